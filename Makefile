@@ -1,0 +1,39 @@
+# `make demo` and `make test` do all their own set-up in .venv; the second time they start at once.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/installed
+DEMO_OUT ?= demo
+
+.PHONY: help demo test format lint types unit clean
+
+help:  ## what there is
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --editable '.[test]'
+	@touch $@
+
+demo: $(STAMP)  ## install, then the tour: solve, compare, write a page
+	$(BIN)/lmd demo --out $(DEMO_OUT)
+
+test: $(STAMP) lint types unit  ## install, then formatting, lint, types, tests
+
+lint: $(STAMP)  ## formatting and lint
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(STAMP)  ## types, strict on the package
+	$(BIN)/mypy
+
+unit: $(STAMP)  ## tests with coverage
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal --cov --cov-report=term
+
+format: $(STAMP)  ## format the code in place
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:  ## remove the environment and what the commands wrote
+	rm -rf $(VENV) $(DEMO_OUT) build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*

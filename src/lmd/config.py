@@ -1,0 +1,54 @@
+"""How mirrors, steps and solvers are written down as JSON and built again: a type name and constructor arguments.
+
+Nothing here can run code that is not already imported: a name that no imported class registered is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from lmd.errors import InputError
+
+
+class Configurable:
+    """A class whose instances can be rebuilt from `type(self).__name__` and `config()`.
+
+    `config()` returns the constructor's arguments as JSON values or as other configurables. What is learned or large
+    lives in the module's `state_dict`, not here.
+    """
+
+    registry: ClassVar[dict[str, type[Configurable]]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        Configurable.registry[cls.__name__] = cls
+
+    def config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {}
+
+
+def to_config(item: Configurable) -> dict[str, Any]:
+    """`item` as JSON values: `{"type": name, argument: value, ...}`, nested where arguments are configurables."""
+    arguments = {
+        key: to_config(value) if isinstance(value, Configurable) else value for key, value in item.config().items()
+    }
+    return {"type": type(item).__name__, **arguments}
+
+
+def from_config(config: object) -> Configurable:
+    """Build what `to_config` wrote down; parameters still have to be loaded."""
+    if not isinstance(config, dict) or not isinstance(config.get("type"), str):
+        raise InputError("configuration", f"{type(config).__name__} {config!r:.60}", 'an object with a "type"')
+    name = config["type"]
+    if name not in Configurable.registry:
+        raise InputError("configuration type", repr(name), "a class that lmd or an imported module of yours defines")
+    arguments = {
+        key: from_config(value) if isinstance(value, dict) and "type" in value else value
+        for key, value in config.items()
+        if key != "type"
+    }
+    try:
+        return Configurable.registry[name](**arguments)
+    except TypeError as error:
+        raise InputError(f"configuration of {name}", error, "the arguments of its constructor") from None

@@ -1,0 +1,37 @@
+"""The errors a user can meet: each is one line that names the argument, what was given and what is accepted."""
+
+from __future__ import annotations
+
+
+class LmdError(Exception):
+    """Base of every error that `lmd` raises on purpose."""
+
+
+class InputError(LmdError, ValueError):
+    """An argument that cannot be used.
+
+    >>> raise InputError("weight", -1.0, "a positive number")
+    Traceback (most recent call last):
+    ...
+    lmd.errors.InputError: weight: got -1.0, expected a positive number
+    """
+
+    def __init__(self, argument: str, given: object, accepted: str) -> None:
+        self.argument = argument
+        super().__init__(f"{argument}: got {given}, expected {accepted}")
+
+
+class DomainError(InputError):
+    """A point outside the domain of a mirror or of a problem."""
+
+
+class CapabilityError(InputError):
+    """A problem that lacks something the solver needs of it."""
+
+
+class FileError(InputError):
+    """A file or folder that cannot be read or written as what it should be."""
+
+
+class TrainingError(LmdError):
+    """Training that cannot go on; the message says what to change."""

@@ -1,0 +1,18 @@
+"""Geometry: convex potentials with their two maps, each of which passes the conformance suite beside them."""
+
+from lmd.mirrors.base import Mirror
+from lmd.mirrors.entropic import Entropic
+from lmd.mirrors.euclidean import Euclidean, EuclideanBox, EuclideanSimplex
+from lmd.mirrors.one_layer import OneLayer
+from lmd.mirrors.quadratic import DiagonalQuadratic, Quadratic
+
+__all__ = [
+    "DiagonalQuadratic",
+    "Entropic",
+    "Euclidean",
+    "EuclideanBox",
+    "EuclideanSimplex",
+    "Mirror",
+    "OneLayer",
+    "Quadratic",
+]

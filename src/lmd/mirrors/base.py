@@ -1,0 +1,91 @@
+"""What a mirror is: a strictly convex potential with its two maps, `to_dual` and `to_primal`."""
+
+from __future__ import annotations
+
+import abc
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from lmd.checks import check_choice
+from lmd.config import Configurable
+from lmd.errors import InputError
+from lmd.problems.domains import Domain
+
+NORMS = {"l1": 1.0, "l2": 2.0, "linf": float("inf")}
+"""The norms a statement can be made in."""
+
+DUAL_NORM = {"l1": "linf", "l2": "l2", "linf": "l1"}
+"""The norm that measures dual vectors when points are measured in the key."""
+
+
+def norm_of(x: Tensor, norm: str) -> Tensor:
+    """The norm of each instance: x `(B, ...)` to `(B,)`."""
+    order = NORMS[check_choice("norm", norm, tuple(NORMS))]
+    return torch.linalg.vector_norm(x.flatten(1), ord=order, dim=1)
+
+
+def inner(x: Tensor, y: Tensor) -> Tensor:
+    """The inner product of each instance: `(B, ...)` and `(B, ...)` to `(B,)`."""
+    return (x * y).flatten(1).sum(dim=1)
+
+
+class Mirror(nn.Module, Configurable, abc.ABC):
+    r"""A strictly convex potential Psi, its gradient `to_dual`, and the inverse of that gradient, `to_primal`.
+
+    On a closed convex domain X the inverse is the solution of \min_{x in X} Psi(x) - <y, x>: a point x of X with
+    <y - to_dual(x), z - x> <= 0 for every z in X. `lmd.mirrors.conformance` tests all of this for any mirror.
+    """
+
+    is_exact: ClassVar[bool] = True
+    """Whether `to_primal` is the inverse up to rounding; a learned inverse is not."""
+
+    norm: ClassVar[str] = "l2"
+    """The norm that `strong_convexity` refers to."""
+
+    domain: Domain | None = None
+    """The set the potential lives on; None is the whole space."""
+
+    @abc.abstractmethod
+    def potential(self, x: Tensor) -> Tensor:
+        """Psi of each instance: x `(B, ...)` to `(B,)`."""
+
+    @abc.abstractmethod
+    def to_dual(self, x: Tensor) -> Tensor:
+        """The gradient of Psi at x, same shape as x."""
+
+    @abc.abstractmethod
+    def to_primal(self, y: Tensor, tolerance: float | None = None) -> Tensor:
+        """The point of the domain whose gradient is y, same shape as y.
+
+        An exact mirror answers to rounding and ignores `tolerance`; another refines its answer until the dual
+        residual ||to_dual(x) - y||_2 of each instance is at most `tolerance`.
+        """
+
+    def divergence(self, x: Tensor, y: Tensor) -> Tensor:
+        """The Bregman distance B(x, y) = Psi(x) - Psi(y) - <to_dual(y), x - y> of each instance, `(B,)`."""
+        return self.potential(x) - self.potential(y) - inner(self.to_dual(y), x - y)
+
+    @property
+    @abc.abstractmethod
+    def strong_convexity(self) -> Tensor:
+        """sigma >= 0 such that B(x, y) >= sigma/2 ||x - y||^2 in the norm `norm`, as a tensor of no dimensions."""
+
+    def inconsistency(self, x: Tensor, norm: str = "l1") -> Tensor:
+        """||to_primal(to_dual(x)) - x|| of each instance, `(B,)`: the paper's forward-backward loss."""
+        return norm_of(self.to_primal(self.to_dual(x)) - x, norm)
+
+    def clipped(self, y: Tensor) -> Tensor | None:
+        """How many entries of each y lie outside the range of `to_dual` and are clipped by `to_primal`, `(B,)`.
+
+        None for a mirror that never clips.
+        """
+        return None
+
+
+def check_width(argument: str, x: Tensor, dimension: int) -> Tensor:
+    """Return `x` if it is a batch of vectors of the mirror's dimension."""
+    if x.ndim != 2 or x.shape[1] != dimension:
+        raise InputError(argument, f"shape {tuple(x.shape)}", f"shape (B, {dimension})")
+    return x

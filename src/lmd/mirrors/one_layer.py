@@ -1,0 +1,118 @@
+"""The potential with one hidden layer and a closed-form inverse: section 4 of the paper, with its formula mended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lmd.checks import check_count, check_positive
+from lmd.errors import InputError
+from lmd.mirrors.base import Mirror, check_width
+
+
+class OneLayer(Mirror):
+    r"""Psi(x) = w' g(Ax), g(t) = alpha t + (1 - alpha) log(1 + exp t), with A `(d, d)` invertible and w > 0.
+
+    to_dual(x)   = A'(alpha w + (1 - alpha) w * sigmoid(Ax))
+    to_primal(y) = A^{-1} logit(u),  u = (A^{-T} y - alpha w) / ((1 - alpha) w)
+
+    The paper prints the gradient without the A' in front of the second term; that map is the gradient of no
+    potential unless A is the identity.
+
+    The range of `to_dual` is bounded: u has to lie in (0, 1). `to_primal` clips u to [margin, 1 - margin], and
+    `clipped` counts the entries it moved, so that a run can report how often it left the domain.
+
+    A is held as its factors A = PLU (L unit lower triangular, U upper triangular with a diagonal that `constrain_`
+    keeps away from zero), so A^{-1} and A^{-T} are triangular solves and nothing is ever inverted or factorised in a
+    call. The Hessian decays as |Ax| grows, so the strong convexity constant is 0.
+    """
+
+    def __init__(
+        self,
+        dimension: int,
+        alpha: float = 0.2,
+        margin: float = 1e-3,
+        floor: float = 1e-2,
+        matrix: Tensor | None = None,
+        weight: Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        self.dimension = check_count("dimension", dimension)
+        if not 0 <= alpha < 1:
+            raise InputError("alpha", alpha, "a number in [0, 1)")
+        if not 0 < margin < 0.5:
+            raise InputError("margin", margin, "a number in (0, 0.5)")
+        self.alpha, self.margin, self.floor = alpha, margin, check_positive("floor", floor)
+        start = torch.eye(dimension) if matrix is None else matrix
+        if start.shape != (dimension, dimension):
+            raise InputError("matrix", f"shape {tuple(start.shape)}", f"shape ({dimension}, {dimension})")
+        permutation, lower, upper = torch.linalg.lu(start)
+        if bool((upper.diagonal().abs() < self.floor).any()):
+            raise InputError("matrix", "a matrix that is nearly singular", f"pivots of at least floor={floor:g}")
+        self.permutation: Tensor
+        self.register_buffer("permutation", permutation)
+        self.lower = nn.Parameter(lower.contiguous())
+        self.upper = nn.Parameter(upper.contiguous())
+        self.weight = nn.Parameter(torch.full((dimension,), 1.0, dtype=start.dtype) if weight is None else weight)
+        if self.weight.shape != (dimension,) or not bool((self.weight > 0).all()):
+            raise InputError("weight", f"shape {tuple(self.weight.shape)}", f"{dimension} positive numbers")
+
+    @classmethod
+    def random(cls, dimension: int, generator: torch.Generator, **arguments: Any) -> OneLayer:
+        """The paper's start: A the identity plus N(0, 0.01) noise, w uniform in (0, 1/d]."""
+        noise = torch.randn(dimension, dimension, generator=generator) * 0.1
+        weight = (1 - torch.rand(dimension, generator=generator)) / dimension
+        return cls(dimension, matrix=torch.eye(dimension) + noise, weight=weight.clamp(min=0.01), **arguments)
+
+    def config(self) -> dict[str, Any]:
+        return {"dimension": self.dimension, "alpha": self.alpha, "margin": self.margin, "floor": self.floor}
+
+    def _factors(self) -> tuple[Tensor, Tensor]:
+        identity = torch.eye(self.dimension, dtype=self.lower.dtype, device=self.lower.device)
+        return self.permutation @ (self.lower.tril(-1) + identity), self.upper.triu()
+
+    @property
+    def matrix(self) -> Tensor:
+        """A `(d, d)`."""
+        left, upper = self._factors()
+        return left @ upper
+
+    def potential(self, x: Tensor) -> Tensor:
+        t = check_width("x", x, self.dimension) @ self.matrix.T
+        return (self.alpha * t + (1 - self.alpha) * functional.softplus(t)) @ self.weight
+
+    def to_dual(self, x: Tensor) -> Tensor:
+        matrix = self.matrix
+        slope = self.alpha + (1 - self.alpha) * torch.sigmoid(check_width("x", x, self.dimension) @ matrix.T)
+        return (self.weight * slope) @ matrix
+
+    def _unclipped(self, y: Tensor) -> Tensor:
+        """u of the class docstring: A^{-T} y by a solve with U' and one with L', then the permutation."""
+        columns = torch.linalg.solve_triangular(self.upper.triu().T, check_width("y", y, self.dimension).T, upper=False)
+        columns = torch.linalg.solve_triangular(self.lower.T, columns, upper=True, unitriangular=True)
+        slope = (self.permutation @ columns).T
+        return (slope - self.alpha * self.weight) / ((1 - self.alpha) * self.weight)
+
+    def to_primal(self, y: Tensor, tolerance: float | None = None) -> Tensor:
+        u = self._unclipped(y).clamp(self.margin, 1 - self.margin)
+        columns = self.permutation.T @ torch.logit(u).T
+        columns = torch.linalg.solve_triangular(self.lower, columns, upper=False, unitriangular=True)
+        return torch.linalg.solve_triangular(self.upper.triu(), columns, upper=True).T
+
+    def clipped(self, y: Tensor) -> Tensor:
+        u = self._unclipped(y)
+        return ((u < self.margin) | (u > 1 - self.margin)).sum(dim=1)
+
+    @property
+    def strong_convexity(self) -> Tensor:
+        return torch.zeros((), dtype=self.weight.dtype, device=self.weight.device)
+
+    @torch.no_grad()
+    def constrain_(self) -> None:
+        """Keep w positive and the pivots of A away from zero, each on its own side of it."""
+        self.weight.clamp_(min=self.floor)
+        diagonal = self.upper.diagonal()
+        diagonal.copy_(torch.where(diagonal < 0, diagonal.clamp(max=-self.floor), diagonal.clamp(min=self.floor)))

@@ -1,0 +1,119 @@
+"""Quadratic mirrors, dense and diagonal: section 4 of the paper, with a factorisation that is never computed twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lmd.checks import check_count, check_finite, check_floating, check_positive
+from lmd.errors import InputError
+from lmd.mirrors.base import Mirror, check_width
+
+
+class Quadratic(Mirror):
+    """Psi(x) = 1/2 x'Ax with A symmetric positive definite, x `(B, d)`.
+
+    The learned parameter is the Cholesky factor of A = LL' itself: to_dual(x) = LL'x, and to_primal solves two
+    triangular systems. So no factorisation happens in a call, and A is positive definite as long as the diagonal of L
+    is positive, which `constrain_` sees to (at least `floor`).
+    """
+
+    def __init__(self, dimension: int, floor: float = 1e-3, matrix: Tensor | None = None) -> None:
+        super().__init__()
+        self.dimension = check_count("dimension", dimension)
+        self.floor = check_positive("floor", floor)
+        start = torch.eye(dimension) if matrix is None else _factor(matrix, dimension)
+        self.factor = nn.Parameter(start)
+
+    @classmethod
+    def from_matrix(cls, matrix: Tensor) -> Quadratic:
+        """The mirror of a given symmetric positive definite matrix `(d, d)`."""
+        return cls(dimension=int(matrix.shape[0]), matrix=matrix)
+
+    def config(self) -> dict[str, Any]:
+        return {"dimension": self.dimension, "floor": self.floor}
+
+    def _lower(self) -> Tensor:
+        return self.factor.tril()
+
+    @property
+    def matrix(self) -> Tensor:
+        """A `(d, d)`."""
+        lower = self._lower()
+        return lower @ lower.T
+
+    def potential(self, x: Tensor) -> Tensor:
+        return 0.5 * (check_width("x", x, self.dimension) @ self._lower()).square().sum(dim=1)
+
+    def to_dual(self, x: Tensor) -> Tensor:
+        lower = self._lower()
+        return check_width("x", x, self.dimension) @ lower @ lower.T
+
+    def to_primal(self, y: Tensor, tolerance: float | None = None) -> Tensor:
+        return torch.cholesky_solve(check_width("y", y, self.dimension).T, self._lower()).T
+
+    def divergence(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.potential(x - y)
+
+    @property
+    def strong_convexity(self) -> Tensor:
+        """The smallest eigenvalue of A: the square of the smallest singular value of L."""
+        return torch.linalg.svdvals(self._lower().detach())[-1].square()
+
+    @torch.no_grad()
+    def constrain_(self) -> None:
+        """Keep L lower triangular with a diagonal of at least `floor`."""
+        self.factor.tril_()
+        diagonal = self.factor.diagonal()
+        diagonal.clamp_(min=self.floor)
+
+
+def _factor(matrix: Tensor, dimension: int) -> Tensor:
+    check_finite("matrix", check_floating("matrix", matrix))
+    if matrix.shape != (dimension, dimension):
+        raise InputError("matrix", f"shape {tuple(matrix.shape)}", f"shape ({dimension}, {dimension})")
+    if not torch.allclose(matrix, matrix.T, rtol=1e-5, atol=0):
+        raise InputError("matrix", "a matrix that is not symmetric", "a symmetric positive definite matrix")
+    factor, failed = torch.linalg.cholesky_ex(matrix)
+    if int(failed):
+        raise InputError("matrix", "a matrix that is not positive definite", "a symmetric positive definite matrix")
+    return factor.clone()
+
+
+class DiagonalQuadratic(Mirror):
+    """Psi(x) = 1/2 sum_i a_i x_i^2 with a > 0, x `(B, d)`: mirror descent with one step-size per coordinate."""
+
+    def __init__(self, dimension: int, floor: float = 1e-3, diagonal: Tensor | None = None) -> None:
+        super().__init__()
+        self.dimension = check_count("dimension", dimension)
+        self.floor = check_positive("floor", floor)
+        start = torch.ones(dimension) if diagonal is None else check_finite("diagonal", diagonal).clone()
+        if start.shape != (dimension,) or not bool((start > 0).all()):
+            raise InputError("diagonal", f"shape {tuple(start.shape)}", f"{dimension} positive numbers")
+        self.diagonal = nn.Parameter(start)
+
+    def config(self) -> dict[str, Any]:
+        return {"dimension": self.dimension, "floor": self.floor}
+
+    def potential(self, x: Tensor) -> Tensor:
+        return 0.5 * (self.diagonal * check_width("x", x, self.dimension).square()).sum(dim=1)
+
+    def to_dual(self, x: Tensor) -> Tensor:
+        return self.diagonal * check_width("x", x, self.dimension)
+
+    def to_primal(self, y: Tensor, tolerance: float | None = None) -> Tensor:
+        return check_width("y", y, self.dimension) / self.diagonal
+
+    def divergence(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.potential(x - y)
+
+    @property
+    def strong_convexity(self) -> Tensor:
+        return self.diagonal.detach().min()
+
+    @torch.no_grad()
+    def constrain_(self) -> None:
+        """Keep the diagonal at or above `floor`."""
+        self.diagonal.clamp_(min=self.floor)

@@ -1,0 +1,154 @@
+"""What a problem is: a batch of B convex functions, minimised together; and a family, which samples them."""
+
+from __future__ import annotations
+
+import abc
+import copy
+from collections.abc import Callable
+from typing import ClassVar, TypeVar
+
+import torch
+from torch import Tensor
+
+from lmd.checks import shape_of
+from lmd.errors import CapabilityError, InputError
+from lmd.problems.domains import Domain
+
+P = TypeVar("P", bound="Problem")
+
+
+def autograd_subgradient(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+    """`(values (B,), subgradients (B, ...))` of a batch of functions at `x`, by automatic differentiation.
+
+    Works inside `torch.no_grad()`; where a graph is being recorded through `x`, the subgradient is part of it.
+    """
+    recording = torch.is_grad_enabled() and x.requires_grad
+    with torch.enable_grad():
+        point = x if recording else x.detach().requires_grad_()
+        values = function(point)
+        (subgradient,) = torch.autograd.grad(values.sum(), point, create_graph=recording, materialize_grads=True)
+    return (values, subgradient) if recording else (values.detach(), subgradient)
+
+
+class Problem(abc.ABC):
+    """A batch of B convex functions f_1, ..., f_B.
+
+    A problem of your own is a class with one method, `value`. Everything else has a default or is a capability that
+    a solver may ask for: `domain`, `minimiser`, `smoothness`, `strong_convexity`.
+
+    >>> class Quartic(Problem):
+    ...     def value(self, x):
+    ...         return (x**4).sum(dim=1)
+    >>> Quartic().subgradient(torch.tensor([[1.0, 2.0]]))
+    tensor([[ 4., 32.]])
+    """
+
+    batched: ClassVar[tuple[str, ...]] = ()
+    """Names of the tensor attributes whose first dimension is the instance; `select` indexes them."""
+
+    domain: Domain | None = None
+    """The set to minimise over; None is the whole space."""
+
+    @abc.abstractmethod
+    def value(self, x: Tensor) -> Tensor:
+        """f_i(x_i) for each instance: x `(B, ...)` to `(B,)`."""
+
+    def subgradient(self, x: Tensor) -> Tensor:
+        """A subgradient of f_i at x_i for each instance: x `(B, ...)` to `(B, ...)`."""
+        return autograd_subgradient(self.value, x)[1]
+
+    def value_and_subgradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Both at once; override where they share work."""
+        if type(self).subgradient is Problem.subgradient:
+            return autograd_subgradient(self.value, x)
+        return self.value(x), self.subgradient(x)
+
+    @property
+    def batch_size(self) -> int | None:
+        """B, or None where the same function serves a batch of any size."""
+        sizes = {int(getattr(self, name).shape[0]) for name in self.batched}
+        return sizes.pop() if sizes else None
+
+    def select(self: P, index: slice | Tensor) -> P:
+        """The problem of some of the instances."""
+        part = copy.copy(self)
+        for name in self.batched:
+            setattr(part, name, getattr(self, name)[index])
+        return part
+
+    def minimiser(self) -> Tensor | None:
+        """The true minimisers `(B, ...)` where they are known in closed form."""
+        return None
+
+    def minimum(self) -> Tensor | None:
+        """The true minima `(B,)` where they are known."""
+        minimiser = self.minimiser()
+        return None if minimiser is None else self.value(minimiser)
+
+    @property
+    def smoothness(self) -> Tensor | None:
+        """A Lipschitz constant of each gradient in the Euclidean norm `(B,)` or `()`, where there is one."""
+        return None
+
+    @property
+    def strong_convexity(self) -> Tensor | None:
+        """A strong convexity constant of each function in the Euclidean norm `(B,)` or `()`, where there is one."""
+        return None
+
+
+class FunctionProblem(Problem):
+    """A plain function from `(B, ...)` to `(B,)` as a problem."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        self.function = function
+
+    def value(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+def as_problem(problem: Problem | Callable[[Tensor], Tensor]) -> Problem:
+    """`problem` itself, or a plain function of x as a problem."""
+    if isinstance(problem, Problem):
+        return problem
+    if callable(problem):
+        return FunctionProblem(problem)
+    raise InputError("problem", type(problem).__name__, "an lmd.problems.Problem or a function of x")
+
+
+def check_values(problem: Problem, values: object, x: Tensor) -> Tensor:
+    """Return `values` if a problem's `value` answered with one number per instance of `x`."""
+    name = f"{type(problem).__name__}.value(x)"
+    if not isinstance(values, Tensor):
+        raise InputError(name, type(values).__name__, "a torch tensor")
+    if values.shape != (x.shape[0],):
+        accepted = f"shape ({x.shape[0]},): one value per instance; sum over every dimension but the first"
+        raise InputError(name, f"shape {shape_of(values)}", accepted)
+    return values
+
+
+def check_capabilities(problem: Problem, needs: tuple[str, ...], solver: str) -> None:
+    """Raise unless the problem offers what the solver needs of it."""
+    for capability in needs:
+        offered = getattr(problem, capability, None)
+        if offered is None or (capability in ("minimiser", "minimum") and offered() is None):
+            raise CapabilityError(
+                "problem",
+                f"{type(problem).__name__}, which has no {capability}",
+                (f"a problem with a {capability}, which {solver} needs"),
+            )
+
+
+class Family(abc.ABC):
+    """A distribution over problems and their starting points.
+
+    >>> from lmd.problems import LeastSquaresFamily
+    >>> problem, x0 = LeastSquaresFamily().sample(4, torch.Generator().manual_seed(0))
+    >>> x0.shape
+    torch.Size([4, 2])
+    """
+
+    name: str = "family"
+
+    @abc.abstractmethod
+    def sample(self, batch: int, generator: torch.Generator) -> tuple[Problem, Tensor]:
+        """`batch` instances and their starting points `(batch, ...)`, all randomness taken from `generator`."""

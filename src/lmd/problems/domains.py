@@ -1,0 +1,80 @@
+"""Closed convex sets that problems are minimised over: each can project and say how far outside a point is."""
+
+from __future__ import annotations
+
+import abc
+
+import torch
+from torch import Tensor
+
+from lmd.checks import check_interval, shape_of
+from lmd.errors import DomainError
+
+
+def project_simplex(x: Tensor) -> Tensor:
+    """Euclidean projection of each row of `x` `(..., d)` onto the simplex {x >= 0, sum x = 1}.
+
+    Sort-based algorithm (Held, Wolfe, Crowder 1974): x -> max(x - tau, 0), where tau makes the result sum to one.
+    """
+    ordered = x.sort(dim=-1, descending=True).values
+    count = torch.arange(1, x.shape[-1] + 1, dtype=x.dtype, device=x.device)
+    threshold = (ordered.cumsum(dim=-1) - 1) / count
+    support = (ordered > threshold).sum(dim=-1, keepdim=True).clamp(min=1)
+    return (x - threshold.gather(-1, support - 1)).clamp(min=0)
+
+
+class Domain(abc.ABC):
+    """A closed convex set."""
+
+    name: str
+
+    @abc.abstractmethod
+    def project(self, x: Tensor) -> Tensor:
+        """The nearest point of the set in the Euclidean norm, instance by instance."""
+
+    @abc.abstractmethod
+    def violation(self, x: Tensor) -> Tensor:
+        """How far each instance is outside `(B,)`; 0 inside."""
+
+    def check(self, argument: str, x: Tensor) -> Tensor:
+        """Return `x` if every instance is inside up to rounding; a NaN is left to whoever looks for NaNs."""
+        worst = self.violation(x).max()
+        if bool(worst > 1e3 * torch.finfo(x.dtype).eps):
+            raise DomainError(argument, f"a point {float(worst):.3g} outside", self.name)
+        return x
+
+
+class Simplex(Domain):
+    """{x : x >= 0, sum x = 1}, along the last dimension of x `(B, d)`."""
+
+    name = "a point of the simplex (entries of 0 or more that sum to 1)"
+
+    def project(self, x: Tensor) -> Tensor:
+        return project_simplex(x)
+
+    def violation(self, x: Tensor) -> Tensor:
+        below = (-x).amax(dim=-1)
+        off_sum = (x.sum(dim=-1) - 1).abs()
+        return torch.maximum(below, off_sum).reshape(x.shape[0], -1).amax(dim=1)
+
+
+class Box(Domain):
+    """{x : low <= x <= high}, entry by entry."""
+
+    def __init__(self, low: float = 0.0, high: float = 1.0) -> None:
+        self.low, self.high = check_interval("box", (low, high))
+        self.name = f"entries between {self.low:g} and {self.high:g}"
+
+    def project(self, x: Tensor) -> Tensor:
+        return x.clamp(self.low, self.high)
+
+    def violation(self, x: Tensor) -> Tensor:
+        outside = torch.maximum(self.low - x, x - self.high).clamp(min=0)
+        return outside.flatten(1).amax(dim=1)
+
+
+def check_rows(argument: str, x: Tensor) -> Tensor:
+    """Return `x` if it is a batch of vectors `(B, d)`."""
+    if x.ndim != 2:
+        raise DomainError(argument, f"shape {shape_of(x)}", "a batch of vectors (B, d)")
+    return x

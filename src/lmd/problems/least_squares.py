@@ -1,0 +1,63 @@
+"""Least squares ||Wx - b||^2: section 4.1 of the paper, Figures 2 and 3."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lmd.checks import check_batch, check_finite, check_floating, check_same_kind, shape_of
+from lmd.errors import InputError
+from lmd.problems.base import Family, Problem
+
+PAPER_MATRIX = ((2.0, 1.0), (1.0, 2.0))
+"""The W of the paper; the eigenvalues of W'W are 9 and 1."""
+
+
+class LeastSquares(Problem):
+    """f_i(x) = ||W x - b_i||^2 with one W `(m, d)` for the batch; b `(B, m)`, x `(B, d)`."""
+
+    batched = ("b",)
+
+    def __init__(self, W: Tensor, b: Tensor) -> None:
+        self.W = check_finite("W", check_floating("W", W))
+        if W.ndim != 2:
+            raise InputError("W", f"shape {shape_of(W)}", "a matrix (m, d)")
+        self.b = check_batch("b", b)
+        if b.shape[1:] != W.shape[:1]:
+            raise InputError("b", f"shape {shape_of(b)}", f"shape (B, {W.shape[0]}) to go with W {shape_of(W)}")
+        check_same_kind("b", b, "W", W)
+
+    def value(self, x: Tensor) -> Tensor:
+        return (x @ self.W.T - self.b).square().sum(dim=1)
+
+    def subgradient(self, x: Tensor) -> Tensor:
+        return 2 * (x @ self.W.T - self.b) @ self.W
+
+    def minimiser(self) -> Tensor:
+        return torch.linalg.lstsq(self.W, self.b.T).solution.T
+
+    def _hessian_eigenvalues(self) -> Tensor:
+        return 2 * torch.linalg.eigvalsh(self.W.T @ self.W)
+
+    @property
+    def smoothness(self) -> Tensor:
+        return self._hessian_eigenvalues()[-1]
+
+    @property
+    def strong_convexity(self) -> Tensor:
+        return self._hessian_eigenvalues()[0].clamp(min=0)
+
+
+class LeastSquaresFamily(Family):
+    """Random right-hand sides b and starting points, both standard normal; W as given, the paper's by default."""
+
+    name = "least-squares"
+
+    def __init__(self, W: Tensor | None = None, dtype: torch.dtype = torch.float64) -> None:
+        self.W = torch.tensor(PAPER_MATRIX, dtype=dtype) if W is None else W.to(dtype)
+
+    def sample(self, batch: int, generator: torch.Generator) -> tuple[Problem, Tensor]:
+        kind = {"dtype": self.W.dtype, "device": generator.device, "generator": generator}
+        b = torch.randn(batch, self.W.shape[0], **kind)  # type: ignore[call-overload]
+        x0 = torch.randn(batch, self.W.shape[1], **kind)  # type: ignore[call-overload]
+        return LeastSquares(self.W.to(generator.device), b), x0

@@ -1,0 +1,35 @@
+"""Algorithms: each is `init` and `step`; `run` drives any of them; wrappers change any of them."""
+
+from lmd.solvers.adam import Adam
+from lmd.solvers.base import Solver, State
+from lmd.solvers.best_so_far import BestSoFar
+from lmd.solvers.gradient_descent import GradientDescent, ProjectedGradient
+from lmd.solvers.mirror_descent import LearnedMirrorDescent, MirrorDescent
+from lmd.solvers.nesterov import Nesterov
+from lmd.solvers.result import History, Result, Status
+from lmd.solvers.run import run
+from lmd.solvers.saving import load, save
+from lmd.solvers.steps import ConstantSteps, DecayingSteps, LearnedSteps, ScaledSteps, Steps
+
+__all__ = [
+    "Adam",
+    "BestSoFar",
+    "ConstantSteps",
+    "DecayingSteps",
+    "GradientDescent",
+    "History",
+    "LearnedMirrorDescent",
+    "LearnedSteps",
+    "MirrorDescent",
+    "Nesterov",
+    "ProjectedGradient",
+    "Result",
+    "ScaledSteps",
+    "Solver",
+    "State",
+    "Status",
+    "Steps",
+    "load",
+    "run",
+    "save",
+]

@@ -1,0 +1,65 @@
+"""What a solver is: `init(problem, x0)` makes a state, `step(problem, state)` advances it by one iteration."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from torch import Tensor, nn
+
+from lmd.config import Configurable
+from lmd.problems.base import Problem
+
+
+@dataclass(frozen=True)
+class State:
+    """Where a solver is: everything it needs for the next step and nothing else."""
+
+    x: Tensor
+    """The current points `(B, ...)`."""
+
+    iteration: int = 0
+    """How many steps have been taken."""
+
+    diagnostics: Mapping[str, Tensor] = field(default_factory=dict)
+    """Numbers per instance `(B,)` that the step learned about the points it *started* from."""
+
+
+S = TypeVar("S", bound=State)
+
+
+class Solver(nn.Module, Configurable, abc.ABC, Generic[S]):
+    """An algorithm, advanced one iteration at a time; the parameters of a learned one are the module's own.
+
+    Nothing about a run is stored in the solver, so one solver can serve many runs. Training unrolls `step` itself.
+    """
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Capabilities the problem must have, checked before a run."""
+        return ()
+
+    @property
+    def init_cost(self) -> dict[str, int]:
+        """Evaluations per instance in `init`, by name: value, subgradient, to_dual, to_primal."""
+        return {}
+
+    @property
+    @abc.abstractmethod
+    def step_cost(self) -> dict[str, int]:
+        """Evaluations per instance in one `step`, by name."""
+
+    @property
+    def horizon(self) -> int | None:
+        """How many iterations it was made or trained for; None where there is no such number."""
+        return None
+
+    @abc.abstractmethod
+    def init(self, problem: Problem, x0: Tensor) -> S:
+        """The state before the first step, at the starting points x0 `(B, ...)`."""
+
+    @abc.abstractmethod
+    def step(self, problem: Problem, state: S) -> S:
+        """The state one iteration later; the one passed in is left as it is."""

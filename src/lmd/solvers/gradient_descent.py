@@ -1,0 +1,50 @@
+"""Gradient descent, with projection where the problem has a domain to stay in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from lmd.problems.base import Problem
+from lmd.solvers.base import Solver, State
+from lmd.solvers.steps import Steps, as_steps
+
+
+class GradientDescent(Solver[State]):
+    """x_{k+1} = x_k - t_k g_k with g_k a subgradient at x_k."""
+
+    def __init__(self, steps: Steps | float = 0.01) -> None:
+        super().__init__()
+        self.steps = as_steps(steps)
+
+    def config(self) -> dict[str, Any]:
+        return {"steps": self.steps}
+
+    @property
+    def step_cost(self) -> dict[str, int]:
+        return {"subgradient": 1}
+
+    def init(self, problem: Problem, x0: Tensor) -> State:
+        return State(x0)
+
+    def step(self, problem: Problem, state: State) -> State:
+        x = state.x - self.steps(state.iteration) * problem.subgradient(state.x)
+        return State(x, state.iteration + 1)
+
+
+class ProjectedGradient(GradientDescent):
+    """x_{k+1} = P(x_k - t_k g_k) with P the Euclidean projection onto the problem's domain."""
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return ("domain",)
+
+    def init(self, problem: Problem, x0: Tensor) -> State:
+        assert problem.domain is not None  # checked as a capability before the run
+        return State(problem.domain.check("x0", x0))
+
+    def step(self, problem: Problem, state: State) -> State:
+        assert problem.domain is not None
+        free = super().step(problem, state)
+        return State(problem.domain.project(free.x), free.iteration)

@@ -1,0 +1,110 @@
+"""Mirror descent, classical and learned: the paper's algorithm, for any mirror and any steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from lmd.checks import check_count
+from lmd.errors import InputError
+from lmd.mirrors.base import DUAL_NORM, Mirror, norm_of
+from lmd.problems.base import Problem
+from lmd.solvers.base import Solver, State
+from lmd.solvers.steps import LearnedSteps, Steps, as_steps
+
+
+@dataclass(frozen=True)
+class MirrorState(State):
+    """Points, and the dual points they were made from."""
+
+    target: Tensor | None = None
+    """y_k `(B, ...)`: where `to_dual(x)` should be; None before the first step."""
+
+
+class MirrorDescent(Solver[MirrorState]):
+    """y_k = to_dual(x_k) - t_k g_k, x_{k+1} = to_primal(y_k), with g_k a subgradient at x_k.
+
+    With an exact mirror this is mirror descent (equation 2.1 of the paper), with a learned inverse it is approximate
+    mirror descent (equation 3.2). Each step re-encodes its point, so the *dual residual* to_dual(x_k) - y_{k-1} of
+    the step before is known without another evaluation; a mirror that is not exact has its norm in the history.
+    """
+
+    def __init__(self, mirror: Mirror, steps: Steps | float = 0.01) -> None:
+        super().__init__()
+        if not isinstance(mirror, Mirror):
+            raise InputError("mirror", type(mirror).__name__, "an lmd.mirrors.Mirror")
+        self.mirror = mirror
+        self.steps = as_steps(steps)
+
+    def config(self) -> dict[str, Any]:
+        return {"mirror": self.mirror, "steps": self.steps}
+
+    @property
+    def step_cost(self) -> dict[str, int]:
+        return {"subgradient": 1, "to_dual": 1, "to_primal": 1}
+
+    @property
+    def horizon(self) -> int | None:
+        return self.steps.iterations if isinstance(self.steps, LearnedSteps) else None
+
+    def init(self, problem: Problem, x0: Tensor) -> MirrorState:
+        parameter = next(self.mirror.parameters(), None)
+        if parameter is not None and (parameter.dtype != x0.dtype or parameter.device != x0.device):
+            raise InputError(
+                "x0",
+                f"{x0.dtype} on {x0.device}",
+                (f"{parameter.dtype} on {parameter.device}, as the mirror is; convert one of them with .to(...)"),
+            )
+        if self.mirror.domain is not None:
+            self.mirror.domain.check("x0", x0)
+        return MirrorState(x0)
+
+    def encode(self, state: MirrorState) -> Tensor:
+        """The dual point that the gradient step starts from."""
+        return self.mirror.to_dual(state.x)
+
+    def step(self, problem: Problem, state: MirrorState) -> MirrorState:
+        dual = self.encode(state)
+        diagnostics: dict[str, Tensor] = {}
+        if state.target is not None and not self.mirror.is_exact:
+            diagnostics["dual_residual"] = norm_of(dual - state.target, DUAL_NORM[self.mirror.norm])
+        target = dual - self.steps(state.iteration) * problem.subgradient(state.x)
+        clipped = self.mirror.clipped(target)
+        if clipped is not None:
+            diagnostics["clipped"] = clipped
+        return MirrorState(self.mirror.to_primal(target), state.iteration + 1, diagnostics, target=target)
+
+
+class LearnedMirrorDescent(MirrorDescent):
+    """Mirror descent with learned steps (the paper's adaptive LMD), trained for a number of iterations.
+
+    `interval` is what the learned steps are clipped to; `extension` says how they go on past `iterations`.
+    """
+
+    def __init__(
+        self,
+        mirror: Mirror,
+        iterations: int = 10,
+        initial_step: float = 0.01,
+        interval: tuple[float, float] = (1e-3, 1e-1),
+        extension: str = "last",
+    ) -> None:
+        self.iterations = check_count("iterations", iterations)
+        super().__init__(mirror, LearnedSteps(iterations, initial_step, interval, extension))
+
+    def config(self) -> dict[str, Any]:
+        steps = self.steps
+        assert isinstance(steps, LearnedSteps)
+        return {
+            "mirror": self.mirror,
+            "iterations": steps.iterations,
+            "initial_step": steps.initial,
+            "interval": list(steps.interval),
+            "extension": steps.extension,
+        }
+
+    def with_steps(self, steps: Steps | float) -> MirrorDescent:
+        """The same mirror with other steps: the paper's LMD with a fixed step-size."""
+        return MirrorDescent(self.mirror, steps)

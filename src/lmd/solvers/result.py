@@ -1,0 +1,92 @@
+"""The answer of a run: points, values, what became of each instance, and how it went."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+
+class Status(enum.Enum):
+    """What became of one instance; `message` says what it means and what to do about it."""
+
+    FINISHED = "ran all its iterations; ask for more, or for a target_value, if the answer is not good enough"
+    TARGET_REACHED = "reached the target value"
+    RESIDUAL_REACHED = "the iterates stopped moving, to the requested tolerance"
+    TIME_UP = "the time limit was reached; x is the last iterate"
+    STOPPED = "a callback asked to stop; x is the last iterate"
+    DIVERGED = "the value grew without bound; x is the best point seen before: take a smaller step"
+    NOT_FINITE = "a NaN or infinity appeared; x is the best finite point seen before: take a smaller step"
+
+    @property
+    def message(self) -> str:
+        """One sentence for a person."""
+        return str(self.value)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the solver, rather than the user, ended the run of this instance."""
+        return self in (Status.DIVERGED, Status.NOT_FINITE)
+
+
+@dataclass(frozen=True)
+class History:
+    """How a run went; row k belongs to x_k, row 0 to the start. An instance that has stopped keeps its last numbers."""
+
+    values: Tensor
+    """f_i(x_k) `(K+1, B)`."""
+
+    residuals: Tensor
+    """||x_k - x_{k-1}|| / max(1, ||x_{k-1}||) `(K+1, B)`; NaN in row 0."""
+
+    seconds: Tensor
+    """Time spent in the solver until x_k `(K+1,)`, without the time it took to record this history."""
+
+    diagnostics: Mapping[str, Tensor] = field(default_factory=dict)
+    """What the solver noticed about x_k `(K+1, B)`, such as `dual_residual`; NaN where it did not look."""
+
+    def __len__(self) -> int:
+        return int(self.values.shape[0])
+
+
+@dataclass(frozen=True)
+class Result:
+    """The answer of `lmd.run`."""
+
+    x: Tensor
+    """The final points `(B, ...)`: the last iterate, or the best finite one where an instance failed."""
+
+    values: Tensor
+    """f_i at those points `(B,)`."""
+
+    status: tuple[Status, ...]
+    """What became of each instance."""
+
+    iterations: Tensor
+    """How many iterations each instance ran `(B,)`."""
+
+    evaluations: Mapping[str, Tensor]
+    """How often the solver evaluated `value`, `subgradient`, `to_dual`, `to_primal`, per instance `(B,)`."""
+
+    seconds: float
+    """Wall-clock time of the whole run, recording included."""
+
+    history: History
+
+    @property
+    def ok(self) -> bool:
+        """Whether no instance failed."""
+        return not any(status.failed for status in self.status)
+
+    def summary(self) -> str:
+        """A few lines for a person: how many instances ended how, and where they ended."""
+        lines = [
+            f"{len(self.status)} instance(s), {int(self.iterations.max())} iterations, {self.seconds:.3g} s",
+            f"value: mean {float(self.values.mean()):.6g}, worst {float(self.values.max()):.6g}",
+        ]
+        for status in Status:
+            if count := self.status.count(status):
+                lines.append(f"{count} {status.name.lower().replace('_', ' ')}: {status.message}")
+        return "\n".join(lines)

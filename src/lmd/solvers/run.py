@@ -1,0 +1,208 @@
+"""The driver of every solver: iterations, stopping per instance, history, timing, evaluation counts, callbacks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmd.checks import check_batch, check_count, check_positive, shape_of
+from lmd.errors import InputError
+from lmd.mirrors.base import norm_of
+from lmd.problems.base import Problem, as_problem, check_capabilities, check_values
+from lmd.solvers.base import Solver, State
+from lmd.solvers.result import History, Result, Status
+
+Callback = Callable[[State, Tensor], object]
+"""Called after each iteration with the state and the values `(B,)`; a true answer ends the run."""
+
+DEFAULT_ITERATIONS = 100
+DIVERGENCE_FACTOR = 1e6
+
+
+def run(
+    solver: Solver[Any],
+    problem: Problem | Callable[[Tensor], Tensor],
+    x0: Tensor,
+    iterations: int | None = None,
+    *,
+    target_value: float | Tensor | None = None,
+    residual_tolerance: float | None = None,
+    time_limit: float | None = None,
+    divergence_factor: float = DIVERGENCE_FACTOR,
+    callbacks: Iterable[Callback] = (),
+) -> Result:
+    """Run a solver on a batch of problems from the starting points x0 `(B, ...)`.
+
+    `iterations` defaults to what the solver was trained for, or 100. An instance stops by itself when its value is
+    at or below `target_value` (a number, or one per instance), when its iterates move by at most
+    `residual_tolerance` relative to their size, or when its value is not finite or exceeds the starting value by
+    `divergence_factor` times its size (at least 1); all stop after `time_limit` seconds. The others go on.
+
+    >>> import lmd, torch
+    >>> result = lmd.run(lmd.solvers.GradientDescent(0.25), lambda x: (x**2).sum(dim=1), torch.ones(2, 3), 20)
+    >>> [status.name for status in result.status], bool(result.values.max() < 1e-6)
+    (['FINISHED', 'FINISHED'], True)
+    """
+    if not isinstance(solver, Solver):
+        raise InputError("solver", type(solver).__name__, "an lmd.solvers.Solver")
+    problem = as_problem(problem)
+    x0 = check_batch("x0", x0)
+    batch = x0.shape[0]
+    if problem.batch_size not in (None, batch):
+        raise InputError("x0", f"shape {shape_of(x0)}", f"{problem.batch_size} instances, as the problem has")
+    check_capabilities(problem, solver.needs, type(solver).__name__)
+    limit = check_count("iterations", iterations or solver.horizon or DEFAULT_ITERATIONS)
+    if iterations is not None:
+        limit = check_count("iterations", iterations)
+    target = _per_instance("target_value", target_value, x0)
+    if residual_tolerance is not None:
+        check_positive("residual_tolerance", residual_tolerance)
+    if time_limit is not None:
+        check_positive("time_limit", time_limit)
+
+    begun = time.perf_counter()
+    with torch.no_grad():
+        values = check_values(problem, problem.value(x0), x0)
+        if not bool(torch.isfinite(values).all()):
+            bad = (~torch.isfinite(values)).nonzero().flatten().tolist()
+            raise InputError("x0", f"a start where the value of instance {bad} is not finite", "a finite value there")
+        tracker = _Tracker(x0, values, check_positive("divergence_factor", divergence_factor))
+        clock = _Clock(x0.device)
+        with clock:
+            state = solver.init(problem, x0)
+        tracker.record_start(clock.seconds)
+        for _ in range(limit):
+            previous = state
+            with clock:
+                state = solver.step(problem, previous)
+            values = problem.value(state.x)
+            tracker.record(previous, state, values, clock.seconds)
+            tracker.stop_failed()
+            if target is not None:
+                tracker.stop(values <= target, Status.TARGET_REACHED)
+            if residual_tolerance is not None:
+                tracker.stop(tracker.residuals[-1] <= residual_tolerance, Status.RESIDUAL_REACHED)
+            if any([callback(state, values) for callback in callbacks]):
+                tracker.stop_all(Status.STOPPED)
+            if time_limit is not None and time.perf_counter() - begun >= time_limit:
+                tracker.stop_all(Status.TIME_UP)
+            if not bool(tracker.running.any()):
+                break
+        tracker.stop_all(Status.FINISHED)
+    return tracker.result(solver, time.perf_counter() - begun)
+
+
+def _per_instance(argument: str, value: float | Tensor | None, x0: Tensor) -> Tensor | None:
+    if value is None:
+        return None
+    tensor = torch.as_tensor(value, dtype=x0.dtype, device=x0.device)
+    if tensor.shape not in ((), (x0.shape[0],)):
+        raise InputError(argument, f"shape {shape_of(tensor)}", f"one number, or one per instance ({x0.shape[0]},)")
+    if bool(tensor.isnan().any()):
+        raise InputError(argument, "NaN", "a number")
+    return tensor
+
+
+class _Clock:
+    """Adds up the time spent inside `with clock`, waiting for the device where it works asynchronously."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.seconds = 0.0
+
+    def _now(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
+
+    def __enter__(self) -> None:
+        self._started = self._now()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += self._now() - self._started
+
+
+class _Tracker:
+    """What `run` knows about each instance: whether it still runs, its best point, its answer, its history.
+
+    Instances that have stopped are still advanced with the batch, but their answer is taken when they stop, so the
+    solver needs to know nothing of stopping.
+    """
+
+    def __init__(self, x0: Tensor, values: Tensor, divergence_factor: float) -> None:
+        self.running = torch.ones(x0.shape[0], dtype=torch.bool, device=x0.device)
+        self.status: list[Status | None] = [None] * x0.shape[0]
+        self.stopped_at = torch.zeros(x0.shape[0], dtype=torch.int64, device=x0.device)
+        self.ceiling = values + divergence_factor * values.abs().clamp(min=1)
+        self.answer, self.answer_values = x0.clone(), values.clone()
+        self.best, self.best_values = x0.clone(), values.clone()
+        self.values, self.residuals, self.seconds = [values], [torch.full_like(values, torch.nan)], list[float]()
+        self.diagnostics: dict[str, dict[int, Tensor]] = {}
+        self.x = x0
+
+    def record_start(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+
+    def record(self, previous: State, state: State, values: Tensor, seconds: float) -> None:
+        moved = norm_of(state.x - previous.x, "l2") / norm_of(previous.x, "l2").clamp(min=1)
+        self.values.append(torch.where(self.running, values, self.values[-1]))
+        self.residuals.append(torch.where(self.running, moved, self.residuals[-1]))
+        self.seconds.append(seconds)
+        self.stopped_at += self.running
+        for name, numbers in state.diagnostics.items():
+            self.diagnostics.setdefault(name, {})[previous.iteration] = numbers
+        self.x = state.x
+        better = self.running & (values < self.best_values)
+        self.best[better] = state.x[better]
+        self.best_values[better] = values[better]
+
+    def stop_failed(self) -> None:
+        values = self.values[-1]
+        broken = ~torch.isfinite(values) & self.running
+        diverged = (values > self.ceiling) & self.running & ~broken
+        for failed, status in ((broken, Status.NOT_FINITE), (diverged, Status.DIVERGED)):
+            self._finish(failed, status, self.best, self.best_values)
+
+    def stop(self, reached: Tensor, status: Status) -> None:
+        self._finish(reached & self.running, status, self.x, self.values[-1])
+
+    def stop_all(self, status: Status) -> None:
+        self.stop(torch.ones_like(self.running), status)
+
+    def _finish(self, which: Tensor, status: Status, x: Tensor, values: Tensor) -> None:
+        self.answer[which] = x[which]
+        self.answer_values[which] = values[which]
+        self.running &= ~which
+        for instance in which.nonzero().flatten().tolist():
+            self.status[instance] = status
+
+    def result(self, solver: Solver[Any], seconds: float) -> Result:
+        rows = len(self.values)
+        diagnostics = {}
+        for name, numbers in self.diagnostics.items():
+            table = torch.full((rows, len(self.status)), torch.nan, dtype=self.values[0].dtype)
+            for iteration, row in numbers.items():
+                table[iteration] = row.to(table)
+            diagnostics[name] = table
+        counts = {name: torch.full_like(self.stopped_at, count) for name, count in solver.init_cost.items()}
+        for name, count in solver.step_cost.items():
+            counts[name] = counts.get(name, torch.zeros_like(self.stopped_at)) + count * self.stopped_at
+        history = History(
+            values=torch.stack(self.values),
+            residuals=torch.stack(self.residuals),
+            seconds=torch.tensor(self.seconds, dtype=torch.float64),
+            diagnostics=diagnostics,
+        )
+        return Result(
+            x=self.answer,
+            values=self.answer_values,
+            status=tuple(status for status in self.status if status is not None),
+            iterations=self.stopped_at,
+            evaluations=counts,
+            seconds=seconds,
+            history=history,
+        )

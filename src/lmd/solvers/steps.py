@@ -1,0 +1,131 @@
+"""Step-sizes per iteration: fixed, scheduled or learned. `steps(k)` is the step of iteration k = 0, 1, 2, ..."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lmd.checks import check_choice, check_count, check_finite, check_interval, check_positive
+from lmd.config import Configurable
+from lmd.errors import InputError
+
+Step = float | Tensor
+
+EXTENSIONS = ("last", "mean", "min", "max", "decay")
+
+
+class Steps(nn.Module, Configurable, abc.ABC):
+    """A rule that gives the step-size t_k of iteration k."""
+
+    @abc.abstractmethod
+    def forward(self, k: int) -> Step:
+        """t_k for k = 0, 1, 2, ..."""
+
+
+class ConstantSteps(Steps):
+    """t_k = size."""
+
+    def __init__(self, size: float) -> None:
+        super().__init__()
+        self.size = check_positive("size", size)
+
+    def config(self) -> dict[str, Any]:
+        return {"size": self.size}
+
+    def forward(self, k: int) -> Step:
+        return self.size
+
+
+class ScaledSteps(Steps):
+    """t_k = multiplier * base(k): the paper's step-size multipliers on a base step-size."""
+
+    def __init__(self, base: Steps | float, multiplier: float) -> None:
+        super().__init__()
+        self.base = as_steps(base)
+        self.multiplier = check_positive("multiplier", multiplier)
+
+    def config(self) -> dict[str, Any]:
+        return {"base": self.base, "multiplier": self.multiplier}
+
+    def forward(self, k: int) -> Step:
+        step: Step = self.base(k)
+        return self.multiplier * step
+
+
+class DecayingSteps(Steps):
+    """t_k = size / (k + 1)^power: power 1/2 for non-smooth problems, 1 for strongly convex ones."""
+
+    def __init__(self, size: float, power: float = 0.5) -> None:
+        super().__init__()
+        self.size = check_positive("size", size)
+        self.power = check_positive("power", power)
+
+    def config(self) -> dict[str, Any]:
+        return {"size": self.size, "power": self.power}
+
+    def forward(self, k: int) -> Step:
+        return float(self.size / (k + 1) ** self.power)
+
+
+class LearnedSteps(Steps):
+    """One learned step per iteration, kept in `interval`, and a rule for the iterations past the trained ones.
+
+    Past N iterations, with t_1, ..., t_N the learned steps: `last`, `mean`, `min` or `max` of them, or `decay`:
+    c / k^power with c = mean(j^power t_j), which continues a decaying sequence in its own scale.
+    """
+
+    def __init__(
+        self,
+        iterations: int,
+        initial: float = 0.01,
+        interval: tuple[float, float] = (1e-3, 1e-1),
+        extension: str = "last",
+        power: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.iterations = check_count("iterations", iterations)
+        self.interval = check_interval("interval", interval)
+        self.initial = check_positive("initial", initial)
+        if not self.interval[0] <= initial <= self.interval[1]:
+            raise InputError("initial", initial, f"a step inside the interval {self.interval}")
+        self.extension = check_choice("extension", extension, EXTENSIONS)
+        self.power = check_positive("power", power)
+        self.sizes = nn.Parameter(torch.full((iterations,), float(initial)))
+
+    def config(self) -> dict[str, Any]:
+        return {
+            "iterations": self.iterations,
+            "initial": self.initial,
+            "interval": list(self.interval),
+            "extension": self.extension,
+            "power": self.power,
+        }
+
+    def forward(self, k: int) -> Step:
+        if k < self.iterations:
+            return self.sizes[k]
+        if self.extension == "decay":
+            index = torch.arange(1, self.iterations + 1, dtype=self.sizes.dtype, device=self.sizes.device)
+            scale = (index**self.power * self.sizes).mean()
+            return scale / float(k + 1) ** self.power
+        if self.extension == "last":
+            return self.sizes[-1]
+        return {"mean": torch.mean, "min": torch.min, "max": torch.max}[self.extension](self.sizes)
+
+    @torch.no_grad()
+    def constrain_(self) -> None:
+        """Clip the learned steps to the interval."""
+        check_finite("learned steps", self.sizes)
+        self.sizes.clamp_(*self.interval)
+
+
+def as_steps(steps: Steps | float) -> Steps:
+    """A rule as it is, a number as a constant step."""
+    if isinstance(steps, Steps):
+        return steps
+    if isinstance(steps, (int, float)) and not isinstance(steps, bool):
+        return ConstantSteps(check_positive("steps", steps))
+    raise InputError("steps", type(steps).__name__, "a positive number or an lmd.solvers.Steps")
