@@ -18,23 +18,40 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_ROOMS = ("problems", "mirrors", "solvers", "training", "zoo", "experiments", "report")
-_NAMES = {"run": "lmd.solvers.run", "train": "lmd.training.train", "InputError": "lmd.errors", "LmdError": "lmd.errors"}
-
-__all__ = ["__version__", *_ROOMS, *_NAMES]
-
 if TYPE_CHECKING:
     from lmd import experiments, mirrors, problems, report, solvers, training, zoo
     from lmd.errors import InputError, LmdError
     from lmd.solvers.run import run
     from lmd.training.train import train
 
+__all__ = [
+    "InputError",
+    "LmdError",
+    "__version__",
+    "experiments",
+    "mirrors",
+    "problems",
+    "report",
+    "run",
+    "solvers",
+    "train",
+    "training",
+    "zoo",
+]
+
+_FUNCTIONS = {
+    "InputError": "lmd.errors",
+    "LmdError": "lmd.errors",
+    "run": "lmd.solvers.run",
+    "train": "lmd.training.train",
+}
+
 
 def __getattr__(name: str) -> Any:
-    if name in _ROOMS:
+    if name in _FUNCTIONS:
+        return getattr(importlib.import_module(_FUNCTIONS[name]), name)
+    if name in __all__:
         return importlib.import_module(f"lmd.{name}")
-    if name in _NAMES:
-        return getattr(importlib.import_module(_NAMES[name]), name)
     raise AttributeError(f"module 'lmd' has no attribute {name!r}")
 
 
