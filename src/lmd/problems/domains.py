@@ -38,9 +38,10 @@ class Domain(abc.ABC):
 
     def check(self, argument: str, x: Tensor) -> Tensor:
         """Return `x` if every instance is inside up to rounding; a NaN is left to whoever looks for NaNs."""
-        worst = self.violation(x).max()
-        if bool(worst > 1e3 * torch.finfo(x.dtype).eps):
-            raise DomainError(argument, f"a point {float(worst):.3g} outside", self.name)
+        violation = self.violation(x).nan_to_num(nan=0.0)  # a NaN must not hide its neighbours
+        if bool((violation > 1e3 * torch.finfo(x.dtype).eps).any()):
+            worst = int(violation.argmax())
+            raise DomainError(argument, f"instance {worst}, which is {float(violation[worst]):.3g} outside", self.name)
         return x
 
 
