@@ -1,0 +1,183 @@
+"""Every choice of a training run in one frozen record, and the schedules that follow from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from lmd.checks import check_choice, check_count, check_positive
+from lmd.errors import InputError
+
+SCHEDULES = ("constant", "cosine")
+VALUE_WEIGHTS = ("all", "last")
+CONSISTENCY_POINTS = ("iterates", "start", "all")
+CONSISTENCY_NORMS = ("l1", "l2")
+PRECISIONS = ("full", "bfloat16")
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """What `lmd.train` takes as keyword arguments, with their defaults.
+
+    >>> TrainingSettings(steps=200, learning_rate=0.01, schedule="cosine").learning_rate_at(100)
+    0.005
+    """
+
+    steps: int = 1000
+    """Optimiser updates, those of skipped batches included."""
+
+    batch: int = 32
+    """Instances per update, over all processes together."""
+
+    learning_rate: float = 1e-3
+    """Adam's learning rate; the highest one where it is scheduled."""
+
+    betas: tuple[float, float] = (0.9, 0.99)
+    """Adam's averaging factors; the default is the published code's."""
+
+    schedule: str = "constant"
+    """`constant`, or `cosine`: from the learning rate down to 0 over the run."""
+
+    warmup: int = 0
+    """Steps over which the learning rate first grows linearly from 0."""
+
+    iterations: int | None = None
+    """N, how many iterations are unrolled; None is the solver's own horizon."""
+
+    value_weights: str | tuple[float, ...] = "all"
+    """r_1, ..., r_N: `all` is 1 for each (the paper's), `last` is 1 for the last alone, or N numbers."""
+
+    consistency_weight: float = 1.0
+    """s, the weight of the inconsistency, at the start of the run."""
+
+    consistency_growth: float = 1.05
+    """What s is multiplied by every `consistency_growth_every` epochs."""
+
+    consistency_growth_every: int = 50
+    """Epochs from one growth of s to the next."""
+
+    steps_per_epoch: int = 1
+    """Steps that count as an epoch."""
+
+    consistency_at: str = "iterates"
+    """Where the inconsistency is measured: `iterates` x_1, ..., x_N (the paper's), `start` x_0, or `all` of them."""
+
+    consistency_norm: str = "l1"
+    """The norm of the inconsistency."""
+
+    clip_gradient: float | None = None
+    """The largest Euclidean norm of the gradient; a longer one is shortened to it."""
+
+    recompute: bool = False
+    """Recompute each iteration in the backward pass: memory for the iterates alone, the same numbers, more time."""
+
+    precision: str = "full"
+    """`full` is the solver's own dtype; `bfloat16` is automatic mixed precision for a float32 solver."""
+
+    seed: int = 0
+    """What every batch, held-out ones included, is drawn from."""
+
+    checkpoint_every: int = 500
+    """Steps from one checkpoint to the next, where the run has a folder."""
+
+    validate_every: int = 100
+    """Steps from one validation to the next; 0 is none."""
+
+    validation_batch: int | None = None
+    """Instances in the held-out batch; None is as many as in `batch`."""
+
+    max_skipped: float = 0.05
+    """Skipped batches that are still borne: a whole number of them, or a fraction of `steps`."""
+
+    log_every: int = 10
+    """Steps from one line of the log to the next."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch", "consistency_growth_every", "steps_per_epoch", "checkpoint_every", "log_every"):
+            check_count(name, getattr(self, name))
+        for name in ("warmup", "validate_every", "seed"):
+            check_count(name, getattr(self, name), least=0)
+        for name in ("iterations", "validation_batch"):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name))
+        for name in ("learning_rate", "consistency_growth"):
+            check_positive(name, getattr(self, name))
+        check_positive("consistency_weight", self.consistency_weight, zero=True)
+        if self.clip_gradient is not None:
+            check_positive("clip_gradient", self.clip_gradient)
+        check_choice("schedule", self.schedule, SCHEDULES)
+        check_choice("consistency_at", self.consistency_at, CONSISTENCY_POINTS)
+        check_choice("consistency_norm", self.consistency_norm, CONSISTENCY_NORMS)
+        check_choice("precision", self.precision, PRECISIONS)
+        if self.warmup >= self.steps:
+            raise InputError("warmup", self.warmup, f"fewer than the {self.steps} steps of the run")
+        if not isinstance(self.recompute, bool):
+            raise InputError("recompute", repr(self.recompute), "True or False")
+        object.__setattr__(self, "betas", _numbers("betas", self.betas))
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise InputError("betas", self.betas, "two numbers in [0, 1)")
+        check_positive("max_skipped", self.max_skipped, zero=True)
+        if isinstance(self.max_skipped, float) and self.max_skipped >= 1 and not self.max_skipped.is_integer():
+            raise InputError("max_skipped", self.max_skipped, "a whole number, or a fraction below 1")
+        self._check_value_weights()
+
+    def _check_value_weights(self) -> None:
+        if isinstance(self.value_weights, str):
+            check_choice("value_weights", self.value_weights, VALUE_WEIGHTS)
+            return
+        weights = _numbers("value_weights", self.value_weights)
+        if not weights or min(weights) < 0 or max(weights) == 0:
+            raise InputError("value_weights", weights, "all, last, or numbers of 0 or more, not all of them 0")
+        object.__setattr__(self, "value_weights", weights)
+
+    @classmethod
+    def from_arguments(cls, arguments: Mapping[str, Any]) -> TrainingSettings:
+        """The settings that keyword arguments give; a name that is no setting gets one clear line."""
+        known = tuple(field.name for field in fields(cls))
+        for name in arguments:
+            check_choice("setting", name, known)
+        return cls(**arguments)
+
+    def to_json(self) -> dict[str, Any]:
+        """The settings as JSON values."""
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+
+    def learning_rate_at(self, step: int) -> float:
+        """The learning rate of the update after `step` updates."""
+        if step < self.warmup:
+            return self.learning_rate * (step + 1) / self.warmup
+        if self.schedule == "constant":
+            return self.learning_rate
+        done = min(1.0, (step - self.warmup) / (self.steps - self.warmup))
+        return self.learning_rate * (1 + math.cos(math.pi * done)) / 2
+
+    def consistency_weight_at(self, step: int) -> float:
+        """s for the update after `step` updates: growth by a factor every so many epochs."""
+        times = step // (self.steps_per_epoch * self.consistency_growth_every)
+        return self.consistency_weight * self.consistency_growth**times
+
+    def weights_for(self, iterations: int) -> tuple[float, ...]:
+        """r_1, ..., r_N."""
+        if self.value_weights == "all":
+            return (1.0,) * iterations
+        if self.value_weights == "last":
+            return (0.0,) * (iterations - 1) + (1.0,)
+        assert not isinstance(self.value_weights, str)
+        if len(self.value_weights) != iterations:
+            given = f"{len(self.value_weights)} numbers"
+            raise InputError("value_weights", given, f"one for each of the {iterations} iterations")
+        return self.value_weights
+
+    @property
+    def skips_allowed(self) -> int:
+        """How many batches may be skipped before the run is stopped."""
+        return math.floor(self.max_skipped if self.max_skipped >= 1 else self.max_skipped * self.steps)
+
+
+def _numbers(argument: str, values: object) -> tuple[float, ...]:
+    good = isinstance(values, Sequence) and not isinstance(values, str)
+    if good and all(isinstance(v, (int, float)) and math.isfinite(v) for v in values):  # type: ignore[attr-defined]
+        return tuple(float(value) for value in values)  # type: ignore[attr-defined]
+    raise InputError(argument, repr(values), "a list of finite numbers")
