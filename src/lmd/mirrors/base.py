@@ -72,9 +72,12 @@ class Mirror(nn.Module, Configurable, abc.ABC):
     def strong_convexity(self) -> Tensor:
         """sigma >= 0 such that B(x, y) >= sigma/2 ||x - y||^2 in the norm `norm`, as a tensor of no dimensions."""
 
-    def inconsistency(self, x: Tensor, norm: str = "l1") -> Tensor:
-        """||to_primal(to_dual(x)) - x|| of each instance, `(B,)`: the paper's forward-backward loss."""
-        return norm_of(self.to_primal(self.to_dual(x)) - x, norm)
+    def inconsistency(self, x: Tensor, norm: str = "l1", dual: Tensor | None = None) -> Tensor:
+        """||to_primal(to_dual(x)) - x|| of each instance, `(B,)`: the paper's forward-backward loss.
+
+        `dual` is to_dual(x) where it is known already.
+        """
+        return norm_of(self.to_primal(self.to_dual(x) if dual is None else dual) - x, norm)
 
     def clipped(self, y: Tensor) -> Tensor | None:
         """How many entries of each y lie outside the range of `to_dual` and are clipped by `to_primal`, `(B,)`.

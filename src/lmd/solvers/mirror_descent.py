@@ -22,6 +22,9 @@ class MirrorState(State):
     target: Tensor | None = None
     """y_k `(B, ...)`: where `to_dual(x)` should be; None before the first step."""
 
+    dual: Tensor | None = None
+    """to_dual(x) `(B, ...)` where it is known already, as in training; None where the step has to evaluate it."""
+
 
 class MirrorDescent(Solver[MirrorState]):
     """y_k = to_dual(x_k) - t_k g_k, x_{k+1} = to_primal(y_k), with g_k a subgradient at x_k.
@@ -63,7 +66,7 @@ class MirrorDescent(Solver[MirrorState]):
 
     def encode(self, state: MirrorState) -> Tensor:
         """The dual point that the gradient step starts from."""
-        return self.mirror.to_dual(state.x)
+        return self.mirror.to_dual(state.x) if state.dual is None else state.dual
 
     def step(self, problem: Problem, state: MirrorState) -> MirrorState:
         dual = self.encode(state)
