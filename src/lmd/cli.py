@@ -1,0 +1,271 @@
+"""The command line: a thin layer that parses, calls and prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lmd import __version__
+from lmd.errors import InputError, LmdError
+
+if TYPE_CHECKING:
+    from lmd.report.tables import Table
+
+PRESETS = ("quick", "standard", "paper")
+
+_PRESET = click.option(
+    "--preset",
+    type=click.Choice(PRESETS),
+    default="quick",
+    show_default=True,
+    help="quick: seconds to a few minutes; standard: up to an hour or two on two cores; paper: the published sizes.",
+)
+_SEED = click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of all randomness.")
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+
+
+class _Group(click.Group):
+    """Lists the commands in the order they are defined, which is the order a newcomer meets them in."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="lmd")
+def cli() -> None:
+    """Learned mirror descent: fast, certified solvers for classes of convex problems.
+
+    \b
+    Start with
+      lmd demo                                        a tour, in under two minutes
+      lmd list                                        experiments, trained solvers
+      lmd reproduce simplex --preset standard         Figure 1 of the paper
+    """
+
+
+@cli.command("list")
+@_JSON
+def list_command(as_json: bool) -> None:
+    """Show the experiments and the trained solvers.
+
+    \b
+    Example
+      lmd list --json
+    """
+    from lmd import experiments, zoo
+
+    tried = [experiments.get(name) for name in experiments.names()]
+    found: dict[str, list[dict[str, Any]]] = {
+        "experiments": [{"name": e.name, "title": e.title, "paper": e.paper} for e in tried],
+        "solvers": [
+            {"name": name, "title": zoo.recipe(name).title, "shipped": zoo.shipped(name)} for name in zoo.names()
+        ],
+    }
+    if as_json:
+        _print_json(found)
+        return
+    from lmd.report.tables import Table
+
+    lines = tuple((e["name"], e["paper"], e["title"]) for e in found["experiments"])
+    _print_table(Table("Experiments: lmd reproduce NAME", ("name", "paper", "what it shows"), lines))
+    lines = tuple((s["name"], "yes" if s["shipped"] else "no", s["title"]) for s in found["solvers"])
+    _print_table(Table("Solvers: lmd.zoo.load(NAME), lmd train NAME", ("name", "ships", "what it is"), lines))
+
+
+@cli.command()
+@click.option("--out", default="demo", show_default=True, help="Folder for the page and the results.")
+@_SEED
+@_JSON
+def demo(out: str, seed: int, as_json: bool) -> None:
+    """Take the tour: run every experiment at quick size, compare the methods, write a page.
+
+    \b
+    Example
+      lmd demo --out demo
+    """
+    from lmd import experiments
+    from lmd.files import writable_folder
+
+    folder = writable_folder("out", out)
+    _reproduce_all(experiments.names(), folder, "quick", seed, retrain=False, as_json=as_json)
+
+
+@cli.command()
+@click.argument("name")
+@_PRESET
+@click.option("--out", default="results", show_default=True, help="Results go to OUT/NAME.")
+@_SEED
+@click.option("--retrain", is_flag=True, help="Train anew where a trained solver ships.")
+@_JSON
+def reproduce(name: str, preset: str, out: str, seed: int, retrain: bool, as_json: bool) -> None:
+    """Run the experiment NAME (or all) and write its numbers and figures.
+
+    \b
+    Writes OUT/NAME/metrics.json, OUT/NAME/figures/*.png, OUT/NAME/run.log.jsonl and OUT/index.html.
+    Examples
+      lmd reproduce simplex --preset standard --out results
+      lmd reproduce all
+    """
+    from lmd import experiments
+    from lmd.checks import check_choice
+    from lmd.files import writable_folder
+
+    chosen = experiments.names()
+    if name != "all":
+        chosen = [check_choice("experiment", name, (*experiments.names(), "all"))]
+    _reproduce_all(chosen, writable_folder("out", out), preset, seed, retrain=retrain, as_json=as_json)
+
+
+@cli.command()
+@click.argument("name")
+@_PRESET
+@click.option("--out", help="Folder of the run.  [default: runs/NAME]")
+@_SEED
+@click.option("--resume", is_flag=True, help="Go on with the run in OUT.")
+def train(name: str, preset: str, out: str | None, seed: int, resume: bool) -> None:
+    """Train the solver NAME from its recipe; `lmd list` shows the names.
+
+    \b
+    The folder can be given to lmd.zoo.load. A run that was killed goes on with --resume.
+    Example
+      lmd train least-squares-quadratic --preset standard --out runs/mine
+    """
+    from lmd import zoo
+
+    folder = Path(out) if out else Path("runs") / name
+    zoo.train_recipe(name, preset, out=folder, seed=seed, resume=resume)
+    click.echo(f"trained solver: {folder}")
+
+
+@cli.command("import")
+@click.argument("checkpoint", type=click.Path(path_type=Path))
+@click.option("--out", required=True, help="Folder for the solver.")
+def import_command(checkpoint: Path, out: str) -> None:
+    """Turn a published CHECKPOINT into a solver of ours.
+
+    \b
+    The folder can be given to lmd.zoo.load.
+    Example
+      lmd import inpainting_780 --out solvers/inpainting
+    """
+    from lmd.files import writable_folder
+    from lmd.solvers import save
+    from lmd.zoo.published import import_checkpoint
+
+    solver = import_checkpoint(checkpoint)
+    folder = save(solver, writable_folder("out", out), imported_from=checkpoint.name)
+    click.echo(f"solver: {folder} ({sum(p.numel() for p in solver.parameters())} parameters, horizon {solver.horizon})")
+
+
+@cli.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+def report(folder: Path) -> None:
+    """Write one self-contained page of every experiment under FOLDER.
+
+    \b
+    Example
+      lmd report results
+    """
+    from lmd.report.page import write_page
+
+    click.echo(f"page: {write_page(folder)}")
+
+
+def _reproduce_all(names: Sequence[str], out: Path, preset: str, seed: int, *, retrain: bool, as_json: bool) -> None:
+    """Run experiments, two at a time where there are several, then print their tables and write the page."""
+    from lmd.report.page import read_metrics, tables_of, write_page
+
+    jobs = {name: (name, str(out), preset, seed, retrain) for name in names}
+    for name, _ in _in_parallel(_reproduce_one, jobs):
+        if as_json:
+            continue
+        metrics = read_metrics(out / name / "metrics.json")
+        click.echo(f"\n{metrics['title']} ({metrics['paper']}, {preset}, {metrics['seconds']:.1f} s)")
+        for table in tables_of(metrics):
+            _print_table(table)
+    page = write_page(out)
+    if as_json:
+        _print_json({"page": str(page), "metrics": {name: str(out / name / "metrics.json") for name in names}})
+    else:
+        click.echo(f"\nThe page with all figures: {page}")
+
+
+def _reproduce_one(name: str, out: str, preset: str, seed: int, retrain: bool) -> str:
+    from lmd import experiments
+    from lmd.experiments.base import reproduce as reproduce_experiment
+
+    shown = sys.stderr.isatty()
+    reproduce_experiment(experiments.get(name), out, preset, seed, retrain=retrain, progress=shown)
+    return name
+
+
+def _in_parallel(function: Callable[..., str], jobs: dict[str, tuple[Any, ...]]) -> list[tuple[str, str]]:
+    """Call `function` for each job, on all cores where there are several jobs; answers in the order of the jobs."""
+    workers = min(len(jobs), os.cpu_count() or 1)
+    if workers == 1:
+        return [(name, function(*arguments)) for name, arguments in jobs.items()]
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
+    from rich.console import Console
+
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    context = multiprocessing.get_context("spawn")
+    waiting = Console(stderr=True).status(f"running {', '.join(jobs)} on {workers} cores")
+    with waiting, ProcessPoolExecutor(workers, mp_context=context) as pool:
+        futures = {name: pool.submit(function, *arguments) for name, arguments in jobs.items()}
+        return [(name, future.result()) for name, future in futures.items()]
+
+
+def _print_table(table: Table) -> None:
+    from rich.console import Console
+
+    from lmd.report.tables import to_rich
+
+    console = Console(width=None if sys.stdout.isatty() else 110)
+    console.print(to_rich(table))
+
+
+def _print_json(data: object) -> None:
+    click.echo(json.dumps(data, indent=1))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line: exit code 0 on success, 2 on bad input, 1 when something else went wrong."""
+    try:
+        answer = cli.main(args=None if arguments is None else list(arguments), prog_name="lmd", standalone_mode=False)
+        sys.exit(answer if isinstance(answer, int) else 0)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help() if error.ctx else "")
+        sys.exit(0)
+    except click.exceptions.Abort:
+        sys.exit(130)
+    except click.ClickException as error:
+        _fail(" ".join(error.format_message().split()), 2)
+    except InputError as error:
+        _fail(str(error), 2)
+    except LmdError as error:
+        _fail(str(error), 1)
+    except KeyboardInterrupt:
+        _fail("interrupted", 130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception as error:
+        if os.environ.get("LMD_DEBUG"):
+            raise
+        _fail(
+            f"internal error ({type(error).__name__}: {error}); set LMD_DEBUG=1 to see where, and please report it", 1
+        )
+
+
+def _fail(message: str, code: int) -> None:
+    click.echo(f"lmd: {' '.join(message.split())}", err=True)
+    sys.exit(code)

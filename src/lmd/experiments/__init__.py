@@ -1,0 +1,30 @@
+"""The experiments by name. Each lives in a file of its own that is imported when it is used."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from lmd.checks import check_choice
+
+if TYPE_CHECKING:
+    from lmd.experiments.base import Experiment
+
+__all__ = ["get", "names"]
+
+_PLACES = {
+    "simplex": ("lmd.experiments.simplex", "Simplex"),
+    "least-squares": ("lmd.experiments.least_squares", "LeastSquaresExperiment"),
+}
+
+
+def names() -> list[str]:
+    """Every experiment, in the order of the paper."""
+    return list(_PLACES)
+
+
+def get(name: str) -> Experiment:
+    """An experiment by its name."""
+    module, kind = _PLACES[check_choice("experiment", name, tuple(_PLACES))]
+    experiment: Experiment = getattr(importlib.import_module(module), kind)()
+    return experiment

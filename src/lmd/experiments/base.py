@@ -1,0 +1,157 @@
+"""What an experiment is: a name, three sizes, rows of numbers and figures, written whole or not at all."""
+
+from __future__ import annotations
+
+import abc
+import json
+import os
+import platform
+import shutil
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+import lmd
+from lmd.checks import check_choice
+from lmd.errors import FileError, InputError
+from lmd.files import writable_folder, write_json
+from lmd.report.rows import Row, row
+from lmd.solvers.result import Result
+
+PRESETS = ("quick", "standard", "paper")
+MULTIPLIERS = (0.25, 0.5, 1.0, 2.0, 4.0)
+"""The step-size multipliers of the paper's figures."""
+
+
+@dataclass
+class Session:
+    """One run of one experiment: what was asked for, and where it puts what it finds."""
+
+    name: str
+    preset: str
+    seed: int
+    folder: Path
+    retrain: bool = False
+    progress: bool = False
+    rows: list[Row] = field(default_factory=list)
+    figures: list[dict[str, str]] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What a reader should know beside the rows, such as which data they are from."""
+
+    def log(self, event: str, **data: Any) -> None:
+        """Add a line to run.log.jsonl."""
+        entry = {"time": round(time.time(), 3), "event": event, **data}
+        with open(self.folder / "run.log.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+
+    def record(self, method: str, iteration: int | str, metric: str, value: float, **settings: Any) -> None:
+        """Add one row."""
+        self.rows.append(row(method, iteration, metric, value, **settings))
+
+    def record_run(self, method: str, result: Result, metric: str = "loss", **settings: Any) -> None:
+        """Add the rows of a run: mean, 10% and 90% quantile of the values over the instances, and seconds."""
+        history = result.history
+        quantiles = torch.nanquantile(history.values.double(), torch.tensor([0.1, 0.9], dtype=torch.float64), dim=1)
+        for k in range(len(history)):
+            self.record(method, k, metric, float(history.values[k].double().mean()), **settings)
+            self.record(method, k, f"{metric}_q10", float(quantiles[0, k]), **settings)
+            self.record(method, k, f"{metric}_q90", float(quantiles[1, k]), **settings)
+            self.record(method, k, "seconds", float(history.seconds[k]), **settings)
+        failed = [status.name for status in result.status if status.failed]
+        self.log("run", method=method, failed=len(failed), instances=len(result.status), **settings)
+
+    def save_figure(self, name: str, drawing: Any, caption: str) -> None:
+        """Write a figure to figures/NAME.png."""
+        folder = self.folder / "figures"
+        folder.mkdir(exist_ok=True)
+        drawing.savefig(folder / f"{name}.png", metadata={"Software": None})
+        self.figures.append({"file": f"figures/{name}.png", "caption": caption})
+
+
+class Experiment(abc.ABC):
+    """One figure or table of the paper, or one claim of our own."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    paper: ClassVar[str]
+    """Which figures or tables it reproduces."""
+
+    solvers: ClassVar[tuple[str, ...]] = ()
+    """The trained solvers it uses, by their names in the zoo."""
+
+    @abc.abstractmethod
+    def run(self, session: Session) -> None:
+        """Measure, and give rows and figures to the session."""
+
+
+def versions() -> dict[str, str]:
+    """What the numbers were made with."""
+    import numpy
+
+    return {
+        "lmd": lmd.__version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": numpy.__version__,
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+    }
+
+
+def reproduce(
+    experiment: Experiment,
+    out: str | Path,
+    preset: str = "quick",
+    seed: int = 0,
+    *,
+    retrain: bool = False,
+    progress: bool = False,
+) -> Path:
+    """Run an experiment and write OUT/NAME/metrics.json, figures/*.png and run.log.jsonl; returns OUT/NAME.
+
+    Everything is written beside the final place first and moved there when it is whole, so a run that fails leaves
+    what was there before.
+    """
+    check_choice("preset", preset, PRESETS)
+    if not isinstance(seed, int) or seed < 0:
+        raise InputError("seed", repr(seed), "a whole number of 0 or more")
+    parent = writable_folder("out", out)
+    final = parent / experiment.name
+    if final.exists() and not final.is_dir():
+        raise FileError("out", f"{final}, where a file is in the way", "a folder or nothing there")
+    staging = Path(tempfile.mkdtemp(prefix=f".{experiment.name}.", dir=parent))
+    try:
+        session = Session(experiment.name, preset, seed, staging, retrain=retrain, progress=progress)
+        begun = time.perf_counter()
+        session.log("start", preset=preset, seed=seed)
+        torch.manual_seed(seed)
+        experiment.run(session)
+        session.log("end", rows=len(session.rows), seconds=round(time.perf_counter() - begun, 3))
+        metrics = {
+            "experiment": experiment.name,
+            "title": experiment.title,
+            "paper": experiment.paper,
+            "preset": preset,
+            "seed": seed,
+            "seconds": round(time.perf_counter() - begun, 3),
+            "versions": versions(),
+            "facts": session.facts,
+            "figures": session.figures,
+            "rows": session.rows,
+        }
+        write_json(staging / "metrics.json", metrics)
+        _move_into(staging, final)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return final
+
+
+def _move_into(staging: Path, final: Path) -> None:
+    """Move the finished files to their place, metrics.json last; whatever else is there is left alone."""
+    files = sorted(path.relative_to(staging) for path in staging.rglob("*") if path.is_file())
+    for file in sorted(files, key=lambda path: path.name == "metrics.json"):
+        (final / file).parent.mkdir(parents=True, exist_ok=True)
+        os.replace(staging / file, final / file)

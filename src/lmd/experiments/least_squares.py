@@ -1,0 +1,207 @@
+"""Figures 2 and 3: learned quadratic and one-layer mirrors on least squares in the plane."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmd import zoo
+from lmd.experiments.base import MULTIPLIERS, Experiment, Session
+from lmd.mirrors import Mirror, OneLayer, Quadratic
+from lmd.problems import LeastSquares, LeastSquaresFamily
+from lmd.report.figures import COLOURS, figure, legend_below, plot_curve
+from lmd.report.rows import curve, distinct, select
+from lmd.solvers import Adam, GradientDescent, LearnedMirrorDescent, MirrorDescent, Result, ScaledSteps, Solver, run
+
+BASE_STEP = 0.1
+ITERATIONS = 50
+HORIZON = 10
+INSTANCES = {"quick": 200, "standard": 1000, "paper": 1000}
+LEARNED = {"lmd-quadratic": "least-squares-quadratic", "lmd-one-layer": "least-squares-one-layer"}
+
+
+class LeastSquaresExperiment(Experiment):
+    """GD, Adam, classical mirror descent with W'W, and learned mirror descent with fixed steps and adaptive."""
+
+    name = "least-squares"
+    title = "Least squares in the plane with mirrors that have a closed-form inverse"
+    paper = "Figures 2 and 3"
+    solvers = tuple(LEARNED.values())
+
+    def run(self, session: Session) -> None:
+        # Test instances come from a seed of their own, far from those that training draws.
+        problem, x0 = LeastSquaresFamily().sample(
+            INSTANCES[session.preset], torch.Generator().manual_seed(10**6 + session.seed)
+        )
+        assert isinstance(problem, LeastSquares)
+        session.facts.update(data="right-hand sides and starts standard normal", base_step=BASE_STEP)
+        gram = problem.W.T @ problem.W
+        for multiplier in MULTIPLIERS:
+            steps = ScaledSteps(BASE_STEP, multiplier)
+            methods: dict[str, Solver[Any]] = {
+                "gd": GradientDescent(steps),
+                "adam": Adam(steps),
+                "md": MirrorDescent(Quadratic.from_matrix(gram), steps),
+            }
+            for method, solver in methods.items():
+                _run(session, method, solver, problem, x0, multiplier=multiplier)
+        for method, name in LEARNED.items():
+            learned = zoo.obtain(name, session.preset, retrain=session.retrain, progress=session.progress)
+            assert isinstance(learned, LearnedMirrorDescent)
+            for multiplier in MULTIPLIERS:
+                fixed = learned.with_steps(ScaledSteps(BASE_STEP, multiplier))
+                _run(session, method, fixed, problem, x0, multiplier=multiplier)
+            adaptive = _run(session, f"{method}-adaptive", learned, problem, x0)
+            session.facts[f"{method} learned steps"] = [round(float(learned.steps(k)), 4) for k in range(HORIZON)]
+            session.facts[f"{method} comes from"] = zoo.origin(name, session.preset, retrain=session.retrain)
+            _record_matrix(session, method, learned.mirror, gram)
+            draw(session, method, learned, problem, x0, adaptive)
+
+
+def _run(
+    session: Session, method: str, solver: Solver[Any], problem: LeastSquares, x0: Tensor, **settings: Any
+) -> Result:
+    run(solver, problem, x0, iterations=3)  # warm-up, untimed
+    result = run(solver, problem, x0, ITERATIONS)
+    session.record_run(method, result, **settings)
+    if "clipped" in result.history.diagnostics:
+        share = (result.history.diagnostics["clipped"][:-1] > 0).double().mean()
+        session.record(method, ITERATIONS, "clipped_share", float(share), **settings)
+    return result
+
+
+def _record_matrix(session: Session, method: str, mirror: Mirror, gram: Tensor) -> None:
+    """The shape of the learned matrix: its off-diagonal over its diagonal (0.8 for W'W) and its eigenvalues."""
+    if not isinstance(mirror, Quadratic):
+        return
+    matrix = mirror.matrix.detach()
+    diagonal = matrix.diagonal().mean()
+    session.record(method, HORIZON, "matrix_ratio", float((matrix[0, 1] + matrix[1, 0]) / 2 / diagonal))
+    session.record("md", HORIZON, "matrix_ratio", float(gram[0, 1] / gram.diagonal().mean()))
+    for index, eigenvalue in enumerate(torch.linalg.eigvalsh(matrix)):
+        session.record(method, HORIZON, "matrix_eigenvalue", float(eigenvalue), index=index)
+
+
+def draw(
+    session: Session, method: str, learned: LearnedMirrorDescent, problem: LeastSquares, x0: Tensor, adaptive: Result
+) -> None:
+    """All panels of one figure of the paper: losses, paths, potential, iterates, and the learned matrix."""
+    quadratic = method == "lmd-quadratic"
+    with figure(12.5, 8.6) as drawing:
+        layout = drawing.subplots(2, 3)
+        handles = _draw_losses(layout[0, 0], layout[0, 1], session, method)
+        _draw_paths(layout[0, 2], learned.mirror)
+        _draw_potential(layout[1, 0], learned.mirror)
+        _draw_iterates(layout[1, 1], learned, problem, x0)
+        _draw_matrix(drawing, layout[1, 2], learned.mirror, problem.W.T @ problem.W)
+        legend_below(drawing, handles)
+        number, potential = (2, "quadratic") if quadratic else (3, "one-layer")
+        session.save_figure(
+            f"figure-{number}-{potential}",
+            drawing,
+            f"Learned mirror descent with the {potential} potential. Top: mean loss against iterations and time; paths "
+            "from one start in the eigenbasis of W. Bottom: the learned potential; ten iterations of adaptive LMD "
+            "beside the true solutions; the learned matrix beside W'W, both divided by their mean diagonal.",
+        )
+
+
+def _draw_losses(by_iteration: Any, by_time: Any, session: Session, method: str) -> list[list[Any]]:
+    handles: list[list[Any]] = []
+    for name in ("gd", "adam", "md", method, f"{method}-adaptive"):
+        handles.append([])
+        rows = select(session.rows, method=name)
+        for multiplier in distinct(rows, "multiplier") or [None]:
+            own = rows if multiplier is None else select(rows, multiplier=multiplier)
+            iterations, losses = curve(own, "loss")
+            _, seconds = curve(own, "seconds")
+            handles[-1].append(plot_curve(by_iteration, iterations, losses, name, multiplier))
+            plot_curve(by_time, [1e3 * value for value in seconds], losses, name, multiplier)
+    for axes in (by_iteration, by_time):
+        axes.set_yscale("log")
+        axes.set_ylim(1e-33, 1e3)
+        axes.set_ylabel("mean loss")
+    by_iteration.axvline(HORIZON, color="0.6", linewidth=1.0, zorder=0)
+    by_iteration.set_xlabel("iteration (trained for 10)")
+    by_time.set_xlabel("milliseconds, all instances together")
+    by_time.set_xlim(left=0, right=_median_time(session))
+    return handles
+
+
+def _median_time(session: Session) -> float:
+    ends = sorted(row["value"] for row in select(session.rows, metric="seconds", iteration=ITERATIONS))
+    return 1.2e3 * float(ends[len(ends) // 2]) if ends else 1.0
+
+
+def _draw_paths(axes: Any, mirror: Mirror) -> None:
+    """One start, b = 0, in the eigenbasis of W: f = 9 u^2 + v^2 up to scale. Small steps, so that paths are curves."""
+    problem = LeastSquares(torch.tensor([[2.0, 1.0], [1.0, 2.0]]).double(), torch.zeros(1, 2).double())
+    basis = torch.tensor([[1.0, 1.0], [1.0, -1.0]]).double() / 2**0.5
+    start = torch.tensor([[0.9, 1.8]]).double() @ basis
+    grid = torch.linspace(-2.2, 2.2, 121).double()
+    u, v = torch.meshgrid(grid, grid, indexing="xy")
+    axes.contour(u, v, 9 * u**2 + v**2, levels=[0.2, 1, 3, 7, 14, 25, 40], colors="0.8", linewidths=0.8)
+    gram = problem.W.T @ problem.W
+    methods: dict[str, Solver[Any]] = {
+        "gd": GradientDescent(0.01),
+        "md": MirrorDescent(Quadratic.from_matrix(gram), 0.05),
+        "lmd": MirrorDescent(mirror, 0.01),
+    }
+    for name, solver in methods.items():
+        points = [start]
+        run(solver, problem, start, 150, callbacks=[lambda state, _, into=points: into.append(state.x)])  # type: ignore[misc]
+        path = torch.cat(points) @ basis.T
+        axes.plot(path[:, 0], path[:, 1], color=COLOURS[name], label=name, linewidth=2.2)
+    axes.plot(0, 0, marker="*", color=COLOURS["truth"], markersize=11, linestyle="none", label="minimiser")
+    axes.set(
+        xlabel="along (1, 1)", ylabel="along (1, -1)", xlim=(-0.5, 1.3), ylim=(-0.4, 2.1), title="paths, small steps"
+    )
+    axes.legend(loc="lower right", frameon=True, framealpha=0.9)
+
+
+def _draw_potential(axes: Any, mirror: Mirror) -> None:
+    grid = torch.linspace(-3, 3, 101).double()
+    x, y = torch.meshgrid(grid, grid, indexing="xy")
+    with torch.no_grad():
+        height = mirror.potential(torch.stack([x.flatten(), y.flatten()], dim=1)).reshape(x.shape)
+    drawn = axes.contourf(x, y, height, levels=24, cmap="viridis")
+    axes.contour(x, y, height, levels=12, colors="white", linewidths=0.5, alpha=0.6)
+    axes.figure.colorbar(drawn, ax=axes, shrink=0.9)
+    axes.set(xlabel="$x_1$", ylabel="$x_2$", title=r"learned potential $\Psi$", aspect="equal")
+    axes.grid(False)
+
+
+def _draw_iterates(axes: Any, learned: LearnedMirrorDescent, problem: LeastSquares, x0: Tensor) -> None:
+    reached = run(learned, problem, x0, HORIZON).x
+    true = problem.minimiser()
+    shown = slice(0, 200)
+    axes.scatter(true[shown, 0], true[shown, 1], s=34, facecolors="none", edgecolors=COLOURS["truth"], label="true")
+    axes.scatter(reached[shown, 0], reached[shown, 1], s=9, color=COLOURS["adaptive"], label="adaptive LMD")
+    axes.set(xlabel="$x_1$", ylabel="$x_2$", title="after 10 iterations", xlim=(-3, 3), ylim=(-3, 3), aspect="equal")
+    axes.legend(loc="upper right", framealpha=0.9)
+
+
+def _draw_matrix(drawing: Any, axes: Any, mirror: Mirror, gram: Tensor) -> None:
+    """The learned matrix (A, or A'A of the one-layer potential's curvature at 0) and W'W, scaled to a unit diagonal."""
+    matrix = curvature_at_zero(mirror)
+    both = torch.cat([m / m.diagonal().mean() for m in (matrix, gram)], dim=1)
+    both = torch.cat([both[:, :2], torch.full((2, 1), torch.nan).double(), both[:, 2:]], dim=1)
+    drawn = axes.imshow(both, cmap="PuOr", vmin=-1.3, vmax=1.3)
+    for i in range(2):
+        for j in (0, 1, 3, 4):
+            axes.text(j, i, f"{float(both[i, j]):.3f}", ha="center", va="center", fontsize=11)
+    axes.set_xticks([0.5, 3.5], ["learned", "$W^T W$"])
+    axes.set_yticks([])
+    axes.grid(False)
+    axes.set_title("curvature, unit mean diagonal")
+    drawing.colorbar(drawn, ax=axes, shrink=0.55)
+
+
+def curvature_at_zero(mirror: Mirror) -> Tensor:
+    """The Hessian of the potential at 0 `(d, d)`, which for a quadratic is its matrix."""
+    dimension = mirror.dimension
+    assert isinstance(mirror, (Quadratic, OneLayer)) and isinstance(dimension, int)
+    zero = torch.zeros(1, dimension, dtype=next(mirror.parameters()).dtype)
+    hessian: Tensor = torch.func.jacrev(lambda x: mirror.to_dual(x[None])[0])(zero[0])
+    return hessian.detach()

@@ -1,0 +1,90 @@
+"""Figure 1: gradient descent with projection against entropic mirror descent on the simplex."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from lmd.experiments.base import MULTIPLIERS, Experiment, Session
+from lmd.mirrors import Entropic
+from lmd.problems import SimplexFamily
+from lmd.report.figures import figure, legend_below, log_floor, plot_curve
+from lmd.report.rows import Row, curve, select
+from lmd.solvers import MirrorDescent, ProjectedGradient, ScaledSteps, Solver, run
+
+BASE_STEP = 0.1
+ITERATIONS = 50
+INSTANCES = {"quick": 50, "standard": 500, "paper": 500}
+OBJECTIVES = {"kl": "KL divergence", "least-squares": "squared distance"}
+
+
+class Simplex(Experiment):
+    """500 functions of each class, minimised over the simplex of dimension 3 (or any other)."""
+
+    name = "simplex"
+    title = "Entropic mirror descent against gradient descent on the simplex"
+    paper = "Figure 1"
+
+    def __init__(self, dimension: int = 3) -> None:
+        self.dimension = dimension
+
+    def run(self, session: Session) -> None:
+        session.facts.update(
+            data="targets and starts uniform on the simplex", dimension=self.dimension, base_step=BASE_STEP
+        )
+        for objective in OBJECTIVES:
+            generator = torch.Generator().manual_seed(session.seed)
+            family = SimplexFamily(objective, self.dimension)
+            problem, x0 = family.sample(INSTANCES[session.preset], generator)
+            for multiplier in MULTIPLIERS:
+                steps = ScaledSteps(BASE_STEP, multiplier)
+                methods: dict[str, Solver[Any]] = {
+                    "gd": ProjectedGradient(steps),
+                    "md": MirrorDescent(Entropic(), steps),
+                }
+                for method, solver in methods.items():
+                    run(solver, problem, x0, iterations=3)  # warm-up, so that the first method is not charged for it
+                    result = run(solver, problem, x0, ITERATIONS)
+                    session.record_run(method, result, objective=objective, multiplier=multiplier)
+        draw(session)
+
+
+def draw(session: Session) -> None:
+    """Loss against iterations and against seconds, one column per class of functions."""
+    with figure(9.0, 7.4) as drawing:
+        panels = drawing.subplots(2, 2, sharey="col")
+        handles: list[list[Any]] = []
+        for column, (objective, title) in enumerate(OBJECTIVES.items()):
+            handles = _column(panels[:, column], select(session.rows, objective=objective))
+            panels[0, column].set_title(title)
+            panels[0, column].set_xlabel("iteration")
+            panels[1, column].set_xlabel("milliseconds, all instances together")
+        for axes in panels[:, 0]:
+            axes.set_ylabel(r"mean of $f(x_k) - f(x^\star)$")
+        legend_below(drawing, handles)
+        session.save_figure(
+            "figure-1-simplex",
+            drawing,
+            "Mean loss of projected gradient descent (gd) and entropic mirror descent (md) with step-sizes 0.1 times "
+            "the multiplier, against iterations (top) and against time (bottom). The entropic geometry fits the KL "
+            "divergence and not the squared distance.",
+        )
+
+
+def _column(panels: Any, rows: list[Row]) -> list[list[Any]]:
+    handles: list[list[Any]] = []
+    curves = []
+    for method in ("gd", "md"):
+        handles.append([])
+        for multiplier in MULTIPLIERS:
+            own = select(rows, method=method, multiplier=multiplier)
+            iterations, losses = curve(own, "loss")
+            _, seconds = curve(own, "seconds")
+            handles[-1].append(plot_curve(panels[0], iterations, losses, method, multiplier))
+            plot_curve(panels[1], [1e3 * value for value in seconds], losses, method, multiplier)
+            curves.append(losses)
+    for axes in panels:
+        axes.set_yscale("log")
+        axes.set_ylim(bottom=log_floor(curves, 1e-35))
+    return handles

@@ -1,0 +1,75 @@
+"""One self-contained HTML page of everything that experiments wrote under a folder."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+from lmd.errors import FileError
+from lmd.files import read_json, writable_folder, write_text
+from lmd.report.tables import Table, method_tables
+
+PAGE = "index.html"
+_KEYS = ("experiment", "preset", "seed", "versions", "rows")
+
+
+def find_metrics(folder: str | Path) -> list[Path]:
+    """Every metrics.json under a folder, in the order of their paths."""
+    root = Path(folder)
+    if not root.is_dir():
+        raise FileError("folder", f"no folder {root}", "a folder that `lmd reproduce` wrote to")
+    found = sorted(path for path in root.rglob("metrics.json") if not path.parent.name.startswith("."))
+    if not found:
+        raise FileError("folder", f"{root}, which has no metrics.json in it", "a folder that `lmd reproduce` wrote to")
+    return found
+
+
+def write_page(folder: str | Path, title: str = "Learned mirror descent: results") -> Path:
+    """Write FOLDER/index.html: tables, figures, settings and versions of each experiment, all inside the one file."""
+    import jinja2
+
+    experiments = [_section(path) for path in find_metrics(folder)]
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    template = environment.from_string((Path(__file__).parent / "page.html").read_text(encoding="utf-8"))
+    page = writable_folder("folder", folder) / PAGE
+    write_text(page, template.render(title=title, experiments=experiments))
+    return page
+
+
+def read_metrics(path: Path) -> dict[str, Any]:
+    """A metrics.json, checked to be one."""
+    metrics = read_json(path)
+    missing = [key for key in _KEYS if not isinstance(metrics, dict) or key not in metrics]
+    if missing:
+        raise FileError("file", f"{path}, without {', '.join(missing)}", "a metrics.json that `lmd reproduce` wrote")
+    assert isinstance(metrics, dict)
+    return metrics
+
+
+def _section(path: Path) -> dict[str, Any]:
+    metrics = read_metrics(path)
+    facts = {**metrics.get("facts", {}), **metrics["versions"], "rows": f"{len(metrics['rows'])} in {path.name}"}
+    return {
+        "id": metrics["experiment"],
+        "title": metrics.get("title", metrics["experiment"]),
+        "paper": metrics.get("paper", ""),
+        "preset": metrics["preset"],
+        "seed": metrics["seed"],
+        "seconds": metrics.get("seconds", "?"),
+        "tables": tables_of(metrics),
+        "figures": [_inline(path.parent, figure) for figure in metrics.get("figures", [])],
+        "facts": list(facts.items()),
+    }
+
+
+def tables_of(metrics: dict[str, Any]) -> list[Table]:
+    """The tables of one experiment."""
+    return method_tables(metrics["rows"])
+
+
+def _inline(folder: Path, figure: dict[str, str]) -> dict[str, str]:
+    file = folder / figure["file"]
+    if not file.is_file():
+        raise FileError("figure", f"no file {file}", "the figures that metrics.json names")
+    return {"caption": figure["caption"], "data": base64.b64encode(file.read_bytes()).decode("ascii")}

@@ -1,0 +1,80 @@
+"""Tables a person can read, made from rows: one line per method, its best setting, at a few iterations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lmd.report.rows import Row, best, distinct, select, settings_of
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+LARGER_IS_BETTER = ("psnr", "ssim", "accuracy")
+TUNED = ("multiplier", "seed")
+"""Settings that a method is tuned over: a table shows the best of them."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A heading, column names, and lines of text."""
+
+    title: str
+    columns: tuple[str, ...]
+    lines: tuple[tuple[str, ...], ...]
+
+
+def number(value: float | None) -> str:
+    """A number at a glance: `3.1e-08`, `0.0425`, `31.4`; a value that was not finite is said to be so."""
+    if value is None:
+        return "diverged"
+    if value == 0:
+        return "0"
+    return f"{value:.1e}" if not 1e-3 <= abs(value) < 1e5 else f"{value:.3g}"
+
+
+def method_tables(
+    rows: Sequence[Row], metric: str = "loss", iterations: Sequence[int] = (5, 10, 20, 50)
+) -> list[Table]:
+    """One table per setting of the experiment: the best of each method at some iterations, and its time per iteration.
+
+    "Best" is chosen at each iteration anew over the settings a method is tuned over, as the paper does.
+    """
+    measured = [row for row in rows if row["metric"] == metric and isinstance(row["iteration"], int)]
+    last = max((row["iteration"] for row in measured), default=0)
+    shown = [k for k in iterations if k <= last]
+    tables = []
+    for settings in settings_of(measured, without=TUNED):
+        here = select(measured, **settings)
+        lines = []
+        for method in distinct(here, "method"):
+            own = select(here, method=method)
+            cells = []
+            for k in shown:
+                found = best(select(own, iteration=k), largest=metric in LARGER_IS_BETTER)
+                cells.append(number(None if found is None else found["value"]))
+            lines.append((method, *cells, _per_iteration(select(rows, method=method, metric="seconds", **settings))))
+        title = ", ".join(f"{key} {value}" for key, value in settings.items())
+        columns = ("method", *(f"{metric} at {k}" for k in shown), "ms/iteration")
+        tables.append(Table(title, columns, tuple(lines)))
+    return tables
+
+
+def _per_iteration(rows: Sequence[Row]) -> str:
+    """Milliseconds per iteration, the median over what the method was run with."""
+    times = sorted(row["value"] / row["iteration"] for row in rows if row["iteration"] and row["value"] is not None)
+    return number(1e3 * times[len(times) // 2]) if times else ""
+
+
+def to_rich(table: Table) -> RichTable:
+    """The table for a terminal."""
+    import rich.box
+    from rich.table import Table as RichTable
+
+    shown: Any = RichTable(title=table.title or None, title_justify="left", box=rich.box.SIMPLE_HEAD)
+    for place, column in enumerate(table.columns):
+        shown.add_column(column, justify="left" if place == 0 else "right", no_wrap=place == 0)
+    for line in table.lines:
+        shown.add_row(*line)
+    return shown

@@ -1,0 +1,80 @@
+"""Trained solvers that ship with the package, by name, and how to make them again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lmd import solvers
+from lmd.checks import check_choice
+from lmd.solvers.base import Solver
+from lmd.solvers.saving import SOLVER_FILE
+from lmd.training.train import train
+from lmd.zoo.recipes import RECIPES, Recipe
+
+__all__ = ["Recipe", "load", "names", "obtain", "origin", "recipe", "shipped"]
+
+TRAINED = Path(__file__).parent / "trained"
+SHIPPED_PRESET = "standard"
+"""The preset that the shipped solvers were trained with."""
+
+
+def names() -> list[str]:
+    """Every solver there is a recipe for."""
+    return list(RECIPES)
+
+
+def recipe(name: str) -> Recipe:
+    """How a solver is made."""
+    return RECIPES[check_choice("solver", name, tuple(RECIPES))]
+
+
+def shipped(name: str) -> bool:
+    """Whether trained weights of this solver come with the package."""
+    return (TRAINED / name / SOLVER_FILE).is_file()
+
+
+def load(name: str | Path) -> Solver[Any]:
+    """A trained solver: by its name, or from a folder that `lmd train` or `lmd import` wrote.
+
+    >>> import lmd
+    >>> lmd.zoo.load("least-squares-quadratic").horizon
+    10
+    """
+    if isinstance(name, Path) or "/" in str(name) or Path(name).is_dir():
+        return solvers.load(name)
+    check_choice("solver", name, tuple(known for known in RECIPES if shipped(known)))
+    return solvers.load(TRAINED / name)
+
+
+def origin(name: str, preset: str, *, retrain: bool = False) -> str:
+    """Where `obtain` takes a solver from, in words."""
+    if preset == SHIPPED_PRESET and shipped(name) and not retrain:
+        return f"the solver {name} that ships with lmd"
+    return f"training with the {preset} preset in this run"
+
+
+def obtain(
+    name: str, preset: str, *, retrain: bool = False, seed: int = 0, progress: bool | None = None
+) -> Solver[Any]:
+    """The shipped solver where there is one for this preset, otherwise one trained now."""
+    if preset == SHIPPED_PRESET and shipped(name) and not retrain:
+        return load(name)
+    return train_recipe(name, preset, seed=seed, progress=progress)
+
+
+def train_recipe(
+    name: str,
+    preset: str,
+    *,
+    out: str | Path | None = None,
+    seed: int = 0,
+    resume: bool = False,
+    progress: bool | None = None,
+) -> Solver[Any]:
+    """Train a solver of the zoo from its recipe; `out` is where `lmd.train` puts its files."""
+    made = recipe(name)
+    settings = made.settings[check_choice("preset", preset, tuple(made.settings))]
+    solver = made.solver(seed)
+    result = train(solver, made.family(), out=out, resume=resume, progress=progress, seed=seed, **settings)
+    return result.solver
