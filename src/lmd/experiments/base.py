@@ -52,17 +52,24 @@ class Session:
         """Add one row."""
         self.rows.append(row(method, iteration, metric, value, **settings))
 
-    def record_run(self, method: str, result: Result, metric: str = "loss", **settings: Any) -> None:
-        """Add the rows of a run: mean, 10% and 90% quantile of the values over the instances, and seconds."""
+    def record_run(self, method: str, result: Result, iterations: int, metric: str = "loss", **settings: Any) -> None:
+        """Add the rows of a run for iterations 0 to `iterations`: mean and quantiles of the values, and seconds.
+
+        An instance that diverged keeps the last value it had, also when it was the last one running and the run ended
+        before `iterations`; `diverged_share` says how many did.
+        """
         history = result.history
-        quantiles = torch.nanquantile(history.values.double(), torch.tensor([0.1, 0.9], dtype=torch.float64), dim=1)
-        for k in range(len(history)):
-            self.record(method, k, metric, float(history.values[k].double().mean()), **settings)
-            self.record(method, k, f"{metric}_q10", float(quantiles[0, k]), **settings)
-            self.record(method, k, f"{metric}_q90", float(quantiles[1, k]), **settings)
-            self.record(method, k, "seconds", float(history.seconds[k]), **settings)
-        failed = [status.name for status in result.status if status.failed]
-        self.log("run", method=method, failed=len(failed), instances=len(result.status), **settings)
+        values = history.values.double()
+        quantiles = torch.nanquantile(values, torch.tensor([0.1, 0.9], dtype=values.dtype), dim=1)
+        for k in range(iterations + 1):
+            at = min(k, len(history) - 1)
+            self.record(method, k, metric, float(values[at].mean()), **settings)
+            self.record(method, k, f"{metric}_q10", float(quantiles[0, at]), **settings)
+            self.record(method, k, f"{metric}_q90", float(quantiles[1, at]), **settings)
+            self.record(method, k, "seconds", float(history.seconds[at]), **settings)
+        failed = sum(status.failed for status in result.status)
+        self.record(method, iterations, "diverged_share", failed / len(result.status), **settings)
+        self.log("run", method=method, failed=failed, instances=len(result.status), **settings)
 
     def save_figure(self, name: str, drawing: Any, caption: str) -> None:
         """Write a figure to figures/NAME.png."""

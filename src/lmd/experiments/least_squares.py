@@ -54,7 +54,7 @@ class LeastSquaresExperiment(Experiment):
                 fixed = learned.with_steps(ScaledSteps(BASE_STEP, multiplier))
                 _run(session, method, fixed, problem, x0, multiplier=multiplier)
             adaptive = _run(session, f"{method}-adaptive", learned, problem, x0)
-            session.facts[f"{method} learned steps"] = [round(float(learned.steps(k)), 4) for k in range(HORIZON)]
+            session.facts[f"{method} learned steps"] = [round(learned.steps(k).item(), 4) for k in range(HORIZON)]
             session.facts[f"{method} comes from"] = zoo.origin(name, session.preset, retrain=session.retrain)
             _record_matrix(session, method, learned.mirror, gram)
             draw(session, method, learned, problem, x0, adaptive)
@@ -65,7 +65,7 @@ def _run(
 ) -> Result:
     run(solver, problem, x0, iterations=3)  # warm-up, untimed
     result = run(solver, problem, x0, ITERATIONS)
-    session.record_run(method, result, **settings)
+    session.record_run(method, result, ITERATIONS, **settings)
     if "clipped" in result.history.diagnostics:
         share = (result.history.diagnostics["clipped"][:-1] > 0).double().mean()
         session.record(method, ITERATIONS, "clipped_share", float(share), **settings)

@@ -46,7 +46,7 @@ class Simplex(Experiment):
                 for method, solver in methods.items():
                     run(solver, problem, x0, iterations=3)  # warm-up, so that the first method is not charged for it
                     result = run(solver, problem, x0, ITERATIONS)
-                    session.record_run(method, result, objective=objective, multiplier=multiplier)
+                    session.record_run(method, result, ITERATIONS, objective=objective, multiplier=multiplier)
         draw(session)
 
 
