@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import math
+import operator
 
 import torch
 from torch import Tensor
@@ -63,9 +65,13 @@ def check_positive(argument: str, value: float, *, zero: bool = False) -> float:
 
 def check_count(argument: str, value: int, *, least: int = 1) -> int:
     """Return `value` if it is a whole number of at least `least`."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+    try:
+        count = least - 1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        count = least - 1
+    if count < least:
         raise InputError(argument, repr(value), f"a whole number of {least} or more")
-    return value
+    return count
 
 
 def check_interval(argument: str, interval: tuple[float, float]) -> tuple[float, float]:
@@ -82,8 +88,6 @@ def check_interval(argument: str, interval: tuple[float, float]) -> tuple[float,
 def check_choice(argument: str, value: str, choices: tuple[str, ...]) -> str:
     """Return `value` if it is one of `choices`; otherwise list them, the nearest first."""
     if value not in choices:
-        import difflib
-
         near = difflib.get_close_matches(str(value), choices, n=1)
         hint = f" (did you mean {near[0]}?)" if near else ""
         raise InputError(argument, repr(value), f"one of {', '.join(choices)}{hint}")

@@ -21,6 +21,10 @@ class Configurable:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        taken = Configurable.registry.get(cls.__name__)
+        if taken is not None and taken.__module__.startswith("lmd.") and taken.__module__ != cls.__module__:
+            accepted = f"a name that lmd does not use itself ({taken.__module__}); a saved solver would mix them up"
+            raise InputError("class", cls.__name__, accepted)
         Configurable.registry[cls.__name__] = cls
 
     def config(self) -> dict[str, Any]:

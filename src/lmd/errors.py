@@ -18,7 +18,11 @@ class InputError(LmdError, ValueError):
 
     def __init__(self, argument: str, given: object, accepted: str) -> None:
         self.argument = argument
-        super().__init__(f"{argument}: got {given}, expected {accepted}")
+        self.given, self.accepted = (" ".join(str(part).split()) for part in (given, accepted))  # always one line
+        super().__init__(f"{argument}: got {self.given}, expected {self.accepted}")
+
+    def __reduce__(self) -> tuple[type[InputError], tuple[str, str, str]]:
+        return type(self), (self.argument, self.given, self.accepted)  # so that a worker process can send it home
 
 
 class DomainError(InputError):

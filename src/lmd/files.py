@@ -7,11 +7,11 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lmd.errors import FileError
+from lmd.errors import FileError, InputError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,15 +34,18 @@ def writable_folder(argument: str, path: str | Path) -> Path:
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; it becomes `path` when the block ends well and vanishes otherwise."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part{path.suffix}")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
-        with open(temporary, "rb") as written:
+        with open(temporary, "r+b") as written:
             os.fsync(written.fileno())
         os.replace(temporary, path)
+    except OSError as error:
+        raise FileError("file", f"{path} ({error.strerror})", "a file that can be written") from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -51,9 +54,18 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def json_text(argument: str, data: Any) -> str:
+    """`data` as readable JSON; a NaN is an error here, not a surprise for the reader."""
+    try:
+        return json.dumps(data, indent=1, allow_nan=False) + "\n"
+    except (TypeError, ValueError, RecursionError) as error:
+        accepted = "text, finite numbers, true, false, null, and lists and objects of them"
+        raise InputError(argument, f"what JSON cannot hold ({error})", accepted) from None
+
+
 def write_json(path: Path, data: Any) -> None:
-    """Write `data` as readable JSON, whole or not at all; a NaN is an error here, not a surprise for the reader."""
-    write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
+    """Write `data` as readable JSON, whole or not at all."""
+    write_text(path, json_text("data", data))
 
 
 def read_json(path: Path) -> Any:
@@ -64,7 +76,7 @@ def read_json(path: Path) -> Any:
         raise FileError("file", f"no file {path}", "an existing JSON file") from None
     except OSError as error:
         raise FileError("file", f"{path} ({error.strerror})", "a readable JSON file") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FileError("file", f"{path}, damaged or half-written ({error})", "a JSON file") from None
 
 
@@ -72,7 +84,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write named tensors as safetensors, whole or not at all."""
     from safetensors.torch import save
 
-    data = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+    # Copies, since safetensors refuses tensors that share memory.
+    data = save({name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()})
     with atomic_path(path) as temporary:
         temporary.write_bytes(data)
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from lmd.checks import check_choice
+from lmd.checks import check_choice, check_finite, check_floating
 from lmd.config import Configurable
 from lmd.errors import InputError
 from lmd.problems.domains import Domain
@@ -46,6 +46,17 @@ class Mirror(nn.Module, Configurable, abc.ABC):
 
     domain: Domain | None = None
     """The set the potential lives on; None is the whole space."""
+
+    def check(self, argument: str, x: Tensor) -> Tensor:
+        """Return `x` if it is a point for this mirror: of its dtype and device, and inside its domain.
+
+        Override, and call this first, to check more, such as the shape.
+        """
+        parameter = next(self.parameters(), None)
+        if parameter is not None and (parameter.dtype != x.dtype or parameter.device != x.device):
+            accepted = f"{parameter.dtype} on {parameter.device}, as the mirror is; convert one of them with .to(...)"
+            raise InputError(argument, f"{x.dtype} on {x.device}", accepted)
+        return x if self.domain is None else self.domain.check(argument, x)
 
     @abc.abstractmethod
     def potential(self, x: Tensor) -> Tensor:
@@ -91,4 +102,14 @@ def check_width(argument: str, x: Tensor, dimension: int) -> Tensor:
     """Return `x` if it is a batch of vectors of the mirror's dimension."""
     if x.ndim != 2 or x.shape[1] != dimension:
         raise InputError(argument, f"shape {tuple(x.shape)}", f"shape (B, {dimension})")
+    return x
+
+
+def check_positive_vector(argument: str, x: Tensor, dimension: int) -> Tensor:
+    """Return `x` if it is a vector `(dimension,)` of finite numbers above zero."""
+    check_finite(argument, check_floating(argument, x))
+    if x.shape != (dimension,):
+        raise InputError(argument, f"shape {tuple(x.shape)}", f"shape ({dimension},)")
+    if not bool((x > 0).all()):
+        raise InputError(argument, f"a smallest entry of {float(x.min()):g}", "positive numbers")
     return x

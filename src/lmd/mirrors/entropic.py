@@ -7,6 +7,7 @@ from torch import Tensor
 
 from lmd.mirrors.base import Mirror
 from lmd.problems.domains import Simplex, check_rows
+from lmd.problems.simplex import kl_divergence
 
 
 class Entropic(Mirror):
@@ -26,15 +27,13 @@ class Entropic(Mirror):
         return torch.special.xlogy(x, x).sum(dim=1)
 
     def to_dual(self, x: Tensor) -> Tensor:
-        self.domain.check("x", check_rows("x", x))
-        return 1 + x.clamp(min=torch.finfo(x.dtype).tiny).log()
+        return 1 + self.check("x", x).clamp(min=torch.finfo(x.dtype).tiny).log()
 
     def to_primal(self, y: Tensor, tolerance: float | None = None) -> Tensor:
         return torch.softmax(check_rows("y", y), dim=1).clamp(min=torch.finfo(y.dtype).tiny)
 
     def divergence(self, x: Tensor, y: Tensor) -> Tensor:
-        floor = y.clamp(min=torch.finfo(y.dtype).tiny)
-        return (torch.special.xlogy(x, x / floor) - x + y).sum(dim=1)
+        return kl_divergence(x, y)
 
     @property
     def strong_convexity(self) -> Tensor:

@@ -18,7 +18,7 @@ class Euclidean(Mirror):
         return 0.5 * x.square().flatten(1).sum(dim=1)
 
     def to_dual(self, x: Tensor) -> Tensor:
-        return x if self.domain is None else self.domain.check("x", x)
+        return self.check("x", x)
 
     def to_primal(self, y: Tensor, tolerance: float | None = None) -> Tensor:
         return y if self.domain is None else self.domain.project(y)
@@ -36,11 +36,10 @@ class EuclideanBox(Euclidean):
 
     def __init__(self, low: float = 0.0, high: float = 1.0) -> None:
         super().__init__()
-        self.low, self.high = low, high
-        self.domain = Box(low, high)
+        self.domain: Box = Box(low, high)
 
     def config(self) -> dict[str, Any]:
-        return {"low": self.low, "high": self.high}
+        return {"low": self.domain.low, "high": self.domain.high}
 
 
 class EuclideanSimplex(Euclidean):

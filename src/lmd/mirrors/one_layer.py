@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lmd.checks import check_count, check_positive
+from lmd.checks import check_count, check_finite, check_floating, check_positive, check_same_kind
 from lmd.errors import InputError
-from lmd.mirrors.base import Mirror, check_width
+from lmd.mirrors.base import Mirror, check_positive_vector, check_width
 
 
 class OneLayer(Mirror):
@@ -46,7 +46,7 @@ class OneLayer(Mirror):
         if not 0 < margin < 0.5:
             raise InputError("margin", margin, "a number in (0, 0.5)")
         self.alpha, self.margin, self.floor = alpha, margin, check_positive("floor", floor)
-        start = torch.eye(dimension) if matrix is None else matrix
+        start = torch.eye(dimension) if matrix is None else check_finite("matrix", check_floating("matrix", matrix))
         if start.shape != (dimension, dimension):
             raise InputError("matrix", f"shape {tuple(start.shape)}", f"shape ({dimension}, {dimension})")
         permutation, lower, upper = torch.linalg.lu(start)
@@ -56,19 +56,26 @@ class OneLayer(Mirror):
         self.register_buffer("permutation", permutation)
         self.lower = nn.Parameter(lower.contiguous())
         self.upper = nn.Parameter(upper.contiguous())
-        self.weight = nn.Parameter(torch.full((dimension,), 1.0, dtype=start.dtype) if weight is None else weight)
-        if self.weight.shape != (dimension,) or not bool((self.weight > 0).all()):
-            raise InputError("weight", f"shape {tuple(self.weight.shape)}", f"{dimension} positive numbers")
+        if weight is None:
+            weight = torch.ones(dimension, dtype=start.dtype, device=start.device)
+        elif matrix is not None:
+            check_same_kind("weight", weight, "matrix", matrix)
+        self.weight = nn.Parameter(check_positive_vector("weight", weight, dimension).clone())
 
     @classmethod
     def random(cls, dimension: int, generator: torch.Generator, **arguments: Any) -> OneLayer:
         """The paper's start: A the identity plus N(0, 0.01) noise, w uniform in (0, 1/d]."""
         noise = torch.randn(dimension, dimension, generator=generator) * 0.1
         weight = (1 - torch.rand(dimension, generator=generator)) / dimension
-        return cls(dimension, matrix=torch.eye(dimension) + noise, weight=weight.clamp(min=0.01), **arguments)
+        mirror = cls(dimension, matrix=torch.eye(dimension) + noise, weight=weight, **arguments)
+        mirror.constrain_()
+        return mirror
 
     def config(self) -> dict[str, Any]:
         return {"dimension": self.dimension, "alpha": self.alpha, "margin": self.margin, "floor": self.floor}
+
+    def check(self, argument: str, x: Tensor) -> Tensor:
+        return super().check(argument, check_width(argument, x, self.dimension))
 
     def _factors(self) -> tuple[Tensor, Tensor]:
         identity = torch.eye(self.dimension, dtype=self.lower.dtype, device=self.lower.device)
@@ -81,12 +88,12 @@ class OneLayer(Mirror):
         return left @ upper
 
     def potential(self, x: Tensor) -> Tensor:
-        t = check_width("x", x, self.dimension) @ self.matrix.T
+        t = self.check("x", x) @ self.matrix.T
         return (self.alpha * t + (1 - self.alpha) * functional.softplus(t)) @ self.weight
 
     def to_dual(self, x: Tensor) -> Tensor:
         matrix = self.matrix
-        slope = self.alpha + (1 - self.alpha) * torch.sigmoid(check_width("x", x, self.dimension) @ matrix.T)
+        slope = self.alpha + (1 - self.alpha) * torch.sigmoid(self.check("x", x) @ matrix.T)
         return (self.weight * slope) @ matrix
 
     def _unclipped(self, y: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from lmd.checks import check_count, check_finite, check_floating, check_positive
 from lmd.errors import InputError
-from lmd.mirrors.base import Mirror, check_width
+from lmd.mirrors.base import Mirror, check_positive_vector, check_width
 
 
 class Quadratic(Mirror):
@@ -30,10 +30,14 @@ class Quadratic(Mirror):
     @classmethod
     def from_matrix(cls, matrix: Tensor) -> Quadratic:
         """The mirror of a given symmetric positive definite matrix `(d, d)`."""
-        return cls(dimension=int(matrix.shape[0]), matrix=matrix)
+        check_floating("matrix", matrix)
+        return cls(dimension=matrix.shape[0] if matrix.ndim else 1, matrix=matrix)
 
     def config(self) -> dict[str, Any]:
         return {"dimension": self.dimension, "floor": self.floor}
+
+    def check(self, argument: str, x: Tensor) -> Tensor:
+        return super().check(argument, check_width(argument, x, self.dimension))
 
     def _lower(self) -> Tensor:
         return self.factor.tril()
@@ -45,11 +49,11 @@ class Quadratic(Mirror):
         return lower @ lower.T
 
     def potential(self, x: Tensor) -> Tensor:
-        return 0.5 * (check_width("x", x, self.dimension) @ self._lower()).square().sum(dim=1)
+        return 0.5 * (self.check("x", x) @ self._lower()).square().sum(dim=1)
 
     def to_dual(self, x: Tensor) -> Tensor:
         lower = self._lower()
-        return check_width("x", x, self.dimension) @ lower @ lower.T
+        return self.check("x", x) @ lower @ lower.T
 
     def to_primal(self, y: Tensor, tolerance: float | None = None) -> Tensor:
         return torch.cholesky_solve(check_width("y", y, self.dimension).T, self._lower()).T
@@ -74,7 +78,7 @@ def _factor(matrix: Tensor, dimension: int) -> Tensor:
     check_finite("matrix", check_floating("matrix", matrix))
     if matrix.shape != (dimension, dimension):
         raise InputError("matrix", f"shape {tuple(matrix.shape)}", f"shape ({dimension}, {dimension})")
-    if not torch.allclose(matrix, matrix.T, rtol=1e-5, atol=0):
+    if bool((matrix - matrix.T).abs().max() > 1e-5 * matrix.abs().max()):
         raise InputError("matrix", "a matrix that is not symmetric", "a symmetric positive definite matrix")
     factor, failed = torch.linalg.cholesky_ex(matrix)
     if int(failed):
@@ -89,19 +93,20 @@ class DiagonalQuadratic(Mirror):
         super().__init__()
         self.dimension = check_count("dimension", dimension)
         self.floor = check_positive("floor", floor)
-        start = torch.ones(dimension) if diagonal is None else check_finite("diagonal", diagonal).clone()
-        if start.shape != (dimension,) or not bool((start > 0).all()):
-            raise InputError("diagonal", f"shape {tuple(start.shape)}", f"{dimension} positive numbers")
-        self.diagonal = nn.Parameter(start)
+        start = torch.ones(dimension) if diagonal is None else check_positive_vector("diagonal", diagonal, dimension)
+        self.diagonal = nn.Parameter(start.clone())
 
     def config(self) -> dict[str, Any]:
         return {"dimension": self.dimension, "floor": self.floor}
 
+    def check(self, argument: str, x: Tensor) -> Tensor:
+        return super().check(argument, check_width(argument, x, self.dimension))
+
     def potential(self, x: Tensor) -> Tensor:
-        return 0.5 * (self.diagonal * check_width("x", x, self.dimension).square()).sum(dim=1)
+        return 0.5 * (self.diagonal * self.check("x", x).square()).sum(dim=1)
 
     def to_dual(self, x: Tensor) -> Tensor:
-        return self.diagonal * check_width("x", x, self.dimension)
+        return self.diagonal * self.check("x", x)
 
     def to_primal(self, y: Tensor, tolerance: float | None = None) -> Tensor:
         return check_width("y", y, self.dimension) / self.diagonal

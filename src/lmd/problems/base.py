@@ -10,7 +10,7 @@ from typing import ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from lmd.checks import shape_of
+from lmd.checks import check_same_kind, shape_of
 from lmd.errors import CapabilityError, InputError
 from lmd.problems.domains import Domain
 
@@ -26,6 +26,9 @@ def autograd_subgradient(function: Callable[[Tensor], Tensor], x: Tensor) -> tup
     with torch.enable_grad():
         point = x if recording else x.detach().requires_grad_()
         values = function(point)
+        if not values.requires_grad:
+            accepted = "torch operations on x, or a `subgradient` method of the problem's own"
+            raise InputError("value(x)", "a result that autograd cannot follow back to x", accepted)
         (subgradient,) = torch.autograd.grad(values.sum(), point, create_graph=recording, materialize_grads=True)
     return (values, subgradient) if recording else (values.detach(), subgradient)
 
@@ -69,11 +72,24 @@ class Problem(abc.ABC):
         sizes = {int(getattr(self, name).shape[0]) for name in self.batched}
         return sizes.pop() if sizes else None
 
-    def select(self: P, index: slice | Tensor) -> P:
-        """The problem of some of the instances."""
+    def check_start(self, x0: Tensor) -> Tensor:
+        """Return `x0` `(B, ...)` if it can start a run: as many instances as the problem has, of its dtype and device.
+
+        Override, and call this first, to check more, such as the shape of an instance.
+        """
+        if self.batch_size not in (None, x0.shape[0]):
+            raise InputError("x0", f"shape {shape_of(x0)}", f"{self.batch_size} instances, as the problem has")
+        for name in self.batched:
+            data = getattr(self, name)
+            if data.dtype.is_floating_point:
+                check_same_kind("x0", x0, f"the problem's {name}", data)
+        return x0
+
+    def select(self: P, index: int | slice | Tensor) -> P:
+        """The problem of some of the instances; a number selects a batch of one."""
         part = copy.copy(self)
         for name in self.batched:
-            setattr(part, name, getattr(self, name)[index])
+            setattr(part, name, getattr(self, name)[[index] if isinstance(index, int) else index])
         return part
 
     def minimiser(self) -> Tensor | None:

@@ -15,7 +15,10 @@ def project_simplex(x: Tensor) -> Tensor:
     """Euclidean projection of each row of `x` `(..., d)` onto the simplex {x >= 0, sum x = 1}.
 
     Sort-based algorithm (Held, Wolfe, Crowder 1974): x -> max(x - tau, 0), where tau makes the result sum to one.
+    Adding a constant to a row changes nothing, so each is first moved to have its maximum at 0, where tau is in
+    [-1, 0): far from the simplex the sum would otherwise be off by the rounding of x.
     """
+    x = x - x.detach().amax(dim=-1, keepdim=True)
     ordered = x.sort(dim=-1, descending=True).values
     count = torch.arange(1, x.shape[-1] + 1, dtype=x.dtype, device=x.device)
     threshold = (ordered.cumsum(dim=-1) - 1) / count
@@ -53,10 +56,13 @@ class Simplex(Domain):
     def project(self, x: Tensor) -> Tensor:
         return project_simplex(x)
 
+    def check(self, argument: str, x: Tensor) -> Tensor:
+        return super().check(argument, check_rows(argument, x))
+
     def violation(self, x: Tensor) -> Tensor:
         below = (-x).amax(dim=-1)
         off_sum = (x.sum(dim=-1) - 1).abs()
-        return torch.maximum(below, off_sum).reshape(x.shape[0], -1).amax(dim=1)
+        return torch.maximum(below, off_sum)
 
 
 class Box(Domain):

@@ -13,19 +13,30 @@ PAPER_MATRIX = ((2.0, 1.0), (1.0, 2.0))
 """The W of the paper; the eigenvalues of W'W are 9 and 1."""
 
 
+def check_matrix(argument: str, matrix: Tensor) -> Tensor:
+    """Return `matrix` if it is a finite floating-point matrix."""
+    if check_finite(argument, check_floating(argument, matrix)).ndim != 2:
+        raise InputError(argument, f"shape {shape_of(matrix)}", "a matrix (m, d)")
+    return matrix
+
+
 class LeastSquares(Problem):
     """f_i(x) = ||W x - b_i||^2 with one W `(m, d)` for the batch; b `(B, m)`, x `(B, d)`."""
 
     batched = ("b",)
 
     def __init__(self, W: Tensor, b: Tensor) -> None:
-        self.W = check_finite("W", check_floating("W", W))
-        if W.ndim != 2:
-            raise InputError("W", f"shape {shape_of(W)}", "a matrix (m, d)")
+        self.W = check_matrix("W", W)
         self.b = check_batch("b", b)
         if b.shape[1:] != W.shape[:1]:
             raise InputError("b", f"shape {shape_of(b)}", f"shape (B, {W.shape[0]}) to go with W {shape_of(W)}")
         check_same_kind("b", b, "W", W)
+
+    def check_start(self, x0: Tensor) -> Tensor:
+        if x0.shape[1:] != self.W.shape[1:]:
+            accepted = f"shape (B, {self.W.shape[1]}) to go with W {shape_of(self.W)}"
+            raise InputError("x0", f"shape {shape_of(x0)}", accepted)
+        return super().check_start(x0)
 
     def value(self, x: Tensor) -> Tensor:
         return (x @ self.W.T - self.b).square().sum(dim=1)
@@ -54,7 +65,7 @@ class LeastSquaresFamily(Family):
     name = "least-squares"
 
     def __init__(self, W: Tensor | None = None, dtype: torch.dtype = torch.float64) -> None:
-        self.W = torch.tensor(PAPER_MATRIX, dtype=dtype) if W is None else W.to(dtype)
+        self.W = torch.tensor(PAPER_MATRIX, dtype=dtype) if W is None else check_matrix("W", W).to(dtype)
 
     def sample(self, batch: int, generator: torch.Generator) -> tuple[Problem, Tensor]:
         kind = {"dtype": self.W.dtype, "device": generator.device, "generator": generator}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
-from lmd.checks import check_batch, check_choice, check_count
+from lmd.checks import check_batch, check_choice, check_count, shape_of
+from lmd.errors import InputError
 from lmd.problems.base import Family, Problem
 from lmd.problems.domains import Simplex, check_rows
 
@@ -19,26 +22,40 @@ class SimplexProblem(Problem):
     def __init__(self, y: Tensor) -> None:
         self.y = self.domain.check("y", check_rows("y", check_batch("y", y)))
 
+    def check_start(self, x0: Tensor) -> Tensor:
+        if x0.shape[1:] != self.y.shape[1:]:
+            raise InputError("x0", f"shape {shape_of(x0)}", f"shape {shape_of(self.y)}, as y has")
+        return super().check_start(x0)
+
     def minimiser(self) -> Tensor:
         return self.y
+
+
+def kl_divergence(x: Tensor, y: Tensor) -> Tensor:
+    r"""\sum_i x_i log(x_i / y_i) - x_i + y_i of each instance, x, y `(B, d)` to `(B,)`: KL(x || y) on the simplex.
+
+    Near y each term is computed as y_i ((1 + u_i) log(1 + u_i) - u_i), u = (x - y) / y. The sum of the textbook form
+    cancels and bottoms out at the rounding of 1; these terms are never negative, and accurate far below it. Entries
+    of x and y below the smallest normal number count as that number.
+    """
+    tiny = torch.finfo(x.dtype).tiny
+    x, y = x.clamp(min=tiny), y.clamp(min=tiny)
+    u = (x - y) / y
+    small = u.clamp(-0.5, 0.5)
+    near = y * ((1 + small) * torch.log1p(small) - small)
+    far = x * torch.log(x / y) - x + y
+    return torch.where(u == small, near, far).clamp(min=0).sum(dim=1)
 
 
 class KLDivergence(SimplexProblem):
     r"""f(x) = KL(x || y) = \sum_i x_i log(x_i / y_i) over the simplex; x, y `(B, d)`.
 
-    Evaluated as \sum_i y_i ((1 + u_i) log(1 + u_i) - u_i), u = (x - y) / y: the same number on the simplex, as both x
-    and y sum to one, with terms that are never negative. The sum of the textbook form cancels and bottoms out at the
-    rounding of 1; this one is accurate far below it. Its gradient log(x / y) differs from the textbook's by the
-    constant 1, which is orthogonal to the simplex.
+    Evaluated by `kl_divergence`, which adds y_i - x_i to each term: nothing on the simplex, where both sum to one. So
+    the gradient log(x / y) differs from the textbook's by the constant 1, which is orthogonal to the simplex.
     """
 
     def value(self, x: Tensor) -> Tensor:
-        tiny = torch.finfo(x.dtype).tiny
-        y = self.y.clamp(min=tiny)
-        u = ((x - y) / y).clamp(min=-1)
-        # Where x = 0 the term is y; xlogy gives 0 log 0 = 0, log1p keeps the digits of a small u.
-        product = torch.where(u > -0.5, (1 + u) * torch.log1p(u.clamp(min=-0.5)), torch.special.xlogy(1 + u, 1 + u))
-        return (y * (product - u)).sum(dim=1)
+        return kl_divergence(x, self.y)
 
     def subgradient(self, x: Tensor) -> Tensor:
         tiny = torch.finfo(x.dtype).tiny
@@ -74,7 +91,7 @@ class SimplexFamily(Family):
     """Targets y and starting points, both uniform on the simplex of dimension d."""
 
     name = "simplex"
-    objectives = {"kl": KLDivergence, "least-squares": SquaredDistance}
+    objectives: ClassVar[dict[str, type[SimplexProblem]]] = {"kl": KLDivergence, "least-squares": SquaredDistance}
 
     def __init__(self, objective: str = "kl", dimension: int = 3, dtype: torch.dtype = torch.float64) -> None:
         self.objective = check_choice("objective", objective, tuple(self.objectives))

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lmd.checks import check_positive
 from lmd.errors import InputError
 from lmd.problems.base import Problem
 from lmd.solvers.base import Solver, State
@@ -30,10 +31,10 @@ class Adam(Solver[AdamState]):
     ) -> None:
         super().__init__()
         self.steps = as_steps(steps)
-        self.betas = (float(betas[0]), float(betas[1]))
-        if not all(0 <= beta < 1 for beta in self.betas):
+        if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
             raise InputError("betas", betas, "two numbers in [0, 1)")
-        self.epsilon = epsilon
+        self.betas = (float(betas[0]), float(betas[1]))
+        self.epsilon = check_positive("epsilon", epsilon)
 
     def config(self) -> dict[str, Any]:
         return {"steps": self.steps, "betas": list(self.betas), "epsilon": self.epsilon}

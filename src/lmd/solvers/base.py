@@ -26,6 +26,11 @@ class State:
     diagnostics: Mapping[str, Tensor] = field(default_factory=dict)
     """Numbers per instance `(B,)` that the step learned about the points it *started* from."""
 
+    @property
+    def iterate(self) -> Tensor:
+        """The points the next step starts from: `x`, unless a wrapper answers with other points than it works on."""
+        return self.x
+
 
 S = TypeVar("S", bound=State)
 

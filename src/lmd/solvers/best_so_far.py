@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lmd.errors import InputError
 from lmd.problems.base import Problem
 from lmd.solvers.base import Solver, State
 
@@ -19,6 +20,10 @@ class BestState(State):
     inner: State | None = None
     value: Tensor | None = None
 
+    @property
+    def iterate(self) -> Tensor:
+        return self.x if self.inner is None else self.inner.iterate
+
 
 class BestSoFar(Solver[BestState]):
     """Runs a solver; its `x` is, instance by instance, the iterate of the lowest value so far.
@@ -29,6 +34,8 @@ class BestSoFar(Solver[BestState]):
 
     def __init__(self, solver: Solver[Any]) -> None:
         super().__init__()
+        if not isinstance(solver, Solver):
+            raise InputError("solver", type(solver).__name__, "an lmd.solvers.Solver")
         self.solver = solver
 
     def config(self) -> dict[str, Any]:

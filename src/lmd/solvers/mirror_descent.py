@@ -53,16 +53,7 @@ class MirrorDescent(Solver[MirrorState]):
         return self.steps.iterations if isinstance(self.steps, LearnedSteps) else None
 
     def init(self, problem: Problem, x0: Tensor) -> MirrorState:
-        parameter = next(self.mirror.parameters(), None)
-        if parameter is not None and (parameter.dtype != x0.dtype or parameter.device != x0.device):
-            raise InputError(
-                "x0",
-                f"{x0.dtype} on {x0.device}",
-                (f"{parameter.dtype} on {parameter.device}, as the mirror is; convert one of them with .to(...)"),
-            )
-        if self.mirror.domain is not None:
-            self.mirror.domain.check("x0", x0)
-        return MirrorState(x0)
+        return MirrorState(self.mirror.check("x0", x0))
 
     def encode(self, state: MirrorState) -> Tensor:
         """The dual point that the gradient step starts from."""

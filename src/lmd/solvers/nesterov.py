@@ -22,9 +22,10 @@ class NesterovState(State):
 
 
 class Nesterov(Solver[NesterovState]):
-    r"""x_{k+1} = P(y_k - t_k g(y_k)), y_{k+1} = x_{k+1} + (m_k - 1)/m_{k+1} (x_{k+1} - x_k).
+    r"""x_{k+1} = P(y_k - t_k g(y_k)), y_{k+1} = P(x_{k+1} + (m_k - 1)/m_{k+1} (x_{k+1} - x_k)).
 
-    m_0 = 1 and m_{k+1} = (1 + \sqrt{1 + 4 m_k^2}) / 2. Nesterov 1983; Beck and Teboulle 2009.
+    m_0 = 1 and m_{k+1} = (1 + \sqrt{1 + 4 m_k^2}) / 2. Nesterov 1983; Beck and Teboulle 2009. P is the projection onto
+    the problem's domain; the extrapolated point is projected too, as the problem may be defined nowhere else.
     """
 
     def __init__(self, steps: Steps | float = 0.01) -> None:

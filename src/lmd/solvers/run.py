@@ -51,18 +51,16 @@ def run(
         raise InputError("solver", type(solver).__name__, "an lmd.solvers.Solver")
     problem = as_problem(problem)
     x0 = check_batch("x0", x0)
-    batch = x0.shape[0]
-    if problem.batch_size not in (None, batch):
-        raise InputError("x0", f"shape {shape_of(x0)}", f"{problem.batch_size} instances, as the problem has")
+    problem.check_start(x0)
     check_capabilities(problem, solver.needs, type(solver).__name__)
-    limit = check_count("iterations", iterations or solver.horizon or DEFAULT_ITERATIONS)
-    if iterations is not None:
-        limit = check_count("iterations", iterations)
+    limit = check_count("iterations", solver.horizon or DEFAULT_ITERATIONS if iterations is None else iterations)
+    callbacks = tuple(callbacks)
     target = _per_instance("target_value", target_value, x0)
     if residual_tolerance is not None:
         check_positive("residual_tolerance", residual_tolerance)
     if time_limit is not None:
         check_positive("time_limit", time_limit)
+    check_positive("divergence_factor", divergence_factor)
 
     begun = time.perf_counter()
     with torch.no_grad():
@@ -70,12 +68,16 @@ def run(
         if not bool(torch.isfinite(values).all()):
             bad = (~torch.isfinite(values)).nonzero().flatten().tolist()
             raise InputError("x0", f"a start where the value of instance {bad} is not finite", "a finite value there")
-        tracker = _Tracker(x0, values, check_positive("divergence_factor", divergence_factor))
+        tracker = _Tracker(x0, values, divergence_factor)
         clock = _Clock(x0.device)
         with clock:
             state = solver.init(problem, x0)
         tracker.record_start(clock.seconds)
+        if target is not None:
+            tracker.stop(values <= target, Status.TARGET_REACHED)
         for _ in range(limit):
+            if not bool(tracker.running.any()):
+                break
             previous = state
             with clock:
                 state = solver.step(problem, previous)
@@ -90,8 +92,6 @@ def run(
                 tracker.stop_all(Status.STOPPED)
             if time_limit is not None and time.perf_counter() - begun >= time_limit:
                 tracker.stop_all(Status.TIME_UP)
-            if not bool(tracker.running.any()):
-                break
         tracker.stop_all(Status.FINISHED)
     return tracker.result(solver, time.perf_counter() - begun)
 
@@ -99,7 +99,10 @@ def run(
 def _per_instance(argument: str, value: float | Tensor | None, x0: Tensor) -> Tensor | None:
     if value is None:
         return None
-    tensor = torch.as_tensor(value, dtype=x0.dtype, device=x0.device)
+    try:
+        tensor = torch.as_tensor(value, dtype=x0.dtype, device=x0.device)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(argument, repr(value), f"one number, or one per instance ({x0.shape[0]},)") from None
     if tensor.shape not in ((), (x0.shape[0],)):
         raise InputError(argument, f"shape {shape_of(tensor)}", f"one number, or one per instance ({x0.shape[0]},)")
     if bool(tensor.isnan().any()):
@@ -142,28 +145,30 @@ class _Tracker:
         self.best, self.best_values = x0.clone(), values.clone()
         self.values, self.residuals, self.seconds = [values], [torch.full_like(values, torch.nan)], list[float]()
         self.diagnostics: dict[str, dict[int, Tensor]] = {}
+        self.finite = torch.ones_like(self.running)
         self.x = x0
 
     def record_start(self, seconds: float) -> None:
         self.seconds.append(seconds)
 
     def record(self, previous: State, state: State, values: Tensor, seconds: float) -> None:
-        moved = norm_of(state.x - previous.x, "l2") / norm_of(previous.x, "l2").clamp(min=1)
+        moved = norm_of(state.iterate - previous.iterate, "l2") / norm_of(previous.iterate, "l2").clamp(min=1)
         self.values.append(torch.where(self.running, values, self.values[-1]))
         self.residuals.append(torch.where(self.running, moved, self.residuals[-1]))
         self.seconds.append(seconds)
         self.stopped_at += self.running
         for name, numbers in state.diagnostics.items():
-            self.diagnostics.setdefault(name, {})[previous.iteration] = numbers
+            known = torch.where(self.running, numbers.to(values.dtype), torch.nan)
+            self.diagnostics.setdefault(name, {})[len(self.values) - 2] = known
         self.x = state.x
-        better = self.running & (values < self.best_values)
+        self.finite = torch.isfinite(values) & torch.isfinite(state.iterate).flatten(1).all(dim=1)
+        better = self.running & self.finite & (values < self.best_values)
         self.best[better] = state.x[better]
         self.best_values[better] = values[better]
 
     def stop_failed(self) -> None:
-        values = self.values[-1]
-        broken = ~torch.isfinite(values) & self.running
-        diverged = (values > self.ceiling) & self.running & ~broken
+        broken = ~self.finite & self.running
+        diverged = (self.values[-1] > self.ceiling) & self.running & ~broken
         for failed, status in ((broken, Status.NOT_FINITE), (diverged, Status.DIVERGED)):
             self._finish(failed, status, self.best, self.best_values)
 
@@ -184,10 +189,8 @@ class _Tracker:
         rows = len(self.values)
         diagnostics = {}
         for name, numbers in self.diagnostics.items():
-            table = torch.full((rows, len(self.status)), torch.nan, dtype=self.values[0].dtype)
-            for iteration, row in numbers.items():
-                table[iteration] = row.to(table)
-            diagnostics[name] = table
+            unknown = torch.full_like(self.values[0], torch.nan)
+            diagnostics[name] = torch.stack([numbers.get(row, unknown) for row in range(rows)])
         counts = {name: torch.full_like(self.stopped_at, count) for name, count in solver.init_cost.items()}
         for name, count in solver.step_cost.items():
             counts[name] = counts.get(name, torch.zeros_like(self.stopped_at)) + count * self.stopped_at

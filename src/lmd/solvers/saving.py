@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
+from lmd.checks import check_finite
 from lmd.config import Configurable, from_config, to_config
 from lmd.errors import FileError, InputError
-from lmd.files import read_json, read_tensors, sha256, write_json, write_tensors
+from lmd.files import json_text, read_json, read_tensors, sha256, writable_folder, write_json, write_tensors
 from lmd.solvers.base import Solver
 
 FORMAT = 1
@@ -17,15 +19,20 @@ SOLVER_FILE = "solver.json"
 WEIGHTS_FILE = "weights.safetensors"
 
 
-def save(solver: Solver[Any], folder: str | Path, **card: Any) -> Path:
+def save(solver: Solver[Any], folder: str | Path, *, weights: Mapping[str, Tensor] | None = None, **card: Any) -> Path:
     """Write a solver to a folder; `card` is what else should be known of it (what it was trained on, measured at).
 
+    `weights` are written in place of the solver's own, such as the best ones of a training that still goes on.
     The weights are written first and their hash goes into `solver.json`, so a pair that does not belong together is
     recognised.
     """
-    folder = Path(folder)
-    write_tensors(folder / WEIGHTS_FILE, solver.state_dict())
-    description = {"format": FORMAT, "solver": to_config(solver), "weights_sha256": sha256(folder / WEIGHTS_FILE)}
+    description = {"format": FORMAT, "solver": to_config(solver), "weights_sha256": ""}
+    if clash := sorted(set(card) & set(description)):
+        raise InputError("card", f"{clash[0]!r}", f"other names than {', '.join(description)}")
+    json_text("card", {**description, **card})  # before anything is overwritten
+    folder = writable_folder("folder", folder)
+    write_tensors(folder / WEIGHTS_FILE, solver.state_dict() if weights is None else weights)
+    description["weights_sha256"] = sha256(folder / WEIGHTS_FILE)
     write_json(folder / SOLVER_FILE, {**description, **card})
     return folder
 
@@ -56,5 +63,9 @@ def load_weights(module: Any, weights: dict[str, Any]) -> Any:
     for name, tensor in weights.items():
         if tensor.shape != own[name].shape:
             raise InputError("weights", f"{name} of shape {tuple(tensor.shape)}", f"shape {tuple(own[name].shape)}")
+        if tensor.dtype.is_floating_point != own[name].dtype.is_floating_point:
+            raise InputError("weights", f"{name} of {tensor.dtype}", f"a dtype like {own[name].dtype}")
+    for name, _ in module.named_parameters():
+        check_finite(f"weights {name}", weights[name])
     module.load_state_dict(weights, assign=True)
     return module

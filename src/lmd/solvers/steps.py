@@ -88,6 +88,8 @@ class LearnedSteps(Steps):
         super().__init__()
         self.iterations = check_count("iterations", iterations)
         self.interval = check_interval("interval", interval)
+        if self.interval[0] < 0:
+            raise InputError("interval", self.interval, "two numbers (low, high) with 0 <= low < high")
         self.initial = check_positive("initial", initial)
         if not self.interval[0] <= initial <= self.interval[1]:
             raise InputError("initial", initial, f"a step inside the interval {self.interval}")
@@ -113,7 +115,9 @@ class LearnedSteps(Steps):
             return scale / float(k + 1) ** self.power
         if self.extension == "last":
             return self.sizes[-1]
-        return {"mean": torch.mean, "min": torch.min, "max": torch.max}[self.extension](self.sizes)
+        if self.extension == "mean":
+            return self.sizes.mean()
+        return self.sizes.min() if self.extension == "min" else self.sizes.max()
 
     @torch.no_grad()
     def constrain_(self) -> None:
