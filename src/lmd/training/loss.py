@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -12,6 +14,7 @@ from lmd.errors import InputError
 from lmd.mirrors.base import Mirror
 from lmd.problems.base import Problem, check_values
 from lmd.solvers.base import Solver, State
+from lmd.solvers.mirror_descent import MirrorState
 from lmd.training.settings import TrainingSettings
 
 
@@ -29,56 +32,61 @@ class LossParts(NamedTuple):
 
 
 class UnrolledLoss(nn.Module):
-    """1/B sum_i [ sum_{k=1}^N r_k f_i(x_k) + s ||(to_primal o to_dual - I)(x_k)|| ], equation 3.7 of the paper.
+    """1/B sum_i [ sum_{k=1}^N r_k f_i(x_k) + s ||(to_primal o to_dual - I)(x_k)|| ], section 3.3 of the paper.
 
     The iterates come from the very `step` that `lmd.run` calls. The inconsistency costs nothing where the solver has
-    no mirror or an exact one. With `recompute`, an iteration (its step, value and inconsistency) keeps nothing for
-    the backward pass but the point it starts from, and is run again there; no number changes.
+    no mirror or an exact one; elsewhere it costs one `to_primal` per iterate, for its `to_dual` is the next step's.
+    With `recompute`, an iteration (its step, value and inconsistency) keeps nothing for the backward pass but the
+    state it starts from, and is run again there; no number changes.
+
+    >>> import lmd
+    >>> solver = lmd.solvers.LearnedMirrorDescent(lmd.mirrors.Quadratic(2).double(), iterations=3).double()
+    >>> problem, x0 = lmd.problems.LeastSquaresFamily().sample(4, torch.Generator().manual_seed(0))
+    >>> parts = UnrolledLoss(solver, TrainingSettings())(problem, x0, consistency_weight=1.0)
+    >>> bool(parts.loss == lmd.run(solver, problem, x0, 3).history.values[1:].sum(dim=0).mean())
+    True
     """
 
     def __init__(self, solver: Solver[Any], settings: TrainingSettings) -> None:
         super().__init__()
         iterations = settings.iterations or solver.horizon
         if iterations is None:
-            raise InputError(
-                "iterations", "None", f"a number of iterations: {type(solver).__name__} has none of its own"
-            )
+            name = type(solver).__name__
+            raise InputError("iterations", "none", f"how many to unroll, as {name} has no number of its own")
         self.solver = solver
+        self.mirror = _inexact_mirror(solver)
         self.value_weights = settings.weights_for(iterations)
         self.settings = settings
-        self.mirror_name = _inexact_mirror(solver)
-
-    @property
-    def measures_consistency(self) -> bool:
-        """Whether there is an inconsistency to measure."""
-        return self.mirror_name is not None
 
     def forward(self, problem: Problem, x0: Tensor, consistency_weight: float) -> LossParts:
         """The loss of a batch of problems from the starting points x0 `(B, ...)`.
 
         With a weight of 0 the inconsistency is left out, except where no graph is recorded: then it is a measurement.
         """
-        measured = self.measures_consistency and (consistency_weight > 0 or not torch.is_grad_enabled())
-        at_start = measured and self.settings.consistency_at in ("start", "all")
-        at_iterates = measured and self.settings.consistency_at in ("iterates", "all")
+        mixed = self.settings.precision == "bfloat16"
+        with torch.autocast(x0.device.type, dtype=torch.bfloat16, enabled=mixed):
+            return self._unroll(problem, x0, consistency_weight)
+
+    def _unroll(self, problem: Problem, x0: Tensor, consistency_weight: float) -> LossParts:
+        measured = self.mirror is not None and (consistency_weight > 0 or not torch.is_grad_enabled())
+        points = self.settings.consistency_at if measured else "none"
         state = self.solver.init(problem, x0)
         value = inconsistency = x0.new_zeros(x0.shape[0])
-        if at_start:
-            inconsistency = self._inconsistency(state)
+        if points in ("start", "all"):
+            state, inconsistency = self._call(self._measure, state)
         for weight in self.value_weights:
-            state, f, gap = self._iteration(problem, state, weight > 0, at_iterates)
-            if f is not None:
-                value = value + weight * f
-            if gap is not None:
-                inconsistency = inconsistency + gap
+            state, f, gap = self._call(self._advance, problem, state, weight > 0, points in ("iterates", "all"))
+            value = value if f is None else value + weight * f
+            inconsistency = inconsistency if gap is None else inconsistency + gap
         mean_value, mean_inconsistency = value.mean(), inconsistency.mean()
         loss = mean_value + consistency_weight * mean_inconsistency if measured else mean_value
         return LossParts(loss, mean_value.detach(), mean_inconsistency.detach())
 
-    def _iteration(self, problem: Problem, state: State, *wanted: bool) -> tuple[State, Tensor | None, Tensor | None]:
-        if not (self.settings.recompute and torch.is_grad_enabled()):
-            return self._advance(problem, state, *wanted)
-        return checkpoint(self._advance, problem, state, *wanted, use_reentrant=False)
+    def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call `function`; with `recompute`, so that it runs again in the backward pass instead of being stored."""
+        if self.settings.recompute and torch.is_grad_enabled():
+            return checkpoint(function, *arguments, use_reentrant=False)
+        return function(*arguments)
 
     def _advance(
         self, problem: Problem, state: State, with_value: bool, with_inconsistency: bool
@@ -86,18 +94,20 @@ class UnrolledLoss(nn.Module):
         """One iteration: the next state, its values `(B,)` and its inconsistencies `(B,)`, where they are wanted."""
         state = self.solver.step(problem, state)
         value = check_values(problem, problem.value(state.x), state.x) if with_value else None
-        return state, value, self._inconsistency(state) if with_inconsistency else None
+        if not with_inconsistency:
+            return state, value, None
+        state, inconsistency = self._measure(state)
+        return state, value, inconsistency
 
-    def _inconsistency(self, state: State) -> Tensor:
-        assert self.mirror_name is not None
-        mirror = self.solver.get_submodule(self.mirror_name)
-        assert isinstance(mirror, Mirror)
-        return mirror.inconsistency(state.x, self.settings.consistency_norm)
+    def _measure(self, state: State) -> tuple[State, Tensor]:
+        """The inconsistency of each point `(B,)`; the state takes the dual point along, so that no step repeats it."""
+        assert self.mirror is not None
+        dual = self.mirror.to_dual(state.x)
+        if isinstance(state, MirrorState):
+            state = replace(state, dual=dual)
+        return state, self.mirror.inconsistency(state.x, self.settings.consistency_norm, dual)
 
 
-def _inexact_mirror(solver: Solver[Any]) -> str | None:
-    """The name of the solver's mirror, if it has one whose inverse is learned."""
-    for name, module in solver.named_modules():
-        if isinstance(module, Mirror) and not module.is_exact:
-            return name
-    return None
+def _inexact_mirror(solver: Solver[Any]) -> Mirror | None:
+    """The solver's mirror, if it has one whose inverse is learned."""
+    return next((part for part in solver.modules() if isinstance(part, Mirror) and not part.is_exact), None)

@@ -6,6 +6,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from lmd.solvers.base import Solver
+from lmd.training.log import Record
+
+
+@dataclass(frozen=True)
+class Validation:
+    """What the unrolled loss is made of on the held-out batch, after some number of steps."""
+
+    step: int
+    value: float
+    inconsistency: float
+
+    def loss(self, consistency_weight: float) -> float:
+        """The loss at a weight s of the inconsistency."""
+        return self.value + consistency_weight * self.inconsistency
 
 
 @dataclass(frozen=True)
@@ -13,4 +27,24 @@ class TrainingResult:
     """The trained solver and how the training went."""
 
     solver: Solver[Any]
+    """The solver that was passed in, with the best weights on validation; the last ones where there was none."""
+
     steps: int
+    """Steps done, over all the sessions of the run."""
+
+    skipped: int
+    """Batches that were left out because their loss or gradient was not finite."""
+
+    seconds: float
+    """Time spent, over all the sessions of the run."""
+
+    final_validation: Validation | None
+    best_validation: Validation | None
+
+    records: tuple[Record, ...]
+    """The log, one record per line of it."""
+
+    def curve(self, name: str) -> tuple[list[int], list[float]]:
+        """The steps at which an entry of the log was recorded, and its values there."""
+        rows = [(record["step"], record[name]) for record in self.records if record.get(name) is not None]
+        return [step for step, _ in rows], [value for _, value in rows]

@@ -2,41 +2,326 @@
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from lmd.errors import InputError
-from lmd.problems.base import Family, as_problem
+from lmd.checks import check_batch
+from lmd.config import to_config
+from lmd.errors import InputError, TrainingError
+from lmd.problems.base import Family, Problem, as_problem, check_capabilities
 from lmd.solvers.base import Solver
+from lmd.solvers.saving import save
+from lmd.training.checkpoints import (
+    Checkpoint,
+    load_optimiser,
+    newest_checkpoint,
+    optimiser_tensors,
+    read_checkpoint,
+    write_checkpoint,
+)
+from lmd.training.distributed import Processes, join_processes
+from lmd.training.folder import RunFolder
+from lmd.training.log import Log, Record, read_log
 from lmd.training.loss import UnrolledLoss
-from lmd.training.result import TrainingResult
+from lmd.training.progress import ProgressBar
+from lmd.training.result import TrainingResult, Validation
+from lmd.training.seeds import training_seed, validation_seed
 from lmd.training.settings import TrainingSettings
 
+Callback = Callable[[Record], object]
+"""Called with each record of the log; a true answer ends the training."""
 
-def train(solver: Solver[Any], family: Family, **settings: Any) -> TrainingResult:
-    """Train `solver` in place on problems of `family`; `settings` are those of `TrainingSettings`."""
+
+def train(
+    solver: Solver[Any],
+    family: Family,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    progress: bool | None = None,
+    callback: Callback | None = None,
+    **settings: Any,
+) -> TrainingResult:
+    """Train a solver, in place, on problems of a family: Adam on the unrolled loss of section 3.3.
+
+    `settings` are the fields of `lmd.training.TrainingSettings`. After each update every part of the solver applies
+    its own constraint (`constrain_`). A batch whose loss or gradient is not finite is skipped and counted.
+
+    With `out`, the folder gets a log, checkpoints and the best solver so far; with `resume` as well, a run that was
+    stopped there, however hard, goes on to the numbers it would have reached (on the CPU: to the bit), and an empty
+    folder starts one. Under `torchrun` the batch is shared between the processes.
+
+    Afterwards the solver holds the weights that were best on the held-out batch, and the ones of the last step are
+    in the last checkpoint; with `validate_every=0` it holds those of the last step. Best is the lowest loss at the
+    consistency weight of the moment, so an early solver that is fast but inconsistent does not stay ahead for ever.
+
+    >>> import lmd
+    >>> solver = lmd.solvers.LearnedMirrorDescent(lmd.mirrors.Quadratic(2).double(), iterations=3).double()
+    >>> result = lmd.train(solver, lmd.problems.LeastSquaresFamily(), steps=20, batch=8)
+    >>> result.steps, result.best_validation.value < result.curve("validation_value")[1][0]
+    (20, True)
+    """
     chosen = TrainingSettings.from_arguments(settings)
+    if not isinstance(solver, Solver):
+        raise InputError("solver", type(solver).__name__, "an lmd.solvers.Solver")
+    if not isinstance(family, Family):
+        raise InputError("family", type(family).__name__, "an lmd.problems.Family")
+    if resume and out is None:
+        raise InputError("resume", "True without out", "out=FOLDER, the folder of the run to go on with")
     parameters = [parameter for parameter in solver.parameters() if parameter.requires_grad]
     if not parameters:
         raise InputError("solver", f"{type(solver).__name__} without parameters", "a solver with something to learn")
-    loss = UnrolledLoss(solver, chosen)
-    optimiser = torch.optim.Adam(parameters, lr=chosen.learning_rate, betas=chosen.betas)
-    generator = torch.Generator(device=parameters[0].device)
-    for step in range(chosen.steps):
-        problem, x0 = family.sample(chosen.batch, generator.manual_seed(2 * (chosen.seed * 1_000_003 + step)))
-        for group in optimiser.param_groups:
-            group["lr"] = chosen.learning_rate_at(step)
-        optimiser.zero_grad(set_to_none=True)
-        loss(as_problem(problem), x0, chosen.consistency_weight_at(step)).loss.backward()
-        optimiser.step()
-        _constrain(solver)
-    return TrainingResult(solver, chosen.steps)
+    _check_precision(chosen.precision, parameters[0])
+    processes = join_processes(parameters[0].device)
+    folder = None if out is None else RunFolder(out)
+    training = _Training(solver.to(processes.device), family, chosen, processes, folder)
+    return training.run(resume, ProgressBar(progress if processes.is_main else False, chosen.steps), callback)
 
 
-def _constrain(solver: nn.Module) -> None:
-    """Let every part of the solver that has a constraint apply it."""
-    for module in solver.modules():
-        if callable(constrain := getattr(module, "constrain_", None)):
-            constrain()
+class _Training:
+    """A training run: the numbers it carries from step to step, and what one step does to them."""
+
+    def __init__(
+        self,
+        solver: Solver[Any],
+        family: Family,
+        settings: TrainingSettings,
+        processes: Processes,
+        folder: RunFolder | None,
+    ) -> None:
+        self.solver, self.family, self.settings = solver, family, settings
+        self.processes, self.folder = processes, folder
+        self.loss = UnrolledLoss(solver, settings)
+        self.parameters = [parameter for parameter in solver.parameters() if parameter.requires_grad]
+        self.optimiser = torch.optim.Adam(self.parameters, lr=settings.learning_rate, betas=settings.betas)
+        self.generator = torch.Generator(device=processes.device)
+        held_out = settings.validation_batch or settings.batch
+        processes.check_batch("batch", settings.batch)
+        processes.check_batch("validation_batch", held_out)
+        problem, x0 = self._sample(validation_seed(settings.seed), held_out)
+        check_batch("x0", x0)
+        check_capabilities(problem, solver.needs, type(solver).__name__)
+        self.held_out = processes.share(problem, x0)
+        self.step = self.skipped = 0
+        self.best: Validation | None = None
+        self.best_weights: dict[str, Tensor] = {}
+        self.log = Log()
+        self.seconds_before = 0.0
+
+    def run(self, resume: bool, bar: ProgressBar, callback: Callback | None) -> TrainingResult:
+        """Every step that is left to do."""
+        resumed = self._open(resume)
+        self.begun = self.marked = time.perf_counter()
+        self.marked_step = self.step
+        module = self.processes.wrap(self.loss)
+        bar.start(self.step)
+        try:
+            stopped = False
+            if not resumed:
+                stopped = self._validates() and self._record({}, callback)
+                self._save()
+            while self.step < self.settings.steps and not stopped:
+                figures = self._update(module)
+                bar.update(self.step, figures["loss"], figures["inconsistency"])
+                if self._is_due(self.settings.log_every) or self._validates() or "reason" in figures:
+                    stopped = self._record(figures, callback)
+                self._stop_if_hopeless()
+                if self._is_due(self.settings.checkpoint_every) or stopped:
+                    self._save()
+        finally:
+            bar.close()
+            self.log.close()
+        if self.best is not None:
+            self.solver.load_state_dict(self.best_weights)
+        return self._result()
+
+    def _is_due(self, every: int) -> bool:
+        return self.step % every == 0 or self.step == self.settings.steps
+
+    def _validates(self) -> bool:
+        return self.settings.validate_every > 0 and self._is_due(self.settings.validate_every)
+
+    def _seconds(self) -> float:
+        return self.seconds_before + time.perf_counter() - self.begun
+
+    def _sample(self, seed: int, batch: int) -> tuple[Problem, Tensor]:
+        sample = self.family.sample(batch, self.generator.manual_seed(seed))
+        if not (isinstance(sample, tuple) and len(sample) == 2 and isinstance(sample[1], Tensor)):
+            raise InputError("family", f"a sample that is a {type(sample).__name__}", "(problem, x0), x0 a tensor")
+        problem, x0 = as_problem(sample[0]), sample[1]
+        if x0.shape[0] != batch or problem.batch_size not in (None, batch):
+            given = f"{x0.shape[0]} starting points for {problem.batch_size or 'any number of'} problems"
+            raise InputError("family", f"a sample of {given}", f"{batch} of both, as were asked for")
+        return problem, x0
+
+    def _update(self, module: nn.Module) -> dict[str, Any]:
+        """One batch, one update (or none, if the batch is of no use), and its figures."""
+        seed = training_seed(self.settings.seed, self.step)
+        problem, x0 = self.processes.share(*self._sample(seed, self.settings.batch))
+        rate = self.settings.learning_rate_at(self.step)
+        weight = self.settings.consistency_weight_at(self.step)
+        self.optimiser.zero_grad(set_to_none=True)
+        parts = module(problem, x0, weight)
+        parts.loss.backward()
+        loss, value, inconsistency = self.processes.mean(torch.stack([part.detach() for part in parts])).tolist()
+        norm = _gradient_norm(self.parameters)
+        self.step += 1
+        figures = {"loss": loss, "value": value, "inconsistency": inconsistency, "gradient_norm": norm}
+        figures |= {"learning_rate": rate, "consistency_weight": weight}
+        # Adam squares the gradient; a norm whose square overflows would silence its parameter for ever.
+        limit = math.sqrt(torch.finfo(self.parameters[0].dtype).max)
+        if not (math.isfinite(loss) and norm < limit):
+            self.skipped += 1
+            return {**figures, "reason": "gradient" if math.isfinite(loss) else "loss"}
+        self._apply(rate, norm)
+        return figures
+
+    def _apply(self, rate: float, norm: float) -> None:
+        if self.settings.clip_gradient is not None and norm > self.settings.clip_gradient:
+            for parameter in self.parameters:
+                if parameter.grad is not None:
+                    parameter.grad.mul_(self.settings.clip_gradient / norm)
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+        self.optimiser.step()
+        for module in self.solver.modules():
+            if callable(constrain := getattr(module, "constrain_", None)):
+                constrain()
+
+    def _stop_if_hopeless(self) -> None:
+        allowed = self.settings.skips_allowed
+        if self.skipped > allowed:
+            raise TrainingError(
+                f"training stopped at step {self.step}: {self.skipped} batches had a loss or gradient that was not "
+                f"finite, and max_skipped allows {allowed}; use a smaller learning_rate, clip_gradient=1.0, smaller "
+                "initial steps in the solver, or fewer iterations"
+            )
+
+    def _validate(self) -> Validation:
+        weight = self.settings.consistency_weight_at(self.step)
+        with torch.no_grad():
+            parts = self.loss(*self.held_out, weight)
+        value, inconsistency = self.processes.mean(torch.stack([parts.value, parts.inconsistency])).tolist()
+        validation = Validation(self.step, value, inconsistency)
+        best = math.inf if self.best is None else self.best.loss(weight)
+        if validation.loss(weight) < best:  # a NaN never is
+            self.best = validation
+            self.best_weights = {name: tensor.clone() for name, tensor in self.solver.state_dict().items()}
+        return validation
+
+    def _record(self, figures: dict[str, Any], callback: Callback | None) -> bool:
+        """Write a line of the log, with a validation where one is due; whether the callback ends the training."""
+        record: dict[str, Any] = {"step": self.step, **figures, "skipped": self.skipped}
+        if self._validates():
+            validation = self._validate()
+            record["validation_loss"] = validation.loss(self.settings.consistency_weight_at(self.step))
+            record["validation_value"] = validation.value
+            record["validation_inconsistency"] = validation.inconsistency
+        now = time.perf_counter()
+        if self.step > self.marked_step:
+            record["steps_per_second"] = (self.step - self.marked_step) / (now - self.marked)
+        self.marked, self.marked_step = now, self.step
+        plain = self.log.write({**record, "seconds": self._seconds()})
+        stop = callback is not None and self.processes.is_main and bool(callback(dict(plain)))
+        return bool(self.processes.agree(int(stop)))
+
+    def _configuration(self) -> dict[str, Any]:
+        return {
+            "format": 1,
+            "solver": to_config(self.solver),
+            "family": self.family.name,
+            "dtype": str(self.parameters[0].dtype).removeprefix("torch."),
+            "settings": self.settings.to_json(),
+        }
+
+    def _open(self, resume: bool) -> bool:
+        """Make the folder ready, and take over where a run is to go on; whether one is."""
+        folder = self.folder
+        if folder is None:
+            return False
+        configuration = self._configuration()
+        resumed = bool(self.processes.main_decides(lambda: folder.open(configuration, resume)))
+        if resumed:
+            self._restore(folder)
+        path = folder.log if self.processes.is_main else None
+        self.log = Log(path, self.log.records)
+        if resumed:
+            self._export(folder)
+        return resumed
+
+    def _restore(self, folder: RunFolder) -> None:
+        path = newest_checkpoint(folder.checkpoints)
+        assert path is not None
+        checkpoint = read_checkpoint(path)
+        state = checkpoint.state
+        self.solver.load_state_dict(dict(checkpoint.weights))
+        load_optimiser(self.optimiser, checkpoint.optimiser)
+        self.step, self.skipped, self.seconds_before = state["step"], state["skipped"], state["seconds"]
+        self.best = None if state["best"] is None else Validation(**state["best"])
+        self.best_weights = dict(checkpoint.best)
+        self.log.records = read_log(folder.log, state["log_bytes"])
+
+    def _save(self) -> None:
+        """Write a checkpoint and the best solver so far."""
+        if self.folder is None or not self.processes.is_main:
+            return
+        state = {
+            **self._configuration(),
+            "step": self.step,
+            "skipped": self.skipped,
+            "seconds": self._seconds(),
+            "log_bytes": self.log.position(),
+            "best": None if self.best is None else vars(self.best),
+        }
+        tensors = (self.solver.state_dict(), optimiser_tensors(self.optimiser), self.best_weights)
+        write_checkpoint(self.folder.checkpoints, self.step, Checkpoint(state, *tensors))
+        self._export(self.folder)
+
+    def _export(self, folder: RunFolder) -> None:
+        if self.processes.is_main:
+            done = {"family": self.family.name, "steps": self.step, "settings": self.settings.to_json()}
+            if self.best is not None:
+                done["best_validation"] = vars(self.best)
+            save(self.solver, folder.path, weights=self.best_weights or None, training=done)
+
+    def _result(self) -> TrainingResult:
+        validations = [record for record in self.log.records if "validation_value" in record]
+        final = None
+        if validations and validations[-1]["step"] == self.step:
+            last = validations[-1]
+            final = Validation(self.step, *(_number(last[f"validation_{part}"]) for part in ("value", "inconsistency")))
+        return TrainingResult(
+            solver=self.solver,
+            steps=self.step,
+            skipped=self.skipped,
+            seconds=self._seconds(),
+            final_validation=final,
+            best_validation=self.best,
+            records=tuple(self.log.records),
+        )
+
+
+def _number(logged: float | None) -> float:
+    """A number as it was before the log made what is not finite a null."""
+    return math.nan if logged is None else logged
+
+
+def _gradient_norm(parameters: list[nn.Parameter]) -> float:
+    norms = [torch.linalg.vector_norm(parameter.grad) for parameter in parameters if parameter.grad is not None]
+    return float(torch.linalg.vector_norm(torch.stack(norms))) if norms else 0.0
+
+
+def _check_precision(precision: str, parameter: Tensor) -> None:
+    if precision == "full":
+        return
+    if parameter.dtype != torch.float32:
+        raise InputError("precision", f"bfloat16 for a solver in {parameter.dtype}", "a solver in torch.float32")
+    kind = parameter.device.type
+    if not torch.amp.is_autocast_available(kind) or (kind == "cuda" and not torch.cuda.is_bf16_supported()):
+        raise InputError("precision", f"bfloat16 on {kind}", "full: this device has no mixed precision")

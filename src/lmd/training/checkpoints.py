@@ -1,0 +1,127 @@
+"""Checkpoints: folders of safetensors and JSON that are there whole or not at all, whenever the process is killed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmd.errors import FileError
+from lmd.files import read_json, read_tensors, sha256, write_json, write_tensors
+
+KEEP = 2
+"""How many checkpoints are kept."""
+
+STATE_FILE = "state.json"
+TENSOR_FILES = ("weights", "optimiser", "best")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Everything a run needs to go on as if it had never stopped."""
+
+    state: Mapping[str, Any]
+    """The step, the settings, the best validation and the like, as JSON values."""
+
+    weights: Mapping[str, Tensor]
+    optimiser: Mapping[str, Tensor]
+
+    best: Mapping[str, Tensor]
+    """The weights with the best validation; empty where there is none."""
+
+
+def write_checkpoint(folder: Path, step: int, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint into `folder` under its step, then remove all but the last two.
+
+    It is written under a hidden name, made safe on disk and renamed: the rename is the moment it exists.
+    """
+    temporary, final = folder / f".step-{step:08d}.part", folder / f"step-{step:08d}"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    for name in TENSOR_FILES:
+        write_tensors(temporary / f"{name}.safetensors", getattr(checkpoint, name))
+    hashes = {name: sha256(temporary / f"{name}.safetensors") for name in TENSOR_FILES}
+    write_json(temporary / STATE_FILE, {**checkpoint.state, "sha256": hashes})
+    _sync_folder(temporary)
+    if final.exists():
+        _remove(final)
+    os.rename(temporary, final)
+    _sync_folder(folder)
+    for old in _by_age(folder)[KEEP:]:
+        _remove(old)
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """The checkpoint at `path`; one that is not whole is an error."""
+    state = read_json(path / STATE_FILE)
+    tensors = {name: read_tensors(path / f"{name}.safetensors") for name in TENSOR_FILES}
+    for name in TENSOR_FILES:
+        if not isinstance(state, dict) or sha256(path / f"{name}.safetensors") != state.get("sha256", {}).get(name):
+            raise FileError("checkpoint", f"{path}, whose {name} have changed", "a checkpoint as it was written")
+    return Checkpoint(state, **tensors)
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    """The newest checkpoint of a folder that is whole, or None where the folder has none at all."""
+    paths = _by_age(folder)
+    for path in paths:
+        try:
+            read_checkpoint(path)
+        except FileError:
+            continue
+        return path
+    if paths:
+        raise FileError("resume", f"{folder}, where every checkpoint is damaged", "a folder with a whole checkpoint")
+    return None
+
+
+def tidy(folder: Path, newest: Path | None) -> None:
+    """Remove what a killed process left half-written, and what is newer than the newest whole checkpoint."""
+    for path in folder.glob(".step-*"):
+        shutil.rmtree(path)
+    for path in _by_age(folder):
+        if newest is not None and path.name > newest.name:
+            _remove(path)
+
+
+def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimiser's state as named tensors: `"3.exp_avg"` belongs to its parameter 3."""
+    state = optimiser.state_dict()["state"]
+    return {f"{index}.{name}": tensor for index, entry in state.items() for name, tensor in entry.items()}
+
+
+def load_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Give an optimiser the state that `optimiser_tensors` took from one like it."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        index, name = key.split(".", 1)
+        state.setdefault(int(index), {})[name] = tensor
+    optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
+
+
+def _by_age(folder: Path) -> list[Path]:
+    """The checkpoints of a folder, the newest first."""
+    return sorted(folder.glob("step-*"), reverse=True)
+
+
+def _remove(path: Path) -> None:
+    """Remove a checkpoint; the rename comes first, so that no half of it is ever taken for one."""
+    hidden = path.with_name(f".{path.name}.old")
+    shutil.rmtree(hidden, ignore_errors=True)
+    os.rename(path, hidden)
+    shutil.rmtree(hidden)
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

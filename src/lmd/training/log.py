@@ -1,0 +1,66 @@
+"""The log of a training run: one JSON object per line, cut back to a checkpoint when a run goes on from there."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from lmd.errors import FileError
+
+Record = dict[str, Any]
+
+TIMING = ("seconds", "steps_per_second")
+"""The entries that differ between two runs of the same settings; all the others are the same."""
+
+
+class Log:
+    """Records in memory and, where it has a file, in that file; each is on disk as soon as it is written."""
+
+    def __init__(self, path: Path | None = None, records: Iterable[Record] = ()) -> None:
+        self.records = list(records)
+        self._file = None if path is None else open(path, "ab")  # noqa: SIM115 (it stays open for the whole run)
+
+    def write(self, record: Mapping[str, Any]) -> Record:
+        """Add a record; what is not finite becomes null, as JSON has no word for it."""
+        plain = {key: None if _not_finite(value) else value for key, value in record.items()}
+        self.records.append(plain)
+        if self._file is not None:
+            self._file.write(json.dumps(plain, allow_nan=False).encode() + b"\n")
+            self._file.flush()
+        return plain
+
+    def position(self) -> int:
+        """How many bytes have been written, all of them safe on disk."""
+        if self._file is None:
+            return 0
+        os.fsync(self._file.fileno())
+        return self._file.tell()
+
+    def close(self) -> None:
+        """Close the file; the records stay."""
+        if self._file is not None:
+            self._file.close()
+
+
+def read_log(path: Path, position: int) -> list[Record]:
+    """The records in the first `position` bytes of a log."""
+    data = path.read_bytes()[:position] if path.is_file() else b""
+    if len(data) < position:
+        raise FileError("log", f"{path}, shorter than its checkpoint says", f"a log of at least {position} bytes")
+    return [json.loads(line) for line in data.splitlines()]
+
+
+def cut_log(path: Path, position: int) -> None:
+    """Forget everything after the first `position` bytes of a log."""
+    read_log(path, position)
+    with open(path, "ab") as file:
+        file.truncate(position)
+        os.fsync(file.fileno())
+
+
+def _not_finite(value: object) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
