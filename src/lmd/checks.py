@@ -90,5 +90,6 @@ def check_choice(argument: str, value: str, choices: tuple[str, ...]) -> str:
     if value not in choices:
         near = difflib.get_close_matches(str(value), choices, n=1)
         hint = f" (did you mean {near[0]}?)" if near else ""
-        raise InputError(argument, repr(value), f"one of {', '.join(choices)}{hint}")
+        accepted = f"one of {', '.join(choices)}{hint}" if choices else "nothing, as there is nothing to choose from"
+        raise InputError(argument, repr(value), accepted)
     return value

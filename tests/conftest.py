@@ -1,0 +1,5 @@
+import hypothesis
+
+# The same examples every time, so that a change is judged by the same tests everywhere.
+hypothesis.settings.register_profile("lmd", derandomize=True, deadline=None, database=None, max_examples=50)
+hypothesis.settings.load_profile("lmd")

@@ -1,0 +1,20 @@
+import doctest
+import importlib
+import pkgutil
+
+import pytest
+
+import lmd
+
+MODULES = sorted(module.name for module in pkgutil.walk_packages(lmd.__path__, "lmd.") if "__main__" not in module.name)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_examples_in_the_docstrings_say_what_happens(name):
+    outcome = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
+    assert outcome.failed == 0
+
+
+def test_there_are_examples():
+    attempted = [doctest.testmod(importlib.import_module(name)).attempted for name in ("lmd.errors", "lmd.solvers.run")]
+    assert all(attempted)
