@@ -42,8 +42,7 @@ def method_tables(
     "Best" is chosen at each iteration anew over the settings a method is tuned over, as the paper does.
     """
     measured = [row for row in rows if row["metric"] == metric and isinstance(row["iteration"], int)]
-    last = max((row["iteration"] for row in measured), default=0)
-    shown = [k for k in iterations if k <= last]
+    shown = [k for k in iterations if k in distinct(measured, "iteration")]
     tables = []
     for settings in settings_of(measured, without=TUNED):
         here = select(measured, **settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from lmd import solvers
 from lmd.checks import check_choice
 from lmd.solvers.base import Solver
 from lmd.solvers.saving import SOLVER_FILE
+from lmd.training.result import TrainingResult
 from lmd.training.train import train
 from lmd.zoo.recipes import RECIPES, Recipe
 
@@ -77,4 +79,20 @@ def train_recipe(
     settings = made.settings[check_choice("preset", preset, tuple(made.settings))]
     solver = made.solver(seed)
     result = train(solver, made.family(), out=out, resume=resume, progress=progress, seed=seed, **settings)
+    if out is not None and os.environ.get("RANK", "0") == "0":
+        card = {
+            "command": f"lmd train {name} --preset {preset} --seed {seed}",
+            "seed": seed,
+            "data": made.data,
+            "measured": _measured(result),
+        }
+        solvers.save(result.solver, out, card=card)
     return result.solver
+
+
+def _measured(result: TrainingResult) -> dict[str, float]:
+    measured = {"training seconds": round(result.seconds, 1)}
+    if result.best_validation is not None:
+        measured["held-out value, summed over the trained iterations"] = result.best_validation.value
+        measured["held-out inconsistency"] = result.best_validation.inconsistency
+    return measured

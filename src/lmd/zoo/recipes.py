@@ -22,6 +22,9 @@ class Recipe:
     """The untrained solver, from a seed."""
 
     family: Callable[[], Family]
+    data: str
+    """What it is trained on, in words."""
+
     settings: Mapping[str, Mapping[str, Any]]
     """Arguments of `lmd.train` by preset."""
 
@@ -39,8 +42,8 @@ def _one_layer_least_squares(seed: int) -> Solver[Any]:
 
 
 _LEAST_SQUARES = {
-    "quick": {"steps": 300, "batch": 200, "learning_rate": 2e-2, "schedule": "cosine"},
-    "standard": {"steps": 3000, "batch": 1000, "learning_rate": 1e-2, "schedule": "cosine"},
+    "quick": {"steps": 300, "batch": 100, "learning_rate": 5e-2, "schedule": "cosine"},
+    "standard": {"steps": 3000, "batch": 1000, "learning_rate": 3e-2, "schedule": "cosine"},
     "paper": {"steps": 20_000, "batch": 1000, "learning_rate": 1e-3, "schedule": "cosine"},
 }
 
@@ -49,12 +52,14 @@ RECIPES: dict[str, Recipe] = {
         "adaptive LMD with a quadratic potential, for ||Wx - b||^2 in the plane",
         _quadratic_least_squares,
         LeastSquaresFamily,
+        "right-hand sides and starts standard normal",
         _LEAST_SQUARES,
     ),
     "least-squares-one-layer": Recipe(
         "adaptive LMD with a one-layer potential, for ||Wx - b||^2 in the plane",
         _one_layer_least_squares,
         LeastSquaresFamily,
+        "right-hand sides and starts standard normal",
         _LEAST_SQUARES,
     ),
 }

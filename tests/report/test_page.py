@@ -1,0 +1,82 @@
+"""The page: self-contained, escaped, and complete."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from lmd.errors import FileError
+from lmd.report.figures import figure, legend_below, plot_curve
+from lmd.report.page import write_page
+from lmd.report.rows import row
+
+
+class Tags(HTMLParser):
+    """Collects tags, and whether they were closed in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+        if tag not in ("meta", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def write_experiment(folder: Path, **changes: object) -> None:
+    (folder / "figures").mkdir(parents=True)
+    with figure(3, 2) as drawing:
+        axes = drawing.subplots()
+        handle = plot_curve(axes, [0, 1], [1.0, 0.1], "gd", 1.0)
+        legend_below(drawing, [[handle], [handle]])
+        drawing.savefig(folder / "figures" / "one.png")
+    metrics = {
+        "experiment": "toy",
+        "title": "A toy with <angles> & ampersands",
+        "paper": "Figure 0",
+        "preset": "quick",
+        "seed": 0,
+        "seconds": 1.5,
+        "versions": {"torch": "x"},
+        "facts": {"data": "made <up>"},
+        "figures": [{"file": "figures/one.png", "caption": 'a "quoted" caption'}],
+        "rows": [row("gd", k, "loss", 0.5**k) for k in range(11)],
+    }
+    (folder / "metrics.json").write_text(json.dumps({**metrics, **changes}))
+
+
+def test_the_page_is_whole_and_needs_no_network(tmp_path: Path) -> None:
+    write_experiment(tmp_path / "toy")
+    page = write_page(tmp_path)
+    text = page.read_text(encoding="utf-8")
+    tags = Tags()
+    tags.feed(text)
+    assert tags.open == []
+    assert "A toy with &lt;angles&gt; &amp; ampersands" in text
+    assert "<angles>" not in text
+    images = [attributes["src"] or "" for tag, attributes in tags.seen if tag == "img"]
+    assert len(images) == 1
+    assert images[0].startswith("data:image/png;base64,iVBOR")
+    assert not re.search(r"(src|href)=\"(?!data:|#)", text)
+    assert "http" not in re.sub(r"base64,[^\"]*", "", text)
+    assert "0.0312" in text, "the table shows the loss at iteration 5"
+    assert text == write_page(tmp_path).read_text(encoding="utf-8"), "the same results give the same page"
+
+
+def test_a_missing_figure_is_named(tmp_path: Path) -> None:
+    write_experiment(tmp_path / "toy", figures=[{"file": "figures/gone.png", "caption": ""}])
+    with pytest.raises(FileError, match=r"gone\.png"):
+        write_page(tmp_path)
+    assert not (tmp_path / "index.html").exists()
+
+
+def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match=r"has no metrics\.json"):
+        write_page(tmp_path)

@@ -1,0 +1,50 @@
+"""Trained solvers by name: they load, they are small, and they do what their card says."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from lmd import zoo
+from lmd.errors import FileError, InputError
+from lmd.files import read_json
+from lmd.solvers import run, save
+
+
+def test_every_shipped_solver_loads_runs_and_has_a_card() -> None:
+    for name in zoo.names():
+        if not zoo.shipped(name):
+            continue
+        solver = zoo.load(name)
+        card = read_json(zoo.TRAINED / name / "solver.json")["card"]
+        assert {"command", "seed", "data", "measured"} <= set(card)
+        problem, x0 = zoo.recipe(name).family().sample(3, torch.Generator().manual_seed(1))
+        dtype = next(solver.parameters()).dtype
+        result = run(solver, problem, x0.to(dtype))
+        assert result.ok
+        assert bool((result.values < problem.value(x0.to(dtype))).all())
+        assert sum(path.stat().st_size for path in (zoo.TRAINED / name).iterdir()) < 2_000_000
+
+
+def test_the_least_squares_solvers_ship() -> None:
+    assert zoo.shipped("least-squares-quadratic")
+    assert zoo.shipped("least-squares-one-layer")
+
+
+def test_load_takes_a_folder_and_refuses_what_is_not_one(tmp_path: Path) -> None:
+    solver = zoo.load("least-squares-quadratic")
+    save(solver, tmp_path / "mine")
+    again = zoo.load(tmp_path / "mine")
+    assert all(torch.equal(a, b) for a, b in zip(solver.parameters(), again.parameters(), strict=True))
+    with pytest.raises(InputError, match="did you mean least-squares-quadratic"):
+        zoo.load("least-squares-quadratc")
+    with pytest.raises(FileError, match=r"no solver\.json"):
+        zoo.load(tmp_path)
+
+
+def test_a_recipe_trains_deterministically(tmp_path: Path) -> None:
+    one = zoo.train_recipe("least-squares-one-layer", "quick", seed=3)
+    two = zoo.train_recipe("least-squares-one-layer", "quick", seed=3, out=tmp_path / "run")
+    other = zoo.train_recipe("least-squares-one-layer", "quick", seed=4)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
