@@ -286,7 +286,7 @@ class MirrorConformance:
         self._close(mirror.to_dual(x), before)
         with torch.no_grad():
             for parameter in mirror.parameters():
-                parameter.add_(torch.randn(parameter.shape, dtype=parameter.dtype, generator=generator))
+                parameter.add_(torch.randn(parameter.shape, dtype=parameter.dtype, generator=generator), alpha=2)
         _constrain(mirror)
         self._check_monotone(mirror, 7, dtype, generator)
 
@@ -355,6 +355,7 @@ class MirrorConformance:
         x, z = (self.points(batch, dtype, generator) for _ in range(2))
         with torch.no_grad():
             dual_x, dual_z = mirror.to_dual(x), mirror.to_dual(z)
+        assert mirror.strong_convexity >= 0, f"strong_convexity is {mirror.strong_convexity:g}"
         least = mirror.strong_convexity * norm_of(x - z, mirror.norm).square()
         slack = self.tolerance[dtype] * (1 + norm_of(x - z, "l2") * (norm_of(dual_x, "l2") + norm_of(dual_z, "l2")))
         _at_most(least - slack, inner(dual_x - dual_z, x - z), "sigma ||x - z||^2")
