@@ -34,8 +34,8 @@ def write_experiment(folder: Path, **changes: object) -> None:
     (folder / "figures").mkdir(parents=True)
     with figure(3, 2) as drawing:
         axes = drawing.subplots()
-        handle = plot_curve(axes, [0, 1], [1.0, 0.1], "gd", 1.0)
-        legend_below(drawing, [[handle], [handle]])
+        plot_curve(axes, [0, 1], [1.0, 0.1], "gd", 1.0)
+        legend_below(drawing, ("gd", "lmd-adaptive"), (0.25, 1.0))
         drawing.savefig(folder / "figures" / "one.png")
     metrics = {
         "experiment": "toy",

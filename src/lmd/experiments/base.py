@@ -9,18 +9,20 @@ import platform
 import shutil
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 import lmd
 from lmd.checks import check_choice
 from lmd.errors import FileError, InputError
 from lmd.files import writable_folder, write_json
+from lmd.problems.base import Problem
 from lmd.report.rows import Row, row
-from lmd.solvers.result import Result
+from lmd.solvers import Result, Solver, run
 
 PRESETS = ("quick", "standard", "paper")
 MULTIPLIERS = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -93,6 +95,15 @@ class Experiment(abc.ABC):
     @abc.abstractmethod
     def run(self, session: Session) -> None:
         """Measure, and give rows and figures to the session."""
+
+
+def measure(solver: Solver[Any], problem: Problem, x0: Tensor, iterations: int, repeats: int = 5) -> Result:
+    """`run`, with times worth showing: after a warm-up, each iteration's time is the median over some repeats."""
+    run(solver, problem, x0, iterations=min(3, iterations))
+    results = [run(solver, problem, x0, iterations) for _ in range(repeats)]
+    times = torch.stack([result.history.seconds.diff(prepend=torch.zeros(1)) for result in results])
+    seconds = times.median(dim=0).values.cumsum(dim=0)
+    return replace(results[0], history=replace(results[0].history, seconds=seconds))
 
 
 def versions() -> dict[str, str]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lmd import zoo
-from lmd.experiments.base import MULTIPLIERS, Experiment, Session
+from lmd.experiments.base import MULTIPLIERS, Experiment, Session, measure
 from lmd.mirrors import Mirror, OneLayer, Quadratic
 from lmd.problems import LeastSquares, LeastSquaresFamily
 from lmd.report.figures import COLOURS, figure, legend_below, plot_curve
@@ -63,8 +63,7 @@ class LeastSquaresExperiment(Experiment):
 def _run(
     session: Session, method: str, solver: Solver[Any], problem: LeastSquares, x0: Tensor, **settings: Any
 ) -> Result:
-    run(solver, problem, x0, iterations=3)  # warm-up, untimed
-    result = run(solver, problem, x0, ITERATIONS)
+    result = measure(solver, problem, x0, ITERATIONS)
     session.record_run(method, result, ITERATIONS, **settings)
     if "clipped" in result.history.diagnostics:
         share = (result.history.diagnostics["clipped"][:-1] > 0).double().mean()
@@ -89,14 +88,14 @@ def draw(
 ) -> None:
     """All panels of one figure of the paper: losses, paths, potential, iterates, and the learned matrix."""
     quadratic = method == "lmd-quadratic"
-    with figure(12.5, 8.6) as drawing:
+    with figure(11.0, 7.6) as drawing:
         layout = drawing.subplots(2, 3)
-        handles = _draw_losses(layout[0, 0], layout[0, 1], session, method)
+        _draw_losses(layout[0, 0], layout[0, 1], session, method)
         _draw_paths(layout[0, 2], learned.mirror)
         _draw_potential(layout[1, 0], learned.mirror)
         _draw_iterates(layout[1, 1], learned, problem, x0)
         _draw_matrix(drawing, layout[1, 2], learned.mirror, problem.W.T @ problem.W)
-        legend_below(drawing, handles)
+        legend_below(drawing, ("gd", "adam", "md", method, f"{method}-adaptive"), MULTIPLIERS)
         number, potential = (2, "quadratic") if quadratic else (3, "one-layer")
         session.save_figure(
             f"figure-{number}-{potential}",
@@ -107,26 +106,24 @@ def draw(
         )
 
 
-def _draw_losses(by_iteration: Any, by_time: Any, session: Session, method: str) -> list[list[Any]]:
-    handles: list[list[Any]] = []
+def _draw_losses(by_iteration: Any, by_time: Any, session: Session, method: str) -> None:
     for name in ("gd", "adam", "md", method, f"{method}-adaptive"):
-        handles.append([])
         rows = select(session.rows, method=name)
         for multiplier in distinct(rows, "multiplier") or [None]:
             own = rows if multiplier is None else select(rows, multiplier=multiplier)
             iterations, losses = curve(own, "loss")
             _, seconds = curve(own, "seconds")
-            handles[-1].append(plot_curve(by_iteration, iterations, losses, name, multiplier))
+            plot_curve(by_iteration, iterations, losses, name, multiplier)
             plot_curve(by_time, [1e3 * value for value in seconds], losses, name, multiplier)
     for axes in (by_iteration, by_time):
         axes.set_yscale("log")
         axes.set_ylim(1e-33, 1e3)
         axes.set_ylabel("mean loss")
+        axes.set_yticks([1e-32, 1e-24, 1e-16, 1e-8, 1])
     by_iteration.axvline(HORIZON, color="0.6", linewidth=1.0, zorder=0)
-    by_iteration.set_xlabel("iteration (trained for 10)")
-    by_time.set_xlabel("milliseconds, all instances together")
+    by_iteration.set(xlabel="iteration", title="loss per iteration")
+    by_time.set(xlabel="ms, all instances together", title="loss per time")
     by_time.set_xlim(left=0, right=_median_time(session))
-    return handles
 
 
 def _median_time(session: Session) -> float:
@@ -152,10 +149,11 @@ def _draw_paths(axes: Any, mirror: Mirror) -> None:
         points = [start]
         run(solver, problem, start, 150, callbacks=[lambda state, _, into=points: into.append(state.x)])  # type: ignore[misc]
         path = torch.cat(points) @ basis.T
-        axes.plot(path[:, 0], path[:, 1], color=COLOURS[name], label=name, linewidth=2.2)
+        look = {"linewidth": 4.5, "alpha": 0.55} if name == "md" else {"linewidth": 2.0}
+        axes.plot(path[:, 0], path[:, 1], color=COLOURS[name], label=name, **look)
     axes.plot(0, 0, marker="*", color=COLOURS["truth"], markersize=11, linestyle="none", label="minimiser")
     axes.set(
-        xlabel="along (1, 1)", ylabel="along (1, -1)", xlim=(-0.5, 1.3), ylim=(-0.4, 2.1), title="paths, small steps"
+        xlabel="along (1, 1)", ylabel="along (1, -1)", xlim=(-0.5, 1.3), ylim=(-0.4, 2.1), title="paths of small steps"
     )
     axes.legend(loc="lower right", frameon=True, framealpha=0.9)
 
@@ -190,7 +188,7 @@ def _draw_matrix(drawing: Any, axes: Any, mirror: Mirror, gram: Tensor) -> None:
     drawn = axes.imshow(both, cmap="PuOr", vmin=-1.3, vmax=1.3)
     for i in range(2):
         for j in (0, 1, 3, 4):
-            axes.text(j, i, f"{float(both[i, j]):.3f}", ha="center", va="center", fontsize=11)
+            axes.text(j, i, f"{float(both[i, j]):.3f}", ha="center", va="center", fontsize=10, color="white")
     axes.set_xticks([0.5, 3.5], ["learned", "$W^T W$"])
     axes.set_yticks([])
     axes.grid(False)

@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-from lmd.experiments.base import MULTIPLIERS, Experiment, Session
+from lmd.experiments.base import MULTIPLIERS, Experiment, Session, measure
 from lmd.mirrors import Entropic
 from lmd.problems import SimplexFamily
 from lmd.report.figures import figure, legend_below, log_floor, plot_curve
 from lmd.report.rows import Row, curve, select
-from lmd.solvers import MirrorDescent, ProjectedGradient, ScaledSteps, Solver, run
+from lmd.solvers import MirrorDescent, ProjectedGradient, ScaledSteps, Solver
 
 BASE_STEP = 0.1
 ITERATIONS = 50
@@ -44,25 +44,23 @@ class Simplex(Experiment):
                     "md": MirrorDescent(Entropic(), steps),
                 }
                 for method, solver in methods.items():
-                    run(solver, problem, x0, iterations=3)  # warm-up, so that the first method is not charged for it
-                    result = run(solver, problem, x0, ITERATIONS)
+                    result = measure(solver, problem, x0, ITERATIONS)
                     session.record_run(method, result, ITERATIONS, objective=objective, multiplier=multiplier)
         draw(session)
 
 
 def draw(session: Session) -> None:
     """Loss against iterations and against seconds, one column per class of functions."""
-    with figure(9.0, 7.4) as drawing:
+    with figure(8.0, 6.8) as drawing:
         panels = drawing.subplots(2, 2, sharey="col")
-        handles: list[list[Any]] = []
         for column, (objective, title) in enumerate(OBJECTIVES.items()):
-            handles = _column(panels[:, column], select(session.rows, objective=objective))
+            _column(panels[:, column], select(session.rows, objective=objective))
             panels[0, column].set_title(title)
             panels[0, column].set_xlabel("iteration")
             panels[1, column].set_xlabel("milliseconds, all instances together")
         for axes in panels[:, 0]:
             axes.set_ylabel(r"mean of $f(x_k) - f(x^\star)$")
-        legend_below(drawing, handles)
+        legend_below(drawing, ("gd", "md"), MULTIPLIERS)
         session.save_figure(
             "figure-1-simplex",
             drawing,
@@ -72,19 +70,16 @@ def draw(session: Session) -> None:
         )
 
 
-def _column(panels: Any, rows: list[Row]) -> list[list[Any]]:
-    handles: list[list[Any]] = []
+def _column(panels: Any, rows: list[Row]) -> None:
     curves = []
     for method in ("gd", "md"):
-        handles.append([])
         for multiplier in MULTIPLIERS:
             own = select(rows, method=method, multiplier=multiplier)
             iterations, losses = curve(own, "loss")
             _, seconds = curve(own, "seconds")
-            handles[-1].append(plot_curve(panels[0], iterations, losses, method, multiplier))
+            plot_curve(panels[0], iterations, losses, method, multiplier)
             plot_curve(panels[1], [1e3 * value for value in seconds], losses, method, multiplier)
             curves.append(losses)
     for axes in panels:
         axes.set_yscale("log")
         axes.set_ylim(bottom=log_floor(curves, 1e-35))
-    return handles

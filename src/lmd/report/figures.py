@@ -28,12 +28,12 @@ MULTIPLIER_STYLES = {
 """The paper's five step-size multipliers as line styles."""
 
 STYLE: dict[Any, Any] = {
-    "font.size": 11,
-    "axes.titlesize": 11,
-    "axes.labelsize": 11,
-    "legend.fontsize": 9.5,
-    "xtick.labelsize": 9.5,
-    "ytick.labelsize": 9.5,
+    "font.size": 12,
+    "axes.titlesize": 12,
+    "axes.labelsize": 12,
+    "legend.fontsize": 10.5,
+    "xtick.labelsize": 10.5,
+    "ytick.labelsize": 10.5,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
@@ -63,12 +63,10 @@ def method_colour(method: str) -> str:
     return COLOURS.get(method.split("-")[0], COLOURS["truth"])
 
 
-def plot_curve(axes: Any, x: Sequence[float], y: Sequence[float], method: str, multiplier: float | None = None) -> Any:
-    """One method's curve: its colour, and the line style of its multiplier."""
-    style = "solid" if multiplier is None else MULTIPLIER_STYLES.get(multiplier, "solid")
-    label = method if multiplier is None else f"{method} {multiplier:g}x"
-    (line,) = axes.plot(x, y, color=method_colour(method), linestyle=style, label=label)
-    return line
+def plot_curve(axes: Any, x: Sequence[float], y: Sequence[float], method: str, multiplier: float | None = None) -> None:
+    """One method's curve: its colour, and the line style of its multiplier; `legend_below` explains both."""
+    style, width = ("solid", 2.4) if multiplier is None else (MULTIPLIER_STYLES.get(multiplier, "solid"), 1.6)
+    axes.plot(x, y, color=method_colour(method), linestyle=style, linewidth=width)
 
 
 def log_floor(curves: Sequence[Sequence[float]], least: float) -> float:
@@ -77,17 +75,17 @@ def log_floor(curves: Sequence[Sequence[float]], least: float) -> float:
     return max(least, min(positive, default=least) / 3)
 
 
-def legend_below(drawing: Any, rows: Sequence[Sequence[Any]]) -> None:
-    """A legend under the panels, where it covers no curve: one line of it per row of handles."""
-    width = max(len(row) for row in rows)
-    empty = _no_line()
-    grid = [[*row, *[empty] * (width - len(row))] for row in rows]
-    handles = [row[column] for column in range(width) for row in grid]  # matplotlib fills column by column
-    labels = [handle.get_label() for handle in handles]
-    drawing.legend(handles, labels, loc="outside lower center", ncols=width, frameon=False, handlelength=2.6)
-
-
-def _no_line() -> Any:
+def legend_below(drawing: Any, methods: Sequence[str], multipliers: Sequence[float] = ()) -> None:
+    """A legend under the panels, where it covers no curve: a line of methods by colour, one of multipliers by style."""
     from matplotlib.lines import Line2D
 
-    return Line2D([], [], linestyle="none", label=" ")
+    def line(label: str, **look: Any) -> Any:
+        return Line2D([], [], label=label, **look)
+
+    rows = [[line(method, color=method_colour(method), linewidth=2.4) for method in methods]]
+    if multipliers:
+        rows.append([line(f"step {m:g}x", color="0.35", linestyle=MULTIPLIER_STYLES[m]) for m in multipliers])
+    width = max(len(row) for row in rows)
+    grid = [[*row, *[line(" ", linestyle="none")] * (width - len(row))] for row in rows]
+    handles = [row[column] for column in range(width) for row in grid]  # matplotlib fills column by column
+    drawing.legend(handles=handles, loc="outside lower center", ncols=width, frameon=False, handlelength=2.6)

@@ -1,0 +1,20 @@
+"""The examples run, and show what their headers say."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def test_own_problem_learns_the_scaling(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(EXAMPLES / "own_problem.py"), run_name="__main__")
+    values = [float(line.split()[-1]) for line in capsys.readouterr().out.splitlines()]
+    assert len(values) == 3
+    assert values[2] < 0.9 * min(values[:2])
+
+
+def test_every_example_is_tested() -> None:
+    text = Path(__file__).read_text(encoding="utf-8")
+    assert [path.name for path in EXAMPLES.glob("*.py") if path.name not in text] == []
