@@ -3,7 +3,8 @@
     f_i(x) = sum_j h(a_j' x - b_ij),   h(r) = r^2/2 for |r| <= 1, |r| - 1/2 beyond
 
 The features a_j are shared by all instances and badly scaled, so gradient descent crawls. A quadratic mirror, trained
-for ten iterations on random targets, learns the scaling. Prints the mean value after ten iterations of each method.
+for ten iterations on random targets, learns the scaling. Prints how far above the minimum each method is, on average,
+after ten iterations; the minimum itself comes from a long run of Nesterov's method.
 """
 
 import torch
@@ -54,9 +55,10 @@ def main() -> None:
         "Nesterov, step 0.01": lmd.solvers.Nesterov(0.01),
         "learned mirror descent": learned,
     }
+    minimum = lmd.run(lmd.solvers.Nesterov(0.005), problem, x0, iterations=3000).values
     for name, solver in methods.items():
         result = lmd.run(solver, problem, x0, iterations=10)
-        print(f"{name:30s} {float(result.values.mean()):.4f}")
+        print(f"{name:30s} {float((result.values - minimum).mean()):.4f}")
 
 
 if __name__ == "__main__":

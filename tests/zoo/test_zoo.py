@@ -43,8 +43,8 @@ def test_load_takes_a_folder_and_refuses_what_is_not_one(tmp_path: Path) -> None
 
 
 def test_a_recipe_trains_deterministically(tmp_path: Path) -> None:
-    one = zoo.train_recipe("least-squares-one-layer", "quick", seed=3)
-    two = zoo.train_recipe("least-squares-one-layer", "quick", seed=3, out=tmp_path / "run")
-    other = zoo.train_recipe("least-squares-one-layer", "quick", seed=4)
+    one = zoo.train_recipe("least-squares-quadratic", "quick", seed=3)
+    two = zoo.train_recipe("least-squares-quadratic", "quick", seed=3, out=tmp_path / "run")
+    other = zoo.train_recipe("least-squares-quadratic", "quick", seed=4)
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))

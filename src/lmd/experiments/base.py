@@ -44,6 +44,11 @@ class Session:
     facts: dict[str, Any] = field(default_factory=dict)
     """What a reader should know beside the rows, such as which data they are from."""
 
+    @property
+    def repeats(self) -> int:
+        """How often a run is repeated for its times."""
+        return 1 if self.preset == "quick" else 5
+
     def log(self, event: str, **data: Any) -> None:
         """Add a line to run.log.jsonl."""
         entry = {"time": round(time.time(), 3), "event": event, **data}
@@ -97,7 +102,7 @@ class Experiment(abc.ABC):
         """Measure, and give rows and figures to the session."""
 
 
-def measure(solver: Solver[Any], problem: Problem, x0: Tensor, iterations: int, repeats: int = 5) -> Result:
+def measure(solver: Solver[Any], problem: Problem, x0: Tensor, iterations: int, repeats: int) -> Result:
     """`run`, with times worth showing: after a warm-up, each iteration's time is the median over some repeats."""
     run(solver, problem, x0, iterations=min(3, iterations))
     results = [run(solver, problem, x0, iterations) for _ in range(repeats)]

@@ -63,7 +63,7 @@ class LeastSquaresExperiment(Experiment):
 def _run(
     session: Session, method: str, solver: Solver[Any], problem: LeastSquares, x0: Tensor, **settings: Any
 ) -> Result:
-    result = measure(solver, problem, x0, ITERATIONS)
+    result = measure(solver, problem, x0, ITERATIONS, session.repeats)
     session.record_run(method, result, ITERATIONS, **settings)
     if "clipped" in result.history.diagnostics:
         share = (result.history.diagnostics["clipped"][:-1] > 0).double().mean()
@@ -138,7 +138,9 @@ def _draw_paths(axes: Any, mirror: Mirror) -> None:
     start = torch.tensor([[0.9, 1.8]]).double() @ basis
     grid = torch.linspace(-2.2, 2.2, 121).double()
     u, v = torch.meshgrid(grid, grid, indexing="xy")
-    axes.contour(u, v, 9 * u**2 + v**2, levels=[0.2, 1, 3, 7, 14, 25, 40], colors="0.8", linewidths=0.8)
+    axes.contour(
+        u.numpy(), v.numpy(), (9 * u**2 + v**2).numpy(), levels=[0.2, 1, 3, 7, 14, 25, 40], colors="0.8", linewidths=0.8
+    )
     gram = problem.W.T @ problem.W
     methods: dict[str, Solver[Any]] = {
         "gd": GradientDescent(0.01),
@@ -148,7 +150,7 @@ def _draw_paths(axes: Any, mirror: Mirror) -> None:
     for name, solver in methods.items():
         points = [start]
         run(solver, problem, start, 150, callbacks=[lambda state, _, into=points: into.append(state.x)])  # type: ignore[misc]
-        path = torch.cat(points) @ basis.T
+        path = (torch.cat(points) @ basis.T).numpy()
         look = {"linewidth": 4.5, "alpha": 0.55} if name == "md" else {"linewidth": 2.0}
         axes.plot(path[:, 0], path[:, 1], color=COLOURS[name], label=name, **look)
     axes.plot(0, 0, marker="*", color=COLOURS["truth"], markersize=11, linestyle="none", label="minimiser")
@@ -163,16 +165,17 @@ def _draw_potential(axes: Any, mirror: Mirror) -> None:
     x, y = torch.meshgrid(grid, grid, indexing="xy")
     with torch.no_grad():
         height = mirror.potential(torch.stack([x.flatten(), y.flatten()], dim=1)).reshape(x.shape)
-    drawn = axes.contourf(x, y, height, levels=24, cmap="viridis")
-    axes.contour(x, y, height, levels=12, colors="white", linewidths=0.5, alpha=0.6)
+    surface = (x.numpy(), y.numpy(), height.numpy())
+    drawn = axes.contourf(*surface, levels=24, cmap="viridis")
+    axes.contour(*surface, levels=12, colors="white", linewidths=0.5, alpha=0.6)
     axes.figure.colorbar(drawn, ax=axes, shrink=0.9)
     axes.set(xlabel="$x_1$", ylabel="$x_2$", title=r"learned potential $\Psi$", aspect="equal")
     axes.grid(False)
 
 
 def _draw_iterates(axes: Any, learned: LearnedMirrorDescent, problem: LeastSquares, x0: Tensor) -> None:
-    reached = run(learned, problem, x0, HORIZON).x
-    true = problem.minimiser()
+    reached = run(learned, problem, x0, HORIZON).x.numpy()
+    true = problem.minimiser().numpy()
     shown = slice(0, 200)
     axes.scatter(true[shown, 0], true[shown, 1], s=34, facecolors="none", edgecolors=COLOURS["truth"], label="true")
     axes.scatter(reached[shown, 0], reached[shown, 1], s=9, color=COLOURS["adaptive"], label="adaptive LMD")
@@ -185,7 +188,7 @@ def _draw_matrix(drawing: Any, axes: Any, mirror: Mirror, gram: Tensor) -> None:
     matrix = curvature_at_zero(mirror)
     both = torch.cat([m / m.diagonal().mean() for m in (matrix, gram)], dim=1)
     both = torch.cat([both[:, :2], torch.full((2, 1), torch.nan).double(), both[:, 2:]], dim=1)
-    drawn = axes.imshow(both, cmap="PuOr", vmin=-1.3, vmax=1.3)
+    drawn = axes.imshow(both.numpy(), cmap="PuOr", vmin=-1.3, vmax=1.3)
     for i in range(2):
         for j in (0, 1, 3, 4):
             axes.text(j, i, f"{float(both[i, j]):.3f}", ha="center", va="center", fontsize=10, color="white")
