@@ -1,0 +1,127 @@
+"""What every solver promises: costs as declared, instances that do not mix, states that are left alone."""
+
+import collections
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+import lmd
+from lmd import solvers
+from lmd.solvers import (
+    Adam,
+    BestSoFar,
+    GradientDescent,
+    LearnedMirrorDescent,
+    MirrorDescent,
+    Nesterov,
+    ProjectedGradient,
+)
+
+MAKE = {
+    Adam: lambda mirror: Adam(0.05),
+    BestSoFar: lambda mirror: BestSoFar(MirrorDescent(mirror, 0.03)),
+    GradientDescent: lambda mirror: GradientDescent(0.03),
+    LearnedMirrorDescent: lambda mirror: LearnedMirrorDescent(mirror, iterations=3),
+    MirrorDescent: lambda mirror: MirrorDescent(mirror, 0.03),
+    Nesterov: lambda mirror: Nesterov(0.03),
+    ProjectedGradient: lambda mirror: ProjectedGradient(0.03),
+}
+X0 = torch.tensor([[1.0, -2.0], [0.5, 0.0], [3.0, 3.0]], dtype=torch.float64)
+
+every_solver = pytest.mark.parametrize("kind", MAKE, ids=lambda kind: kind.__name__)
+
+
+def test_none_is_forgotten():
+    exported = [getattr(solvers, name) for name in solvers.__all__]
+    public = {item for item in exported if isinstance(item, type) and issubclass(item, solvers.Solver)}
+    assert public - {solvers.Solver} == set(MAKE), "add the new solver to MAKE"
+
+
+@every_solver
+def test_costs_are_what_is_declared(kind, counting_problem, counting_mirror):
+    solver = MAKE[kind](counting_mirror)
+    calls = collections.Counter()
+
+    def spent():
+        calls.update(counting_problem.calls + counting_mirror.calls)
+        seen = dict(calls)
+        calls.clear(), counting_problem.calls.clear(), counting_mirror.calls.clear()
+        return seen
+
+    state = solver.init(counting_problem, X0)
+    assert spent() == solver.init_cost
+    for _ in range(4):
+        state = solver.step(counting_problem, state)
+        assert spent() == solver.step_cost
+
+
+@every_solver
+def test_a_run_reports_those_costs(kind, counting_problem, counting_mirror):
+    solver = MAKE[kind](counting_mirror)
+    result = lmd.run(solver, counting_problem, X0, iterations=5)
+    names = set(solver.init_cost) | set(solver.step_cost)
+    assert set(result.evaluations) == names
+    for name in names:
+        expected = solver.init_cost.get(name, 0) + 5 * solver.step_cost.get(name, 0)
+        assert result.evaluations[name].tolist() == [expected] * 3
+
+
+@every_solver
+def test_an_instance_of_a_batch_is_the_instance_alone(kind, counting_problem, counting_mirror):
+    solver = MAKE[kind](counting_mirror)
+    together = lmd.run(solver, counting_problem, X0, iterations=6)
+    for i in range(3):
+        alone = lmd.run(solver, counting_problem.select(i), X0[i : i + 1], iterations=6)
+        assert_close(together.x[i : i + 1], alone.x)
+        assert_close(together.history.values[:, i : i + 1], alone.history.values)
+
+
+@every_solver
+def test_a_nan_in_one_start_does_not_touch_the_others(kind, counting_problem, counting_mirror):
+    solver = MAKE[kind](counting_mirror)
+    spoilt = X0.clone()
+    spoilt[1] = torch.nan
+    states = [solver.init(counting_problem, x0) for x0 in (X0, spoilt)]
+    for _ in range(3):
+        states = [solver.step(counting_problem, state) for state in states]
+    good, bad = (state.x[[0, 2]] for state in states)
+    assert_close(bad, good)
+
+
+@every_solver
+def test_a_state_can_be_stepped_from_twice(kind, counting_problem, counting_mirror):
+    solver = MAKE[kind](counting_mirror)
+    x0 = X0.clone()
+    state = solver.step(counting_problem, solver.init(counting_problem, x0))
+    before = state.x.clone()
+    one, other = solver.step(counting_problem, state), solver.step(counting_problem, state)
+    assert torch.equal(one.x, other.x) and torch.equal(state.x, before) and torch.equal(x0, X0)
+    assert (state.iteration, one.iteration) == (1, 2)
+    assert not torch.equal(one.x, before)
+
+
+@every_solver
+def test_the_values_go_down(kind, counting_problem, counting_mirror):
+    values = lmd.run(MAKE[kind](counting_mirror), counting_problem, X0, iterations=100).values
+    assert bool((values < 0.1 * counting_problem.value(X0)).all())
+
+
+@every_solver
+def test_float32_stays_float32(kind):
+    problem = lmd.problems.SquaredDistance(torch.full((2, 2), 0.5))
+    result = lmd.run(
+        MAKE[kind](lmd.mirrors.Quadratic(2)), problem, torch.tensor([[0.2, 0.8], [1.0, 0.0]]), iterations=3
+    )
+    assert result.x.dtype == torch.float32 and result.history.values.dtype == torch.float32
+
+
+@every_solver
+def test_the_graph_leads_back_to_the_start(kind, counting_problem, counting_mirror):
+    solver = MAKE[kind](counting_mirror)
+    x0 = X0.clone().requires_grad_()
+    state = solver.init(counting_problem, x0)
+    for _ in range(3):
+        state = solver.step(counting_problem, state)
+    counting_problem.value(state.x).sum().backward()
+    assert bool(torch.isfinite(x0.grad).all()) and bool((x0.grad != 0).any(dim=1).all())
