@@ -47,8 +47,8 @@ class TestProjectSimplex:
         assert_close(project_simplex(x), expected)
 
     def test_far_away_in_float32(self):
-        x = 1e6 * torch.randn(7, 50, generator=torch.Generator().manual_seed(0)) + 1e6
-        Simplex().check("projection", project_simplex(x))
+        x = 1e4 + 0.1 * torch.rand(7, 50, generator=torch.Generator().manual_seed(0))
+        assert_close(project_simplex(x).sum(dim=1), torch.ones(7), rtol=0, atol=1e-6)
 
     def test_derivative(self):
         x = torch.tensor([[0.3, 0.4, 0.9], [5.0, 1.0, 0.5]], dtype=torch.float64, requires_grad=True)

@@ -35,11 +35,19 @@ class TestKLDivergence:
         assert value >= 0
         assert_close(value, (x * (x / y).log()).sum(dim=1), rtol=1e-9, atol=1e-14)
 
-    @given(positive, st.floats(-9, -0.01), st.randoms(use_true_random=False))
-    def test_keeps_its_digits_far_below_the_rounding_of_one(self, weights, exponent, random):
+    @given(positive, st.floats(-15, -0.01), st.integers(0, 10_000))
+    def test_is_right_to_rounding_however_near_the_minimiser(self, weights, exponent, seed):
         y = on_simplex(weights)
-        x = y * torch.tensor([1 + 10**exponent * random.uniform(-1, 1) for _ in weights], dtype=torch.float64)
-        assert_close(kl_divergence(x, y).item(), exact_kl(x, y), rtol=1e-5, atol=1e-30)
+        noise = 2 * torch.rand(y.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)) - 1
+        x = y * (1 + 10**exponent * noise)
+        assert_close(kl_divergence(x, y).item(), exact_kl(x, y), rtol=1e-13, atol=0)
+
+    @pytest.mark.parametrize("sign", [-1, 1])
+    def test_is_right_to_rounding_where_the_formula_changes(self, sign):
+        y = torch.tensor([[0.5]], dtype=torch.float64)
+        for ratio in (0.0999, 0.1, 0.1001, 0.9):
+            x = y * (1 + sign * ratio)
+            assert_close(kl_divergence(x, y).item(), exact_kl(x, y), rtol=1e-13, atol=0)
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     def test_zero_at_the_minimiser(self, dtype):
