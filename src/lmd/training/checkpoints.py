@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,11 +50,10 @@ def write_checkpoint(folder: Path, step: int, checkpoint: Checkpoint) -> None:
     write_json(temporary / STATE_FILE, {**checkpoint.state, "sha256": hashes})
     _sync_folder(temporary)
     if final.exists():
-        _remove(final)
+        _remove_all([final])
     os.rename(temporary, final)
     _sync_folder(folder)
-    for old in _by_age(folder)[KEEP:]:
-        _remove(old)
+    _remove_all(_by_age(folder)[KEEP:])
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -82,12 +81,12 @@ def newest_checkpoint(folder: Path) -> Path | None:
 
 
 def tidy(folder: Path, newest: Path | None) -> None:
-    """Remove what a killed process left half-written, and what is newer than the newest whole checkpoint."""
+    """Remove what a killed process left half-written or not yet removed, and all newer than `newest`."""
     for path in folder.glob(".step-*"):
         shutil.rmtree(path)
-    for path in _by_age(folder):
-        if newest is not None and path.name > newest.name:
-            _remove(path)
+    if newest is not None:
+        _remove_all([path for path in _by_age(folder) if path.name > newest.name])
+    _remove_all(_by_age(folder)[KEEP:])
 
 
 def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -110,12 +109,12 @@ def _by_age(folder: Path) -> list[Path]:
     return sorted(folder.glob("step-*"), reverse=True)
 
 
-def _remove(path: Path) -> None:
-    """Remove a checkpoint; the rename comes first, so that no half of it is ever taken for one."""
-    hidden = path.with_name(f".{path.name}.old")
-    shutil.rmtree(hidden, ignore_errors=True)
-    os.rename(path, hidden)
-    shutil.rmtree(hidden)
+def _remove_all(paths: Iterable[Path]) -> None:
+    """Remove checkpoints; a rename comes first, so that no half of one is ever taken for the whole."""
+    for path in paths:
+        hidden = path.with_name(f".{path.name}.old")
+        os.rename(path, hidden)
+        shutil.rmtree(hidden)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -102,10 +102,10 @@ class UnrolledLoss(nn.Module):
     def _measure(self, state: State) -> tuple[State, Tensor]:
         """The inconsistency of each point `(B,)`; the state takes the dual point along, so that no step repeats it."""
         assert self.mirror is not None
-        dual = self.mirror.to_dual(state.x)
+        dual = self.mirror.to_dual(state.iterate)
         if isinstance(state, MirrorState):
             state = replace(state, dual=dual)
-        return state, self.mirror.inconsistency(state.x, self.settings.consistency_norm, dual)
+        return state, self.mirror.inconsistency(state.iterate, self.settings.consistency_norm, dual)
 
 
 def _inexact_mirror(solver: Solver[Any]) -> Mirror | None:

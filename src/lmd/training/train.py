@@ -105,7 +105,7 @@ class _Training:
         processes.check_batch("batch", settings.batch)
         processes.check_batch("validation_batch", held_out)
         problem, x0 = self._sample(validation_seed(settings.seed), held_out)
-        check_batch("x0", x0)
+        problem.check_start(check_batch("x0", x0))
         check_capabilities(problem, solver.needs, type(solver).__name__)
         self.held_out = processes.share(problem, x0)
         self.step = self.skipped = 0
@@ -116,16 +116,13 @@ class _Training:
 
     def run(self, resume: bool, bar: ProgressBar, callback: Callback | None) -> TrainingResult:
         """Every step that is left to do."""
-        resumed = self._open(resume)
         self.begun = self.marked = time.perf_counter()
+        self._open(resume)
         self.marked_step = self.step
         module = self.processes.wrap(self.loss)
         bar.start(self.step)
         try:
-            stopped = False
-            if not resumed:
-                stopped = self._validates() and self._record({}, callback)
-                self._save()
+            stopped = self.step == 0 and self._validates() and self._record({}, callback)
             while self.step < self.settings.steps and not stopped:
                 figures = self._update(module)
                 bar.update(self.step, figures["loss"], figures["inconsistency"])
@@ -155,9 +152,8 @@ class _Training:
         if not (isinstance(sample, tuple) and len(sample) == 2 and isinstance(sample[1], Tensor)):
             raise InputError("family", f"a sample that is a {type(sample).__name__}", "(problem, x0), x0 a tensor")
         problem, x0 = as_problem(sample[0]), sample[1]
-        if x0.shape[0] != batch or problem.batch_size not in (None, batch):
-            given = f"{x0.shape[0]} starting points for {problem.batch_size or 'any number of'} problems"
-            raise InputError("family", f"a sample of {given}", f"{batch} of both, as were asked for")
+        if x0.shape[0] != batch:
+            raise InputError("family", f"a sample of {x0.shape[0]} instances", f"the {batch} that were asked for")
         return problem, x0
 
     def _update(self, module: nn.Module) -> dict[str, Any]:
@@ -240,20 +236,20 @@ class _Training:
             "settings": self.settings.to_json(),
         }
 
-    def _open(self, resume: bool) -> bool:
-        """Make the folder ready, and take over where a run is to go on; whether one is."""
-        folder = self.folder
-        if folder is None:
-            return False
-        configuration = self._configuration()
-        resumed = bool(self.processes.main_decides(lambda: folder.open(configuration, resume)))
-        if resumed:
+    def _open(self, resume: bool) -> None:
+        """Make the folder ready, and take over where a run is to go on.
+
+        A new run begins with a checkpoint of step 0, before there is a log: from then on it can be resumed.
+        """
+        if self.folder is None:
+            return
+        folder, configuration = self.folder, self._configuration()
+        if self.processes.main_decides(lambda: folder.open(configuration, resume)):
             self._restore(folder)
-        path = folder.log if self.processes.is_main else None
-        self.log = Log(path, self.log.records)
-        if resumed:
             self._export(folder)
-        return resumed
+        else:
+            self._save()
+        self.log = Log(folder.log if self.processes.is_main else None, self.log.records)
 
     def _restore(self, folder: RunFolder) -> None:
         path = newest_checkpoint(folder.checkpoints)

@@ -1,0 +1,173 @@
+import pytest
+import torch
+
+import lmd
+from lmd import InputError
+from lmd.training import TrainingSettings, UnrolledLoss
+
+
+def sample(family, batch=5, seed=0):
+    return family.sample(batch, torch.Generator().manual_seed(seed))
+
+
+def loss_and_gradients(solver, problem, x0, weight=1.0, **settings):
+    parts = UnrolledLoss(solver, TrainingSettings(**settings))(problem, x0, weight)
+    parts.loss.backward()
+    return parts, {name: parameter.grad for name, parameter in solver.named_parameters()}
+
+
+@pytest.mark.parametrize("norm", ["l1", "l2"])
+@pytest.mark.parametrize("at", ["iterates", "start", "all"])
+def test_it_is_the_formula_of_the_paper_over_the_iterates_of_run(worker, at, norm):
+    solver = worker.rough_solver()
+    problem, x0 = sample(worker.BowlFamily())
+    weights = [0.5, 0.0, 1.0, 2.0]
+    points = [x0]
+    lmd.run(solver, problem, x0, 4, callbacks=[lambda state, values: points.append(state.x)])
+    value = sum(r * problem.value(x) for r, x in zip(weights, points[1:], strict=True)).mean()
+    measured = {"iterates": points[1:], "start": points[:1], "all": points}[at]
+    with torch.no_grad():
+        gaps = [solver.mirror.to_primal(solver.mirror.to_dual(x)) - x for x in measured]
+    inconsistency = sum(gap.norm(p=int(norm[1]), dim=1) for gap in gaps).mean()
+    settings = TrainingSettings(value_weights=weights, consistency_at=at, consistency_norm=norm)
+    parts = UnrolledLoss(solver, settings)(problem, x0, 3.0)
+    torch.testing.assert_close(parts.value, value)
+    torch.testing.assert_close(parts.inconsistency, inconsistency)
+    torch.testing.assert_close(parts.loss.detach(), value + 3.0 * inconsistency)
+    assert not parts.value.requires_grad and parts.loss.requires_grad
+
+
+def test_the_gradient_is_that_of_finite_differences(worker):
+    solver = worker.rough_solver().double()
+    problem, x0 = sample(worker.BowlFamily())
+    problem, x0 = worker.Bowl(problem.b.double()), x0.double()
+    _, gradients = loss_and_gradients(solver, problem, x0)
+    loss = UnrolledLoss(solver, TrainingSettings())
+    for parameter in (solver.mirror.forwards, solver.mirror.backwards, solver.steps.sizes):
+        direction = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        values = []
+        for sign in (1, -1):
+            with torch.no_grad():
+                parameter += sign * 1e-6 * direction
+                values.append(loss(problem, x0, 1.0).loss)
+                parameter -= sign * 1e-6 * direction
+        name = next(name for name, other in solver.named_parameters() if other is parameter)
+        assert float((gradients[name] * direction).sum()) == pytest.approx(
+            float(values[0] - values[1]) / 2e-6, rel=1e-5
+        )
+
+
+@pytest.mark.parametrize("at", ["iterates", "start", "all"])
+def test_recomputing_changes_no_bit(worker, at):
+    problem, x0 = sample(worker.BowlFamily())
+    plain, gradients = loss_and_gradients(worker.rough_solver(), problem, x0, consistency_at=at)
+    again, recomputed = loss_and_gradients(worker.rough_solver(), problem, x0, consistency_at=at, recompute=True)
+    assert all(torch.equal(a, b) for a, b in zip(plain, again, strict=True))
+    assert set(gradients) == set(recomputed)
+    for name, gradient in gradients.items():
+        assert gradient is None or torch.equal(gradient, recomputed[name])
+    assert gradients["mirror.never_used"] is None and gradients["mirror.backwards"] is not None
+
+
+def test_recomputing_keeps_the_iterates_alone(worker):
+    def stored(recompute, iterations):
+        numbers = [0]
+
+        def keep(tensor):
+            numbers[0] += tensor.numel()
+            return tensor
+
+        solver = lmd.solvers.LearnedMirrorDescent(worker.RoughPair(hidden=200), iterations)
+        problem, x0 = sample(worker.BowlFamily())
+        loss = UnrolledLoss(solver, TrainingSettings(recompute=recompute))
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            loss(problem, x0, 1.0)
+        return numbers[0]
+
+    points = 5 * 2
+    assert stored(False, 12) - stored(False, 2) > 10 * 200 * 5  # hidden layers of every iteration
+    assert stored(True, 12) - stored(True, 2) <= 10 * 3 * points
+
+
+def test_no_evaluation_is_made_twice(worker):
+    counts = {"to_dual": 0, "to_primal": 0, "value": 0}
+
+    class CountingPair(worker.RoughPair):
+        def to_dual(self, x):
+            counts["to_dual"] += 1
+            return super().to_dual(x)
+
+        def to_primal(self, y, tolerance=None):
+            counts["to_primal"] += 1
+            return super().to_primal(y, tolerance)
+
+    class CountingLeastSquares(lmd.problems.LeastSquares):
+        def value(self, x):
+            counts["value"] += 1
+            return super().value(x)
+
+    problem, x0 = sample(lmd.problems.LeastSquaresFamily(dtype=torch.float32))
+    problem = CountingLeastSquares(problem.W, problem.b)
+    solver = lmd.solvers.LearnedMirrorDescent(CountingPair(), iterations=6)
+    UnrolledLoss(solver, TrainingSettings())(problem, x0, 1.0)
+    assert counts == {"to_dual": 7, "to_primal": 12, "value": 6}
+    counts.update(to_dual=0, to_primal=0, value=0)
+    UnrolledLoss(solver, TrainingSettings(value_weights="last"))(problem, x0, 0.0)
+    assert counts == {"to_dual": 6, "to_primal": 6, "value": 1}
+
+
+def test_an_exact_mirror_or_none_costs_no_inconsistency(worker):
+    problem, x0 = sample(lmd.problems.LeastSquaresFamily())
+    parts = UnrolledLoss(worker.exact_solver(), TrainingSettings())(problem, x0, 1.0)
+    assert float(parts.inconsistency) == 0.0
+    steps = lmd.solvers.LearnedSteps(3).double()
+    parts = UnrolledLoss(lmd.solvers.GradientDescent(steps), TrainingSettings(iterations=3))(problem, x0, 1.0)
+    assert float(parts.inconsistency) == 0.0
+    parts.loss.backward()
+    assert bool((steps.sizes.grad != 0).all())
+
+
+def test_without_a_weight_the_inconsistency_is_a_measurement_only(worker):
+    solver = worker.rough_solver()
+    problem, x0 = sample(worker.BowlFamily())
+    loss = UnrolledLoss(solver, TrainingSettings())
+    assert float(loss(problem, x0, 0.0).inconsistency) == 0.0
+    with torch.no_grad():
+        parts = loss(problem, x0, 0.0)
+    assert float(parts.inconsistency) > 0.1
+    assert float(parts.loss) == float(parts.value)
+
+
+def test_a_wrapped_solver_is_trained_through_its_wrapper(worker):
+    problem, x0 = sample(worker.BowlFamily())
+    solver = lmd.solvers.BestSoFar(worker.rough_solver())
+    parts, gradients = loss_and_gradients(solver, problem, x0)
+    inner, _ = loss_and_gradients(worker.rough_solver(), problem, x0)
+    assert float(parts.inconsistency) == float(inner.inconsistency) > 0
+    assert float(parts.value) <= float(inner.value)
+    assert gradients["solver.mirror.backwards"] is not None
+
+
+def test_instances_do_not_touch_each_other(worker):
+    solver = worker.rough_solver()
+    problem, x0 = sample(worker.BowlFamily(), batch=4)
+    loss = UnrolledLoss(solver, TrainingSettings())
+    whole = loss(problem, x0, 1.0).loss
+    alone = [loss(problem.select(slice(i, i + 1)), x0[i : i + 1], 1.0).loss for i in range(4)]
+    torch.testing.assert_close(whole, sum(alone) / 4)
+
+
+def test_mixed_precision_is_close_and_keeps_float32_parameters(worker):
+    problem, x0 = sample(worker.BowlFamily())
+    full, gradients = loss_and_gradients(worker.rough_solver(), problem, x0)
+    mixed, rough = loss_and_gradients(worker.rough_solver(), problem, x0, precision="bfloat16")
+    assert mixed.loss.dtype == torch.float32
+    assert float(mixed.value) != float(full.value)
+    assert float(mixed.value) == pytest.approx(float(full.value), rel=0.03)
+    assert rough["mirror.backwards"].dtype == torch.float32
+    torch.testing.assert_close(rough["mirror.forwards"], gradients["mirror.forwards"], rtol=0.1, atol=0.1)
+
+
+def test_a_solver_without_a_horizon_needs_iterations():
+    with pytest.raises(InputError, match="iterations: got none, expected how many to unroll"):
+        UnrolledLoss(lmd.solvers.MirrorDescent(lmd.mirrors.Quadratic(2), 0.1), TrainingSettings())
