@@ -149,7 +149,8 @@ def test_a_folder_that_holds_something_is_not_touched(worker, train, tmp_path, w
         ({"schedule": "cosine"}, "schedule: got cosine, expected constant"),
         ({"steps": 10}, "steps: got 10, expected 20 or more"),
         ({"solver": "other"}, "solver.mirror.hidden: got 5, expected 8"),
-        ({"family": "other"}, "family: got starts, expected bowl"),
+        ({"family": "other"}, "family.name: got starts, expected bowl"),
+        ({"family": "same name"}, "family.start_value: got "),
     ],
 )
 def test_a_changed_run_is_refused_and_says_what_differs(worker, train, tmp_path, change, says):
@@ -158,7 +159,7 @@ def test_a_changed_run_is_refused_and_says_what_differs(worker, train, tmp_path,
     if "solver" in change:
         change = {"solver": lmd.solvers.LearnedMirrorDescent(worker.RoughPair(hidden=5), 4, initial_step=0.05)}
     if "family" in change:
-        change = {"family": worker.StartsFamily()}
+        change = {"family": worker.StartsFamily() if change["family"] == "other" else worker.BowlFamily(scale=2.0)}
     with pytest.raises(InputError) as caught:
         train(resume=True, **change)
     assert str(caught.value).startswith(says) and "\n" not in str(caught.value)

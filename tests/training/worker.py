@@ -67,8 +67,11 @@ class Bowl(Problem):
 class BowlFamily(Family):
     name = "bowl"
 
+    def __init__(self, scale=1.0):
+        self.scale = scale
+
     def sample(self, batch, generator):
-        b, x0 = (torch.randn(batch, 2, generator=generator) for _ in range(2))
+        b, x0 = (self.scale * torch.randn(batch, 2, generator=generator) for _ in range(2))
         return Bowl(b), x0
 
 
@@ -154,7 +157,7 @@ def kill(out):
     _, status = os.waitpid(one_session(out / "whole"), 0)
     assert status == 0
     kills = 0
-    for event in [*range(1, 60, 2), *range(60, 400, 20)]:  # every file that the run touches, from the first on
+    for event in [*range(1, 60, 3), *range(60, 360, 30)]:  # files that the run touches, from the first on
         _, status = os.waitpid(one_session(out / "killed", event), 0)
         kills += status == signal.SIGKILL
     chance = random.Random(0)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from lmd.checks import check_batch
 from lmd.config import to_config
 from lmd.errors import InputError, TrainingError
-from lmd.problems.base import Family, Problem, as_problem, check_capabilities
+from lmd.problems.base import Family, Problem, as_problem, check_capabilities, check_values
 from lmd.solvers.base import Solver
 from lmd.solvers.saving import save
 from lmd.training.checkpoints import (
@@ -100,6 +100,7 @@ class _Training:
         self.loss = UnrolledLoss(solver, settings)
         self.parameters = [parameter for parameter in solver.parameters() if parameter.requires_grad]
         self.optimiser = torch.optim.Adam(self.parameters, lr=settings.learning_rate, betas=settings.betas)
+        self.largest_norm = math.sqrt(min(torch.finfo(parameter.dtype).max for parameter in self.parameters))
         self.generator = torch.Generator(device=processes.device)
         held_out = settings.validation_batch or settings.batch
         processes.check_batch("batch", settings.batch)
@@ -107,6 +108,8 @@ class _Training:
         problem, x0 = self._sample(validation_seed(settings.seed), held_out)
         problem.check_start(check_batch("x0", x0))
         check_capabilities(problem, solver.needs, type(solver).__name__)
+        with torch.no_grad():
+            self.start_value = float(check_values(problem, problem.value(x0), x0).mean())
         self.held_out = processes.share(problem, x0)
         self.step = self.skipped = 0
         self.best: Validation | None = None
@@ -171,8 +174,7 @@ class _Training:
         figures = {"loss": loss, "value": value, "inconsistency": inconsistency, "gradient_norm": norm}
         figures |= {"learning_rate": rate, "consistency_weight": weight}
         # Adam squares the gradient; a norm whose square overflows would silence its parameter for ever.
-        limit = math.sqrt(torch.finfo(self.parameters[0].dtype).max)
-        if not (math.isfinite(loss) and norm < limit):
+        if not (math.isfinite(loss) and norm < self.largest_norm):
             self.skipped += 1
             return {**figures, "reason": "gradient" if math.isfinite(loss) else "loss"}
         self._apply(rate, norm)
@@ -228,10 +230,12 @@ class _Training:
         return bool(self.processes.agree(int(stop)))
 
     def _configuration(self) -> dict[str, Any]:
+        """What makes this run the one it is; the mean value of the held-out batch tells families of one name apart."""
+        start_value = f"{self.start_value:.4g}"
         return {
             "format": 1,
             "solver": to_config(self.solver),
-            "family": self.family.name,
+            "family": {"name": self.family.name, "start_value": start_value},
             "dtype": str(self.parameters[0].dtype).removeprefix("torch."),
             "settings": self.settings.to_json(),
         }
