@@ -68,7 +68,9 @@ FACTORISATIONS = (
 
 
 def factorisations(names):
-    return [name for name in names if any(word in name for word in FACTORISATIONS) and "solve" not in name]
+    triangular = ("cholesky_solve", "solve_triangular")
+    suspects = [name for name in names if any(word in name for word in (*FACTORISATIONS, "solve"))]
+    return [name for name in suspects if not any(word in name for word in triangular)]
 
 
 @pytest.mark.parametrize("mirror", [Quadratic(3), DiagonalQuadratic(3), OneLayer(3)], ids=lambda m: type(m).__name__)

@@ -101,7 +101,15 @@ class TestDefaultSubgradient:
         problem = as_problem(lambda x: x[:, 0].abs())
         assert_close(problem.subgradient(torch.tensor([[-2.0, 5.0]])), torch.tensor([[-1.0, 0.0]]))
 
-    @pytest.mark.parametrize("function", [lambda x: torch.zeros(len(x)), lambda x: x.detach().sum(dim=1)])
+    @pytest.mark.parametrize(
+        "function",
+        [
+            lambda x: torch.zeros(len(x)),
+            lambda x: x.detach().sum(dim=1),
+            lambda x: torch.ones(len(x), requires_grad=True) * x.detach().sum(dim=1),
+        ],
+        ids=["constant", "detached", "learned"],
+    )
     def test_where_autograd_cannot_follow(self, function):
         with pytest.raises(InputError, match=r"^value\(x\): got a result that autograd cannot follow back to x"):
             as_problem(function).subgradient(torch.ones(2, 3))

@@ -4,7 +4,7 @@ import torch
 from torch.testing import assert_close
 
 import lmd
-from lmd.problems import SimplexFamily, project_simplex
+from lmd.problems import SimplexFamily, SquaredDistance, project_simplex
 from lmd.solvers import GradientDescent, Nesterov
 
 
@@ -28,15 +28,25 @@ def test_the_rate_of_the_theorem(least_squares):
     assert bool((values - problem.minimum() <= bound).all())
 
 
-def test_stays_on_the_simplex_and_beats_gradient_descent():
-    problem, x0 = SimplexFamily("least-squares", 4).sample(7, torch.Generator().manual_seed(0))
-    x, y, m = x0, x0, 1.0
+def test_every_point_is_projected_onto_the_simplex():
+    """The targets are vertices, which momentum overshoots."""
+    _, x0 = SimplexFamily(dimension=4).sample(4, torch.Generator().manual_seed(0))
+    problem, solver = SquaredDistance(torch.eye(4, dtype=torch.float64)), Nesterov(0.1)
+    x, y, m, outside = x0, x0, 1.0, 0.0
+    state = solver.init(problem, x0)
     for _ in range(10):
-        new = project_simplex(y - 0.02 * problem.subgradient(y))
+        new = project_simplex(y - 0.1 * problem.subgradient(y))
         m_next = (1 + math.sqrt(1 + 4 * m * m)) / 2
-        x, y, m = new, project_simplex(new + (m - 1) / m_next * (new - x)), m_next
-    fast = lmd.run(Nesterov(0.02), problem, x0, iterations=10)
-    assert_close(fast.x, x)
-    problem.domain.check("x", fast.x)
-    slow = lmd.run(GradientDescent(0.02), problem, x0, iterations=10)
+        ahead = new + (m - 1) / m_next * (new - x)
+        outside = max(outside, float(problem.domain.violation(ahead).max()))
+        x, y, m = new, project_simplex(ahead), m_next
+        state = solver.step(problem, state)
+        assert_close(state.x, x)
+        assert_close(state.extrapolated, y)
+    assert outside > 0.01, "the test should see momentum leave the simplex"
+
+
+def test_beats_gradient_descent():
+    problem, x0 = SimplexFamily("least-squares", 4).sample(7, torch.Generator().manual_seed(0))
+    fast, slow = (lmd.run(solver, problem, x0, iterations=10) for solver in (Nesterov(0.02), GradientDescent(0.02)))
     assert bool((fast.values < slow.values).all())

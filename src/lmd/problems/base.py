@@ -26,10 +26,12 @@ def autograd_subgradient(function: Callable[[Tensor], Tensor], x: Tensor) -> tup
     with torch.enable_grad():
         point = x if recording else x.detach().requires_grad_()
         values = function(point)
-        if not values.requires_grad:
-            accepted = "torch operations on x, or a `subgradient` method of the problem's own"
-            raise InputError("value(x)", "a result that autograd cannot follow back to x", accepted)
-        (subgradient,) = torch.autograd.grad(values.sum(), point, create_graph=recording, materialize_grads=True)
+        subgradient = None
+        if values.requires_grad:
+            (subgradient,) = torch.autograd.grad(values.sum(), point, create_graph=recording, allow_unused=True)
+    if subgradient is None:
+        accepted = "torch operations on x, or a `subgradient` method of the problem's own"
+        raise InputError("value(x)", "a result that autograd cannot follow back to x", accepted)
     return (values, subgradient) if recording else (values.detach(), subgradient)
 
 
