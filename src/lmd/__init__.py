@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from lmd import experiments, mirrors, problems, report, solvers, training, zoo
+    from lmd import data, experiments, mirrors, problems, report, solvers, training, zoo
     from lmd.errors import InputError, LmdError
     from lmd.solvers.run import run
     from lmd.training.train import train
@@ -28,6 +28,7 @@ __all__ = [
     "InputError",
     "LmdError",
     "__version__",
+    "data",
     "experiments",
     "mirrors",
     "problems",

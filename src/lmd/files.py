@@ -17,6 +17,18 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+def cache_folder() -> Path:
+    """The folder LMD_CACHE names, or else the platform's own place for caches (XDG_CACHE_HOME counts on Linux).
+
+    It is not created by asking for it.
+    """
+    if named := os.environ.get("LMD_CACHE"):
+        return Path(named).expanduser()
+    import platformdirs
+
+    return platformdirs.user_cache_path("lmd", appauthor=False)
+
+
 def writable_folder(argument: str, path: str | Path) -> Path:
     """Create `path` where needed and return it, if files can be written there."""
     folder = Path(path)

@@ -1,0 +1,24 @@
+"""Where digits and features come from: what ships, what is downloaded, what is checked, what is cached.
+
+The shortest useful program:
+
+    from lmd.data import digit_features, digits_data
+
+    data = digits_data("auto")          # MNIST where it is at hand, else the digits that ship with scikit-learn
+    features = digit_features(data)     # 50 features of each image, from a small network trained on `data`
+    features.train_features, features.test_labels, features.data_name, features.accuracy
+"""
+
+from lmd.data.catalogue import Dataset, datasets, fetch
+from lmd.data.digits import DigitData, digits_data
+from lmd.data.features import DigitFeatures, digit_features
+
+__all__ = [
+    "Dataset",
+    "DigitData",
+    "DigitFeatures",
+    "datasets",
+    "digit_features",
+    "digits_data",
+    "fetch",
+]
