@@ -4,6 +4,7 @@ from lmd.mirrors.base import Mirror
 from lmd.mirrors.entropic import Entropic
 from lmd.mirrors.euclidean import Euclidean, EuclideanBox, EuclideanSimplex
 from lmd.mirrors.one_layer import OneLayer
+from lmd.mirrors.one_layer_quadratic import OneLayerQuadratic
 from lmd.mirrors.quadratic import DiagonalQuadratic, Quadratic
 
 __all__ = [
@@ -14,5 +15,6 @@ __all__ = [
     "EuclideanSimplex",
     "Mirror",
     "OneLayer",
+    "OneLayerQuadratic",
     "Quadratic",
 ]

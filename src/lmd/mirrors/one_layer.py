@@ -96,18 +96,24 @@ class OneLayer(Mirror):
         slope = self.alpha + (1 - self.alpha) * torch.sigmoid(self.check("x", x) @ matrix.T)
         return (self.weight * slope) @ matrix
 
-    def _unclipped(self, y: Tensor) -> Tensor:
-        """u of the class docstring: A^{-T} y by a solve with U' and one with L', then the permutation."""
+    def _slopes(self, y: Tensor) -> Tensor:
+        """A^{-T} y, by a solve with U' and one with L', then the permutation."""
         columns = torch.linalg.solve_triangular(self.upper.triu().T, check_width("y", y, self.dimension).T, upper=False)
         columns = torch.linalg.solve_triangular(self.lower.T, columns, upper=True, unitriangular=True)
-        slope = (self.permutation @ columns).T
-        return (slope - self.alpha * self.weight) / ((1 - self.alpha) * self.weight)
+        return (self.permutation @ columns).T
 
-    def to_primal(self, y: Tensor, tolerance: float | None = None) -> Tensor:
-        u = self._unclipped(y).clamp(self.margin, 1 - self.margin)
-        columns = self.permutation.T @ torch.logit(u).T
+    def _points(self, hidden: Tensor) -> Tensor:
+        """A^{-1} of each row."""
+        columns = self.permutation.T @ hidden.T
         columns = torch.linalg.solve_triangular(self.lower, columns, upper=False, unitriangular=True)
         return torch.linalg.solve_triangular(self.upper.triu(), columns, upper=True).T
+
+    def _unclipped(self, y: Tensor) -> Tensor:
+        """u of the class docstring."""
+        return (self._slopes(y) - self.alpha * self.weight) / ((1 - self.alpha) * self.weight)
+
+    def to_primal(self, y: Tensor, tolerance: float | None = None) -> Tensor:
+        return self._points(torch.logit(self._unclipped(y).clamp(self.margin, 1 - self.margin)))
 
     def clipped(self, y: Tensor) -> Tensor:
         u = self._unclipped(y)
