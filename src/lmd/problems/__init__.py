@@ -3,9 +3,12 @@
 from lmd.problems.base import Family, FunctionProblem, Problem, as_problem
 from lmd.problems.domains import Box, Domain, Simplex, project_simplex
 from lmd.problems.least_squares import LeastSquares, LeastSquaresFamily
+from lmd.problems.linear_classifier import LinearClassifier, LinearClassifierFamily
 from lmd.problems.simplex import KLDivergence, SimplexFamily, SquaredDistance
+from lmd.problems.svm import SVM, SVMFamily
 
 __all__ = [
+    "SVM",
     "Box",
     "Domain",
     "Family",
@@ -13,7 +16,10 @@ __all__ = [
     "KLDivergence",
     "LeastSquares",
     "LeastSquaresFamily",
+    "LinearClassifier",
+    "LinearClassifierFamily",
     "Problem",
+    "SVMFamily",
     "Simplex",
     "SimplexFamily",
     "SquaredDistance",

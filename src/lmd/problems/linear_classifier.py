@@ -1,0 +1,147 @@
+"""The multi-class linear classifier on fixed features, by cross entropy: section 5.1 of the paper, Figure 7."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lmd.checks import check_count, check_positive
+from lmd.errors import InputError
+from lmd.problems.linear_classifier_optimum import solve_linear_classifier
+from lmd.problems.optimum import Optimum
+from lmd.problems.subsets import SubsetFamily, SubsetProblem
+
+FLOOR = -60.0
+"""Scores that are further below the highest count as this far: exp(-60) is nothing beside 1, but the far smaller
+numbers that random starts would give are not normal ones, and processors are a hundred times slower on those."""
+
+
+class LinearClassifier(SubsetProblem):
+    r"""f(W) = mean_i [log \sum_k exp(W phi_i)_k - (W phi_i)_{y_i}] + ridge/2 ||W||^2 with y_i in {0, ..., classes - 1}.
+
+    x is W `(classes, d)`, one row per class, flattened: `(B, classes * d)`. `features` are the phi_i `(m, d)` and
+    `labels` the y_i `(m,)`, or S data sets of them `(S, m, d)` and `(S, m)`; each data set serves `starts`
+    consecutive instances of the batch.
+
+    The paper has no ridge. Where W can separate the data, and it can for 2000 MNIST features, f then has the infimum
+    0 and no minimiser: `minimum` is 0, and `minimiser` is None.
+
+    >>> problem = LinearClassifier(torch.tensor([[1.0], [-1.0]]), torch.tensor([0, 1]), classes=2)
+    >>> problem.value(torch.zeros(1, 2))
+    tensor([0.6931])
+    """
+
+    def __init__(
+        self, features: Tensor, labels: Tensor, classes: int = 10, ridge: float = 0.0, starts: int = 1
+    ) -> None:
+        super().__init__(features, labels, starts)
+        self.classes = check_count("classes", classes, least=2)
+        self.ridge = check_positive("ridge", ridge, zero=True)
+        if labels.dtype.is_floating_point or labels.dtype == torch.bool:
+            raise InputError("labels", labels.dtype, "whole numbers, such as torch.int64")
+        if int(labels.min()) < 0 or int(labels.max()) >= classes:
+            given = f"labels from {int(labels.min())} to {int(labels.max())}"
+            raise InputError("labels", given, f"0 to {classes - 1} for {classes} classes")
+        pairs = self.labels.shape[1]
+        self.own = self.labels.long() * pairs + torch.arange(pairs, device=labels.device)
+        """Where the own class of each pair is among the scores `(classes, m)`, flattened: `(S, m)`."""
+
+    @property
+    def dimension(self) -> int:
+        return self.classes * self.features.shape[-1]
+
+    @property
+    def scores_per_instance(self) -> int:
+        return self.classes * self.features.shape[1]
+
+    @property
+    def smoothness(self) -> Tensor:
+        """ridge + 1/2 the largest eigenvalue of the mean of phi_i phi_i', `(B,)`. Boehning 1992."""
+        second_moments = self.features.mT @ self.features / self.features.shape[1]
+        return (self.ridge + 0.5 * torch.linalg.eigvalsh(second_moments)[:, -1])[self.subset]
+
+    @property
+    def strong_convexity(self) -> Tensor:
+        return torch.tensor(self.ridge).to(self.features)
+
+    def evaluate(self, data_set: int, x: Tensor, value: bool, gradient: bool) -> tuple[Tensor, ...]:
+        # Relative to the highest score, with the own class apart: so that a small loss, log(1 + the other classes),
+        # and a small gradient keep their digits.
+        scores, own = _below_highest(self._scores(data_set, x)), self.own[data_set]
+        lead = scores.flatten(1).index_select(1, own)
+        others = scores.clamp_(min=FLOOR).exp_()
+        others.flatten(1).index_fill_(1, own, 0)
+        rest = others.sum(dim=1)
+        answer = []
+        if value:
+            losses = (lead.expm1() + rest).log1p_().sub_(lead)
+            answer.append(losses.mean(dim=1) + 0.5 * self.ridge * x.square().sum(dim=1))
+        if gradient:
+            others.flatten(1).index_copy_(1, own, -rest)
+            others /= (lead.exp_() + rest).unsqueeze(1)
+            answer.append(self._pull(data_set, others).add_(x, alpha=self.ridge))
+        return tuple(answer)
+
+    def curvature(self, data_set: int, x: Tensor, v: Tensor) -> Tensor:
+        probability = _below_highest(self._scores(data_set, x)).clamp_(min=FLOOR).exp_()
+        probability /= probability.sum(dim=1, keepdim=True)
+        change = self._scores(data_set, v)
+        change -= (probability * change).sum(dim=1, keepdim=True)
+        return self._pull(data_set, probability.mul_(change)).add_(v, alpha=self.ridge)
+
+    def accuracy(self, x: Tensor) -> Tensor:
+        """The share of pairs whose own class has the highest score, `(B,)`."""
+
+        def share(data_set: int, part: Tensor) -> tuple[Tensor]:
+            scores = self._scores(data_set, part)
+            own = scores.flatten(1).index_select(1, self.own[data_set])
+            return ((own >= scores.amax(dim=1)).to(x.dtype).mean(dim=1),)
+
+        return self.in_chunks(share, x)[0]
+
+    def solve(self, data_set: int) -> Optimum:
+        features = self.features[data_set].detach().cpu().double()
+        return solve_linear_classifier(features, self.labels[data_set].cpu().long(), self.classes, self.ridge)
+
+    def _scores(self, data_set: int, x: Tensor) -> Tensor:
+        """(W phi_i)_k of b instances: `(b, classes, m)`, one matrix product."""
+        rows = x.reshape(len(x) * self.classes, -1)
+        return (rows @ self.features[data_set].T).reshape(len(x), self.classes, -1)
+
+    def _pull(self, data_set: int, residual: Tensor) -> Tensor:
+        """mean_i residual_i phi_i' of b instances, from `(b, classes, m)` to `(b, n)`: one matrix product."""
+        features = self.features[data_set]
+        return (residual.flatten(0, 1) @ features).reshape(len(residual), -1).div_(len(features))
+
+
+def _below_highest(scores: Tensor) -> Tensor:
+    """Scores `(b, classes, m)` minus the highest of each pair, in place."""
+    scores -= scores.amax(dim=1, keepdim=True)
+    return scores
+
+
+class LinearClassifierFamily(SubsetFamily):
+    """Linear classifiers on random subsets, the paper's 2000 pairs by default, from standard normal weights.
+
+    `features` `(n, d)` and `labels` `(n,)`, 0 to classes - 1. Train on the train fold's features, test on the test
+    fold's.
+    """
+
+    name = "linear-classifier"
+
+    def __init__(
+        self,
+        features: Tensor,
+        labels: Tensor,
+        classes: int = 10,
+        subset: int = 2000,
+        ridge: float = 0.0,
+        subsets: int = 1,
+    ) -> None:
+        super().__init__(features, labels, subset, subsets)
+        LinearClassifier(features, labels, classes, ridge)  # checks what the samples will be made of
+        self.classes = classes
+        self.ridge = ridge
+
+    def problem(self, features: Tensor, labels: Tensor, starts: int) -> LinearClassifier:
+        return LinearClassifier(features, labels, self.classes, self.ridge, starts)

@@ -1,0 +1,105 @@
+"""The soft-margin support vector machine on fixed features: sections 4.2 and 5.1 of the paper, Figures 4 to 6."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lmd.checks import check_positive
+from lmd.errors import InputError
+from lmd.problems.optimum import Optimum
+from lmd.problems.subsets import SubsetFamily, SubsetProblem, check_pairs
+from lmd.problems.svm_optimum import solve_svm
+
+
+class SVM(SubsetProblem):
+    """f(w, b) = 1/2 ||w||^2 + C sum_i max(0, 1 - y_i (w'phi_i + b)) with y_i in {-1, 1}; x = (w, b) `(B, d + 1)`.
+
+    `features` are the phi_i `(m, d)` and `labels` the y_i `(m,)`, or S data sets of them `(S, m, d)` and `(S, m)`;
+    each data set serves `starts` consecutive instances of the batch.
+
+    >>> problem = SVM(torch.tensor([[1.0], [-1.0]]), torch.tensor([1, -1]), starts=2)
+    >>> problem.value(torch.tensor([[1.0, 0.0], [0.0, 0.0]]))
+    tensor([0.5000, 2.0000])
+    """
+
+    def __init__(self, features: Tensor, labels: Tensor, C: float = 1.0, starts: int = 1) -> None:
+        super().__init__(features, labels, starts)
+        self.C = check_positive("C", C)
+        for labels_of_set in self.labels:
+            if (values := torch.unique(labels_of_set).tolist()) != [-1, 1]:
+                shown = ", ".join(f"{value:g}" for value in values[:5])
+                raise InputError("labels", f"the values {shown}", "two classes, -1 and 1, in each data set")
+        signs = self.labels.to(self.features.dtype).unsqueeze(-1)
+        self.rows = torch.cat([signs * self.features, signs], dim=-1)
+        """y_i (phi_i, 1) `(S, m, d + 1)`: the margins are one product with x."""
+
+    @property
+    def dimension(self) -> int:
+        return self.rows.shape[-1]
+
+    @property
+    def scores_per_instance(self) -> int:
+        return self.rows.shape[1]
+
+    def evaluate(self, data_set: int, x: Tensor, value: bool, gradient: bool) -> tuple[Tensor, ...]:
+        rows, weights = self.rows[data_set], x[:, :-1]
+        shortfall = 1 - x @ rows.T
+        answer = []
+        if gradient:
+            active = torch.gt(shortfall, 0, out=torch.empty_like(shortfall))
+            # The bias is not penalised.
+            answer.append(torch.nn.functional.pad(weights, (0, 1)).sub_(active @ rows, alpha=self.C))
+        if value:
+            hinges = shortfall.clamp_(min=0).sum(dim=1)
+            answer.insert(0, 0.5 * weights.square().sum(dim=1) + self.C * hinges)
+        return tuple(answer)
+
+    def curvature(self, data_set: int, x: Tensor, v: Tensor) -> Tensor:
+        """v without its bias: the hinges are linear near almost every x."""
+        return torch.nn.functional.pad(v[:, :-1], (0, 1))
+
+    def accuracy(self, x: Tensor) -> Tensor:
+        """The share of pairs on the right side of the hyperplane, `(B,)`."""
+
+        def share(data_set: int, part: Tensor) -> tuple[Tensor]:
+            return ((part @ self.rows[data_set].T > 0).to(x.dtype).mean(dim=1),)
+
+        return self.in_chunks(share, x)[0]
+
+    def solve(self, data_set: int) -> Optimum:
+        return solve_svm(self.rows[data_set].detach().cpu().double(), self.C)
+
+
+class SVMFamily(SubsetFamily):
+    """SVMs on random subsets of the pairs of two classes, the paper's 4 and 9 by default.
+
+    `features` `(n, d)` and `labels` `(n,)` may have any classes; pairs of the first of `classes` get y = -1, of the
+    second y = 1. Train on the train fold's features, test on the test fold's.
+    """
+
+    name = "svm"
+
+    def __init__(
+        self,
+        features: Tensor,
+        labels: Tensor,
+        classes: tuple[int, int] = (4, 9),
+        subset: int = 1000,
+        C: float = 1.0,
+        subsets: int = 1,
+    ) -> None:
+        check_pairs(features, labels)
+        if len(classes) != 2 or classes[0] == classes[1]:
+            raise InputError("classes", classes, "two different classes")
+        for wanted in classes:
+            if not bool((labels == wanted).any()):
+                found = ", ".join(str(value) for value in torch.unique(labels).tolist()[:12])
+                raise InputError("labels", f"no pair of class {wanted} among {found}", f"both classes {classes}")
+        chosen = (labels == classes[0]) | (labels == classes[1])
+        signs = torch.where(labels[chosen] == classes[0], -1, 1)
+        super().__init__(features[chosen], signs, subset, subsets)
+        self.C = check_positive("C", C)
+
+    def problem(self, features: Tensor, labels: Tensor, starts: int) -> SVM:
+        return SVM(features, labels, self.C, starts)
