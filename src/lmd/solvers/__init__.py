@@ -4,6 +4,7 @@ from lmd.solvers.adam import Adam
 from lmd.solvers.base import Solver, State
 from lmd.solvers.best_so_far import BestSoFar
 from lmd.solvers.gradient_descent import GradientDescent, ProjectedGradient
+from lmd.solvers.lbfgs import LBFGS
 from lmd.solvers.mirror_descent import LearnedMirrorDescent, MirrorDescent
 from lmd.solvers.nesterov import Nesterov
 from lmd.solvers.result import History, Result, Status
@@ -12,6 +13,7 @@ from lmd.solvers.saving import load, save
 from lmd.solvers.steps import ConstantSteps, DecayingSteps, LearnedSteps, ScaledSteps, Steps
 
 __all__ = [
+    "LBFGS",
     "Adam",
     "BestSoFar",
     "ConstantSteps",

@@ -26,6 +26,10 @@ class State:
     diagnostics: Mapping[str, Tensor] = field(default_factory=dict)
     """Numbers per instance `(B,)` that the step learned about the points it *started* from."""
 
+    evaluations: Mapping[str, Tensor] = field(default_factory=dict)
+    """Evaluations per instance `(B,)` in the step that led here, by name, beyond the solver's `step_cost`: for a step
+    whose cost is known only once it is taken. A wrapper passes on those of the solver inside."""
+
     @property
     def iterate(self) -> Tensor:
         """The points the next step starts from: `x`, unless a wrapper answers with other points than it works on."""

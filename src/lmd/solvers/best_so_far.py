@@ -69,7 +69,7 @@ class BestSoFar(Solver[BestState]):
         shape = (-1,) + (1,) * (inner.x.ndim - 1)
         x = torch.where(better.reshape(shape), inner.x, state.x)
         best = torch.where(better, value, state.value)
-        return BestState(x, inner.iteration, inner.diagnostics, inner=inner, value=best)
+        return BestState(x, inner.iteration, inner.diagnostics, inner.evaluations, inner=inner, value=best)
 
 
 def _plus_value(cost: dict[str, int]) -> dict[str, int]:

@@ -145,6 +145,7 @@ class _Tracker:
         self.best, self.best_values = x0.clone(), values.clone()
         self.values, self.residuals, self.seconds = [values], [torch.full_like(values, torch.nan)], list[float]()
         self.diagnostics: dict[str, dict[int, Tensor]] = {}
+        self.evaluations: dict[str, Tensor] = {}
         self.finite = torch.ones_like(self.running)
         self.x = x0
 
@@ -160,6 +161,8 @@ class _Tracker:
         for name, numbers in state.diagnostics.items():
             known = torch.where(self.running, numbers.to(values.dtype), torch.nan)
             self.diagnostics.setdefault(name, {})[len(self.values) - 2] = known
+        for name, counts in state.evaluations.items():
+            self.evaluations[name] = self.evaluations.get(name, 0) + torch.where(self.running, counts, 0)
         self.x = state.x
         self.finite = torch.isfinite(values) & torch.isfinite(state.iterate).flatten(1).all(dim=1)
         better = self.running & self.finite & (values < self.best_values)
@@ -192,8 +195,9 @@ class _Tracker:
             unknown = torch.full_like(self.values[0], torch.nan)
             diagnostics[name] = torch.stack([numbers.get(row, unknown) for row in range(rows)])
         counts = {name: torch.full_like(self.stopped_at, count) for name, count in solver.init_cost.items()}
-        for name, count in solver.step_cost.items():
-            counts[name] = counts.get(name, torch.zeros_like(self.stopped_at)) + count * self.stopped_at
+        declared = {name: count * self.stopped_at for name, count in solver.step_cost.items()}
+        for name, count in (*declared.items(), *self.evaluations.items()):
+            counts[name] = counts.get(name, torch.zeros_like(self.stopped_at)) + count
         history = History(
             values=torch.stack(self.values),
             residuals=torch.stack(self.residuals),
