@@ -39,6 +39,13 @@ class TestAtomicWriting:
             assert not path.exists()
         assert path.read_text() == "all of it" and names_in(path.parent) == ["text.txt"]
 
+    def test_a_reader_of_the_old_file_sees_all_of_it(self, tmp_path):
+        files.write_text(tmp_path / "text.txt", "all of the old")
+        with open(tmp_path / "text.txt") as reader:
+            files.write_text(tmp_path / "text.txt", "new")
+            assert reader.read() == "all of the old"
+        assert (tmp_path / "text.txt").read_text() == "new"
+
     def test_a_failure_half_way_keeps_the_old_file(self, tmp_path):
         path = tmp_path / "text.txt"
         files.write_text(path, "old")
