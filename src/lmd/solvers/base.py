@@ -36,6 +36,14 @@ class State:
         return self.x
 
 
+@dataclass(frozen=True)
+class DualState(State):
+    """A state with a dual point of a composite problem, from which a duality gap can be had at every iteration."""
+
+    dual: Tensor | None = None
+    """p `(B, ...)`, in the domain of g*, in the shape of Kx."""
+
+
 S = TypeVar("S", bound=State)
 
 

@@ -14,6 +14,7 @@ class Status(enum.Enum):
 
     FINISHED = "ran all its iterations; ask for more, or for a target_value, if the answer is not good enough"
     TARGET_REACHED = "reached the target value"
+    TOLERANCE_REACHED = "within the tolerance of the minimum: the duality gap proves it"
     RESIDUAL_REACHED = "the iterates stopped moving, to the requested tolerance"
     TIME_UP = "the time limit was reached; x is the last iterate"
     STOPPED = "a callback asked to stop; x is the last iterate"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lmd.checks import check_batch, check_count, check_positive, shape_of
-from lmd.errors import InputError
+from lmd.errors import CapabilityError, InputError
 from lmd.mirrors.base import norm_of
 from lmd.problems.base import Problem, as_problem, check_capabilities, check_values
 from lmd.solvers.base import Solver, State
@@ -20,27 +20,31 @@ Callback = Callable[[State, Tensor], object]
 """Called after each iteration with the state and the values `(B,)`; a true answer ends the run."""
 
 DEFAULT_ITERATIONS = 100
+MOST_ITERATIONS = 100_000
 DIVERGENCE_FACTOR = 1e6
 
 
 def run(
     solver: Solver[Any],
     problem: Problem | Callable[[Tensor], Tensor],
-    x0: Tensor,
+    x0: Tensor | None = None,
     iterations: int | None = None,
     *,
+    tolerance: float | None = None,
     target_value: float | Tensor | None = None,
     residual_tolerance: float | None = None,
     time_limit: float | None = None,
     divergence_factor: float = DIVERGENCE_FACTOR,
     callbacks: Iterable[Callback] = (),
 ) -> Result:
-    """Run a solver on a batch of problems from the starting points x0 `(B, ...)`.
+    """Run a solver on a batch of problems from the starting points x0 `(B, ...)`, or from the problem's own `start()`.
 
-    `iterations` defaults to what the solver was trained for, or 100. An instance stops by itself when its value is
-    at or below `target_value` (a number, or one per instance), when its iterates move by at most
-    `residual_tolerance` relative to their size, or when its value is not finite or exceeds the starting value by
-    `divergence_factor` times its size (at least 1); all stop after `time_limit` seconds. The others go on.
+    `iterations` defaults to what the solver was trained for, or 100; with a `tolerance`, to 100 000. An instance stops
+    by itself when its relative duality gap proves it to be within `tolerance` of the minimum (the problem is composite
+    and the solver keeps a dual point, such as FGP and PDHG), when its value is at or below `target_value` (a number,
+    or one per instance), when its iterates move by at most `residual_tolerance` relative to their size, or when its
+    value is not finite or exceeds the starting value by `divergence_factor` times its size (at least 1); all stop
+    after `time_limit` seconds. The others go on.
 
     >>> import lmd, torch
     >>> result = lmd.run(lmd.solvers.GradientDescent(0.25), lambda x: (x**2).sum(dim=1), torch.ones(2, 3), 20)
@@ -50,12 +54,19 @@ def run(
     if not isinstance(solver, Solver):
         raise InputError("solver", type(solver).__name__, "an lmd.solvers.Solver")
     problem = as_problem(problem)
+    if x0 is None:
+        check_capabilities(problem, ("start",), "run without x0")
+        x0 = problem.start()  # type: ignore[attr-defined]  # what was just checked
     x0 = check_batch("x0", x0)
     problem.check_start(x0)
     check_capabilities(problem, solver.needs, type(solver).__name__)
-    limit = check_count("iterations", solver.horizon or DEFAULT_ITERATIONS if iterations is None else iterations)
+    default = MOST_ITERATIONS if tolerance is not None else solver.horizon or DEFAULT_ITERATIONS
+    limit = check_count("iterations", default if iterations is None else iterations)
     callbacks = tuple(callbacks)
     target = _per_instance("target_value", target_value, x0)
+    if tolerance is not None:
+        check_positive("tolerance", tolerance)
+        check_capabilities(problem, ("relative_gap",), "tolerance")
     if residual_tolerance is not None:
         check_positive("residual_tolerance", residual_tolerance)
     if time_limit is not None:
@@ -73,9 +84,13 @@ def run(
         with clock:
             state = solver.init(problem, x0)
         tracker.record_start(clock.seconds)
+        if tolerance is not None and getattr(state, "dual", None) is None:
+            accepted = "one that does, such as FGP or PDHG, to stop at a tolerance"
+            raise CapabilityError("solver", f"{type(solver).__name__}, which keeps no dual point", accepted)
+        look_at = 1.0
         if target is not None:
             tracker.stop(values <= target, Status.TARGET_REACHED)
-        for _ in range(limit):
+        for k in range(1, limit + 1):
             if not bool(tracker.running.any()):
                 break
             previous = state
@@ -86,6 +101,11 @@ def run(
             tracker.stop_failed()
             if target is not None:
                 tracker.stop(values <= target, Status.TARGET_REACHED)
+            if tolerance is not None and (k >= look_at or k == limit):
+                gaps = problem.relative_gap(state.x, state.dual)  # type: ignore[attr-defined]  # checked above
+                tracker.note("relative_gap", k, gaps)
+                tracker.stop(gaps <= tolerance, Status.TOLERANCE_REACHED)
+                look_at = 1.1 * k  # a look costs as much as a step: seldom enough, and never more than a tenth late
             if residual_tolerance is not None:
                 tracker.stop(tracker.residuals[-1] <= residual_tolerance, Status.RESIDUAL_REACHED)
             if any([callback(state, values) for callback in callbacks]):
@@ -159,8 +179,7 @@ class _Tracker:
         self.seconds.append(seconds)
         self.stopped_at += self.running
         for name, numbers in state.diagnostics.items():
-            known = torch.where(self.running, numbers.to(values.dtype), torch.nan)
-            self.diagnostics.setdefault(name, {})[len(self.values) - 2] = known
+            self.note(name, len(self.values) - 2, numbers)
         for name, counts in state.evaluations.items():
             self.evaluations[name] = self.evaluations.get(name, 0) + torch.where(self.running, counts, 0)
         self.x = state.x
@@ -168,6 +187,10 @@ class _Tracker:
         better = self.running & self.finite & (values < self.best_values)
         self.best[better] = state.x[better]
         self.best_values[better] = values[better]
+
+    def note(self, name: str, row: int, numbers: Tensor) -> None:
+        known = torch.where(self.running, numbers.to(self.values[0].dtype), torch.nan)
+        self.diagnostics.setdefault(name, {})[row] = known
 
     def stop_failed(self) -> None:
         broken = ~self.finite & self.running

@@ -1,0 +1,136 @@
+"""Composite problems f(x) + g(Kx): what primal-dual and dual methods ask for, and the gap that certifies answers."""
+
+from __future__ import annotations
+
+import abc
+
+import torch
+from torch import Tensor
+
+from lmd.problems.base import Problem
+from lmd.problems.operators import LinearOperator
+
+Scale = float | Tensor
+"""A number, or one per instance `(B,)`."""
+
+
+def per_instance(scale: Scale, like: Tensor) -> Scale:
+    """A number as it is; one per instance `(B,)` in the shape `(B, 1, ...)` that multiplies `like`."""
+    return scale.reshape(-1, *(1,) * (like.ndim - 1)) if isinstance(scale, Tensor) else scale
+
+
+def add_scaled(x: Tensor, scale: Scale, direction: Tensor, out: Tensor | None = None) -> Tensor:
+    """x + scale * direction in one pass, into `out` where it is given."""
+    factor = per_instance(scale, x)
+    if isinstance(factor, Tensor):
+        return torch.addcmul(x, direction, factor, out=out)
+    return torch.add(x, direction, alpha=factor, out=out)
+
+
+def sum_instances(x: Tensor) -> Tensor:
+    """The sum over each instance: `(B, ...)` to `(B,)`."""
+    return x.flatten(1).sum(dim=1)
+
+
+class CompositeProblem(Problem):
+    r"""F(x) = f(x) + g(Kx) with f and g convex: f is the *data term*, g the *regulariser*, K a linear operator.
+
+    With g*(p) = sup_z <z, p> - g(z), the problem, its saddle form and its dual are
+
+        min_x f(x) + g(Kx) = min_x max_p f(x) + <Kx, p> - g*(p) = max_p m(K'p) - g*(p),   m(u) = min_x f(x) + <u, x>,
+
+    and m(u) = -f*(-u). The *dual point* p has the shape of Kx. For any x and any p in the domain of g*
+
+        gap(x, p) = F(x) - m(K'p) + g*(p)  >=  F(x) - min F  >=  0,
+
+    so the gap certifies x whatever method found x and p.
+
+    A primal-dual method needs `operator`, `data_prox` and `dual_prox`; a dual method needs `operator`, `dual_prox`,
+    `tilted_minimiser` and a `data_strong_convexity`. Methods with `out` write their answer there if given; it may be
+    one of their arguments.
+    """
+
+    operator: LinearOperator
+
+    data_strong_convexity: Scale | None = None
+    """A strong convexity constant of f, where there is one: then the dual is smooth."""
+
+    data_smoothness: Scale | None = None
+    """A Lipschitz constant of the gradient of f where f is finite, if there is one; it sets the scale of steps."""
+
+    @abc.abstractmethod
+    def data_value(self, x: Tensor) -> Tensor:
+        """f(x) `(B,)`."""
+
+    @abc.abstractmethod
+    def data_prox(self, x: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
+        """argmin_v f(v) + ||v - x||^2 / (2 step), same shape as x."""
+
+    @abc.abstractmethod
+    def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
+        """argmin_x f(x) + <u, x>, which is the gradient of f* at -u; same shape as u."""
+
+    @abc.abstractmethod
+    def regulariser_value(self, z: Tensor) -> Tensor:
+        """g(z) `(B,)`."""
+
+    @abc.abstractmethod
+    def project_dual(self, p: Tensor, out: Tensor | None = None) -> Tensor:
+        """The nearest point of the domain of g*, same shape as p."""
+
+    def dual_prox(self, p: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
+        """argmin_q g*(q) + ||q - p||^2 / (2 step): the projection where, as for a norm g, g* is 0 on its domain."""
+        return self.project_dual(p, out=out)
+
+    def regulariser_conjugate(self, p: Tensor) -> Tensor:
+        """g*(p) `(B,)` for p in the domain of g*; 0 where g is a norm."""
+        return p.new_zeros(p.shape[0])
+
+    def value(self, x: Tensor) -> Tensor:
+        return self.data_value(x) + self.regulariser_value(self.operator(x))
+
+    def tilted_minimum(self, u: Tensor) -> Tensor:
+        """m(u) = min_x f(x) + <u, x> = -f*(-u), `(B,)`."""
+        x = self.tilted_minimiser(u)
+        return self.data_value(x) + sum_instances(u * x)
+
+    def primal_from_dual(self, p: Tensor) -> Tensor:
+        """The x that minimises the saddle form for this p: argmin_x f(x) + <Kx, p>."""
+        return self.tilted_minimiser(self.operator.adjoint(p))
+
+    def dual_value(self, p: Tensor) -> Tensor:
+        """m(K'p) - g*(p) `(B,)`, a lower bound on the minimum; p is projected onto the domain of g* first."""
+        p = self.project_dual(p)
+        return self.tilted_minimum(self.operator.adjoint(p)) - self.regulariser_conjugate(p)
+
+    def dual_gradient(self, p: Tensor) -> Tensor:
+        """The gradient of m(K'p), the direction of ascent: K primal_from_dual(p), same shape as p."""
+        return self.operator(self.primal_from_dual(p))
+
+    def data_residual(self, x: Tensor, u: Tensor) -> Tensor:
+        """f(x) + <u, x> - m(u) >= 0 `(B,)`; 0 where x minimises f(x) + <u, x>."""
+        return (self.data_value(x) + sum_instances(u * x) - self.tilted_minimum(u)).clamp(min=0)
+
+    def regulariser_residual(self, z: Tensor, p: Tensor) -> Tensor:
+        """g(z) + g*(p) - <z, p> >= 0 `(B,)` for p in the domain of g*; 0 where p is a subgradient of g at z."""
+        return (self.regulariser_value(z) + self.regulariser_conjugate(p) - sum_instances(z * p)).clamp(min=0)
+
+    def gap(self, x: Tensor, dual: Tensor) -> Tensor:
+        """A bound on F(x) - min F for each instance `(B,)`, from any dual point; it is projected first.
+
+        The sum of the two residuals above, which is the same number as F(x) - dual_value(dual) without the
+        cancellation: where a problem adds up its residuals from terms that are never negative, the gap keeps its
+        digits down to the square of the rounding of x.
+        """
+        p = self.project_dual(dual)
+        residual = self.data_residual(x, self.operator.adjoint(p))
+        return residual + self.regulariser_residual(self.operator(x), p)
+
+    def relative_gap(self, x: Tensor, dual: Tensor) -> Tensor:
+        """A bound on (F(x) - min F) / |min F| for each instance `(B,)`; infinite where the sign of min F is open.
+
+        The minimum lies in [F(x) - gap, F(x)], so |min F| is at least F(x) - gap or -F(x), whichever is positive.
+        """
+        gap, value = self.gap(x, dual), self.value(x)
+        least = torch.maximum(value - gap, -value).clamp(min=0)
+        return torch.where(gap == 0, 0.0, gap / least)

@@ -1,0 +1,390 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+import lmd
+from lmd.errors import InputError, LmdError
+from lmd.problems import TVDenoising, TVInpainting, tv_optimum
+from lmd.problems.base import autograd_subgradient
+from lmd.solvers import FGP, PDHG
+
+FORMS = pytest.mark.parametrize("isotropic", [False, True], ids=["anisotropic", "isotropic"])
+KINDS = pytest.mark.parametrize("kind", ["denoising", "inpainting"])
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("LMD_CACHE", str(tmp_path))
+    return tmp_path / "optima"
+
+
+def random(*shape, seed=0):
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def make(kind, shape=(2, 3, 5, 6), seed=0, **arguments):
+    """A problem on a step with noise, so that flat parts and edges both occur; weights and masks per image."""
+    step = torch.linspace(0, 1, shape[3], dtype=torch.float64).round()
+    noisy = step + 0.2 * random(*shape, seed=seed)
+    weight = torch.linspace(0.2, 0.5, shape[0], dtype=torch.float64)
+    if kind == "denoising":
+        return TVDenoising(noisy, weight, **arguments)
+    mask = torch.rand(shape[0], 1, *shape[2:], generator=torch.Generator().manual_seed(seed + 1)) < 0.7
+    mask[:, :, 0, 0] = True
+    return TVInpainting(noisy, mask, weight, **arguments)
+
+
+def by_loops(problem, x):
+    """The formula of the docstring, pixel by pixel."""
+    B, C, H, W = x.shape
+    values = torch.zeros(B, dtype=x.dtype)
+    for b in range(B):
+        for c in range(C):
+            for i in range(H):
+                for j in range(W):
+                    z = problem.mask[b, min(c, problem.mask.shape[1] - 1), i, j] if hasattr(problem, "mask") else 1
+                    down = float(x[b, c, i + 1, j] - x[b, c, i, j]) if i + 1 < H else 0.0
+                    right = float(x[b, c, i, j + 1] - x[b, c, i, j]) if j + 1 < W else 0.0
+                    tv = math.hypot(down, right) if problem.isotropic else abs(down) + abs(right)
+                    values[b] += z * (x[b, c, i, j] - problem.noisy[b, c, i, j]) ** 2 + problem.weight[b] * tv
+    return values / 2 if problem.halved else values
+
+
+class States:
+    """A callback that keeps the last state."""
+
+    def __call__(self, state, values):
+        self.last = state
+
+
+@KINDS
+@FORMS
+@pytest.mark.parametrize("halved", [False, True])
+@pytest.mark.parametrize("size", [(4, 5), (1, 4), (3, 1), (1, 1)], ids=str)
+class TestFormulas:
+    def test_value(self, kind, isotropic, halved, size):
+        problem = make(kind, (2, 2, *size), isotropic=isotropic, halved=halved)
+        x = random(2, 2, *size, seed=5)
+        assert_close(problem.value(x), by_loops(problem, x))
+
+    def test_subgradient_is_autograds_with_sign_0_equal_0(self, kind, isotropic, halved, size):
+        problem = make(kind, (2, 2, *size), isotropic=isotropic, halved=halved)
+        x = random(2, 2, *size, seed=5).round()  # ties between neighbours
+        assert_close(problem.subgradient(x), autograd_subgradient(problem.value, x)[1])
+        assert bool(torch.isfinite(problem.subgradient(torch.zeros_like(x))).all())
+
+    def test_data_prox_is_where_the_derivative_vanishes_or_points_out_of_the_box(self, kind, isotropic, halved, size):
+        problem = make(kind, (2, 2, *size), isotropic=isotropic, halved=halved)
+        x, steps = 2 * random(2, 2, *size, seed=5), torch.tensor([0.3, 2.0], dtype=torch.float64)
+        found = problem.data_prox(x, steps)
+        slope = problem.data_gradient(found) + (found - x) / steps.reshape(2, 1, 1, 1)
+        inside = torch.ones_like(x, dtype=torch.bool)
+        if kind == "inpainting":
+            assert bool(((found >= problem.low) & (found <= problem.high)).all())
+            inside = (found > problem.low) & (found < problem.high)
+            assert bool((slope[(found == problem.low) & (found < problem.high)] >= -1e-12).all())
+            assert bool((slope[(found == problem.high) & (found > problem.low)] <= 1e-12).all())
+        assert_close(slope[inside], torch.zeros_like(slope[inside]), rtol=0, atol=1e-12)
+        assert_close(problem.data_prox(x, 0.3)[0], found[0])
+        assert problem.data_prox(x, 0.3, out=x) is x
+        assert_close(x[0], found[0])
+
+
+@KINDS
+@FORMS
+class TestDuality:
+    def test_projection(self, kind, isotropic):
+        problem = make(kind, isotropic=isotropic)
+        p = random(2, 3, 2, 5, 6, seed=3)
+        found = problem.project_dual(p)
+        size = found.square().sum(2).sqrt() if isotropic else found.abs()
+        assert bool((size.flatten(1).amax(1) <= problem.bound * (1 + 1e-12)).all())
+        assert_close(problem.project_dual(found), found, rtol=1e-15, atol=0)
+        inner = found / 2
+        assert_close(problem.project_dual(inner), inner, rtol=0, atol=0)
+        # Nearest: <p - found, q - found> <= 0 for every q of the set, here for each pixel by itself.
+        q = problem.project_dual(random(2, 3, 2, 5, 6, seed=4))
+        assert bool((((p - found) * (q - found)).sum(2) <= 1e-12).all())
+        assert problem.project_dual(p, out=p) is p
+        assert_close(p, found, rtol=0, atol=0)
+
+    def test_one_weight_for_all_projects_like_one_per_image(self, kind, isotropic):
+        problem = make(kind, isotropic=isotropic)
+        same = make(kind, isotropic=isotropic)
+        same.weight, same._one_weight = torch.full_like(same.weight, 0.2), 0.2
+        p = random(2, 3, 2, 5, 6, seed=3)
+        assert_close(same.project_dual(p)[0], problem.project_dual(p)[0])
+        assert_close(same.value(random(2, 3, 5, 6))[0], problem.value(random(2, 3, 5, 6))[0])
+
+    def test_the_tilted_minimiser_minimises(self, kind, isotropic):
+        problem = make(kind, isotropic=isotropic)
+        u = random(2, 3, 5, 6, seed=6)
+        best = problem.tilted_minimiser(u)
+        tilted = lambda x: problem.data_value(x) + (u * x).flatten(1).sum(1)  # noqa: E731
+        assert_close(problem.tilted_minimum(u), tilted(best))
+        for seed in range(20):
+            other = best + 0.1 * random(2, 3, 5, 6, seed=seed)
+            if kind == "inpainting":
+                other = torch.minimum(torch.maximum(other, problem.low), problem.high)
+            assert bool((tilted(other) >= problem.tilted_minimum(u) - 1e-12).all())
+
+    @given(seed=st.integers(0, 10_000), size=st.floats(0, 3), at=st.sampled_from(["near", "far"]))
+    def test_the_gap_bounds_the_true_gap_whatever_x_and_p(self, kind, isotropic, seed, size, at):
+        problem = make(kind, (2, 1, 4, 4), isotropic=isotropic)
+        minimisers, minimum = problem.minimiser(), problem.minimum()
+        x = (minimisers if at == "near" else 0) + size * random(2, 1, 4, 4, seed=seed)
+        p = size * random(2, 1, 2, 4, 4, seed=seed + 1)
+        gap = problem.gap(x, p)
+        assert_close(gap, problem.value(x) - problem.dual_value(p), rtol=1e-9, atol=1e-9)
+        assert bool((gap >= problem.value(x) - minimum - 1e-7 * minimum).all())
+        assert bool((problem.relative_gap(x, p) >= (problem.value(x) - minimum) / minimum - 1e-6).all())
+        assert bool((problem.dual_value(p) <= minimum).all())
+
+    def test_the_gap_is_never_negative_in_float32(self, kind, isotropic):
+        problem = make(kind, isotropic=isotropic)
+        noisy = problem.noisy.float()
+        weight = problem.weight.float()
+        if kind == "denoising":
+            single = TVDenoising(noisy, weight, isotropic)
+        else:
+            single = TVInpainting(noisy, problem.mask, weight, isotropic)
+        result = lmd.run(PDHG(), single, iterations=3000, callbacks=[states := States()])
+        assert bool((single.gap(result.x, states.last.dual) >= 0).all())
+        assert bool((single.relative_gap(result.x, states.last.dual) < 1e-4).all())
+
+
+@KINDS
+@FORMS
+class TestMinimiser:
+    def test_its_certificate_holds_by_an_independent_dual_method(self, kind, isotropic):
+        problem = make(kind, (2, 1, 6, 7), isotropic=isotropic)
+        value = problem.value(problem.minimiser())
+        for i in range(2):
+            assert float(value[i]) - independent_bound(problem.select(i)) <= 1e-6 * float(value[i])
+
+    def test_optima_are_certified_and_the_batch_does_not_matter(self, kind, isotropic):
+        problem = make(kind, (2, 1, 6, 7), isotropic=isotropic)
+        for i, found in enumerate(problem.optima()):
+            assert 0 <= found.gap <= 1e-6 * found.value
+            assert_close(problem.select(i).minimiser()[0], found.x, rtol=0, atol=0)
+        assert_close(problem.minimum(), problem.value(problem.minimiser()))
+        assert problem.minimiser().dtype == torch.float64
+
+    def test_a_flat_image_is_its_own_minimiser(self, kind, isotropic):
+        flat = torch.full((1, 2, 4, 5), 0.3)
+        problem = TVDenoising(flat, 0.3, isotropic) if kind == "denoising" else TVInpainting(flat, flat[0, 0] > 0, 0.3)
+        assert_close(problem.minimiser(), flat)
+        assert float(problem.minimum()) < 1e-12
+
+    @pytest.mark.parametrize("size", [(1, 1), (1, 7), (6, 1)], ids=str)
+    def test_one_pixel_wide(self, kind, isotropic, size):
+        problem = make(kind, (2, 2, *size), isotropic=isotropic)
+        found = problem.minimiser()
+        other = found + 0.01 * random(2, 2, *size, seed=9)
+        assert bool((problem.value(other) >= problem.minimum() * (1 - 1e-6)).all())
+
+
+def independent_bound(problem):
+    """A lower bound on the minimum of one instance with one channel, from another method and by another formula.
+
+    The dual point comes from FGP or PDHG, which share nothing with the ADMM of the minimiser; the bound that it proves
+    is worked out here pixel by pixel, from the saddle form.
+    """
+    solver = PDHG(0.2) if hasattr(problem, "mask") else FGP(restart=True)
+    lmd.run(solver, problem, iterations=2500, callbacks=[states := States()])
+    down, right = states.last.dual[0, 0]
+    y, s, b = problem.noisy[0, 0], problem.scale, float(problem.weight) * problem.scale
+    kept = problem.mask[0, 0] > 0 if hasattr(problem, "mask") else torch.ones_like(y, dtype=torch.bool)
+    low, high = float(y[kept].min()), float(y[kept].max())
+    bound = 0.0
+    for i in range(y.shape[0]):
+        for j in range(y.shape[1]):
+            length = (
+                math.hypot(down[i, j], right[i, j]) if problem.isotropic else max(abs(down[i, j]), abs(right[i, j]))
+            )
+            assert length <= b * (1 + 1e-12)
+            u = 0.0  # what multiplies the pixel in <Kx, p>
+            u += float(down[i - 1, j]) if i > 0 else 0.0
+            u -= float(down[i, j]) if i + 1 < y.shape[0] else 0.0
+            u += float(right[i, j - 1]) if j > 0 else 0.0
+            u -= float(right[i, j]) if j + 1 < y.shape[1] else 0.0
+            if kept[i, j]:
+                x = min(max(float(y[i, j]) - u / (2 * s), low), high)
+                bound += s * (x - float(y[i, j])) ** 2 + u * x
+            else:
+                bound += min(u * low, u * high)
+    return bound
+
+
+class TestDenoising:
+    def test_two_pixels_by_hand(self):
+        # Each pixel moves towards the other by weight / 2, until they meet.
+        noisy = torch.tensor([[[[0.0, 1.0]]], [[[0.0, 1.0]]]], dtype=torch.float64)
+        problem = TVDenoising(noisy, torch.tensor([0.5, 3.0], dtype=torch.float64))
+        assert_close(
+            problem.minimiser().flatten(1), torch.tensor([[0.25, 0.75], [0.5, 0.5]]).double(), rtol=1e-4, atol=0
+        )
+        assert_close(problem.minimum(), torch.tensor([0.375, 0.5], dtype=torch.float64))
+
+    def test_the_halved_form_is_half(self):
+        problem, half = make("denoising"), make("denoising", halved=True)
+        x, p = random(2, 3, 5, 6, seed=1), problem.project_dual(random(2, 3, 2, 5, 6, seed=2))
+        assert_close(half.value(x), problem.value(x) / 2)
+        assert_close(half.gap(x, p / 2), problem.gap(x, p) / 2)
+        assert_close(half.minimum(), problem.minimum() / 2, rtol=1e-6, atol=0)
+
+    def test_strong_convexity(self):
+        problem = make("denoising", halved=True)
+        assert (problem.data_strong_convexity, float(problem.strong_convexity)) == (1, 1)
+        assert make("denoising").data_strong_convexity == 2
+        assert make("inpainting").data_strong_convexity is None and make("inpainting").strong_convexity is None
+
+    @FORMS
+    def test_training_can_differentiate_through_values_and_subgradients(self, isotropic):
+        problem = make("denoising", (2, 1, 3, 4), isotropic=isotropic)
+        x = random(2, 1, 3, 4, seed=8).requires_grad_()
+        assert torch.autograd.gradcheck(problem.value, x)
+        assert torch.autograd.gradcheck(problem.subgradient, x)
+        assert torch.autograd.gradcheck(lambda x: problem.gap(x, random(2, 1, 2, 3, 4)), x)
+        p = random(2, 1, 2, 3, 4, seed=8).requires_grad_()
+        assert torch.autograd.gradcheck(lambda p: problem.dual_value(p), p)
+        zero = torch.zeros(2, 1, 3, 4, dtype=torch.float64, requires_grad=True)
+        (slope,) = torch.autograd.grad(
+            problem.value(zero - zero).sum() + problem.project_dual(problem.operator(zero)).sum(), zero
+        )
+        assert bool(torch.isfinite(slope).all())
+
+
+class TestInpainting:
+    def test_what_lies_at_lost_pixels_does_not_matter(self):
+        problem = make("inpainting")
+        other = TVInpainting(torch.where(problem.mask > 0, problem.noisy, 99.0), problem.mask, problem.weight)
+        x, p = random(2, 3, 5, 6), random(2, 3, 2, 5, 6)
+        for name in ("value", "subgradient"):
+            assert_close(getattr(other, name)(x), getattr(problem, name)(x))
+        assert_close(other.gap(x, p), problem.gap(x, p))
+
+    @pytest.mark.parametrize("shape", [(5, 6), (2, 1, 5, 6), (2, 3, 5, 6)], ids=str)
+    def test_masks_of_every_shape(self, shape):
+        mask = torch.rand(shape, generator=torch.Generator().manual_seed(3)) < 0.6
+        whole = mask.expand(2, 3, 5, 6)
+        noisy, x = random(2, 3, 5, 6), random(2, 3, 5, 6, seed=1)
+        problem = TVInpainting(noisy, mask, 0.4)
+        assert_close(problem.value(x), TVInpainting(noisy, whole.double(), 0.4).value(x))
+        assert_close(problem.select(1).value(x[1:]), problem.value(x)[1:])
+
+    def test_clipping_to_the_box_never_raises_the_value(self):
+        for isotropic in (False, True):
+            problem = make("inpainting", isotropic=isotropic)
+            for seed in range(20):
+                x = 2 * random(2, 3, 5, 6, seed=seed)
+                inside = torch.minimum(torch.maximum(x, problem.low), problem.high)
+                assert bool((problem.value(inside) <= problem.value(x)).all())
+
+    def test_with_every_pixel_kept_it_is_denoising(self):
+        problem = make("denoising", (2, 1, 6, 6))
+        same = TVInpainting(problem.noisy, torch.ones(6, 6), problem.weight)
+        assert_close(same.minimum(), problem.minimum(), rtol=1e-6, atol=0)
+        assert_close(same.minimiser(), problem.minimiser(), rtol=0, atol=1e-3)
+
+
+class TestCache:
+    def count(self, monkeypatch):
+        solved = []
+        solve = tv_optimum.solve_tv
+        monkeypatch.setattr(tv_optimum, "solve_tv", lambda problem: solved.append(1) or solve(problem))
+        monkeypatch.setattr(tv_optimum, "_memory", tv_optimum._Memory())
+        return solved
+
+    def test_an_optimum_is_solved_once_for_each_content(self, monkeypatch, cache):
+        solved = self.count(monkeypatch)
+        problem = make("denoising", (3, 1, 4, 5))
+        first = problem.minimiser()
+        assert len(solved) == len(list(cache.glob("*.safetensors"))) == 3
+        assert_close(make("denoising", (3, 1, 4, 5)).minimiser(), first, rtol=0, atol=0)
+        monkeypatch.setattr(tv_optimum, "_memory", tv_optimum._Memory())
+        assert_close(problem.minimiser(), first, rtol=0, atol=0)  # from disk
+        assert len(solved) == 3
+        for other in (
+            TVDenoising(problem.noisy, problem.weight + 0.01),
+            TVDenoising(problem.noisy + 1e-9, problem.weight),
+            TVDenoising(problem.noisy, problem.weight, isotropic=True),
+            TVInpainting(problem.noisy, torch.eye(4, 5), problem.weight),
+        ):
+            before = len(solved)
+            other.minimiser()
+            assert len(solved) == before + 3
+
+    @pytest.mark.parametrize("damage", ["truncated", "empty", "wrong numbers", "wrong shape", "not a number"])
+    def test_a_damaged_cache_is_solved_again(self, monkeypatch, cache, damage):
+        solved = self.count(monkeypatch)
+        problem = make("denoising", (1, 1, 4, 5))
+        first = problem.minimiser()
+        (path,) = cache.glob("*.safetensors")
+        tensors = lmd.files.read_tensors(path)
+        if damage in ("truncated", "empty"):
+            path.write_bytes(path.read_bytes()[: 100 if damage == "truncated" else 0])
+        else:
+            wrong = {"wrong numbers": tensors["x"] + 0.1, "wrong shape": tensors["x"][..., :3]}
+            lmd.files.write_tensors(path, {**tensors, "x": wrong.get(damage, tensors["x"] * math.nan)})
+        monkeypatch.setattr(tv_optimum, "_memory", tv_optimum._Memory())
+        assert_close(problem.minimiser(), first, rtol=0, atol=0)
+        assert len(solved) == 2
+
+    def test_a_cache_that_cannot_be_written_is_no_reason_to_fail(self, monkeypatch, tmp_path):
+        self.count(monkeypatch)
+        (tmp_path / "file").write_text("in the way")
+        monkeypatch.setenv("LMD_CACHE", str(tmp_path / "file"))
+        assert make("denoising", (1, 1, 4, 5)).minimiser().shape == (1, 1, 4, 5)
+
+    def test_memory_is_bounded(self, monkeypatch):
+        monkeypatch.setattr(tv_optimum, "MEMORY", 3 * 8 * 20)
+        solved = self.count(monkeypatch)
+        make("denoising", (6, 1, 4, 5)).minimiser()
+        assert len(solved) == 6
+        assert len(tv_optimum._memory._found) == 3
+
+    def test_giving_up_says_how_far_it_came(self, monkeypatch):
+        monkeypatch.setattr(tv_optimum, "ITERATIONS", 20)
+        with pytest.raises(
+            LmdError, match=r"^TVDenoising: no certified minimiser, the relative duality gap stays at \d"
+        ):
+            tv_optimum.solve_tv(make("denoising", (1, 1, 9, 9)).double())
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: TVDenoising(torch.ones(3, 4, 4)), r"noisy: got shape \(3, 4, 4\), expected images \(B, C, H, W\)"),
+        (lambda: TVDenoising([1.0]), "noisy: got list"),
+        (lambda: TVDenoising(torch.ones(1, 1, 2, 2, dtype=torch.uint8)), "noisy: got torch.uint8"),
+        (lambda: TVDenoising(torch.full((1, 1, 2, 2), math.nan)), "noisy: got 4 non-finite entries"),
+        (lambda: TVDenoising(torch.ones(1, 1, 0, 2)), "noisy: got shape"),
+        (lambda: TVDenoising(torch.ones(1, 1, 2, 2), 0), "weight: got 0, expected a positive number"),
+        (
+            lambda: TVDenoising(torch.ones(1, 1, 2, 2), torch.ones(2)),
+            r"weight: got shape \(2,\), expected one number, or",
+        ),
+        (lambda: TVDenoising(torch.ones(2, 1, 2, 2), torch.tensor([1.0, -1.0])), "weight: got -1, expected positive"),
+        (lambda: TVDenoising(torch.ones(1, 1, 2, 2), torch.ones(1).double()), "weight: got torch.float64"),
+        (
+            lambda: TVInpainting(torch.ones(2, 3, 2, 2), torch.ones(2, 3)),
+            r"mask: got shape \(2, 3\), expected shape \(2, 2",
+        ),
+        (lambda: TVInpainting(torch.ones(1, 1, 2, 2), torch.full((2, 2), 0.5)), "mask: got entries other than 0 and 1"),
+        (lambda: TVInpainting(torch.ones(1, 1, 2, 2), torch.zeros(2, 2)), r"mask: got no kept pixel in .* \(0, 0\)"),
+        (lambda: TVInpainting(torch.ones(1, 1, 2, 2), None), "mask: got NoneType"),
+        (
+            lambda: lmd.run(FGP(), make("denoising"), random(2, 3, 6, 5)),
+            r"x0: got shape \(2, 3, 6, 5\), expected shape \(2",
+        ),
+        (lambda: lmd.run(FGP(), make("denoising"), torch.ones(2, 3, 5, 6)), "x0: got torch.float32"),
+    ],
+)
+def test_bad_arguments(call, words):
+    with pytest.raises(InputError, match=r"^" + words):
+        call()
