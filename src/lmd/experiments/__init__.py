@@ -15,6 +15,7 @@ __all__ = ["get", "names"]
 _PLACES = {
     "simplex": ("lmd.experiments.simplex", "Simplex"),
     "least-squares": ("lmd.experiments.least_squares", "LeastSquaresExperiment"),
+    "svm-closed-form": ("lmd.experiments.svm_closed_form", "SVMClosedForm"),
 }
 
 

@@ -9,6 +9,7 @@ import platform
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -102,13 +103,26 @@ class Experiment(abc.ABC):
         """Measure, and give rows and figures to the session."""
 
 
-def measure(solver: Solver[Any], problem: Problem, x0: Tensor, iterations: int, repeats: int) -> Result:
-    """`run`, with times worth showing: after a warm-up, each iteration's time is the median over some repeats."""
+def measure(
+    solver: Solver[Any],
+    problem: Problem,
+    x0: Tensor,
+    iterations: int,
+    repeats: int,
+    watch: Callable[[Tensor], Tensor] | None = None,
+) -> tuple[Result, list[float]]:
+    """`run`, with times worth showing: after a warm-up, each iteration's time is the median over some repeats.
+
+    Also what `watch` says of each iterate, the start included.
+    """
     run(solver, problem, x0, iterations=min(3, iterations))
-    results = [run(solver, problem, x0, iterations) for _ in range(repeats)]
+    seen = [] if watch is None else [float(watch(x0))]
+    look = [] if watch is None else [lambda state, _: seen.append(float(watch(state.x)))]
+    results = [run(solver, problem, x0, iterations, callbacks=look)]
+    results += [run(solver, problem, x0, iterations) for _ in range(repeats - 1)]
     times = torch.stack([result.history.seconds.diff(prepend=torch.zeros(1)) for result in results])
     seconds = times.median(dim=0).values.cumsum(dim=0)
-    return replace(results[0], history=replace(results[0].history, seconds=seconds))
+    return replace(results[0], history=replace(results[0].history, seconds=seconds)), seen
 
 
 def versions() -> dict[str, str]:

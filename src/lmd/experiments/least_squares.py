@@ -63,7 +63,7 @@ class LeastSquaresExperiment(Experiment):
 def _run(
     session: Session, method: str, solver: Solver[Any], problem: LeastSquares, x0: Tensor, **settings: Any
 ) -> Result:
-    result = measure(solver, problem, x0, ITERATIONS, session.repeats)
+    result, _ = measure(solver, problem, x0, ITERATIONS, session.repeats)
     session.record_run(method, result, ITERATIONS, **settings)
     if "clipped" in result.history.diagnostics:
         share = (result.history.diagnostics["clipped"][:-1] > 0).double().mean()

@@ -44,7 +44,7 @@ class Simplex(Experiment):
                     "md": MirrorDescent(Entropic(), steps),
                 }
                 for method, solver in methods.items():
-                    result = measure(solver, problem, x0, ITERATIONS, session.repeats)
+                    result, _ = measure(solver, problem, x0, ITERATIONS, session.repeats)
                     session.record_run(method, result, ITERATIONS, objective=objective, multiplier=multiplier)
         draw(session)
 

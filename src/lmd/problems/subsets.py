@@ -56,6 +56,10 @@ class SubsetProblem(Problem):
         """The second derivative at points x `(b, n)` times v `(b, n)`, where there is one."""
 
     @abc.abstractmethod
+    def accuracy(self, x: Tensor) -> Tensor:
+        """The share of an instance's pairs that x classifies well, `(B,)`."""
+
+    @abc.abstractmethod
     def solve(self, data_set: int) -> Optimum:
         """The certified optimum on one of the data sets."""
 

@@ -8,13 +8,14 @@ from typing import Any
 
 from lmd import solvers
 from lmd.checks import check_choice
+from lmd.files import read_json
 from lmd.solvers.base import Solver
 from lmd.solvers.saving import SOLVER_FILE
 from lmd.training.result import TrainingResult
 from lmd.training.train import train
 from lmd.zoo.recipes import RECIPES, Recipe
 
-__all__ = ["Recipe", "load", "names", "obtain", "origin", "recipe", "shipped"]
+__all__ = ["Recipe", "card", "load", "names", "obtain", "origin", "recipe", "shipped", "ships_for", "train_recipe"]
 
 TRAINED = Path(__file__).parent / "trained"
 SHIPPED_PRESET = "standard"
@@ -49,9 +50,23 @@ def load(name: str | Path) -> Solver[Any]:
     return solvers.load(TRAINED / name)
 
 
+def ships_for(name: str, preset: str) -> bool:
+    """Whether the solver that ships is the one this preset would train: the same preset, on the same data."""
+    if preset != SHIPPED_PRESET or not shipped(name):
+        return False
+    return bool(card(name)["data"] == recipe(name).data(preset))
+
+
+def card(name: str) -> dict[str, Any]:
+    """What is known of a shipped solver: the command, seed and data that made it, and what it was measured at."""
+    found = read_json(TRAINED / name / SOLVER_FILE)["card"]
+    assert isinstance(found, dict)
+    return found
+
+
 def origin(name: str, preset: str, *, retrain: bool = False) -> str:
     """Where `obtain` takes a solver from, in words."""
-    if preset == SHIPPED_PRESET and shipped(name) and not retrain:
+    if ships_for(name, preset) and not retrain:
         return f"the solver {name} that ships with lmd"
     return f"training with the {preset} preset in this run"
 
@@ -59,8 +74,8 @@ def origin(name: str, preset: str, *, retrain: bool = False) -> str:
 def obtain(
     name: str, preset: str, *, retrain: bool = False, seed: int = 0, progress: bool | None = None
 ) -> Solver[Any]:
-    """The shipped solver where there is one for this preset, otherwise one trained now."""
-    if preset == SHIPPED_PRESET and shipped(name) and not retrain:
+    """The shipped solver where there is one for this preset and its data, otherwise one trained now."""
+    if ships_for(name, preset) and not retrain:
         return load(name)
     return train_recipe(name, preset, seed=seed, progress=progress)
 
@@ -78,12 +93,12 @@ def train_recipe(
     made = recipe(name)
     settings = made.settings[check_choice("preset", preset, tuple(made.settings))]
     solver = made.solver(seed)
-    result = train(solver, made.family(), out=out, resume=resume, progress=progress, seed=seed, **settings)
+    result = train(solver, made.family(preset), out=out, resume=resume, progress=progress, seed=seed, **settings)
     if out is not None and os.environ.get("RANK", "0") == "0":
         card = {
             "command": f"lmd train {name} --preset {preset} --seed {seed}",
             "seed": seed,
-            "data": made.data,
+            "data": made.data(preset),
             "measured": _measured(result),
         }
         solvers.save(result.solver, out, card=card)

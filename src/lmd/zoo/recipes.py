@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-from lmd.mirrors import OneLayer, Quadratic
-from lmd.problems import Family, LeastSquaresFamily
+from lmd.data import digit_features, digits_data
+from lmd.mirrors import Mirror, OneLayer, Quadratic
+from lmd.problems import Family, LeastSquaresFamily, SVMFamily
 from lmd.solvers import LearnedMirrorDescent, Solver
 
 
@@ -21,12 +22,22 @@ class Recipe:
     solver: Callable[[int], Solver[Any]]
     """The untrained solver, from a seed."""
 
-    family: Callable[[], Family]
-    data: str
-    """What it is trained on, in words."""
+    family: Callable[[str], Family]
+    """What it is trained on, by preset."""
+
+    data: Callable[[str], str]
+    """The same in words. A solver ships for the data that its card names."""
 
     settings: Mapping[str, Mapping[str, Any]]
     """Arguments of `lmd.train` by preset."""
+
+
+def _least_squares(preset: str) -> Family:
+    return LeastSquaresFamily()
+
+
+def _normal_data(preset: str) -> str:
+    return "right-hand sides and starts standard normal"
 
 
 def _quadratic_least_squares(seed: int) -> Solver[Any]:
@@ -47,19 +58,66 @@ _LEAST_SQUARES = {
     "paper": {"steps": 20_000, "batch": 1000, "learning_rate": 1e-3, "schedule": "cosine"},
 }
 
+SVM_SUBSET = {"mnist": 1000, "digits": 100}
+"""Pairs in an instance, by data: the paper's number, and what the few bundled digits allow."""
+
+
+def digit_data_name(preset: str) -> str:
+    """The bundled digits at quick size; otherwise MNIST, where it is at hand."""
+    return "digits" if preset == "quick" else digits_data("auto").name
+
+
+def _svm(preset: str) -> Family:
+    features = digit_features(digits_data(digit_data_name(preset)))
+    return SVMFamily(features.train_features, features.train_labels, subset=SVM_SUBSET[features.data_name])
+
+
+def _svm_solver(mirror: Mirror) -> Solver[Any]:
+    return LearnedMirrorDescent(mirror, iterations=10, initial_step=0.01, interval=(1e-3, 1e-1), extension="decay")
+
+
+def _quadratic_svm(seed: int) -> Solver[Any]:
+    return _svm_solver(Quadratic(51, matrix=10 * torch.eye(51)))
+
+
+def _one_layer_svm(seed: int) -> Solver[Any]:
+    """Weights of 20 make the range of the map wide enough for the gradients of a thousand hinges."""
+    return _svm_solver(OneLayer(51, weight=torch.full((51,), 20.0)))
+
+
+def _published_one_layer_svm(seed: int) -> Solver[Any]:
+    """The paper's start, whose range is so narrow that most steps are clipped."""
+    return _svm_solver(OneLayer.random(51, torch.Generator().manual_seed(seed)))
+
+
+_SVM: dict[str, dict[str, Any]] = {
+    "quick": {"steps": 60, "batch": 50, "learning_rate": 3e-2, "schedule": "cosine", "clip_gradient": 1e3},
+    "standard": {"steps": 3000, "batch": 500, "learning_rate": 3e-2, "schedule": "cosine", "clip_gradient": 1e3},
+    "paper": {"steps": 10_000, "batch": 2000, "learning_rate": 1e-3, "clip_gradient": 1e3},
+}
+
 RECIPES: dict[str, Recipe] = {
     "least-squares-quadratic": Recipe(
         "adaptive LMD with a quadratic potential, for ||Wx - b||^2 in the plane",
         _quadratic_least_squares,
-        LeastSquaresFamily,
-        "right-hand sides and starts standard normal",
+        _least_squares,
+        _normal_data,
         _LEAST_SQUARES,
     ),
     "least-squares-one-layer": Recipe(
         "adaptive LMD with a one-layer potential, for ||Wx - b||^2 in the plane",
         _one_layer_least_squares,
-        LeastSquaresFamily,
-        "right-hand sides and starts standard normal",
+        _least_squares,
+        _normal_data,
         _LEAST_SQUARES,
+    ),
+    "svm-quadratic": Recipe(
+        "adaptive LMD with a quadratic potential, for SVMs on 50 features", _quadratic_svm, _svm, digit_data_name, _SVM
+    ),
+    "svm-one-layer": Recipe(
+        "adaptive LMD with a one-layer potential, for SVMs on 50 features", _one_layer_svm, _svm, digit_data_name, _SVM
+    ),
+    "svm-one-layer-published": Recipe(
+        "the same from the paper's start, which has to clip", _published_one_layer_svm, _svm, digit_data_name, _SVM
     ),
 }

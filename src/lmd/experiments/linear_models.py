@@ -1,0 +1,134 @@
+"""What the experiments on MNIST features share: the instances, the warm start, the methods' rows and the figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmd.data import DigitFeatures, digit_features, digits_data
+from lmd.experiments.base import MULTIPLIERS, Session, measure
+from lmd.problems.subsets import SubsetFamily, SubsetProblem
+from lmd.report.figures import figure, legend_below, plot_curve
+from lmd.report.rows import curve, distinct, select
+from lmd.solvers import Solver
+
+ITERATIONS = 100
+HORIZON = 10
+BASE_STEP = 0.01
+ADAM_STEP = 0.05
+WARM_START_SEED = 3_000_000
+TEST_SEED = 2_000_000
+
+
+def features_for(preset: str) -> DigitFeatures:
+    """The bundled digits at quick size, MNIST where it is at hand otherwise; the result says which."""
+    return digit_features(digits_data("digits" if preset == "quick" else "auto"))
+
+
+@dataclass(frozen=True)
+class Instances:
+    """Test instances with their certified minima, and the cheap start that a practitioner would try."""
+
+    problem: SubsetProblem
+    x0: Tensor
+    minimum: Tensor
+    """f* of each instance `(B,)`."""
+
+    scale: Tensor
+    """What gaps are divided by `(B,)`: f*, or where f* is 0 the value at x = 0."""
+
+    accuracy: Callable[[Tensor], Tensor]
+    """The share of the whole test fold that each x classifies well `(B,)`."""
+
+    warm_start: Tensor
+    """The mean of the optima of some training instances, for every instance `(B, n)`."""
+
+    def relative_gap(self, values: Tensor) -> Tensor:
+        """(f - f*) / scale of each instance, `(..., B)`."""
+        return (values - self.minimum) / self.scale
+
+
+def make_instances(session: Session, train: SubsetFamily, test: SubsetFamily, starts: int) -> Instances:
+    """Draw test instances, certify their minima, and average the optima of twenty training instances."""
+    problem, x0 = test.sample(test.subsets * starts, torch.Generator().manual_seed(TEST_SEED + session.seed))
+    minimum = problem.minimum()
+    at_zero = problem.value(torch.zeros_like(x0))
+    scale = torch.where(minimum > 1e-6 * at_zero, minimum, at_zero)
+    generator = torch.Generator().manual_seed(WARM_START_SEED + session.seed)
+    optima = [train.sample(train.subsets, generator)[0].optima()[0].x for _ in range(20)]
+    warm = torch.stack(optima).mean(dim=0).to(x0).expand_as(x0).contiguous()
+    everything = test.problem(test.features[None], test.labels[None], len(x0))
+    session.facts["instances"] = f"{test.subsets} subsets of {test.subset} test pairs, {starts} starts each"
+    session.facts["mean minimum"] = float(minimum.mean())
+    return Instances(problem, x0, minimum, scale, everything.accuracy, warm)
+
+
+def record(
+    session: Session,
+    method: str,
+    solver: Solver[Any],
+    instances: Instances,
+    x0: Tensor | None = None,
+    **settings: Any,
+) -> None:
+    """Run a method and add its rows: loss, relative gap, accuracy and seconds, with quantiles over the instances."""
+    start = instances.x0 if x0 is None else x0
+    result, accuracy = measure(
+        solver, instances.problem, start, ITERATIONS, session.repeats, watch=lambda x: instances.accuracy(x).mean()
+    )
+    session.record_run(method, result, ITERATIONS, **settings)
+    gaps = instances.relative_gap(result.history.values.double())
+    for k in range(ITERATIONS + 1):
+        at = min(k, len(result.history) - 1)
+        session.record(method, k, "relative_gap", float(gaps[at].mean()), **settings)
+        session.record(method, k, "relative_gap_q10", float(gaps[at].nanquantile(0.1)), **settings)
+        session.record(method, k, "relative_gap_q90", float(gaps[at].nanquantile(0.9)), **settings)
+        session.record(method, k, "accuracy", accuracy[at], **settings)
+    for level in (1e-1, 1e-2):
+        seconds = _seconds_to(gaps.mean(dim=1), result.history.seconds, level)
+        if seconds is not None:
+            session.record(method, ITERATIONS, f"seconds_to_gap_{level:.0e}".replace("e-0", "e-"), seconds, **settings)
+
+
+def _seconds_to(gaps: Tensor, seconds: Tensor, level: float) -> float | None:
+    reached = (gaps <= level).nonzero()
+    return float(seconds[int(reached[0])]) if len(reached) else None
+
+
+def draw_curves(session: Session, name: str, metrics: Sequence[str], methods: Sequence[str], caption: str) -> None:
+    """Each metric against iterations (top) and against seconds (bottom)."""
+    labels = {"loss": "mean loss", "relative_gap": "mean relative gap", "accuracy": "mean test accuracy"}
+    with figure(4.4 * len(metrics), 7.2) as drawing:
+        panels = drawing.subplots(2, len(metrics), squeeze=False)
+        for column, metric in enumerate(metrics):
+            for method in methods:
+                rows = select(session.rows, method=method)
+                for multiplier in distinct(rows, "multiplier") or [None]:
+                    own = rows if multiplier is None else select(rows, multiplier=multiplier)
+                    iterations, values = curve(own, metric)
+                    _, seconds = curve(own, "seconds")
+                    plot_curve(panels[0, column], iterations, values, method, multiplier)
+                    plot_curve(panels[1, column], [max(1e3 * s, 1e-3) for s in seconds], values, method, multiplier)
+            panels[0, column].axvline(HORIZON, color="0.6", linewidth=1.0, zorder=0)
+            panels[0, column].set_xlabel("iteration")
+            panels[1, column].set(xlabel="ms, all instances together", xscale="log")
+            for axes in panels[:, column]:
+                axes.set_ylabel(labels[metric])
+                if metric != "accuracy":
+                    axes.set_yscale("log")
+                    axes.set_ylim(*_range(session, methods, metric))
+        legend_below(drawing, methods, MULTIPLIERS)
+        session.save_figure(name, drawing, caption)
+
+
+def _range(session: Session, methods: Sequence[str], metric: str) -> tuple[float, float]:
+    """From the lowest value to ten times the start: a method that blows up leaves the picture at the top."""
+    rows = [row for row in session.rows if row["metric"] == metric and row["method"] in methods]
+    values = [row["value"] for row in rows if row["value"] is not None and row["value"] > 0]
+    start = max(row["value"] for row in rows if row["iteration"] == 0)
+    return max(min(values) / 2, 1e-9 * start), 10 * start if math.isfinite(start) else 1.0
