@@ -1,13 +1,17 @@
 """Geometry: convex potentials with their two maps, each of which passes the conformance suite beside them."""
 
 from lmd.mirrors.base import Mirror
+from lmd.mirrors.convolutional import ConvICNN
 from lmd.mirrors.entropic import Entropic
 from lmd.mirrors.euclidean import Euclidean, EuclideanBox, EuclideanSimplex
 from lmd.mirrors.one_layer import OneLayer
 from lmd.mirrors.one_layer_quadratic import OneLayerQuadratic
+from lmd.mirrors.potentials import DenseICNN
 from lmd.mirrors.quadratic import DiagonalQuadratic, Quadratic
 
 __all__ = [
+    "ConvICNN",
+    "DenseICNN",
     "DiagonalQuadratic",
     "Entropic",
     "Euclidean",

@@ -1,0 +1,316 @@
+"""Input-convex networks as potentials, and their gradients as networks of their own: section 3.3 of the paper."""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lmd.checks import check_choice, check_count, check_positive
+from lmd.config import Configurable
+from lmd.errors import InputError
+from lmd.mirrors.base import check_width
+
+LEAK = 0.2
+"""The slope of the activations where they fall off."""
+
+START = 0.02
+"""Where the read-out of a convex network starts, in units of its gain: a few per cent of the gradient."""
+
+ACTIVATIONS = ("leaky", "smooth")
+CONSTRAINTS = ("clip", "softplus", "none")
+
+
+@dataclass(frozen=True)
+class Activation:
+    """max(t, 0.2 t), or with a sharpness beta the smooth 0.2 t + 0.8 log(1 + exp(beta t)) / beta above it."""
+
+    beta: float | Tensor | None = None
+    """None is the leaky ReLU; a tensor broadcasts with t."""
+
+    def __call__(self, t: Tensor) -> Tensor:
+        if self.beta is None:
+            return functional.leaky_relu(t, LEAK)
+        # Past 40, log(1 + exp u) is u in float64 too.
+        return LEAK * t + (1 - LEAK) * functional.softplus(self.beta * t, threshold=40) / self.beta
+
+    def overwriting(self, t: Tensor) -> Tensor:
+        """The same, in place where nothing is lost by it: a leaky `pull_back` needs no more than the sign of t."""
+        overwrite = self.beta is None and not torch.is_grad_enabled()
+        return functional.leaky_relu_(t, LEAK) if overwrite else self(t)
+
+    def pull_back(self, p: Tensor, t: Tensor) -> Tensor:
+        """p times the derivative at t."""
+        if self.beta is None:
+            return torch.ops.aten.leaky_relu_backward(p, t, LEAK, False)
+        return p * (LEAK + (1 - LEAK) * torch.sigmoid(self.beta * t))
+
+    @property
+    def has_curvature(self) -> bool:
+        """Whether the derivative changes with t other than in jumps."""
+        return self.beta is not None
+
+
+class Lifted(NamedTuple):
+    """What a network computes from x before its first layer."""
+
+    x: Tensor
+    columns: Tensor
+    """x as the linear maps of the layers take it."""
+
+    roots: Sequence[Tensor]
+    """Wq x of each layer; empty without quadratic terms."""
+
+
+class PotentialNetwork(nn.Module, Configurable, abc.ABC):
+    r"""Psi(x) = (1 - mu) (net(x) + c/2 ||x||^2) + mu/2 ||x||^2, with net the input-convex network
+
+        z_0 = g(Wl_0 x + (Wq_0 x)^2 + b_0),   z_i = g(Wz_i z_{i-1} + Wl_i x + (Wq_i x)^2 + b_i),   i = 1, ..., layers
+
+    and a read-out w'z. With Wz, w >= 0 it is convex, as g is convex and increasing (Amos, Xu, Kolter 2017). Then Psi
+    is strongly convex with the constant mu + (1 - mu) c, which is what `strong_convexity` reports.
+
+    mixing      mu in (0, 1), fixed.
+    curvature   whether there is a c >= 0 at all. It is learned and starts at 1, so that the gradient of Psi starts at
+                the identity, with a small part from the network on top; without it (as published) it starts near mu x.
+    constraint  how Wz, w and c stay non-negative: `clip` after the update, in `constrain_` (the published way),
+                `softplus` of a free parameter, or `none`, where nothing is promised: a backward map need not be convex.
+    activation  g: `leaky` ReLU with slope 0.2, or `smooth`, 0.2 t + 0.8 log(1 + exp(beta t)) / beta.
+
+    The gradient is written out: a forward pass, and a transposed pass from w back to x. With the leaky ReLU the forward
+    pass only decides which slopes the transposed pass has, so it is never recorded, and the biases, which move nothing
+    but kinks, get no derivative through the gradient: they are constants drawn at the start. (They have one in
+    the published code, and it is zero.)
+
+    Wz and w are stored in units of `gain`, a power of two near one over the number of terms they are summed over, so
+    that an entry is about 1 and one learning rate suits all parameters.
+    """
+
+    def __init__(self, *, mixing: float, quadratic: bool, activation: str, beta: float, constraint: str) -> None:
+        super().__init__()
+        if not isinstance(mixing, (int, float)) or not 0 < mixing < 1:
+            raise InputError("mixing", mixing, "a number in (0, 1)")
+        self.mixing = float(mixing)
+        self.has_roots = bool(quadratic)
+        self.activation_name = check_choice("activation", activation, ACTIVATIONS)
+        self.beta = check_positive("beta", beta)
+        self.constraint = check_choice("constraint", constraint, CONSTRAINTS)
+        self.activation = Activation(self.beta if activation == "smooth" else None)
+        self.hidden: nn.Parameter
+        self.out: nn.Parameter
+        self.curvature: nn.Parameter | None
+
+    # What a user of a potential calls.
+
+    def value(self, x: Tensor) -> Tensor:
+        """Psi of each instance: x `(B, ...)` to `(B,)`."""
+        lifted = self._lift(x)
+        return self._mix_value(lifted, self._forward(lifted, self.activation), self.activation)
+
+    def gradient(self, x: Tensor) -> Tensor:
+        """The gradient of Psi at x, same shape as x."""
+        if torch.is_grad_enabled():
+            return self._gradient(x)
+        return torch.cat([self._gradient(part) for part in torch.split(x, self._at_once(x))])
+
+    def value_and_gradient(self, x: Tensor, beta: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Both from one forward pass; with beta `(B,)`, for the smooth activation of that sharpness instead."""
+        activation = self.activation if beta is None else Activation(beta.reshape(-1, *(1,) * (x.ndim - 1)))
+        lifted = self._lift(x)
+        inputs = self._forward(lifted, activation)
+        value = self._mix_value(lifted, inputs, activation)
+        return value, self._mix(x, self._transposed(lifted, inputs, activation))
+
+    @property
+    def is_smooth(self) -> bool:
+        """Whether the gradient is continuous."""
+        return self.activation.has_curvature
+
+    @property
+    def strong_convexity(self) -> Tensor:
+        """mu + (1 - mu) c, or 0 where nothing keeps the network convex."""
+        if self.constraint == "none":
+            return self.out.new_zeros(())
+        return self._quadratic_part(self.out).detach()
+
+    @torch.no_grad()
+    def constrain_(self) -> None:
+        """Clip the weights that have to be non-negative, where the constraint is `clip`."""
+        if self.constraint == "clip":
+            for weight in (self.hidden, self.out, self.curvature):
+                if weight is not None:
+                    weight.clamp_(min=0)
+
+    # What the dense and the convolutional network fill in.
+
+    @abc.abstractmethod
+    def _lift(self, x: Tensor) -> Lifted:
+        """What the layers need of x."""
+
+    @abc.abstractmethod
+    def _forward(self, lifted: Lifted, activation: Activation) -> list[Tensor]:
+        """What g is applied to in each layer."""
+
+    @abc.abstractmethod
+    def _read_out(self, lifted: Lifted, last: Tensor) -> Tensor:
+        """net(x) `(B,)` from the last z."""
+
+    @abc.abstractmethod
+    def _transposed(self, lifted: Lifted, inputs: list[Tensor], activation: Activation) -> Tensor:
+        """The gradient of net at x."""
+
+    def _at_once(self, x: Tensor) -> int:
+        """How many instances go through the network together where nothing is recorded."""
+        return x.shape[0]
+
+    # What they share.
+
+    def _gradient(self, x: Tensor) -> Tensor:
+        lifted = self._lift(x)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.is_smooth):
+            inputs = self._forward(lifted, self.activation)
+        return self._mix(x, self._transposed(lifted, inputs, self.activation))
+
+    def _quadratic_part(self, x: Tensor) -> Tensor:
+        mu = torch.as_tensor(self.mixing, dtype=x.dtype, device=x.device)
+        return mu if self.curvature is None else mu + (1 - mu) * self._positive(self.curvature)
+
+    def _mix(self, x: Tensor, gradient: Tensor) -> Tensor:
+        return (1 - self.mixing) * gradient + self._quadratic_part(x) * x
+
+    def _mix_value(self, lifted: Lifted, inputs: list[Tensor], activation: Activation) -> Tensor:
+        net = self._read_out(lifted, activation(inputs[-1]))
+        squares = lifted.x.square().flatten(1).sum(dim=1)
+        return (1 - self.mixing) * net + 0.5 * self._quadratic_part(lifted.x) * squares
+
+    def _positive(self, weight: Tensor) -> Tensor:
+        return functional.softplus(weight) if self.constraint == "softplus" else weight
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "mixing": self.mixing,
+            "quadratic": self.has_roots,
+            "activation": self.activation_name,
+            "beta": self.beta,
+            "constraint": self.constraint,
+            "curvature": self.curvature is not None,
+        }
+
+    def _set_parameters(
+        self, shapes: dict[str, tuple[int, ...]], terms: dict[str, float], curvature: bool, seed: int
+    ) -> None:
+        """Draw the start from the seed; `terms` is how many numbers are summed with each kind of weight."""
+        generator = torch.Generator().manual_seed(seed)
+
+        def uniform(name: str, low: float, high: float) -> Tensor:
+            return low + (high - low) * torch.rand(shapes[name], generator=generator)
+
+        width = 1 / math.sqrt(terms["linear"])
+        self.linear = nn.Parameter(uniform("linear", -width, width))
+        if self.has_roots:
+            self.quadratic = nn.Parameter(uniform("quadratic", -width, width))
+        bias = uniform("bias", -width, width)
+        if self.activation.has_curvature:
+            self.bias = nn.Parameter(bias)
+        else:
+            self.register_buffer("bias", bias)
+        power = 0.5 if self.constraint == "none" else 1.0
+        self.gain = 2.0 ** -round(power * math.log2(terms["hidden"]))
+        self.gain_out = 2.0 ** -round(power * math.log2(terms["out"]))
+        if self.constraint == "none":
+            # Signed weights that keep the size of z, and a read-out of 0: exactly the quadratic at the start.
+            self.hidden = nn.Parameter(uniform("hidden", -math.sqrt(3), math.sqrt(3)))
+            self.out = nn.Parameter(torch.zeros(shapes["out"]))
+        else:
+            self.hidden = nn.Parameter(self._raw(uniform("hidden", 0.0, 2.0)))
+            self.out = nn.Parameter(self._raw(torch.full(shapes["out"], START)))
+        self.curvature = nn.Parameter(self._raw(torch.ones(()))) if curvature else None
+
+    def _raw(self, weight: Tensor) -> Tensor:
+        """The parameter whose `_positive` is `weight`."""
+        return torch.log(torch.expm1(weight.clamp(min=1e-6))) if self.constraint == "softplus" else weight
+
+
+class DenseICNN(PotentialNetwork):
+    """The potential of `PotentialNetwork` on vectors x `(B, d)`, read out as w'z + (wq'x)^2 + wl'x.
+
+    Published: for the SVM (d = 51) 96 wide with 4 `layers` on top of the first, for the classifier (d = 500) 128 wide.
+    """
+
+    def __init__(
+        self,
+        dimension: int,
+        width: int = 64,
+        layers: int = 2,
+        *,
+        mixing: float = 0.1,
+        quadratic: bool = True,
+        activation: str = "leaky",
+        beta: float = 10.0,
+        constraint: str = "clip",
+        curvature: bool = True,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(mixing=mixing, quadratic=quadratic, activation=activation, beta=beta, constraint=constraint)
+        self.dimension = check_count("dimension", dimension)
+        self.width = check_count("width", width)
+        self.layers = check_count("layers", layers)
+        self.seed = check_count("seed", seed, least=0)
+        every = (layers + 1, width)
+        shapes = {"linear": (*every, dimension), "quadratic": (*every, dimension), "bias": every}
+        shapes |= {"hidden": (layers, width, width), "out": (width,)}
+        self._set_parameters(shapes, {"linear": dimension, "hidden": width, "out": width / dimension}, curvature, seed)
+        # The last layer's own terms start small, as the read-out does.
+        self.out_linear = nn.Parameter(torch.zeros(dimension))
+        if quadratic:
+            self.out_quadratic = nn.Parameter(torch.full((dimension,), START / dimension))
+
+    def config(self) -> dict[str, Any]:
+        sizes = {"dimension": self.dimension, "width": self.width, "layers": self.layers, "seed": self.seed}
+        return {**sizes, **self._settings()}
+
+    def _weights(self) -> Tensor:
+        """Wz of each layer `(layers, width, width)`."""
+        return self.gain * self._positive(self.hidden)
+
+    def _lift(self, x: Tensor) -> Lifted:
+        check_width("x", x, self.dimension)
+        roots: Sequence[Tensor] = ()
+        if self.has_roots:
+            roots = self._by_layer(x @ self.quadratic.flatten(0, 1).T)
+        return Lifted(x, x, roots)
+
+    def _by_layer(self, rows: Tensor) -> Sequence[Tensor]:
+        return rows.reshape(rows.shape[0], -1, self.width).unbind(1)
+
+    def _forward(self, lifted: Lifted, activation: Activation) -> list[Tensor]:
+        linear = torch.addmm(self.bias.flatten(), lifted.x, self.linear.flatten(0, 1).T)
+        inputs = list(self._by_layer(linear))
+        for i, root in enumerate(lifted.roots):
+            inputs[i] = torch.addcmul(inputs[i], root, root)
+        for i, weight in enumerate(self._weights().unbind(0), start=1):
+            inputs[i] = torch.addmm(inputs[i], activation(inputs[i - 1]), weight.T)
+        return inputs
+
+    def _read_out(self, lifted: Lifted, last: Tensor) -> Tensor:
+        net = last @ (self.gain_out * self._positive(self.out)) + lifted.x @ self.out_linear
+        return net + (lifted.x @ self.out_quadratic).square() if self.has_roots else net
+
+    def _transposed(self, lifted: Lifted, inputs: list[Tensor], activation: Activation) -> Tensor:
+        weights = self._weights().unbind(0)
+        upstream = (self.gain_out * self._positive(self.out)).expand_as(inputs[-1])
+        deltas = [activation.pull_back(upstream, inputs[-1])]
+        for weight, t in zip(reversed(weights), reversed(inputs[:-1]), strict=True):
+            deltas.insert(0, activation.pull_back(deltas[0] @ weight, t))
+        gradient = torch.cat(deltas, dim=1) @ self.linear.flatten(0, 1) + self.out_linear
+        if self.has_roots:
+            products = torch.cat([root * delta for root, delta in zip(lifted.roots, deltas, strict=True)], dim=1)
+            gradient = gradient + 2 * products @ self.quadratic.flatten(0, 1)
+            gradient = gradient + 2 * torch.outer(lifted.x @ self.out_quadratic, self.out_quadratic)
+        return gradient
