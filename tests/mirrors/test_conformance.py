@@ -86,6 +86,7 @@ WRONG = [
     ),
     ("negative", constant("strong_convexity", torch.tensor(-1.0)), "strong_convexity_is_one_number_of_0_or_more", ()),
     ("a vector", constant("strong_convexity", torch.ones(3)), "strong_convexity_is_one_number_of_0_or_more", ()),
+    ("too smooth", constant("smoothness", torch.tensor(0.6)), "smoothness_bounds_the_divergence", (F64, 7)),
     ("inverse", method("to_primal", lambda s, f, y: f(y) + 0.01), "to_primal_undoes_to_dual", (F32, 1)),
     (
         "inverse",

@@ -83,6 +83,11 @@ class Mirror(nn.Module, Configurable, abc.ABC):
     def strong_convexity(self) -> Tensor:
         """sigma >= 0 such that B(x, y) >= sigma/2 ||x - y||^2 in the norm `norm`, as a tensor of no dimensions."""
 
+    @property
+    def smoothness(self) -> Tensor | None:
+        """L such that B(x, y) <= L/2 ||x - y||^2 in the norm `norm`, a tensor of no dimensions, where there is one."""
+        return None
+
     def inconsistency(self, x: Tensor, norm: str = "l1", dual: Tensor | None = None) -> Tensor:
         """||to_primal(to_dual(x)) - x|| of each instance, `(B,)`: the paper's forward-backward loss.
 

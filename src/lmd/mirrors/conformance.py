@@ -120,6 +120,20 @@ class MirrorConformance:
         sigma = self._start(torch.float64)[0].strong_convexity
         assert sigma.shape == () and bool(torch.isfinite(sigma)) and sigma >= 0
 
+    @every_kind
+    @every_batch
+    def test_smoothness_bounds_the_divergence(self, dtype: torch.dtype, batch: int) -> None:
+        mirror, generator = self._start(dtype)
+        if mirror.smoothness is None:
+            return  # nothing is promised
+        assert mirror.smoothness.shape == () and mirror.smoothness >= mirror.strong_convexity
+        x, z = (self.points(batch, dtype, generator) for _ in range(2))
+        with torch.no_grad():
+            most = mirror.smoothness / 2 * norm_of(x - z, mirror.norm).square()
+            divergence = mirror.divergence(x, z)
+            slack = self.tolerance[dtype] * (1 + mirror.potential(x).abs() + mirror.potential(z).abs())
+        _at_most(divergence, most + slack, "the divergence")
+
     # The inverse.
 
     @every_kind

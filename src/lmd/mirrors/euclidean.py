@@ -30,6 +30,10 @@ class Euclidean(Mirror):
     def strong_convexity(self) -> Tensor:
         return torch.tensor(1.0)
 
+    @property
+    def smoothness(self) -> Tensor:
+        return torch.tensor(1.0)
+
 
 class EuclideanBox(Euclidean):
     """Psi(x) = 1/2 ||x||^2 on {low <= x <= high}: `to_primal` clips."""

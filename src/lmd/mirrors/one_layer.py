@@ -123,6 +123,12 @@ class OneLayer(Mirror):
     def strong_convexity(self) -> Tensor:
         return torch.zeros((), dtype=self.weight.dtype, device=self.weight.device)
 
+    @property
+    def smoothness(self) -> Tensor:
+        """max_i (1 - alpha)/4 w_i ||A||^2, as the sigmoid is nowhere steeper than 1/4."""
+        norm = torch.linalg.matrix_norm(self.matrix.detach(), ord=2)
+        return (1 - self.alpha) / 4 * self.weight.detach().max() * norm.square()
+
     @torch.no_grad()
     def constrain_(self) -> None:
         """Keep w positive and the pivots of A away from zero, each on its own side of it."""

@@ -79,6 +79,12 @@ class OneLayerQuadratic(OneLayer):
         smallest = torch.linalg.svdvals(self.matrix.detach())[-1]
         return self.curvature.detach().min() * smallest.square()
 
+    @property
+    def smoothness(self) -> Tensor:
+        """max_i (s_i + (1 - alpha)/4 w_i) ||A||^2."""
+        norm = torch.linalg.matrix_norm(self.matrix.detach(), ord=2)
+        return (self.curvature + (1 - self.alpha) / 4 * self.weight).detach().max() * norm.square()
+
     @torch.no_grad()
     def constrain_(self) -> None:
         """Keep s positive, and what `OneLayer` keeps."""

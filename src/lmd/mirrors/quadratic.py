@@ -66,6 +66,11 @@ class Quadratic(Mirror):
         """The smallest eigenvalue of A: the square of the smallest singular value of L."""
         return torch.linalg.svdvals(self._lower().detach())[-1].square()
 
+    @property
+    def smoothness(self) -> Tensor:
+        """The largest eigenvalue of A."""
+        return torch.linalg.svdvals(self._lower().detach())[0].square()
+
     @torch.no_grad()
     def constrain_(self) -> None:
         """Keep L lower triangular with a diagonal of at least `floor`."""
@@ -117,6 +122,10 @@ class DiagonalQuadratic(Mirror):
     @property
     def strong_convexity(self) -> Tensor:
         return self.diagonal.detach().min()
+
+    @property
+    def smoothness(self) -> Tensor:
+        return self.diagonal.detach().max()
 
     @torch.no_grad()
     def constrain_(self) -> None:
