@@ -221,5 +221,3 @@ def test_the_suite_says_what_to_give_it():
         MirrorConformance().make_mirror(F32)
     with pytest.raises(NotImplementedError, match="points"):
         MirrorConformance().points(1, F32, torch.Generator())
-
-

@@ -90,7 +90,22 @@ class TestDualResidual:
 
     def test_of_an_exact_mirror_is_not(self, least_squares):
         problem, x0 = least_squares
-        assert lmd.run(MirrorDescent(Quadratic(2).double(), 0.01), problem, x0, iterations=3).history.diagnostics == {}
+        result = lmd.run(MirrorDescent(Quadratic(2).double(), 0.01), problem, x0, iterations=3)
+        assert "dual_residual" not in result.history.diagnostics
+
+
+@pytest.mark.parametrize(("mirror", "norm"), [(Quadratic(3).double(), "l2"), (Entropic(), "linf")])
+def test_steps_and_subgradient_norms_are_in_the_history(mirror, norm):
+    problem, x0 = SimplexFamily("least-squares", 3).sample(4, torch.Generator().manual_seed(0))
+    solver = MirrorDescent(mirror, LearnedSteps(2, 0.05).double())
+    with torch.no_grad():
+        solver.steps.sizes.copy_(torch.tensor([0.02, 0.07]))
+    first = lmd.run(solver, problem, x0, iterations=1)
+    seen = lmd.run(solver, problem, x0, iterations=2).history.diagnostics
+    assert_close(seen["step_size"][:2], torch.tensor([[0.02] * 4, [0.07] * 4], dtype=torch.float64))
+    assert_close(seen["subgradient_norm"][0], norm_of(problem.subgradient(x0), norm))
+    assert_close(seen["subgradient_norm"][1], norm_of(problem.subgradient(first.x), norm))
+    assert bool(seen["step_size"][2].isnan().all()) and bool(seen["subgradient_norm"][2].isnan().all())
 
 
 class TestLearnedMirrorDescent:

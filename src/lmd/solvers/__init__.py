@@ -3,6 +3,7 @@
 from lmd.solvers.adam import Adam
 from lmd.solvers.base import DualState, Solver, State
 from lmd.solvers.best_so_far import BestSoFar
+from lmd.solvers.certificate import Certificate, Constant
 from lmd.solvers.fgp import FGP
 from lmd.solvers.gradient_descent import GradientDescent, ProjectedGradient
 from lmd.solvers.lbfgs import LBFGS
@@ -20,6 +21,8 @@ __all__ = [
     "PDHG",
     "Adam",
     "BestSoFar",
+    "Certificate",
+    "Constant",
     "ConstantSteps",
     "DecayingSteps",
     "DualState",

@@ -12,7 +12,7 @@ from lmd.errors import InputError
 from lmd.mirrors.base import DUAL_NORM, Mirror, norm_of
 from lmd.problems.base import Problem
 from lmd.solvers.base import Solver, State
-from lmd.solvers.steps import LearnedSteps, Steps, as_steps
+from lmd.solvers.steps import LearnedSteps, Step, Steps, as_steps
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,20 @@ class MirrorState(State):
     """to_dual(x) `(B, ...)` where it is known already, as in training; None where the step has to evaluate it."""
 
 
+def observe(mirror: Mirror, size: Step, subgradient: Tensor) -> dict[str, Tensor]:
+    """What certificates need to know of a step: its size, and the norm of the subgradient in the mirror's dual norm."""
+    norm = norm_of(subgradient.detach(), DUAL_NORM[mirror.norm])
+    step_size = size.detach().to(norm) if isinstance(size, Tensor) else norm.new_tensor(size)
+    return {"step_size": step_size.expand_as(norm), "subgradient_norm": norm}
+
+
 class MirrorDescent(Solver[MirrorState]):
     """y_k = to_dual(x_k) - t_k g_k, x_{k+1} = to_primal(y_k), with g_k a subgradient at x_k.
 
     With an exact mirror this is mirror descent (equation 2.1 of the paper), with a learned inverse it is approximate
     mirror descent (equation 3.2). Each step re-encodes its point, so the *dual residual* to_dual(x_k) - y_{k-1} of
-    the step before is known without another evaluation; a mirror that is not exact has its norm in the history.
+    the step before is known without another evaluation; a mirror that is not exact has its norm in the history, beside
+    `step_size` and `subgradient_norm`, all of which `lmd.guarantees` makes certificates from.
     """
 
     def __init__(self, mirror: Mirror, steps: Steps | float = 0.01) -> None:
@@ -61,10 +69,11 @@ class MirrorDescent(Solver[MirrorState]):
 
     def step(self, problem: Problem, state: MirrorState) -> MirrorState:
         dual = self.encode(state)
-        diagnostics: dict[str, Tensor] = {}
+        size, subgradient = self.steps(state.iteration), problem.subgradient(state.x)
+        diagnostics = observe(self.mirror, size, subgradient)
         if state.target is not None and not self.mirror.is_exact:
-            diagnostics["dual_residual"] = norm_of(dual - state.target, DUAL_NORM[self.mirror.norm])
-        target = dual - self.steps(state.iteration) * problem.subgradient(state.x)
+            diagnostics["dual_residual"] = norm_of((dual - state.target).detach(), DUAL_NORM[self.mirror.norm])
+        target = dual - size * subgradient
         clipped = self.mirror.clipped(target)
         if clipped is not None:
             diagnostics["clipped"] = clipped

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 from torch import Tensor
+
+from lmd.problems.base import Problem
+from lmd.solvers.base import Solver
+from lmd.solvers.certificate import Certificate
 
 
 class Status(enum.Enum):
@@ -75,6 +81,26 @@ class Result:
     """Wall-clock time of the whole run, recording included."""
 
     history: History
+
+    solver: Solver[Any] = field(repr=False)
+    """What was run, for whoever wants to prove something about it; nothing of the run is stored in it."""
+
+    problem: Problem = field(repr=False)
+    """What it was run on."""
+
+    start: Tensor = field(repr=False)
+    """x_0 `(B, ...)`."""
+
+    dual: Tensor | None = field(default=None, repr=False)
+    """A dual point of a composite problem for each instance, where the solver keeps one: its gap certifies `x`."""
+
+    certifier: Callable[[Result], Certificate] | None = field(default=None, repr=False)
+    """What `certificate` is made with; `lmd.run` sets it."""
+
+    @cached_property
+    def certificate(self) -> Certificate | None:
+        """What is proven about `values`: computed when it is first asked for; None without a `certifier`."""
+        return None if self.certifier is None else self.certifier(self)
 
     @property
     def ok(self) -> bool:

@@ -13,7 +13,7 @@ from lmd.checks import check_batch, check_count, check_positive, shape_of
 from lmd.errors import CapabilityError, InputError
 from lmd.mirrors.base import norm_of
 from lmd.problems.base import Problem, as_problem, check_capabilities, check_values
-from lmd.solvers.base import Solver, State
+from lmd.solvers.base import DualState, Solver, State
 from lmd.solvers.result import History, Result, Status
 
 Callback = Callable[[State, Tensor], object]
@@ -113,7 +113,7 @@ def run(
             if time_limit is not None and time.perf_counter() - begun >= time_limit:
                 tracker.stop_all(Status.TIME_UP)
         tracker.stop_all(Status.FINISHED)
-    return tracker.result(solver, time.perf_counter() - begun)
+    return tracker.result(solver, problem, x0, time.perf_counter() - begun)
 
 
 def _per_instance(argument: str, value: float | Tensor | None, x0: Tensor) -> Tensor | None:
@@ -163,6 +163,8 @@ class _Tracker:
         self.ceiling = values + divergence_factor * values.abs().clamp(min=1)
         self.answer, self.answer_values = x0.clone(), values.clone()
         self.best, self.best_values = x0.clone(), values.clone()
+        self.dual: Tensor | None = None
+        self.answer_dual: Tensor | None = None
         self.values, self.residuals, self.seconds = [values], [torch.full_like(values, torch.nan)], list[float]()
         self.diagnostics: dict[str, dict[int, Tensor]] = {}
         self.evaluations: dict[str, Tensor] = {}
@@ -183,6 +185,7 @@ class _Tracker:
         for name, counts in state.evaluations.items():
             self.evaluations[name] = self.evaluations.get(name, 0) + torch.where(self.running, counts, 0)
         self.x = state.x
+        self.dual = state.dual if isinstance(state, DualState) else None
         self.finite = torch.isfinite(values) & torch.isfinite(state.iterate).flatten(1).all(dim=1)
         better = self.running & self.finite & (values < self.best_values)
         self.best[better] = state.x[better]
@@ -207,11 +210,14 @@ class _Tracker:
     def _finish(self, which: Tensor, status: Status, x: Tensor, values: Tensor) -> None:
         self.answer[which] = x[which]
         self.answer_values[which] = values[which]
+        if self.dual is not None:
+            self.answer_dual = torch.zeros_like(self.dual) if self.answer_dual is None else self.answer_dual
+            self.answer_dual[which] = self.dual[which]
         self.running &= ~which
         for instance in which.nonzero().flatten().tolist():
             self.status[instance] = status
 
-    def result(self, solver: Solver[Any], seconds: float) -> Result:
+    def result(self, solver: Solver[Any], problem: Problem, x0: Tensor, seconds: float) -> Result:
         rows = len(self.values)
         diagnostics = {}
         for name, numbers in self.diagnostics.items():
@@ -235,4 +241,8 @@ class _Tracker:
             evaluations=counts,
             seconds=seconds,
             history=history,
+            solver=solver,
+            problem=problem,
+            start=x0,
+            dual=self.answer_dual,
         )
