@@ -1,10 +1,13 @@
 """A cache of their own for the data tests, a tiny MNIST, and the real one where it is at hand."""
 
 import dataclasses
+import functools
 import gzip
 import hashlib
+import http.server
 import os
 import struct
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +32,28 @@ def real_mnist():
     if not REAL_DATA or mnist.find(REAL_DATA) is None:
         pytest.skip("needs MNIST in the folder that LMD_DATA names")
     return Path(REAL_DATA)
+
+
+class Handler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *arguments):
+        self.server.requested.append(self.path)
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """A server of files on this machine alone; `requested` lists what it was asked for."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    folder = tmp_path / "served"
+    folder.mkdir()
+    handler = functools.partial(Handler, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
+        running.requested, running.folder = [], folder
+        running.address = f"http://127.0.0.1:{running.server_port}/"
+        thread = threading.Thread(target=running.serve_forever, args=(0.01,))
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
 
 
 def idx(array):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lmd.checks import check_choice
-from lmd.data import digits, mnist
+from lmd.data import digits, images, mnist, stl10
 
 
 @dataclass(frozen=True)
@@ -27,17 +27,23 @@ def datasets(data_dir: str | Path | None = None) -> list[Dataset]:
     """All datasets, those that need no download first.
 
     >>> [dataset.name for dataset in datasets()]
-    ['digits', 'mnist']
+    ['digits', 'photographs', 'mnist', 'stl10']
     """
-    folder = mnist.find(data_dir)
+    folder, stl10_folder = mnist.find(data_dir), stl10.find(data_dir)
     title = "60000 + 10000 handwritten digits, 28 x 28"
+    bundled = "ships with scikit-image and scikit-learn"
+    stl10_title = "5000 + 8000 photographs, 96 x 96, and 100000 without labels"
+    stl10_source = "binary files: LMD_DATA, or `lmd data fetch stl10` (2.6 GB)"
     return [
         Dataset("digits", "1797 handwritten digits, 8 x 8", "ships with scikit-learn", True, None),
+        Dataset("photographs", "243 + 105 crops of ten photographs, 96 x 96", bundled, True, None),
         Dataset("mnist", title, "IDX files: LMD_DATA, or `lmd data fetch mnist` (11 MB)", folder is not None, folder),
+        Dataset("stl10", stl10_title, stl10_source, stl10_folder is not None, stl10_folder),
     ]
 
 
 def fetch(name: str) -> Path | None:
     """Download a dataset to the cache, check it and return its folder; None where there is nothing to download."""
-    check_choice("dataset", name, digits.NAMES)
-    return mnist.fetch() if name == "mnist" else None
+    check_choice("dataset", name, (*digits.NAMES, *images.NAMES))
+    downloads = {"mnist": mnist.fetch, "stl10": stl10.fetch}
+    return downloads[name]() if name in downloads else None
