@@ -9,7 +9,7 @@ from lmd.experiments.base import MULTIPLIERS, Experiment, Session
 from lmd.experiments.linear_models import ADAM_STEP, BASE_STEP, draw_curves, features_for, make_instances, record
 from lmd.mirrors import Quadratic
 from lmd.problems import SVMFamily
-from lmd.solvers import Adam, GradientDescent, LearnedMirrorDescent, ScaledSteps
+from lmd.solvers import Adam, GradientDescent, MirrorDescent, ScaledSteps
 from lmd.zoo.recipes import SVM_SUBSET
 
 STARTS = {"quick": 5, "standard": 20, "paper": 20}
@@ -42,7 +42,7 @@ class SVMClosedForm(Experiment):
             record(session, "adam", adam, instances, multiplier=multiplier)
         for method, name in LEARNED.items():
             learned = zoo.obtain(name, session.preset, retrain=session.retrain, progress=session.progress)
-            assert isinstance(learned, LearnedMirrorDescent)
+            assert isinstance(learned, MirrorDescent)
             session.facts[f"{method} comes from"] = zoo.origin(name, session.preset, retrain=session.retrain)
             for multiplier in MULTIPLIERS:
                 fixed = learned.with_steps(ScaledSteps(BASE_STEP, multiplier))
