@@ -1,6 +1,7 @@
 """Geometry: convex potentials with their two maps, each of which passes the conformance suite beside them."""
 
 from lmd.mirrors.base import Mirror
+from lmd.mirrors.constrained import DiagonalBox, DiagonalSimplex
 from lmd.mirrors.convolutional import ConvICNN
 from lmd.mirrors.entropic import Entropic
 from lmd.mirrors.euclidean import Euclidean, EuclideanBox, EuclideanSimplex
@@ -12,7 +13,9 @@ from lmd.mirrors.quadratic import DiagonalQuadratic, Quadratic
 __all__ = [
     "ConvICNN",
     "DenseICNN",
+    "DiagonalBox",
     "DiagonalQuadratic",
+    "DiagonalSimplex",
     "Entropic",
     "Euclidean",
     "EuclideanBox",

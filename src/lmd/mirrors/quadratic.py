@@ -117,7 +117,7 @@ class DiagonalQuadratic(Mirror):
         return check_width("y", y, self.dimension) / self.diagonal
 
     def divergence(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.potential(x - y)
+        return 0.5 * (self.diagonal * (x - y).square()).sum(dim=1)
 
     @property
     def strong_convexity(self) -> Tensor:
