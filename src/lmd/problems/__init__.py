@@ -6,12 +6,14 @@ from lmd.problems.domains import Box, Domain, Simplex, project_simplex
 from lmd.problems.least_squares import LeastSquares, LeastSquaresFamily
 from lmd.problems.linear_classifier import LinearClassifier, LinearClassifierFamily
 from lmd.problems.operators import FiniteDifferences, Identity, LinearOperator, Mask
+from lmd.problems.penalised import L1, NegativeEntropy, PenalisedProblem, Penalty
 from lmd.problems.simplex import KLDivergence, SimplexFamily, SquaredDistance
 from lmd.problems.svm import SVM, SVMFamily
 from lmd.problems.tv import TVDenoising, TVInpainting, TVProblem
 from lmd.problems.tv_families import TVDenoisingFamily, TVFamily, TVInpaintingFamily, add_noise, random_masks
 
 __all__ = [
+    "L1",
     "SVM",
     "Box",
     "CompositeProblem",
@@ -27,6 +29,9 @@ __all__ = [
     "LinearClassifierFamily",
     "LinearOperator",
     "Mask",
+    "NegativeEntropy",
+    "PenalisedProblem",
+    "Penalty",
     "Problem",
     "SVMFamily",
     "Simplex",

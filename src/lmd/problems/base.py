@@ -39,7 +39,7 @@ class Problem(abc.ABC):
     """A batch of B convex functions f_1, ..., f_B.
 
     A problem of your own is a class with one method, `value`. Everything else has a default or is a capability that
-    a solver may ask for: `domain`, `minimiser`, `smoothness`, `strong_convexity`.
+    a solver may ask for: `domain`, `minimiser`, `smoothness`, `strong_convexity`, `terms`.
 
     >>> class Quartic(Problem):
     ...     def value(self, x):
@@ -93,6 +93,15 @@ class Problem(abc.ABC):
         for name in self.batched:
             setattr(part, name, getattr(self, name)[[index] if isinstance(index, int) else index])
         return part
+
+    @property
+    def terms(self) -> int | None:
+        """How many terms each function is the sum or mean of, where it is one; None where it is not."""
+        return None
+
+    def minibatch(self, indices: Tensor) -> Problem:
+        """The problem of some of the `terms`, scaled such that over random indices its values are right on average."""
+        raise NotImplementedError(f"{type(self).__name__} has no terms")
 
     def minimiser(self) -> Tensor | None:
         """The true minimisers `(B, ...)` where they are known in closed form."""

@@ -44,6 +44,15 @@ class LeastSquares(Problem):
     def subgradient(self, x: Tensor) -> Tensor:
         return 2 * (x @ self.W.T - self.b) @ self.W
 
+    @property
+    def terms(self) -> int:
+        """m: one for each row of W."""
+        return self.W.shape[0]
+
+    def minibatch(self, indices: Tensor) -> LeastSquares:
+        scale = (self.terms / len(indices)) ** 0.5
+        return LeastSquares(scale * self.W[indices], scale * self.b[:, indices])
+
     def minimiser(self) -> Tensor:
         return torch.linalg.lstsq(self.W, self.b.T).solution.T
 

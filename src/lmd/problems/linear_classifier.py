@@ -42,9 +42,7 @@ class LinearClassifier(SubsetProblem):
         if int(labels.min()) < 0 or int(labels.max()) >= classes:
             given = f"labels from {int(labels.min())} to {int(labels.max())}"
             raise InputError("labels", given, f"0 to {classes - 1} for {classes} classes")
-        pairs = self.labels.shape[1]
-        self.own = self.labels.long() * pairs + torch.arange(pairs, device=labels.device)
-        """Where the own class of each pair is among the scores `(classes, m)`, flattened: `(S, m)`."""
+        self.own = _own_scores(self.labels)
 
     @property
     def dimension(self) -> int:
@@ -89,6 +87,11 @@ class LinearClassifier(SubsetProblem):
         change -= (probability * change).sum(dim=1, keepdim=True)
         return self._pull(data_set, probability.mul_(change)).add_(v, alpha=self.ridge)
 
+    def minibatch(self, indices: Tensor) -> LinearClassifier:
+        part = self.some_pairs(indices)
+        part.own = _own_scores(part.labels)
+        return part
+
     def accuracy(self, x: Tensor) -> Tensor:
         """The share of pairs whose own class has the highest score, `(B,)`."""
 
@@ -112,6 +115,12 @@ class LinearClassifier(SubsetProblem):
         """mean_i residual_i phi_i' of b instances, from `(b, classes, m)` to `(b, n)`: one matrix product."""
         features = self.features[data_set]
         return (residual.flatten(0, 1) @ features).reshape(len(residual), -1).div_(len(features))
+
+
+def _own_scores(labels: Tensor) -> Tensor:
+    """Where the own class of each pair is among the scores `(classes, m)`, flattened: labels `(S, m)` to `(S, m)`."""
+    pairs = labels.shape[1]
+    return labels.long() * pairs + torch.arange(pairs, device=labels.device)
 
 
 def _below_highest(scores: Tensor) -> Tensor:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import abc
+import copy
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +16,8 @@ from lmd.checks import check_count, check_finite, check_floating, check_same_kin
 from lmd.errors import InputError
 from lmd.problems.base import Family, Problem
 from lmd.problems.optimum import Optimum
+
+Subset = TypeVar("Subset", bound="SubsetProblem")
 
 CHUNK = 1 << 18
 """How many scores to work on at a time: as many float32 as a processor's own cache holds, a megabyte."""
@@ -62,6 +65,18 @@ class SubsetProblem(Problem):
     @abc.abstractmethod
     def solve(self, data_set: int) -> Optimum:
         """The certified optimum on one of the data sets."""
+
+    @property
+    def terms(self) -> int:
+        """m: one for each pair of a data set."""
+        return self.features.shape[1]
+
+    def some_pairs(self: Subset, indices: Tensor) -> Subset:
+        """A copy with some of the pairs of every data set; what else depends on the pairs is left to the caller."""
+        part = copy.copy(self)
+        part.features, part.labels = self.features[:, indices], self.labels[:, indices]
+        part._optima = {}
+        return part
 
     def check_start(self, x0: Tensor) -> Tensor:
         if x0.shape[1:] != (self.dimension,):

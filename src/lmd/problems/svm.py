@@ -59,6 +59,13 @@ class SVM(SubsetProblem):
         """v without its bias: the hinges are linear near almost every x."""
         return torch.nn.functional.pad(v[:, :-1], (0, 1))
 
+    def minibatch(self, indices: Tensor) -> SVM:
+        """The hinges of some of the pairs, with a C that makes up for the others; 1/2 ||w||^2 stays whole."""
+        part = self.some_pairs(indices)
+        part.rows = self.rows[:, indices]
+        part.C = self.C * self.rows.shape[1] / len(indices)
+        return part
+
     def accuracy(self, x: Tensor) -> Tensor:
         """The share of pairs on the right side of the hyperplane, `(B,)`."""
 

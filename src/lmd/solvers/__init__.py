@@ -1,45 +1,57 @@
 """Algorithms: each is `init` and `step`; `run` drives any of them; wrappers change any of them."""
 
+from lmd.solvers.accelerated import AcceleratedMirrorDescent, AcceleratedStochasticMirrorDescent
 from lmd.solvers.adam import Adam
 from lmd.solvers.base import DualState, Solver, State
 from lmd.solvers.best_so_far import BestSoFar
 from lmd.solvers.certificate import Certificate, Constant
+from lmd.solvers.corrected_mirror_descent import CorrectedMirrorDescent
 from lmd.solvers.fgp import FGP
 from lmd.solvers.gradient_descent import GradientDescent, ProjectedGradient
+from lmd.solvers.lazy import LazyMirrorDescent
 from lmd.solvers.lbfgs import LBFGS
 from lmd.solvers.mirror_descent import LearnedMirrorDescent, MirrorDescent
 from lmd.solvers.nesterov import Nesterov
 from lmd.solvers.pdhg import PDHG
+from lmd.solvers.proximal import ProximalMirrorDescent, proximal_map
 from lmd.solvers.result import History, Result, Status
 from lmd.solvers.run import run
 from lmd.solvers.saving import load, save
 from lmd.solvers.steps import ConstantSteps, DecayingSteps, LearnedSteps, ScaledSteps, Steps
+from lmd.solvers.stochastic import Stochastic
 
 __all__ = [
     "FGP",
     "LBFGS",
     "PDHG",
+    "AcceleratedMirrorDescent",
+    "AcceleratedStochasticMirrorDescent",
     "Adam",
     "BestSoFar",
     "Certificate",
     "Constant",
     "ConstantSteps",
+    "CorrectedMirrorDescent",
     "DecayingSteps",
     "DualState",
     "GradientDescent",
     "History",
+    "LazyMirrorDescent",
     "LearnedMirrorDescent",
     "LearnedSteps",
     "MirrorDescent",
     "Nesterov",
     "ProjectedGradient",
+    "ProximalMirrorDescent",
     "Result",
     "ScaledSteps",
     "Solver",
     "State",
     "Status",
     "Steps",
+    "Stochastic",
     "load",
+    "proximal_map",
     "run",
     "save",
 ]

@@ -60,6 +60,10 @@ class MirrorDescent(Solver[MirrorState]):
     def horizon(self) -> int | None:
         return self.steps.iterations if isinstance(self.steps, LearnedSteps) else None
 
+    def with_steps(self, steps: Steps | float) -> MirrorDescent:
+        """The same mirror with other steps: the paper's LMD with a fixed step-size."""
+        return MirrorDescent(self.mirror, steps)
+
     def init(self, problem: Problem, x0: Tensor) -> MirrorState:
         return MirrorState(self.mirror.check("x0", x0))
 
@@ -73,7 +77,10 @@ class MirrorDescent(Solver[MirrorState]):
         diagnostics = observe(self.mirror, size, subgradient)
         if state.target is not None and not self.mirror.is_exact:
             diagnostics["dual_residual"] = norm_of((dual - state.target).detach(), DUAL_NORM[self.mirror.norm])
-        target = dual - size * subgradient
+        return self.decode(state, dual - size * subgradient, diagnostics)
+
+    def decode(self, state: MirrorState, target: Tensor, diagnostics: dict[str, Tensor]) -> MirrorState:
+        """The state whose points are made from `target`."""
         clipped = self.mirror.clipped(target)
         if clipped is not None:
             diagnostics["clipped"] = clipped
@@ -107,7 +114,3 @@ class LearnedMirrorDescent(MirrorDescent):
             "interval": list(steps.interval),
             "extension": steps.extension,
         }
-
-    def with_steps(self, steps: Steps | float) -> MirrorDescent:
-        """The same mirror with other steps: the paper's LMD with a fixed step-size."""
-        return MirrorDescent(self.mirror, steps)
