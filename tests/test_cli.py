@@ -39,7 +39,7 @@ def assert_one_line(outcome: Outcome, *words: str) -> None:
         assert word in outcome.err
 
 
-@pytest.mark.parametrize("command", ["", *cli.commands])
+@pytest.mark.parametrize("command", ["", *cli.commands, "data list", "data fetch"])
 def test_help_has_an_example(lmd, command: str) -> None:
     outcome = lmd(*command.split(), "--help")
     assert outcome.code == 0
@@ -58,6 +58,14 @@ def test_list_names_experiments_and_solvers(lmd) -> None:
     assert "least-squares-one-layer" in lmd("list").out
 
 
+def test_data_are_listed_and_what_ships_needs_no_fetching(lmd) -> None:
+    found = {dataset["name"]: dataset for dataset in json.loads(lmd("data", "list", "--json").out)}
+    assert found["digits"]["present"] is True
+    assert "lmd data fetch mnist" in found["mnist"]["source"]
+    assert "mnist" in lmd("data", "list").out
+    assert "nothing to fetch" in lmd("data", "fetch", "digits").out
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -68,6 +76,7 @@ def test_list_names_experiments_and_solvers(lmd) -> None:
         (("reproduce", "simplex", "--seed", "many"), ("--seed", "many")),
         (("train", "least-squares"), ("solver", "'least-squares'", "least-squares-quadratic")),
         (("frobnicate",), ("frobnicate",)),
+        (("data", "fetch", "minst"), ("dataset", "'minst'", "did you mean mnist")),
         (("reproduce", "simplex", "--colour"), ("--colour",)),
         (("report", "no-such-folder"), ("no-such-folder",)),
         (("import", "no-such-checkpoint", "--out", "solver"), ("no-such-checkpoint",)),

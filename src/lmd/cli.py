@@ -164,6 +164,53 @@ def import_command(checkpoint: Path, out: str) -> None:
     click.echo(f"solver: {folder} ({sum(p.numel() for p in solver.parameters())} parameters, horizon {solver.horizon})")
 
 
+@cli.group(cls=_Group)
+def data() -> None:
+    """Show the datasets, or fetch one.
+
+    \b
+    Examples
+      lmd data list
+      lmd data fetch mnist
+    """
+
+
+@data.command("list")
+@_JSON
+def data_list(as_json: bool) -> None:
+    """Show the datasets, where they come from and whether they are here.
+
+    \b
+    Example
+      lmd data list --json
+    """
+    from lmd.data import datasets
+    from lmd.report.tables import Table
+
+    found = datasets()
+    if as_json:
+        keys = ("name", "title", "source", "present")
+        _print_json([{key: getattr(dataset, key) for key in keys} for dataset in found])
+        return
+    lines = tuple((d.name, "yes" if d.present else "no", d.title, d.source) for d in found)
+    _print_table(Table("", ("name", "here", "what it is", "where it comes from"), lines))
+
+
+@data.command("fetch")
+@click.argument("name")
+def data_fetch(name: str) -> None:
+    """Download the dataset NAME, check it, and keep it in the cache.
+
+    \b
+    Example
+      lmd data fetch mnist
+    """
+    from lmd.data import fetch
+
+    folder = fetch(name)
+    click.echo(f"{name}: {'ships with a dependency, nothing to fetch' if folder is None else folder}")
+
+
 @cli.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 def report(folder: Path) -> None:

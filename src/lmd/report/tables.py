@@ -73,7 +73,12 @@ def to_rich(table: Table) -> RichTable:
 
     shown: Any = RichTable(title=table.title or None, title_justify="left", box=rich.box.SIMPLE_HEAD)
     for place, column in enumerate(table.columns):
-        shown.add_column(column, justify="left" if place == 0 else "right", no_wrap=place == 0)
+        figures = all(_is_figure(line[place]) for line in table.lines)
+        shown.add_column(column, justify="right" if figures and place else "left", no_wrap=place == 0)
     for line in table.lines:
         shown.add_row(*line)
     return shown
+
+
+def _is_figure(cell: str) -> bool:
+    return cell in ("", "diverged") or cell[0] in "-0123456789"
