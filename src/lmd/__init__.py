@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from lmd import data, experiments, mirrors, problems, report, solvers, training, zoo
+    from lmd import data, experiments, guarantees, mirrors, problems, report, solvers, training, zoo
     from lmd.errors import InputError, LmdError
-    from lmd.solvers.run import run
+    from lmd.guarantees.certify import run
     from lmd.training.train import train
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "__version__",
     "data",
     "experiments",
+    "guarantees",
     "mirrors",
     "problems",
     "report",
@@ -43,7 +44,7 @@ __all__ = [
 _FUNCTIONS = {
     "InputError": "lmd.errors",
     "LmdError": "lmd.errors",
-    "run": "lmd.solvers.run",
+    "run": "lmd.guarantees.certify",
     "train": "lmd.training.train",
 }
 

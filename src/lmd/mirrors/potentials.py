@@ -134,8 +134,10 @@ class PotentialNetwork(nn.Module, Configurable, abc.ABC):
 
     @property
     def strong_convexity(self) -> Tensor:
-        """mu + (1 - mu) c, or 0 where nothing keeps the network convex."""
-        if self.constraint == "none":
+        """mu + (1 - mu) c, or 0 where nothing keeps the network convex, or where a weight is not what it should be."""
+        signed = [weight for weight in (self.hidden, self.out, self.curvature) if weight is not None]
+        negative = self.constraint == "clip" and any(bool((weight < 0).any()) for weight in signed)
+        if self.constraint == "none" or negative:
             return self.out.new_zeros(())
         return self._quadratic_part(self.out).detach()
 

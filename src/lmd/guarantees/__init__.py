@@ -1,0 +1,27 @@
+"""Certificates that hold and safeguards that work, written over the solver interface; proofs: docs/guarantees.md."""
+
+from lmd.guarantees.certify import Watch, best_of, certify, run
+from lmd.guarantees.divergence import divergence_bound
+from lmd.guarantees.record import Record
+from lmd.guarantees.theorems import (
+    duality_certificate,
+    regret_certificate,
+    relative_certificate,
+    subgradient_certificate,
+)
+from lmd.solvers.certificate import Certificate, Constant
+
+__all__ = [
+    "Certificate",
+    "Constant",
+    "Record",
+    "Watch",
+    "best_of",
+    "certify",
+    "divergence_bound",
+    "duality_certificate",
+    "regret_certificate",
+    "relative_certificate",
+    "run",
+    "subgradient_certificate",
+]

@@ -1,0 +1,143 @@
+"""From a run to its certificate: `certify` tries every theorem that applies and keeps the best bound per instance."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, ParamSpec
+
+import torch
+from torch import Tensor
+
+from lmd import solvers
+from lmd.guarantees.record import Record
+from lmd.guarantees.theorems import (
+    Number,
+    duality_certificate,
+    regret_certificate,
+    relative_certificate,
+    subgradient_certificate,
+)
+from lmd.problems.base import Problem
+from lmd.solvers.base import DualState, Solver, State
+from lmd.solvers.certificate import Certificate
+from lmd.solvers.result import Result
+
+P = ParamSpec("P")
+
+
+def certify(
+    run: Result | Record,
+    *,
+    divergence: Number | None = None,
+    relative_smoothness: Number | None = None,
+    relative_strong_convexity: Number | None = None,
+) -> Certificate:
+    """What is proven about the answer of a run: the best of all theorems that apply, instance by instance.
+
+    What the theorems need beyond the run is taken from the problem and the mirror, or bounded; or it is given:
+    `divergence` is B(x*, x_0) or a bound on it, the relative constants are those of section 3.1. Each is a number or
+    one per instance `(B,)`. `result.certificate` is this with nothing given.
+
+    >>> import lmd
+    >>> problem, x0 = lmd.problems.LeastSquaresFamily().sample(3, torch.Generator().manual_seed(0))
+    >>> solver = lmd.solvers.MirrorDescent(lmd.mirrors.Euclidean(), 1 / 18)
+    >>> result = lmd.run(solver, problem, x0, iterations=20)
+    >>> bool((result.certificate.bound >= result.values - problem.minimum()).all())
+    True
+    >>> bool((result.certificate.bound < 0.1 * problem.value(x0)).all())
+    True
+    """
+    record = run if isinstance(run, Record) else Record.of(run)
+    parts = (
+        duality_certificate(record),
+        subgradient_certificate(record),
+        regret_certificate(record, divergence),
+        relative_certificate(record, relative_smoothness, relative_strong_convexity, divergence),
+    )
+    return best_of(parts)
+
+
+def best_of(parts: Sequence[Certificate]) -> Certificate:
+    """The best bound of several certificates of one answer, instance by instance."""
+    lower = torch.stack([part.lower_bound for part in parts]).amax(dim=0)
+    used = [part for part in parts if bool((part.proven & (part.lower_bound == lower)).any())]
+    if len(used) == 1:
+        return replace(used[0], lower_bound=lower)
+    theorem = "the best of " + " and ".join(part.theorem for part in used or parts)
+    norms = {part.norm for part in used or parts}
+    return Certificate(parts[0].value, lower, theorem, " or ".join(sorted(norms)), parts=tuple(used or parts))
+
+
+def _with_certificate(run: Callable[P, Result]) -> Callable[P, Result]:
+    @functools.wraps(run)
+    def certified(*arguments: P.args, **options: P.kwargs) -> Result:
+        return replace(run(*arguments, **options), certifier=certify)
+
+    return certified
+
+
+run = _with_certificate(solvers.run)
+"""`lmd.solvers.run`, and the result knows how to certify itself; this is what `lmd.run` is.
+
+The solvers' room knows no theorems, as it stands above this one. What it knows is where a certificate goes.
+"""
+
+
+class Watch:
+    """A callback for `lmd.run` that can certify a solve while it runs; a true answer of `stop_when` ends the run.
+
+    >>> import lmd
+    >>> problem, x0 = lmd.problems.LeastSquaresFamily().sample(3, torch.Generator().manual_seed(0))
+    >>> solver = lmd.solvers.MirrorDescent(lmd.mirrors.Euclidean(), 1 / 18)
+    >>> watch = Watch(solver, problem, x0, stop_when=lambda certificate: bool((certificate.bound < 1e-3).all()))
+    >>> result = lmd.run(solver, problem, x0, iterations=1000, callbacks=[watch])
+    >>> len(result.history) < 100, bool((result.certificate.bound < 1e-3).all())
+    (True, True)
+    """
+
+    def __init__(
+        self,
+        solver: Solver[Any],
+        problem: Problem,
+        x0: Tensor,
+        *,
+        stop_when: Callable[[Certificate], object] | None = None,
+        every: int = 10,
+    ) -> None:
+        self.solver, self.problem, self.start = solver, problem, x0
+        self.stop_when, self.every = stop_when, every
+        with torch.no_grad():
+            self.values = [problem.value(x0)]
+        self.rows: list[dict[str, Tensor]] = []
+        self.state: State | None = None
+
+    def __call__(self, state: State, values: Tensor) -> bool:
+        self.state = state
+        self.values.append(values)
+        self.rows.append(dict(state.diagnostics))
+        if self.stop_when is None or len(self.rows) % self.every:
+            return False
+        return bool(self.stop_when(self.certificate()))
+
+    def certificate(self, **given: Number | None) -> Certificate:
+        """The certificate of the points reached so far; takes what `certify` takes."""
+        unknown = torch.full_like(self.values[0], torch.nan)
+        names = {name for row in self.rows for name in row}
+        diagnostics = {
+            name: torch.stack([*(row.get(name, unknown).to(unknown) for row in self.rows), unknown]).double()
+            for name in names
+        }
+        state = self.state or self.solver.init(self.problem, self.start)
+        record = Record(
+            self.solver,
+            self.problem,
+            self.start,
+            state.x,
+            self.values[-1].double(),
+            torch.stack(self.values).double(),
+            diagnostics,
+            state.dual if isinstance(state, DualState) else None,
+        )
+        return certify(record, **given)

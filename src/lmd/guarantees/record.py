@@ -1,0 +1,161 @@
+"""What a run leaves behind that a theorem can use: values, steps, subgradient norms, dual residuals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmd.mirrors.base import Mirror, norm_of
+from lmd.problems.base import Problem
+from lmd.problems.domains import Domain
+from lmd.solvers.base import Solver
+from lmd.solvers.best_so_far import BestSoFar
+from lmd.solvers.certificate import Constant
+from lmd.solvers.lazy import LazyMirrorDescent
+from lmd.solvers.mirror_descent import MirrorDescent
+from lmd.solvers.proximal import ProximalMirrorDescent
+from lmd.solvers.result import Result
+
+ROUNDING = 64
+"""A value is taken to be right to this many units of rounding; certificates leave room for it."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """A finished or running solve. Everything is float64, whatever the run was in; `epsilon` is the run's rounding."""
+
+    solver: Solver[Any]
+    problem: Problem
+    start: Tensor
+    """x_0 `(B, ...)`."""
+
+    x: Tensor
+    """The points `(B, ...)` that are to be certified."""
+
+    value: Tensor
+    """f(x) `(B,)`."""
+
+    values: Tensor
+    """f(x_k) `(K+1, B)` for k = 0, ..., K, or less, as a wrapper may report a lower value than its solver's."""
+
+    diagnostics: Mapping[str, Tensor]
+    """What the solver noticed at x_k `(K+1, B)`."""
+
+    dual: Tensor | None = None
+    """A dual point for each instance."""
+
+    @classmethod
+    def of(cls, result: Result) -> Record:
+        """The record of a finished run."""
+        history = result.history
+        return cls(
+            result.solver,
+            result.problem,
+            result.start,
+            result.x,
+            result.values.double(),
+            history.values.double(),
+            {name: numbers.double() for name, numbers in history.diagnostics.items()},
+            result.dual,
+        )
+
+    @property
+    def mirror(self) -> Mirror | None:
+        """The mirror, where the run was mirror descent, lazy or not, on the domain that the problem has."""
+        solver = self._innermost
+        if not isinstance(solver, MirrorDescent) or isinstance(solver, ProximalMirrorDescent):
+            return None
+        recorded = "step_size" in self.diagnostics  # not in a run of no iterations
+        return solver.mirror if recorded and _same(solver.mirror.domain, self.problem.domain) else None
+
+    @property
+    def is_lazy(self) -> bool:
+        """Whether the dual variable accumulates."""
+        return isinstance(self._innermost, LazyMirrorDescent)
+
+    @property
+    def _innermost(self) -> Solver[Any]:
+        return self.solver.solver if isinstance(self.solver, BestSoFar) else self.solver
+
+    @property
+    def steps(self) -> Tensor:
+        """t_k `(K, B)`; NaN where the instance had stopped."""
+        return self.diagnostics["step_size"][:-1]
+
+    @property
+    def subgradient_norms(self) -> Tensor:
+        """||g_k||_* `(K, B)`, in the dual of the mirror's norm."""
+        return self.diagnostics["subgradient_norm"][:-1]
+
+    @property
+    def residuals(self) -> Tensor:
+        """||e_{k+1}||_* `(K, B)` with e_{k+1} = to_dual(x_{k+1}) - (to_dual(x_k) - t_k g_k); NaN where it is unknown.
+
+        0 for an exact mirror, unless it clipped: then the residual is unknown.
+        """
+        assert self.mirror is not None
+        clipped = self.diagnostics.get("clipped", torch.zeros_like(self.values))[:-1]
+        if self.mirror.is_exact:
+            return torch.where(clipped == 0, 0.0, torch.nan)
+        return self.diagnostics.get("dual_residual", torch.full_like(self.values, torch.nan))[1:]
+
+    @property
+    def epsilon(self) -> float:
+        """The rounding of the run's numbers."""
+        return torch.finfo(self.start.dtype).eps
+
+    @property
+    def dimension(self) -> int:
+        """n, the number of variables of an instance."""
+        return self.start[0].numel()
+
+    def strong_convexity(self, norm: str) -> Constant | None:
+        """mu of f in a norm; ||v||_2^2 is at least ||v||_1^2 / n and at least ||v||_inf^2."""
+        factor = 1 / self.dimension if norm == "l1" else 1.0
+        return self._constant(self._strong_convexity, factor, "the problem's strong convexity", norm)
+
+    def smoothness(self, norm: str) -> Constant | None:
+        """L of f in a norm; ||v||_2^2 is at most ||v||_1^2 and at most n ||v||_inf^2."""
+        factor = float(self.dimension) if norm == "linf" else 1.0
+        return self._constant(self._smoothness, factor, "the problem's smoothness", norm)
+
+    @cached_property
+    def _strong_convexity(self) -> Tensor | None:
+        """That of the problem, less what may be rounding: it is often the smallest eigenvalue of a matrix."""
+        mu = self.problem.strong_convexity
+        if mu is None or self._smoothness is None:
+            return mu
+        return (mu - self.dimension * self.epsilon * self._smoothness).clamp(min=0)
+
+    @cached_property
+    def _smoothness(self) -> Tensor | None:
+        return self.problem.smoothness
+
+    @cached_property
+    def noise(self) -> Tensor:
+        """How far from each other `(B,)` values can be whose points differ by rounding alone, at the minimiser."""
+        curvature = self._strong_convexity if self._smoothness is None else self._smoothness
+        if curvature is None:
+            return torch.zeros_like(self.value)
+        size = torch.maximum(norm_of(self.x.double(), "l2"), norm_of(self.start.double(), "l2"))
+        return curvature.double() * (ROUNDING * self.epsilon * size).square()
+
+    def rounding(self, size: Tensor) -> Tensor:
+        """The room that a certificate leaves for the rounding of numbers of this size."""
+        return ROUNDING * self.epsilon * size + self.noise
+
+    def _constant(self, value: Tensor | None, factor: float, origin: str, norm: str) -> Constant | None:
+        if value is None or not bool((value > 0).any()):
+            return None
+        scaled = "" if factor == 1 else f", from l2 to {norm}"
+        return Constant(factor * value.double(), origin + scaled)
+
+
+def _same(domain: Domain | None, other: Domain | None) -> bool:
+    """Whether two domains are one set."""
+    return domain is other or (type(domain) is type(other) and vars(domain) == vars(other))

@@ -1,0 +1,214 @@
+"""The theorems: each turns the record of a run into a certificate. Statements and proofs are in docs/guarantees.md."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lmd.errors import InputError
+from lmd.guarantees.divergence import divergence_bound
+from lmd.guarantees.record import Record
+from lmd.mirrors.base import Mirror, inner, norm_of
+from lmd.problems.composite import CompositeProblem
+from lmd.solvers.certificate import Certificate, Constant
+
+REGRET = "the regret bound of approximate mirror descent (the paper's first theorem of section 3)"
+CLASSICAL = "the regret bound of mirror descent with an exact mirror (Beck and Teboulle 2003, theorem 4.1)"
+RELATIVE = "the bound under relative smoothness (section 3.1 of the paper, in computable form)"
+SUBGRADIENT = "strong convexity at a point, min f >= f(x) - ||g||^2 / (2 mu)"
+DUALITY = "weak duality, the gap to a dual point"
+
+Number = float | Tensor
+
+
+def regret_certificate(record: Record, divergence: Number | None = None) -> Certificate:
+    r"""min f >= \sum_k w_k f(x_k) - regret / \sum_k t_k with w_k = t_k / \sum_j t_j; the best over all prefixes.
+
+    `divergence` is B(x*, x_0) or anything above it, a number or one per instance `(B,)`; without it, it is bounded.
+    The classical theorem is the case of an exact mirror, in which f need not be strongly convex.
+    """
+    mirror = record.mirror
+    theorem = CLASSICAL if mirror is not None and mirror.is_exact else REGRET
+    if mirror is None or not bool(mirror.strong_convexity > 0):
+        return nothing(record, f"{theorem}; it needs mirror descent with a strongly convex potential")
+    constants = _regret_constants(record, mirror, divergence)
+    bound = regret_bound(record, mirror, constants)
+    total = record.steps.cumsum(dim=0)
+    means = (record.steps * record.values[:-1]).cumsum(dim=0) / total
+    lower = means - bound / total - record.rounding(record.values[:-1].abs().cummax(dim=0).values + bound / total)
+    return _certificate(record, _best(lower), theorem, mirror.norm, constants)
+
+
+def regret_bound(record: Record, mirror: Mirror, constants: dict[str, Constant]) -> Tensor:
+    r"""A bound on \sum_{j <= k} t_j (f(x_j) - f*) for each k, `(K, B)`: B(x*, x_0) plus, for each j,
+
+        (t ||g||_* + ||e||_*)^2 / (2 sigma) + max_{0 <= d <= R} (||e||_* d - t mu/2 d^2),   R = ||g||_* / mu.
+
+    The paper rounds this up to t^2 ||g||_*^2 / sigma + (1 / (2 t mu) + 1 / sigma) ||e||_*^2.
+    """
+    t, g, e = record.steps, record.subgradient_norms, record.residuals
+    change = (t * g + e).square() / (2 * constants["sigma"].value)
+    drift = torch.where(e == 0, e, torch.inf)  # a NaN stays one
+    if "mu" in constants:
+        mu = constants["mu"].value
+        distance = torch.minimum(e / (t * mu), g / mu)
+        drift = torch.where(e == 0, e, e * distance - t * mu / 2 * distance.square())
+    return constants["divergence"].value + (change + drift).cumsum(dim=0)
+
+
+def relative_certificate(
+    record: Record,
+    smoothness: Number | None = None,
+    strong_convexity: Number | None = None,
+    divergence: Number | None = None,
+) -> Certificate:
+    """The bound for f that is L-smooth and mu-strongly convex relative to the potential, steps of at most 1 / L.
+
+    L and mu are given, or bounded by L_f / sigma and mu_f / L_Psi from the constants of f and of the potential.
+    """
+    mirror = record.mirror
+    if mirror is None or (record.is_lazy and mirror.domain is not None):
+        return nothing(record, f"{RELATIVE}; it needs mirror descent, and not the lazy form on a domain")
+    constants = _regret_constants(record, mirror, divergence)
+    constants |= _relative_constants(record, mirror, smoothness, strong_convexity)
+    if "L" not in constants:
+        return nothing(record, f"{RELATIVE}; it needs the relative smoothness, or a smooth f and strong convexity")
+    lower = torch.maximum(
+        _relative_lower(record, constants, absorbed=False), _relative_lower(record, constants, absorbed=True)
+    )
+    return _certificate(record, lower, RELATIVE, mirror.norm, constants)
+
+
+def _relative_lower(record: Record, constants: dict[str, Constant], absorbed: bool) -> Tensor:
+    r"""Sum up (1 - c)/t_k B(x*, x_{k+1}) + f(x_{k+1}) - f* <= (1/t_k - mu) B(x*, x_k) + error_k, which telescopes.
+
+    error_k is ||e||_* R / t_k with c = 0, or, `absorbed`, ||e||_*^2 / (2 c sigma t_k). Only the ratios of the weights
+    matter, so they never overflow: `share` is the weight of the newest term among all so far.
+    """
+    t, e, values = record.steps, record.residuals, record.values[1:]
+    L, sigma = constants["L"].value, constants["sigma"].value
+    mu = constants["relative mu"].value if "relative mu" in constants else torch.zeros_like(L)
+    steps, best = len(t), torch.full_like(record.value, -torch.inf)
+    lower, share = best, torch.zeros_like(best)
+    valid, ahead = (
+        torch.ones_like(best, dtype=torch.bool),
+        torch.zeros_like(best),
+    )  # ahead: (1 - c)/t of the step before
+    for k in range(steps):
+        valid = valid & (t[k] * L <= 1 + 4 * record.epsilon) & torch.isfinite(e[k]) & torch.isfinite(values[k])
+        slope = torch.maximum(1 / t[k] - mu, 1e-9 / t[k])  # a smaller mu is a mu too
+        if absorbed:
+            c = torch.where(e[k] == 0, 0.0, (mu * t[k] / 2).clamp(min=1 / (steps + 1), max=0.5))
+            error = torch.where(e[k] == 0, 0.0, e[k].square() / (2 * c * sigma * t[k]))
+        else:
+            c, error = (
+                torch.zeros_like(t[k]),
+                torch.where(e[k] == 0, 0.0, e[k] * _radius(record, constants, k + 1) / t[k]),
+            )
+        if k == 0:
+            share = torch.ones_like(best)
+            lower = values[0] - error - slope * constants["divergence"].value
+        else:
+            share = 1 / (1 + slope / (ahead * share))
+            lower = (1 - share) * lower + share * (values[k] - error)
+        ahead = (1 - c) / t[k]
+        slack = record.rounding(record.values[: k + 2].abs().amax(dim=0) + (record.value - lower).abs())
+        best = torch.where(valid, torch.maximum(best, lower - slack), best)
+    return best
+
+
+def _radius(record: Record, constants: dict[str, Constant], k: int) -> Tensor:
+    """A bound on ||x_k - x*|| `(B,)`."""
+    if "mu" not in constants or k >= len(record.subgradient_norms):
+        return torch.full_like(record.value, torch.inf)
+    return record.subgradient_norms[k] / constants["mu"].value
+
+
+def subgradient_certificate(record: Record) -> Certificate:
+    """min f >= f(x) + min_z <g, z - x> + mu/2 ||z - x||^2 at the answer, and at every iterate whose ||g|| is known.
+
+    The minimum over z is at the projection of x - g/mu onto the domain. It costs one subgradient.
+    """
+    constant = record.strong_convexity("l2")
+    if constant is None:
+        return nothing(record, f"{SUBGRADIENT}; it needs a strongly convex problem")
+    mu = constant.value
+    with torch.no_grad():
+        x, g = record.x.double(), record.problem.subgradient(record.x).double()
+    z = x - g / mu.reshape(-1, *(1,) * (x.ndim - 1))
+    if record.problem.domain is not None:
+        z = record.problem.domain.project(z)
+    fall = inner(g, x - z) - mu / 2 * (x - z).square().flatten(1).sum(dim=1)
+    length = norm_of(x - z, "l2")
+    # g is a difference of terms of the size of mu ||x|| at least, and the fall is g times a length.
+    lower = (
+        record.value - fall - record.rounding(record.value.abs() + (norm_of(g, "l2") + mu * norm_of(x, "l2")) * length)
+    )
+    mirror = record.mirror
+    if mirror is not None and mirror.norm == "l2" and mirror.domain is None:
+        values = record.values[:-1]
+        falls = record.subgradient_norms.square() / (2 * mu)
+        lower = torch.maximum(lower, _best(values - falls - record.rounding(values.abs() + falls)))
+    return _certificate(record, lower, SUBGRADIENT, "l2", {"mu": constant})
+
+
+def duality_certificate(record: Record) -> Certificate:
+    """min F >= F(x) - gap(x, p) for the dual point p that the solver kept."""
+    if record.dual is None or not isinstance(record.problem, CompositeProblem):
+        return nothing(record, f"{DUALITY}; it needs a composite problem and a solver that keeps a dual point")
+    with torch.no_grad():
+        gap = record.problem.gap(record.x, record.dual).double()
+    lower = record.value - gap - record.rounding(record.value.abs() + gap)
+    return _certificate(record, lower, DUALITY, "l2", {"gap": Constant(gap, "the problem's gap")})
+
+
+def nothing(record: Record, theorem: str) -> Certificate:
+    """A certificate that proves nothing."""
+    return Certificate(record.value, torch.full_like(record.value, -torch.inf), theorem, "l2")
+
+
+def _regret_constants(record: Record, mirror: Mirror, divergence: Number | None) -> dict[str, Constant]:
+    """sigma, the divergence, and mu where f is strongly convex and something needs it."""
+    constants = {"sigma": Constant(mirror.strong_convexity.double(), "the mirror's strong convexity")}
+    mu = record.strong_convexity(mirror.norm)
+    if mu is not None:
+        constants["mu"] = mu
+    found: Constant | None = None
+    if divergence is not None:
+        found = Constant(_per_instance(record, "divergence", divergence), "given")
+    else:
+        found = divergence_bound(mirror, record.start, None if mu is None else record.subgradient_norms[0] / mu.value)
+    unknown = Constant(torch.full_like(record.value, torch.inf), "unknown: give a bound on B(x*, x_0)")
+    return {**constants, "divergence": unknown if found is None else found}
+
+
+def _relative_constants(
+    record: Record, mirror: Mirror, smoothness: Number | None, strong_convexity: Number | None
+) -> dict[str, Constant]:
+    constants, norm = {}, mirror.norm
+    if smoothness is not None:
+        constants["L"] = Constant(_per_instance(record, "smoothness", smoothness), "given")
+    elif (smooth := record.smoothness(norm)) is not None and bool(mirror.strong_convexity > 0):
+        constants["L"] = Constant(smooth.value / mirror.strong_convexity, f"{smooth.origin} / sigma")
+    if strong_convexity is not None:
+        constants["relative mu"] = Constant(_per_instance(record, "strong_convexity", strong_convexity), "given")
+    elif (mu := record.strong_convexity(norm)) is not None and mirror.smoothness is not None:
+        constants["relative mu"] = Constant(mu.value / mirror.smoothness, f"{mu.origin} / the mirror's smoothness")
+    return constants
+
+
+def _per_instance(record: Record, argument: str, number: Number) -> Tensor:
+    value = torch.as_tensor(number, dtype=torch.float64, device=record.value.device)
+    if value.shape not in ((), record.value.shape) or not bool((value >= 0).all()):
+        raise InputError(argument, f"{number}", f"a number of 0 or more, or one per instance ({len(record.value)},)")
+    return value
+
+
+def _best(lower: Tensor) -> Tensor:
+    """The best of the prefixes `(K, B)` before anything unknown, `(B,)`."""
+    known = torch.isfinite(lower).long().cumprod(dim=0)
+    return torch.where(known == 1, lower, -torch.inf).amax(dim=0)
+
+
+def _certificate(record: Record, lower: Tensor, theorem: str, norm: str, constants: dict[str, Constant]) -> Certificate:
+    return Certificate(record.value, torch.where(lower.isnan(), -torch.inf, lower), theorem, norm, constants)
