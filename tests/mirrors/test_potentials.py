@@ -114,7 +114,7 @@ class TestGradient:
     @every_kind
     def test_of_a_leaky_network_records_the_way_back_alone(self, kind):
         """The slopes are constants for autograd: a graph of the forward pass would be dead weight."""
-        net = wild(kind)
+        net = wild(kind, activation="leaky")
         assert "bias" in dict(net.named_buffers()) and "bias" not in dict(net.named_parameters())
         x = points(kind)
         with torch.no_grad():
@@ -129,7 +129,7 @@ class TestGradient:
 
     @every_kind
     def test_sharper_and_sharper_smoothing_is_leaky(self, kind):
-        net, x = wild(kind), points(kind)
+        net, x = wild(kind, activation="leaky"), points(kind)
         with torch.no_grad():
             value, gradient = net.value_and_gradient(x, torch.full((3,), 1e10, dtype=torch.float64))
         assert_close(value, net.value(x), rtol=1e-8, atol=1e-8)
@@ -259,7 +259,7 @@ class TestStart:
             assert off > 1e-3, "a read-out of nothing would be cut off by the first update that clips it"
 
     def test_every_parameter_has_a_derivative_there(self):
-        for net in (KINDS["dense"](), KINDS["conv"](activation="smooth")):
+        for net in (KINDS["dense"](), KINDS["conv"](activation="leaky")):
             x = points("dense" if isinstance(net, DenseICNN) else "conv", dtype=torch.float32)
             net.gradient(x).pow(3).sum().backward()
             assert all(bool(parameter.grad.any()) for parameter in net.parameters())

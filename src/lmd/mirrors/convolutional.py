@@ -83,7 +83,7 @@ class ConvICNN(PotentialNetwork):
         reduction: str = "sum",
         mixing: float = 0.1,
         quadratic: bool = True,
-        activation: str = "leaky",
+        activation: str = "smooth",
         beta: float = 10.0,
         constraint: str = "clip",
         curvature: bool = True,
