@@ -6,8 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
+import lmd
 from lmd.errors import InputError
-from lmd.solvers import ConstantSteps, DecayingSteps, LearnedSteps, ScaledSteps
+from lmd.mirrors import Euclidean
+from lmd.problems import LeastSquares
+from lmd.solvers import (
+    ConstantSteps,
+    DecayingSteps,
+    GradientDescent,
+    LearnedMirrorDescent,
+    LearnedSteps,
+    ScaledSteps,
+)
 from lmd.solvers.steps import EXTENSIONS, as_steps
 
 positive = st.floats(1e-6, 1e3)
@@ -79,6 +89,18 @@ class TestExtension:
     @given(st.lists(st.floats(1e-3, 1e-1), min_size=1, max_size=6), st.sampled_from(EXTENSIONS), st.integers(0, 50))
     def test_steps_never_leave_the_range_of_the_learned_ones_upwards(self, sizes, extension, k):
         assert 0 < learned(sizes, extension)(k).item() <= max(sizes) * (1 + 1e-6)
+
+    def test_the_default_can_be_repeated_where_the_others_diverge(self):
+        """Steps as training likes them: most below 2/L = 1, and one far above it that a flat direction wants."""
+        problem = LeastSquares(torch.diag(torch.tensor([1.0, 0.3])), torch.zeros(1, 2))
+        values = {}
+        for extension in ("min", "mean", "max"):
+            steps = LearnedSteps(4, 0.5, (0.1, 5.0), extension)
+            with torch.no_grad():
+                steps.sizes.copy_(torch.tensor([0.4, 0.4, 4.0, 0.4]))
+            values[extension] = float(lmd.run(GradientDescent(steps), problem, torch.ones(1, 2), 60).history.values[-1])
+        assert LearnedSteps(4).extension == LearnedMirrorDescent(Euclidean()).steps.extension == "min"
+        assert values["min"] < 1e-4 and values["mean"] > 1e3 and values["max"] > 1e3
 
 
 class TestConstraint:

@@ -99,7 +99,7 @@ class LearnedMirrorDescent(MirrorDescent):
         iterations: int = 10,
         initial_step: float = 0.01,
         interval: tuple[float, float] = (1e-3, 1e-1),
-        extension: str = "last",
+        extension: str = "min",
     ) -> None:
         self.iterations = check_count("iterations", iterations)
         super().__init__(mirror, LearnedSteps(iterations, initial_step, interval, extension))

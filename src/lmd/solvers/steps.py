@@ -75,6 +75,11 @@ class LearnedSteps(Steps):
 
     Past N iterations, with t_1, ..., t_N the learned steps: `last`, `mean`, `min` or `max` of them, or `decay`:
     c / k^power with c = mean(j^power t_j), which continues a decaying sequence in its own scale.
+
+    `min` is the safe one. Training likes single steps that are too long to be repeated, so that the mean of them, or
+    the last, can diverge where the shortest converges; and with a learned inverse a step that decays to 0 lets the
+    error of the inverse win. With an exact mirror, or in `LazyMirrorDescent`, `decay` with power 1/2 is as safe, and
+    converges for problems that are not smooth. docs/guarantees.md has the reasons.
     """
 
     def __init__(
@@ -82,7 +87,7 @@ class LearnedSteps(Steps):
         iterations: int,
         initial: float = 0.01,
         interval: tuple[float, float] = (1e-3, 1e-1),
-        extension: str = "last",
+        extension: str = "min",
         power: float = 1.0,
     ) -> None:
         super().__init__()
