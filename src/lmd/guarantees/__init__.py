@@ -1,8 +1,10 @@
 """Certificates that hold and safeguards that work, written over the solver interface; proofs: docs/guarantees.md."""
 
 from lmd.guarantees.certify import Watch, best_of, certify, run
+from lmd.guarantees.descent import DescentSafeguard
 from lmd.guarantees.divergence import divergence_bound
 from lmd.guarantees.record import Record
+from lmd.guarantees.safeguard import Safeguard
 from lmd.guarantees.theorems import (
     duality_certificate,
     regret_certificate,
@@ -14,7 +16,9 @@ from lmd.solvers.certificate import Certificate, Constant
 __all__ = [
     "Certificate",
     "Constant",
+    "DescentSafeguard",
     "Record",
+    "Safeguard",
     "Watch",
     "best_of",
     "certify",

@@ -1,0 +1,160 @@
+"""The safeguard for smooth problems: a learned step is taken if it gains about what a gradient step is sure to gain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmd.errors import CapabilityError, InputError
+from lmd.guarantees.safeguard import add_costs, step_costs, widen
+from lmd.mirrors.base import norm_of
+from lmd.problems.base import Problem
+from lmd.solvers.base import Solver, State
+from lmd.solvers.mirror_descent import MirrorDescent
+
+PROGRESS = 0.5
+"""The share of a gradient step's sure gain that a learned step has to gain."""
+
+
+@dataclass(frozen=True)
+class DescentState(State):
+    """Points, the state of the learned solver at them, and what is known about f there."""
+
+    inner: State | None = None
+
+    floor: Tensor | None = None
+    """A lower bound on f(x) `(B,)`: f(x) itself after an accepted step."""
+
+    smoothness: Tensor | None = None
+    """L of each instance `(B,)`."""
+
+    resting: Tensor | None = None
+    """Which instances `(B,)` were refused in the step before, and do not try in the next."""
+
+
+class DescentSafeguard(Solver[DescentState]):
+    r"""Takes a step of the learned solver where f falls by ||g||^2 / (4 L) or more, and x - g / L elsewhere.
+
+    g is the gradient at x and L the smoothness of f, so a gradient step gains at least ||g||^2 / (2 L). Whichever step
+    is taken, f(x_{k+1}) <= f(x_k) - ||g_k||^2 / (4 L). So values never rise, and f(x_k) - min f <= 4 L R^2 / (k + 8), R
+    the radius of the starting level set: as of gradient descent, up to a factor of 2, whatever the learned solver does.
+
+    Costs one function value per iteration; a fall-back costs one subgradient. An instance whose learned step is
+    refused rests for an iteration: its value is spent on f(x), so that the next trial is judged fairly. Of a run,
+    `result.evaluations["fallback"]` counts the gradient steps.
+
+    For smooth problems on the whole space; for others there is `Safeguard`.
+
+    >>> import lmd
+    >>> problem, x0 = lmd.problems.LeastSquaresFamily().sample(3, torch.Generator().manual_seed(0))
+    >>> result = lmd.run(DescentSafeguard(lmd.solvers.GradientDescent(10.0)), problem, x0, iterations=200)
+    >>> bool((result.values - problem.minimum() < 1e-6).all()), result.evaluations["fallback"].tolist()
+    (True, [200, 200, 200])
+    """
+
+    def __init__(self, solver: Solver[Any]) -> None:
+        super().__init__()
+        if not isinstance(solver, Solver):
+            raise InputError("solver", type(solver).__name__, "an lmd.solvers.Solver")
+        self.solver = solver
+
+    def config(self) -> dict[str, Any]:
+        return {"solver": self.solver}
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return (*self.solver.needs, "smoothness")
+
+    @property
+    def init_cost(self) -> dict[str, int]:
+        return {**self.solver.init_cost, "value": self.solver.init_cost.get("value", 0) + 1}
+
+    @property
+    def step_cost(self) -> dict[str, int]:
+        """One value; the rest is counted when it is done."""
+        return {"value": 1}
+
+    @property
+    def horizon(self) -> int | None:
+        return self.solver.horizon
+
+    def init(self, problem: Problem, x0: Tensor) -> DescentState:
+        if problem.domain is not None:
+            accepted = "one on the whole space; Safeguard(solver, ProjectedGradient(...)) takes others"
+            raise CapabilityError("problem", f"{type(problem).__name__}, which has a domain", accepted)
+        value = problem.value(x0)
+        none = torch.zeros_like(value, dtype=torch.bool)
+        assert problem.smoothness is not None  # checked as a capability before the run
+        L = problem.smoothness.to(value).expand_as(value)
+        return DescentState(x0, inner=self.solver.init(problem, x0), floor=value, smoothness=L, resting=none)
+
+    def step(self, problem: Problem, state: DescentState) -> DescentState:
+        assert state.inner is not None and state.floor is not None and state.resting is not None
+        assert state.smoothness is not None
+        trying = ~state.resting
+        inner = self.solver.step(problem, state.inner) if bool(trying.any()) else state.inner
+        value = problem.value(torch.where(widen(trying, state.x), inner.x, state.x))
+        sure = self._squared_norm(problem, state, inner) / (2 * state.smoothness)
+        accepted = trying & (value <= state.floor - PROGRESS * sure)  # never for a NaN
+        known = torch.where(trying, state.floor, value)
+        x, fall = self._descend(problem, state, ~accepted)
+        x = torch.where(widen(accepted, x), inner.x, x)
+        fallback = {"fallback": (~accepted).long(), "subgradient": (~accepted).long()}
+        return DescentState(
+            x,
+            state.iteration + 1,
+            {**inner.diagnostics, "fallback": (~accepted).to(value.dtype)},
+            add_costs(step_costs(self.solver, inner, trying), fallback),
+            inner=self._resume(problem, inner, x, ~accepted, state.iteration + 1),
+            floor=torch.where(accepted, value, known - fall),
+            smoothness=state.smoothness,
+            resting=trying & ~accepted,
+        )
+
+    def _squared_norm(self, problem: Problem, state: DescentState, inner: State) -> Tensor:
+        """||g||_2^2 at x `(B,)`: from the step itself where it was mirror descent, which has it."""
+        if isinstance(self.solver, MirrorDescent) and self.solver.mirror.norm == "l2":
+            noticed = inner.diagnostics.get("subgradient_norm")
+            if noticed is not None:
+                return noticed.square()
+        return norm_of(problem.subgradient(state.x), "l2").square()
+
+    @staticmethod
+    def _descend(problem: Problem, state: DescentState, where: Tensor) -> tuple[Tensor, Tensor]:
+        """x - g / L for some of the instances, and how much f can fall by that at most: ||g||^2 / L `(B,)`."""
+        assert state.smoothness is not None
+        x = state.x
+        if not bool(where.any()):
+            return x, torch.zeros_like(state.smoothness)
+        if problem.batch_size is None:
+            gradient = problem.subgradient(x) * widen(where, x)
+        else:
+            index = where.nonzero().flatten()
+            gradient = torch.zeros_like(x).index_copy(0, index, problem.select(index).subgradient(x[index]))
+        fall = norm_of(gradient, "l2").square() / state.smoothness
+        return x - gradient / widen(state.smoothness, x), fall
+
+    def _resume(self, problem: Problem, inner: State, x: Tensor, moved: Tensor, iteration: int) -> State:
+        """The state of the learned solver, started anew at x for the instances it did not lead there."""
+        inner = replace(inner, iteration=iteration)
+        if not bool(moved.any()):
+            return inner
+        return _merge(moved, self.solver.init(problem, x), inner)
+
+
+def _merge(where: Tensor, fresh: State, old: State) -> State:
+    """`fresh` for some of the instances, `old` for the others; what a fresh state does not know yet becomes a NaN."""
+    merged: dict[str, Any] = {}
+    for name in (field.name for field in fields(old)):
+        new, before = getattr(fresh, name), getattr(old, name)
+        if name in ("iteration", "diagnostics", "evaluations") or before is None:
+            continue
+        if not isinstance(before, Tensor) or before.shape[:1] != where.shape:
+            raise InputError(
+                "solver", f"one whose state keeps {name} for the whole batch", "one that keeps it per instance"
+            )
+        merged[name] = torch.where(widen(where, before), torch.nan if new is None else new, before)
+    return replace(old, **merged)

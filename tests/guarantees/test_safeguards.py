@@ -1,0 +1,354 @@
+"""Safeguards: whatever is wrapped, the answer is as good as the classical method's; and good steps are kept."""
+
+import collections
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+import lmd
+from lmd.errors import CapabilityError, InputError
+from lmd.guarantees import DescentSafeguard, Record, Safeguard, subgradient_certificate
+from lmd.mirrors import Entropic, Euclidean, Quadratic
+from lmd.problems import LeastSquares, SimplexFamily, TVDenoising, TVInpainting
+from lmd.solvers import (
+    FGP,
+    LBFGS,
+    PDHG,
+    AcceleratedMirrorDescent,
+    Adam,
+    GradientDescent,
+    LazyMirrorDescent,
+    LearnedSteps,
+    MirrorDescent,
+    Nesterov,
+    ProjectedGradient,
+    Solver,
+    State,
+)
+
+F64 = torch.float64
+
+
+def images(count=3, size=10, seed=0):
+    steps = torch.linspace(0, 1, size, dtype=F64)
+    clean = ((steps[:, None] > 0.5) ^ (steps[None, :] > 0.3)).to(F64).expand(count, 1, size, size)
+    return clean + 0.1 * torch.randn(count, 1, size, size, dtype=F64, generator=torch.Generator().manual_seed(seed))
+
+
+def inpainting():
+    mask = (torch.rand(3, 1, 10, 10, generator=torch.Generator().manual_seed(1)) < 0.7).to(F64)
+    return TVInpainting(mask * images(), mask, 0.1)
+
+
+class Oracle(Solver):
+    """Jumps to given points, one per iteration, and stays at the last: the best and the worst of learned solvers."""
+
+    def __init__(self, points, horizon=None):
+        super().__init__()
+        self.points, self.trained_for = points, horizon
+
+    @property
+    def step_cost(self):
+        return {"to_dual": 1}
+
+    @property
+    def horizon(self):
+        return self.trained_for
+
+    def init(self, problem, x0):
+        return State(x0)
+
+    def step(self, problem, state):
+        return State(self.points[min(state.iteration, len(self.points) - 1)], state.iteration + 1)
+
+
+WILD = {
+    "divergent": lambda: GradientDescent(1e3),
+    "noise": lambda: Adam(5.0),
+    "slow": lambda: GradientDescent(1e-6),
+    "NaN": lambda: GradientDescent(1e300),
+    "learned": lambda: MirrorDescent(Euclidean(), LearnedSteps(5, 0.05).double()),
+}
+
+
+class TestSafeguard:
+    @pytest.mark.parametrize("wild", WILD)
+    @pytest.mark.parametrize("fallback", [PDHG(), FGP()], ids=["PDHG", "FGP"])
+    def test_is_never_more_than_one_iteration_behind_the_fallback(self, wild, fallback):
+        problem = TVDenoising(images(), 0.2)
+        guarded = lmd.run(Safeguard(WILD[wild](), fallback), problem, iterations=40).history.values
+        classical = lmd.run(fallback, problem, iterations=40).history.values
+        for k in range(3, 41):
+            assert bool((guarded[k] <= torch.maximum(classical[k - 1], classical[k])).all())
+        assert bool((guarded.diff(dim=0) <= 0).all())
+
+    @pytest.mark.parametrize(
+        "make",
+        [lambda: TVDenoising(images(), 0.2), lambda: TVDenoising(30 * images(), 6.0), inpainting],
+        ids=["denoising", "rescaled", "inpainting"],
+    )
+    def test_out_of_distribution_costs_speed_and_not_correctness(self, make):
+        problem = make()
+        result = lmd.run(Safeguard(GradientDescent(1e3), PDHG(tau=0.05)), problem, iterations=1500)
+        assert bool(((result.values - problem.minimum()) / problem.minimum() < 1e-3).all())
+        assert bool((result.certificate.bound >= result.values - problem.minimum()).all())
+        assert bool((result.certificate.bound < 0.05 * problem.minimum()).all())
+
+    def test_keeps_what_the_learned_solver_finds(self):
+        problem = TVDenoising(images(), 0.2)
+        solution = problem.minimiser()
+        result = lmd.run(Safeguard(Oracle([solution], horizon=6)), problem, iterations=6)
+        assert torch.equal(result.x, solution)
+        assert result.evaluations["fallback"].tolist() == [0, 0, 0]
+
+    def test_looks_at_the_last_trained_iterate(self):
+        """Only the tenth learned iterate is any good, and nine before it are terrible."""
+        problem = TVDenoising(images(), 0.2)
+        for horizon in (9, 10):
+            points = [problem.noisy + 5] * (horizon - 1) + [problem.minimiser()]
+            result = lmd.run(Safeguard(Oracle(points, horizon)), problem)
+            assert torch.equal(result.x, points[-1])
+            assert result.evaluations["fallback"].tolist() == [horizon - 2 if horizon % 2 else horizon - 3] * 3
+
+    def test_decides_instance_by_instance(self):
+        problem = TVDenoising(images(), 0.2)
+        points = problem.minimiser()
+        points[1] += 3
+        guarded = Safeguard(Oracle([points], horizon=5))
+        result = lmd.run(guarded, problem, iterations=30)
+        assert torch.equal(result.x[[0, 2]], points[[0, 2]])
+        assert result.evaluations["fallback"].tolist() == [0, 29, 0]
+        alone = lmd.run(Safeguard(Oracle([points[1:2]], horizon=5)), problem.select(1), iterations=30)
+        assert_close(alone.x, result.x[1:2])
+        assert alone.evaluations["to_dual"].item() == result.evaluations["to_dual"][1].item()
+
+    def test_gives_up_past_the_horizon_and_not_before(self):
+        problem = TVDenoising(images(), 0.2)
+        result = lmd.run(Safeguard(Oracle([problem.noisy + 5], horizon=12)), problem, iterations=40)
+        assert result.evaluations["to_dual"].tolist() == [12, 12, 12]
+
+    def test_a_nan_ends_the_trials_at_once(self):
+        problem = TVDenoising(images(), 0.2)
+        points = torch.full_like(problem.noisy, torch.nan)
+        result = lmd.run(Safeguard(Oracle([points], horizon=20)), problem, iterations=20)
+        assert result.ok and result.evaluations["to_dual"].tolist() == [1, 1, 1]
+
+    def test_shows_where_it_fell_back(self):
+        problem = TVDenoising(images(), 0.2)
+        history = lmd.run(
+            Safeguard(Oracle([problem.minimiser(), problem.noisy + 5], horizon=4)), problem, None, 8
+        ).history
+        assert history.diagnostics["fallback"][:8].sum() == 0
+        history = lmd.run(Safeguard(Oracle([problem.noisy + 5], horizon=4)), problem, iterations=8).history
+        assert history.diagnostics["fallback"][:8, 0].tolist() == [0, 0, 0, 1, 1, 1, 1, 1]
+
+    def test_costs_one_value_per_iteration_and_both_steps(self):
+        calls = collections.Counter()
+
+        class Counting(TVDenoising):
+            def value(self, x):
+                calls["value"] += 1
+                return super().value(x)
+
+        problem = Counting(images(), 0.2)
+        guarded = Safeguard(MirrorDescent(Euclidean(), LearnedSteps(5, 0.05).double()), FGP())
+        state = guarded.init(problem, problem.noisy)
+        assert calls.pop("value") == guarded.init_cost["value"] == 1
+        for _ in range(12):
+            state = guarded.step(problem, state)
+            assert calls.pop("value") == guarded.step_cost["value"] == 1
+        counted = lmd.run(guarded, problem, iterations=5).evaluations
+        expected = {"value": 6, "subgradient": 5, "to_dual": 5, "to_primal": 5, "operator": 6, "adjoint": 5}
+        assert {name: counted[name].tolist() for name in expected} == {name: [n] * 3 for name, n in expected.items()}
+
+    def test_has_a_dual_point_and_stops_at_a_tolerance(self):
+        problem = TVDenoising(images(), 0.2)
+        result = lmd.run(Safeguard(GradientDescent(1e3), FGP(restart=True)), problem, tolerance=1e-3)
+        assert {status.name for status in result.status} == {"TOLERANCE_REACHED"}
+        assert result.certificate.theorem.startswith("weak duality")
+
+    def test_on_other_problems_with_a_fallback_of_ones_own(self):
+        problem, x0 = SimplexFamily("least-squares", 4).sample(7, torch.Generator().manual_seed(0))
+        for fallback in (ProjectedGradient(0.4), MirrorDescent(Entropic(), 0.5)):
+            result = lmd.run(Safeguard(MirrorDescent(Entropic(), 30.0), fallback), problem, x0, 60)
+            assert bool((result.values < 1e-6).all())
+        squares = LeastSquares(torch.tensor([[2.0, 1.0], [1.0, 2.0]], dtype=F64), torch.ones(2, 2, dtype=F64))
+        result = lmd.run(Safeguard(GradientDescent(1.0), LBFGS()), squares, torch.zeros(2, 2, dtype=F64), 30)
+        assert bool((result.values < 1e-12).all())
+
+    def test_nests(self):
+        """Good at 20 iterations by one fall-back, and at 300 by another."""
+        problem = inpainting()
+        early, late = PDHG(tau=0.2), PDHG(tau=0.02)
+        both = lmd.run(Safeguard(Safeguard(GradientDescent(1e3), early), late), problem, iterations=300).history.values
+        for fallback in (early, late):
+            alone = lmd.run(fallback, problem, iterations=300).history.values
+            for k in (20, 300):
+                assert bool((both[k] <= torch.maximum(alone[k], torch.maximum(alone[k - 1], alone[k - 2]))).all())
+
+    def test_survives_saving(self, tmp_path):
+        for fallback in (None, FGP()):
+            guarded = Safeguard(MirrorDescent(Euclidean(), LearnedSteps(5, 0.05)), fallback)
+            loaded = lmd.solvers.load(lmd.solvers.save(guarded, tmp_path))
+            problem = TVDenoising(images().float(), 0.2)
+            assert torch.equal(*(lmd.run(each, problem, iterations=9).x for each in (guarded, loaded)))
+            assert guarded.horizon == 5
+
+    def test_bad_arguments(self):
+        with pytest.raises(InputError, match=r"^solver: got str, expected an lmd.solvers.Solver"):
+            Safeguard("adam")
+        with pytest.raises(InputError, match=r"^fallback: got str"):
+            Safeguard(GradientDescent(0.1), "adam")
+        with pytest.raises(CapabilityError, match="which has no operator"):
+            lmd.run(Safeguard(GradientDescent(0.1)), lambda x: x.square().sum(dim=1), torch.ones(1, 2))
+        with pytest.raises(CapabilityError, match="which has no domain"):
+            lmd.run(Safeguard(GradientDescent(0.1), ProjectedGradient(0.1)), TVDenoising(images(), 0.2))
+
+
+def squares(batch=5):
+    generator = torch.Generator().manual_seed(0)
+    W = torch.diag(torch.tensor([3.0, 1.0, 0.3, 0.1], dtype=F64))
+    problem = LeastSquares(W, torch.randn(batch, 4, dtype=F64, generator=generator))
+    return problem, torch.randn(batch, 4, dtype=F64, generator=generator)
+
+
+TAME_AND_WILD = {
+    "divergent": lambda: GradientDescent(10.0),
+    "NaN": lambda: GradientDescent(1e300),
+    "slow": lambda: MirrorDescent(Euclidean(), 1e-9),
+    "lazy": lambda: LazyMirrorDescent(Euclidean(), 0.2),
+    "accelerated": lambda: AcceleratedMirrorDescent(Euclidean(), 0.2),
+    "Adam": lambda: Adam(1.0),
+    "mirror": lambda: MirrorDescent(
+        Quadratic.from_matrix(torch.diag(torch.tensor([9.0, 1, 0.09, 0.01]).double())), 0.4
+    ),
+}
+
+
+class TestDescentSafeguard:
+    @pytest.mark.parametrize("wild", TAME_AND_WILD)
+    def test_every_step_gains_what_half_a_gradient_step_is_sure_to_gain(self, wild):
+        problem, x0 = squares()
+        guarded = DescentSafeguard(TAME_AND_WILD[wild]())
+        state = guarded.init(problem, x0)
+        for _ in range(60):
+            after = guarded.step(problem, state)
+            sure = problem.subgradient(state.x).square().sum(dim=1) / (4 * problem.smoothness)
+            assert bool((problem.value(after.x) <= problem.value(state.x) - sure + 1e-13).all())
+            assert bool((after.floor <= problem.value(after.x) + 1e-13).all())
+            state = after
+
+    @pytest.mark.parametrize("wild", TAME_AND_WILD)
+    def test_converges_at_the_rate_of_gradient_descent(self, wild):
+        problem, x0 = squares()
+        values = lmd.run(DescentSafeguard(TAME_AND_WILD[wild]()), problem, x0, 400).history.values - problem.minimum()
+        k = torch.arange(401, dtype=F64)[:, None]
+        radius = ((problem.value(x0) - problem.minimum()) / (problem.strong_convexity / 2)).sqrt()
+        assert bool((values <= 4 * problem.smoothness * radius.square() / (k + 8)).all())
+        assert bool((values[400] < 0.15 * values[0]).all())
+
+    def test_good_steps_are_kept(self):
+        problem, x0 = squares()
+        mirror = TAME_AND_WILD["mirror"]()
+        guarded, free = (lmd.run(each, problem, x0, 20) for each in (DescentSafeguard(mirror), mirror))
+        assert_close(guarded.x, free.x)
+        assert guarded.evaluations["fallback"].tolist() == [0] * 5
+
+    def test_decides_instance_by_instance(self):
+        problem, x0 = squares()
+        points = problem.minimiser().clone()
+        points[3] += 10
+        result = lmd.run(DescentSafeguard(Oracle([points])), problem, x0, 1)
+        assert result.evaluations["fallback"].tolist() == [0, 0, 0, 1, 0]
+        assert_close(result.x[3], x0[3] - problem.subgradient(x0)[3] / problem.smoothness)
+        assert_close(result.x[:3], points[:3])
+
+    def test_an_instance_of_a_batch_is_the_instance_alone(self):
+        problem, x0 = squares()
+        for make in TAME_AND_WILD.values():
+            together = lmd.run(DescentSafeguard(make()), problem, x0, 15)
+            for i in range(5):
+                alone = lmd.run(DescentSafeguard(make()), problem.select(i), x0[i : i + 1], 15)
+                assert_close(alone.x, together.x[i : i + 1])
+
+    def test_a_learned_solver_that_recovers_is_trusted_again(self):
+        """Bad for three iterations, then at the minimiser."""
+        problem, x0 = squares()
+        bad = x0 + 10
+        result = lmd.run(DescentSafeguard(Oracle([bad, bad, bad, problem.minimiser()])), problem, x0, 6)
+        assert_close(result.values, problem.minimum())
+        assert bool((result.evaluations["fallback"] <= 5).all())
+
+    def test_costs_one_value_per_iteration(self):
+        calls = collections.Counter()
+
+        class Counting(LeastSquares):
+            def value(self, x):
+                calls["value"] += 1
+                return super().value(x)
+
+            def subgradient(self, x):
+                calls["subgradient"] += 1
+                return super().subgradient(x)
+
+            @property
+            def smoothness(self):
+                calls["smoothness"] += 1
+                return super().smoothness
+
+        whole, x0 = squares()
+        problem = Counting(whole.W, whole.b)
+        for solver, subgradients in ((TAME_AND_WILD["mirror"](), 1), (TAME_AND_WILD["slow"](), 2)):
+            guarded = DescentSafeguard(solver)
+            calls.clear()
+            state = guarded.init(problem, x0)
+            assert calls["value"] == 1 and calls["subgradient"] == 0
+            for _ in range(9):
+                calls.clear()
+                before, state = state, guarded.step(problem, state)
+                assert calls["value"] == 1 and calls["smoothness"] == 0
+                trying = not bool(before.resting.any())
+                assert calls["subgradient"] == (subgradients if trying else 1)
+
+    def test_the_count_of_subgradients(self):
+        problem, x0 = squares()
+        counts = lmd.run(DescentSafeguard(TAME_AND_WILD["slow"]()), problem, x0, 8).evaluations
+        assert counts["subgradient"].tolist() == [8 + 4] * 5 and counts["fallback"].tolist() == [8] * 5
+        assert counts["to_primal"].tolist() == [4] * 5 and counts["value"].tolist() == [9] * 5
+
+    def test_of_a_plain_function_with_a_known_smoothness(self):
+        class Bowl(lmd.problems.Problem):
+            smoothness = torch.tensor(2.0)
+
+            def value(self, x):
+                return x.square().sum(dim=1)
+
+        result = lmd.run(DescentSafeguard(GradientDescent(7.0)), Bowl(), torch.ones(3, 2), 4)
+        assert bool((result.values == 0).all())
+
+    def test_its_answers_are_certified_by_strong_convexity(self):
+        problem, x0 = squares()
+        result = lmd.run(DescentSafeguard(TAME_AND_WILD["mirror"]()), problem, x0, 20)
+        certificate = subgradient_certificate(Record.of(result))
+        assert bool((certificate.bound >= result.values - problem.minimum()).all())
+        assert_close(result.certificate.bound, certificate.bound)
+
+    def test_survives_saving(self, tmp_path):
+        guarded = DescentSafeguard(MirrorDescent(Quadratic(4), LearnedSteps(5, 0.05)))
+        loaded = lmd.solvers.load(lmd.solvers.save(guarded, tmp_path))
+        problem, x0 = squares()
+        assert torch.equal(*(lmd.run(each.double(), problem, x0).x for each in (guarded, loaded)))
+        assert guarded.horizon == 5
+
+    def test_bad_arguments(self):
+        problem, x0 = squares()
+        with pytest.raises(InputError, match=r"^solver: got str"):
+            DescentSafeguard("adam")
+        with pytest.raises(CapabilityError, match="which has no smoothness"):
+            lmd.run(DescentSafeguard(GradientDescent(0.1)), lambda x: x.abs().sum(dim=1), x0)
+        simplex, start = SimplexFamily("least-squares", 4).sample(2, torch.Generator().manual_seed(0))
+        with pytest.raises(CapabilityError, match=r"which has a domain, expected .* Safeguard"):
+            lmd.run(DescentSafeguard(GradientDescent(0.1)), simplex, start)
+        with pytest.raises(InputError, match=r"one whose state keeps momentum for the whole batch"):
+            lmd.run(DescentSafeguard(Nesterov(100.0)), problem, x0)
