@@ -16,6 +16,8 @@ _PLACES = {
     "simplex": ("lmd.experiments.simplex", "Simplex"),
     "least-squares": ("lmd.experiments.least_squares", "LeastSquaresExperiment"),
     "svm-closed-form": ("lmd.experiments.svm_closed_form", "SVMClosedForm"),
+    "svm": ("lmd.experiments.svm", "SVMExperiment"),
+    "linear-classifier": ("lmd.experiments.linear_classifier", "LinearClassifierExperiment"),
 }
 
 

@@ -7,12 +7,15 @@ from lmd.mirrors.entropic import Entropic
 from lmd.mirrors.euclidean import Euclidean, EuclideanBox, EuclideanSimplex
 from lmd.mirrors.one_layer import OneLayer
 from lmd.mirrors.one_layer_quadratic import OneLayerQuadratic
+from lmd.mirrors.pairs import ConvPair, DensePair, Pair
 from lmd.mirrors.potentials import DenseICNN
 from lmd.mirrors.quadratic import DiagonalQuadratic, Quadratic
 
 __all__ = [
     "ConvICNN",
+    "ConvPair",
     "DenseICNN",
+    "DensePair",
     "DiagonalBox",
     "DiagonalQuadratic",
     "DiagonalSimplex",
@@ -23,5 +26,6 @@ __all__ = [
     "Mirror",
     "OneLayer",
     "OneLayerQuadratic",
+    "Pair",
     "Quadratic",
 ]

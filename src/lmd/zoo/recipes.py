@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from lmd.data import digit_features, digits_data
-from lmd.mirrors import Mirror, OneLayer, Quadratic
-from lmd.problems import Family, LeastSquaresFamily, SVMFamily
-from lmd.solvers import LearnedMirrorDescent, Solver
+from lmd.mirrors import DensePair, Mirror, OneLayer, Quadratic
+from lmd.problems import Family, LeastSquaresFamily, LinearClassifierFamily, SVMFamily
+from lmd.solvers import CorrectedMirrorDescent, LearnedMirrorDescent, LearnedSteps, Solver
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,52 @@ _SVM: dict[str, dict[str, Any]] = {
     "paper": {"steps": 10_000, "batch": 2000, "learning_rate": 1e-3, "clip_gradient": 1e3},
 }
 
+
+def _pair_svm(seed: int) -> Solver[Any]:
+    """A scale of 30 makes steps of 0.01 short enough for the gradients of a thousand hinges."""
+    mirror = DensePair(51, 64, 2, "gradient", 96, 2, scale=30.0, activation="leaky", seed=seed)
+    return CorrectedMirrorDescent(mirror, LearnedSteps(10, 0.01, (1e-3, 1e-1), "decay"))
+
+
+def _published_svm(seed: int) -> Solver[Any]:
+    """The same networks in the paper's algorithm: nothing is corrected, the last step goes on for ever."""
+    mirror = DensePair(51, 64, 2, "gradient", 96, 2, scale=30.0, activation="leaky", seed=seed)
+    return LearnedMirrorDescent(mirror, 10, 0.01, (1e-3, 1e-1))
+
+
+_PAIR_SVM: dict[str, dict[str, Any]] = {
+    "quick": {"steps": 60, "batch": 50, "learning_rate": 1e-2, "schedule": "cosine", "clip_gradient": 1e3},
+    "standard": {"steps": 1500, "batch": 200, "learning_rate": 3e-3, "schedule": "cosine", "clip_gradient": 1e3},
+    "paper": {"steps": 10_000, "batch": 2000, "learning_rate": 1e-3, "clip_gradient": 1e3, "consistency_at": "all"},
+}
+
+CLASSIFIER_SUBSET = {"mnist": 2000, "digits": 300}
+
+
+def _classifier(preset: str) -> Family:
+    features = digit_features(digits_data(digit_data_name(preset)))
+    subset = CLASSIFIER_SUBSET[features.data_name]
+    return LinearClassifierFamily(features.train_features, features.train_labels, subset=subset)
+
+
+def _pair_classifier(seed: int) -> Solver[Any]:
+    mirror = DensePair(500, 96, 2, "gradient", 128, 2, activation="leaky", seed=seed)
+    return CorrectedMirrorDescent(mirror, LearnedSteps(10, 0.01, (1e-3, 1e-1), "last"))
+
+
+_CLASSIFIER: dict[str, dict[str, Any]] = {
+    "quick": {"steps": 60, "batch": 10, "learning_rate": 1e-2, "schedule": "cosine", "consistency_weight": 0.01},
+    "standard": {
+        "steps": 1500,
+        "batch": 20,
+        "learning_rate": 3e-3,
+        "schedule": "cosine",
+        "consistency_weight": 0.01,
+        "clip_gradient": 10.0,
+    },
+    "paper": {"steps": 10_000, "batch": 2000, "learning_rate": 1e-3, "consistency_at": "all"},
+}
+
 RECIPES: dict[str, Recipe] = {
     "least-squares-quadratic": Recipe(
         "adaptive LMD with a quadratic potential, for ||Wx - b||^2 in the plane",
@@ -119,5 +165,22 @@ RECIPES: dict[str, Recipe] = {
     ),
     "svm-one-layer-published": Recipe(
         "the same from the paper's start, which has to clip", _published_one_layer_svm, _svm, digit_data_name, _SVM
+    ),
+    "svm": Recipe(
+        "corrected adaptive LMD with a learned mirror pair, for SVMs on 50 features",
+        _pair_svm,
+        _svm,
+        digit_data_name,
+        _PAIR_SVM,
+    ),
+    "svm-published": Recipe(
+        "the paper's adaptive LMD with the same networks", _published_svm, _svm, digit_data_name, _PAIR_SVM
+    ),
+    "linear-classifier": Recipe(
+        "corrected adaptive LMD with a learned mirror pair, for linear classifiers of 10 classes on 50 features",
+        _pair_classifier,
+        _classifier,
+        digit_data_name,
+        _CLASSIFIER,
     ),
 }

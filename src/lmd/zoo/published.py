@@ -1,0 +1,116 @@
+"""Published checkpoints as solvers of ours: state dicts of the two layouts that the paper's authors released.
+
+Both hold `stepsize` and two networks, `fwd_model` and `bwd_model`, with weights `wz`, `wx_lin`, `wx_quad`. The networks
+for images end in `final_conv2d` and a mean over the pixels; the dense ones end in a last `wz`, and one of their hidden
+`wz` and its `wx` are allocated but never used.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmd.errors import FileError
+from lmd.mirrors import ConvPair, DensePair
+from lmd.mirrors.convolutional import ConvICNN
+from lmd.mirrors.potentials import DenseICNN, PotentialNetwork
+from lmd.solvers import LearnedMirrorDescent
+from lmd.solvers.steps import LearnedSteps
+
+ACCEPTED = "a published state dict for images or for vectors, as torch.save wrote it"
+INTERVAL = (1e-3, 1e-1)
+"""What the published step-sizes were clipped to."""
+
+
+def import_checkpoint(path: str | Path) -> LearnedMirrorDescent:
+    """Read a published checkpoint, without running anything in it, and build the solver it holds."""
+    weights = _read(Path(path))
+    try:
+        solver = _build(weights)
+    except (KeyError, IndexError, RuntimeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise FileError("checkpoint", f"{path}, which does not fit ({reason:.120})", ACCEPTED) from None
+    return solver
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise FileError("checkpoint", f"no file {path}", ACCEPTED)
+    try:
+        found: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, KeyError, ValueError, AttributeError):
+        raise FileError("checkpoint", f"{path}, which is damaged or holds more than tensors", ACCEPTED) from None
+    plain = isinstance(found, Mapping) and all(isinstance(value, Tensor) for value in found.values())
+    if not plain or "stepsize" not in found:
+        raise FileError("checkpoint", f"{path}, which has another layout", ACCEPTED)
+    return {str(name): tensor.detach() for name, tensor in found.items()}
+
+
+def _build(weights: dict[str, Tensor]) -> LearnedMirrorDescent:
+    forward, backward = (_Layers(weights, name) for name in ("fwd_model", "bwd_model"))
+    width, backward_width = len(forward["wz", 0]), len(backward["wz", 0])
+    mirror: ConvPair | DensePair
+    if forward.is_image:
+        if forward.depth != 3 or backward.depth != 5 or forward["wx_lin", 0].shape[2:] != (3, 3):
+            raise ValueError("networks of another depth or kernel than the published ones")
+        mirror = ConvPair.published(forward["wx_lin", 0].shape[1], width, backward_width)
+    else:
+        if forward.depth != 4 or backward.depth != 4:
+            raise ValueError("networks of another depth than the published ones")
+        mirror = DensePair.published(forward["wx_lin", 0].shape[1], width, backward_width)
+    _fill(mirror.forward_net, forward)
+    assert isinstance(mirror.backward_net, PotentialNetwork)
+    _fill(mirror.backward_net, backward)
+    sizes = weights["stepsize"].flatten()
+    solver = LearnedMirrorDescent(mirror, len(sizes), interval=INTERVAL)
+    assert isinstance(solver.steps, LearnedSteps)
+    with torch.no_grad():
+        solver.steps.sizes.copy_(sizes)
+    solver.steps.constrain_()
+    return solver
+
+
+class _Layers:
+    """The weights of one network by kind and place."""
+
+    def __init__(self, weights: dict[str, Tensor], network: str) -> None:
+        self.weights, self.network = weights, network
+        linear = [name for name in weights if name.startswith(f"{network}.wx_lin.") and name.endswith(".weight")]
+        self.is_image = self["wx_lin", 0].ndim == 4
+        self.count = len(linear)
+        self.depth = self.count - 1 if self.is_image else self.count - 3
+
+    def __getitem__(self, place: tuple[str, int]) -> Tensor:
+        return self.weights[f"{self.network}.{place[0]}.{place[1]}.weight"]
+
+    def stacked(self, kind: str, count: int) -> Tensor:
+        return torch.stack([self[kind, place] for place in range(count)])
+
+    @property
+    def biases(self) -> Tensor:
+        return torch.stack([self.weights[f"{self.network}.wx_lin.{i}.bias"] for i in range(self.depth + 1)])
+
+    @property
+    def read_out(self) -> Tensor:
+        """One weight per filter: with circular borders a convolution before a mean is the sum of its kernel."""
+        if self.is_image:
+            return self.weights[f"{self.network}.final_conv2d.weight"].sum(dim=(0, 2, 3))
+        return self["wz", self.count - 2][0]
+
+
+@torch.no_grad()
+def _fill(network: PotentialNetwork, layers: _Layers) -> None:
+    assert isinstance(network, (ConvICNN, DenseICNN))
+    network.hidden.copy_(layers.stacked("wz", layers.depth) / network.gain)
+    network.out.copy_(layers.read_out / network.gain_out)
+    network.linear.copy_(layers.stacked("wx_lin", layers.depth + 1))
+    network.quadratic.copy_(layers.stacked("wx_quad", layers.depth + 1))
+    network.bias.copy_(layers.biases)
+    if isinstance(network, DenseICNN):
+        network.out_linear.copy_(layers["wx_lin", layers.count - 1][0])
+        network.out_quadratic.copy_(layers["wx_quad", layers.count - 1][0])
