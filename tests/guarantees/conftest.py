@@ -113,33 +113,34 @@ class Sloppy(DiagonalQuadratic):
         return self.factor * super().to_primal(y) + self.offset
 
 
-class Pair(Mirror):
-    """A convex network and a second one that is to invert it, as in the paper; untrained, they are far from inverse."""
+class TwoNetworks(Mirror):
+    """A convex network and a second one that is to invert it, as in the paper; untrained, it hardly does."""
 
     is_exact = False
 
     def __init__(self, dimension, seed, noise=0.0):
         super().__init__()
-        self.forwards = DenseICNN(dimension, width=8, layers=1, seed=seed).double()
-        self.backwards = DenseICNN(dimension, width=8, layers=1, constraint="none", seed=seed + 1).double()
+        kind = {"width": 8, "layers": 1, "activation": "smooth" if seed % 2 else "leaky"}
+        self.network = DenseICNN(dimension, seed=seed, **kind).double()
+        self.inverse = DenseICNN(dimension, seed=seed + 1, constraint="none", **kind).double()
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             for parameter in self.parameters():
                 parameter.add_(noise * random(generator, *parameter.shape))
-        self.forwards.constrain_()
+        self.network.constrain_()
 
     def potential(self, x):
-        return self.forwards.value(x)
+        return self.network.value(x)
 
     def to_dual(self, x):
-        return self.forwards.gradient(x)
+        return self.network.gradient(x)
 
     def to_primal(self, y, tolerance=None):
-        return self.backwards.gradient(y)
+        return self.inverse.gradient(y)
 
     @property
     def strong_convexity(self):
-        return self.forwards.strong_convexity
+        return self.network.strong_convexity
 
 
 def seed_of(generator):
@@ -160,7 +161,7 @@ def random_quadratic(generator, dimension):
 @functools.cache
 def train_pair(dimension):
     """A pair that a short training has taught to solve least squares, and to be inverse, somewhat."""
-    solver = LearnedMirrorDescent(Pair(dimension, 0), 4).double()
+    solver = LearnedMirrorDescent(TwoNetworks(dimension, 0), 4).double()
     family = LeastSquaresFamily(torch.diag(torch.linspace(0.5, 1.5, dimension, dtype=torch.float64)))
     return lmd.train(solver, family, steps=40, batch=32, learning_rate=1e-2, progress=False).solver.mirror
 
@@ -172,8 +173,8 @@ MIRRORS = {
     "one layer": lambda generator, d: OneLayerQuadratic.random(d, generator).double(),
     "sloppy": sloppy,
     "trained": lambda generator, d: train_pair(d),
-    "untrained": lambda generator, d: Pair(d, seed_of(generator)),
-    "broken": lambda generator, d: Pair(d, seed_of(generator), noise=uniform(generator, 0, 1)),
+    "untrained": lambda generator, d: TwoNetworks(d, seed_of(generator)),
+    "broken": lambda generator, d: TwoNetworks(d, seed_of(generator), noise=uniform(generator, 0, 1)),
 }
 
 
@@ -199,7 +200,7 @@ def mirrors():
 
 @pytest.fixture
 def pair():
-    return Pair
+    return TwoNetworks
 
 
 @pytest.fixture

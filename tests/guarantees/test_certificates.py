@@ -297,7 +297,7 @@ class TestWhatIsNotProven:
         mirror = pair(2, 0)
         assert float(mirror.strong_convexity) > 0
         with torch.no_grad():
-            mirror.forwards.hidden[0, 0, 0] = -0.1
+            mirror.network.hidden[0, 0, 0] = -0.1
         assert float(mirror.strong_convexity) == 0
         self.nothing(regret_certificate(self.run(MirrorDescent(mirror, 0.01))))
 
