@@ -60,6 +60,14 @@ def unpad(x: Tensor, radius: int, border: str) -> Tensor:
     return x
 
 
+def parts_in_cache(x: Tensor, filters: int) -> int:
+    """How many of the images x to work on at once, with no graph to record: on a CPU, what keeps a layer in the cache.
+
+    It bounds the memory that a large batch takes, too.
+    """
+    return max(1, CACHED // (filters * x.shape[2] * x.shape[3])) if x.device.type == "cpu" else x.shape[0]
+
+
 class ConvICNN(PotentialNetwork):
     r"""The potential of `PotentialNetwork` on images x `(B, C, H, W)` of any size, its linear maps convolutions.
 
@@ -124,17 +132,14 @@ class ConvICNN(PotentialNetwork):
         """How far a kernel reaches from its centre, in pixels."""
         return self.kernel // 2
 
-    def check_images(self, argument: str, x: Tensor) -> Tensor:
-        """Return `x` if it is a batch of images that this network takes."""
+    def check_shape(self, argument: str, x: Tensor) -> Tensor:
         if x.ndim != 4 or x.shape[1] != self.channels or min(x.shape[2:]) < max(self.radius, 1):
             accepted = f"images (B, {self.channels}, H, W) of at least {max(self.radius, 1)} pixels each way"
             raise InputError(argument, f"shape {shape_of(x)}", accepted)
         return x
 
     def _at_once(self, x: Tensor) -> int:
-        """On a CPU as many as keep a layer inside the cache, which also bounds the memory of large batches."""
-        layer = self.filters * x.shape[2] * x.shape[3]
-        return max(1, CACHED // layer) if x.device.type == "cpu" else x.shape[0]
+        return parts_in_cache(x, self.filters)
 
     def _weights(self) -> Tensor:
         """Wz of each layer `(layers, filters, filters, k, k)`."""
@@ -145,7 +150,7 @@ class ConvICNN(PotentialNetwork):
         return scale * self._positive(self.out)
 
     def _lift(self, x: Tensor) -> Lifted:
-        padded = pad(self.check_images("x", x).permute(0, 2, 3, 1), self.radius, self.border)
+        padded = pad(self.check_shape("x", x).permute(0, 2, 3, 1), self.radius, self.border)
         patches = padded.unfold(1, self.kernel, 1).unfold(2, self.kernel, 1).flatten(3).flatten(0, 2)
         kernels = self.quadratic.flatten(2).unbind(0) if self.has_roots else ()
         return Lifted(x, patches, [self._as_images(patches @ kernel.T, x) for kernel in kernels])

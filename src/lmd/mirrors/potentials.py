@@ -121,6 +121,10 @@ class PotentialNetwork(nn.Module, Configurable, abc.ABC):
             return self._gradient(x)
         return torch.cat([self._gradient(part) for part in torch.split(x, self._at_once(x))])
 
+    def forward(self, x: Tensor) -> Tensor:
+        """The network as a map: its gradient."""
+        return self.gradient(x)
+
     def value_and_gradient(self, x: Tensor, beta: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Both from one forward pass; with beta `(B,)`, for the smooth activation of that sharpness instead."""
         activation = self.activation if beta is None else Activation(beta.reshape(-1, *(1,) * (x.ndim - 1)))
@@ -152,6 +156,10 @@ class PotentialNetwork(nn.Module, Configurable, abc.ABC):
                     weight.clamp_(min=0)
 
     # What the dense and the convolutional network fill in.
+
+    @abc.abstractmethod
+    def check_shape(self, argument: str, x: Tensor) -> Tensor:
+        """Return `x` if it is a batch of points that this network takes."""
 
     @abc.abstractmethod
     def _lift(self, x: Tensor) -> Lifted:
@@ -283,8 +291,11 @@ class DenseICNN(PotentialNetwork):
         """Wz of each layer `(layers, width, width)`."""
         return self.gain * self._positive(self.hidden)
 
+    def check_shape(self, argument: str, x: Tensor) -> Tensor:
+        return check_width(argument, x, self.dimension)
+
     def _lift(self, x: Tensor) -> Lifted:
-        check_width("x", x, self.dimension)
+        self.check_shape("x", x)
         roots: Sequence[Tensor] = ()
         if self.has_roots:
             roots = self._by_layer(x @ self.quadratic.flatten(0, 1).T)
