@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lmd.checks import check_choice
+from lmd.checks import check_choice, check_positive
 from lmd.config import Configurable
 from lmd.errors import InputError
 from lmd.mirrors.base import Mirror
@@ -19,47 +19,48 @@ from lmd.mirrors.potentials import DenseICNN, PotentialNetwork
 from lmd.mirrors.residual import ConvResidual, DenseResidual
 
 BACKWARDS = ("residual", "gradient")
-PUBLISHED_SIZES = {"svm": (51, 96, 144), "classifier": (500, 128, 196)}
-"""Dimension, width of the forward and of the backward network, of the published dense pairs."""
 
 
-class LearnedPair(Mirror):
-    """to_dual is the gradient of an input-convex `network`, to_primal a learned map `inverse`.
+class Pair(Mirror):
+    """to_dual(x) = scale forward_net.gradient(x), to_primal(y) = backward_net(y / scale).
 
-    `to_primal(y)` is one evaluation of the inverse, off by as much as it was not learned: `inconsistency` measures it,
-    training keeps it small. `to_primal(y, tolerance=...)` starts there and refines the answer (see
+    `to_primal(y)` is one evaluation of the backward network, off by as much as it was not learned: `inconsistency`
+    measures it, training keeps it small. `to_primal(y, tolerance=...)` starts there and refines the answer (see
     `lmd.mirrors.inverse`) until the dual residual ||to_dual(x) - y||_2 is at most the tolerance, which leaves an error
     of at most tolerance / strong_convexity. It says so with a warning where that takes more iterations than allowed or
     where, with a leaky network, no such x exists. No graph leads through a refined answer.
+
+    `scale` is fixed; it makes step-sizes of a common size fit problems with large gradients.
     """
 
     is_exact = False
 
-    def __init__(self, network: PotentialNetwork, inverse: nn.Module) -> None:
+    def __init__(self, forward_net: PotentialNetwork, backward_net: nn.Module, scale: float = 1.0) -> None:
         super().__init__()
-        if not isinstance(network, PotentialNetwork) or network.constraint == "none":
-            raise InputError("network", type(network).__name__, "a DenseICNN or ConvICNN with a constraint")
-        if not isinstance(inverse, nn.Module) or not isinstance(inverse, Configurable):
-            raise InputError("inverse", type(inverse).__name__, "a module with a config()")
-        self.network = network
-        self.inverse = inverse
+        if not isinstance(forward_net, PotentialNetwork) or forward_net.constraint == "none":
+            raise InputError("forward_net", type(forward_net).__name__, "a DenseICNN or ConvICNN with a constraint")
+        if not (isinstance(backward_net, nn.Module) and isinstance(backward_net, Configurable)):
+            raise InputError("backward_net", type(backward_net).__name__, "a module with a config()")
+        self.forward_net: PotentialNetwork = forward_net
+        self.backward_net: nn.Module = backward_net
+        self.scale = check_positive("scale", scale)
 
     def config(self) -> dict[str, Any]:
-        return {"network": self.network, "inverse": self.inverse}
+        return {"forward_net": self.forward_net, "backward_net": self.backward_net, "scale": self.scale}
 
     def check(self, argument: str, x: Tensor) -> Tensor:
-        return self.network.check_shape(argument, super().check(argument, x))
+        return self.forward_net.check_shape(argument, super().check(argument, x))
 
     def potential(self, x: Tensor) -> Tensor:
-        return self.network.value(x)
+        return self.scale * self.forward_net.value(x)
 
     def to_dual(self, x: Tensor) -> Tensor:
-        return self.network.gradient(x)
+        return self.scale * self.forward_net.gradient(x)
 
     def to_primal(self, y: Tensor, tolerance: float | None = None) -> Tensor:
-        self.network.check_shape("y", y)
         if tolerance is None:
-            return self.inverse(y)
+            x: Tensor = self.backward_net(self.forward_net.check_shape("y", y) / self.scale)
+            return x
         refined = self.refine(y, tolerance)
         missed = ~refined.converged & torch.isfinite(refined.residual)  # a NaN is left to whoever looks for NaNs
         if bool(missed.any()):
@@ -70,16 +71,18 @@ class LearnedPair(Mirror):
 
     def refine(self, y: Tensor, tolerance: float = 1e-6, iterations: int = 100) -> Refinement:
         """`to_primal` to a tolerance, with what is known about the answer of each instance."""
+        check_positive("tolerance", tolerance)
         with torch.no_grad():
-            start = self.inverse(y)
-        return refine(self.network, y, start, tolerance, iterations)
+            start = self.to_primal(y)
+        found = refine(self.forward_net, y / self.scale, start, tolerance / self.scale, iterations)
+        return Refinement(found.x, self.scale * found.residual, found.iterations, found.converged)
 
     @property
     def strong_convexity(self) -> Tensor:
-        return self.network.strong_convexity
+        return self.scale * self.forward_net.strong_convexity
 
 
-class DensePair(LearnedPair):
+class DensePair(Pair):
     """A learned mirror on vectors x `(B, d)`; the options of the networks are those of `DenseICNN`.
 
     backward    `residual`: a plain residual network, or `gradient`: the gradient of a second network like the first but
@@ -93,12 +96,13 @@ class DensePair(LearnedPair):
         dimension: int,
         width: int = 64,
         layers: int = 2,
-        *,
         backward: str = "residual",
         backward_width: int | None = None,
         backward_layers: int | None = None,
-        backward_mixing: float = 0.5,
+        *,
+        scale: float = 1.0,
         mixing: float = 0.1,
+        backward_mixing: float = 0.5,
         quadratic: bool = True,
         activation: str = "smooth",
         beta: float = 10.0,
@@ -106,50 +110,42 @@ class DensePair(LearnedPair):
         curvature: bool = True,
         seed: int = 0,
     ) -> None:
-        self.arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         size = (backward_width or width, backward_layers or layers)
         options: dict[str, Any] = {"quadratic": quadratic, "activation": activation, "beta": beta}
         options |= {"curvature": curvature, "seed": seed}
-        inverse: nn.Module
+        backward_net: nn.Module
         if check_choice("backward", backward, BACKWARDS) == "residual":
-            inverse = DenseResidual(dimension, *size, seed=seed)
+            backward_net = DenseResidual(dimension, *size, seed=seed)
         else:
-            inverse = DenseICNN(dimension, *size, mixing=backward_mixing, constraint="none", **options)
-        network = DenseICNN(dimension, width, layers, mixing=mixing, constraint=constraint, **options)
-        super().__init__(network, inverse)
+            backward_net = DenseICNN(dimension, *size, mixing=backward_mixing, constraint="none", **options)
+        forward_net = DenseICNN(dimension, width, layers, mixing=mixing, constraint=constraint, **options)
+        super().__init__(forward_net, backward_net, scale)
+        self.arguments = arguments
 
     def config(self) -> dict[str, Any]:
         return dict(self.arguments)
 
     @classmethod
-    def published(cls, name: str = "svm", seed: int = 0) -> DensePair:
-        """The pair of the published experiments `svm` or `classifier`, at its published start."""
-        dimension, width, backward = PUBLISHED_SIZES[check_choice("name", name, tuple(PUBLISHED_SIZES))]
-        pair = cls(
-            dimension,
-            width,
-            layers=4,
-            backward="gradient",
-            backward_width=backward,
-            mixing=0.5,
-            activation="leaky",
-            curvature=False,
-            seed=seed,
-        )
+    def published(cls, dimension: int = 51, width: int = 96, backward_width: int = 144, seed: int = 0) -> DensePair:
+        """The published pair at its published start: by default for the SVM; (500, 128, 196) for the classifier."""
+        options: dict[str, Any] = {"mixing": 0.5, "activation": "leaky", "curvature": False, "seed": seed}
+        pair = cls(dimension, width, 4, "gradient", backward_width, **options)
         generator = torch.Generator().manual_seed(seed)
-        assert isinstance(pair.network, DenseICNN) and isinstance(pair.inverse, DenseICNN)
-        for net in (pair.network, pair.inverse):
-            _published_uniform(net.out_linear, dimension, generator)
-            _published_uniform(net.out_quadratic, dimension, generator)
+        forward_net, backward_net = pair.forward_net, pair.backward_net
+        assert isinstance(forward_net, DenseICNN) and isinstance(backward_net, DenseICNN)
         with torch.no_grad():
-            for weight, gain in _hidden_weights(pair.network):
+            for net in (forward_net, backward_net):
+                net.out_linear.copy_(_uniform(net.out_linear, dimension, generator))
+                net.out_quadratic.copy_(_uniform(net.out_quadratic, dimension, generator))
+            for weight, gain in _inner_weights(forward_net):
                 weight.copy_(torch.exp(-4 + 0.1 * torch.randn(weight.shape, generator=generator)) / gain)
-            for weight, gain in _hidden_weights(pair.inverse):
-                _published_uniform(weight, backward, generator, gain)
+            for weight, gain in _inner_weights(backward_net):
+                weight.copy_(_uniform(weight, backward_width, generator) / gain)
         return pair
 
 
-class ConvPair(LearnedPair):
+class ConvPair(Pair):
     """A learned mirror on images x `(B, C, H, W)` of any size; the options of the networks are those of `ConvICNN`.
 
     The backward network is chosen as for `DensePair`; its kernel and borders are those of the forward one.
@@ -165,15 +161,16 @@ class ConvPair(LearnedPair):
         channels: int = 3,
         filters: int = 32,
         layers: int = 2,
-        kernel: int = 3,
-        *,
         backward: str = "residual",
         backward_filters: int | None = None,
         backward_layers: int | None = None,
-        backward_mixing: float = 0.5,
+        *,
+        kernel: int = 3,
         border: str = "circular",
         reduction: str = "sum",
+        scale: float = 1.0,
         mixing: float = 0.1,
+        backward_mixing: float = 0.5,
         quadratic: bool = True,
         activation: str = "smooth",
         beta: float = 10.0,
@@ -181,54 +178,45 @@ class ConvPair(LearnedPair):
         curvature: bool = True,
         seed: int = 0,
     ) -> None:
-        self.arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         size = (backward_filters or filters, backward_layers or layers, kernel)
         options: dict[str, Any] = {"border": border, "reduction": reduction, "quadratic": quadratic}
         options |= {"activation": activation, "beta": beta, "curvature": curvature, "seed": seed}
-        inverse: nn.Module
+        backward_net: nn.Module
         if check_choice("backward", backward, BACKWARDS) == "residual":
-            inverse = ConvResidual(channels, *size, border=border, seed=seed)
+            backward_net = ConvResidual(channels, *size, border=border, seed=seed)
         else:
-            inverse = ConvICNN(channels, *size, mixing=backward_mixing, constraint="none", **options)
-        network = ConvICNN(channels, filters, layers, kernel, mixing=mixing, constraint=constraint, **options)
-        super().__init__(network, inverse)
+            backward_net = ConvICNN(channels, *size, mixing=backward_mixing, constraint="none", **options)
+        forward_net = ConvICNN(channels, filters, layers, kernel, mixing=mixing, constraint=constraint, **options)
+        super().__init__(forward_net, backward_net, scale)
+        self.arguments = arguments
 
     def config(self) -> dict[str, Any]:
         return dict(self.arguments)
 
     @classmethod
-    def published(cls, channels: int = 3, seed: int = 0) -> ConvPair:
-        """The pair of the published imaging experiments, at its published start."""
-        pair = cls(
-            channels,
-            filters=60,
-            layers=3,
-            backward="gradient",
-            backward_filters=75,
-            backward_layers=5,
-            reduction="mean",
-            activation="leaky",
-            curvature=False,
-            seed=seed,
-        )
+    def published(cls, channels: int = 3, filters: int = 60, backward_filters: int = 75, seed: int = 0) -> ConvPair:
+        """The published pair of the imaging experiments at its published start."""
+        options: dict[str, Any] = {"reduction": "mean", "activation": "leaky", "curvature": False, "seed": seed}
+        pair = cls(channels, filters, 3, "gradient", backward_filters, 5, **options)
         generator = torch.Generator().manual_seed(seed)
-        assert isinstance(pair.network, ConvICNN) and isinstance(pair.inverse, ConvICNN)
+        forward_net, backward_net = pair.forward_net, pair.backward_net
+        assert isinstance(forward_net, ConvICNN) and isinstance(backward_net, ConvICNN)
         with torch.no_grad():
-            for weight, gain in _hidden_weights(pair.network):
+            for weight, gain in _inner_weights(forward_net):
                 weight.copy_(0.001 * torch.rand(weight.shape, generator=generator) / gain)
-            pair.network.out.mul_(9)  # a last convolution of 3 x 3 taps, summed up
-            for weight, gain in _hidden_weights(pair.inverse):
-                _published_uniform(weight, 75 * 9, generator, gain)
-            pair.inverse.out.mul_(math.sqrt(9 * channels))
+            for weight, gain in _inner_weights(backward_net):
+                weight.copy_(_uniform(weight, 9 * backward_filters, generator) / gain)
+            # A last convolution of 3 x 3 taps, to one channel and to as many as the image has, summed up.
+            forward_net.out.mul_(9)
+            backward_net.out.mul_(math.sqrt(9 * channels))
         return pair
 
 
-def _hidden_weights(net: PotentialNetwork) -> tuple[tuple[Tensor, float], tuple[Tensor, float]]:
+def _inner_weights(net: PotentialNetwork) -> tuple[tuple[Tensor, float], tuple[Tensor, float]]:
     return (net.hidden, net.gain), (net.out, net.gain_out)
 
 
-@torch.no_grad()
-def _published_uniform(weight: Tensor, terms: int, generator: torch.Generator, gain: float = 1.0) -> None:
+def _uniform(weight: Tensor, terms: int, generator: torch.Generator) -> Tensor:
     """PyTorch's default start of a linear layer: uniform in +-1/sqrt(terms)."""
-    uniform = 2 * torch.rand(weight.shape, generator=generator) - 1
-    weight.copy_(uniform / math.sqrt(terms) / gain)
+    return (2 * torch.rand(weight.shape, generator=generator) - 1) / math.sqrt(terms)
