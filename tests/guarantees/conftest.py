@@ -178,6 +178,14 @@ MIRRORS = {
 }
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory):
+    """Certified minimisers of images are remembered for these tests alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LMD_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(params=PROBLEMS)
 def every_problem(request):
     return PROBLEMS[request.param]

@@ -138,7 +138,7 @@ def test_one_step_alone_sets_the_other():
 
 def test_it_can_be_saved_and_loaded(tmp_path):
     lmd.solvers.save(PDHG(0.1, accelerated=False), tmp_path)
-    assert lmd.solvers.load(tmp_path).config() == {"tau": 0.1, "sigma": None, "accelerated": False}
+    assert lmd.solvers.load(tmp_path).config() == {"tau": 0.1, "sigma": None, "accelerated": False, "settle": 1.0}
 
 
 def test_bad_arguments():
@@ -150,3 +150,35 @@ def test_bad_arguments():
         lmd.run(PDHG(1, 1), problem())
     with pytest.raises(CapabilityError, match=r"LeastSquares, which has no operator.*PDHG needs"):
         lmd.run(PDHG(), LeastSquares(torch.eye(2), torch.ones(1, 2)), torch.ones(1, 2))
+
+
+class TestSettling:
+    def test_the_primal_step_falls_and_then_stays(self):
+        tv = problem("inpainting")
+        taus = [state.tau for state in states(PDHG(0.2, settle=4.0), tv, tv.noisy, 100)]
+        assert taus[:21] == pytest.approx([0.2] * 21)
+        assert taus[40] == pytest.approx(0.1) and taus[80:] == pytest.approx([0.05] * 21)
+
+    def test_the_product_of_the_steps_stays(self):
+        tv = problem("inpainting")
+        products = [state.tau * state.sigma for state in states(PDHG(settle=4.0), tv, tv.noisy, 100)]
+        assert products == pytest.approx([1 / tv.operator.norm**2] * 101)
+
+    def test_late_iterations_are_better_and_early_ones_the_same(self):
+        """On a wavy image with little noise, of which the smoothest parts take longest."""
+        generator, r = torch.Generator().manual_seed(0), torch.linspace(0, 1, 24, dtype=torch.float64)
+        waves = torch.sin(6 * r)[:, None] * torch.cos(4 * r) + (r > 0.5)[:, None]
+        noisy = waves + 0.02 * torch.randn(2, 1, 24, 24, dtype=torch.float64, generator=generator)
+        tv = TVInpainting(noisy, torch.rand(2, 1, 24, 24, generator=generator) < 0.7, 0.3)
+        plain, settled = (lmd.run(PDHG(settle=s), tv, iterations=300).history.values - tv.minimum() for s in (1.0, 8.0))
+        assert torch.equal(plain[:21], settled[:21])
+        assert bool((settled[100] < 0.7 * plain[100]).all()) and bool((settled[300] < 0.7 * plain[300]).all())
+
+    def test_acceleration_has_a_schedule_of_its_own(self):
+        tv = problem()
+        found = [states(PDHG(settle=s), tv, tv.noisy, 60)[-1].x for s in (1.0, 8.0)]
+        assert torch.equal(*found)
+
+    def test_only_downwards(self):
+        with pytest.raises(InputError, match=r"^settle: got 0.5, expected a number of 1 or more"):
+            PDHG(settle=0.5)
