@@ -23,6 +23,12 @@ from lmd.solvers import LearnedMirrorDescent
 from lmd.solvers.steps import LearnedSteps
 
 ACCEPTED = "a published state dict for images or for vectors, as torch.save wrote it"
+AS_PUBLISHED: dict[str, Any] = {
+    "backward": "gradient",
+    "backward_mixing": 0.5,
+    "activation": "leaky",
+    "curvature": False,
+}
 INTERVAL = (1e-3, 1e-1)
 """What the published step-sizes were clipped to."""
 
@@ -56,15 +62,29 @@ def _build(weights: dict[str, Tensor]) -> LearnedMirrorDescent:
     width, backward_width = len(forward["wz", 0]), len(backward["wz", 0])
     mirror: ConvPair | DensePair
     if forward.is_image:
-        if forward.depth != 3 or backward.depth != 5 or forward["wx_lin", 0].shape[2:] != (3, 3):
-            raise ValueError("networks of another depth or kernel than the published ones")
-        mirror = ConvPair.published(forward["wx_lin", 0].shape[1], width, backward_width)
+        mirror = ConvPair(
+            forward["wx_lin", 0].shape[1],
+            width,
+            forward.depth,
+            kernel=forward["wx_lin", 0].shape[2],
+            backward_filters=backward_width,
+            backward_layers=backward.depth,
+            reduction="mean",
+            mixing=0.1,
+            **AS_PUBLISHED,
+        )
     else:
-        if forward.depth != 4 or backward.depth != 4:
-            raise ValueError("networks of another depth than the published ones")
-        mirror = DensePair.published(forward["wx_lin", 0].shape[1], width, backward_width)
-    _fill(mirror.forward_net, forward)
+        mirror = DensePair(
+            forward["wx_lin", 0].shape[1],
+            width,
+            forward.depth,
+            backward_width=backward_width,
+            backward_layers=backward.depth,
+            mixing=0.5,
+            **AS_PUBLISHED,
+        )
     assert isinstance(mirror.backward_net, PotentialNetwork)
+    _fill(mirror.forward_net, forward)
     _fill(mirror.backward_net, backward)
     sizes = weights["stepsize"].flatten()
     solver = LearnedMirrorDescent(mirror, len(sizes), interval=INTERVAL)

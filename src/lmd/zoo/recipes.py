@@ -97,15 +97,20 @@ _SVM: dict[str, dict[str, Any]] = {
 }
 
 
+def _pair(dimension: int, width: int, backward_width: int, scale: float, seed: int) -> Mirror:
+    options: dict[str, Any] = {"backward": "gradient", "backward_width": backward_width, "activation": "leaky"}
+    return DensePair(dimension, width, 2, scale=scale, seed=seed, **options)
+
+
 def _pair_svm(seed: int) -> Solver[Any]:
     """A scale of 30 makes steps of 0.01 short enough for the gradients of a thousand hinges."""
-    mirror = DensePair(51, 64, 2, "gradient", 96, 2, scale=30.0, activation="leaky", seed=seed)
+    mirror = _pair(51, 64, 96, 30.0, seed)
     return CorrectedMirrorDescent(mirror, LearnedSteps(10, 0.01, (1e-3, 1e-1), "decay"))
 
 
 def _published_svm(seed: int) -> Solver[Any]:
     """The same networks in the paper's algorithm: nothing is corrected, the last step goes on for ever."""
-    mirror = DensePair(51, 64, 2, "gradient", 96, 2, scale=30.0, activation="leaky", seed=seed)
+    mirror = _pair(51, 64, 96, 30.0, seed)
     return LearnedMirrorDescent(mirror, 10, 0.01, (1e-3, 1e-1))
 
 
@@ -125,7 +130,7 @@ def _classifier(preset: str) -> Family:
 
 
 def _pair_classifier(seed: int) -> Solver[Any]:
-    mirror = DensePair(500, 96, 2, "gradient", 128, 2, activation="leaky", seed=seed)
+    mirror = _pair(500, 96, 128, 1.0, seed)
     return CorrectedMirrorDescent(mirror, LearnedSteps(10, 0.01, (1e-3, 1e-1), "last"))
 
 
