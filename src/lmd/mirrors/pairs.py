@@ -19,6 +19,7 @@ from lmd.mirrors.potentials import DenseICNN, PotentialNetwork
 from lmd.mirrors.residual import ConvResidual, DenseResidual
 
 BACKWARDS = ("residual", "gradient")
+FORWARD_CONSTRAINTS = ("clip", "softplus")
 
 
 class Pair(Mirror):
@@ -114,6 +115,7 @@ class DensePair(Pair):
         size = (backward_width or width, backward_layers or layers)
         options: dict[str, Any] = {"quadratic": quadratic, "activation": activation, "beta": beta}
         options |= {"curvature": curvature, "seed": seed}
+        check_choice("constraint", constraint, FORWARD_CONSTRAINTS)
         backward_net: nn.Module
         if check_choice("backward", backward, BACKWARDS) == "residual":
             backward_net = DenseResidual(dimension, *size, seed=seed)
@@ -182,6 +184,7 @@ class ConvPair(Pair):
         size = (backward_filters or filters, backward_layers or layers, kernel)
         options: dict[str, Any] = {"border": border, "reduction": reduction, "quadratic": quadratic}
         options |= {"activation": activation, "beta": beta, "curvature": curvature, "seed": seed}
+        check_choice("constraint", constraint, FORWARD_CONSTRAINTS)
         backward_net: nn.Module
         if check_choice("backward", backward, BACKWARDS) == "residual":
             backward_net = ConvResidual(channels, *size, border=border, seed=seed)

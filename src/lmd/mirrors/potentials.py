@@ -278,10 +278,10 @@ class DenseICNN(PotentialNetwork):
         shapes = {"linear": (*every, dimension), "quadratic": (*every, dimension), "bias": every}
         shapes |= {"hidden": (layers, width, width), "out": (width,)}
         self._set_parameters(shapes, {"linear": dimension, "hidden": width, "out": width / dimension}, curvature, seed)
-        # The last layer's own terms start small, as the read-out does.
+        # The last layer's own terms start at nothing, or for the square, which has no derivative there, next to it.
         self.out_linear = nn.Parameter(torch.zeros(dimension))
         if quadratic:
-            self.out_quadratic = nn.Parameter(torch.full((dimension,), START / dimension))
+            self.out_quadratic = nn.Parameter(torch.full((dimension,), 1e-4))
 
     def config(self) -> dict[str, Any]:
         sizes = {"dimension": self.dimension, "width": self.width, "layers": self.layers, "seed": self.seed}
