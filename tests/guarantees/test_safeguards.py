@@ -159,6 +159,7 @@ class TestSafeguard:
             state = guarded.step(problem, state)
             assert calls.pop("value") == guarded.step_cost["value"] == 1
         counted = lmd.run(guarded, problem, iterations=5).evaluations
+        assert calls.pop("value") == 7  # the run looks at the start itself, and need not look again later
         expected = {"value": 6, "subgradient": 5, "to_dual": 5, "to_primal": 5, "operator": 6, "adjoint": 5}
         assert {name: counted[name].tolist() for name in expected} == {name: [n] * 3 for name, n in expected.items()}
 

@@ -46,3 +46,10 @@ def test_a_nan_inside_is_reported_and_the_best_point_kept():
 def test_only_a_solver_can_be_wrapped():
     with pytest.raises(InputError, match=r"^solver: got float, expected an lmd\.solvers\.Solver$"):
         BestSoFar(0.1)
+
+
+def test_a_run_does_not_evaluate_again_what_the_step_knows(counting_problem):
+    x0 = torch.tensor([[1.0, -2.0], [0.5, 0.0], [3.0, 3.0]], dtype=torch.float64)
+    result = lmd.run(BestSoFar(GradientDescent(0.03)), counting_problem, x0, iterations=5)
+    assert counting_problem.calls["value"] == 7  # at the start twice, as the run looks at it first
+    assert_close(result.values, counting_problem.value(result.x))

@@ -31,8 +31,15 @@ class DescentState(State):
     smoothness: Tensor | None = None
     """L of each instance `(B,)`."""
 
+    value: Tensor | None = None
+    """f(x) `(B,)`, where it is known of all instances."""
+
     resting: Tensor | None = None
     """Which instances `(B,)` were refused in the step before, and do not try in the next."""
+
+    @property
+    def known_value(self) -> Tensor | None:
+        return self.value
 
 
 class DescentSafeguard(Solver[DescentState]):
@@ -111,6 +118,7 @@ class DescentSafeguard(Solver[DescentState]):
             inner=self._resume(problem, inner, x, ~accepted, state.iteration + 1),
             floor=torch.where(accepted, value, known - fall),
             smoothness=state.smoothness,
+            value=value if bool(accepted.all()) else None,
             resting=trying & ~accepted,
         )
 

@@ -42,6 +42,10 @@ class SafeguardState(DualState):
     def iterate(self) -> Tensor:
         return self.x if self.classical is None else self.classical.iterate
 
+    @property
+    def known_value(self) -> Tensor | None:
+        return self.value
+
 
 class Safeguard(Solver[SafeguardState]):
     r"""Runs a learned solver with a classical one beside it; the answer of each instance is the best point seen.

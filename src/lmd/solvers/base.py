@@ -35,6 +35,11 @@ class State:
         """The points the next step starts from: `x`, unless a wrapper answers with other points than it works on."""
         return self.x
 
+    @property
+    def known_value(self) -> Tensor | None:
+        """f(x) `(B,)`, where the step had to evaluate it: then `run` need not do it again for the record."""
+        return None
+
 
 @dataclass(frozen=True)
 class DualState(State):

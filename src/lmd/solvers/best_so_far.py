@@ -24,6 +24,10 @@ class BestState(State):
     def iterate(self) -> Tensor:
         return self.x if self.inner is None else self.inner.iterate
 
+    @property
+    def known_value(self) -> Tensor | None:
+        return self.value
+
 
 class BestSoFar(Solver[BestState]):
     """Runs a solver; its `x` is, instance by instance, the iterate of the lowest value so far.

@@ -40,6 +40,10 @@ class LBFGSState(State):
     stuck: Tensor | None = None
     """Which instances `(B,)` found nothing lower along their own subgradient, and look no further."""
 
+    @property
+    def known_value(self) -> Tensor | None:
+        return self.value
+
 
 class LBFGS(Solver[LBFGSState]):
     """x_{k+1} = x_k - t_k H_k g_k, with H_k the inverse curvature estimated from the last `memory` steps. Nocedal 1980.

@@ -96,7 +96,8 @@ def run(
             previous = state
             with clock:
                 state = solver.step(problem, previous)
-            values = problem.value(state.x)
+            known = state.known_value
+            values = problem.value(state.x) if known is None else known
             tracker.record(previous, state, values, clock.seconds)
             tracker.stop_failed()
             if target is not None:
