@@ -83,6 +83,13 @@ class TestEveryInstanceOf64:
         assert bool(refined.converged.all())
         assert float(norm_of(dual(net, refined.x) - y, "l2").max()) <= 1e-6
 
+    @every_activation
+    def test_finds_its_way_from_a_start_that_is_worth_nothing(self, activation):
+        net, x = random_net("dense", 2.0, activation=activation), 3 * random_points("dense")
+        y = dual(net, x)
+        assert float(norm_of(dual(net, y) - y, "l2").min()) > 1e4
+        assert bool(refine(net, y, start=y, tolerance=1e-6).converged.all())
+
     @every_kind
     def test_in_float32(self, kind):
         net = random_net(kind, 0.3, torch.float32, activation="leaky")

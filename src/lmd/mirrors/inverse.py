@@ -93,21 +93,26 @@ class _Refiner:
     def _advance(self, index: Tensor) -> None:
         beta = None if self.beta is None else self.beta[index]
         objective = _Objective(self.potential, self.x[index], self.y[index], beta)
-        fresh = (0.1 * objective.norms).clamp(min=self.tolerance / 2) if self.beta is not None else self.tolerance / 2
-        self.goal[index] = torch.where(self.goal[index] == 0, fresh, self.goal[index])
+        self.goal[index] = torch.where(self.goal[index] == 0, self._first_goal(objective), self.goal[index])
         x, norms, stuck = objective.search(objective.newton_direction())
         self.x[index] = x
         served = (norms <= self.goal[index]) | stuck
-        if not bool(served.any()):
-            return
-        self._measure(index[served])
-        rest = index[served & self.open[index]]
-        self.goal[rest] = 0
-        if self.beta is not None:
-            self.beta[rest] *= SHARPENING
-            self.open[rest] = self.beta[rest] <= LAST_SHARPNESS
-        else:
-            self.open[index[stuck]] = False
+        if bool(served.any()):
+            self._measure(index[served])
+            rest = index[served & self.open[index]]
+            self.goal[rest] = 0
+            if self.beta is None:
+                self.open[index[stuck]] = False
+            else:
+                self.open[rest] = self.beta[rest] < LAST_SHARPNESS
+                self.beta[rest] *= SHARPENING
+
+    def _first_goal(self, objective: _Objective) -> Tensor:
+        """A tenth of where the problem starts if there is a sharper one to come, and the tolerance if not."""
+        last = torch.full_like(objective.norms, self.tolerance / 2)
+        if objective.beta is None:
+            return last
+        return torch.where(objective.beta < LAST_SHARPNESS, (0.1 * objective.norms).clamp(min=last), last)
 
     def _measure(self, index: Tensor) -> None:
         """Take the points where the gradient itself is closer to y than ever; close those that are close enough."""
