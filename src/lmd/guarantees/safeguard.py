@@ -50,26 +50,25 @@ class SafeguardState(DualState):
 class Safeguard(Solver[SafeguardState]):
     r"""Runs a learned solver with a classical one beside it; the answer of each instance is the best point seen.
 
-    Each iteration advances both and evaluates f once per instance, at the learned point and at the classical point in
-    turns: at the learned one first, and then in every second iteration, the last one trained for among them. A point
-    is accepted when it is below everything seen before, so where the learned solver does not lead, the answer falls
-    back on the classical one. Past the iterations it was trained for, an instance whose classical value is the lower
-    one gives up on the learned solver for good, and its classical point is looked at in every iteration.
+    Each iteration advances both and evaluates f at both points. A point is accepted when it is below everything seen
+    before, so where the learned solver does not lead, the answer falls back on the classical one. Past the iterations
+    it was trained for, an instance whose classical value is the lower one gives up on the learned solver for good.
 
-    So f(x_k) is at most f(c_k) or f(c_{k-1}), with c_k the classical iterates from the same start, for k >= 3: what is
-    proven for the fall-back holds one iteration later, on any input. `result.evaluations["fallback"]` counts the
-    iterations that ended with a classical answer, `history.diagnostics["fallback"]` shows where they were.
+    So f(x_k) <= f(c_k) in every iteration, with c_k the classical iterates from the same start: what is proven for the
+    fall-back holds on any input. `result.evaluations["fallback"]` counts the iterations that ended with a classical
+    answer, `history.diagnostics["fallback"]` shows where they were. A run evaluates one value per iteration for its
+    record; it takes the safeguard's instead, so the extra cost is one value and the classical step.
 
     `fallback` is any solver; None is `PDHG` for composite problems, whose step costs next to nothing beside that of a
     network, and whose dual point gives every answer a duality gap. Safeguards nest: `Safeguard(Safeguard(s, a), b)` is
-    never far behind a or b.
+    never behind a, as long as it has not been overtaken by b.
 
     >>> import lmd
     >>> problem = lmd.problems.TVDenoising(torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(0)), 0.3)
     >>> wild = lmd.solvers.GradientDescent(10.0)
     >>> result = lmd.run(Safeguard(wild), problem, iterations=40)
     >>> result.evaluations["fallback"].tolist(), bool((result.certificate.bound < 0.05 * result.values).all())
-    ([39, 39], True)
+    ([40, 40], True)
     """
 
     def __init__(self, solver: Solver[Any], fallback: Solver[Any] | None = None) -> None:
@@ -94,8 +93,8 @@ class Safeguard(Solver[SafeguardState]):
 
     @property
     def step_cost(self) -> dict[str, int]:
-        """One value; the steps of both solvers are counted when they are taken."""
-        return {"value": 1}
+        """Nothing that is known beforehand: what both steps cost is counted in the state."""
+        return {}
 
     @property
     def horizon(self) -> int | None:
@@ -128,17 +127,16 @@ class Safeguard(Solver[SafeguardState]):
         k, active = state.iteration + 1, ~state.retired
         classical = self._classical().step(problem, state.classical)
         learned = self.solver.step(problem, state.learned) if bool(active.any()) else state.learned
-        looked = active & (k == 1 or (k - (self.horizon or 1)) % 2 == 0)
-        candidate = torch.where(widen(looked, learned.x), learned.x, classical.x)
-        value = problem.value(candidate)
-        lowest = {
-            name: torch.where(seen & (value < state.lowest[name]), value, state.lowest[name])
-            for name, seen in (("learned", looked), ("classical", ~looked))
-        }
-        better = value < state.value  # a NaN is never better
+        found = _value(problem, learned) if bool(active.any()) else state.value
+        values = {"classical": _value(problem, classical), "learned": torch.where(active, found, torch.inf)}
+        leads = values["learned"] < values["classical"]  # a NaN never does
+        candidate = torch.where(widen(leads, learned.x), learned.x, classical.x)
+        value = torch.where(leads, values["learned"], values["classical"])
+        better = value < state.value
+        lowest = {name: torch.fmin(state.lowest[name], values[name]) for name in values}
         past = self.horizon is not None and k >= self.horizon
         overtaken = past & (lowest["classical"] <= lowest["learned"])
-        fell_back = torch.where(better, ~looked, state.fell_back)
+        fell_back = torch.where(better, ~leads, state.fell_back)
         return SafeguardState(
             torch.where(widen(better, candidate), candidate, state.x),
             k,
@@ -150,16 +148,17 @@ class Safeguard(Solver[SafeguardState]):
             value=torch.where(better, value, state.value),
             lowest=lowest,
             fell_back=fell_back,
-            retired=state.retired | overtaken | (looked & ~torch.isfinite(value)),
+            retired=state.retired | overtaken | values["learned"].isnan(),
         )
 
     def _evaluations(self, learned: State, classical: State, active: Tensor, fell_back: Tensor) -> dict[str, Tensor]:
         """What both steps cost, the learned one only where it is still wanted, and whether the answer fell back."""
-        everywhere = torch.ones_like(active)
-        return {
-            "fallback": fell_back.long(),
-            **add_costs(step_costs(self.solver, learned, active), step_costs(self._classical(), classical, everywhere)),
-        }
+        counts = {"fallback": fell_back.long(), "value": torch.zeros_like(active).long()}
+        steps = ((self.solver, learned, active), (self._classical(), classical, torch.ones_like(active)))
+        for solver, state, taken in steps:
+            looked = {"value": taken.long()} if state.known_value is None else {}
+            counts = add_costs(counts, looked, step_costs(solver, state, taken))
+        return counts
 
 
 def step_costs(solver: Solver[Any], state: State, taken: Tensor) -> dict[str, Tensor]:
@@ -175,6 +174,10 @@ def add_costs(*costs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         for name, count in cost.items():
             total[name] = total[name] + count if name in total else count
     return total
+
+
+def _value(problem: Problem, state: State) -> Tensor:
+    return problem.value(state.x) if state.known_value is None else state.known_value
 
 
 def _dual(*states: State) -> Tensor | None:
