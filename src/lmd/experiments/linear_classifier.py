@@ -88,5 +88,5 @@ def _scikit_learn(instances: Instances, tolerance: float) -> tuple[float, float]
         warnings.simplefilter("ignore")  # that it stopped early is what the tolerance is for
         model.fit(features, labels)
     seconds = time.perf_counter() - begun
-    x = torch.as_tensor(model.coef_).flatten().to(problem.features.dtype)
+    x = torch.tensor(model.coef_.flatten(), dtype=problem.features.dtype)
     return seconds, float((problem.value(x[None])[0] - instances.minimum[0]) / instances.scale[0])

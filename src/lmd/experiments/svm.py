@@ -74,6 +74,6 @@ def _scikit_learn(instances: Instances, tolerance: float) -> tuple[float, float]
     begun = time.perf_counter()
     model = SVC(kernel="linear", C=problem.C, tol=tolerance).fit(features, labels)
     seconds = time.perf_counter() - begun
-    x = torch.cat([torch.as_tensor(model.coef_[0]), torch.as_tensor(model.intercept_)])
-    value = problem.value(x.to(problem.features.dtype)[None])
+    x = torch.tensor([*model.coef_[0], *model.intercept_], dtype=problem.features.dtype)
+    value = problem.value(x[None])
     return seconds, float((value[0] - instances.minimum[0]) / instances.scale[0])

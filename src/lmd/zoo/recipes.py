@@ -135,7 +135,7 @@ def _pair_classifier(seed: int) -> Solver[Any]:
 
 
 _CLASSIFIER: dict[str, dict[str, Any]] = {
-    "quick": {"steps": 60, "batch": 10, "learning_rate": 1e-2, "schedule": "cosine", "consistency_weight": 0.01},
+    "quick": {"steps": 100, "batch": 5, "learning_rate": 2e-2, "schedule": "cosine", "consistency_weight": 0.01},
     "standard": {
         "steps": 1500,
         "batch": 20,
