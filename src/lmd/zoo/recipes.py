@@ -111,7 +111,7 @@ def _pair_svm(seed: int) -> Solver[Any]:
 def _published_svm(seed: int) -> Solver[Any]:
     """The same networks in the paper's algorithm: nothing is corrected, the last step goes on for ever."""
     mirror = _pair(51, 64, 96, 30.0, seed)
-    return LearnedMirrorDescent(mirror, 10, 0.01, (1e-3, 1e-1))
+    return LearnedMirrorDescent(mirror, 10, 0.01, (1e-3, 1e-1), "last")
 
 
 _PAIR_SVM: dict[str, dict[str, Any]] = {
