@@ -2,6 +2,7 @@
 
 from lmd.guarantees.certify import Watch, best_of, certify, run
 from lmd.guarantees.descent import DescentSafeguard
+from lmd.guarantees.diagnosis import Diagnosis, Finding, diagnose, guard, harder_families
 from lmd.guarantees.divergence import divergence_bound
 from lmd.guarantees.record import Record
 from lmd.guarantees.safeguard import Safeguard
@@ -17,13 +18,18 @@ __all__ = [
     "Certificate",
     "Constant",
     "DescentSafeguard",
+    "Diagnosis",
+    "Finding",
     "Record",
     "Safeguard",
     "Watch",
     "best_of",
     "certify",
+    "diagnose",
     "divergence_bound",
     "duality_certificate",
+    "guard",
+    "harder_families",
     "regret_certificate",
     "relative_certificate",
     "run",

@@ -1,0 +1,92 @@
+"""`lmd check`: load a solver, diagnose it, and write what was found as a table and a figure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmd import zoo
+from lmd.errors import InputError
+from lmd.files import read_json, writable_folder, write_json
+from lmd.guarantees import Diagnosis, diagnose
+from lmd.problems.base import Family
+from lmd.report.figures import figure
+from lmd.report.tables import Table, number
+from lmd.solvers.saving import SOLVER_FILE
+
+PRESET = "quick"
+"""The size of the families that a solver of the zoo is checked on."""
+
+
+def check(
+    name: str | Path,
+    out: str | Path | None = None,
+    *,
+    family: Family | None = None,
+    batch: int = 16,
+    iterations: int = 1000,
+    seed: int = 0,
+) -> Diagnosis:
+    """Diagnose a solver of the zoo or of a folder; with `out`, write OUT/check.json and OUT/check.png.
+
+    A folder that `lmd train NAME` wrote is checked on the family of NAME; any other needs a `family`.
+    """
+    solver = zoo.load(name)
+    sampled = family_of(name) if family is None else family
+    kind = sampled.sample(batch, torch.Generator().manual_seed(seed))[1].dtype
+    found = diagnose(solver.to(kind), sampled, batch=batch, iterations=iterations, seed=seed)
+    if out is not None:
+        write_check(found, writable_folder("out", out), str(name))
+    return found
+
+
+def family_of(name: str | Path) -> Family:
+    """What a solver was trained on: by its name, or by the command that its folder remembers."""
+    if str(name) in zoo.names():
+        return zoo.recipe(str(name)).family(PRESET)
+    description = read_json(Path(name) / SOLVER_FILE)
+    words = str(description.get("card", {}).get("command", "")).split()
+    if words[:2] == ["lmd", "train"] and len(words) > 2 and words[2] in zoo.names():
+        return zoo.recipe(words[2]).family(PRESET)
+    raise InputError("family", "none", f"one to check {name} on, as its folder does not say what it was trained on")
+
+
+def check_table(found: Diagnosis) -> Table:
+    """One line per finding."""
+    lines = tuple(
+        (f.variant, f.name, number(f.value), f.promise and f"{'kept' if f.holds else 'BROKEN'}: {f.promise}")
+        for f in found.findings
+    )
+    return Table("", ("family", "what", "measured", "promise"), lines)
+
+
+def write_check(found: Diagnosis, folder: Path, title: str) -> None:
+    """The findings as JSON, and the values over the iterations, alone and guarded, as a figure."""
+    findings = [
+        {"family": f.variant, "what": f.name, "value": f.value if math.isfinite(f.value) else None, "holds": f.holds}
+        | ({"promise": f.promise} if f.promise else {})
+        for f in found.findings
+    ]
+    write_json(folder / "check.json", {"solver": title, "broken": len(found.broken), "findings": findings})
+    with figure(4.2 * len(found.curves), 3.6) as drawing:
+        for place, (variant, curves) in enumerate(found.curves.items(), start=1):
+            axes = drawing.add_subplot(1, len(found.curves), place)
+            _plot(axes, curves)
+            axes.set(title=variant, xlabel="iteration + 1", ylabel="mean value" if place == 1 else "")
+        drawing.savefig(folder / "check.png", metadata={"Software": None})
+
+
+def _plot(axes: Any, curves: Mapping[str, Tensor]) -> None:
+    for label, values in curves.items():
+        shown = values.double().tolist()
+        style = {"alone": ("#7b3fb5", "solid"), "guarded": ("#2ca02c", (0, (4, 1.5)))}[label]
+        axes.plot(range(1, len(shown) + 1), shown, label=label, color=style[0], linestyle=style[1])
+    axes.set_xscale("log")
+    if all(float(values.min()) > 0 for values in curves.values()):
+        axes.set_yscale("log")
+    axes.legend(frameon=False)

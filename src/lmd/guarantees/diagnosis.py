@@ -1,0 +1,201 @@
+"""Does a solver keep its promises, on its family and on harder ones? The core of `lmd check`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmd.checks import check_count
+from lmd.guarantees.certify import run
+from lmd.guarantees.descent import DescentSafeguard
+from lmd.guarantees.safeguard import Safeguard
+from lmd.mirrors.base import Mirror, norm_of
+from lmd.problems.base import Family, Problem
+from lmd.problems.composite import CompositeProblem
+from lmd.problems.tv_families import TVFamily
+from lmd.solvers.base import Solver
+from lmd.solvers.result import Result
+
+FARTHER = 3.0
+"""How many times as far from the origin the starts of the harder family are."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One number that was measured, and what was promised about it."""
+
+    variant: str
+    """Which family it was measured on."""
+
+    name: str
+    value: float
+    promise: str = ""
+    """What the number should be, in words; nothing where nothing is promised."""
+
+    holds: bool = True
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Everything `diagnose` found."""
+
+    findings: tuple[Finding, ...]
+    curves: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
+    """For each family, mean values by iteration `(K+1,)` of the solver `alone` and, where it can be, `guarded`."""
+
+    @property
+    def broken(self) -> tuple[Finding, ...]:
+        """The promises that were not kept."""
+        return tuple(finding for finding in self.findings if not finding.holds)
+
+
+class FartherStarts(Family):
+    """A family with starting points farther from the origin."""
+
+    name = "farther-starts"
+
+    def __init__(self, family: Family, factor: float = FARTHER) -> None:
+        self.family, self.factor = family, factor
+
+    def sample(self, batch: int, generator: torch.Generator) -> tuple[Problem, Tensor]:
+        problem, x0 = self.family.sample(batch, generator)
+        return problem, x0 if problem.domain is not None else self.factor * x0
+
+
+def harder_families(family: Family) -> dict[str, Family]:
+    """What a solver that was trained on a family may meet beyond it."""
+    if isinstance(family, TVFamily):
+        noisier: dict[str, Family] = {}
+        for factor in (2, 4):
+            harder = copy.copy(family)
+            harder.noise = (factor * family.noise[1], factor * family.noise[1])
+            noisier[f"{factor} times the noise"] = harder
+        return noisier
+    return {f"starts {FARTHER:g} times as far": FartherStarts(family)}
+
+
+def guard(solver: Solver[Any], problem: Problem) -> Solver[Any] | None:
+    """The solver in the safeguard that suits a problem, where one does without more being known."""
+    if isinstance(problem, CompositeProblem):
+        return Safeguard(solver)
+    if problem.smoothness is not None and problem.domain is None:
+        return DescentSafeguard(solver)
+    return None
+
+
+def diagnose(
+    solver: Solver[Any],
+    family: Family,
+    *,
+    harder: Mapping[str, Family] | None = None,
+    batch: int = 16,
+    iterations: int = 1000,
+    seed: int = 0,
+) -> Diagnosis:
+    """Run a solver on its family and on harder ones, far past what it was trained for, and see what holds.
+
+    Promises: the potential is strongly convex, no certificate is below the true gap, a safeguarded run never rises
+    and never fails. Inconsistency, divergence and fall-backs are reported, as nothing is promised about them.
+
+    >>> import lmd
+    >>> solver = lmd.zoo.load("least-squares-quadratic")
+    >>> found = diagnose(solver, lmd.problems.LeastSquaresFamily(), batch=4, iterations=50)
+    >>> found.broken, len(found.findings) > 10
+    ((), True)
+    """
+    check_count("iterations", iterations)
+    families = {"its family": family, **(harder_families(family) if harder is None else harder)}
+    findings: list[Finding] = []
+    curves: dict[str, dict[str, Tensor]] = {}
+    for variant, sampled in families.items():
+        problem, x0 = sampled.sample(check_count("batch", batch), torch.Generator().manual_seed(seed))
+        alone = run(solver, problem, x0, iterations)
+        curves[variant] = {"alone": alone.history.values.mean(dim=1)}
+        findings += _mirror_findings(variant, solver, problem, x0)
+        findings += _run_findings(variant, solver, problem, alone)
+        guarded = guard(solver, problem)
+        if guarded is not None:
+            result = run(guarded, problem, x0, iterations)
+            curves[variant]["guarded"] = result.history.values.mean(dim=1)
+            trained = run(guarded, problem, x0, min(iterations, solver.horizon or 10))
+            findings += _guarded_findings(variant, problem, result, trained)
+    return Diagnosis(tuple(findings), curves)
+
+
+@torch.no_grad()
+def _mirror_findings(variant: str, solver: Solver[Any], problem: Problem, x0: Tensor) -> list[Finding]:
+    """Convexity between points of a trajectory, and the inconsistency at its ends."""
+    mirror = next((part for part in solver.modules() if isinstance(part, Mirror)), None)
+    if mirror is None:
+        return []
+    last = run(solver, problem, x0, solver.horizon or 10).x
+    other = last.roll(1, dims=0)
+    excess = torch.maximum(_above_chord(mirror, x0, last), _above_chord(mirror, last, other)).max()
+    relative = {
+        when: float((mirror.inconsistency(x, "l2") / norm_of(x, "l2").clamp(min=1e-30)).mean())
+        for when, x in (("start", x0), ("horizon", last))
+    }
+    convex = "at most 0: the potential is as convex as it says"
+    return [
+        Finding(variant, "height of the potential above its chords", float(excess), convex, bool(excess <= 0)),
+        *(Finding(variant, f"relative inconsistency at the {when}", value) for when, value in relative.items()),
+    ]
+
+
+def _above_chord(mirror: Mirror, a: Tensor, b: Tensor) -> Tensor:
+    """Psi((a + b) / 2) + sigma/8 ||a - b||^2 - (Psi(a) + Psi(b)) / 2 `(B,)`, less what rounding can do."""
+    ends = [mirror.potential(end) for end in (a, b)]
+    bow = mirror.strong_convexity / 8 * norm_of(a - b, mirror.norm).square()
+    rounding = 256 * torch.finfo(a.dtype).eps * (ends[0].abs() + ends[1].abs() + bow)
+    return mirror.potential((a + b) / 2) + bow - (ends[0] + ends[1]) / 2 - rounding
+
+
+def _run_findings(variant: str, solver: Solver[Any], problem: Problem, result: Result) -> list[Finding]:
+    values = result.history.values.double()
+    start, horizon = values[0], values[min(solver.horizon or 10, len(values) - 1)]
+    failed = sum(status.failed for status in result.status) / len(result.status)
+    return [
+        Finding(variant, "mean value at the start", float(start.mean())),
+        Finding(variant, "mean value at the horizon", float(horizon.mean())),
+        Finding(variant, "mean value at the end", float(values[-1].mean())),
+        Finding(variant, "share that failed on the way", failed),
+        Finding(variant, "share that ended above the horizon", float((~(values[-1] <= horizon)).double().mean())),
+        *_certificate_findings(variant, "certificate", problem, result),
+    ]
+
+
+def _guarded_findings(variant: str, problem: Problem, result: Result, trained: Result) -> list[Finding]:
+    """Of the whole run, and of the iterations trained for: later, most steps of any solver are refused."""
+    rise = result.history.values.double().diff(dim=0)
+    worst = float((rise / result.history.values[0].double().abs().clamp(min=1e-30)).max()) if len(rise) else 0.0
+    rounding = 64 * torch.finfo(result.x.dtype).eps
+    failed = sum(status.failed for status in result.status) / len(result.status)
+    fell_back = trained.evaluations["fallback"].double() / trained.iterations.clamp(min=1)
+    return [
+        Finding(variant, "guarded: largest relative rise", worst, "at most 0, up to rounding", worst <= rounding),
+        Finding(variant, "guarded: share that failed", failed, "0", result.ok),
+        Finding(variant, "guarded: share of the trained iterations that fell back", float(fell_back.mean())),
+        Finding(variant, "guarded: mean value at the end", float(result.values.mean())),
+        *_certificate_findings(variant, "guarded: certificate", problem, result),
+    ]
+
+
+def _certificate_findings(variant: str, name: str, problem: Problem, result: Result) -> list[Finding]:
+    """How many instances have a bound, and how far below the true gap one is, where the minimum is known."""
+    assert result.certificate is not None
+    certificate = result.certificate
+    found = [Finding(variant, f"{name}: share with a bound", float(certificate.proven.double().mean()))]
+    minimum = problem.minimum()
+    if minimum is None:
+        return found
+    gap = result.values.double() - minimum.double()
+    short = float((gap - certificate.bound).max())
+    return [
+        *found,
+        Finding(variant, f"{name}: largest excess of the true gap", max(short, 0.0), "0", short <= 0),
+    ]
