@@ -8,6 +8,7 @@ for images end in `final_conv2d` and a mean over the pixels; the dense ones end 
 from __future__ import annotations
 
 import pickle
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,10 @@ def import_checkpoint(path: str | Path) -> LearnedMirrorDescent:
     weights = _read(Path(path))
     try:
         solver = _build(weights)
-    except (KeyError, IndexError, RuntimeError, ValueError) as error:
+    except KeyError as error:
+        reason = f"{error.args[0]} is missing"
+        raise FileError("checkpoint", f"{path}, which does not fit ({reason})", ACCEPTED) from None
+    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise FileError("checkpoint", f"{path}, which does not fit ({reason:.120})", ACCEPTED) from None
     return solver
@@ -48,7 +52,9 @@ def _read(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise FileError("checkpoint", f"no file {path}", ACCEPTED)
     try:
-        found: Any = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the error below says what there is to say
+            found: Any = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, KeyError, ValueError, AttributeError):
         raise FileError("checkpoint", f"{path}, which is damaged or holds more than tensors", ACCEPTED) from None
     plain = isinstance(found, Mapping) and all(isinstance(value, Tensor) for value in found.values())
@@ -120,17 +126,27 @@ class _Layers:
         """One weight per filter: with circular borders a convolution before a mean is the sum of its kernel."""
         if self.is_image:
             return self.weights[f"{self.network}.final_conv2d.weight"].sum(dim=(0, 2, 3))
-        return self["wz", self.count - 2][0]
+        return self["wz", self.count - 2].flatten()
 
 
 @torch.no_grad()
 def _fill(network: PotentialNetwork, layers: _Layers) -> None:
     assert isinstance(network, (ConvICNN, DenseICNN))
-    network.hidden.copy_(layers.stacked("wz", layers.depth) / network.gain)
-    network.out.copy_(layers.read_out / network.gain_out)
-    network.linear.copy_(layers.stacked("wx_lin", layers.depth + 1))
-    network.quadratic.copy_(layers.stacked("wx_quad", layers.depth + 1))
-    network.bias.copy_(layers.biases)
+    _set(network.hidden, layers.stacked("wz", layers.depth) / network.gain)
+    _set(network.out, layers.read_out / network.gain_out)
+    _set(network.linear, layers.stacked("wx_lin", layers.depth + 1))
+    _set(network.quadratic, layers.stacked("wx_quad", layers.depth + 1))
+    _set(network.bias, layers.biases)
     if isinstance(network, DenseICNN):
-        network.out_linear.copy_(layers["wx_lin", layers.count - 1][0])
-        network.out_quadratic.copy_(layers["wx_quad", layers.count - 1][0])
+        _set(network.out_linear, layers["wx_lin", layers.count - 1].flatten())
+        _set(network.out_quadratic, layers["wx_quad", layers.count - 1].flatten())
+    if network.constraint == "clip" and min(float(network.hidden.min()), float(network.out.min())) < 0:
+        raise ValueError("negative weights in the forward network, which is not convex then")
+
+
+def _set(weight: Tensor, value: Tensor) -> None:
+    if value.shape != weight.shape:
+        raise ValueError(f"weights of shape {tuple(value.shape)} where {tuple(weight.shape)} belongs")
+    if not bool(torch.isfinite(value).all()):
+        raise ValueError("weights that are not finite")
+    weight.copy_(value)
