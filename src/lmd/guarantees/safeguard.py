@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmd.errors import CapabilityError, InputError
+from lmd.errors import InputError
 from lmd.problems.base import Problem
-from lmd.problems.composite import CompositeProblem
 from lmd.solvers.base import DualState, Solver, State
 from lmd.solvers.pdhg import PDHG
 
@@ -104,9 +103,6 @@ class Safeguard(Solver[SafeguardState]):
         return PDHG(settle=SETTLE) if self.fallback is None else self.fallback
 
     def init(self, problem: Problem, x0: Tensor) -> SafeguardState:
-        if self.fallback is None and not isinstance(problem, CompositeProblem):
-            accepted = "a classical solver to fall back on, as the problem is not composite; or DescentSafeguard"
-            raise CapabilityError("fallback", "none", accepted)
         learned, classical = self.solver.init(problem, x0), self._classical().init(problem, x0)
         value = problem.value(x0)
         none, never = torch.zeros_like(value, dtype=torch.bool), torch.full_like(value, torch.inf)
