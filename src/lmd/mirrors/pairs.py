@@ -60,8 +60,7 @@ class Pair(Mirror):
 
     def to_primal(self, y: Tensor, tolerance: float | None = None) -> Tensor:
         if tolerance is None:
-            x: Tensor = self.backward_net(self.forward_net.check_shape("y", y) / self.scale)
-            return x
+            return self._guess(y)
         refined = self.refine(y, tolerance)
         missed = ~refined.converged & torch.isfinite(refined.residual)  # a NaN is left to whoever looks for NaNs
         if bool(missed.any()):
@@ -74,9 +73,13 @@ class Pair(Mirror):
         """`to_primal` to a tolerance, with what is known about the answer of each instance."""
         check_positive("tolerance", tolerance)
         with torch.no_grad():
-            start = self.to_primal(y)
+            start = self._guess(y)
         found = refine(self.forward_net, y / self.scale, start, tolerance / self.scale, iterations)
         return Refinement(found.x, self.scale * found.residual, found.iterations, found.converged)
+
+    def _guess(self, y: Tensor) -> Tensor:
+        x: Tensor = self.backward_net(self.forward_net.check_shape("y", y) / self.scale)
+        return x
 
     @property
     def strong_convexity(self) -> Tensor:

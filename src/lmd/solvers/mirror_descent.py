@@ -75,7 +75,8 @@ class MirrorDescent(Solver[MirrorState]):
         dual = self.encode(state)
         size, subgradient = self.steps(state.iteration), problem.subgradient(state.x)
         diagnostics = observe(self.mirror, size, subgradient)
-        if state.target is not None and not self.mirror.is_exact:
+        encoded = dual is not state.target  # a lazy step goes on from the target itself, and knows no residual
+        if state.target is not None and encoded and not self.mirror.is_exact:
             diagnostics["dual_residual"] = norm_of((dual - state.target).detach(), DUAL_NORM[self.mirror.norm])
         return self.decode(state, dual - size * subgradient, diagnostics)
 
