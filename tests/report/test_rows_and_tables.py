@@ -3,7 +3,7 @@
 import math
 
 from lmd.report.rows import best, curve, distinct, row, select, settings_of
-from lmd.report.tables import method_tables, number, to_rich
+from lmd.report.tables import method_tables, number, target_table, to_rich
 
 
 def example_rows() -> list[dict[str, object]]:
@@ -59,3 +59,10 @@ def test_a_method_that_only_diverged_says_so() -> None:
 
 def test_numbers_at_a_glance() -> None:
     assert [number(v) for v in (0.0, 3.14e-8, 0.0425, 31.44, 1e6)] == ["0", "3.1e-08", "0.0425", "31.4", "1.0e+06"]
+
+
+def test_times_to_a_target_are_a_table_of_their_own() -> None:
+    rows = [row("lbfgs", "to gap", "seconds_to_gap_1e-2", 0.5), row("gd", "to gap", "seconds_to_gap_1e-2", math.nan)]
+    (table,) = target_table(rows)
+    assert table.lines == (("lbfgs", "0.5"), ("gd", "not reached"))
+    assert target_table(example_rows()) == []

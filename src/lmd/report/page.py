@@ -8,7 +8,7 @@ from typing import Any
 
 from lmd.errors import FileError
 from lmd.files import read_json, writable_folder, write_text
-from lmd.report.tables import Table, method_tables
+from lmd.report.tables import Table, method_tables, target_table
 
 PAGE = "index.html"
 _KEYS = ("experiment", "preset", "seed", "versions", "rows")
@@ -65,7 +65,7 @@ def _section(path: Path) -> dict[str, Any]:
 
 def tables_of(metrics: dict[str, Any]) -> list[Table]:
     """The tables of one experiment."""
-    return method_tables(metrics["rows"])
+    return [*method_tables(metrics["rows"]), *target_table(metrics["rows"])]
 
 
 def _inline(folder: Path, figure: dict[str, str]) -> dict[str, str]:

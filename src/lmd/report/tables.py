@@ -60,6 +60,20 @@ def method_tables(
     return tables
 
 
+def target_table(rows: Sequence[Row]) -> list[Table]:
+    """Time to a target on one instance, where an experiment measured it: rows whose iteration is "to gap"."""
+    timed = select(rows, iteration="to gap")
+    if not timed:
+        return []
+    metrics = distinct(timed, "metric")
+    lines = []
+    for method in distinct(timed, "method"):
+        found = [best(select(timed, method=method, metric=metric)) for metric in metrics]
+        lines.append((method, *("not reached" if row is None else number(row["value"]) for row in found)))
+    columns = ("method", *(metric.replace("_", " ") for metric in metrics))
+    return [Table("One instance from a random start", columns, tuple(lines))]
+
+
 def _per_iteration(rows: Sequence[Row]) -> str:
     """Milliseconds per iteration, the median over what the method was run with."""
     times = sorted(row["value"] / row["iteration"] for row in rows if row["iteration"] and row["value"] is not None)
@@ -81,4 +95,4 @@ def to_rich(table: Table) -> RichTable:
 
 
 def _is_figure(cell: str) -> bool:
-    return cell in ("", "diverged") or cell[0] in "-0123456789"
+    return cell in ("", "diverged", "not reached") or cell[0] in "-0123456789"

@@ -130,7 +130,7 @@ def _classifier(preset: str) -> Family:
 
 
 def _pair_classifier(seed: int) -> Solver[Any]:
-    mirror = _pair(500, 96, 128, 1.0, seed)
+    mirror = _pair(500, 48, 48, 0.2, seed)
     return CorrectedMirrorDescent(mirror, LearnedSteps(10, 0.01, (1e-3, 1e-1), "last"))
 
 
@@ -141,8 +141,9 @@ _CLASSIFIER: dict[str, dict[str, Any]] = {
         "batch": 20,
         "learning_rate": 3e-3,
         "schedule": "cosine",
-        "consistency_weight": 0.01,
-        "clip_gradient": 10.0,
+        "value_weights": "last",
+        "consistency_weight": 1e-4,
+        "clip_gradient": 1.0,
     },
     "paper": {"steps": 10_000, "batch": 2000, "learning_rate": 1e-3, "consistency_at": "all"},
 }
