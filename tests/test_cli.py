@@ -150,6 +150,15 @@ def test_train_writes_a_solver_and_refuses_to_overwrite_it(lmd, tmp_path: Path) 
     assert lmd("train", "least-squares-quadratic", "--out", str(out), "--resume").code == 0
 
 
+def test_check_writes_what_it_found_and_its_exit_code_says_whether_promises_hold(lmd, tmp_path: Path) -> None:
+    outcome = lmd("check", "least-squares-quadratic", "--iterations", "30", "--out", str(tmp_path))
+    assert outcome.code == 0, outcome.out
+    assert (tmp_path / "check.png").is_file()
+    assert json.loads((tmp_path / "check.json").read_text())
+    assert "kept" in outcome.out
+    assert_one_line(lmd("check", "no-such-solver"), "solver", "'no-such-solver'")
+
+
 def test_an_unexpected_error_is_one_line_too(lmd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("a bug\nof ours")

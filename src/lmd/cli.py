@@ -164,6 +164,29 @@ def import_command(checkpoint: Path, out: str) -> None:
     click.echo(f"solver: {folder} ({sum(p.numel() for p in solver.parameters())} parameters, horizon {solver.horizon})")
 
 
+@cli.command()
+@click.argument("solver")
+@click.option("--out", default="check", show_default=True, help="Folder for check.json and check.png.")
+@click.option("--iterations", type=click.IntRange(min=1), default=1000, show_default=True, help="How far to run it.")
+@_SEED
+def check(solver: str, out: str, iterations: int, seed: int) -> None:
+    """Diagnose SOLVER, a name or a folder: does it keep its promises on its family and on harder problems?
+
+    \b
+    Exit code 1 where a promise is broken.
+    Example
+      lmd check least-squares-quadratic --out check
+    """
+    from lmd.experiments.check import check as check_solver
+    from lmd.experiments.check import check_table
+
+    found = check_solver(solver, out, iterations=iterations, seed=seed)
+    _print_table(check_table(found))
+    click.echo(f"figure: {Path(out) / 'check.png'}")
+    if found.broken:
+        sys.exit(1)
+
+
 @cli.group(cls=_Group)
 def data() -> None:
     """Show the datasets, or fetch one.
