@@ -14,6 +14,8 @@ COLOURS = {
     "md": "#2ca02c",
     "lmd": "#7b3fb5",
     "adaptive": "#ff7f0e",
+    "lbfgs": "#333333",
+    "warm": "#17a2a2",
     "truth": "#333333",
 }
 """The colour of a method's family, the same in every figure."""
