@@ -67,7 +67,7 @@ class LinearClassifierExperiment(Experiment):
         draw_curves(
             session,
             "figure-7-linear-classifier",
-            ("loss", "accuracy"),
+            ("loss", "relative_gap", "accuracy"),
             ("gd", "adam", "nesterov", "lbfgs", "warm-start", "lmd", "lmd-adaptive"),
             f"Linear classifier on features of {features.data_name}: cross entropy and test accuracy per iteration and "
             "time. warm-start is L-BFGS from the mean of training optima. The grey line ends the trained iterations.",

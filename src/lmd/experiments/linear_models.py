@@ -185,7 +185,8 @@ def draw_curves(session: Session, name: str, metrics: Sequence[str], methods: Se
                     iterations, values = curve(own, metric)
                     _, seconds = curve(own, "seconds")
                     plot_curve(panels[0, column], iterations, values, method, multiplier)
-                    plot_curve(panels[1, column], [max(1e3 * s, 1e-3) for s in seconds], values, method, multiplier)
+                    milliseconds = [1e3 * value for value in seconds]
+                    plot_curve(panels[1, column], milliseconds[1:], values[1:], method, multiplier)
             panels[0, column].axvline(HORIZON, color="0.6", linewidth=1.0, zorder=0)
             panels[0, column].set_xlabel("iteration")
             panels[1, column].set(xlabel="ms, all instances together", xscale="log")
