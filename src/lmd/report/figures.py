@@ -14,6 +14,8 @@ COLOURS = {
     "md": "#2ca02c",
     "lmd": "#7b3fb5",
     "adaptive": "#ff7f0e",
+    "published": "#9a9a9a",
+    "published-adaptive": "#e377c2",
     "lbfgs": "#333333",
     "warm": "#17a2a2",
     "truth": "#333333",
@@ -60,6 +62,8 @@ def figure(width: float, height: float) -> Iterator[Any]:
 
 def method_colour(method: str) -> str:
     """The colour of a method, by the family in its name."""
+    if "published" in method:
+        return COLOURS["published-adaptive" if method.endswith("adaptive") else "published"]
     if method.endswith("adaptive"):
         return COLOURS["adaptive"]
     return COLOURS.get(method.split("-")[0], COLOURS["truth"])
