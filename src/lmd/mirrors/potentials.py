@@ -37,8 +37,12 @@ class Activation:
     def __call__(self, t: Tensor) -> Tensor:
         if self.beta is None:
             return functional.leaky_relu(t, LEAK)
-        # Past 40, log(1 + exp u) is u in float64 too.
-        return LEAK * t + (1 - LEAK) * functional.softplus(self.beta * t, threshold=40) / self.beta
+        # Past 40, log(1 + exp u) is u in float64 too. A number for beta saves two passes over t.
+        if isinstance(self.beta, Tensor):
+            rounded = functional.softplus(self.beta * t, threshold=40) / self.beta
+        else:
+            rounded = functional.softplus(t, self.beta, threshold=40)
+        return torch.add(LEAK * t, rounded, alpha=1 - LEAK)
 
     def overwriting(self, t: Tensor) -> Tensor:
         """The same, in place where nothing is lost by it: a leaky `pull_back` needs no more than the sign of t."""
@@ -49,7 +53,7 @@ class Activation:
         """p times the derivative at t."""
         if self.beta is None:
             return torch.ops.aten.leaky_relu_backward(p, t, LEAK, False)
-        return p * (LEAK + (1 - LEAK) * torch.sigmoid(self.beta * t))
+        return torch.addcmul(LEAK * p, p, torch.sigmoid(self.beta * t), value=1 - LEAK)
 
     @property
     def has_curvature(self) -> bool:
