@@ -21,7 +21,7 @@ from lmd.experiments.linear_models import (
 )
 from lmd.problems import LinearClassifier, LinearClassifierFamily
 from lmd.solvers import LBFGS, MirrorDescent, Solver
-from lmd.zoo.recipes import CLASSIFIER_SUBSET
+from lmd.zoo.linear_recipes import CLASSIFIER_SUBSET
 
 STARTS = {"quick": 3, "standard": 5, "paper": 20}
 SUBSETS = {"quick": 2, "standard": 10, "paper": 20}

@@ -21,7 +21,7 @@ from lmd.experiments.linear_models import (
 )
 from lmd.problems import SVM, SVMFamily
 from lmd.solvers import LBFGS, MirrorDescent, ScaledSteps, Solver
-from lmd.zoo.recipes import SVM_SUBSET
+from lmd.zoo.linear_recipes import SVM_SUBSET
 
 STARTS = {"quick": 4, "standard": 20, "paper": 100}
 SUBSETS = {"quick": 2, "standard": 10, "paper": 20}

@@ -10,7 +10,7 @@ from lmd.experiments.linear_models import ADAM_STEP, BASE_STEP, draw_curves, fea
 from lmd.mirrors import Quadratic
 from lmd.problems import SVMFamily
 from lmd.solvers import Adam, GradientDescent, MirrorDescent, ScaledSteps
-from lmd.zoo.recipes import SVM_SUBSET
+from lmd.zoo.linear_recipes import SVM_SUBSET
 
 STARTS = {"quick": 5, "standard": 20, "paper": 20}
 SUBSETS = {"quick": 2, "standard": 10, "paper": 10}

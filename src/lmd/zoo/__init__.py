@@ -13,7 +13,8 @@ from lmd.solvers.base import Solver
 from lmd.solvers.saving import SOLVER_FILE
 from lmd.training.result import TrainingResult
 from lmd.training.train import train
-from lmd.zoo.recipes import RECIPES, Recipe
+from lmd.zoo.recipe import Recipe
+from lmd.zoo.recipes import RECIPES
 
 __all__ = ["Recipe", "card", "load", "names", "obtain", "origin", "recipe", "shipped", "ships_for", "train_recipe"]
 
