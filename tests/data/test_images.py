@@ -74,15 +74,6 @@ class TestReadImage:
         with pytest.raises(FileError, match=rf"a{suffix}, (damaged|not an image)"):
             read_image(path)
 
-    def test_numbers_that_are_no_bytes_and_too_many_pixels(self, tmp_path, monkeypatch):
-        Image.fromarray(np.ones((3, 3), dtype=np.float32)).save(tmp_path / "a.tif")
-        with pytest.raises(FileError, match="floating-point numbers, expected 8 or 16 bits"):
-            read_image(tmp_path / "a.tif")
-        Image.fromarray(bytes_image(20, 20)).save(tmp_path / "big.png")
-        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
-        with pytest.raises(FileError, match=r"big\.png, of too many pixels, expected at most 200"):
-            read_image(tmp_path / "big.png")
-
 
 class TestReadImages:
     def test_a_folder_by_name_and_only_its_images(self, tmp_path):

@@ -16,11 +16,12 @@ from torch import Tensor
 
 from lmd.checks import check_choice, check_count
 from lmd.data import stl10
+from lmd.data.image_files import FORMATS, eight_bits, read_picture
 from lmd.errors import FileError
 
 NAMES = ("photographs", "stl10")
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff")
+SUFFIXES = tuple(FORMATS)
 """What counts as an image in a folder."""
 
 CROP = 96
@@ -113,34 +114,8 @@ def read_images(path: str | Path) -> ImageSet:
 
 def read_image(path: str | Path) -> Tensor:
     """An image file in colour, upright, as bytes `(3, H, W)`; transparency is left out, 16 bits become 8."""
-    from PIL import Image, ImageOps, UnidentifiedImageError
-
-    path = Path(path)
-    accepted = "a PNG, JPEG or TIFF image"
-    try:
-        if path.stat().st_size == 0:
-            raise FileError("image", f"{path}, an empty file", accepted)
-        with Image.open(path) as image:
-            upright = ImageOps.exif_transpose(image)
-            if upright.mode == "F":
-                raise FileError("image", f"{path}, an image of floating-point numbers", "8 or 16 bits per channel")
-            if upright.mode.startswith("I"):  # 16 bits of grey, which Pillow would cut off at 255
-                grey = np.asarray(upright, dtype=np.int64).clip(0, 65535)
-                upright = Image.fromarray(((grey + 128) // 257).astype(np.uint8))
-            return _tensor(np.asarray(upright.convert("RGB")).transpose(2, 0, 1))
-    except FileError:
-        raise
-    except FileNotFoundError:
-        raise FileError("image", f"no file {path}", accepted) from None
-    except IsADirectoryError:
-        raise FileError("image", f"{path}, which is a folder", accepted) from None
-    except Image.DecompressionBombError:
-        most = 2 * (Image.MAX_IMAGE_PIXELS or 0)
-        raise FileError("image", f"{path}, of too many pixels", f"at most {most}") from None
-    except UnidentifiedImageError:
-        raise FileError("image", f"{path}, not an image", accepted) from None
-    except (OSError, SyntaxError, ValueError) as error:  # what Pillow raises on files that are cut short
-        raise FileError("image", f"{path}, damaged ({error})", accepted) from None
+    colours = eight_bits(read_picture(path).colours)
+    return _tensor(np.broadcast_to(colours, (3, *colours.shape[1:])))
 
 
 def _read_npz(path: Path) -> np.ndarray:

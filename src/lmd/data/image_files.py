@@ -1,0 +1,377 @@
+"""Pictures in files: PNG, JPEG and TIFF, grey or colour, with or without transparency, 8 or 16 bits, upright."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lmd.data.memory import check_memory
+from lmd.errors import FileError, InputError
+from lmd.files import atomic_path
+
+if TYPE_CHECKING:
+    import tifffile
+    from PIL import Image
+
+FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".tif": "TIFF", ".tiff": "TIFF"}
+"""What the ending of a file's name says about it, when it is to be written."""
+
+ACCEPTED = "a PNG, JPEG or TIFF image"
+KINDS = "grey, RGB or RGBA of 8 or 16 bits per channel"
+
+JPEG_QUALITY = 95
+JPEG_SIDE = 65500
+"""The most pixels that JPEG holds in a row or a column."""
+
+DECODING = 3
+"""How many copies of an image there are while it is decoded, at most."""
+
+PNG_LEVEL = 4
+"""How hard to compress, of 9: a little larger than at the usual 6, in half the time."""
+
+_HEADER_END = 33
+"""Where the first chunk of a PNG file ends; a profile comes next."""
+
+_ORIENTATION = 0x0112
+_PROFILES = {1: b"GRAY", 3: b"RGB "}
+"""What a colour profile has at bytes 16 to 20 if it speaks of so many channels."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An image as a file holds it, upright."""
+
+    colours: np.ndarray
+    """`(1, H, W)` grey or `(3, H, W)` RGB, uint8 or uint16."""
+
+    alpha: np.ndarray | None = None
+    """How opaque each pixel is `(H, W)`, in the same type."""
+
+    profile: bytes | None = None
+    """The ICC colour profile."""
+
+    exif: bytes | None = None
+    """What the camera noted, without the orientation, which has been followed."""
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width."""
+        return self.colours.shape[1], self.colours.shape[2]
+
+    @property
+    def most(self) -> int:
+        """The number that stands for white: 255 or 65535."""
+        return int(np.iinfo(self.colours.dtype).max)
+
+    @property
+    def bits(self) -> int:
+        """8 or 16."""
+        return 8 * self.colours.dtype.itemsize
+
+    @property
+    def mode(self) -> str:
+        """`grey` or `RGB`, with an A where there is transparency."""
+        return ("grey" if len(self.colours) == 1 else "RGB") + ("" if self.alpha is None else "A")
+
+    def samples(self) -> np.ndarray:
+        """All channels as files have them: `(H, W)`, or `(H, W, channels)` with alpha last."""
+        parts = [*self.colours] if self.alpha is None else [*self.colours, self.alpha]
+        return np.stack(parts, axis=-1) if len(parts) > 1 else parts[0]
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a file says about its image before it is decoded."""
+
+    height: int
+    width: int
+    channels: int
+    """With alpha."""
+
+    bits: int
+
+
+def read_header(path: str | Path, argument: str = "image") -> Header:
+    """The size of an image file, whose pixels are not looked at."""
+    path = _check_file(Path(path), argument)
+    with _reading(argument, path), _opened(argument, path) as image:
+        return _header(image)
+
+
+def read_picture(path: str | Path, argument: str = "image") -> Picture:
+    """An image file: upright, palettes resolved, CMYK turned into RGB, all else as it is.
+
+    `argument` is what errors call it. The first image counts where a file has several, but a TIFF of several pages is
+    refused.
+    """
+    from PIL import Image
+
+    path = _check_file(Path(path), argument)
+    with _reading(argument, path), _opened(argument, path) as image:
+        header = _header(image)
+        need = DECODING * header.height * header.width * header.channels * header.bits // 8
+        check_memory(argument, f"{path} of {header.width} x {header.height} pixels", need)
+        if not isinstance(image, Image.Image):
+            return _read_tiff(argument, path, image)
+        return _read_deep_png(path, image) if _deep_bands(image) else _read_pillow(argument, path, image)
+
+
+def write_picture(path: str | Path, picture: Picture, argument: str = "out") -> None:
+    """Write PNG, JPEG or TIFF, as the name ends; the file appears when it is whole. JPEG loses what `losses` says."""
+    path = Path(path)
+    kind = _format_of(path, argument)
+    with atomic_path(path) as temporary:
+        if kind == "PNG":
+            temporary.write_bytes(_encode_png(picture))
+        elif kind == "TIFF":
+            _write_tiff(temporary, picture)
+        else:
+            _write_jpeg(temporary, picture)
+
+
+def losses(path: str | Path, picture: Picture) -> list[str]:
+    """What the format of `path` cannot hold of a picture, one line each."""
+    if _format_of(Path(path), "out") != "JPEG":
+        return []
+    lost = ["JPEG holds no transparency: write PNG or TIFF to keep it"] if picture.alpha is not None else []
+    return lost + (["JPEG holds 8 bits: write PNG or TIFF to keep 16"] if picture.bits == 16 else [])
+
+
+def check_out(path: str | Path, header: Header, *inputs: str | Path, argument: str = "out") -> Path:
+    """Return `path` if an image can be written there, and is neither a folder nor one of the inputs."""
+    path = Path(path)
+    if path.is_dir():
+        raise FileError(argument, f"{path}, which is a folder", "the name of a file")
+    kind = _format_of(path, argument)
+    if kind == "JPEG" and max(header.height, header.width) > JPEG_SIDE:
+        given = f"{path} for {header.width} x {header.height} pixels"
+        raise FileError(argument, given, f".png or .tif, as JPEG holds at most {JPEG_SIDE} each way")
+    if not path.parent.is_dir():
+        raise FileError(argument, f"{path}, in a folder that does not exist", "a name in an existing folder")
+    if any(_same_file(path, Path(other)) for other in inputs):
+        raise FileError(argument, f"{path}, which is an input too", "another name, as inputs are never overwritten")
+    if not os.access(path.parent, os.W_OK):
+        raise FileError(argument, f"{path}, in a folder that is read-only", "a name in a folder that can be written to")
+    return path
+
+
+def eight_bits(samples: np.ndarray) -> np.ndarray:
+    """The nearest bytes: 65535 becomes 255."""
+    if samples.dtype == np.uint8:
+        return samples
+    return ((samples.astype(np.uint32) + 128) // 257).astype(np.uint8)
+
+
+def _check_file(path: Path, argument: str) -> Path:
+    if path.is_dir():
+        raise FileError(argument, f"{path}, which is a folder", ACCEPTED)
+    try:
+        if path.stat().st_size == 0:
+            raise FileError(argument, f"{path}, an empty file", ACCEPTED)
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileError(argument, f"no file {path}", ACCEPTED) from None
+    except OSError as error:
+        raise FileError(argument, f"{path} ({error.strerror})", ACCEPTED) from None
+    return path
+
+
+def _format_of(path: Path, argument: str) -> str:
+    kind = FORMATS.get(path.suffix.lower())
+    if kind is None:
+        raise FileError(argument, f"{path}", f"a name that ends in {', '.join(FORMATS)}")
+    return kind
+
+
+def _same_file(path: Path, other: Path) -> bool:
+    return path.exists() and other.exists() and path.samefile(other)
+
+
+@contextmanager
+def _reading(argument: str, path: Path) -> Iterator[None]:
+    """Turn whatever a decoder raises into one line; Pillow's limit on pixels is off, as memory is the limit here."""
+    from PIL import Image, UnidentifiedImageError
+
+    limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+    try:
+        yield
+    except InputError:
+        raise
+    except PermissionError:
+        raise FileError(argument, f"{path}, which may not be read", ACCEPTED) from None
+    except UnidentifiedImageError:
+        raise FileError(argument, f"{path}, not an image", ACCEPTED) from None
+    except MemoryError:
+        raise FileError(argument, f"{path}, too large for the memory there is", "a smaller image") from None
+    except Exception as error:  # a decoder may raise anything on a file that is damaged or cut short
+        raise FileError(argument, f"{path}, damaged ({error})", ACCEPTED) from None
+    finally:
+        Image.MAX_IMAGE_PIXELS = limit
+
+
+@contextmanager
+def _opened(argument: str, path: Path) -> Iterator[Image.Image | tifffile.TiffPage]:
+    """The file's image, not decoded: a page of tifffile for TIFF of more than 8 bits, else an image of Pillow.
+
+    Pillow knows every palette and colour space, but cuts colours of 16 bits down to 8.
+    """
+    from PIL import Image
+
+    with open(path, "rb") as file:
+        start = file.read(4)
+    if start[:2] in (b"II", b"MM"):
+        import tifffile
+
+        with tifffile.TiffFile(path) as whole:
+            pages = sum(isinstance(page, tifffile.TiffPage) and not page.is_reduced for page in whole.pages)
+            if pages > 1:
+                raise FileError(argument, f"{path}, of {pages} pages", "a TIFF of one page")
+            first = whole.pages.first
+            if first.bitspersample > 8:
+                yield first
+                return
+    with Image.open(path, formats=("PNG", "JPEG", "TIFF")) as image:
+        yield image
+
+
+def _header(image: Image.Image | tifffile.TiffPage) -> Header:
+    from PIL import Image
+
+    if not isinstance(image, Image.Image):
+        return Header(image.imagelength, image.imagewidth, image.samplesperpixel, image.bitspersample)
+    if deep := _deep_bands(image):
+        return Header(image.height, image.width, len(deep), 16)
+    return Header(image.height, image.width, 4 if image.mode in ("P", "PA") else len(image.getbands()), 8)
+
+
+def _deep_bands(image: Image.Image) -> str:
+    """The channels of a PNG of 16 bits, of which Pillow would give the upper 8; empty for any other image."""
+    coding = [str(tile.args) for tile in getattr(image, "tile", ()) if image.format == "PNG"]
+    return coding[0].split(";")[0] if coding and "16" in coding[0] else ""
+
+
+def _read_pillow(argument: str, path: Path, image: Image.Image) -> Picture:
+    from PIL import ImageOps
+
+    upright = _plain(argument, path, ImageOps.exif_transpose(image))
+    samples = np.asarray(upright)
+    return _picture(samples, upright.mode.endswith("A"), image)
+
+
+def _plain(argument: str, path: Path, image: Image.Image) -> Image.Image:
+    """The image in the mode L, LA, RGB or RGBA."""
+    if image.mode in ("F", "I") or image.mode.startswith("I;"):
+        numbers = "floating-point numbers" if image.mode == "F" else "whole numbers of other sizes"
+        raise FileError(argument, f"{path}, an image of {numbers}", KINDS)
+    clear = image.has_transparency_data
+    grey = image.mode in ("1", "L", "LA", "La")
+    if not grey and image.mode not in ("P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr"):
+        raise FileError(argument, f"{path}, an image of mode {image.mode}", KINDS)
+    mode = ("L" if grey else "RGB") + ("A" if clear else "")
+    return image if image.mode == mode and "transparency" not in image.info else image.convert(mode)
+
+
+def _read_deep_png(path: Path, image: Image.Image) -> Picture:
+    import imagecodecs
+
+    samples = imagecodecs.png_decode(path.read_bytes())
+    channels = samples.shape[2] if samples.ndim == 3 else 1
+    return _picture(_upright(samples, image.getexif().get(_ORIENTATION, 1)), channels in (2, 4), image)
+
+
+def _read_tiff(argument: str, path: Path, page: tifffile.TiffPage) -> Picture:
+    """A page of 16 bits; other depths, colour spaces and numbers of channels are refused."""
+    if page.dtype is None or page.dtype.kind == "f":
+        raise FileError(argument, f"{path}, an image of floating-point numbers", KINDS)
+    colours = {0: 1, 1: 1, 2: 3}.get(int(page.photometric))  # white is zero, black is zero, RGB
+    if page.dtype != np.uint16 or page.bitspersample != 16:
+        raise FileError(argument, f"{path}, an image of {page.bitspersample} bits per channel", KINDS)
+    if colours is None or page.samplesperpixel - colours not in (0, 1) or len(page.shape) > 3:
+        name = getattr(page.photometric, "name", page.photometric)
+        raise FileError(argument, f"{path}, of {page.samplesperpixel} channels of 16 bits ({name})", KINDS)
+    samples = page.asarray()
+    if page.axes.startswith("S"):
+        samples = np.moveaxis(samples, 0, -1)
+    if int(page.photometric) == 0:
+        samples = 65535 - samples
+    tag = page.tags.get(_ORIENTATION)
+    samples = _upright(samples, 1 if tag is None else int(tag.value))
+    return _picture(samples, page.samplesperpixel > colours, profile=page.iccprofile)
+
+
+def _upright(samples: np.ndarray, orientation: int) -> np.ndarray:
+    """`(H, W, ...)` as it is to be seen, from the orientation 1 to 8 that EXIF and TIFF know."""
+    if orientation in (5, 6, 7, 8):
+        samples = samples.swapaxes(0, 1)
+    if orientation in (3, 4, 7, 8):
+        samples = samples[::-1]
+    return samples[:, ::-1] if orientation in (2, 3, 6, 7) else samples
+
+
+def _picture(
+    samples: np.ndarray, transparent: bool, image: Image.Image | None = None, profile: bytes | None = None
+) -> Picture:
+    """A picture from `(H, W)` or `(H, W, channels)`, with what else Pillow knows of the file."""
+    channels = np.moveaxis(samples, -1, 0) if samples.ndim == 3 else samples[None]
+    colours, alpha = (channels[:-1], channels[-1].copy()) if transparent else (channels, None)
+    profile = profile if image is None else image.info.get("icc_profile")
+    if profile and profile[16:20] != _PROFILES[len(colours)]:
+        profile = None  # of the palette or the inks that the file was in
+    return Picture(np.ascontiguousarray(colours), alpha, profile or None, None if image is None else _exif(image))
+
+
+def _exif(image: Image.Image) -> bytes | None:
+    exif = image.getexif()
+    if image.format == "TIFF" or not len(exif):
+        return None  # what a TIFF has there is its own layout
+    exif.pop(_ORIENTATION, None)
+    return exif.tobytes() if len(exif) else None
+
+
+def _encode_png(picture: Picture) -> bytes:
+    import imagecodecs
+
+    encoded = bytes(imagecodecs.png_encode(picture.samples(), level=PNG_LEVEL))
+    chunks = b""
+    if picture.profile:
+        chunks += _chunk(b"iCCP", b"ICC profile\0\0" + zlib.compress(picture.profile))
+    if picture.exif:
+        chunks += _chunk(b"eXIf", picture.exif.removeprefix(b"Exif\0\0"))
+    return encoded[:_HEADER_END] + chunks + encoded[_HEADER_END:]
+
+
+def _chunk(kind: bytes, content: bytes) -> bytes:
+    """A chunk of a PNG file: its length, its kind, its content, and a checksum of the two."""
+    checksum = zlib.crc32(kind + content)
+    return len(content).to_bytes(4, "big") + kind + content + checksum.to_bytes(4, "big")
+
+
+def _write_tiff(path: Path, picture: Picture) -> None:
+    import tifffile
+
+    tifffile.imwrite(
+        path,
+        picture.samples(),
+        photometric="minisblack" if len(picture.colours) == 1 else "rgb",
+        planarconfig="contig" if picture.mode != "grey" else None,
+        extrasamples=None if picture.alpha is None else ["unassalpha"],
+        compression="zlib",
+        predictor=True,
+        iccprofile=picture.profile,
+        metadata=None,
+        software=False,
+    )
+
+
+def _write_jpeg(path: Path, picture: Picture) -> None:
+    from PIL import Image
+
+    image = Image.fromarray(eight_bits(replace(picture, alpha=None).samples()))
+    extra = {"exif": picture.exif} if picture.exif else {}
+    image.save(path, "JPEG", quality=JPEG_QUALITY, subsampling=0, icc_profile=picture.profile, **extra)

@@ -1,0 +1,76 @@
+"""How much memory there is to be had, so that what is too large is refused before it is begun."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from lmd.errors import InputError
+
+GROUPS = Path("/sys/fs/cgroup")
+"""Where Linux keeps the limits of a container."""
+
+
+def check_memory(argument: str, given: str, need: int) -> None:
+    """Raise if `need` bytes for what was `given` are more than there are to be had."""
+    there = available_memory()
+    if there is not None and need > there:
+        accepted = f"one that fits into the {_gigabytes(there)} that are free"
+        raise InputError(argument, f"{given}, which needs about {_gigabytes(need)} of memory", accepted)
+
+
+def available_memory() -> int | None:
+    """Bytes that this process can still take: what the machine, its container and its `ulimit -v` have left.
+
+    None where the system does not say.
+    """
+    found = [_of_machine(), _of_container(GROUPS), _of_process()]
+    return min((bytes_ for bytes_ in found if bytes_ is not None), default=None)
+
+
+def _of_machine() -> int | None:
+    """What Linux says can be had without swapping; elsewhere all the memory there is."""
+    for line in _lines(Path("/proc/meminfo")):
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def _of_container(groups: Path) -> int | None:
+    """The limit less what is in use; files that the system keeps in memory make way when asked."""
+    for limit, used, stat, cached in (
+        ("memory.max", "memory.current", "memory.stat", "file"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_cache"),
+    ):
+        most, now = _lines(groups / limit), _lines(groups / used)
+        if most and now and most[0].isdecimal():
+            files = [int(line.split()[1]) for line in _lines(groups / stat) if line.split()[0] == cached]
+            return max(0, int(most[0]) - max(0, int(now[0]) - sum(files)))
+    return None
+
+
+def _of_process() -> int | None:
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    used = _lines(Path("/proc/self/statm"))
+    if limit == resource.RLIM_INFINITY or not used:
+        return None
+    return max(0, limit - int(used[0].split()[0]) * resource.getpagesize())
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="ascii").splitlines()
+    except (OSError, ValueError):
+        return []
+
+
+def _gigabytes(count: int) -> str:
+    return f"{count / 1e9:.1f} GB"
