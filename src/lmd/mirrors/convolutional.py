@@ -11,6 +11,7 @@ from torch.nn import functional
 from lmd.checks import check_choice, check_count, shape_of
 from lmd.errors import InputError
 from lmd.mirrors.potentials import Activation, Lifted, PotentialNetwork
+from lmd.mirrors.tiles import in_tiles
 
 BORDERS = ("circular", "replicate")
 REDUCTIONS = ("sum", "mean")
@@ -137,6 +138,12 @@ class ConvICNN(PotentialNetwork):
             accepted = f"images (B, {self.channels}, H, W) of at least {max(self.radius, 1)} pixels each way"
             raise InputError(argument, f"shape {shape_of(x)}", accepted)
         return x
+
+    def gradient(self, x: Tensor) -> Tensor:
+        """The gradient of Psi at x, same shape as x; of large images tile by tile, where no graph is recorded."""
+        if torch.is_grad_enabled() or self.reduction == "mean":  # a mean depends on the size of the whole
+            return super().gradient(x)
+        return in_tiles(super().gradient, x, 2 * (self.layers + 1) * self.radius, self.border)
 
     def _at_once(self, x: Tensor) -> int:
         return parts_in_cache(x, self.filters)

@@ -15,6 +15,7 @@ from lmd.config import Configurable
 from lmd.errors import InputError
 from lmd.mirrors.convolutional import BORDERS, pad, parts_in_cache
 from lmd.mirrors.potentials import LEAK
+from lmd.mirrors.tiles import in_tiles
 
 
 class _Residual(nn.Module, Configurable):
@@ -90,9 +91,12 @@ class ConvResidual(_Residual):
         return {**sizes, "border": self.border, "seed": self.seed}
 
     def forward(self, y: Tensor) -> Tensor:
-        """The map at y."""
+        """The map at y; of large images tile by tile, where no graph is recorded."""
         if torch.is_grad_enabled():
             return self._map(y)
+        return in_tiles(self._in_parts, y, (self.layers + 2) * (self.kernel // 2), self.border)
+
+    def _in_parts(self, y: Tensor) -> Tensor:
         return torch.cat([self._map(part) for part in torch.split(y, parts_in_cache(y, self.filters))])
 
     def _map(self, y: Tensor) -> Tensor:
