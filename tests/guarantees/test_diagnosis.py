@@ -1,11 +1,12 @@
 import pytest
 import torch
+from torch.testing import assert_close
 
 import lmd
-from lmd.guarantees import DescentSafeguard, Diagnosis, Safeguard, diagnose, guard, harder_families
-from lmd.mirrors import DenseICNN, Euclidean, Mirror, Quadratic
-from lmd.problems import LeastSquaresFamily, SimplexFamily, TVDenoising, TVDenoisingFamily
-from lmd.solvers import LearnedMirrorDescent, MirrorDescent
+from lmd.guarantees import Diagnosis, Safeguard, compare, diagnose, guard, harder_families
+from lmd.mirrors import ConvPair, DenseICNN, Euclidean, Mirror, Quadratic
+from lmd.problems import SVM, LeastSquaresFamily, SimplexFamily, SVMFamily, TVDenoising, TVDenoisingFamily
+from lmd.solvers import GradientDescent, LearnedMirrorDescent, MirrorDescent, run
 
 
 def of(diagnosis, name, variant="its family"):
@@ -26,7 +27,7 @@ def test_a_sound_solver_breaks_no_promise():
 def test_divergence_is_reported_and_the_guarded_run_is_sound():
     found = diagnose(MirrorDescent(Euclidean(), 1.0), LeastSquaresFamily(), batch=8, iterations=60)
     assert of(found, "share that failed on the way").value == 1
-    assert of(found, "guarded: share of the trained iterations that fell back").value == 1
+    assert of(found, "guarded: share of the first 20 iterations that fell back").value == 1
     assert of(found, "guarded: mean value at the end").value < 1e-3
     assert found.broken == ()
 
@@ -86,9 +87,19 @@ class TestGuard:
         solver = MirrorDescent(Euclidean(), 0.1)
         squares, _ = LeastSquaresFamily().sample(2, torch.Generator().manual_seed(0))
         simplex, _ = SimplexFamily().sample(2, torch.Generator().manual_seed(0))
-        assert type(guard(solver, squares)) is DescentSafeguard
-        assert type(guard(solver, TVDenoising(torch.rand(1, 1, 4, 4)))) is Safeguard
+        denoising = TVDenoising(torch.rand(1, 1, 4, 4))
+        svm = SVM(torch.eye(2), torch.tensor([1, -1]))
+        for problem in (squares, denoising, svm):
+            assert guard(solver, problem).delay == 0
         assert guard(solver, simplex) is None
+
+    def test_runs_along_beside_a_network_on_images_and_waits_beside_what_is_cheap(self):
+        squares, _ = LeastSquaresFamily().sample(2, torch.Generator().manual_seed(0))
+        denoising = TVDenoising(torch.rand(1, 1, 4, 4))
+        network = LearnedMirrorDescent(ConvPair(1, filters=2, layers=1), 6)
+        assert guard(network, denoising).delay == 0
+        assert guard(LearnedMirrorDescent(Quadratic(2), 6), squares).delay == 6
+        assert guard(LearnedMirrorDescent(Euclidean(), 30), denoising).delay == 10
 
     def test_without_one_the_rest_is_still_diagnosed(self):
         found = diagnose(
@@ -104,6 +115,53 @@ def test_images_get_noisier():
     found = diagnose(MirrorDescent(Euclidean(), 0.05), family, batch=2, iterations=30)
     assert isinstance(found, Diagnosis) and found.broken == ()
     assert of(found, "guarded: certificate: share with a bound", "4 times the noise").value == 1
+
+
+def svm_family(subsets=1):
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(2, (60,), generator=generator)
+    features = torch.randn(60, 4, generator=generator) + labels[:, None]
+    return SVMFamily(features, labels, (0, 1), 40, subsets=subsets)
+
+
+def test_features_get_shifted():
+    family = svm_family()
+    harder = harder_families(family)
+    assert len(harder) == 4 and all(f is not family for f in harder.values())
+    moved = harder["shifted features"].features - family.features
+    assert_close(moved.abs(), (0.5 * family.features.std(dim=0)).expand_as(moved))
+    found = diagnose(LearnedMirrorDescent(Quadratic(4 + 1), 5), family, batch=2, iterations=40)
+    assert found.broken == ()
+    assert of(found, "guarded: largest excess over the fall-back alone at 20", "doubled features").holds
+    assert of(found, "guarded: largest relative gap at the end", "shifted features").value < 1e-5
+    assert of(found, "guarded: certificate: share with a bound", "features with 20% noise").value == 1
+
+
+class TestCompare:
+    def test_says_by_how_much_a_run_exceeds_the_fallback(self):
+        problem, x0 = LeastSquaresFamily().sample(3, torch.Generator().manual_seed(0))
+        sound = compare(guard(GradientDescent(1.0), problem), problem, x0, iterations=30)
+        assert sound.excess.tolist() == [0, 0, 0] and bool((sound.gap < 1e-9).all())
+        late = Safeguard(GradientDescent(1e-9), GradientDescent(0.02), delay=50)
+        found = compare(late, problem, x0, iterations=30)
+        reached = run(GradientDescent(0.02), problem, x0, 20).values
+        assert_close(found.excess, found.guarded.history.values[20] / reached - 1)
+        assert bool((found.excess > 0.5).all()) and bool((found.gap > 0.1).all())
+
+    def test_gaps_are_relative_to_the_minimum_or_where_that_is_0_to_the_value_at_0(self):
+        problem, x0 = svm_family().sample(3, torch.Generator().manual_seed(0))
+        found = compare(Safeguard(GradientDescent(1e-3), GradientDescent(1e-3)), problem, x0, iterations=25)
+        minimum = problem.minimum().double()
+        assert_close(found.gap, (found.guarded.values.double() - minimum) / minimum)
+        squares, start = LeastSquaresFamily().sample(2, torch.Generator().manual_seed(0))
+        found = compare(Safeguard(GradientDescent(1e-3), GradientDescent(1e-3)), squares, start, iterations=25)
+        assert_close(found.gap, found.guarded.values / squares.value(torch.zeros_like(start)))
+
+    def test_ends_at_a_target_but_not_too_early(self):
+        problem, x0 = LeastSquaresFamily().sample(3, torch.Generator().manual_seed(0))
+        target = torch.full((3,), 1e-3, dtype=torch.float64)
+        found = compare(guard(GradientDescent(1.0), problem), problem, x0, early=8, iterations=500, target=target)
+        assert found.guarded.iterations.tolist() == [8, 8, 8]
 
 
 def test_a_solver_without_a_mirror():

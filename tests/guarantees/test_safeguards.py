@@ -8,9 +8,9 @@ from torch.testing import assert_close
 
 import lmd
 from lmd.errors import CapabilityError, InputError
-from lmd.guarantees import DescentSafeguard, Record, Safeguard, subgradient_certificate
+from lmd.guarantees import DescentSafeguard, Record, Safeguard, default_fallback, subgradient_certificate
 from lmd.mirrors import Entropic, Euclidean, Quadratic
-from lmd.problems import LeastSquares, SimplexFamily, TVDenoising, TVInpainting
+from lmd.problems import SVM, LeastSquares, SimplexFamily, TVDenoising, TVInpainting
 from lmd.solvers import (
     FGP,
     LBFGS,
@@ -18,6 +18,7 @@ from lmd.solvers import (
     AcceleratedMirrorDescent,
     Adam,
     GradientDescent,
+    InteriorPoint,
     LazyMirrorDescent,
     LearnedSteps,
     MirrorDescent,
@@ -167,6 +168,53 @@ class TestSafeguard:
         counted = lmd.run(nested, problem, iterations=9).evaluations
         assert calls.pop("value") == 1 + counted["value"][0] == 1 + 2 + 3 * 9  # nothing is looked at twice
 
+    @pytest.mark.parametrize("wild", WILD)
+    def test_a_late_fallback_catches_up(self, wild):
+        problem = TVDenoising(images(), 0.2)
+        guarded = lmd.run(Safeguard(WILD[wild](), PDHG(), delay=6), problem, iterations=30).history.values
+        classical = lmd.run(PDHG(), problem, iterations=30).history.values
+        assert bool((guarded[12:] <= classical[12:]).all()) and bool((guarded.diff(dim=0) <= 0).all())
+        for k in range(6, 12):
+            assert bool((guarded[k] <= classical[2 * (k - 6)]).all())
+
+    def test_until_it_is_due_a_late_fallback_costs_nothing(self):
+        problem = TVDenoising(images(), 0.2)
+        solver = MirrorDescent(Euclidean(), LearnedSteps(5, 0.05).double())
+        late = lmd.run(Safeguard(solver, FGP(), delay=5), problem, iterations=5)
+        alone = lmd.run(solver, problem, iterations=5)
+        assert {name: n.tolist() for name, n in late.evaluations.items() if name not in ("value", "fallback")} == {
+            name: n.tolist() for name, n in alone.evaluations.items()
+        }
+        assert late.evaluations["value"].tolist() == [6] * 3  # those of the record
+        assert bool((late.values == alone.history.values.amin(dim=0)).all())
+        counted = lmd.run(Safeguard(Oracle([problem.noisy + 5], 5), FGP(), delay=5), problem, iterations=12).evaluations
+        assert counted["adjoint"].tolist() == [12] * 3 and counted["operator"].tolist() == [13] * 3
+        assert counted["to_dual"].tolist() == [6] * 3 and counted["fallback"].tolist() == [7] * 3
+
+    def test_who_was_trained_for_no_number_of_iterations_has_ten(self):
+        problem = TVDenoising(images(), 0.2)
+        result = lmd.run(Safeguard(Oracle([problem.noisy + 5])), problem, iterations=40)
+        assert result.evaluations["to_dual"].tolist() == [10] * 3
+        points = [problem.noisy + 5] * 9 + [problem.minimiser()]
+        assert torch.equal(lmd.run(Safeguard(Oracle(points)), problem, iterations=40).x, points[-1])
+
+    def test_the_dual_point_is_that_of_the_solver_which_has_the_answer(self):
+        problem = TVDenoising(images(), 0.2)
+        result = lmd.run(Safeguard(FGP(), GradientDescent(1e3)), problem, iterations=30)
+        assert torch.equal(result.dual, lmd.run(FGP(), problem, iterations=30).dual)
+        both = lmd.run(Safeguard(FGP(), PDHG(tau=1e-3)), problem, iterations=30)
+        assert torch.equal(both.dual, result.dual)
+        assert torch.equal(lmd.run(Safeguard(PDHG(tau=1e-3), FGP()), problem, iterations=30).dual, result.dual)
+
+    def test_each_kind_of_problem_has_a_fallback_of_its_own(self):
+        squares = LeastSquares(torch.eye(2, dtype=F64), torch.ones(2, 2, dtype=F64))
+        svm = SVM(torch.eye(2, dtype=F64), torch.tensor([1, -1]), starts=2)
+        start = torch.full((2, 3), 5.0, dtype=F64)
+        assert [type(default_fallback(p)) for p in (inpainting(), squares, svm)] == [PDHG, LBFGS, InteriorPoint]
+        for problem, x0 in ((squares, start[:, :2]), (svm, start)):
+            result = lmd.run(Safeguard(GradientDescent(1e3)), problem, x0, 30)
+            assert_close(result.values, problem.minimum(), rtol=1e-6, atol=1e-9)
+
     def test_has_a_dual_point_and_stops_at_a_tolerance(self):
         problem = TVDenoising(images(), 0.2)
         result = lmd.run(Safeguard(GradientDescent(1e3), FGP(restart=True)), problem, tolerance=1e-3)
@@ -204,7 +252,9 @@ class TestSafeguard:
             Safeguard("adam")
         with pytest.raises(InputError, match=r"^fallback: got str"):
             Safeguard(GradientDescent(0.1), "adam")
-        with pytest.raises(CapabilityError, match="which has no operator"):
+        with pytest.raises(InputError, match=r"^delay: got -1"):
+            Safeguard(GradientDescent(0.1), delay=-1)
+        with pytest.raises(CapabilityError, match="neither composite, nor an SVM, nor smooth"):
             lmd.run(Safeguard(GradientDescent(0.1)), lambda x: x.square().sum(dim=1), torch.ones(1, 2))
         with pytest.raises(CapabilityError, match="which has no domain"):
             lmd.run(Safeguard(GradientDescent(0.1), ProjectedGradient(0.1)), TVDenoising(images(), 0.2))

@@ -1,11 +1,12 @@
 """Certificates that hold and safeguards that work, written over the solver interface; proofs: docs/guarantees.md."""
 
 from lmd.guarantees.certify import Watch, best_of, certify, run
+from lmd.guarantees.comparison import Comparison, compare
 from lmd.guarantees.descent import DescentSafeguard
-from lmd.guarantees.diagnosis import Diagnosis, Finding, diagnose, guard, harder_families
+from lmd.guarantees.diagnosis import Diagnosis, Finding, diagnose, harder_families, shifted_families
 from lmd.guarantees.divergence import divergence_bound
 from lmd.guarantees.record import Record
-from lmd.guarantees.safeguard import Safeguard
+from lmd.guarantees.safeguard import Safeguard, default_fallback, guard
 from lmd.guarantees.theorems import (
     duality_certificate,
     regret_certificate,
@@ -16,6 +17,7 @@ from lmd.solvers.certificate import Certificate, Constant
 
 __all__ = [
     "Certificate",
+    "Comparison",
     "Constant",
     "DescentSafeguard",
     "Diagnosis",
@@ -25,6 +27,8 @@ __all__ = [
     "Watch",
     "best_of",
     "certify",
+    "compare",
+    "default_fallback",
     "diagnose",
     "divergence_bound",
     "duality_certificate",
@@ -33,5 +37,6 @@ __all__ = [
     "regret_certificate",
     "relative_certificate",
     "run",
+    "shifted_families",
     "subgradient_certificate",
 ]

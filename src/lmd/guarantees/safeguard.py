@@ -9,21 +9,67 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmd.errors import InputError
+from lmd.checks import check_count
+from lmd.errors import CapabilityError, InputError
+from lmd.mirrors.base import Mirror
 from lmd.problems.base import Problem
+from lmd.problems.composite import CompositeProblem
+from lmd.problems.svm import SVM
 from lmd.solvers.base import DualState, Solver, State
+from lmd.solvers.interior_point import InteriorPoint
+from lmd.solvers.lbfgs import LBFGS
 from lmd.solvers.pdhg import PDHG
 
 SETTLE = 8.0
 """What the default fall-back's primal step settles to a fraction of: found on TV inpainting with 1 to 20% noise."""
+
+PATIENCE = 10
+"""For how many iterations in a row a solver without a horizon may be behind before it is given up on."""
+
+LATEST = 10
+"""The longest delay of `guard`."""
+
+
+def default_fallback(problem: Problem) -> Solver[Any]:
+    """The strongest classical method here that needs nothing but the problem.
+
+    PDHG for composite problems, an interior-point method for SVMs, L-BFGS for smooth problems on the whole space.
+    """
+    if isinstance(problem, CompositeProblem):
+        return PDHG(settle=SETTLE)
+    if isinstance(problem, SVM):
+        return InteriorPoint()
+    if problem.smoothness is not None and problem.domain is None:
+        return LBFGS()
+    given = f"{type(problem).__name__}, which is neither composite, nor an SVM, nor smooth on the whole space"
+    raise CapabilityError("problem", given, "one that is, or a fallback to go with it")
+
+
+def guard(solver: Solver[Any], problem: Problem) -> Safeguard | None:
+    """The solver in a safeguard that costs little beside it; None where no fall-back is known for the problem.
+
+    Beside a network on images a classical step costs next to nothing, and runs along from the start. Beside anything
+    else it starts when the trained iterations are over, or ten iterations: it is never behind from iteration 20 on.
+    """
+    try:
+        default_fallback(problem)
+    except CapabilityError:
+        return None
+    learns_inverse = any(isinstance(part, Mirror) and not part.is_exact for part in solver.modules())
+    dear = isinstance(problem, CompositeProblem) and learns_inverse
+    return Safeguard(solver, delay=0 if dear else min(solver.horizon or 0, LATEST))
 
 
 @dataclass(frozen=True)
 class SafeguardState(DualState):
     """The best points seen, whose they are, and the states of both solvers."""
 
+    start: Tensor | None = None
+    """x_0, where the fall-back begins."""
+
     learned: State | None = None
     classical: State | None = None
+    """None before the fall-back begins."""
 
     value: Tensor | None = None
     """f(x) `(B,)`."""
@@ -33,6 +79,9 @@ class SafeguardState(DualState):
 
     fell_back: Tensor | None = None
     """Which instances `(B,)` answer with a classical point."""
+
+    behind: Tensor | None = None
+    """For how many iterations in a row the classical value has been the lower one `(B,)`."""
 
     retired: Tensor | None = None
     """Which instances `(B,)` have given up on the learned solver."""
@@ -51,16 +100,22 @@ class Safeguard(Solver[SafeguardState]):
 
     Each iteration advances both and evaluates f at both points. A point is accepted when it is below everything seen
     before, so where the learned solver does not lead, the answer falls back on the classical one. Past the iterations
-    it was trained for, an instance whose classical value is the lower one gives up on the learned solver for good.
+    it was trained for, an instance whose classical value is the lower one gives up on the learned solver for good; one
+    that was not trained for any number is given up on after ten iterations behind.
 
     So f(x_k) <= f(c_k) in every iteration, with c_k the classical iterates from the same start: what is proven for the
     fall-back holds on any input. `result.evaluations["fallback"]` counts the iterations that ended with a classical
     answer, `history.diagnostics["fallback"]` shows where they were. A run evaluates one value per iteration for its
     record; it takes the safeguard's instead, so the extra cost is one value and the classical step.
 
-    `fallback` is any solver; None is `PDHG` for composite problems, whose step costs next to nothing beside that of a
-    network, and whose dual point gives every answer a duality gap. Safeguards nest: `Safeguard(Safeguard(s, a), b)` is
-    never behind a, as long as it has not been overtaken by b.
+    Where a classical step is no cheaper than a learned one, let it start after a `delay` of d iterations, such as the
+    trained ones: until then nothing is evaluated that the run alone would not evaluate, and the answer is the best
+    learned point. Then the fall-back starts from x_0 and catches up, two steps at a time: f(x_k) <= f(c_k) from
+    iteration 2 d on.
+
+    `fallback` is any solver; None is what `default_fallback` says of the problem. PDHG, for composite problems, keeps a
+    dual point, which gives every answer a duality gap. Safeguards nest: `Safeguard(Safeguard(s, a), b)` is never behind
+    a, as long as it has not been overtaken by b.
 
     >>> import lmd
     >>> problem = lmd.problems.TVDenoising(torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(0)), 0.3)
@@ -70,91 +125,115 @@ class Safeguard(Solver[SafeguardState]):
     ([40, 40], True)
     """
 
-    def __init__(self, solver: Solver[Any], fallback: Solver[Any] | None = None) -> None:
+    def __init__(self, solver: Solver[Any], fallback: Solver[Any] | None = None, delay: int = 0) -> None:
         super().__init__()
         for name, given in (("solver", solver), ("fallback", fallback)):
             if not isinstance(given, Solver) and (name == "solver" or given is not None):
                 raise InputError(name, type(given).__name__, "an lmd.solvers.Solver")
         self.solver = solver
         self.fallback = fallback
+        self.delay = check_count("delay", delay, least=0)
 
     def config(self) -> dict[str, Any]:
-        return {"solver": self.solver, "fallback": self.fallback}
+        return {"solver": self.solver, "fallback": self.fallback, "delay": self.delay}
 
     @property
     def needs(self) -> tuple[str, ...]:
-        return (*self.solver.needs, *self._classical().needs)
+        return (*self.solver.needs, *(() if self.fallback is None else self.fallback.needs))
 
     @property
     def init_cost(self) -> dict[str, int]:
-        costs = [self.solver.init_cost, self._classical().init_cost, {"value": 1}]
-        return {name: sum(cost.get(name, 0) for cost in costs) for cost in costs for name in cost}
+        return {**self.solver.init_cost, "value": self.solver.init_cost.get("value", 0) + 1}
 
     @property
     def step_cost(self) -> dict[str, int]:
-        """Nothing that is known beforehand: what both steps cost is counted in the state."""
+        """Nothing that is known beforehand: what both solvers cost is counted in the state."""
         return {}
 
     @property
     def horizon(self) -> int | None:
         return self.solver.horizon
 
-    def _classical(self) -> Solver[Any]:
-        return PDHG(settle=SETTLE) if self.fallback is None else self.fallback
+    def _classical(self, problem: Problem) -> Solver[Any]:
+        return default_fallback(problem) if self.fallback is None else self.fallback
 
     def init(self, problem: Problem, x0: Tensor) -> SafeguardState:
-        learned, classical = self.solver.init(problem, x0), self._classical().init(problem, x0)
+        fallback, learned = self._classical(problem), self.solver.init(problem, x0)
         value = problem.value(x0)
         none, never = torch.zeros_like(value, dtype=torch.bool), torch.full_like(value, torch.inf)
+        classical = None if self.delay else fallback.init(problem, x0)
         return SafeguardState(
             x0,
-            dual=_dual(classical, learned),
+            dual=_dual(classical, learned, none),
+            start=x0,
             learned=learned,
             classical=classical,
             value=value,
             lowest={"learned": never, "classical": never},
             fell_back=none,
+            behind=none.long(),
             retired=none,
         )
 
     def step(self, problem: Problem, state: SafeguardState) -> SafeguardState:
         assert state.learned is not None and state.retired is not None and state.fell_back is not None
-        assert state.value is not None and state.lowest is not None
-        k, active = state.iteration + 1, ~state.retired
-        classical = self._classical().step(problem, state.classical)
-        learned = self.solver.step(problem, state.learned) if bool(active.any()) else state.learned
-        found = _value(problem, learned) if bool(active.any()) else state.value
-        values = {"classical": _value(problem, classical), "learned": torch.where(active, found, torch.inf)}
-        leads = values["learned"] < values["classical"]  # a NaN never does
-        candidate = torch.where(widen(leads, learned.x), learned.x, classical.x)
-        value = torch.where(leads, values["learned"], values["classical"])
-        better = value < state.value
-        lowest = {name: torch.fmin(state.lowest[name], values[name]) for name in values}
-        past = self.horizon is not None and k >= self.horizon
-        overtaken = past & (lowest["classical"] <= lowest["learned"])
-        fell_back = torch.where(better, ~leads, state.fell_back)
+        assert state.value is not None and state.lowest is not None and state.behind is not None
+        k, active, learned = state.iteration + 1, ~state.retired, state.learned
+        found: dict[str, tuple[Tensor, Tensor]] = {}
+        classical, cost = self._advance(problem, state)
+        if classical is not None:
+            found["classical"] = classical.x, _value(problem, classical)
+        if bool(active.any()):
+            learned = self.solver.step(problem, learned)
+            cost = add_costs(cost, step_costs(self.solver, learned, active), _looked(learned, active))
+            found["learned"] = learned.x, torch.where(active, _value(problem, learned), torch.inf)
+        x, value, fell_back, lowest = state.x, state.value, state.fell_back, dict(state.lowest)
+        for name, (point, reached) in found.items():
+            better = reached < value  # a NaN never is
+            x, value = torch.where(widen(better, point), point, x), torch.where(better, reached, value)
+            fell_back = fell_back | better if name == "classical" else fell_back & ~better
+            lowest[name] = torch.fmin(lowest[name], reached)
+        trails = (lowest["classical"] <= lowest["learned"]) & (classical is not None)
+        behind = torch.where(trails, state.behind + 1, 0)
+        overtaken = behind >= PATIENCE if self.horizon is None else trails & (k >= self.horizon)
+        failed = found["learned"][1].isnan() if "learned" in found else state.retired
         return SafeguardState(
-            torch.where(widen(better, candidate), candidate, state.x),
+            x,
             k,
             {**_known(learned.diagnostics, active), "fallback": state.fell_back.to(value.dtype)},
-            self._evaluations(learned, classical, active, fell_back),
-            dual=_dual(classical, learned),
+            add_costs({"fallback": fell_back.long()}, cost),
+            dual=_dual(classical, learned, fell_back),
+            start=state.start,
             learned=learned,
             classical=classical,
-            value=torch.where(better, value, state.value),
+            value=value,
             lowest=lowest,
             fell_back=fell_back,
-            retired=state.retired | overtaken | values["learned"].isnan(),
+            behind=behind,
+            retired=state.retired | overtaken | failed,
         )
 
-    def _evaluations(self, learned: State, classical: State, active: Tensor, fell_back: Tensor) -> dict[str, Tensor]:
-        """What both steps cost, the learned one only where it is still wanted, and whether the answer fell back."""
-        counts = {"fallback": fell_back.long(), "value": torch.zeros_like(active).long()}
-        steps = ((self.solver, learned, active), (self._classical(), classical, torch.ones_like(active)))
-        for solver, state, taken in steps:
-            looked = {"value": taken.long()} if state.known_value is None else {}
-            counts = add_costs(counts, looked, step_costs(solver, state, taken))
-        return counts
+    def _advance(self, problem: Problem, state: SafeguardState) -> tuple[State | None, dict[str, Tensor]]:
+        """The fall-back after this iteration, and what it cost: a step, or two where it has to catch up."""
+        if state.iteration < self.delay:
+            return None, {}
+        assert state.start is not None and state.retired is not None
+        solver, classical = self._classical(problem), state.classical
+        everyone = torch.ones_like(state.retired)
+        cost: dict[str, Tensor] = {}
+        if state.iteration == self.delay:
+            cost = {name: count * everyone.long() for name, count in solver.init_cost.items()}
+            classical = solver.init(problem, state.start) if classical is None else classical
+        assert classical is not None
+        for _ in range(min(2, state.iteration + 1 - classical.iteration)):
+            classical = solver.step(problem, classical)
+            cost = add_costs(cost, step_costs(solver, classical, everyone))
+        return classical, add_costs(cost, _looked(classical, everyone))
+
+
+def _looked(state: State, who: Tensor) -> dict[str, Tensor]:
+    """The evaluation of a value that the step did not know itself."""
+    return {} if state.known_value is not None else {"value": who.long()}
 
 
 def step_costs(solver: Solver[Any], state: State, taken: Tensor) -> dict[str, Tensor]:
@@ -176,9 +255,12 @@ def _value(problem: Problem, state: State) -> Tensor:
     return problem.value(state.x) if state.known_value is None else state.known_value
 
 
-def _dual(*states: State) -> Tensor | None:
-    """A dual point of a composite problem, the first that any of the states keeps."""
-    return next((state.dual for state in states if isinstance(state, DualState) and state.dual is not None), None)
+def _dual(classical: State | None, learned: State, fell_back: Tensor) -> Tensor | None:
+    """A dual point of a composite problem: of the solver that has the answer, if it keeps one, or of the other."""
+    own, others = (state.dual if isinstance(state, DualState) else None for state in (learned, classical))
+    if own is None or others is None:
+        return others if own is None else own
+    return torch.where(widen(fell_back, own), others, own)
 
 
 def widen(mask: Tensor, like: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from lmd.guarantees.divergence import divergence_bound
 from lmd.guarantees.record import Record
 from lmd.mirrors.base import Mirror, inner, norm_of
 from lmd.problems.composite import CompositeProblem
+from lmd.problems.svm import SVM
 from lmd.solvers.certificate import Certificate, Constant
 
 REGRET = "the regret bound of approximate mirror descent (the paper's first theorem of section 3)"
@@ -154,8 +155,8 @@ def subgradient_certificate(record: Record) -> Certificate:
 
 def duality_certificate(record: Record) -> Certificate:
     """min F >= F(x) - gap(x, p) for the dual point p that the solver kept."""
-    if record.dual is None or not isinstance(record.problem, CompositeProblem):
-        return nothing(record, f"{DUALITY}; it needs a composite problem and a solver that keeps a dual point")
+    if record.dual is None or not isinstance(record.problem, (CompositeProblem, SVM)):
+        return nothing(record, f"{DUALITY}; it needs a problem with a dual and a solver that keeps a dual point")
     with torch.no_grad():
         gap = record.problem.gap(record.x, record.dual).double()
     lower = record.value - gap - record.rounding(record.value.abs() + gap)

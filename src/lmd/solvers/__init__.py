@@ -8,6 +8,7 @@ from lmd.solvers.certificate import Certificate, Constant
 from lmd.solvers.corrected_mirror_descent import CorrectedMirrorDescent
 from lmd.solvers.fgp import FGP
 from lmd.solvers.gradient_descent import GradientDescent, ProjectedGradient
+from lmd.solvers.interior_point import InteriorPoint
 from lmd.solvers.lazy import LazyMirrorDescent
 from lmd.solvers.lbfgs import LBFGS
 from lmd.solvers.mirror_descent import LearnedMirrorDescent, MirrorDescent
@@ -36,6 +37,7 @@ __all__ = [
     "DualState",
     "GradientDescent",
     "History",
+    "InteriorPoint",
     "LazyMirrorDescent",
     "LearnedMirrorDescent",
     "LearnedSteps",

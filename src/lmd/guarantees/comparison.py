@@ -1,0 +1,96 @@
+"""Is a guarded solver as good as its fall-back early, and at the minimum late? Instance by instance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmd.guarantees.certify import run
+from lmd.guarantees.safeguard import Safeguard, default_fallback
+from lmd.problems.base import Problem
+from lmd.solvers.base import State
+from lmd.solvers.result import Result
+
+EARLY = 20
+ITERATIONS = 1000
+
+EXCESS = 0.05
+"""How far above its fall-back, started at the same point, a guarded solver may be at iteration `EARLY`."""
+
+GAP = 1e-3
+"""How near the minimum it is promised to be at iteration `ITERATIONS`, relative to the minimum."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A guarded run beside a run of the fall-back alone, from the same points."""
+
+    guarded: Result
+    classical: Result
+    """The run of the fall-back, to iteration `early`."""
+
+    early: int
+    minimum: Tensor
+    """A lower bound on the minima, or the minima themselves `(B,)`."""
+
+    scale: Tensor
+    """What gaps are divided by `(B,)`: the minimum, or where that is 0 the value at x = 0."""
+
+    @property
+    def excess(self) -> Tensor:
+        """By what share the guarded value exceeds the fall-back's at iteration `early` `(B,)`; 0 where it does not."""
+        guarded, classical = (
+            r.history.values.double()[min(self.early, len(r.history) - 1)] for r in (self.guarded, self.classical)
+        )
+        return torch.where(guarded <= classical, 0.0, (guarded - classical) / classical.abs())
+
+    @property
+    def gap(self) -> Tensor:
+        """(f - min f) / scale at the end of the guarded run `(B,)`, or something larger."""
+        return ((self.guarded.values.double() - self.minimum) / self.scale).clamp(min=0)
+
+    def relative_gaps(self, values: Tensor) -> Tensor:
+        """(f - min f) / scale of other values `(..., B)`."""
+        return (values.double() - self.minimum) / self.scale
+
+
+def compare(
+    guarded: Safeguard,
+    problem: Problem,
+    x0: Tensor,
+    *,
+    early: int = EARLY,
+    iterations: int = ITERATIONS,
+    target: Tensor | None = None,
+) -> Comparison:
+    """Run a guarded solver, and its fall-back alone.
+
+    The guarded run ends when all values are at most `target` `(B,)`, but not before iteration `early`: as its values
+    never rise, going on would change nothing about that. The minimum is bounded from below by the certificate of the
+    guarded run where that proves it to be at the minimum already, and asked of the problem elsewhere.
+
+    >>> import lmd
+    >>> problem, x0 = lmd.problems.LeastSquaresFamily().sample(3, torch.Generator().manual_seed(0))
+    >>> found = compare(Safeguard(lmd.solvers.GradientDescent(10.0)), problem, x0, iterations=30)
+    >>> found.excess.tolist(), bool((found.gap < 1e-9).all())
+    ([0.0, 0.0, 0.0], True)
+    """
+    fallback: Any = default_fallback(problem) if guarded.fallback is None else guarded.fallback
+
+    def reached(state: State, values: Tensor) -> bool:
+        return target is not None and state.iteration >= early and bool((values <= target).all())
+
+    result = run(guarded, problem, x0, iterations, callbacks=[reached])
+    classical = run(fallback, problem, x0, early)
+    assert result.certificate is not None
+    lower = result.certificate.lower_bound
+    if not bool((result.values - lower <= GAP / 2 * lower).all()):
+        minimum = problem.minimum()
+        lower = lower if minimum is None else minimum.double()
+    with torch.no_grad():
+        at_zero = problem.value(torch.zeros_like(x0)).double()
+    scale = torch.where(lower > 1e-6 * at_zero, lower, at_zero)
+    return Comparison(result, classical, early, lower, scale)
