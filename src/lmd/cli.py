@@ -94,7 +94,7 @@ def demo(out: str, seed: int, as_json: bool) -> None:
     from lmd.files import writable_folder
 
     folder = writable_folder("out", out)
-    _reproduce_all(experiments.names(), folder, "quick", seed, retrain=False, as_json=as_json)
+    _reproduce_all(experiments.names(), folder, "quick", seed, as_json=as_json)
 
 
 @cli.command()
@@ -103,24 +103,44 @@ def demo(out: str, seed: int, as_json: bool) -> None:
 @click.option("--out", default="results", show_default=True, help="Results go to OUT/NAME.")
 @_SEED
 @click.option("--retrain", is_flag=True, help="Train anew where a trained solver ships.")
+@click.option("--images", help="A folder of images, or an .npz with `images`, in place of the test images.")
+@click.option("--data-dir", help="A folder with MNIST or STL-10 in it, in place of the one LMD_DATA names.")
 @_JSON
-def reproduce(name: str, preset: str, out: str, seed: int, retrain: bool, as_json: bool) -> None:
+def reproduce(
+    name: str,
+    preset: str,
+    out: str,
+    seed: int,
+    retrain: bool,
+    images: str | None,
+    data_dir: str | None,
+    as_json: bool,
+) -> None:
     """Run the experiment NAME (or all) and write its numbers and figures.
 
     \b
     Writes OUT/NAME/metrics.json, OUT/NAME/figures/*.png, OUT/NAME/run.log.jsonl and OUT/index.html.
+    With `all`, --images goes to the experiments that have test images.
     Examples
       lmd reproduce simplex --preset standard --out results
+      lmd reproduce denoise --preset standard --images my-photographs
       lmd reproduce all
     """
     from lmd import experiments
     from lmd.checks import check_choice
+    from lmd.data import read_images
+    from lmd.data.mnist import named_folder
     from lmd.files import writable_folder
 
     chosen = experiments.names()
     if name != "all":
         chosen = [check_choice("experiment", name, (*experiments.names(), "all"))]
-    _reproduce_all(chosen, writable_folder("out", out), preset, seed, retrain=retrain, as_json=as_json)
+    if images is not None:
+        read_images(images)  # what is wrong with them is said before anything is run
+    if data_dir is not None:
+        os.environ["LMD_DATA"] = str(named_folder("data_dir", data_dir))
+    folder = writable_folder("out", out)
+    _reproduce_all(chosen, folder, preset, seed, retrain=retrain, images=images, as_json=as_json)
 
 
 @cli.command()
@@ -142,6 +162,76 @@ def train(name: str, preset: str, out: str | None, seed: int, resume: bool) -> N
     folder = Path(out) if out else Path("runs") / name
     zoo.train_recipe(name, preset, out=folder, seed=seed, resume=resume)
     click.echo(f"trained solver: {folder}")
+
+
+@cli.group(cls=_Group)
+def solve() -> None:
+    """Denoise or inpaint a picture: PNG, JPEG or TIFF of any size, grey or colour, 8 or 16 bits.
+
+    \b
+    Examples
+      lmd solve denoise noisy.jpg clean.png
+      lmd solve inpaint scratched.png whole.png --mask scratches.png
+    """
+
+
+def _solve_options(command: Callable[..., None]) -> Callable[..., None]:
+    """What both ways of solving take."""
+    options = (
+        click.argument("image", metavar="IN"),
+        click.argument("out", metavar="OUT"),
+        click.option("--solver", help="fgp, pdhg, a name that `lmd list` shows, or a folder.  [default: the best]"),
+        click.option("--iterations", type=int, help="Stop after so many.  [default: what the solver is made for]"),
+        click.option("--weight", type=float, default=0.3, show_default=True, help="Larger is smoother."),
+        click.option("--tolerance", type=float, help="Stop when proven to be so near to the minimum, such as 1e-3."),
+        click.option("--isotropic", is_flag=True, help="Treat all directions alike, not along rows and columns."),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@solve.command("denoise")
+@_solve_options
+def solve_denoise(image: str, out: str, as_json: bool, **settings: Any) -> None:
+    """Remove the noise from the picture IN and write it to OUT.
+
+    \b
+    Minimises ||x - y||^2 + weight TV(x), y the picture with colours from 0 to 1. OUT ends in .png, .jpg or .tif.
+    Transparency, 16 bits and the colour profile are kept where OUT can hold them; a turned photograph is set upright.
+    Examples
+      lmd solve denoise noisy.jpg clean.png
+      lmd solve denoise noisy.tif clean.tif --weight 0.1 --tolerance 1e-5 --json
+    """
+    _solve("denoise", image, out, as_json, **settings)
+
+
+@solve.command("inpaint")
+@click.option("--mask", required=True, metavar="FILE", help="Black and white, as large as IN: white is kept.")
+@_solve_options
+def solve_inpaint(image: str, out: str, as_json: bool, **settings: Any) -> None:
+    """Fill in the lost pixels of the picture IN and write it to OUT.
+
+    \b
+    Minimises ||Z(x - y)||^2 + weight TV(x), y the picture with colours from 0 to 1, Z the mask. Pixels are kept where
+    the mask is white (lighter than half) and lost where it is black. OUT ends in .png, .jpg or .tif.
+    Example
+      lmd solve inpaint scratched.png whole.png --mask scratches.png
+    """
+    _solve("inpaint", image, out, as_json, **settings)
+
+
+def _solve(task: str, image: str, out: str, as_json: bool, **settings: Any) -> None:
+    from lmd.zoo.pictures import solve_file
+
+    picture, summary = solve_file(task, image, out, **settings)
+    height, width = picture.size
+    if as_json:
+        file = {"image": image, "out": out, "width": width, "height": height}
+        _print_json({**file, "mode": picture.mode, "bits": picture.bits, **summary.as_json()})
+    else:
+        click.echo(f"{out}: {width} x {height}, {picture.mode}, {picture.bits} bits\n{summary.text()}")
 
 
 @cli.command("import")
@@ -248,11 +338,24 @@ def report(folder: Path) -> None:
     click.echo(f"page: {write_page(folder)}")
 
 
-def _reproduce_all(names: Sequence[str], out: Path, preset: str, seed: int, *, retrain: bool, as_json: bool) -> None:
+def _reproduce_all(
+    names: Sequence[str],
+    out: Path,
+    preset: str,
+    seed: int,
+    *,
+    retrain: bool = False,
+    images: str | None = None,
+    as_json: bool,
+) -> None:
     """Run experiments, two at a time where there are several, then print their tables and write the page."""
+    from lmd import experiments
     from lmd.report.page import read_metrics, tables_of, write_page
 
-    jobs = {name: (name, str(out), preset, seed, retrain) for name in names}
+    jobs = {}
+    for name in names:
+        passed_on = images if len(names) == 1 or experiments.get(name).imaging else None
+        jobs[name] = (name, str(out), preset, seed, retrain, passed_on)
     for name, _ in _in_parallel(_reproduce_one, jobs):
         if as_json:
             continue
@@ -267,12 +370,13 @@ def _reproduce_all(names: Sequence[str], out: Path, preset: str, seed: int, *, r
         click.echo(f"\nThe page with all figures: {page}")
 
 
-def _reproduce_one(name: str, out: str, preset: str, seed: int, retrain: bool) -> str:
+def _reproduce_one(name: str, out: str, preset: str, seed: int, retrain: bool, images: str | None) -> str:
     from lmd import experiments
     from lmd.experiments.base import reproduce as reproduce_experiment
 
     shown = sys.stderr.isatty()
-    reproduce_experiment(experiments.get(name), out, preset, seed, retrain=retrain, progress=shown)
+    experiment = experiments.get(name)
+    reproduce_experiment(experiment, out, preset, seed, retrain=retrain, progress=shown, images=images)
     return name
 
 

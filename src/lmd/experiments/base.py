@@ -40,6 +40,9 @@ class Session:
     folder: Path
     retrain: bool = False
     progress: bool = False
+    images: Path | None = None
+    """A folder or file of images to take in place of the test images."""
+
     rows: list[Row] = field(default_factory=list)
     figures: list[dict[str, str]] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
@@ -98,6 +101,9 @@ class Experiment(abc.ABC):
     solvers: ClassVar[tuple[str, ...]] = ()
     """The trained solvers it uses, by their names in the zoo."""
 
+    imaging: ClassVar[bool] = False
+    """Whether it has test images, which `images` may replace."""
+
     @abc.abstractmethod
     def run(self, session: Session) -> None:
         """Measure, and give rows and figures to the session."""
@@ -146,22 +152,27 @@ def reproduce(
     *,
     retrain: bool = False,
     progress: bool = False,
+    images: str | Path | None = None,
 ) -> Path:
     """Run an experiment and write OUT/NAME/metrics.json, figures/*.png and run.log.jsonl; returns OUT/NAME.
 
+    `images` is a folder of images or an `.npz` to take in place of the test images, in an experiment that has some.
     Everything is written beside the final place first and moved there when it is whole, so a run that fails leaves
     what was there before.
     """
     check_choice("preset", preset, PRESETS)
     if not isinstance(seed, int) or seed < 0:
         raise InputError("seed", repr(seed), "a whole number of 0 or more")
+    if images is not None and not experiment.imaging:
+        raise InputError("images", str(images), f"none with {experiment.name}, which has no test images")
     parent = writable_folder("out", out)
     final = parent / experiment.name
     if final.exists() and not final.is_dir():
         raise FileError("out", f"{final}, where a file is in the way", "a folder or nothing there")
     staging = Path(tempfile.mkdtemp(prefix=f".{experiment.name}.", dir=parent))
     try:
-        session = Session(experiment.name, preset, seed, staging, retrain=retrain, progress=progress)
+        brought = None if images is None else Path(images)
+        session = Session(experiment.name, preset, seed, staging, retrain=retrain, progress=progress, images=brought)
         begun = time.perf_counter()
         session.log("start", preset=preset, seed=seed)
         torch.manual_seed(seed)
