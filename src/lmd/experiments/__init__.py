@@ -18,6 +18,13 @@ _PLACES = {
     "svm-closed-form": ("lmd.experiments.svm_closed_form", "SVMClosedForm"),
     "svm": ("lmd.experiments.svm", "SVMExperiment"),
     "linear-classifier": ("lmd.experiments.linear_classifier", "LinearClassifierExperiment"),
+    "denoise": ("lmd.experiments.denoise", "DenoiseExperiment"),
+    "denoise-noise-levels": ("lmd.experiments.noise_levels", "NoiseLevelsExperiment"),
+    "inpaint": ("lmd.experiments.inpaint", "InpaintExperiment"),
+    "safeguard": ("lmd.experiments.safeguard", "SafeguardExperiment"),
+    "consistency": ("lmd.experiments.consistency", "ConsistencyExperiment"),
+    "ablation": ("lmd.experiments.ablation", "AblationExperiment"),
+    "cost": ("lmd.experiments.cost", "CostExperiment"),
 }
 
 

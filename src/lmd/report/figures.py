@@ -18,6 +18,12 @@ COLOURS = {
     "published-adaptive": "#e377c2",
     "lbfgs": "#333333",
     "warm": "#17a2a2",
+    "lgd": "#1f77b4",
+    "lmd-two-iterations": "#8c564b",
+    "lmd-no-consistency": "#d62728",
+    "fgp": "#bcbd22",
+    "pdhg": "#2ca02c",
+    "scikit": "#17becf",
     "truth": "#333333",
 }
 """The colour of a method's family, the same in every figure."""
@@ -66,13 +72,23 @@ def method_colour(method: str) -> str:
         return COLOURS["published-adaptive" if method.endswith("adaptive") else "published"]
     if method.endswith("adaptive"):
         return COLOURS["adaptive"]
-    return COLOURS.get(method.split("-")[0], COLOURS["truth"])
+    return COLOURS.get(method, COLOURS.get(method.split("-")[0], COLOURS["truth"]))
 
 
 def plot_curve(axes: Any, x: Sequence[float], y: Sequence[float], method: str, multiplier: float | None = None) -> None:
     """One method's curve: its colour, and the line style of its multiplier; `legend_below` explains both."""
     style, width = ("solid", 2.4) if multiplier is None else (MULTIPLIER_STYLES.get(multiplier, "solid"), 1.6)
     axes.plot(x, y, color=method_colour(method), linestyle=style, linewidth=width)
+
+
+def plain_log(axes: Any) -> None:
+    """A log scale for a few decades at most: ticks at 1, 2 and 5 times the powers of ten, written out."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_locator(NullLocator())
 
 
 def log_floor(curves: Sequence[Sequence[float]], least: float) -> float:

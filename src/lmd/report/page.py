@@ -8,9 +8,10 @@ from typing import Any
 
 from lmd.errors import FileError
 from lmd.files import read_json, writable_folder, write_text
-from lmd.report.tables import Table, method_tables, target_table
+from lmd.report.tables import Table, method_tables, noise_tables, promise_table, target_table
 
 PAGE = "index.html"
+_TABLES = (method_tables, noise_tables, target_table, promise_table)
 _KEYS = ("experiment", "preset", "seed", "versions", "rows")
 
 
@@ -65,7 +66,7 @@ def _section(path: Path) -> dict[str, Any]:
 
 def tables_of(metrics: dict[str, Any]) -> list[Table]:
     """The tables of one experiment."""
-    return [*method_tables(metrics["rows"]), *target_table(metrics["rows"])]
+    return [table for make in _TABLES for table in make(metrics["rows"])]
 
 
 def _inline(folder: Path, figure: dict[str, str]) -> dict[str, str]:

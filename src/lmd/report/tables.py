@@ -74,6 +74,44 @@ def target_table(rows: Sequence[Row]) -> list[Table]:
     return [Table("One instance from a random start", columns, tuple(lines))]
 
 
+def promise_table(rows: Sequence[Row]) -> list[Table]:
+    """The worst instance of each safeguarded solver in each condition, where an experiment measured it."""
+    lines = []
+    for early in (row for row in rows if row["metric"] == "excess_over_fallback"):
+        same = {key: early[key] for key in ("method", "condition")}
+        (share,) = select(rows, metric="fallback_share", **same)
+        (late,) = (row for row in select(rows, metric="largest_relative_gap", **same) if "instances" in row)
+        figures = (number(share["value"]), number(early["value"]), number(late["value"]))
+        lines.append((early["method"], early["condition"], early["fallback"], str(early["instances"]), *figures))
+    if not lines:
+        return []
+    columns = ("solver", "condition", "fall-back", "instances", "fell back")
+    return [
+        Table(
+            "Safeguarded, the worst instance",
+            (*columns, f"above the fall-back at {early['iteration']}", f"relative gap at {late['iteration']}"),
+            tuple(lines),
+        )
+    ]
+
+
+def noise_tables(rows: Sequence[Row]) -> list[Table]:
+    """Quality against the noise, where an experiment measured it: for each metric and iteration a line per method."""
+    tables = []
+    for metric in ("psnr", "ssim"):
+        measured = [row for row in rows if row["metric"] == metric and "noise" in row]
+        levels = distinct(measured, "noise")
+        for k in distinct(measured, "iteration"):
+            here = select(measured, iteration=k)
+            lines = tuple(
+                (method, *(number(select(here, method=method, noise=level)[0]["value"]) for level in levels))
+                for method in distinct(here, "method")
+            )
+            title = f"{metric.upper()} to the minimiser, {'best iteration' if k == 'best' else f'iteration {k}'}"
+            tables.append(Table(title, ("method", *(f"noise {level}%" for level in levels)), lines))
+    return tables
+
+
 def _per_iteration(rows: Sequence[Row]) -> str:
     """Milliseconds per iteration, the median over what the method was run with."""
     times = sorted(row["value"] / row["iteration"] for row in rows if row["iteration"] and row["value"] is not None)

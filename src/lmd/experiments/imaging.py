@@ -1,0 +1,275 @@
+"""What the imaging experiments share: test images, instances, the methods with their grids, rows, curves, pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmd import zoo
+from lmd.data import image_data, read_images
+from lmd.data.images import CROP
+from lmd.experiments.base import MULTIPLIERS, Session, measure
+from lmd.problems.tv import TVProblem
+from lmd.problems.tv_families import as_float
+from lmd.report.figures import figure, legend_below, plot_curve
+from lmd.report.rows import Row, best, curve, distinct, select
+from lmd.solvers import FGP, PDHG, Adam, GradientDescent, MirrorDescent, Nesterov, ScaledSteps, Solver, run
+
+ITERATIONS = 20
+HORIZON = 10
+"""Where the trained iterations end: N of the paper."""
+
+BASE_STEP = 0.01
+ADAM_STEP = 0.05
+TAU = 0.2
+"""The primal step of PDHG that its multipliers multiply; its own default is 0.18 here."""
+
+WEIGHT = 0.3
+"""Of the total variation."""
+
+TEST_SEED = 4_000_000
+COUNTS = {"quick": 3, "standard": 24, "paper": 100}
+"""How many test images."""
+
+SIDES = {"quick": 48, "standard": CROP, "paper": CROP}
+"""Their size."""
+
+LABELS = {"loss": "mean loss", "relative_gap": "mean relative gap", "psnr": "mean PSNR to the minimiser, dB"}
+
+
+def images_for(session: Session) -> Tensor:
+    """The test images `(n, 3, side, side)` in [0, 1]: those that were brought, else of STL-10, else the photographs'.
+
+    At quick size always the photographs'. Images are cut to their middle; where one of those that were brought is
+    smaller than the experiment's size, all are cut to its.
+    """
+    count, side = COUNTS[session.preset], SIDES[session.preset]
+    if session.images is None:
+        data = image_data("photographs" if session.preset == "quick" else "auto")
+        name, found, side_of_all = data.name, data.test_images[:count], CROP
+        low = (side_of_all - side) // 2
+        images = found[:, :, low : low + side, low : low + side]
+    else:
+        brought = read_images(session.images)
+        side = min([side, *(min(image.shape[1:]) for image in brought.images)])
+        name, images = brought.name, brought.crops(side)[:count]
+    session.facts["data"] = f"{len(images)} test images of {side} x {side} from {name}"
+    return as_float(images, torch.float32)
+
+
+def generator_for(session: Session, purpose: int = 0) -> torch.Generator:
+    """What noise and masks are drawn from."""
+    return torch.Generator().manual_seed(TEST_SEED + 100 * session.seed + purpose)
+
+
+def learned_solver(session: Session, name: str) -> MirrorDescent:
+    """The learned solver of the experiment, and a fact that says where it is from.
+
+    Where one ships it serves at quick size too, as it is trained on the same photographs. At `paper` size it is the
+    published one.
+    """
+    name = f"{name}-published" if session.preset == "paper" else name
+    preset = session.preset
+    if preset == "quick" and zoo.shipped(name) and not session.retrain:
+        preset = zoo.SHIPPED_PRESET
+    solver = zoo.obtain(name, preset, retrain=session.retrain, progress=session.progress)
+    session.facts["lmd comes from"] = zoo.origin(name, preset, retrain=session.retrain)
+    assert isinstance(solver, MirrorDescent)
+    return solver
+
+
+@dataclass(frozen=True)
+class Method:
+    """A solver with the step-size multiplier it is tried at; None for steps that are its own."""
+
+    name: str
+    solver: Solver[Any]
+    multiplier: float | None = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The setting that its rows carry."""
+        return {} if self.multiplier is None else {"multiplier": self.multiplier}
+
+
+def methods_for(problem: TVProblem, learned: MirrorDescent, names: Sequence[str]) -> list[Method]:
+    """Every method of these names at every multiplier, on the base steps of the published code.
+
+    gd, nesterov, lmd: multiples of 0.01; adam: of 0.05; lmd-adaptive: its learned steps. fgp: multiples of the step
+    that is proven to converge, up to 2 (and only where the data term is strongly convex). pdhg: multiples of tau = 0.2.
+    """
+    found = []
+    for m in MULTIPLIERS:
+        found += [
+            Method("gd", GradientDescent(ScaledSteps(BASE_STEP, m)), m),
+            Method("adam", Adam(ScaledSteps(ADAM_STEP, m)), m),
+            Method("nesterov", Nesterov(ScaledSteps(BASE_STEP, m)), m),
+            Method("lmd", learned.with_steps(ScaledSteps(BASE_STEP, m)), m),
+            Method("pdhg", PDHG(TAU * m), m),
+        ]
+    found.append(Method("lmd-adaptive", learned))
+    if problem.data_strong_convexity is not None:
+        found += [Method("fgp", FGP(m), m) for m in (0.5, 1.0, 2.0)]
+    return sorted((method for method in found if method.name in names), key=lambda method: names.index(method.name))
+
+
+def record_methods(session: Session, problem: TVProblem, methods: Sequence[Method]) -> None:
+    """Run the methods and add their rows to iteration 20: loss, relative gap, PSNR to the minimiser, seconds."""
+    minimiser, minimum = problem.minimiser(), problem.minimum().double()
+    session.facts["mean minimum"] = float(minimum.mean())
+    for method in methods:
+        repeats = min(3, session.repeats)
+        result, quality = measure(
+            method.solver, problem, problem.start(), ITERATIONS, repeats, watch=lambda x: psnr(x, minimiser).mean()
+        )
+        session.record_run(method.name, result, ITERATIONS, **method.settings)
+        gaps = ((result.history.values.double() - minimum) / minimum).mean(dim=1)
+        for k in range(ITERATIONS + 1):
+            at = min(k, len(result.history) - 1)
+            session.record(method.name, k, "relative_gap", float(gaps[at]), **method.settings)
+            session.record(method.name, k, "psnr", quality[at], **method.settings)
+
+
+def psnr(x: Tensor, reference: Tensor) -> Tensor:
+    """scikit-image's PSNR of each image, for values in [0, 1]: two batches `(B, C, H, W)` to `(B,)`."""
+    from skimage.metrics import peak_signal_noise_ratio
+
+    pairs = zip(reference.numpy(), x.numpy(), strict=True)
+    measured: Any = peak_signal_noise_ratio  # which has no types
+    return torch.tensor([measured(one, other, data_range=1) for one, other in pairs])
+
+
+def ssim(x: Tensor, reference: Tensor) -> Tensor:
+    """scikit-image's SSIM of each image, for values in [0, 1]: two batches `(B, C, H, W)` to `(B,)`."""
+    from skimage.metrics import structural_similarity
+
+    pairs = zip(reference.numpy(), x.numpy(), strict=True)
+    measured: Any = structural_similarity  # which has no types
+    return torch.tensor([measured(one, other, data_range=1, channel_axis=0) for one, other in pairs])
+
+
+def best_multiplier(rows: Sequence[Row], method: str, metric: str = "loss", iteration: int = HORIZON) -> float | None:
+    """The multiplier that is best at an iteration; None for a method that has none."""
+    found = best(select(rows, method=method, metric=metric, iteration=iteration), largest=metric == "psnr")
+    return None if found is None else found.get("multiplier")
+
+
+def draw_curves(
+    session: Session, name: str, metrics: Sequence[str], methods: Sequence[str], tuned: Sequence[str], caption: str
+) -> None:
+    """Each metric against iterations (top) and time (bottom); of `tuned` methods only the best step is drawn."""
+    with figure(6.2 * len(metrics), 8.0) as drawing:
+        panels = drawing.subplots(2, len(metrics), squeeze=False)
+        for column, metric in enumerate(metrics):
+            for method in methods:
+                rows = select(session.rows, method=method)
+                multipliers = distinct(rows, "multiplier") or [None]
+                if method in tuned:
+                    multipliers = [best_multiplier(rows, method)]
+                for multiplier in multipliers:
+                    own = rows if multiplier is None else select(rows, multiplier=multiplier)
+                    style = None if method in tuned else multiplier
+                    _draw_curve(panels[:, column], own, metric, method, style)
+            _finish_panels(panels[:, column], session.rows, metric)
+        legend_below(drawing, methods, MULTIPLIERS)
+        session.save_figure(name, drawing, caption)
+
+
+def _draw_curve(panels: Any, rows: Sequence[Row], metric: str, method: str, multiplier: float | None) -> None:
+    iterations, values = curve(rows, metric)
+    _, seconds = curve(rows, "seconds")
+    plot_curve(panels[0], iterations, values, method, multiplier)
+    plot_curve(panels[1], [1e3 * t for t in seconds][-len(values) :][1:], values[1:], method, multiplier)
+
+
+def _finish_panels(panels: Any, rows: Sequence[Row], metric: str) -> None:
+    measured = [row for row in rows if row["metric"] == metric and row["value"] is not None]
+    start = next(row["value"] for row in measured if row["iteration"] == 0)
+    values = [row["value"] for row in measured]
+    panels[0].axvline(HORIZON, color="0.6", linewidth=1.0, zorder=0)
+    panels[0].set_xlabel("iteration")
+    panels[0].set_xticks(range(0, ITERATIONS + 1, 5))
+    panels[1].set(xlabel="ms, all images together", xscale="log")
+    for axes in panels:
+        axes.set_ylabel(LABELS[metric])
+        if metric == "psnr":
+            axes.set_ylim(max(min(values), start - 3), max(values) + 1)
+        else:
+            axes.set_yscale("log")
+            axes.set_ylim(0.9 * min(value for value in values if value > 0), 3 * start)
+
+
+def snapshots(solver: Solver[Any], problem: TVProblem, iterations: Sequence[int]) -> list[Tensor]:
+    """The iterates `(B, C, H, W)` after these numbers of iterations."""
+    seen: dict[int, Tensor] = {}
+    run(
+        solver,
+        problem,
+        problem.start(),
+        max(iterations),
+        callbacks=[lambda state, _: bool(seen.setdefault(state.iteration, state.x) is None)],
+    )
+    return [seen[k] for k in iterations]
+
+
+def draw_pictures(
+    session: Session,
+    name: str,
+    truth: Tensor,
+    problem: TVProblem,
+    learned: MirrorDescent,
+    damaged: str,
+    caption: str,
+) -> None:
+    """Pictures of a batch of one: truth, start, ratio of the forward map to it, LMD, Adam, PDHG, the minimiser."""
+    adam = Adam(ScaledSteps(ADAM_STEP, best_multiplier(session.rows, "adam") or 1.0))
+    pdhg = PDHG(TAU * (best_multiplier(session.rows, "pdhg") or 1.0))
+    start, minimiser = problem.start(), problem.minimiser()
+    lmd_early, lmd_late = snapshots(learned, problem, (3, 10))
+    adam_early, adam_late = snapshots(adam, problem, (3, 10))
+    (pdhg_late,) = snapshots(pdhg, problem, (10,))
+    pictures = [
+        ("ground truth", truth),
+        (damaged, start),
+        ("forward map over input", forward_ratio(learned, start)),
+        ("adaptive LMD, 3 iterations", lmd_early),
+        ("adaptive LMD, 10 iterations", lmd_late),
+        ("true minimiser", minimiser),
+        ("Adam, 3 iterations", adam_early),
+        ("Adam, 10 iterations", adam_late),
+        ("PDHG, 10 iterations", pdhg_late),
+    ]
+    with figure(9.4, 10.2) as drawing:
+        for axes, (title, picture) in zip(drawing.subplots(3, 3).flat, pictures, strict=True):
+            axes.set_axis_off()
+            if picture.ndim == 2:
+                _draw_ratio(drawing, axes, picture)
+            else:
+                axes.imshow(picture[0].permute(1, 2, 0).clamp(0, 1).numpy(), interpolation="nearest")
+                value = f"loss {float(problem.value(picture)):.4g}"
+                title += (
+                    f"\n{value}" if picture is minimiser else f"\n{value}, {float(psnr(picture, minimiser)):.1f} dB"
+                )
+            axes.set_title(title, fontsize=11.5)
+        session.save_figure(name, drawing, caption)
+
+
+def forward_ratio(learned: MirrorDescent, y: Tensor) -> Tensor:
+    """to_dual(y) / y in units of the mirror's scale, pixel by pixel `(H, W)`, the mean over the channels of one image.
+
+    Channels in which y is near 0 are left out, and a pixel without any other is NaN.
+    """
+    with torch.no_grad():
+        ratio = learned.mirror.to_dual(y) / getattr(learned.mirror, "scale", 1.0) / y
+    return torch.where(y.abs() > 0.05, ratio, torch.nan)[0].nanmean(dim=0)
+
+
+def _draw_ratio(drawing: Any, axes: Any, ratio: Tensor) -> None:
+    low, high = ratio.nanquantile(0.02).item(), ratio.nanquantile(0.98).item()
+    shown = axes.imshow(ratio.numpy(), cmap="viridis", vmin=low, vmax=high, interpolation="nearest")
+    drawing.colorbar(shown, ax=axes, fraction=0.046, pad=0.02)
+    axes.set_title("forward map over input")
