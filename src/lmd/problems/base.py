@@ -54,6 +54,9 @@ class Problem(abc.ABC):
     domain: Domain | None = None
     """The set to minimise over; None is the whole space."""
 
+    reference: Tensor | None = None
+    """Good solutions `(B, ...)` that came with the instances, for a training loss to compare with; mostly None."""
+
     @abc.abstractmethod
     def value(self, x: Tensor) -> Tensor:
         """f_i(x_i) for each instance: x `(B, ...)` to `(B,)`."""
@@ -90,7 +93,7 @@ class Problem(abc.ABC):
     def select(self: P, index: int | slice | Tensor) -> P:
         """The problem of some of the instances; a number selects a batch of one."""
         part = copy.copy(self)
-        for name in self.batched:
+        for name in (*self.batched, *(() if self.reference is None else ("reference",))):
             setattr(part, name, getattr(self, name)[[index] if isinstance(index, int) else index])
         return part
 
@@ -179,3 +182,7 @@ class Family(abc.ABC):
     @abc.abstractmethod
     def sample(self, batch: int, generator: torch.Generator) -> tuple[Problem, Tensor]:
         """`batch` instances and their starting points `(batch, ...)`, all randomness taken from `generator`."""
+
+    def held_out(self, batch: int, generator: torch.Generator) -> tuple[Problem, Tensor]:
+        """Like `sample`, but instances that `sample` does not give: new ones, unless there are only so many."""
+        return self.sample(batch, generator)

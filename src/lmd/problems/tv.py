@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import conv2d
 
 from lmd.checks import check_batch, check_finite, check_positive, check_same_kind, shape_of
 from lmd.errors import InputError
@@ -43,9 +44,10 @@ class TVProblem(CompositeProblem):
         self.noisy = check_batch("noisy", noisy)
         if noisy.ndim != 4:
             raise InputError("noisy", f"shape {shape_of(noisy)}", "images (B, C, H, W)")
-        self.weight = _check_weight(weight, noisy)
+        self.weight = check_weight(weight, noisy)
         self.isotropic, self.halved = bool(isotropic), bool(halved)
         self.operator: FiniteDifferences = FiniteDifferences(*noisy.shape[2:])
+        self.differences = self.operator
         same = bool((self.weight == self.weight[0]).all())
         self._one_weight = float(self.weight[0]) if same else None  # numbers are faster than tensors
 
@@ -61,6 +63,11 @@ class TVProblem(CompositeProblem):
 
     @property
     def data_smoothness(self) -> float:  # type: ignore[override]
+        return 2 * self.scale
+
+    @property
+    def gradient_smoothness(self) -> float:
+        """A Lipschitz constant of `data_gradient`."""
         return 2 * self.scale
 
     def check_start(self, x0: Tensor) -> Tensor:
@@ -85,12 +92,16 @@ class TVProblem(CompositeProblem):
         """The gradient of the data term."""
         raise NotImplementedError
 
+    def clip(self, x: Tensor) -> Tensor:
+        """The nearest point of the box the minimisers are known to lie in; x itself where there is none."""
+        return x
+
     def subgradient(self, x: Tensor) -> Tensor:
         """The gradient of the data term plus b K' sign(Kx), with sign(0) = 0; z / |z| for sign where isotropic."""
         gradient = self.data_gradient(x)
         if self.isotropic:
             z = self.operator(x)
-            return gradient + self.operator.adjoint(per_instance(self.bound, z) * _directions(z))
+            return gradient + self.operator.adjoint(per_instance(self.bound, z) * directions(z))
         # The signs do not change near almost every x: they have no derivative to record.
         out = torch.zeros_like(x) if _recording(x) else gradient
         with torch.no_grad():
@@ -109,6 +120,14 @@ class TVProblem(CompositeProblem):
         if isinstance(bound, Tensor):
             return _clip(p, -bound, bound, out)
         return torch.clamp(p, -bound, bound, out=out)
+
+    def project_differences(self, p: Tensor, out: Tensor | None = None) -> Tensor:
+        """The nearest feasible p `(B, C, 2, H, W)`: all of the dual point here, a part of it where there is more."""
+        return TVProblem.project_dual(self, p, out)
+
+    def dual_from(self, p: Tensor, x: Tensor) -> Tensor:
+        """The whole dual point that belongs to its part p `(B, C, 2, H, W)` and to x."""
+        return p
 
     def regulariser_residual(self, z: Tensor, p: Tensor) -> Tensor:
         if self.isotropic:
@@ -225,6 +244,18 @@ class TVInpainting(TVProblem):
     def data_gradient(self, x: Tensor) -> Tensor:
         return (x - self.noisy) * (2 * self.scale * self.mask)
 
+    def clip(self, x: Tensor) -> Tensor:
+        return _clip(x, self.low, self.high)
+
+    def filled(self, x: Tensor) -> Tensor:
+        """x with its lost pixels replaced by a weighted mean of the kept ones around, 5 x 5, where there are any."""
+        taps = torch.tensor([1.0, 2.0, 3.0, 2.0, 1.0], dtype=x.dtype, device=x.device)
+        kernel = (taps[:, None] * taps[None, :])[None, None]
+        mask = self.mask.expand_as(x)
+        near = conv2d(torch.cat((mask * self.noisy, mask)).flatten(0, 1)[:, None], kernel, padding=2)
+        total, share = near.view(2, *x.shape)
+        return torch.where((mask == 0) & (share > 0), total / share.clamp(min=1), x)
+
     def data_prox(self, x: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
         pull = 2 * self.scale * per_instance(step, x)
         return _clip(torch.lerp(x, self.noisy, self.mask * (pull / (1 + pull)), out=out), self.low, self.high, out)
@@ -255,7 +286,8 @@ def _check_mask(mask: Tensor, noisy: Tensor) -> Tensor:
     return mask.to(noisy).expand(batch, 1, *size) if mask.ndim == 2 else mask.to(noisy)
 
 
-def _check_weight(weight: float | Tensor, noisy: Tensor) -> Tensor:
+def check_weight(weight: float | Tensor, noisy: Tensor) -> Tensor:
+    """The weight as one number per image `(B,)`, all positive."""
     if not isinstance(weight, Tensor):
         return noisy.new_full((len(noisy),), check_positive("weight", weight))
     if weight.shape not in ((), (len(noisy),)):
@@ -275,7 +307,7 @@ def _lengths(z: Tensor) -> Tensor:
     return torch.where(positive, torch.where(positive, squares, 1).sqrt(), 0)
 
 
-def _directions(z: Tensor) -> Tensor:
+def directions(z: Tensor) -> Tensor:
     """z / |z| for the pair of each pixel `(B, C, 2, H, W)`, and 0 where z is 0."""
     squares = z.square().sum(dim=2, keepdim=True)
     positive = squares > 0

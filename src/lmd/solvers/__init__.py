@@ -11,6 +11,8 @@ from lmd.solvers.gradient_descent import GradientDescent, ProjectedGradient
 from lmd.solvers.interior_point import InteriorPoint
 from lmd.solvers.lazy import LazyMirrorDescent
 from lmd.solvers.lbfgs import LBFGS
+from lmd.solvers.learned_dual import LearnedDual
+from lmd.solvers.learned_saddle import LearnedSaddle
 from lmd.solvers.mirror_descent import LearnedMirrorDescent, MirrorDescent
 from lmd.solvers.nesterov import Nesterov
 from lmd.solvers.pdhg import PDHG
@@ -39,7 +41,9 @@ __all__ = [
     "History",
     "InteriorPoint",
     "LazyMirrorDescent",
+    "LearnedDual",
     "LearnedMirrorDescent",
+    "LearnedSaddle",
     "LearnedSteps",
     "MirrorDescent",
     "Nesterov",

@@ -17,6 +17,12 @@ from lmd.solvers.base import Solver, State
 from lmd.solvers.mirror_descent import MirrorState
 from lmd.training.settings import TrainingSettings
 
+LEAST_GAP = 1e-5
+"""What is added to relative gaps before their logarithm is taken: they are not measured more finely than this."""
+
+LEAST_SQUARE = 1e-9
+"""The same for mean squares of distances: 90 dB."""
+
 
 class LossParts(NamedTuple):
     """The loss, which has a graph, and the two parts it is made of, which have none; each is a mean over the batch."""
@@ -25,7 +31,7 @@ class LossParts(NamedTuple):
     """value + s * inconsistency, `()`."""
 
     value: Tensor
-    """sum_k r_k f(x_k), `()`."""
+    """sum_k r_k f(x_k), `()`, or another objective in place of f."""
 
     inconsistency: Tensor
     """sum_k ||to_primal(to_dual(x_k)) - x_k||, `()`; 0 where it was not measured."""
@@ -93,11 +99,22 @@ class UnrolledLoss(nn.Module):
     ) -> tuple[State, Tensor | None, Tensor | None]:
         """One iteration: the next state, its values `(B,)` and its inconsistencies `(B,)`, where they are wanted."""
         state = self.solver.step(problem, state)
-        value = check_values(problem, problem.value(state.x), state.x) if with_value else None
+        value = self._score(problem, state.x) if with_value else None
         if not with_inconsistency:
             return state, value, None
         state, inconsistency = self._measure(state)
         return state, value, inconsistency
+
+    def _score(self, problem: Problem, x: Tensor) -> Tensor:
+        """How bad the points are `(B,)`, by the objective of the settings."""
+        if self.settings.objective == "value":
+            return check_values(problem, problem.value(x), x)
+        if problem.reference is None:
+            raise InputError("objective", self.settings.objective, "value, or a family with solutions: SolvedFamily")
+        if self.settings.objective == "distance":
+            return 10 * torch.log10((x - problem.reference).square().flatten(1).mean(dim=1) + LEAST_SQUARE)
+        least = problem.value(problem.reference)
+        return 10 * torch.log10(((problem.value(x) - least) / least.abs()).clamp(min=0) + LEAST_GAP)
 
     def _measure(self, state: State) -> tuple[State, Tensor]:
         """The inconsistency of each point `(B,)`; the state takes the dual point along, so that no step repeats it."""

@@ -11,6 +11,7 @@ from lmd.checks import check_choice, check_count, check_positive
 from lmd.errors import InputError
 
 SCHEDULES = ("constant", "cosine")
+OBJECTIVES = ("value", "gap", "distance")
 VALUE_WEIGHTS = ("all", "last")
 CONSISTENCY_POINTS = ("iterates", "start", "all")
 CONSISTENCY_NORMS = ("l1", "l2")
@@ -45,6 +46,11 @@ class TrainingSettings:
 
     iterations: int | None = None
     """N, how many iterations are unrolled; None is the solver's own horizon."""
+
+    objective: str = "value"
+    """What is summed over the iterates: `value` f(x_k) (the paper's), or how far x_k is from the problem's `reference`
+    x*, in decibels, so that instances near and far from it count alike: `gap` 10 log10 (f(x_k) - f(x*)) / |f(x*)|, or
+    `distance` 10 log10 of the mean square of x_k - x*."""
 
     value_weights: str | tuple[float, ...] = "all"
     """r_1, ..., r_N: `all` is 1 for each (the paper's), `last` is 1 for the last alone, or N numbers."""
@@ -108,6 +114,7 @@ class TrainingSettings:
         if self.clip_gradient is not None:
             check_positive("clip_gradient", self.clip_gradient)
         check_choice("schedule", self.schedule, SCHEDULES)
+        check_choice("objective", self.objective, OBJECTIVES)
         check_choice("consistency_at", self.consistency_at, CONSISTENCY_POINTS)
         check_choice("consistency_norm", self.consistency_norm, CONSISTENCY_NORMS)
         check_choice("precision", self.precision, PRECISIONS)

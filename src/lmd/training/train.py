@@ -105,7 +105,7 @@ class _Training:
         held_out = settings.validation_batch or settings.batch
         processes.check_batch("batch", settings.batch)
         processes.check_batch("validation_batch", held_out)
-        problem, x0 = self._sample(validation_seed(settings.seed), held_out)
+        problem, x0 = self._sample(validation_seed(settings.seed), held_out, family.held_out)
         problem.check_start(check_batch("x0", x0))
         check_capabilities(problem, solver.needs, type(solver).__name__)
         with torch.no_grad():
@@ -150,8 +150,8 @@ class _Training:
     def _seconds(self) -> float:
         return self.seconds_before + time.perf_counter() - self.begun
 
-    def _sample(self, seed: int, batch: int) -> tuple[Problem, Tensor]:
-        sample = self.family.sample(batch, self.generator.manual_seed(seed))
+    def _sample(self, seed: int, batch: int, draw: Callable[..., Any]) -> tuple[Problem, Tensor]:
+        sample = draw(batch, self.generator.manual_seed(seed))
         if not (isinstance(sample, tuple) and len(sample) == 2 and isinstance(sample[1], Tensor)):
             raise InputError("family", f"a sample that is a {type(sample).__name__}", "(problem, x0), x0 a tensor")
         problem, x0 = as_problem(sample[0]), sample[1]
@@ -162,7 +162,7 @@ class _Training:
     def _update(self, module: nn.Module) -> dict[str, Any]:
         """One batch, one update (or none, if the batch is of no use), and its figures."""
         seed = training_seed(self.settings.seed, self.step)
-        problem, x0 = self.processes.share(*self._sample(seed, self.settings.batch))
+        problem, x0 = self.processes.share(*self._sample(seed, self.settings.batch, self.family.sample))
         rate = self.settings.learning_rate_at(self.step)
         weight = self.settings.consistency_weight_at(self.step)
         self.optimiser.zero_grad(set_to_none=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lmd.zoo import imaging_recipes, linear_recipes
+from lmd.zoo import composite_recipes, imaging_recipes, linear_recipes
 from lmd.zoo.recipe import Recipe
 
-RECIPES: dict[str, Recipe] = {**linear_recipes.RECIPES, **imaging_recipes.RECIPES}
+RECIPES: dict[str, Recipe] = {**linear_recipes.RECIPES, **composite_recipes.RECIPES, **imaging_recipes.RECIPES}

@@ -1,0 +1,150 @@
+"""Learned mirror descent on the saddle form of total variation problems: a learned geometry for each side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import conv2d
+
+from lmd import kernels
+from lmd.checks import check_count
+from lmd.problems.base import Problem
+from lmd.problems.tv import TVInpainting, TVProblem
+from lmd.solvers.base import DualState, Solver
+from lmd.solvers.learned_dual import check_kernel_size, convolve
+from lmd.solvers.pdhg import PDHG, PDHGState
+
+SETTLE = 8.0
+
+
+@dataclass(frozen=True)
+class LearnedSaddleState(DualState):
+    """Points x_k and dual points, and what the next step needs besides."""
+
+    differences_dual: Tensor | None = None
+    """p_k `(B, C, 2, H, W)`: the dual point, or its part that belongs to the differences."""
+
+    dual_moved: Tensor | None = None
+    """p_k - p_{k-1}."""
+
+    moved: Tensor | None = None
+    """x_k - x_{k-1}."""
+
+    tail: PDHGState | None = None
+    """The state of the classical method, past the learned iterations."""
+
+
+class LearnedSaddle(Solver[LearnedSaddleState]):
+    r"""Both sides of min_x max_p f(x) + <Kx, p> - g*(p), each with learned convolutions, for k < N; then PDHG.
+
+        p_{k+1} = P(p_k + A_k * (L K x_k) + M_k * (p_k - p_{k-1}) + E_k * (L K(x_k - x_{k-1})))
+        x_{k+1} = Q(x_k + C_k * (grad f(x_k) + K'p_{k+1}) / L + D_k * (x_k - x_{k-1}))
+
+    P is the exact projection onto the feasible dual points, Q the one onto the box the pixels are known to lie in, L
+    the smoothness of f. A_k, M_k, E_k are convolutions of the two components of dual fields among each other, C_k and
+    D_k of images; all are different in every iteration. Where pixels are lost (`masked`), kept and lost ones are
+    different neighbours: C_k has a kernel for each pair of (from, to), D_k one for each `to`. PDHG with steps
+    sigma, tau is A_k = E_k = sigma, C_k = -tau at the middle of the kernels, up to its prox, and the start of training.
+
+    What holds whatever was learned: p_k is feasible and x_k in the box, so there is a duality gap at every iteration
+    and nothing diverges; and from iteration N on the method is PDHG, started at x_N and p_N, which converges from any
+    start (Chambolle and Pock 2011). No units are learned: see `LearnedDual`. The first step fills lost pixels from
+    their neighbours (`TVInpainting.filled`), as y says nothing about them.
+    """
+
+    def __init__(self, iterations: int = 10, kernel: int = 5, primal_kernel: int = 5, masked: bool = True) -> None:
+        super().__init__()
+        self.iterations = check_count("iterations", iterations)
+        self.kernel = check_kernel_size("kernel", kernel)
+        self.primal_kernel = check_kernel_size("primal_kernel", primal_kernel)
+        self.masked = bool(masked)
+        tau = 0.7
+        dual, middle = torch.zeros(iterations, 2, 6, kernel, kernel), kernel // 2
+        for component in range(2):
+            dual[:, component, component, middle, middle] = 1 / (8 * tau)
+            dual[:, component, 4 + component, middle, middle] = 1 / (8 * tau)
+        sides = 2 if masked else 1
+        primal, middle = torch.zeros(iterations, sides, sides + 1, primal_kernel, primal_kernel), primal_kernel // 2
+        primal[:, 0, 0, middle, middle] = -tau / (1 + tau)
+        if masked:
+            primal[:, 1, 1, middle, middle] = -tau
+        self.dual_kernels = nn.Parameter(dual)
+        """A_k, M_k, E_k `(N, 2, 6, k, k)`."""
+        self.primal_kernels = nn.Parameter(primal)
+        """C_k, D_k: `(N, 2, 3, k, k)`, to kept and lost pixels, from kept ones, lost ones and the move; `(N, 1, 2, k,
+        k)` where there are no lost pixels."""
+        self.tail = PDHG(accelerated=False, settle=SETTLE)
+
+    def config(self) -> dict[str, Any]:
+        return {
+            "iterations": self.iterations,
+            "kernel": self.kernel,
+            "primal_kernel": self.primal_kernel,
+            "masked": self.masked,
+        }
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return ("differences", "data_gradient", "clip", *(("mask",) if self.masked else ()), *self.tail.needs)
+
+    @property
+    def step_cost(self) -> dict[str, int]:
+        return {"operator": 1, "adjoint": 1, "data_gradient": 1}
+
+    @property
+    def horizon(self) -> int:
+        return self.iterations
+
+    def init(self, problem: Problem, x0: Tensor) -> LearnedSaddleState:
+        assert isinstance(problem, TVProblem)  # its capabilities were checked before the run
+        p = x0.new_zeros(*x0.shape[:2], 2, *x0.shape[2:])
+        return LearnedSaddleState(
+            x0, dual=problem.dual_from(p, x0), differences_dual=p, dual_moved=p, moved=torch.zeros_like(x0)
+        )
+
+    def step(self, problem: Problem, state: LearnedSaddleState) -> LearnedSaddleState:
+        assert isinstance(problem, TVProblem)
+        k = state.iteration
+        if k >= self.iterations:
+            return self._classical(problem, state)
+        x, p, moved, dual_moved = state.x, state.differences_dual, state.moved, state.dual_moved
+        assert p is not None and moved is not None and dual_moved is not None
+        if k == 0:
+            x = problem.clip(problem.filled(x) if isinstance(problem, TVInpainting) else x)
+        dual_kernel, primal_kernel = self.dual_kernels[k], self.primal_kernels[k]
+        if isinstance(problem, TVInpainting) and kernels.serves(problem, x, dual_kernel, primal_kernel):
+            p, dual_moved, x, moved = kernels.saddle_step(problem, x, moved, p, dual_moved, dual_kernel, primal_kernel)
+        else:
+            smoothness = problem.gradient_smoothness
+            rise, faster = problem.differences(x), problem.differences(moved)
+            ahead = convolve((smoothness * rise, dual_moved, smoothness * faster), dual_kernel)
+            ahead = problem.project_differences(p + ahead)
+            p, dual_moved = ahead, ahead - p
+            slope = (problem.data_gradient(x) + problem.differences.adjoint(p)) / smoothness
+            target = problem.clip(x + self._primal_step(problem, slope, moved, primal_kernel))
+            x, moved = target, target - x
+        return LearnedSaddleState(
+            x, k + 1, dual=problem.dual_from(p, x), differences_dual=p, dual_moved=dual_moved, moved=moved
+        )
+
+    def _primal_step(self, problem: TVProblem, slope: Tensor, moved: Tensor, kernel: Tensor) -> Tensor:
+        """C_k * slope + D_k * moved, `(B, C, H, W)`."""
+        padding = kernel.shape[-1] // 2
+        if not self.masked:
+            return conv2d(torch.stack((slope, moved), dim=2).flatten(0, 1), kernel, padding=padding).view_as(slope)
+        mask: Tensor = problem.mask.expand_as(slope)  # type: ignore[attr-defined]  # its capabilities were checked
+        kept = slope * mask
+        planes = torch.stack((kept, slope - kept, moved), dim=2).flatten(0, 1)
+        both = conv2d(planes, kernel, padding=padding).view(*slope.shape[:2], 2, *slope.shape[2:])
+        return torch.where(mask > 0, both[:, :, 0], both[:, :, 1])
+
+    def _classical(self, problem: TVProblem, state: LearnedSaddleState) -> LearnedSaddleState:
+        """A step of PDHG, the first one from x_N and p_N."""
+        tail = state.tail
+        if tail is None:
+            tail = replace(self.tail.init(problem, state.x), dual=state.dual)
+        tail = self.tail.step(problem, tail)
+        return LearnedSaddleState(tail.x, state.iteration + 1, dual=tail.dual, tail=tail)

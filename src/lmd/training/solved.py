@@ -1,0 +1,58 @@
+"""A family of instances that come with their solutions, for training losses that compare with them."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmd.checks import check_count
+from lmd.problems.base import Family, Problem
+from lmd.solvers.base import Solver
+
+CHUNK = 100
+"""Instances that are solved together."""
+
+
+class SolvedFamily(Family):
+    """`size` instances of a family, drawn once with `seed` and solved by so many iterations of a classical solver.
+
+    Each sample has its solutions as `reference`. One instance in ten is held out: `sample` never gives it. They are
+    drawn and solved when the first one is asked for.
+    """
+
+    def __init__(self, family: Family, size: int, solver: Solver[Any], iterations: int, seed: int = 0) -> None:
+        self.family, self.solver, self.seed = family, solver, seed
+        self.size, self.iterations = check_count("size", size, least=10), check_count("iterations", iterations)
+        self.name = family.name
+
+    def sample(self, batch: int, generator: torch.Generator) -> tuple[Problem, Tensor]:
+        return self._choose(range(len(self._solved) // 10, len(self._solved)), batch, generator)
+
+    def held_out(self, batch: int, generator: torch.Generator) -> tuple[Problem, Tensor]:
+        return self._choose(range(len(self._solved) // 10), batch, generator)
+
+    def _choose(self, places: range, batch: int, generator: torch.Generator) -> tuple[Problem, Tensor]:
+        """Some instances of one of the chunks."""
+        device = generator.device
+        (place,) = torch.randint(len(places), (1,), generator=generator, device=device).tolist()
+        problem, x0 = self._solved[places[place]]
+        chosen = torch.randint(len(x0), (batch,), generator=generator, device=device).to(x0.device)
+        return problem.select(chosen), x0[chosen]
+
+    @cached_property
+    def _solved(self) -> list[tuple[Problem, Tensor]]:
+        """Chunks of instances, at least ten."""
+        generator = torch.Generator().manual_seed(self.seed)
+        chunk = min(CHUNK, self.size // 10)
+        return [self._solve(*self.family.sample(chunk, generator)) for _ in range(self.size // chunk)]
+
+    @torch.no_grad()
+    def _solve(self, problem: Problem, x0: Tensor) -> tuple[Problem, Tensor]:
+        state = self.solver.init(problem, x0)
+        for _ in range(self.iterations):
+            state = self.solver.step(problem, state)
+        problem.reference = state.x
+        return problem, x0

@@ -1,0 +1,83 @@
+"""Recipes of the learned solvers on dual and saddle forms: the ones that `lmd solve` uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from lmd.data import image_data
+from lmd.problems import Family, TVDenoisingFamily, TVInpaintingFamily
+from lmd.solvers import FGP, PDHG, LearnedDual, LearnedSaddle, Solver
+from lmd.training.solved import SolvedFamily
+from lmd.zoo.recipe import Recipe
+
+CROPS = {"quick": 24, "standard": 48, "paper": 64}
+POOLS = {"quick": 60, "standard": 1000, "paper": 4000}
+"""Instances that are drawn and solved before training begins."""
+
+
+def _photographs(preset: str) -> str:
+    return "photographs"
+
+
+def _denoising(preset: str) -> Family:
+    """Noise from none to more than 20%; the weight needs no range, as the solvers are homogeneous in it and y."""
+    images = image_data("photographs").train_images
+    family = TVDenoisingFamily(images, noise=(0.0, 0.22), crop=CROPS[preset], weight=0.3)
+    return SolvedFamily(family, POOLS[preset], FGP(restart=True), iterations=300 if preset == "quick" else 1000)
+
+
+def _inpainting(preset: str) -> Family:
+    images = image_data("photographs").train_images
+    family = TVInpaintingFamily(images, noise=(0.02, 0.1), crop=CROPS[preset], weight=0.3, kept=(0.65, 0.95))
+    solver = PDHG(tau=0.35, accelerated=False, settle=8)
+    return SolvedFamily(family, POOLS[preset], solver, iterations=300 if preset == "quick" else 1500)
+
+
+def _settings(objective: str, learning_rate: float) -> dict[str, dict[str, Any]]:
+    shared: dict[str, Any] = {
+        "objective": objective,
+        "value_weights": "last",
+        "learning_rate": learning_rate,
+        "schedule": "cosine",
+        "clip_gradient": 5.0,
+    }
+    return {
+        "quick": {**shared, "steps": 60, "batch": 4, "warmup": 5},
+        "standard": {
+            **shared,
+            "steps": 2000,
+            "batch": 6,
+            "warmup": 50,
+            "validation_batch": 50,
+            "checkpoint_every": 200,
+        },
+        "paper": {**shared, "steps": 10_000, "batch": 16, "warmup": 50, "validation_batch": 100},
+    }
+
+
+def _dual(iterations: int) -> Callable[[int], Solver[Any]]:
+    return lambda seed: LearnedDual(iterations, kernel=5)
+
+
+def _saddle(iterations: int) -> Callable[[int], Solver[Any]]:
+    return lambda seed: LearnedSaddle(iterations, kernel=5, primal_kernel=5)
+
+
+def _denoiser(iterations: int) -> Recipe:
+    title = f"learned dual mirror descent of {iterations} iterations, for TV denoising of any images"
+    return Recipe(title, _dual(iterations), _denoising, _photographs, _settings("distance", 1e-2))
+
+
+def _inpainter(iterations: int) -> Recipe:
+    title = f"learned saddle mirror descent of {iterations} iterations, for TV inpainting of any images"
+    return Recipe(title, _saddle(iterations), _inpainting, _photographs, _settings("gap", 5e-3))
+
+
+RECIPES: dict[str, Recipe] = {
+    "tv-denoising": _denoiser(10),
+    "tv-denoising-5": _denoiser(5),
+    "tv-denoising-20": _denoiser(20),
+    "tv-inpainting": _inpainter(10),
+    "tv-inpainting-20": _inpainter(20),
+}
