@@ -67,6 +67,9 @@ class SafeguardState(DualState):
     start: Tensor | None = None
     """x_0, where the fall-back begins."""
 
+    fallback: Solver[Any] | None = None
+    """The fall-back, as it was chosen for the problem."""
+
     learned: State | None = None
     classical: State | None = None
     """None before the fall-back begins."""
@@ -93,6 +96,22 @@ class SafeguardState(DualState):
     @property
     def known_value(self) -> Tensor | None:
         return self.value
+
+
+class _Answer:
+    """The best points seen of each instance, while an iteration looks at others."""
+
+    def __init__(self, state: SafeguardState) -> None:
+        assert state.value is not None and state.fell_back is not None and state.lowest is not None
+        self.x, self.value, self.fell_back, self.lowest = state.x, state.value, state.fell_back, dict(state.lowest)
+
+    def see(self, whose: str, points: Tensor, values: Tensor) -> None:
+        """Other points: they are the answer where they are below all before."""
+        better = values < self.value  # a NaN never is
+        self.x = torch.where(widen(better, points), points, self.x)
+        self.value = torch.where(better, values, self.value)
+        self.lowest[whose] = torch.fmin(self.lowest[whose], values)
+        self.fell_back = self.fell_back | better if whose == "classical" else self.fell_back & ~better
 
 
 class Safeguard(Solver[SafeguardState]):
@@ -147,25 +166,24 @@ class Safeguard(Solver[SafeguardState]):
 
     @property
     def step_cost(self) -> dict[str, int]:
-        """Nothing that is known beforehand: what both solvers cost is counted in the state."""
-        return {}
+        """Those of the learned step and of its value; whatever is more, or less, is counted in the state."""
+        cost = self.solver.step_cost
+        return {**cost, "value": cost.get("value", 0) + 1, "fallback": 0}
 
     @property
     def horizon(self) -> int | None:
         return self.solver.horizon
 
-    def _classical(self, problem: Problem) -> Solver[Any]:
-        return default_fallback(problem) if self.fallback is None else self.fallback
-
     def init(self, problem: Problem, x0: Tensor) -> SafeguardState:
-        fallback, learned = self._classical(problem), self.solver.init(problem, x0)
-        value = problem.value(x0)
+        fallback = default_fallback(problem) if self.fallback is None else self.fallback
+        learned, value = self.solver.init(problem, x0), problem.value(x0)
         none, never = torch.zeros_like(value, dtype=torch.bool), torch.full_like(value, torch.inf)
         classical = None if self.delay else fallback.init(problem, x0)
         return SafeguardState(
             x0,
             dual=_dual(classical, learned, none),
             start=x0,
+            fallback=fallback,
             learned=learned,
             classical=classical,
             value=value,
@@ -177,48 +195,57 @@ class Safeguard(Solver[SafeguardState]):
 
     def step(self, problem: Problem, state: SafeguardState) -> SafeguardState:
         assert state.learned is not None and state.retired is not None and state.fell_back is not None
-        assert state.value is not None and state.lowest is not None and state.behind is not None
-        k, active, learned = state.iteration + 1, ~state.retired, state.learned
-        found: dict[str, tuple[Tensor, Tensor]] = {}
+        k, retired, learned = state.iteration + 1, state.retired, state.learned
         classical, cost = self._advance(problem, state)
+        answer, behind, gone = _Answer(state), state.behind, bool(retired.any())
+        diagnostics: dict[str, Tensor] = {}
         if classical is not None:
-            found["classical"] = classical.x, _value(problem, classical)
-        if bool(active.any()):
+            answer.see("classical", classical.x, _value(problem, classical))
+        if not gone or not bool(retired.all()):
             learned = self.solver.step(problem, learned)
-            cost = add_costs(cost, step_costs(self.solver, learned, active), _looked(learned, active))
-            found["learned"] = learned.x, torch.where(active, _value(problem, learned), torch.inf)
-        x, value, fell_back, lowest = state.x, state.value, state.fell_back, dict(state.lowest)
-        for name, (point, reached) in found.items():
-            better = reached < value  # a NaN never is
-            x, value = torch.where(widen(better, point), point, x), torch.where(better, reached, value)
-            fell_back = fell_back | better if name == "classical" else fell_back & ~better
-            lowest[name] = torch.fmin(lowest[name], reached)
-        trails = (lowest["classical"] <= lowest["learned"]) & (classical is not None)
-        behind = torch.where(trails, state.behind + 1, 0)
-        overtaken = behind >= PATIENCE if self.horizon is None else trails & (k >= self.horizon)
-        failed = found["learned"][1].isnan() if "learned" in found else state.retired
+            value = torch.where(retired, torch.inf, _value(problem, learned)) if gone else _value(problem, learned)
+            answer.see("learned", learned.x, value)
+            diagnostics = _known(learned.diagnostics, ~retired) if gone else dict(learned.diagnostics)
+            retired = retired | value.isnan()
+        if gone or learned.known_value is not None:
+            cost = add_costs(cost, self._saved(learned, state.retired))
+        elif learned.evaluations:
+            cost = add_costs(cost, learned.evaluations)
+        if classical is not None:
+            cost["fallback"] = answer.fell_back.long()
+            behind, overtaken = self._judge(k, answer, state)
+            retired = retired | overtaken
         return SafeguardState(
-            x,
+            answer.x,
             k,
-            {**_known(learned.diagnostics, active), "fallback": state.fell_back.to(value.dtype)},
-            add_costs({"fallback": fell_back.long()}, cost),
-            dual=_dual(classical, learned, fell_back),
+            {**diagnostics, "fallback": state.fell_back.to(answer.value.dtype)},
+            cost,
+            dual=_dual(classical, learned, answer.fell_back),
             start=state.start,
+            fallback=state.fallback,
             learned=learned,
             classical=classical,
-            value=value,
-            lowest=lowest,
-            fell_back=fell_back,
+            value=answer.value,
+            lowest=answer.lowest,
+            fell_back=answer.fell_back,
             behind=behind,
-            retired=state.retired | overtaken | failed,
+            retired=retired,
         )
+
+    def _judge(self, k: int, answer: _Answer, state: SafeguardState) -> tuple[Tensor, Tensor]:
+        """For how long each instance has been behind, and where that is a reason to give up on the learned solver."""
+        assert state.behind is not None
+        behind = torch.where(answer.lowest["classical"] <= answer.lowest["learned"], state.behind + 1, 0)
+        if self.horizon is None:
+            return behind, behind >= PATIENCE
+        return behind, (behind > 0) & (k >= self.horizon)
 
     def _advance(self, problem: Problem, state: SafeguardState) -> tuple[State | None, dict[str, Tensor]]:
         """The fall-back after this iteration, and what it cost: a step, or two where it has to catch up."""
         if state.iteration < self.delay:
             return None, {}
-        assert state.start is not None and state.retired is not None
-        solver, classical = self._classical(problem), state.classical
+        solver, classical = state.fallback, state.classical
+        assert solver is not None and state.start is not None and state.retired is not None
         everyone = torch.ones_like(state.retired)
         cost: dict[str, Tensor] = {}
         if state.iteration == self.delay:
@@ -228,12 +255,16 @@ class Safeguard(Solver[SafeguardState]):
         for _ in range(min(2, state.iteration + 1 - classical.iteration)):
             classical = solver.step(problem, classical)
             cost = add_costs(cost, step_costs(solver, classical, everyone))
-        return classical, add_costs(cost, _looked(classical, everyone))
+        looked = {"value": everyone.long()} if classical.known_value is None else {}
+        return classical, add_costs(cost, looked)
 
-
-def _looked(state: State, who: Tensor) -> dict[str, Tensor]:
-    """The evaluation of a value that the step did not know itself."""
-    return {} if state.known_value is not None else {"value": who.long()}
+    def _saved(self, learned: State, retired: Tensor) -> dict[str, Tensor]:
+        """What differs from the declared cost: nothing for those who retired, no value where the step knew it."""
+        active = (~retired).long()
+        looked = active if learned.known_value is None else torch.zeros_like(active)
+        declared = {name: -count * retired.long() for name, count in self.solver.step_cost.items()}
+        beyond = {name: count * active for name, count in learned.evaluations.items()}
+        return add_costs(declared, beyond, {"value": looked - 1})
 
 
 def step_costs(solver: Solver[Any], state: State, taken: Tensor) -> dict[str, Tensor]:

@@ -29,6 +29,8 @@ TRIALS = 60
 """How often a step of the corrected and of the plain direction is shortened before it is given up."""
 
 SHORTER = 0.7
+SHORTEST = 0.01
+"""The least length of a step of the corrected direction; shorter ones are left to the plain one."""
 
 SOLVED = 1e-9
 """Products of this sum, relative to the value, leave nothing to gain."""
@@ -170,7 +172,7 @@ class _Point:
         plain = (aim - self.dual * self.surplus, aim - self.room * self.slack)
         corrected = system.direction(plain[0] - affine.dual * affine.surplus, plain[1] + affine.dual * affine.slack)
         length = self.accepted(corrected, CORRECTED_TRIALS)
-        direction, stuck = corrected, length == 0
+        direction, stuck = corrected, length < SHORTEST
         if bool(stuck.any()):
             other = system.direction(*plain)
             direction = _Move(*(torch.where(stuck[:, None], *pair) for pair in zip(other, corrected, strict=True)))

@@ -14,6 +14,8 @@ from lmd.solvers.base import Solver, State
 
 SUFFICIENT_DECREASE = 1e-4
 CURVATURE = 0.9
+CAUTION = 1e-10
+"""A pair must have s'y > CAUTION ||g|| s's: with that, L-BFGS converges without strong convexity."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,9 @@ class LBFGS(Solver[LBFGSState]):
 
     Each instance has its own t_k, found by doubling and bisection such that the value falls and the slope along the
     step flattens: the weak Wolfe conditions, which can also be met where the problem is not smooth (Lewis and Overton
-    2013). An instance that finds no lower value in `trials` evaluations forgets its pairs and tries its subgradient
-    next; if that fails too, it stays where it is.
+    2013). Curvature that is tiny beside the gradient is not believed (Li and Fukushima 2001). An instance that finds no
+    lower value in `trials` evaluations forgets its pairs and tries its subgradient next; if that fails too, it stays
+    where it is.
     """
 
     def __init__(self, memory: int = 10, trials: int = 20) -> None:
@@ -82,7 +85,7 @@ class LBFGS(Solver[LBFGSState]):
         direction, informed = _direction(gradient, state.pairs)
         search = _LineSearch(problem, state.x, state.value, gradient, direction, ~state.stuck)
         search.run(self.trials)
-        pair = _pair(search.x - state.x.flatten(1), search.gradient - gradient)
+        pair = _pair(search.x - state.x.flatten(1), search.gradient - gradient, gradient)
         kept = (Pair(p.move, p.change, torch.where(search.moved, p.weight, 0)) for p in state.pairs)
         return LBFGSState(
             search.x.reshape_as(state.x),
@@ -99,10 +102,11 @@ def _dot(x: Tensor, y: Tensor) -> Tensor:
     return (x * y).sum(dim=1)
 
 
-def _pair(move: Tensor, change: Tensor) -> Pair:
-    """A pair without clear curvature has no weight: it would make H indefinite."""
+def _pair(move: Tensor, change: Tensor, gradient: Tensor) -> Pair:
+    """A pair without clear curvature has no weight: it would make H indefinite, or large without bound."""
     curvature = _dot(move, change)
     usable = curvature > torch.finfo(curvature.dtype).eps * _dot(change, change)
+    usable &= curvature > CAUTION * _dot(gradient, gradient).sqrt() * _dot(move, move)
     return Pair(move, change, torch.where(usable, 1 / torch.where(usable, curvature, 1), 0))
 
 

@@ -1,0 +1,238 @@
+"""A claim of our own: every trained solver, safeguarded, is as good as the classical method wherever it is used."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmd import zoo
+from lmd.data import digit_features, digits_data, image_data
+from lmd.experiments.base import Experiment, Session
+from lmd.guarantees import Safeguard, compare, default_fallback, guard, harder_families, run, shifted_families
+from lmd.guarantees.comparison import EARLY, EXCESS, GAP
+from lmd.problems import (
+    Family,
+    LinearClassifierFamily,
+    Problem,
+    SVMFamily,
+    TVInpaintingFamily,
+)
+from lmd.problems.subsets import SubsetFamily
+from lmd.problems.tv_families import TVFamily
+from lmd.report.figures import figure, log_floor
+from lmd.solvers import Solver
+from lmd.zoo.linear_recipes import digit_data_name
+from lmd.zoo.published import import_checkpoint
+
+INSTANCES = {"quick": 4, "standard": 50, "paper": 100}
+SUBSETS = {"quick": 2, "standard": 10, "paper": 20}
+ITERATIONS = {"quick": 250, "standard": 1000, "paper": 1000}
+SHOWN = {"quick": 2, "standard": 8, "paper": 16}
+"""Images in the figure."""
+
+SHOWN_ITERATIONS = {"quick": 30, "standard": 100, "paper": 100}
+CROP = {"quick": 32, "standard": 96, "paper": 96}
+
+NOISE = (0.01, 0.05, 0.1, 0.2)
+CLOSE = 1e-5
+"""A run of a problem whose minimum is known ends when all its instances are as close as this."""
+
+TEST_SEED = 4_000_000
+CHECKPOINTS = {"inpainting_780": "published-inpainting", "svm_3000": "published-svm"}
+"""The published checkpoints by file name, and what their rows are called."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A solver in one condition."""
+
+    solver: str
+    condition: str
+    problem: Problem
+    x0: Tensor
+
+
+class SafeguardExperiment(Experiment):
+    """The trained solvers guarded, on held-out instances with more noise and shifted features than they knew."""
+
+    name = "safeguard"
+    title = "Every trained solver, safeguarded: never behind the classical method, always at the minimum in the end"
+    paper = "no figure of the paper: the claim of docs/guarantees.md"
+
+    def run(self, session: Session) -> None:
+        solvers: dict[str, Solver[Any]] = {name: zoo.load(name) for name in zoo.names() if zoo.shipped(name)}
+        found = find_checkpoints()
+        solvers |= {CHECKPOINTS[path.name]: import_checkpoint(path) for path in found}
+        session.facts["instances"] = INSTANCES[session.preset]
+        session.facts["checkpoints"] = ", ".join(path.name for path in found) or "none beside LMD_DATA"
+        conditions = Conditions(session)
+        for name, solver in solvers.items():
+            for case in conditions.of(name):
+                record_case(session, case, solver)
+        record_divergence(session, conditions, solvers)
+
+
+def find_checkpoints() -> list[Path]:
+    """The published checkpoints in the folder `published` beside the one that LMD_DATA names."""
+    named = os.environ.get("LMD_DATA")
+    if not named:
+        return []
+    folder = Path(named).expanduser().resolve().parent / "published"
+    return [folder / name for name in CHECKPOINTS if (folder / name).is_file()]
+
+
+class Conditions:
+    """Held-out instances for each solver, drawn once for all solvers of a family."""
+
+    def __init__(self, session: Session) -> None:
+        self.session, self.preset = session, session.preset
+        self._drawn: dict[str, dict[str, tuple[Problem, Tensor]]] = {}
+
+    def of(self, name: str) -> Iterator[Case]:
+        """Every condition of one solver."""
+        key, family = self._family(name)
+        if key not in self._drawn:
+            self._drawn[key] = {
+                condition: harder.sample(INSTANCES[self.preset], self._generator())
+                for condition, harder in conditions_of(family).items()
+            }
+        for condition, (problem, x0) in self._drawn[key].items():
+            yield Case(name, condition, problem, x0)
+
+    def _generator(self) -> torch.Generator:
+        return torch.Generator().manual_seed(TEST_SEED + self.session.seed)
+
+    def _family(self, name: str) -> tuple[str, Family]:
+        """The held-out twin of the family that a solver was trained on, and a name that says when two are the same."""
+        if name == "published-inpainting":
+            return name, published_inpainting()
+        trained = zoo.recipe("svm" if name == "published-svm" else name).family(self.preset)
+        if isinstance(trained, (SVMFamily, LinearClassifierFamily)):
+            return type(trained).__name__, held_out_features(trained, self.preset)
+        if isinstance(trained, TVFamily):
+            return name, held_out_images(trained, self.preset)
+        return type(trained).__name__, trained
+
+
+def published_inpainting() -> TVFamily:
+    """What the published checkpoint was trained for, on test images: the halved objective, 80% of the pixels kept.
+
+    Its networks divide by the number of pixels, so crops of another size than 96 x 96 would be another solver.
+    """
+    return TVInpaintingFamily(image_data("auto").test_images, halved=True)
+
+
+def held_out_images(trained: TVFamily, preset: str) -> TVFamily:
+    """The same objective on test images."""
+    family = copy.copy(trained)
+    family.images = list(image_data("auto").test_images)
+    family.crop = min(CROP[preset], family.crop or CROP[preset])
+    return family
+
+
+def held_out_features(trained: SVMFamily | LinearClassifierFamily, preset: str) -> SubsetFamily:
+    """The same problems on the features of the test fold."""
+    features = digit_features(digits_data(digit_data_name(preset)))
+    pairs, subsets = (features.test_features, features.test_labels), SUBSETS[preset]
+    if isinstance(trained, SVMFamily):
+        return SVMFamily(*pairs, subset=trained.subset, C=trained.C, subsets=subsets)
+    return LinearClassifierFamily(*pairs, trained.classes, trained.subset, trained.ridge, subsets)
+
+
+def conditions_of(family: Family) -> dict[str, Family]:
+    """1 to 20% noise on images; features as they are, shifted, doubled and noisy; far starts for anything else."""
+    if isinstance(family, TVFamily):
+        found: dict[str, Family] = {}
+        for noise in NOISE:
+            noisy = copy.copy(family)
+            noisy.noise = (noise, noise)
+            found[f"{noise:.0%} noise"] = noisy
+        return found
+    harder = shifted_families(family) if isinstance(family, SubsetFamily) else harder_families(family)
+    return {"held out": family, **harder}
+
+
+def record_case(session: Session, case: Case, solver: Solver[Any]) -> None:
+    """The worst instance: how far above its fall-back at 20 iterations, how far above the minimum in the end."""
+    guarded = guard(solver.to(case.x0.dtype), case.problem)
+    assert guarded is not None
+    iterations = ITERATIONS[session.preset]
+    found = compare(guarded, case.problem, case.x0, iterations=iterations, target=target_of(case))
+    fell_back = found.guarded.history.diagnostics["fallback"][1 : EARLY + 1].nanmean()
+    settings = {
+        "condition": case.condition,
+        "instances": len(case.x0),
+        "fallback": type(default_fallback(case.problem)).__name__,
+    }
+    session.record(case.solver, EARLY, "excess_over_fallback", float(found.excess.max()), **settings)
+    session.record(case.solver, EARLY, "fallback_share", float(fell_back), **settings)
+    session.record(case.solver, iterations, "largest_relative_gap", float(found.gap.max()), **settings)
+    kept = bool((found.excess <= EXCESS).all() and (found.gap <= GAP).all())
+    session.log("case", solver=case.solver, kept=kept, iterations=int(found.guarded.iterations.max()), **settings)
+
+
+def target_of(case: Case) -> Tensor | None:
+    """Values so close to the minimum that a run may end, where the minimum is cheap to have: not for images."""
+    if case.x0.ndim > 2:
+        return None
+    minimum = case.problem.minimum()
+    if minimum is None:
+        return None
+    at_zero = case.problem.value(torch.zeros_like(case.x0))
+    return minimum + CLOSE * torch.where(minimum > 1e-6 * at_zero, minimum, at_zero)
+
+
+def record_divergence(session: Session, conditions: Conditions, solvers: dict[str, Solver[Any]]) -> None:
+    """One solver alone and guarded far past its trained iterations: the published one, or the most daring here."""
+    name = next(n for n in ("published-inpainting", "inpaint", "denoise", "svm-published") if n in solvers)
+    cases = list(conditions.of(name))
+    case = cases[1]
+    part = slice(0, SHOWN[session.preset])
+    problem, x0 = case.problem.select(part), case.x0[part]
+    solver = solvers[name].to(x0.dtype)
+    guarded = guard(solver, problem)
+    assert isinstance(guarded, Safeguard)
+    iterations = SHOWN_ITERATIONS[session.preset]
+    found = compare(guarded, problem, x0, iterations=max(iterations, ITERATIONS[session.preset]))
+    alone = run(solver, problem, x0, iterations, divergence_factor=1e30)
+    curves = {}
+    for method, values in (("alone", alone.history.values), ("guarded", found.guarded.history.values)):
+        gaps = found.relative_gaps(values[: iterations + 1])
+        curves[method] = gaps
+        for k, row in enumerate(gaps):
+            for metric, value in (("relative_gap", row.mean()), ("largest_relative_gap", row.max())):
+                session.record(method, k, metric, float(value), solver=name, condition=case.condition)
+    session.facts["figure shows"] = f"{name}, {case.condition}, {len(x0)} instances"
+    draw(session, name, case.condition, solver.horizon or 10, curves)
+
+
+def draw(session: Session, name: str, condition: str, horizon: int, curves: dict[str, Tensor]) -> None:
+    """Every instance's relative gap by iteration, alone and guarded."""
+    styles = {"alone": ("#d62728", "solid"), "guarded": ("#2ca02c", (0, (4, 1.5)))}
+    with figure(7.4, 4.6) as drawing:
+        axes = drawing.add_subplot()
+        for method, gaps in curves.items():
+            colour, style = styles[method]
+            for place, curve in enumerate(gaps.T.tolist()):
+                label = method if place == 0 else None
+                axes.plot(range(len(curve)), curve, color=colour, linestyle=style, linewidth=1.3, label=label)
+        axes.axvline(horizon, color="0.6", linewidth=1.0, zorder=0)
+        seen = [value for gaps in curves.values() for value in gaps.flatten().tolist() if math.isfinite(value)]
+        axes.set(xlabel="iteration", ylabel=r"$(f - \min f)\, /\, \min f$", yscale="log")
+        axes.set_ylim(log_floor([seen], 1e-9), 1e3 * max(float(gaps[0].max()) for gaps in curves.values()))
+        axes.set_title(f"{name}, {condition}: each instance")
+        axes.legend(frameon=False, loc="upper left")
+        session.save_figure(
+            "safeguard",
+            drawing,
+            f"The solver {name} alone and safeguarded, {condition}, each of {len(next(iter(curves.values())).T)} "
+            "instances. The grey line ends the iterations it was trained for.",
+        )
