@@ -15,8 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lmd.experiments import memory
 from lmd.mirrors import ConvICNN, ConvPair
 from lmd.problems import TVDenoising
 from lmd.solvers import LearnedMirrorDescent
@@ -207,23 +206,13 @@ def seconds(what: str, iterations: int, repeats: int) -> dict[str, dict[str, flo
 
 def peak_memory(what: str, way: str, iterations: int, threads: int) -> dict[str, float]:
     """Megabytes in a fresh process: the peak, and how much of it the work itself needed."""
-    command = [sys.executable, __file__, "--case", what, way, str(iterations), "--threads", str(threads)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+    return memory.fresh_process(measure_here, what, way, iterations, threads)
 
 
-def measure_here(what: str, way: str, iterations: int) -> dict[str, float]:
+def measure_here(what: str, way: str, iterations: int, threads: int) -> dict[str, float]:
+    torch.set_num_threads(threads)
     bench = Bench(way, iterations)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten: imports and set-up
-    before = _status("VmRSS")
-    bench.work(what)
-    return {"peak": _status("VmHWM"), "work": _status("VmHWM") - before}
-
-
-def _status(name: str) -> float:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:")) / 1024
+    return memory.peak_memory(lambda: bench.work(what))
 
 
 def matmul_peak() -> float:
@@ -248,13 +237,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--repeats", type=int, default=5, help="of each time, fewer for long runs")
     parser.add_argument("--quick", action="store_true", help="N = 2 and 5 alone")
-    parser.add_argument("--case", nargs=3, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
-    if chosen.case:
-        what, way, iterations = chosen.case
-        print(json.dumps(measure_here(what, way, int(iterations))))
-        return
 
     apart = differences()
     print("relative differences of the two ways:", ", ".join(f"{name} {d:.1e}" for name, d in apart.items()))
@@ -266,13 +250,13 @@ def main() -> None:
         for iterations in [n for n in sizes if n <= 5 or not chosen.quick]:
             repeats = max(1, min(chosen.repeats, 30 // iterations if what == "solve" else 10 // iterations))
             times = seconds(what, iterations, repeats)
-            memory = {way: peak_memory(what, way, iterations, chosen.threads) for way in WAYS}
+            peaks = {way: peak_memory(what, way, iterations, chosen.threads) for way in WAYS}
             for way in WAYS:
                 row = {"what": what, "way": way, "iterations": iterations, "repeats": repeats}
                 row |= {f"seconds_{name}": value for name, value in times[way].items()}
-                row |= {f"megabytes_{name}": value for name, value in memory[way].items()}
+                row |= {f"megabytes_{name}": value for name, value in peaks[way].items()}
                 rows.append(row)
-            print(_line(what, iterations, times, memory), flush=True)
+            print(_line(what, iterations, times, peaks), flush=True)
             peak = max(peak, matmul_peak())  # again and again, as the machine may have been busy
     print(f"\nmatrix products: {peak / 1e9:.0f} GFLOP/s; of that, a solve achieves at its fastest:")
     for way in WAYS:
@@ -285,14 +269,14 @@ def main() -> None:
         chosen.json.write_text(json.dumps({"machine": machine, "differences": apart, "rows": rows}, indent=1) + "\n")
 
 
-def _line(what: str, iterations: int, times: dict[str, dict[str, float]], memory: dict[str, dict[str, float]]) -> str:
+def _line(what: str, iterations: int, times: dict[str, dict[str, float]], peaks: dict[str, dict[str, float]]) -> str:
     def spread(way: str) -> str:
         t = times[way]
         return f"{t['median']:.2f} s ({t['smallest']:.2f} to {t['largest']:.2f})"
 
     faster = times["published"]["median"] / times["lmd"]["median"]
-    smaller = memory["published"]["peak"] / memory["lmd"]["peak"]
-    megabytes = f"{memory['lmd']['peak']:.0f} / {memory['published']['peak']:.0f} MB"
+    smaller = peaks["published"]["peak"] / peaks["lmd"]["peak"]
+    megabytes = f"{peaks['lmd']['peak']:.0f} / {peaks['published']['peak']:.0f} MB"
     name = "solve/it" if what == "solve" else "train"
     return (
         f"{name:8}{iterations:>4}  {spread('lmd'):>24}  {spread('published'):>24}  {faster:>6.2f}x"
