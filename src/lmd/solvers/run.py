@@ -162,8 +162,8 @@ class _Tracker:
         self.status: list[Status | None] = [None] * x0.shape[0]
         self.stopped_at = torch.zeros(x0.shape[0], dtype=torch.int64, device=x0.device)
         self.ceiling = values + divergence_factor * values.abs().clamp(min=1)
-        self.answer, self.answer_values = x0.clone(), values.clone()
-        self.best, self.best_values = x0.clone(), values.clone()
+        self.answer, self.answer_values = x0, values  # never written to, so they need not be copies
+        self.best, self.best_values = x0, values
         self.dual: Tensor | None = None
         self.answer_dual: Tensor | None = None
         self.values, self.residuals, self.seconds = [values], [torch.full_like(values, torch.nan)], list[float]()
@@ -176,7 +176,8 @@ class _Tracker:
         self.seconds.append(seconds)
 
     def record(self, previous: State, state: State, values: Tensor, seconds: float) -> None:
-        moved = norm_of(state.iterate - previous.iterate, "l2") / norm_of(previous.iterate, "l2").clamp(min=1)
+        change = norm_of(state.iterate - previous.iterate, "l2")
+        moved = change / norm_of(previous.iterate, "l2").clamp(min=1)
         self.values.append(torch.where(self.running, values, self.values[-1]))
         self.residuals.append(torch.where(self.running, moved, self.residuals[-1]))
         self.seconds.append(seconds)
@@ -187,10 +188,10 @@ class _Tracker:
             self.evaluations[name] = self.evaluations.get(name, 0) + torch.where(self.running, counts, 0)
         self.x = state.x
         self.dual = state.dual if isinstance(state, DualState) else None
-        self.finite = torch.isfinite(values) & torch.isfinite(state.iterate).flatten(1).all(dim=1)
+        self.finite = torch.isfinite(values) & torch.isfinite(change)  # one entry that is not finite makes it so
         better = self.running & self.finite & (values < self.best_values)
-        self.best[better] = state.x[better]
-        self.best_values[better] = values[better]
+        self.best = _take(better, state.x, self.best)
+        self.best_values = _take(better, values, self.best_values)
 
     def note(self, name: str, row: int, numbers: Tensor) -> None:
         known = torch.where(self.running, numbers.to(self.values[0].dtype), torch.nan)
@@ -209,11 +210,13 @@ class _Tracker:
         self.stop(torch.ones_like(self.running), status)
 
     def _finish(self, which: Tensor, status: Status, x: Tensor, values: Tensor) -> None:
-        self.answer[which] = x[which]
-        self.answer_values[which] = values[which]
+        if not bool(which.any()):
+            return
+        self.answer = _take(which, x, self.answer)
+        self.answer_values = _take(which, values, self.answer_values)
         if self.dual is not None:
-            self.answer_dual = torch.zeros_like(self.dual) if self.answer_dual is None else self.answer_dual
-            self.answer_dual[which] = self.dual[which]
+            before = torch.zeros_like(self.dual) if self.answer_dual is None else self.answer_dual
+            self.answer_dual = _take(which, self.dual, before)
         self.running &= ~which
         for instance in which.nonzero().flatten().tolist():
             self.status[instance] = status
@@ -235,7 +238,7 @@ class _Tracker:
             diagnostics=diagnostics,
         )
         return Result(
-            x=self.answer,
+            x=self.answer.clone() if self.answer is x0 else self.answer,
             values=self.answer_values,
             status=tuple(status for status in self.status if status is not None),
             iterations=self.stopped_at,
@@ -247,3 +250,10 @@ class _Tracker:
             start=x0,
             dual=self.answer_dual,
         )
+
+
+def _take(which: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    """`new` for the instances in `which` `(B,)` and `old` for the others; no copy where it is all of one."""
+    if bool(which.all()):
+        return new
+    return torch.where(which.reshape(-1, *(1,) * (new.ndim - 1)), new, old) if bool(which.any()) else old
