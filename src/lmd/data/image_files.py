@@ -33,6 +33,9 @@ JPEG_SIDE = 65500
 DECODING = 3
 """How many copies of an image there are while it is decoded, at most."""
 
+MOST_GREY = 0.01
+"""How much of a mask may be grey, as the rims of what is drawn by hand are."""
+
 PNG_LEVEL = 4
 """How hard to compress, of 9: a little larger than at the usual 6, in half the time."""
 
@@ -121,6 +124,32 @@ def read_picture(path: str | Path, argument: str = "image") -> Picture:
         if not isinstance(image, Image.Image):
             return _read_tiff(argument, path, image)
         return _read_deep_png(path, image) if _deep_bands(image) else _read_pillow(argument, path, image)
+
+
+def read_mask(path: str | Path, size: tuple[int, int], argument: str = "mask") -> np.ndarray:
+    """A black and white image of the given height and width as `(H, W)`: true where it is white.
+
+    Lighter than half is white; more than one grey pixel in a hundred, a colour or transparency are refused.
+    """
+    accepted = "an image of black (lost) and white (kept) pixels alone"
+    picture = read_picture(path, argument)
+    if picture.size != size:
+        given = f"{path} of {picture.size[1]} x {picture.size[0]} pixels"
+        raise FileError(argument, given, f"{size[1]} x {size[0]} pixels, as the image has")
+    if picture.alpha is not None and bool((picture.alpha < picture.most).any()):
+        raise FileError(argument, f"{path}, partly transparent", accepted)
+    white = picture.colours > picture.most // 2
+    if bool((white != white[0]).any()):
+        raise FileError(argument, f"{path}, in colour", accepted)
+    if int(picture.colours.max()) == 1:
+        raise FileError(argument, f"{path}, of zeros and ones", f"{accepted}: 0 and {picture.most}")
+    quarter = picture.most // 4
+    grey = float(((picture.colours > quarter) & (picture.colours < picture.most - quarter)).mean())
+    if grey > MOST_GREY:
+        raise FileError(argument, f"{path}, {100 * grey:.1f}% of which is grey", accepted)
+    if not bool(white.any()):
+        raise FileError(argument, f"{path}, all black", "at least one white pixel, as white pixels are kept")
+    return white[0]
 
 
 def write_picture(path: str | Path, picture: Picture, argument: str = "out") -> None:

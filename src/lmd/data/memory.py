@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from lmd.errors import InputError
 
 GROUPS = Path("/sys/fs/cgroup")
 """Where Linux keeps the limits of a container."""
+
+_TRIM_THRESHOLD, _MMAP_MAX = -1, -4
+"""What the GNU C library calls these options."""
 
 
 def check_memory(argument: str, given: str, need: int) -> None:
@@ -18,6 +23,18 @@ def check_memory(argument: str, given: str, need: int) -> None:
     if there is not None and need > there:
         accepted = f"one that fits into the {_gigabytes(there)} that are free"
         raise InputError(argument, f"{given}, which needs about {_gigabytes(need)} of memory", accepted)
+
+
+def keep_freed_memory() -> None:
+    """Ask the C library to keep what is freed for what comes next, where it is one that can: for a whole program.
+
+    A solver takes and frees whole images in every iteration, and fresh pages cost more than the arithmetic: with images
+    of twelve megapixels PDHG is twice as fast.
+    """
+    with suppress(AttributeError, OSError, TypeError):  # other systems have no mallopt
+        library = ctypes.CDLL(None)
+        library.mallopt(_MMAP_MAX, 0)
+        library.mallopt(_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def available_memory() -> int | None:
