@@ -74,24 +74,21 @@ class SVM(SubsetProblem):
 
         return self.in_chunks(share, x)[0]
 
-    def gap(self, x: Tensor, dual: Tensor) -> Tensor:
-        r"""A bound on f(x) - min f for each instance `(B,)`, in float64, from any dual points a `(B, m)`.
+    def dual_value(self, dual: Tensor) -> Tensor:
+        r"""A lower bound on each minimum `(B,)`, in float64, from any dual points a `(B, m)`.
 
         The dual is max \sum a - 1/2 ||\sum_i a_i y_i phi_i||^2 over 0 <= a <= C, \sum_i a_i y_i = 0; a is made feasible
         first: cut to the box, then the class of more weight is scaled down to the weight of the other.
         """
-        gaps = torch.empty(len(x), dtype=torch.float64, device=x.device)
+        bounds = torch.empty(len(dual), dtype=torch.float64, device=dual.device)
         for data_set in torch.unique(self.subset):
-            index = (self.subset == data_set).nonzero().flatten()
-            rows, point = self.rows[data_set].double(), x[index].double()
+            index, rows = (self.subset == data_set).nonzero().flatten(), self.rows[data_set].double()
             a, second = dual[index].double().clamp(0, self.C), rows[:, -1] > 0
             weights = torch.stack([a[:, ~second].sum(dim=1), a[:, second].sum(dim=1)], dim=1)
             share = weights.amin(dim=1, keepdim=True) / weights.clamp(min=torch.finfo(a.dtype).tiny)
             a = a * share[:, second.long()]
-            bound = a.sum(dim=1) - 0.5 * (a @ rows[:, :-1]).square().sum(dim=1)
-            hinges = (1 - point @ rows.T).clamp(min=0).sum(dim=1)
-            gaps[index] = 0.5 * point[:, :-1].square().sum(dim=1) + self.C * hinges - bound
-        return gaps
+            bounds[index] = a.sum(dim=1) - 0.5 * (a @ rows[:, :-1]).square().sum(dim=1)
+        return bounds
 
     def solve(self, data_set: int) -> Optimum:
         return solve_svm(self.rows[data_set].detach().cpu().double(), self.C)
