@@ -5,8 +5,10 @@ import os
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from lmd.cli import cli, main
 from lmd.solvers import load
@@ -39,7 +41,7 @@ def assert_one_line(outcome: Outcome, *words: str) -> None:
         assert word in outcome.err
 
 
-@pytest.mark.parametrize("command", ["", *cli.commands, "data list", "data fetch"])
+@pytest.mark.parametrize("command", ["", *cli.commands, "data list", "data fetch", "solve denoise", "solve inpaint"])
 def test_help_has_an_example(lmd, command: str) -> None:
     outcome = lmd(*command.split(), "--help")
     assert outcome.code == 0
@@ -182,3 +184,86 @@ def test_the_demo_tours_every_experiment(lmd, tmp_path: Path) -> None:
     for name in experiments.names():
         assert f'id="{name}"' in page
         assert experiments.get(name).title in outcome.out
+
+
+class TestSolve:
+    """`lmd solve`, with a small picture and its mask in the working folder."""
+
+    @pytest.fixture(autouse=True)
+    def files(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
+        monkeypatch.chdir(tmp_path)
+        generator = np.random.default_rng(0)
+        Image.fromarray(generator.integers(0, 256, (16, 24, 4), dtype=np.uint8)).save("in.png")
+        Image.fromarray(generator.random((16, 24)) > 0.2).save("mask.png")
+        Image.fromarray(np.full((9, 9), 255, dtype=np.uint8)).save("small.png")
+        Path("text.png").write_text("not an image")
+        Path("empty.png").write_bytes(b"")
+        Path("folder.png").mkdir()
+        return {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+
+    def test_denoise_prints_a_block(self, lmd) -> None:
+        outcome = lmd("solve", "denoise", "in.png", "out.png")
+        assert (outcome.code, outcome.err) == (0, "")
+        assert outcome.out.startswith("out.png: 24 x 16, RGBA, 8 bits\n")
+        for word in ("value", "before", "after", "iterations", "seconds", "certificate", "of the minimum", "duality"):
+            assert word in outcome.out
+        with Image.open("out.png") as out, Image.open("in.png") as before:
+            assert out.mode == "RGBA"
+            np.testing.assert_array_equal(np.asarray(out)[..., 3], np.asarray(before)[..., 3])
+
+    def test_inpaint_prints_json(self, lmd) -> None:
+        outcome = lmd("solve", "inpaint", "in.png", "out.tif", "--mask", "mask.png", "--solver", "pdhg", "--json")
+        found = json.loads(outcome.out)
+        assert found["value_after"] < found["value_before"]
+        assert 0 <= found["certificate"]["relative_bound"] < 0.01
+        assert (found["width"], found["height"], found["mode"], found["bits"]) == (24, 16, "RGBA", 8)
+        assert found["iterations"] > 0 and found["seconds"] > 0 and found["solver"] == "pdhg"
+        assert Path("out.tif").is_file()
+
+    def test_what_is_set_is_used(self, lmd) -> None:
+        settings = ("--iterations", "3", "--weight", "0.1", "--solver", "fgp", "--isotropic", "--json")
+        found = json.loads(lmd("solve", "denoise", "in.png", "out.jpg", *settings).out)
+        assert (found["iterations"], found["weight"], found["solver"], found["isotropic"]) == (3, 0.1, "fgp", True)
+        assert found["notes"] == ["JPEG holds no transparency: write PNG or TIFF to keep it"]
+
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            ("denoise", ("IN",)),
+            ("denoise in.png", ("OUT",)),
+            ("denoise none.png out.png", ("image", "no file none.png", "PNG, JPEG or TIFF")),
+            ("denoise text.png out.png", ("image", "text.png, not an image", "PNG, JPEG or TIFF")),
+            ("denoise empty.png out.png", ("image", "empty.png, an empty file")),
+            ("denoise folder.png out.png", ("image", "folder.png, which is a folder")),
+            ("denoise in.png folder.png", ("out", "folder.png, which is a folder", "the name of a file")),
+            ("denoise in.png out.gif", ("out", "out.gif", ".png, .jpg")),
+            ("denoise in.png out", ("out", ".png, .jpg")),
+            ("denoise in.png none/out.png", ("out", "none/out.png", "existing folder")),
+            ("denoise in.png in.png", ("out", "in.png", "never overwritten")),
+            ("denoise in.png ./folder.png/../in.png", ("out", "never overwritten")),
+            ("denoise in.png out.png --solver pdgh", ("solver", "'pdgh'", "did you mean pdhg")),
+            ("denoise in.png out.png --solver no/where", ("no/where",)),
+            ("denoise in.png out.png --weight 0", ("weight", "0.0", "positive")),
+            ("denoise in.png out.png --weight much", ("--weight", "much")),
+            ("denoise in.png out.png --iterations 0", ("iterations", "0", "1 or more")),
+            ("denoise in.png out.png --tolerance -1", ("tolerance", "-1.0", "positive")),
+            ("denoise in.png out.png --mask mask.png", ("--mask",)),
+            ("inpaint in.png out.png", ("--mask",)),
+            ("inpaint in.png out.png --mask none.png", ("mask", "no file none.png")),
+            ("inpaint in.png out.png --mask small.png", ("mask", "small.png of 9 x 9 pixels", "24 x 16")),
+            ("inpaint in.png out.png --mask in.png", ("mask", "in.png", "black (lost) and white (kept)")),
+            ("inpaint in.png mask.png --mask mask.png", ("out", "mask.png", "never overwritten")),
+            ("inpaint in.png out.png --mask mask.png --solver fgp", ("solver", "'fgp'", "pdhg")),
+        ],
+    )
+    def test_bad_input_is_one_line_and_touches_nothing(
+        self, lmd, files: dict[str, bytes], arguments: str, words: tuple[str, ...]
+    ) -> None:
+        assert_one_line(lmd("solve", *arguments.split()), *words)
+        assert {path.name: path.read_bytes() for path in Path().iterdir() if path.is_file()} == files
+        assert list(Path("folder.png").iterdir()) == []
+
+    def test_a_picture_larger_than_memory(self, lmd, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("lmd.data.memory.available_memory", lambda: 1000)
+        assert_one_line(lmd("solve", "denoise", "in.png", "out.png"), "image", "24 x 16 pixels", "GB of memory")
+        assert not Path("out.png").exists()

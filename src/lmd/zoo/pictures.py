@@ -27,13 +27,13 @@ from lmd.zoo.defaults import CLASSICAL, default, find
 WEIGHT = 0.3
 """The paper's weight of the total variation, for images in [0, 1]."""
 
-TOLERANCE = 1e-3
+TOLERANCE = 3e-3
 """How near to the minimum a solver goes that has no number of iterations of its own, relative to the minimum."""
 
 MOST_ITERATIONS = 2000
 """Where such a solver ends if it has not got there."""
 
-PLANES = 40
+PLANES = 32
 """How many numbers there are for each pixel of the channels that are solved together, at most, while a solver runs."""
 
 DOING = {"denoise": "denoising", "inpaint": "inpainting"}
@@ -164,7 +164,7 @@ class PictureSolver:
 
     `solver` is a name (`fgp`, `pdhg`, one of the zoo), a folder, or None for the best there is. It stops after
     `iterations` or at a relative gap of `tolerance`, whichever comes first; with neither given, after as many
-    iterations as it was trained for or, if there is no such number, at a gap of 1e-3.
+    iterations as it was trained for or, if there is no such number, at a gap of 3e-3.
 
     TV does not mix channels, so a solver that takes one channel has them one after the other, which saves memory. One
     that takes three has all three, and of a grey picture three copies.
