@@ -3,10 +3,14 @@
 from lmd.problems.base import Family, FunctionProblem, Problem, as_problem
 from lmd.problems.composite import CompositeProblem
 from lmd.problems.domains import Box, Domain, Simplex, project_simplex
+from lmd.problems.forward import Blur, ParallelBeam, gaussian_kernel
+from lmd.problems.lasso import Lasso, LassoFamily
 from lmd.problems.least_squares import LeastSquares, LeastSquaresFamily
 from lmd.problems.linear_classifier import LinearClassifier, LinearClassifierFamily
 from lmd.problems.operators import FiniteDifferences, Identity, LinearOperator, Mask
 from lmd.problems.penalised import L1, NegativeEntropy, PenalisedProblem, Penalty
+from lmd.problems.reconstruction import TVDeblurring, TVReconstruction, TVTomography
+from lmd.problems.reconstruction_families import TomographyFamily, TVDeblurringFamily
 from lmd.problems.simplex import KLDivergence, SimplexFamily, SquaredDistance
 from lmd.problems.svm import SVM, SVMFamily
 from lmd.problems.tv import TVDenoising, TVInpainting, TVProblem
@@ -15,6 +19,7 @@ from lmd.problems.tv_families import TVDenoisingFamily, TVFamily, TVInpaintingFa
 __all__ = [
     "L1",
     "SVM",
+    "Blur",
     "Box",
     "CompositeProblem",
     "Domain",
@@ -23,6 +28,8 @@ __all__ = [
     "FunctionProblem",
     "Identity",
     "KLDivergence",
+    "Lasso",
+    "LassoFamily",
     "LeastSquares",
     "LeastSquaresFamily",
     "LinearClassifier",
@@ -30,6 +37,7 @@ __all__ = [
     "LinearOperator",
     "Mask",
     "NegativeEntropy",
+    "ParallelBeam",
     "PenalisedProblem",
     "Penalty",
     "Problem",
@@ -37,14 +45,20 @@ __all__ = [
     "Simplex",
     "SimplexFamily",
     "SquaredDistance",
+    "TVDeblurring",
+    "TVDeblurringFamily",
     "TVDenoising",
     "TVDenoisingFamily",
     "TVFamily",
     "TVInpainting",
     "TVInpaintingFamily",
     "TVProblem",
+    "TVReconstruction",
+    "TVTomography",
+    "TomographyFamily",
     "add_noise",
     "as_problem",
+    "gaussian_kernel",
     "project_simplex",
     "random_masks",
 ]

@@ -124,7 +124,10 @@ class FiniteDifferences(LinearOperator):
 
     def _apply(self, x: Tensor) -> Tensor:
         self.check("x", x)
-        z = x.new_empty(*x.shape[:2], 2, *x.shape[2:])
+        return self.write(x, x.new_empty(*x.shape[:2], 2, *x.shape[2:]))
+
+    def write(self, x: Tensor, z: Tensor) -> Tensor:
+        """Write Kx to z `(B, C, 2, H, W)`, which may be part of a larger array, and return z."""
         down, right = z[:, :, 0], z[:, :, 1]
         torch.sub(x[..., 1:, :], x[..., :-1, :], out=down[..., :-1, :])
         torch.sub(x[..., :, 1:], x[..., :, :-1], out=right[..., :, :-1])
@@ -151,11 +154,12 @@ class FiniteDifferences(LinearOperator):
         """(identity I + gram K'K)^{-1} x by the cosine transform, on the CPU."""
         from scipy import fft
 
-        values = identity + gram * self._eigenvalues().to(x.dtype)
+        values = identity + gram * self.eigenvalues().to(x.dtype)
         spectrum = torch.from_numpy(fft.dctn(x.numpy(), axes=(-2, -1), norm="ortho")).div_(values)
         return torch.from_numpy(fft.idctn(spectrum.numpy(), axes=(-2, -1), norm="ortho", overwrite_x=True))
 
-    def _eigenvalues(self) -> Tensor:
+    def eigenvalues(self) -> Tensor:
+        """Those of K'K in the basis of the cosine transform `(H, W)`, float64."""
         rows, columns = (
             4 * torch.sin(torch.arange(n, dtype=torch.float64) * (math.pi / (2 * n))).square()
             for n in (self.height, self.width)

@@ -57,7 +57,7 @@ class TVFamily(Family):
             raise InputError("crop", None, "a size, as the images have several")
         if crop is not None and (least := min(min(size) for size in sizes)) < crop:
             raise InputError("crop", crop, f"at most {least}, the shortest side of the images")
-        self.noise, self.weight = _check_range("noise", noise, zero=True), _check_range("weight", weight)
+        self.noise, self.weight = check_range("noise", noise, zero=True), check_range("weight", weight)
         self.isotropic, self.halved, self.dtype = isotropic, halved, dtype
 
     def sample_images(self, batch: int, generator: torch.Generator) -> Tensor:
@@ -125,7 +125,7 @@ class TVInpaintingFamily(TVFamily):
         mask: Tensor | None = None,
     ) -> None:
         super().__init__(images, noise, crop, weight, isotropic, halved, dtype)
-        self.kept = _check_range("kept", kept)
+        self.kept = check_range("kept", kept)
         if self.kept[1] > 1:
             raise InputError("kept", kept, "shares of the pixels, at most 1")
         size = tuple(self.images[0].shape[1:]) if crop is None else (crop, crop)
@@ -166,7 +166,7 @@ def _check_images(images: Tensor | Sequence[Tensor]) -> list[Tensor]:
     return found
 
 
-def _check_range(argument: str, value: Range, *, zero: bool = False) -> tuple[float, float]:
+def check_range(argument: str, value: Range, *, zero: bool = False) -> tuple[float, float]:
     """(low, high), both the same for one number."""
     if isinstance(value, (int, float)):
         number = check_positive(argument, value, zero=zero)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ TOLERANCE = 1e-6
 """The relative duality gap that is good enough after `PATIENCE` iterations, and what a cached optimum must prove."""
 
 ROUNDING = 1e-15
-"""A gap of this, relative to the data term at 0, is rounding: where the minimum is 0, no relative gap can be had."""
+"""A gap of this, relative to the value at 0, is rounding: where the minimum is 0, no relative gap can be had."""
 
 PATIENCE = 3000
 ITERATIONS = 100_000
@@ -40,15 +41,22 @@ MEMORY = 256 * 2**20
 """How many bytes of optima to remember in this process."""
 
 
-def optimum(problem: TVProblem) -> Optimum:
-    """The optimum of a batch of one, in float64: remembered, or read and proven again, or solved and written."""
+def optimum(
+    problem: TVProblem,
+    solve: Callable[[Any], tuple[Tensor, Tensor]] | None = None,
+    tolerance: float = TOLERANCE,
+) -> Optimum:
+    """The optimum of a batch of one, in float64: remembered, or read and proven again, or solved and written.
+
+    `solve` gives a minimiser and a dual point, `solve_tv` by default; what is read must prove `tolerance`.
+    """
     key = content_key(problem)
     if (found := _memory.get(key)) is not None:
         return found
     path = cache_folder() / "optima" / f"{key}.safetensors"
-    found = _read(problem, path)
+    found = _read(problem, path, tolerance)
     if found is None:
-        x, dual = solve_tv(problem)
+        x, dual = (solve or solve_tv)(problem)
         found = certified(problem, x, dual)
         _write(path, x, dual)
     _memory.put(key, found)
@@ -107,7 +115,7 @@ def proven(problem: TVProblem, x: Tensor, dual: Tensor, tolerance: float) -> boo
     """Whether the duality gap proves x a minimiser, to a relative tolerance or to rounding; a NaN proves nothing."""
     if float(problem.relative_gap(x, dual)) <= tolerance:
         return True
-    return float(problem.gap(x, dual)) <= ROUNDING * float(problem.data_value(torch.zeros_like(x)))
+    return float(problem.gap(x, dual)) <= ROUNDING * float(problem.value(torch.zeros_like(x)))
 
 
 class _Memory:
@@ -133,19 +141,19 @@ class _Memory:
 _memory = _Memory()
 
 
-def _read(problem: TVProblem, path: Path) -> Optimum | None:
+def _read(problem: TVProblem, path: Path, tolerance: float) -> Optimum | None:
     """What `_write` wrote, if it still proves what it should; nothing on disk is taken on trust."""
     try:
         found = read_tensors(path)
     except FileError:
         return None
     x, dual = found.get("x"), found.get("dual")
-    shape = problem.noisy.shape
-    if x is None or dual is None or x.shape != shape or dual.shape != (*shape[:2], 2, *shape[2:]):
+    start = problem.start()
+    if x is None or dual is None or x.shape != start.shape or dual.shape != problem.operator(start).shape:
         return None
     if x.dtype != torch.float64 or dual.dtype != torch.float64:
         return None
-    return certified(problem, x, dual) if proven(problem, x, dual, TOLERANCE) else None
+    return certified(problem, x, dual) if proven(problem, x, dual, tolerance) else None
 
 
 def _write(path: Path, x: Tensor, dual: Tensor) -> None:
