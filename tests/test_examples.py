@@ -15,6 +15,18 @@ def test_own_problem_learns_the_scaling(capsys: pytest.CaptureFixture[str]) -> N
     assert 0 <= values[2] < 0.2 * min(values[:2])
 
 
+def test_denoise_photo_takes_the_noise_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["denoise_photo.py", str(tmp_path / "out.png")])
+    runpy.run_path(str(EXAMPLES / "denoise_photo.py"), run_name="__main__")
+    out = capsys.readouterr().out
+    assert "certificate" in out
+    noisy, denoised = (float(line.split()[-2]) for line in out.splitlines() if line.endswith("dB"))
+    assert denoised > noisy + 4
+    assert (tmp_path / "out.png").is_file()
+
+
 def test_every_example_is_tested() -> None:
     text = Path(__file__).read_text(encoding="utf-8")
     assert [path.name for path in EXAMPLES.glob("*.py") if path.name not in text] == []
