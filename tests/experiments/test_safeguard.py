@@ -28,10 +28,10 @@ def test_every_shipped_solver_keeps_both_promises_in_every_condition(metrics):
     assert {row["iteration"] for row in early} == {20}
     assert all(0 <= row["value"] <= 0.05 for row in early)
     late = [row for row in select(metrics["rows"], metric="largest_relative_gap") if "instances" in row]
-    assert len(late) == len(early) and {row["iteration"] for row in late} == {250}
-    vectors = [row for row in late if row["fallback"] != "PDHG"]  # on images it takes more than 250 iterations
+    assert len(late) == len(early) and {row["iteration"] for row in late} == {100}
+    vectors = [row for row in late if row["fallback"] != "PDHG"]  # on images it takes more than 100 iterations
     assert len(vectors) >= 24 and all(0 <= row["value"] <= 1e-3 for row in vectors)
-    assert all(0 <= row["value"] <= 0.05 for row in late)
+    assert all(0 <= row["value"] <= 0.1 for row in late)
     shares = select(metrics["rows"], metric="fallback_share")
     assert all(0 <= row["value"] <= 1 for row in shares) and any(0 < row["value"] < 1 for row in shares)
 
@@ -46,7 +46,7 @@ def test_conditions_are_shifted_features_and_noise(metrics):
 
 
 def test_the_figure_has_a_curve_that_rises_and_one_that_does_not(metrics):
-    rows = select(metrics["rows"], metric="largest_relative_gap", solver=metrics["rows"][-1]["solver"])
+    rows = select(metrics["rows"], metric="largest_relative_gap", solver="svm-published")
     curves = {method: [row["value"] for row in select(rows, method=method)] for method in ("alone", "guarded")}
     assert len(curves["alone"]) == len(curves["guarded"]) == 31
     assert all(after <= before for before, after in zip(curves["guarded"], curves["guarded"][1:], strict=False))
@@ -59,7 +59,7 @@ def test_the_table_has_a_line_for_each_solver_and_condition(metrics):
     (table,) = tables_of(metrics)
     assert table.title == "Safeguarded, the worst instance"
     assert len(table.lines) == len(select(metrics["rows"], metric="excess_over_fallback"))
-    assert table.columns[-1] == "relative gap at 250"
+    assert table.columns[-1] == "relative gap at 100"
 
 
 def test_held_out_instances_are_of_the_test_fold():
@@ -68,10 +68,10 @@ def test_held_out_instances_are_of_the_test_fold():
         held_out = safeguard.held_out_features(trained, "quick")
         assert isinstance(held_out, kind) and held_out.subset == trained.subset
         assert not bool((held_out.features[:5, None] == trained.features[None]).all(dim=2).any())
-    trained = TVInpaintingFamily(torch.rand(3, 3, 40, 40), crop=24, weight=0.2, kept=0.5, halved=True)
-    held_out = safeguard.held_out_images(trained, "quick")
+    trained = TVInpaintingFamily(torch.rand(3, 3, 40, 40), crop=20, weight=0.2, kept=0.5, halved=True)
+    held_out = safeguard.held_out_images(trained, [torch.rand(3, 32, 24), torch.rand(3, 40, 40)], 32)
     assert (held_out.kept, held_out.weight, held_out.halved, held_out.crop) == ((0.5, 0.5), (0.2, 0.2), True, 24)
-    assert len(held_out.images) == 105 and len(trained.images) == 3
+    assert len(held_out.images) == 2 and len(trained.images) == 3 and trained.crop == 20
 
 
 def test_published_checkpoints_are_found_beside_the_data(tmp_path, monkeypatch):

@@ -18,6 +18,7 @@ from lmd.problems.base import Family
 from lmd.report.figures import figure
 from lmd.report.tables import Table, number
 from lmd.solvers.saving import SOLVER_FILE
+from lmd.training.solved import SolvedFamily
 
 PRESET = "quick"
 """The size of the families that a solver of the zoo is checked on."""
@@ -48,12 +49,17 @@ def check(
 def family_of(name: str | Path) -> Family:
     """What a solver was trained on: by its name, or by the command that its folder remembers."""
     if str(name) in zoo.names():
-        return zoo.recipe(str(name)).family(PRESET)
+        return _drawn_anew(zoo.recipe(str(name)).family(PRESET))
     description = read_json(Path(name) / SOLVER_FILE)
     words = str(description.get("card", {}).get("command", "")).split()
     if words[:2] == ["lmd", "train"] and len(words) > 2 and words[2] in zoo.names():
-        return zoo.recipe(words[2]).family(PRESET)
+        return _drawn_anew(zoo.recipe(words[2]).family(PRESET))
     raise InputError("family", "none", f"one to check {name} on, as its folder does not say what it was trained on")
+
+
+def _drawn_anew(family: Family) -> Family:
+    """The family itself, where it was drawn and solved beforehand for training."""
+    return family.family if isinstance(family, SolvedFamily) else family
 
 
 def check_table(found: Diagnosis) -> Table:

@@ -52,10 +52,6 @@ class Comparison:
         """(f - min f) / scale at the end of the guarded run `(B,)`, or something larger."""
         return ((self.guarded.values.double() - self.minimum) / self.scale).clamp(min=0)
 
-    def relative_gaps(self, values: Tensor) -> Tensor:
-        """(f - min f) / scale of other values `(..., B)`."""
-        return (values.double() - self.minimum) / self.scale
-
 
 def compare(
     guarded: Safeguard,
