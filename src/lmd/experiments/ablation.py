@@ -23,9 +23,18 @@ from lmd.zoo.recipe import Recipe
 
 METHODS = ("lmd-adaptive", "lmd-two-iterations", "lmd-no-consistency", "lgd", "lmd-corrected")
 
+_SMALL: dict[str, Any] = {
+    "batch": 4,
+    "learning_rate": 2e-3,
+    "schedule": "cosine",
+    "warmup": 8,
+    "clip_gradient": 100.0,
+    "validation_batch": 32,
+}
+
 SETTINGS: dict[str, dict[str, Any]] = {
-    "quick": {"steps": 40, "batch": 4, "learning_rate": 5e-3, "schedule": "cosine"},
-    "standard": {"steps": 600, "batch": 8, "learning_rate": 3e-3, "schedule": "cosine"},
+    "quick": {**_SMALL, "steps": 45},
+    "standard": {**_SMALL, "steps": 300},
     "paper": dict(zoo.recipe("inpaint-published").settings["paper"]),
 }
 """Arguments of `lmd.train`, the same for every method: the paper's loss, with s = 1 at the start."""

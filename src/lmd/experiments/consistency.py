@@ -29,6 +29,7 @@ SIDES = {"quick": 24, "standard": 32, "paper": 96}
 """What to look at after each epoch: so many starts of an SVM, and the middle of each test image of this size."""
 
 _INPAINT = {
+    "batch": 4,
     "learning_rate": 2e-3,
     "warmup": 8,
     "clip_gradient": 100.0,
@@ -43,8 +44,8 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         "paper": {"steps": 10_000, "consistency_growth_every": 50, "consistency_growth": 1.05},
     },
     "inpaint": {
-        "quick": {**_INPAINT, "steps": 46, "batch": 4, "consistency_growth_every": 2},
-        "standard": {**_INPAINT, "steps": 550, "batch": 8, "consistency_growth_every": 5, "steps_per_epoch": 5},
+        "quick": {**_INPAINT, "steps": 46, "consistency_growth_every": 2},
+        "standard": {**_INPAINT, "steps": 460, "consistency_growth_every": 5, "steps_per_epoch": 4},
         "paper": {
             **zoo.recipe("inpaint-published").settings["paper"],
             "steps": 110_000,

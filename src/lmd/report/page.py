@@ -8,10 +8,10 @@ from typing import Any
 
 from lmd.errors import FileError
 from lmd.files import read_json, writable_folder, write_text
-from lmd.report.tables import Table, method_tables, noise_tables, promise_table, target_table
+from lmd.report.tables import Table, cost_table, method_tables, noise_tables, promise_table, target_table
 
 PAGE = "index.html"
-_TABLES = (method_tables, noise_tables, target_table, promise_table)
+_TABLES = (method_tables, noise_tables, target_table, promise_table, cost_table)
 _KEYS = ("experiment", "preset", "seed", "versions", "rows")
 
 

@@ -112,6 +112,30 @@ def noise_tables(rows: Sequence[Row]) -> list[Table]:
     return tables
 
 
+COSTS = {
+    "train step, s": ("lmd", "train_seconds"),
+    "recomputing, s": ("lmd-recompute", "train_seconds"),
+    "solve, s": ("lmd", "solve_seconds"),
+    "train step, GB": ("lmd", "train_gigabytes"),
+    "recomputing, GB": ("lmd-recompute", "train_gigabytes"),
+    "solve, GB": ("lmd", "solve_gigabytes"),
+}
+"""The columns of the table of costs: a method and a metric each."""
+
+
+def cost_table(rows: Sequence[Row]) -> list[Table]:
+    """Seconds and peak memory of a batch against the number of iterations, where an experiment measured them."""
+    measured = [row for row in rows if (row["method"], row["metric"]) in COSTS.values()]
+    if not measured:
+        return []
+    lines = []
+    for iterations in distinct(measured, "iteration"):
+        here = select(measured, iteration=iterations)
+        found = [best(select(here, method=method, metric=metric)) for method, metric in COSTS.values()]
+        lines.append((str(iterations), *("not measured" if row is None else number(row["value"]) for row in found)))
+    return [Table("Cost of a batch; memory is the peak of a process", ("N", *COSTS), tuple(lines))]
+
+
 def _per_iteration(rows: Sequence[Row]) -> str:
     """Milliseconds per iteration, the median over what the method was run with."""
     times = sorted(row["value"] / row["iteration"] for row in rows if row["iteration"] and row["value"] is not None)
@@ -133,4 +157,4 @@ def to_rich(table: Table) -> RichTable:
 
 
 def _is_figure(cell: str) -> bool:
-    return cell in ("", "diverged", "not reached") or cell[0] in "-0123456789"
+    return cell in ("", "diverged", "not reached", "not measured") or cell[0] in "-0123456789"
