@@ -267,3 +267,22 @@ class TestSolve:
         monkeypatch.setattr("lmd.data.memory.available_memory", lambda: 1000)
         assert_one_line(lmd("solve", "denoise", "in.png", "out.png"), "image", "24 x 16 pixels", "GB of memory")
         assert not Path("out.png").exists()
+
+
+def test_images_go_to_experiments_that_have_test_images(lmd, tmp_path: Path) -> None:
+    absent = tmp_path / "absent.npz"
+    out = ("--out", str(tmp_path / "out"))
+    assert_one_line(lmd("reproduce", "denoise", "--images", str(absent), *out), "images", "absent.npz")
+    Image.new("RGB", (8, 8)).save(tmp_path / "small.png")
+    outcome = lmd("reproduce", "simplex", "--images", str(tmp_path / "small.png"), *out)
+    assert_one_line(outcome, "images", "simplex, which has no test images")
+
+
+def test_the_data_folder_takes_the_place_of_the_one_in_the_environment(
+    lmd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LMD_DATA", str(tmp_path / "elsewhere"))
+    out = ("--out", str(tmp_path / "out"))
+    assert_one_line(lmd("reproduce", "simplex", "--data-dir", str(tmp_path / "absent"), *out), "data_dir", "absent")
+    assert lmd("reproduce", "simplex", "--data-dir", str(tmp_path), "--json", *out).code == 0
+    assert os.environ["LMD_DATA"] == str(tmp_path)
