@@ -48,3 +48,25 @@ def test_a_recipe_trains_deterministically(tmp_path: Path) -> None:
     other = zoo.train_recipe("least-squares-quadratic", "quick", seed=4)
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+def test_the_imaging_solvers_ship_and_solve_images_larger_than_they_were_trained_on() -> None:
+    for name in ("denoise", "inpaint"):
+        assert zoo.shipped(name)
+        assert zoo.card(name)["data"] == "photographs"
+        family = zoo.recipe(name).family("standard")
+        family.crop = 96  # type: ignore[attr-defined]
+        problem, x0 = family.sample(2, torch.Generator().manual_seed(0))
+        result = run(zoo.load(name), problem, x0, iterations=20)
+        assert result.ok
+        excess = result.history.values - problem.minimum()  # type: ignore[attr-defined]
+        assert bool((excess[10] < 0.3 * excess[0]).all())
+        assert bool((excess[20] < 0.3 * excess[0]).all())
+
+
+def test_the_published_imaging_solvers_have_the_published_size_and_train_at_paper_size_alone() -> None:
+    for name in ("denoise-published", "inpaint-published"):
+        mirror = zoo.recipe(name).solver(0).mirror
+        assert (mirror.forward_net.filters, mirror.backward_net.filters) == (60, 75)
+        with pytest.raises(InputError, match="paper"):
+            zoo.train_recipe(name, "quick")

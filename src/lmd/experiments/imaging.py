@@ -32,7 +32,7 @@ WEIGHT = 0.3
 """Of the total variation."""
 
 TEST_SEED = 4_000_000
-COUNTS = {"quick": 3, "standard": 24, "paper": 100}
+COUNTS = {"quick": 2, "standard": 24, "paper": 100}
 """How many test images."""
 
 SIDES = {"quick": 48, "standard": CROP, "paper": CROP}
