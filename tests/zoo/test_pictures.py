@@ -167,10 +167,12 @@ class TestDefaults:
 class TestProof:
     def test_in_words(self):
         nothing = Proof(1.0, -math.inf, "none", 4, None)
-        assert "nothing is proven" in str(nothing)
+        assert "nothing of use is proven" in str(nothing)
+        assert "nothing of use is proven" in str(Proof(1.0, -0.1, "a theorem", 4, 2.0))
+        assert "within 600% of" in str(Proof(7.0, 1.0, "a theorem", 4, None))
         assert nothing.as_json() == {"bound": None, "relative_bound": None, "lower_bound": None, "theorem": "none"}
         assert str(Proof(1.01, 1.0, "a theorem", 4, None)) == "within 1% of the minimum, by a theorem"
-        assert str(Proof(0.5, -0.5, "a theorem", 4, None)) == "at most 1 above the minimum, by a theorem"
+        assert str(Proof(0.0, -1.0, "a theorem", 4, None)) == "at most 1 above the minimum, by a theorem"
         near = Proof(2.0, 1.0, "a theorem", 100, 2.0)
         assert near.distance == pytest.approx(0.1)  # 1 >= ||x - x*||^2, over 100 numbers
         assert "26 of 255 grey levels" in str(near)

@@ -70,10 +70,11 @@ class Proof:
         return math.sqrt(2 * self.bound / (self.curvature * self.pixels)) if self.curvature else math.inf
 
     def __str__(self) -> str:
-        if not math.isfinite(self.bound):
-            return "nothing is proven by this solver; fgp and pdhg prove how good their answer is"
+        if not math.isfinite(self.bound) or self.bound > self.value > 0:  # no value is below 0 anyway
+            return "nothing of use is proven by this run; fgp and pdhg prove how good their answer is"
         if math.isfinite(self.relative_bound):
-            said = f"within {100 * self.relative_bound:.2g}% of the minimum"
+            percent = 100 * self.relative_bound
+            said = f"within {f'{percent:.0f}' if percent >= 10 else f'{percent:.2g}'}% of the minimum"
         else:
             said = f"at most {self.bound:.2g} above the minimum"
         if math.isfinite(self.distance):
