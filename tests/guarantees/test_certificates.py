@@ -220,7 +220,7 @@ class TestDuality:
         problem = TVDenoising(torch.rand(1, 1, 8, 8, dtype=F64), 0.2)
         result = lmd.run(GradientDescent(0.1), problem, iterations=3)
         assert result.dual is None
-        assert "it needs a composite problem" in duality_certificate(Record.of(result)).theorem
+        assert "it needs a problem with a dual" in duality_certificate(Record.of(result)).theorem
 
 
 class TestSubgradient:
