@@ -152,6 +152,9 @@ def test_the_forward_ratio_is_1_for_the_identity_and_leaves_out_what_is_near_zer
     ratio = imaging.forward_ratio(MirrorDescent(pair), y)
     assert bool(ratio[0, 0].isnan())
     assert torch.allclose(ratio[1:], torch.ones(5, 6))
+    mask = torch.ones(1, 1, 6, 6)
+    mask[..., 3, 3] = 0
+    assert bool(imaging.forward_ratio(MirrorDescent(pair), y, mask)[3, 3].isnan())
 
 
 def test_psnr_and_ssim_are_per_image() -> None:

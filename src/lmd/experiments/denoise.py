@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 
 import torch
@@ -52,12 +53,12 @@ class DenoiseExperiment(Experiment):
         draw_curves(
             session,
             "figure-8-denoise",
-            ("loss", "psnr"),
+            ("loss", "relative_gap", "psnr"),
             (*METHODS, SCIKIT_IMAGE),
             ("fgp", "pdhg"),
-            f"TV denoising, {session.facts['data']}, {NOISE:.0%} noise: mean loss, and PSNR to the true minimiser, per "
-            "iteration and time. FGP and PDHG with the step that is best at iteration 10. The grey line ends the "
-            "trained iterations.",
+            f"TV denoising, {session.facts['data']}, {NOISE:.0%} noise: mean loss, relative gap, and PSNR to the true "
+            "minimiser, per iteration and time. FGP and PDHG with the step that is best at iteration 10. The grey line "
+            "ends the trained iterations.",
         )
         draw_pictures(
             session,
@@ -82,15 +83,17 @@ def record_scikit_image(session: Session, problem: TVDenoising) -> None:
     noisy = problem.noisy.double().numpy()
     fidelity = 2 / WEIGHT
     for k in (0, *SCIKIT_IMAGE_ITERATIONS):
-        begun = time.perf_counter()
-        denoised = [
-            denoise_tv_bregman(y, fidelity, max_num_iter=k, eps=1e-12, isotropic=False, channel_axis=0) if k else y
-            for y in noisy
-        ]
-        seconds = time.perf_counter() - begun if k else 0.0
+        times = []
+        for _ in range(max(3, session.repeats)):
+            begun = time.perf_counter()
+            denoised = [
+                denoise_tv_bregman(y, fidelity, max_num_iter=k, eps=1e-12, isotropic=False, channel_axis=0) if k else y
+                for y in noisy
+            ]
+            times.append(time.perf_counter() - begun)
         x = torch.stack([torch.from_numpy(image) for image in denoised]).float()
         values = problem.value(x).double()
         session.record(SCIKIT_IMAGE, k, "loss", float(values.mean()))
         session.record(SCIKIT_IMAGE, k, "relative_gap", float(((values - minimum) / minimum).mean()))
         session.record(SCIKIT_IMAGE, k, "psnr", float(psnr(x, minimiser).mean()))
-        session.record(SCIKIT_IMAGE, k, "seconds", seconds)
+        session.record(SCIKIT_IMAGE, k, "seconds", statistics.median(times) if k else 0.0)

@@ -162,7 +162,7 @@ def draw_curves(
     session: Session, name: str, metrics: Sequence[str], methods: Sequence[str], tuned: Sequence[str], caption: str
 ) -> None:
     """Each metric against iterations (top) and time (bottom); of `tuned` methods only the best step is drawn."""
-    with figure(6.2 * len(metrics), 8.0) as drawing:
+    with figure(4.9 * len(metrics), 8.0) as drawing:
         panels = drawing.subplots(2, len(metrics), squeeze=False)
         for column, metric in enumerate(metrics):
             for method in methods:
@@ -200,7 +200,7 @@ def _finish_panels(panels: Any, rows: Sequence[Row], metric: str) -> None:
             axes.set_ylim(max(min(values), start - 3), max(values) + 1)
         else:
             axes.set_yscale("log")
-            axes.set_ylim(0.9 * min(value for value in values if value > 0), 3 * start)
+            axes.set_ylim(0.9 * min(value for value in values if value > 0), 1.5 * start)
 
 
 def snapshots(solver: Solver[Any], problem: TVProblem, iterations: Sequence[int]) -> list[Tensor]:
@@ -235,7 +235,7 @@ def draw_pictures(
     pictures = [
         ("ground truth", truth),
         (damaged, start),
-        ("forward map over input", forward_ratio(learned, start)),
+        ("forward map over input", forward_ratio(learned, start, getattr(problem, "mask", None))),
         ("adaptive LMD, 3 iterations", lmd_early),
         ("adaptive LMD, 10 iterations", lmd_late),
         ("true minimiser", minimiser),
@@ -258,14 +258,17 @@ def draw_pictures(
         session.save_figure(name, drawing, caption)
 
 
-def forward_ratio(learned: MirrorDescent, y: Tensor) -> Tensor:
+def forward_ratio(learned: MirrorDescent, y: Tensor, mask: Tensor | None = None) -> Tensor:
     """to_dual(y) / y in units of the mirror's scale, pixel by pixel `(H, W)`, the mean over the channels of one image.
 
-    Channels in which y is near 0 are left out, and a pixel without any other is NaN.
+    Channels in which y is near 0 are left out; a pixel without any other, and a pixel that was lost, is NaN.
     """
     with torch.no_grad():
         ratio = learned.mirror.to_dual(y) / getattr(learned.mirror, "scale", 1.0) / y
-    return torch.where(y.abs() > 0.05, ratio, torch.nan)[0].nanmean(dim=0)
+    shown = y.abs() > 0.05
+    if mask is not None:
+        shown = shown & (mask > 0)
+    return torch.where(shown, ratio, torch.nan)[0].nanmean(dim=0)
 
 
 def _draw_ratio(drawing: Any, axes: Any, ratio: Tensor) -> None:

@@ -52,12 +52,12 @@ class InpaintExperiment(Experiment):
         draw_curves(
             session,
             "figure-10-inpaint",
-            ("loss", "psnr"),
+            ("loss", "relative_gap", "psnr"),
             METHODS,
             ("pdhg",),
             f"TV inpainting, {session.facts['data']}, {1 - KEPT:.0%} of the pixels lost, {NOISE:.0%} noise: mean loss, "
-            "and PSNR to the true minimiser, per iteration and time. PDHG with the step that is best at iteration 10. "
-            "The grey line ends the trained iterations.",
+            "relative gap, and PSNR to the true minimiser, per iteration and time. PDHG with the step that is best at "
+            "iteration 10. The grey line ends the trained iterations.",
         )
         draw_pictures(
             session,
