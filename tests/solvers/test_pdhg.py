@@ -5,7 +5,7 @@ from torch.testing import assert_close
 import lmd
 from lmd.errors import CapabilityError, InputError
 from lmd.problems import LeastSquares, TVDenoising, TVInpainting
-from lmd.solvers import PDHG
+from lmd.solvers import PDHG, pdhg
 
 
 @pytest.fixture(autouse=True)
@@ -174,10 +174,20 @@ class TestSettling:
         assert torch.equal(plain[:21], settled[:21])
         assert bool((settled[100] < 0.7 * plain[100]).all()) and bool((settled[300] < 0.7 * plain[300]).all())
 
-    def test_acceleration_has_a_schedule_of_its_own(self):
+    def test_acceleration_ends_where_it_settles(self):
         tv = problem()
-        found = [states(PDHG(settle=s), tv, tv.noisy, 60)[-1].x for s in (1.0, 8.0)]
-        assert torch.equal(*found)
+        found = {settle: states(PDHG(settle=settle), tv, tv.noisy, 60) for settle in (1.0, 4.0)}
+        first = float(found[1.0][0].tau)
+        ends = next(k for k, state in enumerate(found[1.0]) if state.tau < first / 4)
+        assert 2 < ends < 50
+        assert torch.equal(found[1.0][ends - 1].x, found[4.0][ends - 1].x)
+        assert not torch.equal(found[1.0][-1].x, found[4.0][-1].x)
+        assert {float(state.tau) for state in found[4.0][ends:]} == {float(found[1.0][ends - 1].tau)}
+
+    def test_each_instance_ends_its_acceleration_for_itself(self):
+        taus = torch.tensor([1.0, 0.3], dtype=torch.float64)
+        state = pdhg.PDHGState(torch.zeros(2, 1), tau=taus, least=0.25)
+        assert pdhg._unless_settled(torch.tensor([0.5, 0.5]).double(), state).tolist() == [0.5, 1.0]
 
     def test_only_downwards(self):
         with pytest.raises(InputError, match=r"^settle: got 0.5, expected a number of 1 or more"):

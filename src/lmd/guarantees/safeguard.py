@@ -20,8 +20,8 @@ from lmd.solvers.interior_point import InteriorPoint
 from lmd.solvers.lbfgs import LBFGS
 from lmd.solvers.pdhg import PDHG
 
-SETTLE = 8.0
-"""What the default fall-back's primal step settles to a fraction of: found on TV inpainting with 1 to 20% noise."""
+SETTLE = 16.0
+"""What the default fall-back's primal step settles to a fraction of: found on TV problems with 1 to 20% noise."""
 
 PATIENCE = 10
 """For how many iterations in a row a solver without a horizon may be behind before it is given up on."""
