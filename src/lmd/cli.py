@@ -236,6 +236,59 @@ def _solve(task: str, image: str, out: str, as_json: bool, **settings: Any) -> N
         click.echo(f"{out}: {width} x {height}, {picture.mode}, {picture.bits} bits\n{summary.text()}")
 
 
+@cli.command()
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--images", help="A folder of images, or an .npz with `images`, in place of the test images.")
+@click.option("--json", "json_file", metavar="FILE", help="Write the numbers to FILE.")
+@click.option("--out", metavar="DIR", help="Write DIR/bench/metrics.json and figures.")
+@click.option("--methods", metavar="NAME,...", help="Only these methods and peers.")
+@click.option("--noise", metavar="PERCENT,...", help="Only these noise levels.")
+@click.option("--count", type=click.IntRange(min=1), help="How many test images.  [default: 20]")
+@click.option("--repeats", type=click.IntRange(min=1), help="How often each time is measured.  [default: 7]")
+@click.option("--sizes", metavar="SIDE,...", help="Also denoise one image at these sizes, such as 32,256,2048.")
+@click.option("--quick", is_flag=True, help="A few small images: seconds.")
+@_SEED
+def bench(names: tuple[str, ...], json_file: str | None, out: str | None, quick: bool, **choices: Any) -> None:
+    """Compare every solver and every peer on the problems NAME (all by default), per iteration and per second.
+
+    \b
+    Problems: denoise, denoise-isotropic, inpaint, deblur, tomography, lasso.
+    Examples
+      lmd bench denoise --noise 5 --json bench.json
+      lmd bench --images my-photographs --out results
+    """
+    from rich.console import Console
+
+    from lmd.experiments.bench import Plan, run_bench, tables, write
+
+    given = _bench_choices(names, choices)
+    with Console(stderr=True).status("bench") as status:
+        found = run_bench(Plan.quick(**given) if quick else Plan(**given), status.update)
+    write(found, None if json_file is None else Path(json_file), None if out is None else Path(out))
+    for table in tables(found):
+        _print_table(table)
+    for fact, text in found.facts.items():
+        click.echo(f"{fact}: {text}")
+    for skipped in found.skipped:
+        click.echo(f"skipped: {skipped}")
+
+
+def _bench_choices(names: tuple[str, ...], choices: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a bench's plan that were given on the command line."""
+    given = {key: value for key, value in choices.items() if value is not None}
+    for key in ("noise", "sizes"):
+        if key in given:
+            try:
+                given[key] = tuple(int(word) for word in given[key].split(","))
+            except ValueError:
+                raise InputError(key, repr(given[key]), "whole numbers with commas between them") from None
+    if "methods" in given:
+        given["methods"] = tuple(given["methods"].split(","))
+    if "images" in given:
+        given["images"] = Path(given["images"])
+    return {"problems": names, **given} if names else given
+
+
 @cli.command("import")
 @click.argument("checkpoint", type=click.Path(path_type=Path))
 @click.option("--out", required=True, help="Folder for the solver.")

@@ -164,7 +164,7 @@ class TestPhotographs:
     def test_the_first_crops_are_one_of_each_photograph_shrunk_whole(self):
         crops = image_data("photographs").test_images
         for crop, place in zip(crops, images.TEST_PHOTOGRAPHS, strict=False):
-            whole = read_image(images._bundled(*place)).float()
+            whole = read_image(images.bundled(*place)).float()
             small = torch.nn.functional.interpolate(
                 whole[None], size=(96, round(96 * whole.shape[2] / whole.shape[1])), mode="area"
             )
@@ -176,7 +176,7 @@ class TestPhotographs:
 
     def test_a_missing_package_is_named(self):
         with pytest.raises(FileError, match="no package no_such_package"):
-            images._bundled("no_such_package", "a.png")
+            images.bundled("no_such_package", "a.png")
 
     def test_bad_name(self):
         with pytest.raises(InputError, match=r"^name: got 'stl', expected one of auto, photographs, stl10"):

@@ -143,11 +143,11 @@ def photograph_crops(photographs: Sequence[tuple[str, str]]) -> Tensor:
 
     One of each photograph in turn, the coarse scales first, so that the first few show all of them.
     """
-    pieces = [_pieces(_bundled(*place)) for place in photographs]
+    pieces = [_pieces(bundled(*place)) for place in photographs]
     return torch.stack([piece for turn in zip_longest(*pieces) for piece in turn if piece is not None])
 
 
-def _bundled(package: str, file: str) -> Path:
+def bundled(package: str, file: str) -> Path:
     """A file inside an installed package, without importing it."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:

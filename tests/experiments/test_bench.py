@@ -1,0 +1,189 @@
+import json
+import math
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from lmd.cli import main
+from lmd.errors import InputError
+from lmd.experiments import bench, peers
+from lmd.experiments.bench import TARGETS, Instances, Plan, Target, run_bench, tables, to_json, write
+from lmd.experiments.bench_methods import TASKS, Setting, methods_for
+from lmd.solvers import FGP, PDHG
+
+SMALL = {"count": 2, "side": 12, "tuning": 1, "batches": (1, 2), "repeats": 2, "most": 60}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("LMD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("LMD_DATA", raising=False)
+
+
+def images(count=2, side=16):
+    x = torch.linspace(0.1, 0.9, side).round(decimals=1)
+    return (x[:, None] * x).expand(count, 3, side, side).contiguous()
+
+
+def make(task):
+    return TASKS[task].make(images(), 0.05, torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def denoised(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LMD_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.delenv("LMD_DATA", raising=False)
+        plan = Plan.quick(problems=("denoise",), noise=(5,), **SMALL)
+        return run_bench(plan)
+
+
+class TestRows:
+    def test_each_is_flat_and_complete(self, denoised):
+        for row in denoised.rows:
+            assert {"problem", "method", "noise", "batch", "iteration", "metric", "value"} <= set(row)
+            assert row["problem"] == "denoise" and row["noise"] == 5 and row["batch"] in (1, 2)
+            assert not any(isinstance(value, (list, dict)) for value in row.values())
+        json.dumps(to_json(denoised), allow_nan=False)
+
+    def test_every_method_has_every_number(self, denoised):
+        quality = {(r["method"], r["batch"], r["metric"], r["iteration"]) for r in denoised.rows}
+        names = {r["method"] for r in denoised.rows}
+        assert {"gd", "adam", "nesterov", "fgp", "pdhg", "lbfgs", "scikit-image"} <= names
+        for name in names:
+            for batch in (1, 2):
+                for k in (5, 10, 20):
+                    assert (name, batch, "psnr", k) in quality or name == "prox_tv"
+                times = {r["metric"] for r in denoised.rows if r["method"] == name and r["batch"] == batch}
+                assert {f"seconds_to_{target.name}" for target in TARGETS} <= times
+
+    def test_the_metrics_are_named_as_documented(self, denoised):
+        found = {r["metric"] for r in denoised.rows}
+        assert {"psnr", "relative_gap", "certified_gap", "seconds_to_40db", "seconds_to_gap_1e-2"} <= found
+
+    def test_the_certified_gap_bounds_the_true_one(self, denoised):
+        for k in (5, 10, 20):
+            for name in ("fgp", "pdhg"):
+                own = {r["metric"]: r["value"] for r in denoised.rows if r["method"] == name and r["iteration"] == k}
+                assert own["certified_gap"] is None or own["certified_gap"] >= own["relative_gap"] - 1e-5
+
+    def test_times_are_in_order_and_between_their_extremes(self, denoised):
+        timed = [r for r in denoised.rows if r["metric"].startswith("seconds_to") and r["value"] is not None]
+        assert timed
+        for row in timed:
+            assert 0 < row["low"] <= row["value"] <= row["high"] and row["repeats"] == 2
+        pdhg = {r["metric"]: r["iteration"] for r in timed if r["method"] == "pdhg" and r["batch"] == 2}
+        assert pdhg["seconds_to_gap_1e-1"] <= pdhg["seconds_to_gap_1e-2"]
+
+    def test_a_target_that_is_not_reached_has_no_time(self, denoised):
+        (row,) = (
+            r for r in denoised.rows if (r["method"], r["metric"], r["batch"]) == ("gd", "seconds_to_gap_1e-3", 2)
+        )
+        assert row["value"] is None and row["iteration"] == "not reached"
+
+    def test_tables_and_files(self, denoised, tmp_path):
+        (single, double) = tables(denoised)
+        assert single.title == "denoise, noise 5%, batch 1" and len(single.lines) == len(double.lines) >= 6
+        write(denoised, tmp_path / "rows.json", tmp_path / "out")
+        kept = json.loads((tmp_path / "rows.json").read_text())
+        assert kept["rows"] == denoised.rows
+        assert json.loads((tmp_path / "out" / "bench" / "metrics.json").read_text()) == kept
+        assert (tmp_path / "out" / "bench" / kept["figures"][0]["file"]).stat().st_size > 1000
+
+
+def test_the_quality_is_that_of_the_iterates():
+    instances = Instances.of(make("denoise"))
+    curve = bench._quality_curve(Setting(FGP()), instances, 10)
+    state = FGP().init(instances.problem, instances.x0)
+    for _ in range(10):
+        state = FGP().step(instances.problem, state)
+    gap = (instances.problem.value(state.x).double() - instances.minimum) / instances.minimum
+    assert_close(curve["relative_gap"][10], gap)
+    error = (state.x.double() - instances.minimiser).square().mean(dim=(1, 2, 3))
+    assert_close(curve["psnr"][10], -10 * error.log10())
+    assert_close(curve["certified_gap"][10], instances.problem.relative_gap(state.x, state.dual).double())
+
+
+def test_a_method_is_tuned_on_other_instances_for_each_number():
+    problem, trial = Instances.of(make("denoise")), Instances.of(make("denoise"))
+    (pdhg,) = (m for m in methods_for("denoise", problem.problem, 40) if m.name == "pdhg")
+    run = bench._SolverRun(pdhg, problem, trial, Plan.quick())
+    for k in (5, 40):
+        scores = [float(bench._quality_curve(s, trial, 40)["relative_gap"][k].mean()) for s in pdhg.settings]
+        assert run.best_at("relative_gap", k) == scores.index(min(scores))
+
+
+def test_targets():
+    assert [target.name for target in TARGETS] == ["gap_1e-1", "gap_1e-2", "gap_1e-3", "30db", "40db", "50db"]
+    assert Target("psnr", 40).reached([10.0, 41.0, 39.0]) == 1
+    assert Target("relative_gap", 0.01).reached([1.0, math.inf, 0.01]) == 2
+    assert Target("relative_gap", 0.01).reached([1.0, 0.1]) is None
+
+
+@pytest.mark.parametrize("task", list(TASKS))
+def test_every_method_of_every_problem_runs(task):
+    problem = make(task)
+    for method in methods_for(task, problem, 2):
+        for setting in method.settings[:1] + method.settings[-1:]:
+            adapted = setting.adapt(problem)
+            state = setting.solver.init(adapted, problem.start())
+            state = setting.solver.step(adapted, state)
+            assert bool(torch.isfinite(problem.value(state.x)).all()), method.name
+
+
+def test_another_balance_is_the_same_problem():
+    problem = make("deblur")
+    adapted = Setting(PDHG(), balance=2.0).adapt(problem)
+    x = problem.start()
+    assert_close(adapted.value(x), problem.value(x))
+    assert adapted.operator.scale == 2 * problem.operator.scale and adapted.operator is not problem.operator
+
+
+@pytest.mark.parametrize("peer", peers.PEERS, ids=lambda peer: f"{peer.name}-{peer.problems[0]}")
+def test_peers_come_near_the_minimum(peer):
+    if not peer.installed:
+        pytest.skip(f"{peer.name} is not installed")
+    problem = make(peer.problems[0])
+    x = peer.finish(problem, peer.prepare(problem)(200))
+    minimum = problem.minimum()
+    gap = (problem.value(x) - minimum) / minimum
+    assert bool((gap >= -1e-5).all())
+    assert float(gap.max()) < (0.15 if peer.name == "scikit-image" else 1e-3)  # it treats borders otherwise
+
+
+def test_an_absent_peer_is_named(monkeypatch):
+    absent = peers.Peer("nobody", "no_such_package", ("lasso",), (1,), lambda problem: None, lambda problem, x: x)
+    monkeypatch.setattr(bench, "PEERS", (absent,))
+    found = run_bench(Plan.quick(problems=("lasso",), methods=("nobody",), **SMALL))
+    assert found.rows == [] and any(line.startswith("nobody: not installed") for line in found.skipped)
+
+
+def test_a_noise_level_that_a_problem_has_not():
+    found = run_bench(Plan.quick(problems=("lasso",), noise=(7,), **SMALL))
+    assert found.rows == [] and "lasso: not at this noise" in found.skipped[0]
+
+
+def test_sizes():
+    found = run_bench(Plan.quick(problems=(), sizes=(16, 24), methods=("pdhg",), **SMALL))
+    metrics = {(r["metric"], r["size"]) for r in found.rows}
+    assert metrics == {(m, s) for m in ("relative_gap_bound", "seconds_per_pixel") for s in (16, 24)}
+    assert all(r["value"] > 0 for r in found.rows)
+    assert tables(found)[0].title == "denoise, noise 5%, by size"
+
+
+def test_unknown_problem():
+    with pytest.raises(InputError, match="problem"):
+        run_bench(Plan(problems=("denoising",)))
+
+
+def test_command_line(tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "lasso", "--quick", "--methods", "pdhg,scikit-learn", "--json", str(tmp_path / "rows.json")])
+    printed = capsys.readouterr().out
+    assert ended.value.code == 0 and "lasso, noise 5%, batch 1" in printed
+    assert {r["method"] for r in json.loads((tmp_path / "rows.json").read_text())["rows"]} == {"pdhg", "scikit-learn"}
+    for arguments in (["bench", "nothing"], ["bench", "lasso", "--noise", "much"]):
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        assert ended.value.code == 2
