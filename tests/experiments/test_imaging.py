@@ -148,7 +148,7 @@ def test_the_forward_ratio_is_1_for_the_identity_and_leaves_out_what_is_near_zer
     with torch.no_grad():
         pair.forward_net.out.zero_()
     y = torch.full((1, 3, 6, 6), 0.5)
-    y[:, :, 0, 0] = 0
+    y[:, :, 0, 0] = 0.1
     ratio = imaging.forward_ratio(MirrorDescent(pair), y)
     assert bool(ratio[0, 0].isnan())
     assert torch.allclose(ratio[1:], torch.ones(5, 6))

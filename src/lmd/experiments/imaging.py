@@ -219,13 +219,18 @@ def snapshots(solver: Solver[Any], problem: TVProblem, iterations: Sequence[int]
 def draw_pictures(
     session: Session,
     name: str,
-    truth: Tensor,
-    problem: TVProblem,
+    images: Tensor,
+    problems: TVProblem,
     learned: MirrorDescent,
     damaged: str,
     caption: str,
 ) -> None:
-    """Pictures of a batch of one: truth, start, ratio of the forward map to it, LMD, Adam, PDHG, the minimiser."""
+    """Pictures of one instance: truth, start, ratio of the forward map to it, LMD, Adam, PDHG, the minimiser.
+
+    The instance is the one in the middle when they are ordered by their minima.
+    """
+    middle = int(problems.minimum().argsort()[len(images) // 2])
+    truth, problem = images[middle : middle + 1], problems.select(slice(middle, middle + 1))
     adam = Adam(ScaledSteps(ADAM_STEP, best_multiplier(session.rows, "adam") or 1.0))
     pdhg = PDHG(TAU * (best_multiplier(session.rows, "pdhg") or 1.0))
     start, minimiser = problem.start(), problem.minimiser()
@@ -261,11 +266,12 @@ def draw_pictures(
 def forward_ratio(learned: MirrorDescent, y: Tensor, mask: Tensor | None = None) -> Tensor:
     """to_dual(y) / y in units of the mirror's scale, pixel by pixel `(H, W)`, the mean over the channels of one image.
 
-    Channels in which y is near 0 are left out; a pixel without any other, and a pixel that was lost, is NaN.
+    Channels in which y is below 0.15, where the ratio is one of noise, are left out; a pixel without any other, and a
+    pixel that was lost, is NaN.
     """
     with torch.no_grad():
         ratio = learned.mirror.to_dual(y) / getattr(learned.mirror, "scale", 1.0) / y
-    shown = y.abs() > 0.05
+    shown = y > 0.15
     if mask is not None:
         shown = shown & (mask > 0)
     return torch.where(shown, ratio, torch.nan)[0].nanmean(dim=0)
@@ -274,5 +280,6 @@ def forward_ratio(learned: MirrorDescent, y: Tensor, mask: Tensor | None = None)
 def _draw_ratio(drawing: Any, axes: Any, ratio: Tensor) -> None:
     low, high = ratio.nanquantile(0.02).item(), ratio.nanquantile(0.98).item()
     shown = axes.imshow(ratio.numpy(), cmap="viridis", vmin=low, vmax=high, interpolation="nearest")
-    drawing.colorbar(shown, ax=axes, fraction=0.046, pad=0.02)
-    axes.set_title("forward map over input")
+    beneath = axes.inset_axes((0.0, -0.06, 1.0, 0.035))
+    bar = drawing.colorbar(shown, cax=beneath, orientation="horizontal")
+    bar.set_ticks([low, (low + high) / 2, high], labels=[f"{tick:.4g}" for tick in (low, (low + high) / 2, high)])

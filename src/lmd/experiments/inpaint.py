@@ -62,10 +62,10 @@ class InpaintExperiment(Experiment):
         draw_pictures(
             session,
             "figure-11-pictures",
-            images[:1],
-            problem.select(slice(0, 1)),
+            images,
+            problem,
             learned,
             "pixels lost, noisy",
-            "One test image: loss, and PSNR to the true minimiser. Adam and PDHG with the step that is best at "
-            "iteration 10. The ratio shows where the learned geometry departs from the identity.",
+            "The test image with the median minimum: loss, and PSNR to the true minimiser. Adam and PDHG with the step "
+            "that is best at iteration 10. The ratio shows where the learned geometry departs from the identity.",
         )
