@@ -8,7 +8,7 @@ from pathlib import Path
 import lmd
 
 PACKAGE = Path(lmd.__file__).parent
-ROOMS = ["problems", "mirrors", "solvers", "guarantees", "training", "data", "zoo", "report", "experiments"]
+ROOMS = ["kernels", "problems", "mirrors", "solvers", "guarantees", "training", "data", "zoo", "report", "experiments"]
 BENEATH = ["errors", "checks", "config", "files"]
 
 

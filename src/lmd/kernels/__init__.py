@@ -1,18 +1,176 @@
-"""Compiled inner loops for the CPU, with the same numbers as PyTorch's to rounding; absent, nothing changes but time."""
+"""Compiled steps for the CPU: the same numbers as PyTorch's to rounding, in one pass; without them only time changes.
+
+`tv.c` is compiled when the package is installed, where there is a C compiler, once for every x86-64 or ARM processor
+and once more for those with AVX2. Nothing is compiled when a program runs. The threads are PyTorch's own, as many as
+`torch.get_num_threads()` says. `LMD_KERNELS=0` in the environment leaves them out.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import ctypes
+import functools
+import os
+from collections.abc import Callable
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import conv2d, pad
+
+SMALL = 20_000
+"""Fewer pixels than this are not worth a second thread."""
 
 
-def serves(problem: Any, x: Any, *kernels: Any) -> bool:
-    """Whether a compiled step can stand in for PyTorch here."""
-    return False
+LARGEST = 9
+"""The largest kernel that is compiled for."""
 
 
-def dual_step(*a: Any) -> Any:
-    raise NotImplementedError
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """The compiled code for this processor; None where there is none."""
+    if os.environ.get("LMD_KERNELS", "1") == "0":
+        return None
+    fast = torch.backends.cpu.get_cpu_capability() not in ("DEFAULT", "NO AVX")
+    for name in (*(("_tv_avx2",) if fast else ()), "_tv"):
+        for suffix in EXTENSION_SUFFIXES:
+            path = Path(__file__).with_name(name + suffix)
+            if path.is_file():
+                try:
+                    return ctypes.CDLL(str(path))  # after torch, so that both have one OpenMP and one set of threads
+                except OSError:  # compiled for another machine
+                    continue
+    return None
 
 
-def saddle_step(*a: Any) -> Any:
-    raise NotImplementedError
+def serves(*tensors: Tensor) -> bool:
+    """Whether a compiled step can stand in here: float32 on the CPU, and nothing is recorded."""
+    if any(tensor.dtype != torch.float32 or tensor.device.type != "cpu" for tensor in tensors):
+        return False
+    recording = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    return not recording and library() is not None
+
+
+def dual_step(
+    x: Tensor, p: Tensor, before: Tensor, noisy: Tensor, bound: float | Tensor, gamma: float, kernel: Tensor
+) -> tuple[Tensor, Tensor]:
+    """p_{k+1} `(B, C, 2, H, W)` and x_{k+1} `(B, C, H, W)` of `LearnedDual`, from those of k and p_{k-1}."""
+    new_p, new_x = torch.empty_like(p), torch.empty_like(x)
+    inputs = (x, p, before, noisy, kernel, _per_plane(bound, x))
+    _call("lmd_dual_step", inputs, gamma, (*_sizes(x), kernel.shape[-1]), (new_p, new_x), x.numel())
+    return new_p, new_x
+
+
+def saddle_step(
+    x: Tensor,
+    moved: Tensor,
+    p: Tensor,
+    dual_moved: Tensor,
+    noisy: Tensor,
+    mask: Tensor,
+    box: tuple[Tensor, Tensor],
+    bound: float | Tensor,
+    smoothness: float,
+    kernels: tuple[Tensor, Tensor],
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """x_{k+1}, x_{k+1} - x_k, p_{k+1} and p_{k+1} - p_k of `LearnedSaddle`, from those of k.
+
+    `mask` is `(B, 1, H, W)` or `(B, C, H, W)`, the ends of the box `(B, C, 1, 1)`.
+    """
+    outputs = (torch.empty_like(x), torch.empty_like(x), torch.empty_like(p), torch.empty_like(p))
+    inputs = (x, moved, p, dual_moved, noisy, mask, *kernels, _per_plane(bound, x), *box)
+    planes, height, width = _sizes(x)
+    sizes = (planes, x.shape[1] // mask.shape[1], height, width, kernels[0].shape[-1], kernels[1].shape[-1])
+    _call("lmd_saddle_step", inputs, smoothness, sizes, outputs, x.numel())
+    return outputs
+
+
+def convolve(x: Tensor, kernel: Tensor) -> Tensor:
+    """`conv2d` with zeros around the images: x `(n, I, H, W)`, kernel `(O, I, k, k)` of an odd k, to `(n, O, H, W)`.
+
+    For few channels, where PyTorch's own is slow forward and slower backward; elsewhere it is PyTorch's own.
+    """
+    fits = x.dtype == kernel.dtype == torch.float32 and x.device.type == "cpu" and kernel.shape[-1] <= LARGEST
+    if not fits or library() is None:
+        return conv2d(x, kernel, padding=kernel.shape[-1] // 2)
+    return cast(Tensor, _Convolution.apply(x, kernel))  # type: ignore[no-untyped-call]
+
+
+class _Convolution(torch.autograd.Function):
+    """The compiled convolution and its derivatives, which are convolutions too."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, kernel: Tensor) -> Tensor:
+        ctx.save_for_backward(x, kernel)
+        return _even(x, kernel)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        x, kernel = ctx.saved_tensors
+        by_x = by_kernel = None
+        if ctx.needs_input_grad[0]:
+            by_x = _even(gradient, kernel.flip(2, 3).transpose(0, 1))
+        if ctx.needs_input_grad[1]:
+            outputs = kernel.shape[0]
+            full = pad(gradient, (0, 0, 0, 0, 0, outputs % 2))
+            found = kernel.new_empty(outputs + outputs % 2, *kernel.shape[1:])
+            sizes = (x.shape[0], x.shape[1], len(found), *x.shape[2:], kernel.shape[-1])
+            _call("lmd_convolve_backward", (x, full), 0.0, sizes, (found,), x.numel())
+            by_kernel = found[:outputs]
+        return by_x, by_kernel
+
+
+def _even(x: Tensor, kernel: Tensor) -> Tensor:
+    """The convolution, its outputs computed in pairs."""
+    outputs = kernel.shape[0]
+    full = pad(kernel, (0, 0, 0, 0, 0, 0, 0, outputs % 2))
+    out = x.new_empty(x.shape[0], len(full), *x.shape[2:])
+    sizes = (x.shape[0], x.shape[1], len(full), *x.shape[2:], kernel.shape[-1])
+    _call("lmd_convolve", (x, full), 0.0, sizes, (out,), x.numel())
+    return out[:, :outputs]
+
+
+def _sizes(x: Tensor) -> tuple[int, int, int]:
+    return x.shape[0] * x.shape[1], x.shape[2], x.shape[3]
+
+
+def _per_plane(bound: float | Tensor, x: Tensor) -> Tensor:
+    """The bound of each image and channel `(B C,)`."""
+    planes = x.shape[0] * x.shape[1]
+    if isinstance(bound, Tensor):
+        return bound.repeat_interleave(x.shape[1])
+    return torch.full((planes,), bound)
+
+
+def _call(
+    name: str,
+    inputs: tuple[Tensor, ...],
+    scale: float,
+    sizes: tuple[int, ...],
+    outputs: tuple[Tensor, ...],
+    work: int,
+) -> None:
+    held = [tensor if tensor.is_contiguous() else tensor.contiguous() for tensor in inputs]  # alive until it is over
+    threads = torch.get_num_threads() if work >= SMALL else 1
+    places = [tensor.data_ptr() for tensor in (*held, *outputs)]
+    function = _function(name, len(held), len(sizes), len(outputs))
+    if function(*places[: len(held)], scale, *sizes, threads, *places[len(held) :]):
+        raise MemoryError("no memory for the working rows of a compiled step")
+
+
+@functools.cache
+def _function(name: str, inputs: int, sizes: int, outputs: int) -> Callable[..., int]:
+    code = library()
+    assert code is not None
+    function = getattr(code, name)
+    function.argtypes = (
+        *(ctypes.c_void_p,) * inputs,
+        ctypes.c_float,
+        *(ctypes.c_long,) * sizes,
+        ctypes.c_int,
+        *(ctypes.c_void_p,) * outputs,
+    )
+    return cast(Callable[..., int], function)

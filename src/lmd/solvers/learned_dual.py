@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import conv2d
 
 from lmd import kernels
 from lmd.checks import check_count
@@ -44,7 +43,7 @@ def convolve(parts: tuple[Tensor, ...], kernel: Tensor) -> Tensor:
     """
     shape = parts[0].shape
     planes = torch.cat(parts, dim=2).flatten(0, 1)
-    return conv2d(planes, kernel, padding=kernel.shape[-1] // 2).view(shape)
+    return kernels.convolve(planes, kernel).view(shape)
 
 
 class LearnedDual(Solver[LearnedDualState]):
@@ -113,8 +112,9 @@ class LearnedDual(Solver[LearnedDualState]):
         x = state.x if k > 0 else problem.primal_from_dual(state.dual)
         kernel = self.kernels[k]
         gamma = problem.data_strong_convexity
-        if isinstance(problem, TVDenoising) and kernels.serves(problem, x, kernel):
-            dual, x = kernels.dual_step(problem, x, state.dual, state.previous, kernel)
+        if isinstance(problem, TVDenoising) and not problem.isotropic and kernels.serves(x, kernel):
+            before = (x, state.dual, state.previous)
+            dual, x = kernels.dual_step(*before, problem.noisy, problem.bound, problem.data_strong_convexity, kernel)
         else:
             rise = problem.differences(x)
             dual = state.dual + convolve((per_instance(gamma, rise) * rise, state.dual - state.previous), kernel)

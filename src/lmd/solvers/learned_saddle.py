@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import conv2d
 
 from lmd import kernels
 from lmd.checks import check_count
@@ -115,10 +114,13 @@ class LearnedSaddle(Solver[LearnedSaddleState]):
         if k == 0:
             x = problem.clip(problem.filled(x) if isinstance(problem, TVInpainting) else x)
         dual_kernel, primal_kernel = self.dual_kernels[k], self.primal_kernels[k]
-        if isinstance(problem, TVInpainting) and kernels.serves(problem, x, dual_kernel, primal_kernel):
-            p, dual_moved, x, moved = kernels.saddle_step(problem, x, moved, p, dual_moved, dual_kernel, primal_kernel)
+        smoothness = problem.gradient_smoothness
+        if isinstance(problem, TVInpainting) and not problem.isotropic and kernels.serves(x, dual_kernel):
+            box, both = (problem.low, problem.high), (dual_kernel, primal_kernel)
+            x, moved, p, dual_moved = kernels.saddle_step(
+                x, moved, p, dual_moved, problem.noisy, problem.mask, box, problem.bound, smoothness, both
+            )
         else:
-            smoothness = problem.gradient_smoothness
             rise, faster = problem.differences(x), problem.differences(moved)
             ahead = convolve((smoothness * rise, dual_moved, smoothness * faster), dual_kernel)
             ahead = problem.project_differences(p + ahead)
@@ -132,13 +134,12 @@ class LearnedSaddle(Solver[LearnedSaddleState]):
 
     def _primal_step(self, problem: TVProblem, slope: Tensor, moved: Tensor, kernel: Tensor) -> Tensor:
         """C_k * slope + D_k * moved, `(B, C, H, W)`."""
-        padding = kernel.shape[-1] // 2
         if not self.masked:
-            return conv2d(torch.stack((slope, moved), dim=2).flatten(0, 1), kernel, padding=padding).view_as(slope)
+            return kernels.convolve(torch.stack((slope, moved), dim=2).flatten(0, 1), kernel).reshape(slope.shape)
         mask: Tensor = problem.mask.expand_as(slope)  # type: ignore[attr-defined]  # its capabilities were checked
         kept = slope * mask
         planes = torch.stack((kept, slope - kept, moved), dim=2).flatten(0, 1)
-        both = conv2d(planes, kernel, padding=padding).view(*slope.shape[:2], 2, *slope.shape[2:])
+        both = kernels.convolve(planes, kernel).view(*slope.shape[:2], 2, *slope.shape[2:])
         return torch.where(mask > 0, both[:, :, 0], both[:, :, 1])
 
     def _classical(self, problem: TVProblem, state: LearnedSaddleState) -> LearnedSaddleState:

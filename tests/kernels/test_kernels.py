@@ -1,0 +1,127 @@
+"""Compiled steps give PyTorch's numbers to rounding, derivatives included, whatever the size."""
+
+import shutil
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn.functional import conv2d
+
+from lmd import kernels
+from lmd.problems import TVDenoising, TVInpainting, random_masks
+from lmd.solvers import LearnedDual, LearnedSaddle, Solver
+
+compiled = pytest.mark.skipif(kernels.library() is None, reason="no compiled kernels: installed without a C compiler")
+
+
+def generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_a_compiler_means_compiled_kernels() -> None:
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler on this machine")
+    assert kernels.library() is not None
+
+
+@compiled
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(1, 3), st.integers(1, 6), st.integers(1, 5), st.sampled_from([1, 3, 5, 9]), st.integers(1, 70),
+    st.integers(1, 70), st.integers(0, 1000),
+)  # fmt: skip
+def test_convolution_and_its_derivatives(
+    images: int, fields: int, outputs: int, size: int, height: int, width: int, seed: int
+) -> None:
+    x = torch.randn(images, fields, height, width, generator=generator(seed), requires_grad=True)
+    kernel = torch.randn(outputs, fields, size, size, generator=generator(seed + 1), requires_grad=True)
+    weight = torch.randn(images, outputs, height, width, generator=generator(seed + 2))
+    ours = kernels.convolve(x, kernel)
+    exact = [tensor.detach().double().requires_grad_() for tensor in (x, kernel)]
+    theirs = conv2d(*exact, padding=size // 2)
+    torch.testing.assert_close(ours.double(), theirs, rtol=1e-4, atol=1e-4)
+    found = torch.autograd.grad(ours, (x, kernel), weight)
+    expected = torch.autograd.grad(theirs, exact, weight.double())
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=1e-4, atol=1e-4 * max(1.0, float(b.abs().max())))
+
+
+def rough(solver: Solver, seed: int) -> Solver:
+    """A solver with kernels that have no symmetry to hide behind."""
+    with torch.no_grad():
+        for parameter in solver.parameters():
+            parameter += 0.02 * torch.randn(parameter.shape, generator=generator(seed))
+    return solver
+
+
+def iterate(solver: Solver, problem: TVDenoising | TVInpainting, steps: int = 4) -> tuple[Tensor, Tensor]:
+    with torch.no_grad():
+        state = solver.init(problem, problem.start())
+        for _ in range(steps):
+            state = solver.step(problem, state)
+    return state.x, state.dual
+
+
+def both_ways(solver: Solver, problem: TVDenoising | TVInpainting, monkeypatch: pytest.MonkeyPatch) -> None:
+    fast = iterate(solver, problem)
+    with monkeypatch.context() as patch:
+        patch.setattr(kernels, "library", lambda: None)
+        slow = iterate(solver, problem)
+    for a, b in zip(fast, slow, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+
+
+SIZES = [(1, 1), (1, 9), (9, 1), (32, 32), (33, 31), (70, 65)]
+
+
+@compiled
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("weight", [0.3, torch.tensor([0.1, 0.5])])
+def test_dual_step(size: tuple[int, int], weight: float | Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    noisy = torch.rand(2, 3, *size, generator=generator(0))
+    for halved in (False, True):
+        problem = TVDenoising(noisy, weight, halved=halved)
+        both_ways(rough(LearnedDual(4, kernel=5), 1), problem, monkeypatch)
+
+
+@compiled
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_saddle_step(size: tuple[int, int], channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    noisy = torch.rand(2, 3, *size, generator=generator(0))
+    mask = random_masks(2, *size, 0.7, generator(1)).repeat(1, channels, 1, 1)
+    problem = TVInpainting(noisy, mask, torch.tensor([0.1, 0.5]))
+    both_ways(rough(LearnedSaddle(4, kernel=5, primal_kernel=3), 1), problem, monkeypatch)
+
+
+@compiled
+def test_an_image_alone_and_in_a_batch_are_the_same_to_the_bit() -> None:
+    noisy = torch.rand(3, 3, 40, 50, generator=generator(0))
+    solver = rough(LearnedDual(4, kernel=5), 1)
+    together = iterate(solver, TVDenoising(noisy))[0]
+    alone = iterate(solver, TVDenoising(noisy[1:2]))[0]
+    assert torch.equal(together[1:2], alone)
+
+
+@compiled
+def test_a_nan_stays_a_nan() -> None:
+    noisy = torch.rand(1, 1, 40, 40, generator=generator(0))
+    problem = TVDenoising(noisy)
+    problem.noisy = noisy.clone()
+    problem.noisy[0, 0, 20, 20] = torch.nan
+    assert bool(iterate(LearnedDual(4), problem)[0].isnan().any())
+
+
+@compiled
+@pytest.mark.parametrize("threads", [1, 2])
+def test_threads_do_not_change_the_answer(threads: int) -> None:
+    noisy = torch.rand(4, 3, 96, 96, generator=generator(0))
+    solver, before = rough(LearnedDual(3), 1), torch.get_num_threads()
+    expected = iterate(solver, TVDenoising(noisy), 3)[0]
+    try:
+        torch.set_num_threads(threads)
+        assert torch.equal(iterate(solver, TVDenoising(noisy), 3)[0], expected)
+    finally:
+        torch.set_num_threads(before)

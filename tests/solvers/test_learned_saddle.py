@@ -1,0 +1,85 @@
+"""Learned steps on the saddle form: never outside, never without a gap, convergent past the horizon."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lmd
+from lmd.problems import TVInpainting, random_masks
+from lmd.solvers import PDHG, LearnedSaddle
+
+
+def problem_of(seed: int = 0, weight: float = 0.3, scale: float = 1.0, **options: object) -> TVInpainting:
+    generator = torch.Generator().manual_seed(seed)
+    noisy = scale * torch.rand(2, 3, 16, 20, generator=generator)
+    mask = random_masks(2, 16, 20, 0.8, generator)
+    return TVInpainting(noisy, mask, weight, **options)  # type: ignore[arg-type]
+
+
+def broken(solver: LearnedSaddle, seed: int, size: float) -> LearnedSaddle:
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in solver.parameters():
+            parameter.copy_(size * torch.randn(parameter.shape, generator=generator))
+    return solver
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10_000), st.floats(0.01, 100.0), st.booleans())
+def test_whatever_was_learned_points_stay_inside_and_gaps_hold(seed: int, size: float, isotropic: bool) -> None:
+    problem = problem_of(seed, isotropic=isotropic)
+    result = lmd.run(broken(LearnedSaddle(5, 3, 3), seed, size), problem, iterations=5)
+    assert result.dual is not None
+    torch.testing.assert_close(problem.clip(result.x), result.x)
+    torch.testing.assert_close(problem.project_dual(result.dual), result.dual)
+    gap, true = problem.gap(result.x, result.dual), problem.value(result.x) - problem.minimum()
+    assert bool((gap >= true - 1e-4 * problem.minimum()).all())
+
+
+def test_a_broken_solver_still_reaches_a_tolerance() -> None:
+    problem = problem_of()
+    result = lmd.run(broken(LearnedSaddle(5, 3, 3), 0, 10.0), problem, tolerance=1e-3)
+    assert result.dual is not None
+    assert bool((problem.relative_gap(result.x, result.dual) <= 1e-3).all())
+
+
+def test_past_the_horizon_it_is_pdhg_from_the_last_points() -> None:
+    problem, solver = problem_of(), LearnedSaddle(3, 3, 3)
+    with torch.no_grad():
+        state = solver.init(problem, problem.start())
+        for _ in range(3):
+            state = solver.step(problem, state)
+        classical = solver.tail
+        assert isinstance(classical, PDHG)
+        same = classical.init(problem, state.x)
+        same = type(same)(state.x, dual=state.dual, ahead=state.x, tau=same.tau, sigma=same.sigma)
+        for _ in range(5):
+            state, same = solver.step(problem, state), classical.step(problem, same)
+    assert torch.equal(state.x, same.x)
+
+
+def test_the_weight_and_the_form_are_units_only() -> None:
+    solver = broken(LearnedSaddle(4, 5, 3), 1, 0.05)
+    x = lmd.run(solver, problem_of(), iterations=4).x
+    torch.testing.assert_close(lmd.run(solver, problem_of(weight=0.6, scale=2.0), iterations=4).x, 2 * x)
+    torch.testing.assert_close(lmd.run(solver, problem_of(halved=True), iterations=4).x, x)
+
+
+def test_what_lost_pixels_hold_does_not_matter_after_the_fill() -> None:
+    problem = problem_of()
+    other = TVInpainting(torch.where(problem.mask > 0, problem.noisy, 0.123), problem.mask, 0.3)
+    solver = LearnedSaddle(4, 5, 3)
+    one = lmd.run(solver, problem, iterations=4).x
+    torch.testing.assert_close(lmd.run(solver, other, iterations=4).x, one)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (5, 40)])
+def test_filling_leaves_kept_pixels_and_takes_means_of_their_values(size: tuple[int, int]) -> None:
+    mask = torch.ones(1, 1, *size)
+    if mask.numel() > 1:
+        mask[..., 2, 3] = 0
+    problem = TVInpainting(torch.full((1, 2, *size), 0.25), mask)
+    torch.testing.assert_close(
+        problem.filled(torch.zeros(1, 2, *size) + mask), torch.where(mask > 0, mask, 0.25).expand(1, 2, *size)
+    )
