@@ -82,6 +82,18 @@ class TVReconstruction(TVProblem):
         """The gradient of the misfit: 2s A'(Ax - y)."""
         return self.forward.adjoint((2 * self.scale) * (self.forward(x) - self.noisy))
 
+    @property
+    def gradient_smoothness(self) -> float:
+        return 2 * self.scale * self.forward.norm**2
+
+    def clip(self, x: Tensor) -> Tensor:
+        return x.clamp(self.low, self.high)
+
+    def dual_from(self, p: Tensor, x: Tensor) -> Tensor:
+        """(p, 2s (Ax - y) / c): what q is at the solution, taken at x."""
+        q = (self.forward(x) - self.noisy) * (2 * self.scale / self.operator.scale)
+        return self.operator.join(p, q)
+
     def value(self, x: Tensor) -> Tensor:
         return self.misfit(x) + super().regulariser_value(self.differences(x))
 

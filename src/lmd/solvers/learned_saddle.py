@@ -16,8 +16,6 @@ from lmd.solvers.base import DualState, Solver
 from lmd.solvers.learned_dual import check_kernel_size, convolve
 from lmd.solvers.pdhg import PDHG, PDHGState
 
-SETTLE = 8.0
-
 
 @dataclass(frozen=True)
 class LearnedSaddleState(DualState):
@@ -50,32 +48,40 @@ class LearnedSaddle(Solver[LearnedSaddleState]):
 
     What holds whatever was learned: p_k is feasible and x_k in the box, so there is a duality gap at every iteration
     and nothing diverges; and from iteration N on the method is PDHG, started at x_N and p_N, which converges from any
-    start (Chambolle and Pock 2011). No units are learned: see `LearnedDual`. The first step fills lost pixels from
+    start (Chambolle and Pock 2011); `tau` and `settle` are its own. No units are learned: see `LearnedDual`. The first step fills lost pixels from
     their neighbours (`TVInpainting.filled`), as y says nothing about them.
     """
 
-    def __init__(self, iterations: int = 10, kernel: int = 5, primal_kernel: int = 5, masked: bool = True) -> None:
+    def __init__(
+        self,
+        iterations: int = 10,
+        kernel: int = 5,
+        primal_kernel: int = 5,
+        masked: bool = True,
+        tau: float | None = None,
+        settle: float = 8.0,
+    ) -> None:
         super().__init__()
         self.iterations = check_count("iterations", iterations)
         self.kernel = check_kernel_size("kernel", kernel)
         self.primal_kernel = check_kernel_size("primal_kernel", primal_kernel)
         self.masked = bool(masked)
-        tau = 0.7
+        first = 0.7  # tau of the PDHG that training starts from, in units of 1 / L
         dual, middle = torch.zeros(iterations, 2, 6, kernel, kernel), kernel // 2
         for component in range(2):
-            dual[:, component, component, middle, middle] = 1 / (8 * tau)
-            dual[:, component, 4 + component, middle, middle] = 1 / (8 * tau)
+            dual[:, component, component, middle, middle] = 1 / (8 * first)
+            dual[:, component, 4 + component, middle, middle] = 1 / (8 * first)
         sides = 2 if masked else 1
         primal, middle = torch.zeros(iterations, sides, sides + 1, primal_kernel, primal_kernel), primal_kernel // 2
-        primal[:, 0, 0, middle, middle] = -tau / (1 + tau)
+        primal[:, 0, 0, middle, middle] = -first / (1 + first)
         if masked:
-            primal[:, 1, 1, middle, middle] = -tau
+            primal[:, 1, 1, middle, middle] = -first
         self.dual_kernels = nn.Parameter(dual)
         """A_k, M_k, E_k `(N, 2, 6, k, k)`."""
         self.primal_kernels = nn.Parameter(primal)
         """C_k, D_k: `(N, 2, 3, k, k)`, to kept and lost pixels, from kept ones, lost ones and the move; `(N, 1, 2, k,
         k)` where there are no lost pixels."""
-        self.tail = PDHG(accelerated=False, settle=SETTLE)
+        self.tail = PDHG(tau, accelerated=False, settle=settle)
 
     def config(self) -> dict[str, Any]:
         return {
@@ -83,6 +89,8 @@ class LearnedSaddle(Solver[LearnedSaddleState]):
             "kernel": self.kernel,
             "primal_kernel": self.primal_kernel,
             "masked": self.masked,
+            "tau": self.tail.tau,
+            "settle": self.tail.settle,
         }
 
     @property

@@ -100,15 +100,17 @@ def train_recipe(
             "command": f"lmd train {name} --preset {preset} --seed {seed}",
             "seed": seed,
             "data": made.data(preset),
-            "measured": _measured(result),
+            "measured": _measured(result, settings.get("objective", "value")),
         }
         solvers.save(result.solver, out, card=card)
     return result.solver
 
 
-def _measured(result: TrainingResult) -> dict[str, float]:
+def _measured(result: TrainingResult, objective: str) -> dict[str, float]:
     measured = {"training seconds": round(result.seconds, 1)}
-    if result.best_validation is not None:
+    if result.best_validation is not None and objective == "value":
         measured["held-out value, summed over the trained iterations"] = result.best_validation.value
         measured["held-out inconsistency"] = result.best_validation.inconsistency
+    elif result.best_validation is not None:
+        measured[f"held-out {objective} to the minimum after the trained iterations, dB"] = result.best_validation.value
     return measured

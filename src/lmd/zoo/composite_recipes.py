@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lmd.data import image_data
-from lmd.problems import Family, TVDenoisingFamily, TVInpaintingFamily
+from lmd.problems import Family, TomographyFamily, TVDeblurringFamily, TVDenoisingFamily, TVInpaintingFamily
 from lmd.solvers import FGP, PDHG, LearnedDual, LearnedSaddle, Solver
 from lmd.training.solved import SolvedFamily
 from lmd.zoo.recipe import Recipe
@@ -32,6 +32,20 @@ def _inpainting(preset: str) -> Family:
     family = TVInpaintingFamily(images, noise=(0.02, 0.1), crop=CROPS[preset], weight=0.3, kept=(0.65, 0.95))
     solver = PDHG(tau=0.35, accelerated=False, settle=8)
     return SolvedFamily(family, POOLS[preset], solver, iterations=300 if preset == "quick" else 1500)
+
+
+def _deblurring(preset: str) -> Family:
+    images = image_data("photographs").train_images
+    family = TVDeblurringFamily(images, noise=(0.02, 0.08), crop=CROPS[preset], weight=0.3, blur=(1.2, 1.8))
+    return SolvedFamily(family, POOLS[preset] // 2, PDHG(0.1), iterations=300 if preset == "quick" else 1000)
+
+
+def _tomography(preset: str) -> Family:
+    """Whole images: the spectrum of projections, unlike that of blurs, depends on their size."""
+    images = image_data("photographs").train_images
+    crop = CROPS[preset] if preset == "quick" else None
+    family = TomographyFamily(images, noise=(0.02, 0.08), crop=crop, weight=0.3)
+    return SolvedFamily(family, POOLS[preset] // 6, PDHG(0.03), iterations=300 if preset == "quick" else 1000)
 
 
 def _settings(objective: str, learning_rate: float) -> dict[str, dict[str, Any]]:
@@ -69,6 +83,10 @@ def _saddle(iterations: int) -> Callable[[int], Solver[Any]]:
     return lambda seed: LearnedSaddle(iterations, kernel=5, primal_kernel=5)
 
 
+def _unmasked(tau: float) -> Callable[[int], Solver[Any]]:
+    return lambda seed: LearnedSaddle(20, kernel=5, primal_kernel=7, masked=False, tau=tau, settle=1.0)
+
+
 def _denoiser(iterations: int) -> Recipe:
     title = f"learned dual mirror descent of {iterations} iterations, for TV denoising of any images"
     return Recipe(title, _dual(iterations), _denoising, _photographs, _settings("distance", _learning_rate(iterations)))
@@ -87,4 +105,18 @@ RECIPES: dict[str, Recipe] = {
     "tv-denoising-20": _denoiser(20),
     "tv-inpainting": _inpainter(10),
     "tv-inpainting-20": _inpainter(20),
+    "tv-deblurring": Recipe(
+        "learned saddle mirror descent of 20 iterations, for TV deblurring of Gaussian blurs",
+        _unmasked(0.1),
+        _deblurring,
+        _photographs,
+        _settings("gap", 2e-3),
+    ),
+    "tv-tomography": Recipe(
+        "learned saddle mirror descent of 20 iterations, for TV tomography with 30 angles of 96 x 96 images",
+        _unmasked(0.03),
+        _tomography,
+        _photographs,
+        _settings("gap", 2e-3),
+    ),
 }
