@@ -6,7 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lmd
-from lmd.problems import TVInpainting, random_masks
+from lmd.problems import (
+    ParallelBeam,
+    TVDeblurring,
+    TVInpainting,
+    TVProblem,
+    TVTomography,
+    gaussian_kernel,
+    random_masks,
+)
 from lmd.solvers import PDHG, LearnedSaddle
 
 
@@ -53,7 +61,7 @@ def test_past_the_horizon_it_is_pdhg_from_the_last_points() -> None:
         classical = solver.tail
         assert isinstance(classical, PDHG)
         same = classical.init(problem, state.x)
-        same = type(same)(state.x, dual=state.dual, ahead=state.x, tau=same.tau, sigma=same.sigma)
+        same = type(same)(state.x, dual=state.dual, ahead=state.x, tau=same.tau / 8, sigma=same.sigma * 8)
         for _ in range(5):
             state, same = solver.step(problem, state), classical.step(problem, same)
     assert torch.equal(state.x, same.x)
@@ -83,3 +91,21 @@ def test_filling_leaves_kept_pixels_and_takes_means_of_their_values(size: tuple[
     torch.testing.assert_close(
         problem.filled(torch.zeros(1, 2, *size) + mask), torch.where(mask > 0, mask, 0.25).expand(1, 2, *size)
     )
+
+
+def reconstruction(name: str) -> TVProblem:
+    images = torch.rand(2, 1, 12, 16, generator=torch.Generator().manual_seed(0))
+    if name == "deblurring":
+        return TVDeblurring(images, gaussian_kernel(1.0, 5))
+    return TVTomography(ParallelBeam(12, 16, 8)(images), (12, 16))
+
+
+@pytest.mark.parametrize("name", ["deblurring", "tomography"])
+def test_measured_images_stay_in_their_box_and_reach_a_tolerance(name: str) -> None:
+    problem = reconstruction(name)
+    solver = broken(LearnedSaddle(4, 3, 3, masked=False, settle=1.0), 0, 1.0)
+    early = lmd.run(solver, problem, problem.start(), iterations=4)
+    assert float(early.x.min()) >= 0 and float(early.x.max()) <= 1
+    late = lmd.run(solver, problem, problem.start(), tolerance=1e-3)
+    assert late.dual is not None
+    assert bool((problem.relative_gap(late.x, late.dual) <= 1e-3).all())

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lmd import kernels
-from lmd.checks import check_count
+from lmd.checks import check_count, check_positive
 from lmd.problems.base import Problem
 from lmd.problems.tv import TVInpainting, TVProblem
 from lmd.solvers.base import DualState, Solver
@@ -48,8 +48,9 @@ class LearnedSaddle(Solver[LearnedSaddleState]):
 
     What holds whatever was learned: p_k is feasible and x_k in the box, so there is a duality gap at every iteration
     and nothing diverges; and from iteration N on the method is PDHG, started at x_N and p_N, which converges from any
-    start (Chambolle and Pock 2011); `tau` and `settle` are its own. No units are learned: see `LearnedDual`. The first step fills lost pixels from
-    their neighbours (`TVInpainting.filled`), as y says nothing about them.
+    start (Chambolle and Pock 2011). Its tau is PDHG's own or the one given, over `settle`: near the solution short
+    primal steps are the better ones, and disturb x_N least. No units are learned: see `LearnedDual`. The first step
+    fills lost pixels from their neighbours (`TVInpainting.filled`), as y says nothing about them.
     """
 
     def __init__(
@@ -81,7 +82,8 @@ class LearnedSaddle(Solver[LearnedSaddleState]):
         self.primal_kernels = nn.Parameter(primal)
         """C_k, D_k: `(N, 2, 3, k, k)`, to kept and lost pixels, from kept ones, lost ones and the move; `(N, 1, 2, k,
         k)` where there are no lost pixels."""
-        self.tail = PDHG(tau, accelerated=False, settle=settle)
+        self.tail = PDHG(tau, accelerated=False)
+        self.settle = check_positive("settle", settle)
 
     def config(self) -> dict[str, Any]:
         return {
@@ -90,7 +92,7 @@ class LearnedSaddle(Solver[LearnedSaddleState]):
             "primal_kernel": self.primal_kernel,
             "masked": self.masked,
             "tau": self.tail.tau,
-            "settle": self.tail.settle,
+            "settle": self.settle,
         }
 
     @property
@@ -154,6 +156,7 @@ class LearnedSaddle(Solver[LearnedSaddleState]):
         """A step of PDHG, the first one from x_N and p_N."""
         tail = state.tail
         if tail is None:
-            tail = replace(self.tail.init(problem, state.x), dual=state.dual)
+            tail = self.tail.init(problem, state.x)
+            tail = replace(tail, dual=state.dual, tau=tail.tau / self.settle, sigma=tail.sigma * self.settle)
         tail = self.tail.step(problem, tail)
         return LearnedSaddleState(tail.x, state.iteration + 1, dual=tail.dual, tail=tail)
