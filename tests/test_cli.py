@@ -175,13 +175,13 @@ def test_an_unexpected_error_is_one_line_too(lmd, tmp_path: Path, monkeypatch: p
         main(["report", str(tmp_path)])
 
 
-def test_the_demo_tours_every_experiment(lmd, tmp_path: Path) -> None:
+def test_the_demo_tours_one_experiment_of_each_kind(lmd, tmp_path: Path) -> None:
     outcome = lmd("demo", "--out", str(tmp_path))
     assert outcome.code == 0, outcome.err
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     from lmd import experiments
 
-    for name in experiments.names():
+    for name in experiments.TOUR:
         assert f'id="{name}"' in page
         assert experiments.get(name).title in outcome.out
 

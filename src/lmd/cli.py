@@ -84,7 +84,7 @@ def list_command(as_json: bool) -> None:
 @_SEED
 @_JSON
 def demo(out: str, seed: int, as_json: bool) -> None:
-    """Take the tour: run every experiment at quick size, compare the methods, write a page.
+    """Take the tour: one experiment of each kind at quick size, the methods compared, on a page.
 
     \b
     Example
@@ -94,7 +94,7 @@ def demo(out: str, seed: int, as_json: bool) -> None:
     from lmd.files import writable_folder
 
     folder = writable_folder("out", out)
-    _reproduce_all(experiments.names(), folder, "quick", seed, as_json=as_json)
+    _reproduce_all(experiments.TOUR, folder, "quick", seed, as_json=as_json)
 
 
 @cli.command()

@@ -10,7 +10,7 @@ from lmd.checks import check_choice
 if TYPE_CHECKING:
     from lmd.experiments.base import Experiment
 
-__all__ = ["get", "names"]
+__all__ = ["TOUR", "get", "names"]
 
 _PLACES = {
     "simplex": ("lmd.experiments.simplex", "Simplex"),
@@ -26,6 +26,9 @@ _PLACES = {
     "ablation": ("lmd.experiments.ablation", "AblationExperiment"),
     "cost": ("lmd.experiments.cost", "CostExperiment"),
 }
+
+TOUR = ("simplex", "least-squares", "svm", "denoise", "inpaint")
+"""What `lmd demo` shows: one experiment of each kind, so that it is over before anybody tires of it."""
 
 
 def names() -> list[str]:
