@@ -48,7 +48,7 @@ def _tomography(preset: str) -> Family:
     return SolvedFamily(family, POOLS[preset] // 6, PDHG(0.03), iterations=300 if preset == "quick" else 1000)
 
 
-def _settings(objective: str, learning_rate: float) -> dict[str, dict[str, Any]]:
+def _settings(objective: str, learning_rate: float, steps: int = 2000, batch: int = 6) -> dict[str, dict[str, Any]]:
     shared: dict[str, Any] = {
         "objective": objective,
         "value_weights": "last",
@@ -60,8 +60,8 @@ def _settings(objective: str, learning_rate: float) -> dict[str, dict[str, Any]]
         "quick": {**shared, "steps": 60, "batch": 4, "warmup": 5},
         "standard": {
             **shared,
-            "steps": 2000,
-            "batch": 6,
+            "steps": steps,
+            "batch": batch,
             "warmup": 50,
             "validation_batch": 50,
             "checkpoint_every": 200,
@@ -117,6 +117,6 @@ RECIPES: dict[str, Recipe] = {
         _unmasked(0.03),
         _tomography,
         _photographs,
-        _settings("gap", 2e-3),
+        _settings("gap", 3e-3, steps=600, batch=3),
     ),
 }
