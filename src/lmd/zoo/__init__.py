@@ -96,12 +96,14 @@ def train_recipe(
     solver = made.solver(seed)
     result = train(solver, made.family(preset), out=out, resume=resume, progress=progress, seed=seed, **settings)
     if out is not None and os.environ.get("RANK", "0") == "0":
-        card = {
+        card: dict[str, Any] = {
             "command": f"lmd train {name} --preset {preset} --seed {seed}",
             "seed": seed,
             "data": made.data(preset),
             "measured": _measured(result, settings.get("objective", "value")),
         }
+        if made.weak:
+            card["weak"] = made.weak
         solvers.save(result.solver, out, card=card)
     return result.solver
 

@@ -26,3 +26,6 @@ class Recipe:
 
     settings: Mapping[str, Mapping[str, Any]]
     """Arguments of `lmd.train` by preset."""
+
+    weak: str = ""
+    """Where the trained solver is weak, for its card."""
