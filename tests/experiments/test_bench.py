@@ -72,7 +72,7 @@ class TestRows:
         timed = [r for r in denoised.rows if r["metric"].startswith("seconds_to") and r["value"] is not None]
         assert timed
         for row in timed:
-            assert 0 < row["low"] <= row["value"] <= row["high"] and row["repeats"] == 2
+            assert 0 < row["low"] <= row["value"] <= row["high"] and row["repeats"] in (1, 2)
         pdhg = {r["metric"]: r["iteration"] for r in timed if r["method"] == "pdhg" and r["batch"] == 2}
         assert pdhg["seconds_to_gap_1e-1"] <= pdhg["seconds_to_gap_1e-2"]
 
@@ -101,7 +101,7 @@ def test_the_quality_is_that_of_the_iterates():
     gap = (instances.problem.value(state.x).double() - instances.minimum) / instances.minimum
     assert_close(curve["relative_gap"][10], gap)
     error = (state.x.double() - instances.minimiser).square().mean(dim=(1, 2, 3))
-    assert_close(curve["psnr"][10], -10 * error.log10())
+    assert_close(curve["psnr"][10], -10 * error.log10(), rtol=1e-5, atol=1e-4)
     assert_close(curve["certified_gap"][10], instances.problem.relative_gap(state.x, state.dual).double())
 
 

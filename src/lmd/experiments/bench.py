@@ -38,6 +38,9 @@ DRAWN = 100
 SINGLES = 5
 """How many instances are timed one by one."""
 
+PATIENCE = 10.0
+"""Seconds that all repeats of one run may take: slow ones are repeated less often, and the rows say how often."""
+
 MOST = 300
 """How many iterations a method has to reach the targets."""
 
@@ -167,7 +170,7 @@ class Instances:
     @classmethod
     def of(cls, problem: Any) -> Instances:
         optima = problem.optima()
-        minimiser = torch.stack([found.x for found in optima])
+        minimiser = torch.stack([found.x for found in optima]).to(problem.start())
         minimum = torch.tensor([found.value for found in optima], dtype=torch.float64)
         return cls(problem, problem.start(), minimiser, minimum)
 
@@ -180,7 +183,7 @@ class Instances:
     def quality(self, problem: Any, x: Tensor, dual: Tensor | None) -> dict[str, Tensor]:
         """psnr to the minimiser, (f - f*) / f*, and the certified relative gap where there is a dual point: `(B,)`."""
         peak = 1.0 if x.ndim == 4 else float(self.minimiser.abs().max())
-        error = (x.double() - self.minimiser).square().flatten(1).mean(dim=1)
+        error = (x - self.minimiser).square().flatten(1).mean(dim=1).double()
         found = {
             "psnr": (10 * torch.log10(peak**2 / error.clamp(min=1e-30))).clamp(max=200),
             "relative_gap": (problem.value(x).double() - self.minimum) / self.minimum,
@@ -231,6 +234,7 @@ class _Job:
     """Iterations and mean relative gaps at the marks, where they are to be drawn."""
 
     samples: list[list[float]] = field(default_factory=list)
+    repeats: int = 1
 
     def median(self, mark: int) -> float:
         return statistics.median(times[mark] for times in self.samples)
@@ -265,7 +269,7 @@ class _SolverRun(_Run):
         return self._curves[which]
 
     def best_at(self, metric: str, k: int) -> int:
-        """The setting that is best at iteration k on the tuning instances."""
+        """The setting that is best at iteration k (-1: the last) on the tuning instances."""
         if not self._tuning:
             return 0
         sign = -1 if metric == "psnr" else 1
@@ -278,7 +282,7 @@ class _SolverRun(_Run):
             return 0
         at = [target.reached(curve[target.metric].mean(dim=1).tolist()) for curve in self._tuning]
         soonest = [k for k in at if k is not None]
-        return at.index(min(soonest)) if soonest else self.best_at(target.metric, self.method.most)
+        return at.index(min(soonest)) if soonest else self.best_at(target.metric, -1)
 
     def record_quality(self, bench: Bench, settings: dict[str, Any]) -> None:
         for k in (k for k in SHOWN if k <= self.method.most):
@@ -367,7 +371,7 @@ def _described(setting: Setting) -> dict[str, Any]:
 
 
 def _quality_curve(setting: Setting, instances: Instances, most: int) -> dict[str, Tensor]:
-    """Quality `(K + 1, B)` of every iterate, untimed."""
+    """Quality `(K + 1, B)` of every iterate, untimed, until all targets are reached."""
     problem = setting.adapt(instances.problem)
     found: list[dict[str, Tensor]] = []
     with torch.inference_mode():
@@ -376,6 +380,8 @@ def _quality_curve(setting: Setting, instances: Instances, most: int) -> dict[st
             state = setting.solver.step(problem, state) if k else state
             dual = getattr(state, "dual", None) if k in SHOWN else None
             found.append(instances.quality(problem, state.x, dual))
+            if k >= DRAWN and all(target.reached([float(found[-1][target.metric].mean())]) == 0 for target in TARGETS):
+                break
     curves = {metric: torch.stack([each[metric] for each in found]) for metric in ("psnr", "relative_gap")}
     worst = {"psnr": 0.0, "relative_gap": math.inf}  # what diverged reaches nothing
     curves = {metric: curve.nan_to_num(nan=worst[metric]) for metric, curve in curves.items()}
@@ -407,11 +413,13 @@ def _time(bench: Bench, runs: Sequence[_Run], instances: Instances, batch: int, 
     if batch == 1:
         parts = [slice(i, i + 1) for i in range(min(SINGLES, len(instances)))]
     jobs = [[run.jobs(part) for part in parts] for run in runs]
-    for repeat in range(-1, bench.plan.repeats):
-        for job in (job for run in jobs for part in run for job in part):
-            times = job.run()
-            if repeat >= 0:  # the first is the warm-up
-                job.samples.append(times)
+    everything = [job for run in jobs for part in run for job in part]
+    for job in everything:
+        job.repeats = max(1, min(bench.plan.repeats, int(PATIENCE / job.run()[-1])))  # this is the warm-up
+    for repeat in range(bench.plan.repeats):
+        for job in everything:
+            if repeat < job.repeats:
+                job.samples.append(job.run())
     for run, found in zip(runs, jobs, strict=True):
         for target in TARGETS:
             bench.rows.append(_time_row(run.name, target, found, batch=batch, **settings))

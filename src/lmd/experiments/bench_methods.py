@@ -34,6 +34,9 @@ KEPT = 0.8
 NOISE = (1, 2, 5, 10, 15, 20)
 """Percent."""
 
+SUBGRADIENTS = 100
+"""How many iterations methods get that know no more than subgradients; none of them comes nearer with more."""
+
 Make = Callable[[Tensor, float, torch.Generator], Any]
 """From clean images `(n, C, H, W)`, a noise level and randomness to a problem."""
 
@@ -129,14 +132,16 @@ def methods_for(task: str, problem: CompositeProblem, most: int) -> list[Method]
     descent = GradientDescent if problem.domain is None else ProjectedGradient
     wide = [base.steps * m for m in (0.3, 1, 3, 10, 30)]
     found = [
-        Method("gd", tuple(Setting(descent(step)) for step in wide), most),
-        Method("nesterov", tuple(Setting(Nesterov(step)) for step in wide), most),
+        Method("gd", tuple(Setting(descent(step)) for step in wide), min(most, SUBGRADIENTS)),
+        Method("nesterov", tuple(Setting(Nesterov(step)) for step in wide), min(most, SUBGRADIENTS)),
         Method("pdhg", _pdhg(base, problem), most),
     ]
     if problem.domain is None:  # neither of these knows how to stay in a box
         found += [
-            Method("adam", tuple(Setting(Adam(step)) for step in (0.003, 0.01, 0.02, 0.05, 0.1)), most),
-            Method("lbfgs", tuple(Setting(LBFGS(memory)) for memory in (5, 20)), min(most, 60)),
+            Method(
+                "adam", tuple(Setting(Adam(step)) for step in (0.003, 0.01, 0.02, 0.05, 0.1)), min(most, SUBGRADIENTS)
+            ),
+            Method("lbfgs", tuple(Setting(LBFGS(memory)) for memory in (5, 20)), min(most, SUBGRADIENTS // 2)),
         ]
     if problem.data_strong_convexity is not None:
         grid = [FGP(m, restart) for m in (1.0, 1.5, 2.0) for restart in (False, True)]
