@@ -113,7 +113,7 @@ def methods_for(problem: TVProblem, learned: MirrorDescent, names: Sequence[str]
         ]
     found.append(Method("lmd-adaptive", learned))
     if problem.data_strong_convexity is not None:
-        found += [Method("fgp", FGP(m), m) for m in (0.5, 1.0, 2.0)]
+        found += [Method("fgp", FGP(m), m) for m in (0.5, 1.0, 1.3)]
     return sorted((method for method in found if method.name in names), key=lambda method: names.index(method.name))
 
 
