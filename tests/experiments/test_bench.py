@@ -164,6 +164,11 @@ def test_a_noise_level_that_a_problem_has_not():
     assert found.rows == [] and "lasso: not at this noise" in found.skipped[0]
 
 
+def test_a_batch_is_no_larger_than_there_are_images():
+    found = run_bench(Plan.quick(problems=("lasso",), methods=("pdhg",), **{**SMALL, "batches": (1, 20)}))
+    assert {r["batch"] for r in found.rows} == {1, 2}
+
+
 def test_sizes():
     found = run_bench(Plan.quick(problems=(), sizes=(16, 24), methods=("pdhg",), **SMALL))
     metrics = {(r["metric"], r["size"]) for r in found.rows}

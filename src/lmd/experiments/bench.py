@@ -6,7 +6,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +127,9 @@ def run_bench(plan: Plan, say: Callable[[str], None] = lambda text: None) -> Ben
     check_count("count", plan.count)
     bench = Bench(plan, say)
     test, tuning = _images(plan, bench)
+    # A row must not name a batch that there are not enough images for.
+    plan = replace(plan, batches=tuple(dict.fromkeys(min(batch, len(test)) for batch in plan.batches)))
+    bench.plan = plan
     bench.facts["threads"] = torch.get_num_threads()
     bench.facts["times"] = f"ms (at iteration); - where the target is not reached in {plan.most} iterations"
     for problem in plan.problems:
