@@ -259,7 +259,8 @@ def bench(names: tuple[str, ...], json_file: str | None, out: str | None, quick:
     """
     from rich.console import Console
 
-    from lmd.experiments.bench import Plan, run_bench, tables, write
+    from lmd.experiments.bench import Plan, run_bench
+    from lmd.experiments.bench_report import tables, write
 
     given = _bench_choices(names, choices)
     with Console(stderr=True).status("bench") as status:

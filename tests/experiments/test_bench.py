@@ -8,8 +8,9 @@ from torch.testing import assert_close
 from lmd.cli import main
 from lmd.errors import InputError
 from lmd.experiments import bench, peers
-from lmd.experiments.bench import TARGETS, Instances, Plan, Target, run_bench, tables, to_json, write
+from lmd.experiments.bench import TARGETS, Instances, Plan, Target, run_bench
 from lmd.experiments.bench_methods import TASKS, Setting, methods_for
+from lmd.experiments.bench_report import tables, to_json, write
 from lmd.solvers import FGP, PDHG
 
 SMALL = {"count": 2, "side": 12, "tuning": 1, "batches": (1, 2), "repeats": 2, "most": 60}

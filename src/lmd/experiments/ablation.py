@@ -9,12 +9,11 @@ from torch import Tensor
 
 from lmd import zoo
 from lmd.experiments.base import Experiment, Session, measure
-from lmd.experiments.imaging import HORIZON, ITERATIONS, WEIGHT, generator_for, images_for
-from lmd.experiments.inpaint import KEPT, NOISE
+from lmd.experiments.imaging import HORIZON, ITERATIONS, images_for
+from lmd.experiments.inpaint import inpainting_problem
 from lmd.mirrors import Euclidean
 from lmd.mirrors.pairs import Pair
 from lmd.problems import TVInpainting
-from lmd.problems.tv_families import add_noise, random_masks
 from lmd.report.figures import figure, legend_below, plain_log, plot_curve
 from lmd.report.rows import curve, select
 from lmd.solvers import CorrectedMirrorDescent, LearnedMirrorDescent, LearnedSteps, MirrorDescent
@@ -66,12 +65,6 @@ def inpainting_pair(preset: str, seed: int) -> Pair:
     solver = inpainting_recipe(preset).solver(seed)
     assert isinstance(solver, MirrorDescent) and isinstance(solver.mirror, Pair)
     return solver.mirror
-
-
-def inpainting_problem(session: Session, images: Tensor) -> TVInpainting:
-    """The paper's problem for these images `(B, C, H, W)`: one mask for all, noise for each."""
-    mask = random_masks(1, images.shape[2], images.shape[3], KEPT, generator_for(session, purpose=1))[0, 0]
-    return TVInpainting(add_noise(mask * images, NOISE, generator_for(session)), mask, WEIGHT)
 
 
 def adaptive(mirror: Pair, iterations: int = HORIZON) -> LearnedMirrorDescent:

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from lmd import zoo
-from lmd.experiments.ablation import adaptive, inpainting_pair, inpainting_problem, inpainting_recipe
+from lmd.experiments.ablation import adaptive, inpainting_pair, inpainting_recipe
 from lmd.experiments.base import Experiment, Session
 from lmd.experiments.imaging import images_for
+from lmd.experiments.inpaint import inpainting_problem
 from lmd.experiments.linear_models import TEST_SEED, features_for
 from lmd.problems import Family, Problem, SVMFamily
 from lmd.report.figures import COLOURS, figure, plain_log

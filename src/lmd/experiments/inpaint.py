@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from lmd.experiments.base import Experiment, Session
 from lmd.experiments.imaging import (
     ADAM_STEP,
@@ -35,10 +37,7 @@ class InpaintExperiment(Experiment):
 
     def run(self, session: Session) -> None:
         images = images_for(session)
-        height, width = images.shape[2:]
-        mask = random_masks(1, height, width, KEPT, generator_for(session, purpose=1))[0, 0]
-        noisy = add_noise(mask * images, NOISE, generator_for(session))
-        problem = TVInpainting(noisy, mask, WEIGHT)
+        problem = inpainting_problem(session, images)
         learned = learned_solver(session, "inpaint")
         session.facts.update(
             objective=f"||Z(x - y)||^2 + {WEIGHT} TV(x), anisotropic",
@@ -69,3 +68,9 @@ class InpaintExperiment(Experiment):
             "The test image with the median minimum: loss, and PSNR to the true minimiser. Adam and PDHG with the step "
             "that is best at iteration 10. The ratio shows where the learned geometry departs from the identity.",
         )
+
+
+def inpainting_problem(session: Session, images: Tensor) -> TVInpainting:
+    """The paper's problem for these images `(B, C, H, W)`: one mask for all, noise for each."""
+    mask = random_masks(1, images.shape[2], images.shape[3], KEPT, generator_for(session, purpose=1))[0, 0]
+    return TVInpainting(add_noise(mask * images, NOISE, generator_for(session)), mask, WEIGHT)

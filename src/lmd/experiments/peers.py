@@ -128,7 +128,7 @@ def _coordinate_descent(problem: Any) -> Call:
 
 _COUNTS = (1, 2, 3, 5, 10, 20, 35, 50, 100, 200)
 
-_OWN = "pip install deepinv, in an environment of its own, as it wants torchvision"
+_OWN = "deepinv in an environment of its own, as it wants torchvision"
 
 PEERS: tuple[Peer, ...] = (
     Peer("prox_tv", "prox_tv", ("denoise",), _COUNTS[:8], _prox_tv, _stacked),

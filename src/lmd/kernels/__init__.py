@@ -23,7 +23,6 @@ from torch.nn.functional import conv2d, pad
 SMALL = 20_000
 """Fewer pixels than this are not worth a second thread."""
 
-
 LARGEST = 9
 """The largest kernel that is compiled for."""
 
@@ -118,7 +117,7 @@ class _Convolution(torch.autograd.Function):
             full = pad(gradient, (0, 0, 0, 0, 0, outputs % 2))
             found = kernel.new_empty(outputs + outputs % 2, *kernel.shape[1:])
             sizes = (x.shape[0], x.shape[1], len(found), *x.shape[2:], kernel.shape[-1])
-            _call("lmd_convolve_backward", (x, full), 0.0, sizes, (found,), x.numel())
+            _call("lmd_convolve_backward", (x, full), None, sizes, (found,), x.numel())
             by_kernel = found[:outputs]
         return by_x, by_kernel
 
@@ -129,7 +128,7 @@ def _even(x: Tensor, kernel: Tensor) -> Tensor:
     full = pad(kernel, (0, 0, 0, 0, 0, 0, 0, outputs % 2))
     out = x.new_empty(x.shape[0], len(full), *x.shape[2:])
     sizes = (x.shape[0], x.shape[1], len(full), *x.shape[2:], kernel.shape[-1])
-    _call("lmd_convolve", (x, full), 0.0, sizes, (out,), x.numel())
+    _call("lmd_convolve", (x, full), None, sizes, (out,), x.numel())
     return out[:, :outputs]
 
 
@@ -148,7 +147,7 @@ def _per_plane(bound: float | Tensor, x: Tensor) -> Tensor:
 def _call(
     name: str,
     inputs: tuple[Tensor, ...],
-    scale: float,
+    scale: float | None,
     sizes: tuple[int, ...],
     outputs: tuple[Tensor, ...],
     work: int,
@@ -156,19 +155,20 @@ def _call(
     held = [tensor if tensor.is_contiguous() else tensor.contiguous() for tensor in inputs]  # alive until it is over
     threads = torch.get_num_threads() if work >= SMALL else 1
     places = [tensor.data_ptr() for tensor in (*held, *outputs)]
-    function = _function(name, len(held), len(sizes), len(outputs))
-    if function(*places[: len(held)], scale, *sizes, threads, *places[len(held) :]):
+    scales = () if scale is None else (scale,)
+    function = _function(name, len(held), len(scales), len(sizes), len(outputs))
+    if function(*places[: len(held)], *scales, *sizes, threads, *places[len(held) :]):
         raise MemoryError("no memory for the working rows of a compiled step")
 
 
 @functools.cache
-def _function(name: str, inputs: int, sizes: int, outputs: int) -> Callable[..., int]:
+def _function(name: str, inputs: int, scales: int, sizes: int, outputs: int) -> Callable[..., int]:
     code = library()
     assert code is not None
     function = getattr(code, name)
     function.argtypes = (
         *(ctypes.c_void_p,) * inputs,
-        ctypes.c_float,
+        *(ctypes.c_float,) * scales,
         *(ctypes.c_long,) * sizes,
         ctypes.c_int,
         *(ctypes.c_void_p,) * outputs,

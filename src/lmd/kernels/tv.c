@@ -1,4 +1,5 @@
-/* Convolutions of few fields, and one learned iteration for total variation, fused: see lmd.solvers.learned_dual and learned_saddle for the formulas.
+/* Convolutions of few fields, and one learned iteration for total variation, fused: lmd.solvers.learned_dual and
+   learned_saddle have the formulas.
 
    Everything is float32 and contiguous: images (planes, H, W), dual fields (planes, 2, H, W); each plane is on its own.
    Planes are cut into tiles of BAND x TILE pixels, which the threads share. For a tile the fields that are convolved
@@ -294,12 +295,11 @@ static void load_fields(const Band *band, const float *x, long n, long fields)
 }
 
 /* out (images, outputs, H, W) = kernel (outputs, fields, k, k) * x (images, fields, H, W); outputs is even. */
-int lmd_convolve(const float *x, const float *kernel, float unused, long images, long fields, long outputs, long height,
+int lmd_convolve(const float *x, const float *kernel, long images, long fields, long outputs, long height,
                  long width, long size, int threads, float *out)
 {
     long tiles = tiles_of(height, width);
     int failed = 0;
-    (void)unused;
 #pragma omp parallel num_threads(threads) reduction(| : failed)
     {
         Band band = {0};
@@ -348,13 +348,12 @@ static void correlate_row(const Band *band, long r, long fields, long stride, ve
 
 /* The derivative of <gradient, kernel * x> by the kernel: out (outputs, fields, k, k), outputs even, k at most LARGEST.
    Each thread adds up its own images; their sums are added in order, so that the answer depends on their number alone. */
-int lmd_convolve_backward(const float *x, const float *gradient, float unused, long images, long fields, long outputs,
+int lmd_convolve_backward(const float *x, const float *gradient, long images, long fields, long outputs,
                           long height, long width, long size, int threads, float *out)
 {
     long tiles = tiles_of(height, width), stride = fields * size * size, count = outputs * stride;
     vector *all = calloc((size_t)(count * threads), sizeof(vector));
     int failed = all == NULL;
-    (void)unused;
     if (failed) return 1;
 #pragma omp parallel for num_threads(threads) schedule(static) reduction(| : failed)
     for (int thread = 0; thread < threads; thread++) {
