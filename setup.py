@@ -3,18 +3,20 @@
 from setuptools import Extension, setup
 
 SOURCES = ["src/lmd/kernels/tv.c"]
-OPTIONS = ["-O3", "-fno-math-errno", "-fopenmp"]
+OPTIONS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-fopenmp"]
+AVX2 = ["-mavx2", "-mfma"]
+AVX512 = ["-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mfma", "-mprefer-vector-width=512"]
 
-# Both are optional: without a compiler, or where it lacks these options, PyTorch does the work.
-setup(
-    ext_modules=[
-        Extension("lmd.kernels._tv", SOURCES, extra_compile_args=OPTIONS, extra_link_args=["-fopenmp"], optional=True),
-        Extension(
-            "lmd.kernels._tv_avx2",
-            SOURCES,
-            extra_compile_args=[*OPTIONS, "-mavx2", "-mfma"],
-            extra_link_args=["-fopenmp"],
-            optional=True,
-        ),
-    ]
-)
+
+def compiled(name: str, options: list[str]) -> Extension:
+    """Optional: without a compiler, or where it lacks these options, PyTorch does the work."""
+    return Extension(
+        f"lmd.kernels.{name}",
+        SOURCES,
+        extra_compile_args=[*OPTIONS, *options],
+        extra_link_args=["-fopenmp"],
+        optional=True,
+    )
+
+
+setup(ext_modules=[compiled("_tv", []), compiled("_tv_avx2", AVX2), compiled("_tv_avx512", AVX512)])

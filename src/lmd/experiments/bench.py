@@ -21,7 +21,7 @@ from lmd.experiments.bench_methods import TASKS, Method, Setting, methods_for
 from lmd.experiments.peers import PEERS, Call, Peer, numpy_errors_as_they_are
 from lmd.problems.tv_families import as_float
 from lmd.report.rows import Row, row
-from lmd.solvers import FGP, PDHG
+from lmd.solvers import FGP, PDHG, Solver
 
 GAPS = (1e-1, 1e-2, 1e-3)
 DECIBELS = (30, 40, 50)
@@ -304,13 +304,35 @@ class _SolverRun(_Run):
                 at.setdefault(which, {})[target] = (k, k)
         found = []
         for which, reached in at.items():
+            if self._goes_at_once(which):  # then each target has a run of its own, as for the peers
+                found += [
+                    _Job(self._timed_whole(which, chosen, k), {target: (0, k)}) for target, (k, _) in reached.items()
+                ]
+                reached = {}
             last = max([k for k, _ in reached.values()], default=0)
             gaps: tuple[float, ...] = ()
             if which == drawn:
                 last = max(last, min(DRAWN, self.method.most))
                 gaps = tuple(self.curve(which)["relative_gap"][: last + 1, part].mean(dim=1).tolist())
-            found.append(_Job(self._timed(which, chosen, last), reached, tuple(range(len(gaps))), gaps))
+            if reached or gaps:
+                found.append(_Job(self._timed(which, chosen, last), reached, tuple(range(len(gaps))), gaps))
         return found
+
+    def _goes_at_once(self, which: int) -> bool:
+        """Whether a setting's solver has a faster way through many iterations than one by one."""
+        return type(self.method.settings[which].solver).advance is not Solver.advance
+
+    def _timed_whole(self, which: int, chosen: Instances, iterations: int) -> Callable[[], list[float]]:
+        setting = self.method.settings[which]
+        problem = setting.adapt(chosen.problem)
+
+        def run() -> list[float]:
+            with torch.inference_mode():
+                begun = time.perf_counter()
+                setting.solver.advance(problem, setting.solver.init(problem, chosen.x0), iterations)
+                return [time.perf_counter() - begun]
+
+        return run
 
     def _timed(self, which: int, chosen: Instances, last: int) -> Callable[[], list[float]]:
         setting = self.method.settings[which]

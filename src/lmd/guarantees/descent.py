@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from lmd.errors import CapabilityError, InputError
-from lmd.guarantees.safeguard import add_costs, step_costs, widen
+from lmd.guarantees.safeguard import step_costs, widen
 from lmd.mirrors.base import norm_of
 from lmd.problems.base import Problem
-from lmd.solvers.base import Solver, State
+from lmd.solvers.base import Solver, State, add_evaluations
 from lmd.solvers.mirror_descent import MirrorDescent
 
 PROGRESS = 0.5
@@ -114,7 +114,7 @@ class DescentSafeguard(Solver[DescentState]):
             x,
             state.iteration + 1,
             {**inner.diagnostics, "fallback": (~accepted).to(value.dtype)},
-            add_costs(step_costs(self.solver, inner, trying), fallback),
+            add_evaluations(step_costs(self.solver, inner, trying), fallback),
             inner=self._resume(problem, inner, x, ~accepted, state.iteration + 1),
             floor=torch.where(accepted, value, known - fall),
             smoothness=state.smoothness,

@@ -15,7 +15,7 @@ from lmd.mirrors.base import Mirror
 from lmd.problems.base import Problem
 from lmd.problems.composite import CompositeProblem
 from lmd.problems.svm import SVM
-from lmd.solvers.base import DualState, Solver, State
+from lmd.solvers.base import DualState, Solver, State, add_evaluations
 from lmd.solvers.interior_point import InteriorPoint
 from lmd.solvers.lbfgs import LBFGS
 from lmd.solvers.pdhg import PDHG
@@ -50,6 +50,7 @@ def guard(solver: Solver[Any], problem: Problem) -> Safeguard | None:
 
     Beside a network on images a classical step costs next to nothing, and runs along from the start. Beside anything
     else it starts when the trained iterations are over, or ten iterations: it is never behind from iteration 20 on.
+    Beside a solver that ends in a classical method it starts when the trained iterations are over, however many.
     """
     try:
         default_fallback(problem)
@@ -57,7 +58,8 @@ def guard(solver: Solver[Any], problem: Problem) -> Safeguard | None:
         return None
     learns_inverse = any(isinstance(part, Mirror) and not part.is_exact for part in solver.modules())
     dear = isinstance(problem, CompositeProblem) and learns_inverse
-    return Safeguard(solver, delay=0 if dear else min(solver.horizon or 0, LATEST))
+    delay = solver.horizon or 0
+    return Safeguard(solver, delay=0 if dear else delay if solver.ends_proven else min(delay, LATEST))
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ class SafeguardState(DualState):
     """f(x) `(B,)`."""
 
     lowest: Mapping[str, Tensor] | None = None
-    """The lowest value seen of the `learned` and of the `classical` iterates `(B,)`."""
+    """The lowest value seen of the `learned` and of the `classical` iterates `(B,)`, x_0 being a learned one."""
 
     fell_back: Tensor | None = None
     """Which instances `(B,)` answer with a classical point."""
@@ -187,13 +189,15 @@ class Safeguard(Solver[SafeguardState]):
             learned=learned,
             classical=classical,
             value=value,
-            lowest={"learned": never, "classical": never},
+            lowest={"learned": value, "classical": never},
             fell_back=none,
             behind=none.long(),
             retired=none,
         )
 
     def step(self, problem: Problem, state: SafeguardState) -> SafeguardState:
+        if state.iteration < self.delay:
+            return self._alone(problem, state)
         assert state.learned is not None and state.retired is not None and state.fell_back is not None
         k, retired, learned = state.iteration + 1, state.retired, state.learned
         classical, cost = self._advance(problem, state)
@@ -208,9 +212,9 @@ class Safeguard(Solver[SafeguardState]):
             diagnostics = _known(learned.diagnostics, ~retired) if gone else dict(learned.diagnostics)
             retired = retired | value.isnan()
         if gone or learned.known_value is not None:
-            cost = add_costs(cost, self._saved(learned, state.retired))
+            cost = add_evaluations(cost, self._saved(learned, state.retired))
         elif learned.evaluations:
-            cost = add_costs(cost, learned.evaluations)
+            cost = add_evaluations(cost, learned.evaluations)
         if classical is not None:
             cost["fallback"] = answer.fell_back.long()
             behind, overtaken = self._judge(k, answer, state)
@@ -229,6 +233,34 @@ class Safeguard(Solver[SafeguardState]):
             lowest=answer.lowest,
             fell_back=answer.fell_back,
             behind=behind,
+            retired=retired,
+        )
+
+    def _alone(self, problem: Problem, state: SafeguardState) -> SafeguardState:
+        """A learned step before the fall-back begins: little more than the step, as it may be a very cheap one."""
+        assert state.learned is not None and state.value is not None and state.retired is not None
+        assert state.lowest is not None and state.fell_back is not None
+        learned = self.solver.step(problem, state.learned)
+        x, value, retired = learned.x, _value(problem, learned), state.retired
+        better = value < state.value
+        if not bool(better.all()):
+            retired = retired | value.isnan()
+            x = torch.where(widen(better, x), x, state.x)
+            value = torch.where(better, value, state.value)
+        saved = learned.known_value is not None
+        return SafeguardState(
+            x,
+            state.iteration + 1,
+            {**learned.diagnostics, "fallback": state.fell_back},
+            self._saved(learned, state.retired) if saved else learned.evaluations,
+            dual=_dual(None, learned, state.fell_back),
+            start=state.start,
+            fallback=state.fallback,
+            learned=learned,
+            value=value,
+            lowest={**state.lowest, "learned": value},
+            fell_back=state.fell_back,
+            behind=state.behind,
             retired=retired,
         )
 
@@ -254,9 +286,9 @@ class Safeguard(Solver[SafeguardState]):
         assert classical is not None
         for _ in range(min(2, state.iteration + 1 - classical.iteration)):
             classical = solver.step(problem, classical)
-            cost = add_costs(cost, step_costs(solver, classical, everyone))
+            cost = add_evaluations(cost, step_costs(solver, classical, everyone))
         looked = {"value": everyone.long()} if classical.known_value is None else {}
-        return classical, add_costs(cost, looked)
+        return classical, add_evaluations(cost, looked)
 
     def _saved(self, learned: State, retired: Tensor) -> dict[str, Tensor]:
         """What differs from the declared cost: nothing for those who retired, no value where the step knew it."""
@@ -264,22 +296,13 @@ class Safeguard(Solver[SafeguardState]):
         looked = active if learned.known_value is None else torch.zeros_like(active)
         declared = {name: -count * retired.long() for name, count in self.solver.step_cost.items()}
         beyond = {name: count * active for name, count in learned.evaluations.items()}
-        return add_costs(declared, beyond, {"value": looked - 1})
+        return add_evaluations(declared, beyond, {"value": looked - 1})
 
 
 def step_costs(solver: Solver[Any], state: State, taken: Tensor) -> dict[str, Tensor]:
     """What the step that led to a state cost per instance `(B,)`, for those that took it."""
     declared = {name: cost * taken.long() for name, cost in solver.step_cost.items()}
-    return add_costs(declared, {name: count * taken for name, count in state.evaluations.items()})
-
-
-def add_costs(*costs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The sum of evaluation counts, name by name."""
-    total: dict[str, Tensor] = {}
-    for cost in costs:
-        for name, count in cost.items():
-            total[name] = total[name] + count if name in total else count
-    return total
+    return add_evaluations(declared, {name: count * taken for name, count in state.evaluations.items()})
 
 
 def _value(problem: Problem, state: State) -> Tensor:

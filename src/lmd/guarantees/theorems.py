@@ -128,8 +128,11 @@ def _radius(record: Record, constants: dict[str, Constant], k: int) -> Tensor:
 def subgradient_certificate(record: Record) -> Certificate:
     """min f >= f(x) + min_z <g, z - x> + mu/2 ||z - x||^2 at the answer, and at every iterate whose ||g|| is known.
 
-    The minimum over z is at the projection of x - g/mu onto the domain. It costs one subgradient.
+    The minimum over z is at the projection of x - g/mu onto the domain. It costs one subgradient. It is not tried where
+    there is a dual point of a composite problem: the subgradients of TV do not vanish at a minimiser, the gap does.
     """
+    if record.dual is not None and isinstance(record.problem, CompositeProblem):
+        return nothing(record, f"{SUBGRADIENT}; there is a dual point, which proves more")
     constant = record.strong_convexity("l2")
     if constant is None:
         return nothing(record, f"{SUBGRADIENT}; it needs a strongly convex problem")

@@ -1,7 +1,7 @@
 """Compiled steps for the CPU: the same numbers as PyTorch's to rounding, in one pass; without them only time changes.
 
-`tv.c` is compiled when the package is installed, where there is a C compiler, once for every x86-64 or ARM processor
-and once more for those with AVX2. Nothing is compiled when a program runs. The threads are PyTorch's own, as many as
+`tv.c` is compiled when the package is installed, where there is a C compiler: once for every x86-64 or ARM processor,
+and again for those with AVX2 and with AVX-512. Nothing is compiled when a program runs. The threads are PyTorch's own, as many as
 `torch.get_num_threads()` says. `LMD_KERNELS=0` in the environment leaves them out.
 """
 
@@ -26,14 +26,16 @@ SMALL = 20_000
 LARGEST = 9
 """The largest kernel that is compiled for."""
 
+BUILDS = {"AVX512": ("_tv_avx512", "_tv_avx2", "_tv"), "AVX2": ("_tv_avx2", "_tv")}
+"""What may run on a processor, by PyTorch's name for what it can do; the best first."""
+
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
     """The compiled code for this processor; None where there is none."""
     if os.environ.get("LMD_KERNELS", "1") == "0":
         return None
-    fast = torch.backends.cpu.get_cpu_capability() not in ("DEFAULT", "NO AVX")
-    for name in (*(("_tv_avx2",) if fast else ()), "_tv"):
+    for name in BUILDS.get(torch.backends.cpu.get_cpu_capability(), ("_tv",)):
         for suffix in EXTENSION_SUFFIXES:
             path = Path(__file__).with_name(name + suffix)
             if path.is_file():
@@ -52,14 +54,27 @@ def serves(*tensors: Tensor) -> bool:
     return not recording and library() is not None
 
 
-def dual_step(
-    x: Tensor, p: Tensor, before: Tensor, noisy: Tensor, bound: float | Tensor, gamma: float, kernel: Tensor
-) -> tuple[Tensor, Tensor]:
-    """p_{k+1} `(B, C, 2, H, W)` and x_{k+1} `(B, C, H, W)` of `LearnedDual`, from those of k and p_{k-1}."""
-    new_p, new_x = torch.empty_like(p), torch.empty_like(x)
-    inputs = (x, p, before, noisy, kernel, _per_plane(bound, x))
-    _call("lmd_dual_step", inputs, gamma, (*_sizes(x), kernel.shape[-1]), (new_p, new_x), x.numel())
-    return new_p, new_x
+def dual_steps(
+    x: Tensor,
+    p: Tensor | None,
+    before: Tensor | None,
+    noisy: Tensor,
+    bound: float | Tensor,
+    gamma: float,
+    kernels: Tensor,
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """p_{k+n} `(B, C, 2, H, W)`, p_{k+n-1} and x_{k+n} `(B, C, H, W)` of `LearnedDual`, from x_k, p_k and p_{k-1}.
+
+    There is a step for each of the kernels `(n, 2, 4, s, s)`. None is 0, where it is given; as p_{k+n-1} it is p_k.
+    """
+    steps = kernels.shape[0]
+    shape = (*x.shape[:2], 2, *x.shape[2:])
+    new_p, new_x = x.new_empty(shape), torch.empty_like(x)
+    last_p = x.new_empty(shape) if steps > 1 else None
+    inputs = (x, p, before, noisy, kernels, _per_plane(bound, x))
+    sizes = (*_sizes(x), kernels.shape[-1], steps)
+    _call("lmd_dual_steps", inputs, gamma, sizes, (new_p, last_p, new_x), x.numel())
+    return new_p, last_p, new_x
 
 
 def saddle_step(
@@ -146,15 +161,15 @@ def _per_plane(bound: float | Tensor, x: Tensor) -> Tensor:
 
 def _call(
     name: str,
-    inputs: tuple[Tensor, ...],
+    inputs: tuple[Tensor | None, ...],
     scale: float | None,
     sizes: tuple[int, ...],
-    outputs: tuple[Tensor, ...],
+    outputs: tuple[Tensor | None, ...],
     work: int,
 ) -> None:
-    held = [tensor if tensor.is_contiguous() else tensor.contiguous() for tensor in inputs]  # alive until it is over
+    held = [tensor if tensor is None else tensor.contiguous() for tensor in inputs]  # alive until it is over
     threads = torch.get_num_threads() if work >= SMALL else 1
-    places = [tensor.data_ptr() for tensor in (*held, *outputs)]
+    places = [None if tensor is None else tensor.data_ptr() for tensor in (*held, *outputs)]
     scales = () if scale is None else (scale,)
     function = _function(name, len(held), len(scales), len(sizes), len(outputs))
     if function(*places[: len(held)], *scales, *sizes, threads, *places[len(held) :]):

@@ -1,24 +1,36 @@
-/* Convolutions of few fields, and one learned iteration for total variation, fused: lmd.solvers.learned_dual and
+/* Convolutions of few fields, and learned iterations for total variation, fused: lmd.solvers.learned_dual and
    learned_saddle have the formulas.
 
    Everything is float32 and contiguous: images (planes, H, W), dual fields (planes, 2, H, W); each plane is on its own.
-   Planes are cut into tiles of BAND x TILE pixels, which the threads share. For a tile the fields that are convolved
-   are first written to scratch memory, with what lies around the tile and with zeros around the image, so that the
-   convolution needs no test for borders and its rows stay in the cache, however wide the image is. Convolutions work
-   on BLOCK outputs at a time, which stay in registers over all taps. */
+   Planes are cut into tiles of at most BAND x TILE pixels, which the threads share. For a tile the fields that are
+   convolved are written to scratch memory row by row, just before they are needed, with what lies around the tile and
+   with zeros around the image: the convolution needs no test for borders, and its rows stay in the cache, however wide
+   the image is. Convolutions work on ROWS x BLOCK outputs at a time, which stay in registers over all taps: a value
+   that is loaded serves up to three rows of both outputs. */
 
+#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef float vector __attribute__((vector_size(32), aligned(4), may_alias));
-enum { LANES = 8, VECTORS = 4, BLOCK = LANES * VECTORS, BAND = 32, TILE = 256 };
+#if defined(__AVX512F__)
+enum { LANES = 16 };
+#elif defined(__AVX__)
+enum { LANES = 8 };
+#else
+enum { LANES = 4 };
+#endif
+enum { VECTORS = 2, BLOCK = LANES * VECTORS, ROWS = 3, BAND = 24, TILE = 256 };
+
+typedef float vector __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
 
 typedef struct {
     long height, width;   /* of the image */
     long reach;           /* how far a kernel reaches */
     long stride, size;    /* floats from row to row, and from field to field */
     float *fields;
-    float *out[2];        /* one row of each of the two outputs */
+    float *out[2];        /* ROWS rows of each of the two outputs, `stride` apart */
     long top, left;       /* where the tile is in the image */
     long rows, columns;   /* its size */
 } Band;
@@ -30,28 +42,29 @@ static int band_new(Band *band, long fields, long height, long width, long reach
     band->width = width;
     band->reach = reach;
     band->stride = padded + 2 * reach;
-    band->size = (BAND + 2 * reach) * band->stride;
-    band->fields = calloc((size_t)(fields * band->size + 2 * padded), sizeof(float));
+    band->size = (BAND + ROWS - 1 + 2 * reach) * band->stride;
+    band->fields = calloc((size_t)(fields * band->size + 2 * ROWS * band->stride), sizeof(float));
     if (!band->fields) return 0;
     band->out[0] = band->fields + fields * band->size;
-    band->out[1] = band->out[0] + padded;
+    band->out[1] = band->out[0] + ROWS * band->stride;
     return 1;
 }
 
 static long least(long a, long b) { return a < b ? a : b; }
 
-/* How many tiles a plane has. */
-static long tiles_of(long height, long width)
-{
-    return ((height + BAND - 1) / BAND) * ((width + TILE - 1) / TILE);
-}
+static long parts(long length, long most) { return (length + most - 1) / most; }
 
+/* How many tiles a plane has. */
+static long tiles_of(long height, long width) { return parts(height, BAND) * parts(width, TILE); }
+
+/* Tiles are cut so that none is much smaller than the others: bands of as many times ROWS rows as are needed. */
 static void move_to(Band *band, long tile)
 {
-    long across = (band->width + TILE - 1) / TILE;
-    band->top = tile / across * BAND;
+    long across = parts(band->width, TILE), down = parts(band->height, BAND);
+    long high = parts(parts(band->height, down), ROWS) * ROWS;
+    band->top = least(tile / across * high, band->height);
     band->left = tile % across * TILE;
-    band->rows = least(BAND, band->height - band->top);
+    band->rows = least(high, band->height - band->top);
     band->columns = least(TILE, band->width - band->left);
 }
 
@@ -68,10 +81,12 @@ static inline void columns_of(const Band *band, long *from, long *to)
     *to = least(band->left + band->columns + band->reach, band->width);
 }
 
-/* Zeros in row i of all fields: where the image does not reach; all of it with `whole`. */
+/* Zeros in row i of all fields: where the image does not reach; all of it with `whole`. Beside an image that is one
+   tile wide they are there from the start. */
 static inline void clear_row(const Band *band, long fields, long i, int whole)
 {
     long from, to, end = band->columns + band->reach;
+    if (!whole && band->width <= TILE) return;
     columns_of(band, &from, &to);
     for (long f = 0; f < fields; f++) {
         float *row = row_of(band, f, i);
@@ -81,56 +96,90 @@ static inline void clear_row(const Band *band, long fields, long i, int whole)
     }
 }
 
-/* The two outputs for row i of the band: the sum over fields and taps, kernel (2, fields, k, k). */
-static void convolve_row(const Band *band, long i, long fields, const float *kernel)
+/* The two outputs for ROWS rows of the band from row i on: the sum over the first `used` of the fields and over all
+   taps; kernel (2, fields, k, k). */
+INLINE void convolve_with(const Band *band, long i, long used, long fields, const float *kernel, const long k)
 {
-    long k = 2 * band->reach + 1, taps = k * k;
+    const long taps = k * k, stride = band->stride;
     for (long j = 0; j < band->columns; j += BLOCK) {
-        vector first[VECTORS] = {{0}}, second[VECTORS] = {{0}};
-        const float *one = kernel, *two = kernel + fields * taps;
-        for (long f = 0; f < fields; f++)
-            for (long a = 0; a < k; a++) {
-                const float *from = row_of(band, f, i + a - band->reach) + j - band->reach;
-                for (long b = 0; b < k; b++, one++, two++, from++)
-                    for (int v = 0; v < VECTORS; v++) {
-                        vector x = *(const vector *)(from + v * LANES);
-                        first[v] += *one * x;
-                        second[v] += *two * x;
+        vector sums[ROWS][2][VECTORS] = {{{{0}}}};
+        for (long f = 0; f < used; f++) {
+            const float *from = row_of(band, f, i - band->reach) + j - band->reach;
+            const float *one = kernel + f * taps, *two = one + fields * taps;
+            UNROLL for (long a = 0; a < k + ROWS - 1; a++)
+                UNROLL for (long b = 0; b < k; b++) {
+                    vector x[VECTORS];
+                    UNROLL for (int v = 0; v < VECTORS; v++) x[v] = *(const vector *)(from + a * stride + b + v * LANES);
+                    UNROLL for (int r = 0; r < ROWS; r++) {
+                        long tap = (a - r) * k + b;
+                        if (a < r || a - r >= k) continue;
+                        UNROLL for (int v = 0; v < VECTORS; v++) {
+                            sums[r][0][v] += one[tap] * x[v];
+                            sums[r][1][v] += two[tap] * x[v];
+                        }
                     }
-            }
-        for (int v = 0; v < VECTORS; v++) {
-            *(vector *)(band->out[0] + j + v * LANES) = first[v];
-            *(vector *)(band->out[1] + j + v * LANES) = second[v];
+                }
         }
+        for (int r = 0; r < ROWS; r++)
+            for (int c = 0; c < 2; c++)
+                for (int v = 0; v < VECTORS; v++)
+                    *(vector *)(band->out[c] + r * stride + j + v * LANES) = sums[r][c][v];
     }
 }
 
-/* scale * Kx for image row i, columns [from, to), into two rows whose first entry is column `from`. */
-static inline void differences(const float *x, long i, const Band *band, long from, long to, float scale, float *down,
-                               float *right)
+static void convolve_rows(const Band *band, long i, long used, long fields, const float *kernel)
 {
-    long width = band->width, count = to - from, inside = least(to, width - 1) - from;
-    const float *here = x + i * width + from;
-    if (i + 1 < band->height)
-        for (long j = 0; j < count; j++) down[j] = scale * (here[j + width] - here[j]);
+    long k = 2 * band->reach + 1;
+    if (k == 3)
+        convolve_with(band, i, used, fields, kernel, 3);
+    else if (k == 5)
+        convolve_with(band, i, used, fields, kernel, 5);
     else
+        convolve_with(band, i, used, fields, kernel, k);
+}
+
+/* scale * Kx for image row i, columns [from, to), into two rows whose first entry is column `from`. */
+INLINE void differences(const float *x, long i, const Band *band, long from, long to, float scale,
+                        float *restrict down, float *restrict right)
+{
+    long width = band->width, count = to - from;
+    const float *here = x + i * width + from;
+    if (i + 1 < band->height) { /* there is a row below, so here[count] may be read */
+        for (long j = 0; j < count; j++) {
+            down[j] = scale * (here[j + width] - here[j]);
+            right[j] = scale * (here[j + 1] - here[j]);
+        }
+    } else {
         memset(down, 0, (size_t)count * sizeof(float));
-    for (long j = 0; j < inside; j++) right[j] = scale * (here[j + 1] - here[j]);
+        for (long j = 0; j < least(to, width - 1) - from; j++) right[j] = scale * (here[j + 1] - here[j]);
+    }
     if (to == width) right[count - 1] = 0;
 }
 
-/* K'p for image row i, columns [from, to); p is (2, H, W). The last entries along each axis do not count. */
-static inline void adjoint(const float *p, long i, long height, long width, long from, long to, float *out)
+/* y - inverse * K'p, or K'p where there is no y, for image row i, columns [from, to); p is (2, H, W). The last entries
+   along each axis do not count. */
+INLINE void adjoint_with(const float *p, long i, long height, long width, long from, long to, const int above,
+                         const int below, const float *y, float inverse, float *restrict out)
 {
-    long count = to - from, inside = least(to, width - 1) - from, first = from > 0 ? 0 : 1;
     const float *down = p + i * width + from, *right = p + (height + i) * width + from;
-    for (long j = 0; j < count; j++) out[j] = 0;
-    if (i > 0)
-        for (long j = 0; j < count; j++) out[j] += down[j - width];
-    if (i + 1 < height)
-        for (long j = 0; j < count; j++) out[j] -= down[j];
-    for (long j = 0; j < inside; j++) out[j] -= right[j];
-    for (long j = first; j < count; j++) out[j] += right[j - 1];
+    long count = to - from, last = count - 1;
+#define TAKEN(j, across) \
+    (y ? y[j] - inverse * (((above ? down[(j) - width] : 0) - (below ? down[j] : 0)) + (across)) \
+       : ((above ? down[(j) - width] : 0) - (below ? down[j] : 0)) + (across))
+    for (long j = 0; j < count; j++) out[j] = TAKEN(j, right[j - 1] - right[j]); /* right[-1] is in p, if not in the row */
+    if (from == 0) out[0] = TAKEN(0, 0 - right[0]);
+    if (to == width) out[last] = TAKEN(last, width > 1 ? right[last - 1] : 0);
+#undef TAKEN
+}
+
+INLINE void adjoint(const float *p, long i, long height, long width, long from, long to, const float *y, float inverse,
+                    float *restrict out)
+{
+    int above = i > 0, below = i + 1 < height;
+    if (above && below)
+        adjoint_with(p, i, height, width, from, to, 1, 1, y, inverse, out);
+    else
+        adjoint_with(p, i, height, width, from, to, above, below, y, inverse, out);
 }
 
 static inline float within(float x, float low, float high)
@@ -139,106 +188,194 @@ static inline float within(float x, float low, float high)
     return x < low ? low : x;
 }
 
-/* p_new = clip(p + kernel * (L Kx, move of p, [L K(move of x)])), within +-bound; and its move, where it is asked for. */
-static void dual_tile(const Band *band, long fields, const float *x, const float *x_moved, const float *p,
-                      const float *p_other, int other_is_move, const float *kernel, float scale, float bound,
-                      float *p_new, float *p_moved)
+/* What a dual step starts from, one plane of each. The move of p is p_moved, or p - p_before. NULL for p or p_before is
+   0; the other two may be missing where their fields are not used. */
+typedef struct {
+    const float *x, *x_moved, *p, *p_before, *p_moved;
+} Point;
+
+/* The fields of a dual step in row r of the tile: L Kx, the move of p, L K(move of x). */
+INLINE void dual_row(const Band *band, const Point *point, long r, long fields, float scale)
 {
-    long width = band->width, size = band->height * width, from, to;
+    long i = band->top + r, from, to, size = band->height * band->width;
+    int outside = i < 0 || i >= band->height;
+    clear_row(band, fields, r, outside);
+    if (outside) return;
     columns_of(band, &from, &to);
     long shift = from - band->left, count = to - from;
-    for (long r = -band->reach; r < band->rows + band->reach; r++) {
-        long i = band->top + r;
-        int outside = i < 0 || i >= band->height;
-        clear_row(band, fields, r, outside);
-        if (outside) continue;
-        differences(x, i, band, from, to, scale, row_of(band, 0, r) + shift, row_of(band, 1, r) + shift);
-        for (int c = 0; c < 2; c++) {
-            float *into = row_of(band, 2 + c, r) + shift;
-            const float *now = p + c * size + i * width + from, *other = p_other + c * size + i * width + from;
-            if (other_is_move)
-                memcpy(into, other, (size_t)count * sizeof(float));
-            else
-                for (long j = 0; j < count; j++) into[j] = now[j] - other[j];
-        }
-        if (fields == 6)
-            differences(x_moved, i, band, from, to, scale, row_of(band, 4, r) + shift, row_of(band, 5, r) + shift);
-    }
-    for (long r = 0; r < band->rows; r++) {
-        convolve_row(band, r, fields, kernel);
-        for (int c = 0; c < 2; c++) {
-            long at = c * size + (band->top + r) * width + band->left;
-            const float *step = band->out[c], *now = p + at;
-            float *into = p_new + at;
-            for (long j = 0; j < band->columns; j++) into[j] = within(now[j] + step[j], -bound, bound);
-            if (p_moved)
-                for (long j = 0; j < band->columns; j++) p_moved[at + j] = into[j] - now[j];
+    differences(point->x, i, band, from, to, scale, row_of(band, 0, r) + shift, row_of(band, 1, r) + shift);
+    for (int c = 0; c < 2 && fields > 2; c++) {
+        long at = c * size + i * band->width + from;
+        float *restrict into = row_of(band, 2 + c, r) + shift;
+        const float *moved = point->p_moved ? point->p_moved : point->p_before ? NULL : point->p;
+        if (moved) {
+            memcpy(into, moved + at, (size_t)count * sizeof(float));
+        } else {
+            const float *now = point->p + at, *before = point->p_before + at;
+            for (long j = 0; j < count; j++) into[j] = now[j] - before[j];
         }
     }
+    if (fields > 4)
+        differences(point->x_moved, i, band, from, to, scale, row_of(band, 4, r) + shift, row_of(band, 5, r) + shift);
+}
+
+/* p_new = clip(p + kernel * fields) within +-bound, kernel (2, fields, k, k) of which the first `used` fields are not
+   all zero; and its move, where it is asked for. */
+static void dual_tile(const Band *band, const Point *point, long used, long fields, const float *kernel, float scale,
+                      float bound, float *p_new, float *p_moved)
+{
+    long ready = -band->reach;
+    for (long r = 0; r < band->rows; r += ROWS) {
+        for (; ready < r + ROWS + band->reach; ready++) dual_row(band, point, ready, used, scale);
+        convolve_rows(band, r, used, fields, kernel);
+        for (long row = r; row < least(r + ROWS, band->rows); row++)
+            for (int c = 0; c < 2; c++) {
+                long at = (c * band->height + band->top + row) * band->width + band->left;
+                const float *step = band->out[c] + (row - r) * band->stride;
+                float *restrict into = p_new + at;
+                if (!point->p) {
+                    for (long j = 0; j < band->columns; j++) into[j] = within(step[j], -bound, bound);
+                    continue;
+                }
+                const float *now = point->p + at;
+                for (long j = 0; j < band->columns; j++) into[j] = within(now[j] + step[j], -bound, bound);
+                if (p_moved) {
+                    float *restrict moved = p_moved + at;
+                    for (long j = 0; j < band->columns; j++) moved[j] = into[j] - now[j];
+                }
+            }
+    }
+}
+
+/* What a primal step starts from, one plane of each. */
+typedef struct {
+    const float *x, *x_moved, *p, *y, *mask;
+    float low, high;
+} Picture;
+
+/* The fields of a primal step in row r of the tile: slope where pixels are kept, slope where they are lost, move. */
+INLINE void primal_row(const Band *band, const Picture *picture, long r, float inverse)
+{
+    long i = band->top + r, from, to;
+    int outside = i < 0 || i >= band->height;
+    clear_row(band, 3, r, outside);
+    if (outside) return;
+    columns_of(band, &from, &to);
+    long shift = from - band->left, count = to - from, at = i * band->width + from;
+    float *restrict kept = row_of(band, 0, r) + shift, *restrict lost = row_of(band, 1, r) + shift;
+    const float *mask = picture->mask + at, *x = picture->x + at, *y = picture->y + at;
+    adjoint(picture->p, i, band->height, band->width, from, to, NULL, 0, lost);
+    for (long j = 0; j < count; j++) {
+        float slope = mask[j] * (x[j] - y[j]) + lost[j] * inverse;
+        kept[j] = slope * mask[j];
+        lost[j] = slope - kept[j];
+    }
+    memcpy(row_of(band, 2, r) + shift, picture->x_moved + at, (size_t)count * sizeof(float));
 }
 
 /* x_new = clip(x + kernel * (kept slope, lost slope, move)), slope = Z (x - y) + K'p / L; and its move. */
-static void primal_tile(const Band *band, const float *x, const float *x_moved, const float *p, const float *y,
-                        const float *mask, const float *kernel, float scale, float low, float high, float *x_new,
-                        float *moved_new)
+static void primal_tile(const Band *band, const Picture *picture, const float *kernel, float inverse, float *x_new,
+                        float *x_moved)
 {
-    long width = band->width, from, to;
-    columns_of(band, &from, &to);
-    long shift = from - band->left, count = to - from;
-    for (long r = -band->reach; r < band->rows + band->reach; r++) {
-        long i = band->top + r, at = i * width + from;
-        int outside = i < 0 || i >= band->height;
-        clear_row(band, 3, r, outside);
-        if (outside) continue;
-        float *kept = row_of(band, 0, r) + shift, *lost = row_of(band, 1, r) + shift;
-        adjoint(p, i, band->height, width, from, to, lost);
-        for (long j = 0; j < count; j++) {
-            float slope = mask[at + j] * (x[at + j] - y[at + j]) + lost[j] / scale;
-            kept[j] = slope * mask[at + j];
-            lost[j] = slope - kept[j];
-        }
-        memcpy(row_of(band, 2, r) + shift, x_moved + at, (size_t)count * sizeof(float));
-    }
-    for (long r = 0; r < band->rows; r++) {
-        convolve_row(band, r, 3, kernel);
-        long at = (band->top + r) * width + band->left;
-        for (long j = 0; j < band->columns; j++) {
-            float step = mask[at + j] > 0 ? band->out[0][j] : band->out[1][j];
-            x_new[at + j] = within(x[at + j] + step, low, high);
-            moved_new[at + j] = x_new[at + j] - x[at + j];
+    long ready = -band->reach;
+    for (long r = 0; r < band->rows; r += ROWS) {
+        for (; ready < r + ROWS + band->reach; ready++) primal_row(band, picture, ready, inverse);
+        convolve_rows(band, r, 3, 3, kernel);
+        for (long row = r; row < least(r + ROWS, band->rows); row++) {
+            long at = (band->top + row) * band->width + band->left;
+            const float *mask = picture->mask + at, *x = picture->x + at;
+            const float *kept = band->out[0] + (row - r) * band->stride, *lost = band->out[1] + (row - r) * band->stride;
+            float *restrict into = x_new + at, *restrict moved = x_moved + at;
+            for (long j = 0; j < band->columns; j++) {
+                float next = within(x[j] + (mask[j] > 0 ? kept[j] : lost[j]), picture->low, picture->high);
+                into[j] = next;
+                moved[j] = next - x[j];
+            }
         }
     }
 }
 
-/* One iteration of LearnedDual on TV denoising; returns 0, or 1 where there was no memory. bound is (planes). */
-int lmd_dual_step(const float *x, const float *p, const float *p_before, const float *y, const float *kernel,
-                  const float *bound, float gamma, long planes, long height, long width, long size, int threads,
-                  float *p_new, float *x_new)
+/* Iterations of LearnedDual on TV denoising, with what all of them share. */
+typedef struct {
+    const float *x, *p, *p_before, *y; /* where they start; NULL for p or p_before is 0 */
+    const float *kernels;              /* (steps, 2, 4, k, k) */
+    const float *bound;                /* (planes) */
+    float gamma;
+    long steps, size, pixels;
+    float *p_new, *p_last, *x_new; /* p and x after the last step, p after the one before it */
+    float *spare;                  /* a third dual field for every plane, or for the plane at hand */
+    int one_plane;                 /* whether it is for the plane at hand */
+} Dual;
+
+/* Where step s of plane n puts p: the last one in p_new, the one before it in p_last, each in the oldest of three. */
+static float *place_of(const Dual *dual, long s, long n)
+{
+    long left = (dual->steps - 1 - s) % 3, at = 2 * n * dual->pixels;
+    if (left == 2) return dual->one_plane ? dual->spare : dual->spare + at;
+    return (left ? dual->p_last : dual->p_new) + at;
+}
+
+/* One tile of p in step s of plane n. */
+static void dual_step_tile(const Dual *dual, Band *band, long s, long n, long tile)
+{
+    long at = n * dual->pixels, used = s || dual->p ? 4 : 2;
+    Point point = {s ? dual->x_new + at : dual->x + at, NULL, NULL, NULL, NULL};
+    point.p = s ? place_of(dual, s - 1, n) : dual->p ? dual->p + 2 * at : NULL;
+    if (s > 1)
+        point.p_before = place_of(dual, s - 2, n);
+    else if (s ? dual->p : dual->p_before)
+        point.p_before = (s ? dual->p : dual->p_before) + 2 * at;
+    move_to(band, tile);
+    dual_tile(band, &point, used, 4, dual->kernels + s * 8 * dual->size * dual->size, dual->gamma, dual->bound[n],
+              place_of(dual, s, n), NULL);
+}
+
+/* Row i of x = y - K'p / gamma after step s of plane n. */
+static void primal_step_row(const Dual *dual, long s, long n, long height, long width, long i)
+{
+    long at = n * dual->pixels + i * width;
+    adjoint(place_of(dual, s, n), i, height, width, 0, width, dual->y + at, 1 / dual->gamma, dual->x_new + at);
+}
+
+/* Iterations of LearnedDual on TV denoising; returns 0, or 1 where there was no memory. Where there are planes enough
+   for all threads, each thread takes a plane through all steps, so that it stays in the cache. */
+int lmd_dual_steps(const float *x, const float *p, const float *p_before, const float *y, const float *kernels,
+                   const float *bound, float gamma, long planes, long height, long width, long size, long steps,
+                   int threads, float *p_new, float *p_last, float *x_new)
 {
     long tiles = tiles_of(height, width), pixels = height * width;
-    int failed = 0;
+    int alone = planes >= 2 * threads, failed = 0;
+    Dual dual = {x, p, p_before, y, kernels, bound, gamma, steps, size, pixels, p_new, p_last, x_new, NULL, alone};
+    size_t spare = steps > 2 ? (size_t)(2 * pixels * (alone ? threads : planes)) : 0;
+    float *memory = spare ? malloc(spare * sizeof(float)) : NULL;
+    if (spare && !memory) return 1;
 #pragma omp parallel num_threads(threads) reduction(| : failed)
     {
+        Dual mine = dual;
         Band band = {0};
         failed = !band_new(&band, 4, height, width, size / 2);
+        if (alone) {
+            mine.spare = memory ? memory + 2 * pixels * omp_get_thread_num() : NULL;
 #pragma omp for schedule(dynamic)
-        for (long task = 0; task < planes * tiles; task++) {
-            long n = task / tiles, at = n * pixels;
-            if (failed) continue;
-            move_to(&band, task % tiles);
-            dual_tile(&band, 4, x + at, NULL, p + 2 * at, p_before + 2 * at, 0, kernel, gamma, bound[n],
-                      p_new + 2 * at, NULL);
-        }
+            for (long n = 0; n < planes; n++)
+                for (long s = 0; s < steps && !failed; s++) {
+                    for (long tile = 0; tile < tiles; tile++) dual_step_tile(&mine, &band, s, n, tile);
+                    for (long i = 0; i < height; i++) primal_step_row(&mine, s, n, height, width, i);
+                }
+        } else {
+            mine.spare = memory;
+            for (long s = 0; s < steps; s++) {
+#pragma omp for schedule(dynamic)
+                for (long task = 0; task < planes * tiles; task++)
+                    if (!failed) dual_step_tile(&mine, &band, s, task / tiles, task % tiles);
 #pragma omp for schedule(static)
-        for (long row = 0; row < planes * height; row++) {
-            long n = row / height, i = row % height;
-            float *to = x_new + n * pixels + i * width;
-            const float *from = y + n * pixels + i * width;
-            adjoint(p_new + 2 * n * pixels, i, height, width, 0, width, to);
-            for (long j = 0; j < width; j++) to[j] = from[j] - to[j] / gamma;
+                for (long row = 0; row < planes * height; row++)
+                    if (!failed) primal_step_row(&mine, s, row / height, height, width, row % height);
+            }
         }
         free(band.fields);
     }
+    free(memory);
     return failed;
 }
 
@@ -262,16 +399,17 @@ int lmd_saddle_step(const float *x, const float *x_moved, const float *p, const 
             long n = task / tiles, at = n * pixels;
             if (failed) continue;
             move_to(&dual, task % tiles);
-            dual_tile(&dual, 6, x + at, x_moved + at, p + 2 * at, p_moved + 2 * at, 1, dual_kernel, scale, bound[n],
-                      p_new + 2 * at, p_moved_new + 2 * at);
+            Point point = {x + at, x_moved + at, p + 2 * at, NULL, p_moved + 2 * at};
+            dual_tile(&dual, &point, 6, 6, dual_kernel, scale, bound[n], p_new + 2 * at, p_moved_new + 2 * at);
         }
 #pragma omp for schedule(dynamic)
         for (long task = 0; task < planes * tiles; task++) {
             long n = task / tiles, at = n * pixels;
             if (failed) continue;
             move_to(&primal, task % tiles);
-            primal_tile(&primal, x + at, x_moved + at, p_new + 2 * at, y + at, mask + n / channels_per_mask * pixels,
-                        primal_kernel, scale, low[n], high[n], x_new + at, x_moved_new + at);
+            Picture picture = {x + at, x_moved + at, p_new + 2 * at, y + at, mask + n / channels_per_mask * pixels,
+                               low[n],  high[n]};
+            primal_tile(&primal, &picture, primal_kernel, 1 / scale, x_new + at, x_moved_new + at);
         }
         free(dual.fields);
         free(primal.fields);
@@ -279,19 +417,16 @@ int lmd_saddle_step(const float *x, const float *x_moved, const float *p, const 
     return failed;
 }
 
-/* The tile's part of the fields of image n. */
-static void load_fields(const Band *band, const float *x, long n, long fields)
+/* Row r of the tile of all fields of image n. */
+static void load_row(const Band *band, const float *x, long n, long fields, long r)
 {
-    long from, to;
+    long from, to, i = band->top + r;
+    int outside = i < 0 || i >= band->height;
     columns_of(band, &from, &to);
-    for (long r = -band->reach; r < band->rows + band->reach; r++) {
-        long i = band->top + r;
-        int outside = i < 0 || i >= band->height;
-        clear_row(band, fields, r, outside);
-        for (long f = 0; f < fields && !outside; f++)
-            memcpy(row_of(band, f, r) + from - band->left, x + ((n * fields + f) * band->height + i) * band->width + from,
-                   (size_t)(to - from) * sizeof(float));
-    }
+    clear_row(band, fields, r, outside);
+    for (long f = 0; f < fields && !outside; f++)
+        memcpy(row_of(band, f, r) + from - band->left, x + ((n * fields + f) * band->height + i) * band->width + from,
+               (size_t)(to - from) * sizeof(float));
 }
 
 /* out (images, outputs, H, W) = kernel (outputs, fields, k, k) * x (images, fields, H, W); outputs is even. */
@@ -306,16 +441,19 @@ int lmd_convolve(const float *x, const float *kernel, long images, long fields, 
         failed = !band_new(&band, fields, height, width, size / 2);
 #pragma omp for schedule(static)
         for (long task = 0; task < images * tiles; task++) {
+            long n = task / tiles, ready = -band.reach;
             if (failed) continue;
             move_to(&band, task % tiles);
-            load_fields(&band, x, task / tiles, fields);
-            for (long r = 0; r < band.rows; r++)
+            for (long r = 0; r < band.rows; r += ROWS) {
+                for (; ready < r + ROWS + band.reach; ready++) load_row(&band, x, n, fields, ready);
                 for (long o = 0; o < outputs; o += 2) {
-                    convolve_row(&band, r, fields, kernel + o * fields * size * size);
-                    for (int c = 0; c < 2; c++)
-                        memcpy(out + ((task / tiles * outputs + o + c) * height + band.top + r) * width + band.left,
-                               band.out[c], (size_t)band.columns * sizeof(float));
+                    convolve_rows(&band, r, fields, fields, kernel + o * fields * size * size);
+                    for (long row = r; row < least(r + ROWS, band.rows); row++)
+                        for (int c = 0; c < 2; c++)
+                            memcpy(out + ((n * outputs + o + c) * height + band.top + row) * width + band.left,
+                                   band.out[c] + (row - r) * band.stride, (size_t)band.columns * sizeof(float));
                 }
+            }
         }
         free(band.fields);
     }
@@ -325,9 +463,8 @@ int lmd_convolve(const float *x, const float *kernel, long images, long fields, 
 enum { LARGEST = 9 };
 
 /* Adds to sums (2, fields, k, k, LANES): row r of two gradients, in band->out, times the fields around it. */
-static void correlate_row(const Band *band, long r, long fields, long stride, vector *sums)
+INLINE void correlate_with(const Band *band, long r, long fields, long stride, vector *sums, const long k)
 {
-    long k = 2 * band->reach + 1;
     for (long f = 0; f < fields; f++)
         for (long a = 0; a < k; a++) {
             const float *from = row_of(band, f, r + a - band->reach) - band->reach;
@@ -336,7 +473,7 @@ static void correlate_row(const Band *band, long r, long fields, long stride, ve
             for (long b = 0; b < k; b++) first[b] = one[b], second[b] = two[b];
             for (long j = 0; j < band->columns; j += LANES) {
                 vector g = *(const vector *)(band->out[0] + j), h = *(const vector *)(band->out[1] + j);
-                for (long b = 0; b < k; b++) {
+                UNROLL for (long b = 0; b < k; b++) {
                     vector v = *(const vector *)(from + j + b);
                     first[b] += g * v;
                     second[b] += h * v;
@@ -344,6 +481,17 @@ static void correlate_row(const Band *band, long r, long fields, long stride, ve
             }
             for (long b = 0; b < k; b++) one[b] = first[b], two[b] = second[b];
         }
+}
+
+static void correlate_row(const Band *band, long r, long fields, long stride, vector *sums)
+{
+    long k = 2 * band->reach + 1;
+    if (k == 3)
+        correlate_with(band, r, fields, stride, sums, 3);
+    else if (k == 5)
+        correlate_with(band, r, fields, stride, sums, 5);
+    else
+        correlate_with(band, r, fields, stride, sums, k);
 }
 
 /* The derivative of <gradient, kernel * x> by the kernel: out (outputs, fields, k, k), outputs even, k at most LARGEST.
@@ -361,18 +509,20 @@ int lmd_convolve_backward(const float *x, const float *gradient, long images, lo
         vector *sums = all + thread * count;
         failed |= !band_new(&band, fields, height, width, size / 2);
         for (long task = thread; task < images * tiles && !failed; task += threads) {
+            long n = task / tiles, ready = -band.reach;
             move_to(&band, task % tiles);
-            load_fields(&band, x, task / tiles, fields);
-            for (long r = 0; r < band.rows; r++)
+            for (long r = 0; r < band.rows; r++) {
+                for (; ready <= r + band.reach; ready++) load_row(&band, x, n, fields, ready);
                 for (long o = 0; o < outputs; o += 2) {
                     for (int c = 0; c < 2; c++) {
-                        const float *from = gradient + (task / tiles * outputs + o + c) * height * width;
+                        const float *from = gradient + (n * outputs + o + c) * height * width;
                         memcpy(band.out[c], from + (band.top + r) * width + band.left,
                                (size_t)band.columns * sizeof(float));
                         for (long j = band.columns; j % LANES; j++) band.out[c][j] = 0;
                     }
                     correlate_row(&band, r, fields, stride, sums + o * stride);
                 }
+            }
         }
         free(band.fields);
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from torch import Tensor, nn
@@ -78,6 +78,11 @@ class Solver(nn.Module, Configurable, abc.ABC, Generic[S]):
         """How many iterations it was made or trained for; None where there is no such number."""
         return None
 
+    @property
+    def ends_proven(self) -> bool:
+        """Whether it goes on past its horizon with a method that converges from any point."""
+        return False
+
     @abc.abstractmethod
     def init(self, problem: Problem, x0: Tensor) -> S:
         """The state before the first step, at the starting points x0 `(B, ...)`."""
@@ -85,3 +90,23 @@ class Solver(nn.Module, Configurable, abc.ABC, Generic[S]):
     @abc.abstractmethod
     def step(self, problem: Problem, state: S) -> S:
         """The state one iteration later; the one passed in is left as it is."""
+
+    def advance(self, problem: Problem, state: S, count: int) -> S:
+        """The state `count` iterations later: as many steps, or faster where nothing between them has to be kept.
+
+        Its `evaluations` are those of all the steps.
+        """
+        beyond: dict[str, Tensor] = {}
+        for _ in range(count):
+            state = self.step(problem, state)
+            beyond = add_evaluations(beyond, state.evaluations)
+        return replace(state, evaluations=beyond) if beyond else state
+
+
+def add_evaluations(*counts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The sum of evaluation counts, name by name."""
+    total: dict[str, Tensor] = {}
+    for each in counts:
+        for name, count in each.items():
+            total[name] = total[name] + count if name in total else count
+    return total

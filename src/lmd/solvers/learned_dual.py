@@ -97,30 +97,46 @@ class LearnedDual(Solver[LearnedDualState]):
     def horizon(self) -> int:
         return self.iterations
 
+    @property
+    def ends_proven(self) -> bool:
+        return True
+
     def init(self, problem: Problem, x0: Tensor) -> LearnedDualState:
         assert isinstance(problem, TVProblem)  # its capabilities were checked before the run
-        dual = x0.new_zeros(*x0.shape[:2], 2, *x0.shape[2:])
+        dual = x0.new_zeros(()).expand(*x0.shape[:2], 2, *x0.shape[2:])  # zeros that take no memory
         return LearnedDualState(x0, dual=dual, previous=dual)
 
     def step(self, problem: Problem, state: LearnedDualState) -> LearnedDualState:
-        assert isinstance(problem, TVProblem) and problem.data_strong_convexity is not None
-        assert state.dual is not None
+        return self.advance(problem, state, 1)
+
+    def advance(self, problem: Problem, state: LearnedDualState, count: int) -> LearnedDualState:
+        assert isinstance(problem, TVProblem)
+        end = state.iteration + count
+        while state.iteration < min(end, self.iterations):
+            if isinstance(problem, TVDenoising) and not problem.isotropic and kernels.serves(state.x, self.kernels):
+                state = self._compiled(problem, state, min(end, self.iterations))
+            else:
+                state = self._learned(problem, state)
+        while state.iteration < end:
+            state = self._classical(problem, state)
+        return state
+
+    def _learned(self, problem: TVProblem, state: LearnedDualState) -> LearnedDualState:
+        k, before, previous = state.iteration, state.dual, state.previous
+        assert before is not None and previous is not None
+        x = state.x if k > 0 else problem.primal_from_dual(before)
+        rise = problem.differences(x)
+        rise = per_instance(problem.data_strong_convexity, rise) * rise
+        dual = problem.project_dual(before + convolve((rise, before - previous), self.kernels[k]))
+        return LearnedDualState(problem.primal_from_dual(dual), k + 1, dual=dual, previous=before)
+
+    def _compiled(self, problem: TVDenoising, state: LearnedDualState, end: int) -> LearnedDualState:
+        """All learned steps up to iteration `end`; p is 0 at iteration 0, and so are both fields before iteration 1."""
         k = state.iteration
-        if k >= self.iterations:
-            return self._classical(problem, state)
-        assert state.previous is not None
-        x = state.x if k > 0 else problem.primal_from_dual(state.dual)
-        kernel = self.kernels[k]
-        gamma = problem.data_strong_convexity
-        if isinstance(problem, TVDenoising) and not problem.isotropic and kernels.serves(x, kernel):
-            before = (x, state.dual, state.previous)
-            dual, x = kernels.dual_step(*before, problem.noisy, problem.bound, problem.data_strong_convexity, kernel)
-        else:
-            rise = problem.differences(x)
-            dual = state.dual + convolve((per_instance(gamma, rise) * rise, state.dual - state.previous), kernel)
-            dual = problem.project_dual(dual)
-            x = problem.primal_from_dual(dual)
-        return LearnedDualState(x, k + 1, dual=dual, previous=state.dual)
+        start = (state.x if k > 0 else problem.noisy, state.dual if k > 0 else None, state.previous if k > 1 else None)
+        data = (problem.noisy, problem.bound, problem.data_strong_convexity)
+        dual, previous, x = kernels.dual_steps(*start, *data, self.kernels[k:end])
+        return LearnedDualState(x, end, dual=dual, previous=state.dual if previous is None else previous)
 
     def _classical(self, problem: TVProblem, state: LearnedDualState) -> LearnedDualState:
         """A step of FGP, the first one from p_N without momentum."""

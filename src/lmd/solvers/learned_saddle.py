@@ -107,6 +107,10 @@ class LearnedSaddle(Solver[LearnedSaddleState]):
     def horizon(self) -> int:
         return self.iterations
 
+    @property
+    def ends_proven(self) -> bool:
+        return True
+
     def init(self, problem: Problem, x0: Tensor) -> LearnedSaddleState:
         assert isinstance(problem, TVProblem)  # its capabilities were checked before the run
         p = x0.new_zeros(*x0.shape[:2], 2, *x0.shape[2:])
