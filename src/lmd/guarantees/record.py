@@ -142,7 +142,7 @@ class Record:
         curvature = self._strong_convexity if self._smoothness is None else self._smoothness
         if curvature is None:
             return torch.zeros_like(self.value)
-        size = torch.maximum(norm_of(self.x.double(), "l2"), norm_of(self.start.double(), "l2"))
+        size = torch.maximum(norm_of(self.x, "l2"), norm_of(self.start, "l2")).double()
         return curvature.double() * (ROUNDING * self.epsilon * size).square()
 
     def rounding(self, size: Tensor) -> Tensor:

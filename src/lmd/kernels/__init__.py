@@ -101,6 +101,20 @@ def saddle_step(
     return outputs
 
 
+def tv_sums(
+    x: Tensor, p: Tensor | None, y: Tensor | None, bound: float | Tensor, inverse: float = 1.0
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Sums over each image `(B,)`: |Kx|; b |Kx| - <Kx, p>; (x - y + inverse K'p)^2.
+
+    x, y `(B, C, H, W)`, p `(B, C, 2, H, W)`, taken within the bound b. Without p it is 0, without y the third sum is.
+    """
+    out = torch.empty(x.shape[0], x.shape[1], 3, dtype=torch.float64)
+    inputs = (x, p, y, _per_plane(bound, x))
+    _call("lmd_tv_sums", inputs, inverse, _sizes(x), (out,), x.numel())
+    total, slack, square = out.sum(dim=1).to(x.dtype).unbind(dim=1)
+    return total, slack, square
+
+
 def convolve(x: Tensor, kernel: Tensor) -> Tensor:
     """`conv2d` with zeros around the images: x `(n, I, H, W)`, kernel `(O, I, k, k)` of an odd k, to `(n, O, H, W)`.
 

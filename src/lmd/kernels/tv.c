@@ -8,6 +8,7 @@
    the image is. Convolutions work on ROWS x BLOCK outputs at a time, which stay in registers over all taps: a value
    that is loaded serves up to three rows of both outputs. */
 
+#include <math.h>
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
@@ -415,6 +416,95 @@ int lmd_saddle_step(const float *x, const float *x_moved, const float *p, const 
         free(primal.fields);
     }
     return failed;
+}
+
+/* K'p at one pixel, p within the bound: before is whether there is a column to the left, after > 1 one to the right. */
+INLINE float divergence(const float *down, const float *right, long width, float bound, const int above, const int below,
+                        const int before, const long after)
+{
+    float sum = 0;
+    if (before) sum += within(right[-1], -bound, bound);
+    if (after > 1) sum -= within(right[0], -bound, bound);
+    if (above) sum += within(down[-width], -bound, bound);
+    if (below) sum -= within(down[0], -bound, bound);
+    return sum;
+}
+
+/* Sums over image row i: |Kx|; bound |Kx| - <Kx, p>; (x - y + inverse K'p)^2. NULL for p is 0, for y no third sum. p
+   is taken within the bound. */
+static void sums_of_row(const float *x, const float *p, const float *y, float bound, float inverse, long i, long height,
+                        long width, double *out)
+{
+    const float *here = x + i * width, *target = y ? y + i * width : NULL;
+    long below = i + 1 < height, size = height * width;
+    float length = 0, slack = 0, square = 0;
+#pragma omp simd reduction(+ : length)
+    for (long j = 0; j < width - 1; j++) length += fabsf(here[j + 1] - here[j]);
+    if (below)
+#pragma omp simd reduction(+ : length)
+        for (long j = 0; j < width; j++) length += fabsf(here[j + width] - here[j]);
+    if (p) {
+        const float *down = p + i * width, *right = p + size + i * width;
+#pragma omp simd reduction(+ : slack)
+        for (long j = 0; j < width - 1; j++) {
+            float z = here[j + 1] - here[j];
+            slack += bound * fabsf(z) - within(right[j], -bound, bound) * z;
+        }
+        if (below)
+#pragma omp simd reduction(+ : slack)
+            for (long j = 0; j < width; j++) {
+                float z = here[j + width] - here[j];
+                slack += bound * fabsf(z) - within(down[j], -bound, bound) * z;
+            }
+        if (target) {
+            float first = here[0] - target[0] + inverse * divergence(down, right, width, bound, i > 0, below, 0, width);
+            square += first * first;
+            if (i > 0 && below)
+#pragma omp simd reduction(+ : square)
+                for (long j = 1; j < width - 1; j++) {
+                    float away = here[j] - target[j] + inverse * divergence(down + j, right + j, width, bound, 1, 1, 1, 2);
+                    square += away * away;
+                }
+            else
+                for (long j = 1; j < width - 1; j++) {
+                    float away = divergence(down + j, right + j, width, bound, i > 0, below, 1, 2);
+                    away = here[j] - target[j] + inverse * away;
+                    square += away * away;
+                }
+            if (width > 1) {
+                long j = width - 1;
+                float last = divergence(down + j, right + j, width, bound, i > 0, below, 1, 1);
+                last = here[j] - target[j] + inverse * last;
+                square += last * last;
+            }
+        }
+    } else if (target) {
+#pragma omp simd reduction(+ : square)
+        for (long j = 0; j < width; j++) square += (here[j] - target[j]) * (here[j] - target[j]);
+    }
+    out[0] = length, out[1] = slack, out[2] = square;
+}
+
+/* Those sums over each plane: out (planes, 3). Rows are added in order, whatever the number of threads. */
+int lmd_tv_sums(const float *x, const float *p, const float *y, const float *bound, float inverse, long planes,
+                long height, long width, int threads, double *out)
+{
+    double *rows = malloc((size_t)(3 * planes * height) * sizeof(double));
+    if (!rows) return 1;
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (long row = 0; row < planes * height; row++) {
+        long n = row / height, at = n * height * width;
+        sums_of_row(x + at, p ? p + 2 * at : NULL, y ? y + at : NULL, bound[n], inverse, row % height, height, width,
+                    rows + 3 * row);
+    }
+    for (long n = 0; n < planes; n++)
+        for (int c = 0; c < 3; c++) {
+            double sum = 0;
+            for (long i = 0; i < height; i++) sum += rows[3 * (n * height + i) + c];
+            out[3 * n + c] = sum;
+        }
+    free(rows);
+    return 0;
 }
 
 /* Row r of the tile of all fields of image n. */

@@ -122,7 +122,7 @@ def run(
                 tracker.stop(gaps <= tolerance, Status.TOLERANCE_REACHED)
                 look_at = 1.1 * k  # a look costs as much as a step: seldom enough, and never more than a tenth late
             if residual_tolerance is not None:
-                tracker.stop(tracker.residuals[-1] <= residual_tolerance, Status.RESIDUAL_REACHED)
+                tracker.stop(tracker.residuals[len(tracker.residuals) - 1] <= residual_tolerance, Status.RESIDUAL_REACHED)
             if any([callback(state, values) for callback in callbacks]):
                 tracker.stop_all(Status.STOPPED)
             if time_limit is not None and time.perf_counter() - begun >= time_limit:
@@ -164,6 +164,36 @@ class _Clock:
         self.seconds += self._now() - self._started
 
 
+class _Rows:
+    """Numbers per instance `(B,)`, one row per iteration, in one piece of memory that doubles when it is full.
+
+    As many small tensors, each made between large ones that come and go, they would tear the memory to pieces: a run
+    of thousands of iterations on large batches would take many times what it needs.
+    """
+
+    def __init__(self, like: Tensor) -> None:
+        self._data = like.new_full((64, *like.shape), torch.nan)
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, row: int) -> Tensor:
+        return self._data[row]
+
+    def put(self, row: int, numbers: Tensor) -> None:
+        while row >= len(self._data):
+            self._data = torch.cat([self._data, torch.full_like(self._data, torch.nan)])
+        self._data[row] = numbers
+        self._count = max(self._count, row + 1)
+
+    def first(self, rows: int) -> Tensor:
+        """A copy of so many rows; NaN where there is nothing."""
+        if rows > len(self._data):
+            self.put(rows - 1, torch.full_like(self._data[0], torch.nan))
+        return self._data[:rows].clone()
+
+
 class _Tracker:
     """What `run` knows about each instance: whether it still runs, its best point, its answer, its history.
 
@@ -173,6 +203,7 @@ class _Tracker:
 
     def __init__(self, x0: Tensor, values: Tensor, divergence_factor: float) -> None:
         self.running = torch.ones(x0.shape[0], dtype=torch.bool, device=x0.device)
+        self.all_running = True
         self.status: list[Status | None] = [None] * x0.shape[0]
         self.stopped_at = torch.zeros(x0.shape[0], dtype=torch.int64, device=x0.device)
         self.ceiling = values + divergence_factor * values.abs().clamp(min=1)
@@ -180,8 +211,10 @@ class _Tracker:
         self.best, self.best_values = x0, values
         self.dual: Tensor | None = None
         self.answer_dual: Tensor | None = None
-        self.values, self.residuals, self.seconds = [values], [torch.full_like(values, torch.nan)], list[float]()
-        self.diagnostics: dict[str, dict[int, Tensor]] = {}
+        self.values, self.residuals, self.seconds = _Rows(values), _Rows(values), list[float]()
+        self.values.put(0, values)
+        self.residuals.put(0, torch.full_like(values, torch.nan))
+        self.diagnostics: dict[str, _Rows] = {}
         self.evaluations: dict[str, Tensor] = {}
         self.finite = torch.ones_like(self.running)
         self.x = x0
@@ -192,12 +225,13 @@ class _Tracker:
     def record(self, previous: State, state: State, values: Tensor, seconds: float, steps: int = 1) -> None:
         change = norm_of(state.iterate - previous.iterate, "l2")
         moved = change / norm_of(previous.iterate, "l2").clamp(min=1)
-        self.values.append(torch.where(self.running, values, self.values[-1]))
-        self.residuals.append(torch.where(self.running, moved, self.residuals[-1]))
+        row = len(self.values)
+        for rows, numbers in ((self.values, values), (self.residuals, moved)):
+            rows.put(row, numbers if self.all_running else torch.where(self.running, numbers, rows[row - 1]))
         self.seconds.append(seconds)
         self.stopped_at += steps * self.running
         for name, numbers in state.diagnostics.items():
-            self.note(name, len(self.values) - 2, numbers)
+            self.note(name, row - 1, numbers)
         for name, counts in state.evaluations.items():
             self.evaluations[name] = self.evaluations.get(name, 0) + torch.where(self.running, counts, 0)
         self.x = state.x
@@ -208,17 +242,18 @@ class _Tracker:
         self.best_values = _take(better, values, self.best_values)
 
     def note(self, name: str, row: int, numbers: Tensor) -> None:
-        known = torch.where(self.running, numbers.to(self.values[0].dtype), torch.nan)
-        self.diagnostics.setdefault(name, {})[row] = known
+        if name not in self.diagnostics:
+            self.diagnostics[name] = _Rows(self.values[0])
+        self.diagnostics[name].put(row, numbers if self.all_running else torch.where(self.running, numbers, torch.nan))
 
     def stop_failed(self) -> None:
         broken = ~self.finite & self.running
-        diverged = (self.values[-1] > self.ceiling) & self.running & ~broken
+        diverged = (self.values[len(self.values) - 1] > self.ceiling) & self.running & ~broken
         for failed, status in ((broken, Status.NOT_FINITE), (diverged, Status.DIVERGED)):
             self._finish(failed, status, self.best, self.best_values)
 
     def stop(self, reached: Tensor, status: Status) -> None:
-        self._finish(reached & self.running, status, self.x, self.values[-1])
+        self._finish(reached & self.running, status, self.x, self.values[len(self.values) - 1])
 
     def stop_all(self, status: Status) -> None:
         self.stop(torch.ones_like(self.running), status)
@@ -232,22 +267,20 @@ class _Tracker:
             before = torch.zeros_like(self.dual) if self.answer_dual is None else self.answer_dual
             self.answer_dual = _take(which, self.dual, before)
         self.running &= ~which
+        self.all_running = False
         for instance in which.nonzero().flatten().tolist():
             self.status[instance] = status
 
     def result(self, solver: Solver[Any], problem: Problem, x0: Tensor, seconds: float) -> Result:
         rows = len(self.values)
-        diagnostics = {}
-        for name, numbers in self.diagnostics.items():
-            unknown = torch.full_like(self.values[0], torch.nan)
-            diagnostics[name] = torch.stack([numbers.get(row, unknown) for row in range(rows)])
+        diagnostics = {name: numbers.first(rows) for name, numbers in self.diagnostics.items()}
         counts = {name: torch.full_like(self.stopped_at, count) for name, count in solver.init_cost.items()}
         declared = {name: count * self.stopped_at for name, count in solver.step_cost.items()}
         for name, count in (*declared.items(), *self.evaluations.items()):
             counts[name] = counts.get(name, torch.zeros_like(self.stopped_at)) + count
         history = History(
-            values=torch.stack(self.values),
-            residuals=torch.stack(self.residuals),
+            values=self.values.first(rows),
+            residuals=self.residuals.first(rows),
             seconds=torch.tensor(self.seconds, dtype=torch.float64),
             diagnostics=diagnostics,
         )
