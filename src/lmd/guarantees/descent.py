@@ -103,12 +103,12 @@ class DescentSafeguard(Solver[DescentState]):
         assert state.smoothness is not None
         trying = ~state.resting
         inner = self.solver.step(problem, state.inner) if bool(trying.any()) else state.inner
-        value = problem.value(torch.where(widen(trying, state.x), inner.x, state.x))
+        value = problem.value(_choose(trying, inner.x, state.x))
         sure = self._squared_norm(problem, state, inner) / (2 * state.smoothness)
         accepted = trying & (value <= state.floor - PROGRESS * sure)  # never for a NaN
         known = torch.where(trying, state.floor, value)
         x, fall = self._descend(problem, state, ~accepted)
-        x = torch.where(widen(accepted, x), inner.x, x)
+        x = _choose(accepted, inner.x, x)
         fallback = {"fallback": (~accepted).long(), "subgradient": (~accepted).long()}
         return DescentState(
             x,
@@ -151,6 +151,11 @@ class DescentSafeguard(Solver[DescentState]):
         if not bool(moved.any()):
             return inner
         return _merge(moved, self.solver.init(problem, x), inner)
+
+
+def _choose(where: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    """`new` for some of the instances `(B,)`, `old` for the others."""
+    return new if bool(where.all()) else torch.where(widen(where, old), new, old)
 
 
 def _merge(where: Tensor, fresh: State, old: State) -> State:

@@ -20,7 +20,7 @@ from lmd.solvers.interior_point import InteriorPoint
 from lmd.solvers.lbfgs import LBFGS
 from lmd.solvers.pdhg import PDHG
 
-SETTLE = 16.0
+SETTLE = 32.0
 """What the default fall-back's primal step settles to a fraction of: found on TV problems with 1 to 20% noise."""
 
 PATIENCE = 10
@@ -243,7 +243,9 @@ class Safeguard(Solver[SafeguardState]):
         learned = self.solver.step(problem, state.learned)
         x, value, retired = learned.x, _value(problem, learned), state.retired
         better = value < state.value
-        if not bool(better.all()):
+        if not bool(better.any()):
+            retired, x, value = retired | value.isnan(), state.x, state.value
+        elif not bool(better.all()):
             retired = retired | value.isnan()
             x = torch.where(widen(better, x), x, state.x)
             value = torch.where(better, value, state.value)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import torch
 from torch import Tensor
 
@@ -56,16 +58,18 @@ class LeastSquares(Problem):
     def minimiser(self) -> Tensor:
         return torch.linalg.lstsq(self.W, self.b.T).solution.T
 
+    @cached_property
     def _hessian_eigenvalues(self) -> Tensor:
+        """Of W alone, so the same for any part of the batch."""
         return 2 * torch.linalg.eigvalsh(self.W.T @ self.W)
 
     @property
     def smoothness(self) -> Tensor:
-        return self._hessian_eigenvalues()[-1]
+        return self._hessian_eigenvalues[-1]
 
     @property
     def strong_convexity(self) -> Tensor:
-        return self._hessian_eigenvalues()[0].clamp(min=0)
+        return self._hessian_eigenvalues[0].clamp(min=0)
 
 
 class LeastSquaresFamily(Family):
