@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 import lmd
 from lmd.errors import CapabilityError, InputError
-from lmd.guarantees import DescentSafeguard, Record, Safeguard, default_fallback, subgradient_certificate
+from lmd.guarantees import DescentSafeguard, Record, Safeguard, default_fallback, guard, subgradient_certificate
 from lmd.mirrors import Entropic, Euclidean, Quadratic
 from lmd.problems import SVM, LeastSquares, SimplexFamily, TVDenoising, TVInpainting
 from lmd.solvers import (
@@ -20,6 +20,8 @@ from lmd.solvers import (
     GradientDescent,
     InteriorPoint,
     LazyMirrorDescent,
+    LearnedDual,
+    LearnedSaddle,
     LearnedSteps,
     MirrorDescent,
     Nesterov,
@@ -278,6 +280,24 @@ TAME_AND_WILD = {
         Quadratic.from_matrix(torch.diag(torch.tensor([9.0, 1, 0.09, 0.01]).double())), 0.4
     ),
 }
+
+
+class TestGuard:
+    def test_a_solver_that_ends_proven_is_let_through_its_iterations(self):
+        problem = TVDenoising(images(), 0.2)
+        for solver in (LearnedDual(15), LearnedSaddle(15, masked=False)):
+            assert solver.ends_proven and guard(solver, problem).delay == 15
+        assert guard(Oracle([problem.noisy], horizon=15), problem).delay == 10
+
+    def test_before_the_delay_is_over_the_answer_is_the_best_learned_point(self):
+        problem = TVDenoising(images(), 0.2)
+        best, worse = problem.minimiser(), problem.noisy + 5
+        points = [worse, best, torch.full_like(best, torch.nan), worse]
+        values = lmd.run(Safeguard(Oracle(points, 4), FGP(), delay=4), problem, iterations=4).history.values
+        assert_close(values, torch.stack([values[0], values[0], *[problem.value(best)] * 3]))
+        mixed = torch.cat([worse[:1], best[1:]])
+        x = lmd.run(Safeguard(Oracle([mixed], 1), FGP(), delay=1), problem, iterations=1).x
+        assert torch.equal(x, torch.cat([problem.noisy[:1], best[1:]]))
 
 
 class TestDescentSafeguard:

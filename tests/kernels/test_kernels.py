@@ -73,7 +73,7 @@ def both_ways(solver: Solver, problem: TVDenoising | TVInpainting, monkeypatch: 
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
 
 
-SIZES = [(1, 1), (1, 9), (9, 1), (32, 32), (33, 31), (70, 65)]
+SIZES = [(1, 1), (1, 9), (9, 1), (32, 32), (33, 31), (70, 65), (26, 300)]
 
 
 @compiled
@@ -83,7 +83,52 @@ def test_dual_step(size: tuple[int, int], weight: float | Tensor, monkeypatch: p
     noisy = torch.rand(2, 3, *size, generator=generator(0))
     for halved in (False, True):
         problem = TVDenoising(noisy, weight, halved=halved)
-        both_ways(rough(LearnedDual(4, kernel=5), 1), problem, monkeypatch)
+        for kernel in (3, 5, 7):
+            both_ways(rough(LearnedDual(4, kernel), 1), problem, monkeypatch)
+
+
+@compiled
+@pytest.mark.parametrize("build", kernels.BUILDS.get(torch.backends.cpu.get_cpu_capability(), ("_tv",)))
+def test_every_build_that_runs_here(build: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = kernels.load(build)
+    assert found is not None
+    kernels._function.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(kernels, "library", lambda: found)
+        both_ways(rough(LearnedDual(4, kernel=3), 1), TVDenoising(torch.rand(2, 3, 50, 61)), monkeypatch)
+        mask = random_masks(2, 50, 61, 0.7, generator(1))
+        both_ways(rough(LearnedSaddle(3), 1), TVInpainting(torch.rand(2, 3, 50, 61), mask), monkeypatch)
+    kernels._function.cache_clear()
+
+
+@compiled
+@pytest.mark.parametrize("images", [1, 8])  # few planes are shared by the threads, of many each thread takes its own
+def test_many_steps_at_once_are_the_steps_one_by_one_to_the_bit(images: int) -> None:
+    noisy = torch.rand(images, 1, 40, 50, generator=generator(0))
+    solver, problem = rough(LearnedDual(6, kernel=3), 1), TVDenoising(noisy)
+    with torch.no_grad():
+        start = solver.init(problem, noisy)
+        for begin, count in ((0, 1), (0, 2), (0, 6), (1, 4), (2, 3), (3, 1), (0, 9), (4, 6)):
+            begun = solver.advance(problem, start, begin)
+            whole, single = solver.advance(problem, begun, count), begun
+            for _ in range(count):
+                single = solver.step(problem, single)
+            assert whole.iteration == single.iteration == begin + count
+            assert torch.equal(whole.x, single.x) and torch.equal(whole.dual, single.dual)
+            assert whole.previous is single.previous is None or torch.equal(whole.previous, single.previous)
+
+
+@compiled
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("halved", [False, True])
+def test_values_and_gaps(size: tuple[int, int], halved: bool) -> None:
+    """Of points and dual points that have nothing to do with each other, p partly outside its bounds."""
+    noisy, x = (torch.rand(3, 2, *size, generator=generator(seed)) for seed in (0, 1))
+    p = 0.5 * torch.randn(3, 2, 2, *size, generator=generator(2))
+    problem = TVDenoising(noisy, torch.tensor([0.1, 0.3, 0.5]), halved=halved)
+    exact = problem.double()
+    torch.testing.assert_close(problem.value(x).double(), exact.value(x.double()), rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(problem.gap(x, p).double(), exact.gap(x.double(), p.double()), rtol=1e-6, atol=1e-7)
 
 
 @compiled

@@ -40,6 +40,39 @@ class TestHistory:
         assert bool((result.history.seconds.diff() > 0).all())
         assert result.seconds >= result.history.seconds[-1]
 
+    def test_long_runs_are_recorded_whole(self):
+        """More rows than are set aside at first, and a diagnostic that begins late: NaN before."""
+
+        class Late(GradientDescent):
+            def step(self, problem, state):
+                stepped = super().step(problem, state)
+                late = {"late": stepped.x[:, 0]} if state.iteration >= 150 else {}
+                return State(stepped.x, stepped.iteration, late)
+
+        history = lmd.run(Late(0.005), squares, column(1.0, 2.0), iterations=200).history
+        assert_close(history.values[:, 0], 0.99 ** (2 * torch.arange(201, dtype=torch.float64)))
+        late = history.diagnostics["late"]
+        assert late.shape == (201, 2) and bool(late[:150].isnan().all()) and not bool(late[150:200].isnan().any())
+
+    def test_without_a_record_there_are_the_start_and_the_end(self):
+        whole, ends = (lmd.run(Adam(0.1), squares, column(1.0, 2.0), 30, record=record) for record in (True, False))
+        assert_close(ends.x, whole.x)
+        assert_close(ends.history.values, whole.history.values[[0, 30]])
+        assert ends.iterations.tolist() == [30, 30] and ends.status == whole.status
+        assert {k: v.tolist() for k, v in ends.evaluations.items()} == {
+            k: v.tolist() for k, v in whole.evaluations.items()
+        }
+
+    def test_without_a_record_a_certificate_still_holds(self):
+        problem, x0 = lmd.problems.LeastSquaresFamily().sample(3, torch.Generator().manual_seed(0))
+        result = lmd.run(MirrorDescent(Quadratic(2).double(), 0.02), problem, x0, 40, record=False)
+        assert bool((result.certificate.bound >= result.values - problem.minimum()).all())
+
+    def test_without_a_record_nothing_can_stop_a_run(self):
+        for watched in ({"target_value": 0.1}, {"time_limit": 1.0}, {"callbacks": [lambda state, values: None]}):
+            with pytest.raises(InputError, match="record: got False"):
+                lmd.run(GradientDescent(0.1), squares, column(1.0), 5, record=False, **watched)
+
     def test_images_are_welcome(self):
         x0 = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
         result = lmd.run(GradientDescent(0.25), lambda x: x.square().sum(dim=(1, 2, 3)), x0, iterations=2)

@@ -1,8 +1,8 @@
 """Compiled steps for the CPU: the same numbers as PyTorch's to rounding, in one pass; without them only time changes.
 
 `tv.c` is compiled when the package is installed, where there is a C compiler: once for every x86-64 or ARM processor,
-and again for those with AVX2 and with AVX-512. Nothing is compiled when a program runs. The threads are PyTorch's own, as many as
-`torch.get_num_threads()` says. `LMD_KERNELS=0` in the environment leaves them out.
+and again for those with AVX2 and with AVX-512. Nothing is compiled when a program runs. The threads are PyTorch's own,
+as many as `torch.get_num_threads()` says. `LMD_KERNELS=0` in the environment leaves them out.
 """
 
 from __future__ import annotations
@@ -35,14 +35,19 @@ def library() -> ctypes.CDLL | None:
     """The compiled code for this processor; None where there is none."""
     if os.environ.get("LMD_KERNELS", "1") == "0":
         return None
-    for name in BUILDS.get(torch.backends.cpu.get_cpu_capability(), ("_tv",)):
-        for suffix in EXTENSION_SUFFIXES:
-            path = Path(__file__).with_name(name + suffix)
-            if path.is_file():
-                try:
-                    return ctypes.CDLL(str(path))  # after torch, so that both have one OpenMP and one set of threads
-                except OSError:  # compiled for another machine
-                    continue
+    builds = BUILDS.get(torch.backends.cpu.get_cpu_capability(), ("_tv",))
+    return next((found for build in builds if (found := load(build)) is not None), None)
+
+
+def load(build: str) -> ctypes.CDLL | None:
+    """One of the builds; None where it is not there, or was compiled for another machine."""
+    for suffix in EXTENSION_SUFFIXES:
+        path = Path(__file__).with_name(build + suffix)
+        if path.is_file():
+            try:
+                return ctypes.CDLL(str(path))  # after torch, so that both have one OpenMP and one set of threads
+            except OSError:
+                continue
     return None
 
 

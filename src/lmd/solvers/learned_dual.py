@@ -123,7 +123,7 @@ class LearnedDual(Solver[LearnedDualState]):
 
     def _learned(self, problem: TVProblem, state: LearnedDualState) -> LearnedDualState:
         k, before, previous = state.iteration, state.dual, state.previous
-        assert before is not None and previous is not None
+        assert before is not None and previous is not None and problem.data_strong_convexity is not None
         x = state.x if k > 0 else problem.primal_from_dual(before)
         rise = problem.differences(x)
         rise = per_instance(problem.data_strong_convexity, rise) * rise

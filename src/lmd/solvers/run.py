@@ -122,7 +122,7 @@ def run(
                 tracker.stop(gaps <= tolerance, Status.TOLERANCE_REACHED)
                 look_at = 1.1 * k  # a look costs as much as a step: seldom enough, and never more than a tenth late
             if residual_tolerance is not None:
-                tracker.stop(tracker.residuals[len(tracker.residuals) - 1] <= residual_tolerance, Status.RESIDUAL_REACHED)
+                tracker.stop(tracker.residuals.last <= residual_tolerance, Status.RESIDUAL_REACHED)
             if any([callback(state, values) for callback in callbacks]):
                 tracker.stop_all(Status.STOPPED)
             if time_limit is not None and time.perf_counter() - begun >= time_limit:
@@ -178,8 +178,9 @@ class _Rows:
     def __len__(self) -> int:
         return self._count
 
-    def __getitem__(self, row: int) -> Tensor:
-        return self._data[row]
+    @property
+    def last(self) -> Tensor:
+        return self._data[self._count - 1]
 
     def put(self, row: int, numbers: Tensor) -> None:
         while row >= len(self._data):
@@ -227,7 +228,7 @@ class _Tracker:
         moved = change / norm_of(previous.iterate, "l2").clamp(min=1)
         row = len(self.values)
         for rows, numbers in ((self.values, values), (self.residuals, moved)):
-            rows.put(row, numbers if self.all_running else torch.where(self.running, numbers, rows[row - 1]))
+            rows.put(row, numbers if self.all_running else torch.where(self.running, numbers, rows.last))
         self.seconds.append(seconds)
         self.stopped_at += steps * self.running
         for name, numbers in state.diagnostics.items():
@@ -243,17 +244,17 @@ class _Tracker:
 
     def note(self, name: str, row: int, numbers: Tensor) -> None:
         if name not in self.diagnostics:
-            self.diagnostics[name] = _Rows(self.values[0])
+            self.diagnostics[name] = _Rows(self.values.last)
         self.diagnostics[name].put(row, numbers if self.all_running else torch.where(self.running, numbers, torch.nan))
 
     def stop_failed(self) -> None:
         broken = ~self.finite & self.running
-        diverged = (self.values[len(self.values) - 1] > self.ceiling) & self.running & ~broken
+        diverged = (self.values.last > self.ceiling) & self.running & ~broken
         for failed, status in ((broken, Status.NOT_FINITE), (diverged, Status.DIVERGED)):
             self._finish(failed, status, self.best, self.best_values)
 
     def stop(self, reached: Tensor, status: Status) -> None:
-        self._finish(reached & self.running, status, self.x, self.values[len(self.values) - 1])
+        self._finish(reached & self.running, status, self.x, self.values.last)
 
     def stop_all(self, status: Status) -> None:
         self.stop(torch.ones_like(self.running), status)
