@@ -22,7 +22,7 @@ EXCESS = 0.05
 """How far above its fall-back, started at the same point, a guarded solver may be at iteration `EARLY`."""
 
 LONGEST = 10_000
-"""How many iterations the fall-back has at most to prove a lower bound."""
+"""How many iterations a solver has at most to prove a lower bound."""
 
 GAP = 1e-3
 """How near the minimum it is promised to be at iteration `ITERATIONS`, relative to the minimum."""
@@ -70,8 +70,9 @@ def compare(
 
     The guarded run ends when all values are at most `target` `(B,)`, but not before iteration `early`: as its values
     never rise, going on would change nothing about that. The minimum is bounded from below by the certificate of the
-    guarded run where that proves it to be at the minimum already, elsewhere by the one of a longer run of the fall-back
-    where the problem is composite, and asked of the problem where neither proves enough.
+    guarded run where that proves it to be at the minimum already, elsewhere by the one of a longer run where the problem
+    is composite, of the fall-back or of a learned solver that ends proven; and asked of the problem where neither
+    proves enough.
 
     >>> import lmd
     >>> problem, x0 = lmd.problems.LeastSquaresFamily().sample(3, torch.Generator().manual_seed(0))
@@ -86,23 +87,23 @@ def compare(
 
     result = run(guarded, problem, x0, iterations, callbacks=[reached])
     classical = run(fallback, problem, x0, early)
-    lower = _lower_bound(result, fallback, problem, x0)
+    lower = _lower_bound(result, guarded.solver if guarded.solver.ends_proven else fallback, problem, x0)
     with torch.no_grad():
         at_zero = problem.value(torch.zeros_like(x0)).double()
     scale = torch.where(lower > 1e-6 * at_zero, lower, at_zero)
     return Comparison(result, classical, early, lower, scale)
 
 
-def _lower_bound(result: Result, fallback: Solver[Any], problem: Problem, x0: Tensor) -> Tensor:
+def _lower_bound(result: Result, prover: Solver[Any], problem: Problem, x0: Tensor) -> Tensor:
     """A lower bound on the minima `(B,)`, close enough to tell whether the answers are as near as is promised."""
     assert result.certificate is not None
     values, lower = result.values.double(), result.certificate.lower_bound.clone()
-    far = (values - lower > GAP / 2 * lower).nonzero().flatten()
+    far = (values - lower > GAP * lower).nonzero().flatten()
     if len(far) and isinstance(problem, CompositeProblem):
-        longer = run(fallback, problem.select(far), x0[far], LONGEST, tolerance=GAP / 10)
+        longer = run(prover, problem.select(far), x0[far], LONGEST, tolerance=GAP / 4)
         assert longer.certificate is not None
         lower[far] = torch.maximum(lower[far], longer.certificate.lower_bound)
-    if bool((values - lower > GAP / 2 * lower).any()):
+    if bool((values - lower > GAP * lower).any()):
         minimum = problem.minimum()
         lower = lower if minimum is None else minimum.double()
     return lower
