@@ -75,7 +75,7 @@ def test_a_wrong_constant_of_the_problem_is_noticed():
     class Wrong(LeastSquaresFamily):
         def sample(self, batch, generator):
             problem, x0 = super().sample(batch, generator)
-            problem._hessian_eigenvalues = lambda: torch.tensor([50.0, 60.0]).double()
+            problem._hessian_eigenvalues = torch.tensor([50.0, 60.0]).double()
             return problem, x0
 
     found = diagnose(MirrorDescent(Euclidean(), 0.01), Wrong(), batch=8, iterations=20)

@@ -88,7 +88,7 @@ class Task:
 
 TASKS: dict[str, Task] = {
     "denoise": Task(_denoise, NOISE, ("tv-denoising*", "denoise")),
-    "denoise-isotropic": Task(_denoise_isotropic, (5,)),
+    "denoise-isotropic": Task(_denoise_isotropic, (5,), ("isotropic-tv-denoising",)),
     "inpaint": Task(_inpaint, (5,), ("tv-inpainting*", "inpaint")),
     "deblur": Task(_deblur, (5,), ("tv-deblurring*",), tau=0.04),
     "tomography": Task(_tomography, (5,), ("tv-tomography*",), steps=0.001, tau=0.012),
@@ -168,6 +168,5 @@ def _learned(base: Task, most: int) -> list[Method]:
     found = []
     for name in chosen:
         solver = zoo.load(name)
-        keeps_dual = name.startswith(("tv-", "lasso"))
-        found.append(Method(f"lmd-{name}", (Setting(solver),), most if keeps_dual else min(most, 50)))
+        found.append(Method(f"lmd-{name}", (Setting(solver),), most if solver.ends_proven else min(most, 50)))
     return found

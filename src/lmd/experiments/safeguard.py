@@ -20,6 +20,7 @@ from lmd.guarantees import Comparison, compare, default_fallback, guard, harder_
 from lmd.guarantees.comparison import EARLY, EXCESS, GAP
 from lmd.problems import (
     Family,
+    LassoFamily,
     LinearClassifierFamily,
     Problem,
     SVMFamily,
@@ -172,13 +173,20 @@ def held_out_features(trained: SVMFamily | LinearClassifierFamily, preset: str) 
 
 
 def conditions_of(family: Family) -> dict[str, Family]:
-    """1 to 20% noise on images; features as they are, shifted, doubled and noisy; far starts for anything else."""
+    """1 to 20% noise on images and regressions; features as they are, shifted, doubled and noisy; far starts else."""
     if isinstance(family, TVFamily):
         found: dict[str, Family] = {}
         for noise in NOISE:
             noisy = copy.copy(family)
             noisy.noise = (noise, noise)
             found[f"{noise:.0%} noise"] = noisy
+        return found
+    if isinstance(family, LassoFamily):
+        found = {}
+        for noise in NOISE:
+            other = copy.copy(family)
+            other.noise = noise
+            found[f"{noise:.0%} noise"] = other
         return found
     harder = shifted_families(family) if isinstance(family, SubsetFamily) else harder_families(family)
     return {"held out": family, **harder}

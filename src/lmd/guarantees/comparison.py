@@ -70,9 +70,9 @@ def compare(
 
     The guarded run ends when all values are at most `target` `(B,)`, but not before iteration `early`: as its values
     never rise, going on would change nothing about that. The minimum is bounded from below by the certificate of the
-    guarded run where that proves it to be at the minimum already, elsewhere by the one of a longer run where the problem
-    is composite, of the fall-back or of a learned solver that ends proven; and asked of the problem where neither
-    proves enough.
+    guarded run where that proves it to be at the minimum already; elsewhere by the one of a longer run, of the
+    fall-back or of a learned solver that ends proven, where the problem is composite; and it is asked of the problem
+    where neither proves enough.
 
     >>> import lmd
     >>> problem, x0 = lmd.problems.LeastSquaresFamily().sample(3, torch.Generator().manual_seed(0))

@@ -79,11 +79,12 @@ class PDHG(Solver[PDHGState]):
 
     def init(self, problem: Problem, x0: Tensor) -> PDHGState:
         assert isinstance(problem, CompositeProblem)  # its capabilities were checked before the run
-        tau, sigma = self._steps(problem)
+        tau, sigma = self.steps(problem)
         least = tau / self.settle if self.settle > 1 else 0.0
         return PDHGState(x0, dual=torch.zeros_like(problem.operator(x0)), ahead=x0, tau=tau, sigma=sigma, least=least)
 
-    def _steps(self, problem: CompositeProblem) -> tuple[Scale, Scale]:
+    def steps(self, problem: CompositeProblem) -> tuple[Scale, Scale]:
+        """tau and sigma of the first iteration."""
         norm = problem.operator.norm
         smoothness = 1.0 if problem.data_smoothness is None else problem.data_smoothness
         if self.tau is None and self.sigma is not None:

@@ -8,8 +8,15 @@ from typing import Any
 from torch.nn.functional import interpolate
 
 from lmd.data import image_data
-from lmd.problems import Family, TomographyFamily, TVDeblurringFamily, TVDenoisingFamily, TVInpaintingFamily
-from lmd.solvers import FGP, PDHG, LearnedDual, LearnedSaddle, Solver
+from lmd.problems import (
+    Family,
+    LassoFamily,
+    TomographyFamily,
+    TVDeblurringFamily,
+    TVDenoisingFamily,
+    TVInpaintingFamily,
+)
+from lmd.solvers import FGP, PDHG, LearnedDual, LearnedPDHG, LearnedSaddle, Solver
 from lmd.training.solved import SolvedFamily
 from lmd.zoo.recipe import Recipe
 
@@ -21,6 +28,8 @@ _WEAK = (
     "Only the last trained iterate is good, not those before it: to stop early, take the solver of fewer iterations. "
 )
 _WEAK_DENOISING = _WEAK + "Trained on anisotropic total variation alone. An iteration costs more than one of PDHG."
+_WEAK_ISOTROPIC = _WEAK + "Trained on isotropic total variation alone. Its steps are not compiled in one piece."
+_WEAK_LASSO = _WEAK + "Trained for one matrix, the one of LassoFamily(): for another one, train again, in a minute."
 _WEAK_INPAINTING = _WEAK + "Trained with 65% to 95% of the pixels kept, lost at random: large holes were not tried."
 _WEAK_DEBLURRING = _WEAK + "Trained on Gaussian blurs of 1.2 to 1.8 pixels: others were not tried."
 _WEAK_TOMOGRAPHY = _WEAK + "Trained on 96 x 96 images and 30 angles: others were not tried."
@@ -30,16 +39,28 @@ def _photographs(preset: str) -> str:
     return "photographs"
 
 
+def _random_regressions(preset: str) -> str:
+    return "random sparse regressions"
+
+
 def _solved(family: Family, preset: str, solver: Solver[Any], share: int = 1, iterations: int = 1000) -> Family:
     """The family with solutions, in a pool that is this many times smaller than the usual one."""
     return SolvedFamily(family, POOLS[preset] // share, solver, iterations=300 if preset == "quick" else iterations)
 
 
-def _denoising(preset: str) -> Family:
+def _denoising(preset: str, isotropic: bool = False) -> Family:
     """Noise from none to more than 20%; the weight needs no range, as the solvers are homogeneous in it and y."""
     images = image_data("photographs").train_images
-    family = TVDenoisingFamily(images, noise=(0.0, 0.22), crop=CROPS[preset], weight=0.3)
+    family = TVDenoisingFamily(images, noise=(0.0, 0.22), crop=CROPS[preset], weight=0.3, isotropic=isotropic)
     return _solved(family, preset, FGP(restart=True))
+
+
+def _isotropic_denoising(preset: str) -> Family:
+    return _denoising(preset, isotropic=True)
+
+
+def _lasso(preset: str) -> Family:
+    return _solved(LassoFamily(), preset, PDHG(0.5), iterations=2000)
 
 
 def _smooth_denoising(preset: str) -> Family:
@@ -103,8 +124,8 @@ def _dual(iterations: int, kernel: int = 5) -> Callable[[int], Solver[Any]]:
     return lambda seed: LearnedDual(iterations, kernel)
 
 
-def _saddle(iterations: int) -> Callable[[int], Solver[Any]]:
-    return lambda seed: LearnedSaddle(iterations, kernel=5, primal_kernel=5)
+def _saddle(iterations: int, kernel: int = 5) -> Callable[[int], Solver[Any]]:
+    return lambda seed: LearnedSaddle(iterations, kernel, primal_kernel=kernel)
 
 
 def _unmasked(tau: float) -> Callable[[int], Solver[Any]]:
@@ -119,27 +140,45 @@ def _denoiser(iterations: int, kernel: int = 5) -> Recipe:
     return Recipe(title, _dual(iterations, kernel), _denoising, _photographs, settings, _WEAK_DENOISING)
 
 
-def _inpainter(iterations: int) -> Recipe:
-    title = f"learned saddle mirror descent of {iterations} iterations, for TV inpainting of any images"
-    settings = _settings("gap", _learning_rate(iterations) / 2)
-    return Recipe(title, _saddle(iterations), _inpainting, _photographs, settings, _WEAK_INPAINTING)
+def _inpainter(iterations: int, kernel: int = 5, steps: int = 2000) -> Recipe:
+    size = f"{iterations} iterations, {kernel} x {kernel}"
+    title = f"learned saddle mirror descent of {size}, for TV inpainting of any images"
+    rate = _learning_rate(iterations) / 2 if kernel > 3 else 3e-3
+    settings = _settings("gap", rate, steps)
+    return Recipe(title, _saddle(iterations, kernel), _inpainting, _photographs, settings, _WEAK_INPAINTING)
 
 
 RECIPES: dict[str, Recipe] = {
     "tv-denoising": _denoiser(10),
     "tv-denoising-5": _denoiser(5),
     "tv-denoising-fast-7": _denoiser(7, kernel=3),
-    "tv-denoising-fast-15": _denoiser(15, kernel=3),
+    "tv-denoising-fast-20": Recipe(
+        "learned dual mirror descent of 20 iterations, 3 x 3, for TV denoising of any images to a small duality gap",
+        _dual(20, kernel=3),
+        _denoising,
+        _photographs,
+        _settings("gap", 4e-3, steps=4000),
+        _WEAK_DENOISING,
+    ),
     "tv-denoising-20": Recipe(
         "learned dual mirror descent of 20 iterations, 5 x 5, for TV denoising of any images",
         _dual(20),
         _smooth_denoising,
         _photographs,
-        _settings("distance", 4e-3, steps=2400),
+        _settings("distance", 4e-3, steps=6000),
         _WEAK_DENOISING,
+    ),
+    "isotropic-tv-denoising": Recipe(
+        "learned dual mirror descent of 10 iterations, 5 x 5, for isotropic TV denoising of any images",
+        _dual(10),
+        _isotropic_denoising,
+        _photographs,
+        _settings("distance", _learning_rate(10)),
+        _WEAK_ISOTROPIC,
     ),
     "tv-inpainting": _inpainter(10),
     "tv-inpainting-20": _inpainter(20),
+    "tv-inpainting-fast-15": _inpainter(15, kernel=3, steps=3000),
     "tv-deblurring": Recipe(
         "learned saddle mirror descent of 20 iterations, for TV deblurring of Gaussian blurs",
         _unmasked(0.1),
@@ -155,5 +194,13 @@ RECIPES: dict[str, Recipe] = {
         _photographs,
         _settings("gap", 3e-3, steps=600, batch=3),
         _WEAK_TOMOGRAPHY,
+    ),
+    "lasso": Recipe(
+        "learned saddle mirror descent of 10 iterations, steps and momenta alone, for the lasso with one matrix",
+        lambda seed: LearnedPDHG(10, tau=0.5),
+        _lasso,
+        _random_regressions,
+        _settings("gap", 2e-2, steps=1500, batch=10),
+        _WEAK_LASSO,
     ),
 }

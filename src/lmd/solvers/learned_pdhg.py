@@ -1,0 +1,102 @@
+"""Learned mirror descent on the saddle form of any composite problem: learned steps and momenta, a proven rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lmd.checks import check_count, check_positive
+from lmd.problems.base import Problem
+from lmd.problems.composite import CompositeProblem
+from lmd.solvers.base import DualState, Solver
+from lmd.solvers.pdhg import PDHG, PDHGState
+
+
+@dataclass(frozen=True)
+class LearnedPDHGState(DualState):
+    """Points and dual points, and how they moved last."""
+
+    moved: Tensor | None = None
+    """x_k - x_{k-1}."""
+
+    dual_moved: Tensor | None = None
+    """p_k - p_{k-1}."""
+
+    tail: PDHGState | None = None
+    """The state of the classical method, past the learned iterations."""
+
+
+class LearnedPDHG(Solver[LearnedPDHGState]):
+    r"""PDHG with steps and momenta of each iteration learned, for k < N; then PDHG as it is.
+
+        p_{k+1} = prox_{s_k g*}(p_k + m_k (p_k - p_{k-1}) + s_k K(x_k + e_k (x_k - x_{k-1})))
+        x_{k+1} = prox_{t_k f}(x_k + n_k (x_k - x_{k-1}) - t_k K'p_{k+1})
+
+    with Euclidean mirrors on both sides: for problems whose K says nothing about neighbours, such as the lasso, where
+    `LearnedSaddle` has nothing to convolve. t_k and s_k are learned as multiples of PDHG's own steps tau and sigma.
+
+    What holds whatever was learned: p_k is feasible, as a prox is, so there is a duality gap at every iteration; and
+    from iteration N on the method is PDHG, started at x_N and p_N, which converges from any start (Chambolle and Pock
+    2011). `tau` is PDHG's, for both parts.
+    """
+
+    def __init__(self, iterations: int = 20, tau: float | None = None) -> None:
+        super().__init__()
+        self.iterations = check_count("iterations", iterations)
+        self.tau = None if tau is None else check_positive("tau", tau)
+        start = torch.zeros(iterations, 5)
+        start[:, 2] = 1.0
+        self.numbers = nn.Parameter(start)
+        """log t_k / tau, log s_k / sigma, e_k, m_k, n_k `(N, 5)`; before training, those of PDHG."""
+        self.tail = PDHG(tau, accelerated=False)
+
+    def config(self) -> dict[str, Any]:
+        return {"iterations": self.iterations, "tau": self.tau}
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return self.tail.needs
+
+    @property
+    def step_cost(self) -> dict[str, int]:
+        return self.tail.step_cost
+
+    @property
+    def horizon(self) -> int:
+        return self.iterations
+
+    @property
+    def ends_proven(self) -> bool:
+        return True
+
+    def init(self, problem: Problem, x0: Tensor) -> LearnedPDHGState:
+        assert isinstance(problem, CompositeProblem)  # its capabilities were checked before the run
+        dual = torch.zeros_like(problem.operator(x0))
+        return LearnedPDHGState(x0, dual=dual, moved=torch.zeros_like(x0), dual_moved=dual)
+
+    def step(self, problem: Problem, state: LearnedPDHGState) -> LearnedPDHGState:
+        assert isinstance(problem, CompositeProblem)
+        if state.iteration >= self.iterations:
+            return self._classical(problem, state)
+        x, p, moved, dual_moved = state.x, state.dual, state.moved, state.dual_moved
+        assert p is not None and moved is not None and dual_moved is not None
+        tau, sigma = self.tail.steps(problem)
+        log_t, log_s, ahead, dual_momentum, momentum = self.numbers[state.iteration].to(x.dtype).unbind()
+        t, s = (log_t.exp() * tau).expand(len(x)), (log_s.exp() * sigma).expand(len(x))
+        rise = problem.operator(x + ahead * moved)
+        dual = problem.dual_prox(p + dual_momentum * dual_moved + (log_s.exp() * sigma) * rise, s)
+        fall = problem.operator.adjoint(dual)
+        target = problem.data_prox(x + momentum * moved - (log_t.exp() * tau) * fall, t)
+        return LearnedPDHGState(target, state.iteration + 1, dual=dual, moved=target - x, dual_moved=dual - p)
+
+    def _classical(self, problem: CompositeProblem, state: LearnedPDHGState) -> LearnedPDHGState:
+        """A step of PDHG, the first one from x_N and p_N."""
+        tail = state.tail
+        if tail is None:
+            tau, sigma = self.tail.steps(problem)
+            tail = PDHGState(state.x, dual=state.dual, ahead=state.x, tau=tau, sigma=sigma)
+        tail = self.tail.step(problem, tail)
+        return LearnedPDHGState(tail.x, state.iteration + 1, dual=tail.dual, tail=tail)
