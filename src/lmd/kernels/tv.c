@@ -418,74 +418,55 @@ int lmd_saddle_step(const float *x, const float *x_moved, const float *p, const 
     return failed;
 }
 
-/* K'p at one pixel, p within the bound: before is whether there is a column to the left, after > 1 one to the right. */
-INLINE float divergence(const float *down, const float *right, long width, float bound, const int above, const int below,
-                        const int before, const long after)
-{
-    float sum = 0;
-    if (before) sum += within(right[-1], -bound, bound);
-    if (after > 1) sum -= within(right[0], -bound, bound);
-    if (above) sum += within(down[-width], -bound, bound);
-    if (below) sum -= within(down[0], -bound, bound);
-    return sum;
-}
+typedef struct {
+    float length, slack, square;
+} Sums;
 
-/* Sums over image row i: |Kx|; bound |Kx| - <Kx, p>; (x - y + inverse K'p)^2. NULL for p is 0, for y no third sum. p
-   is taken within the bound. */
-static void sums_of_row(const float *x, const float *p, const float *y, float bound, float inverse, long i, long height,
-                        long width, double *out)
+/* What one pixel adds to the sums |Kx|, bound |Kx| - <Kx, p> and (x - y + inverse K'p)^2, p taken within the bound; the
+   flags say which neighbours there are, and whether there are p and y. Pointers are to the pixel. */
+INLINE Sums sums_of_pixel(const float *x, const float *down, const float *right, const float *y, float bound,
+                          float inverse, long width, const int left, const int next, const int above, const int below,
+                          const int with_p, const int with_y)
 {
-    const float *here = x + i * width, *target = y ? y + i * width : NULL;
-    long below = i + 1 < height, size = height * width;
-    float length = 0, slack = 0, square = 0;
-#pragma omp simd reduction(+ : length)
-    for (long j = 0; j < width - 1; j++) length += fabsf(here[j + 1] - here[j]);
-    if (below)
-#pragma omp simd reduction(+ : length)
-        for (long j = 0; j < width; j++) length += fabsf(here[j + width] - here[j]);
-    if (p) {
-        const float *down = p + i * width, *right = p + size + i * width;
-#pragma omp simd reduction(+ : slack)
-        for (long j = 0; j < width - 1; j++) {
-            float z = here[j + 1] - here[j];
-            slack += bound * fabsf(z) - within(right[j], -bound, bound) * z;
-        }
-        if (below)
-#pragma omp simd reduction(+ : slack)
-            for (long j = 0; j < width; j++) {
-                float z = here[j + width] - here[j];
-                slack += bound * fabsf(z) - within(down[j], -bound, bound) * z;
-            }
-        if (target) {
-            float first = here[0] - target[0] + inverse * divergence(down, right, width, bound, i > 0, below, 0, width);
-            square += first * first;
-            if (i > 0 && below)
-#pragma omp simd reduction(+ : square)
-                for (long j = 1; j < width - 1; j++) {
-                    float away = here[j] - target[j] + inverse * divergence(down + j, right + j, width, bound, 1, 1, 1, 2);
-                    square += away * away;
-                }
-            else
-                for (long j = 1; j < width - 1; j++) {
-                    float away = divergence(down + j, right + j, width, bound, i > 0, below, 1, 2);
-                    away = here[j] - target[j] + inverse * away;
-                    square += away * away;
-                }
-            if (width > 1) {
-                long j = width - 1;
-                float last = divergence(down + j, right + j, width, bound, i > 0, below, 1, 1);
-                last = here[j] - target[j] + inverse * last;
-                square += last * last;
-            }
-        }
-    } else if (target) {
-#pragma omp simd reduction(+ : square)
-        for (long j = 0; j < width; j++) square += (here[j] - target[j]) * (here[j] - target[j]);
+    float across = next ? x[1] - x[0] : 0, along = below ? x[width] - x[0] : 0, pull = 0;
+    Sums sums = {fabsf(across) + fabsf(along), 0, 0};
+    if (with_p) {
+        float here = next ? within(right[0], -bound, bound) : 0, there = below ? within(down[0], -bound, bound) : 0;
+        sums.slack = (bound * fabsf(across) - here * across) + (bound * fabsf(along) - there * along);
+        pull = (left ? within(right[-1], -bound, bound) : 0) - here;
+        pull += (above ? within(down[-width], -bound, bound) : 0) - there;
     }
-    out[0] = length, out[1] = slack, out[2] = square;
+    if (with_y) {
+        float away = x[0] - y[0] + inverse * pull;
+        sums.square = away * away;
+    }
+    return sums;
 }
 
-/* Those sums over each plane: out (planes, 3). Rows are added in order, whatever the number of threads. */
+/* The sums over image row i. */
+INLINE void sums_of_row(const float *x, const float *down, const float *right, const float *y, float bound,
+                        float inverse, long width, const int above, const int below, const int with_p,
+                        const int with_y, double *out)
+{
+    float length = 0, slack = 0, square = 0;
+#define PIXEL(j, left, next) \
+    sums_of_pixel(x + (j), with_p ? down + (j) : NULL, with_p ? right + (j) : NULL, with_y ? y + (j) : NULL, bound, \
+                  inverse, width, left, next, above, below, with_p, with_y)
+#pragma omp simd reduction(+ : length, slack, square)
+    for (long j = 1; j < width - 1; j++) {
+        Sums sums = PIXEL(j, 1, 1);
+        length += sums.length, slack += sums.slack, square += sums.square;
+    }
+    Sums first = PIXEL(0, 0, width > 1), last = {0, 0, 0};
+    if (width > 1) last = PIXEL(width - 1, 1, 0);
+#undef PIXEL
+    out[0] = (double)length + first.length + last.length;
+    out[1] = (double)slack + first.slack + last.slack;
+    out[2] = (double)square + first.square + last.square;
+}
+
+/* The sums of sums_of_pixel over each plane: out (planes, 3). NULL for p is 0, for y no third sum. Rows are added in
+   order, whatever the number of threads. */
 int lmd_tv_sums(const float *x, const float *p, const float *y, const float *bound, float inverse, long planes,
                 long height, long width, int threads, double *out)
 {
@@ -493,9 +474,21 @@ int lmd_tv_sums(const float *x, const float *p, const float *y, const float *bou
     if (!rows) return 1;
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (long row = 0; row < planes * height; row++) {
-        long n = row / height, at = n * height * width;
-        sums_of_row(x + at, p ? p + 2 * at : NULL, y ? y + at : NULL, bound[n], inverse, row % height, height, width,
-                    rows + 3 * row);
+        long n = row / height, i = row % height, at = n * height * width + i * width;
+        const float *down = p ? p + n * height * width + at : NULL, *right = p ? down + height * width : NULL;
+#define ROW(above, below, with_p, with_y) \
+    sums_of_row(x + at, down, right, with_y ? y + at : NULL, bound[n], inverse, width, above, below, with_p, with_y, \
+                rows + 3 * row)
+        int inside = i > 0 && i + 1 < height;
+        if (inside && p && y)
+            ROW(1, 1, 1, 1);
+        else if (inside && !p && y)
+            ROW(1, 1, 0, 1);
+        else if (inside && !p && !y)
+            ROW(1, 1, 0, 0);
+        else
+            ROW(i > 0, i + 1 < height, p != NULL, y != NULL);
+#undef ROW
     }
     for (long n = 0; n < planes; n++)
         for (int c = 0; c < 3; c++) {
