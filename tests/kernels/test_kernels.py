@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import conv2d
 
 from lmd import kernels
-from lmd.problems import TVDenoising, TVInpainting, random_masks
+from lmd.problems import TVDenoising, TVInpainting, TVProblem, random_masks
 from lmd.solvers import LearnedDual, LearnedSaddle, Solver
 
 compiled = pytest.mark.skipif(kernels.library() is None, reason="no compiled kernels: installed without a C compiler")
@@ -103,19 +103,23 @@ def test_every_build_that_runs_here(build: str, monkeypatch: pytest.MonkeyPatch)
 
 @compiled
 @pytest.mark.parametrize("images", [1, 8])  # few planes are shared by the threads, of many each thread takes its own
-def test_many_steps_at_once_are_the_steps_one_by_one_to_the_bit(images: int) -> None:
+@pytest.mark.parametrize("kind", ["dual", "saddle"])
+def test_many_steps_at_once_are_the_steps_one_by_one_to_the_bit(images: int, kind: str) -> None:
     noisy = torch.rand(images, 1, 40, 50, generator=generator(0))
-    solver, problem = rough(LearnedDual(6, kernel=3), 1), TVDenoising(noisy)
+    mask = random_masks(images, 40, 50, 0.7, generator(1))
+    problem: TVProblem = TVDenoising(noisy) if kind == "dual" else TVInpainting(mask * noisy, mask)
+    solver: Solver = rough(LearnedDual(6, kernel=3) if kind == "dual" else LearnedSaddle(6, 3, 5), 1)
     with torch.no_grad():
-        start = solver.init(problem, noisy)
+        start = solver.init(problem, problem.start())
         for begin, count in ((0, 1), (0, 2), (0, 6), (1, 4), (2, 3), (3, 1), (0, 9), (4, 6)):
             begun = solver.advance(problem, start, begin)
             whole, single = solver.advance(problem, begun, count), begun
             for _ in range(count):
                 single = solver.step(problem, single)
             assert whole.iteration == single.iteration == begin + count
-            assert torch.equal(whole.x, single.x) and torch.equal(whole.dual, single.dual)
-            assert whole.previous is single.previous is None or torch.equal(whole.previous, single.previous)
+            for name in ("x", "dual", "previous", "moved", "dual_moved"):
+                one, other = getattr(whole, name, None), getattr(single, name, None)
+                assert one is other is None or torch.equal(one, other)
 
 
 @compiled

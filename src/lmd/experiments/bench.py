@@ -324,15 +324,7 @@ class _SolverRun(_Run):
 
     def _timed_whole(self, which: int, chosen: Instances, iterations: int) -> Callable[[], list[float]]:
         setting = self.method.settings[which]
-        problem = setting.adapt(chosen.problem)
-
-        def run() -> list[float]:
-            with torch.inference_mode():
-                begun = time.perf_counter()
-                setting.solver.advance(problem, setting.solver.init(problem, chosen.x0), iterations)
-                return [time.perf_counter() - begun]
-
-        return run
+        return _whole(setting.solver, setting.adapt(chosen.problem), chosen.x0, iterations)
 
     def _timed(self, which: int, chosen: Instances, last: int) -> Callable[[], list[float]]:
         setting = self.method.settings[which]
@@ -425,6 +417,18 @@ def _step_times(setting: Setting, problem: Any, x0: Tensor, most: int) -> list[f
     return times
 
 
+def _whole(solver: Solver[Any], problem: Any, x0: Tensor, iterations: int) -> Callable[[], list[float]]:
+    """A run to be timed from start to end: seconds until x_iterations."""
+
+    def run() -> list[float]:
+        with torch.inference_mode():
+            begun = time.perf_counter()
+            solver.advance(problem, solver.init(problem, x0), iterations)
+            return [time.perf_counter() - begun]
+
+    return run
+
+
 def _time(bench: Bench, runs: Sequence[_Run], instances: Instances, batch: int, settings: dict[str, Any]) -> None:
     """Time every run to every target it reaches, interleaved, after a warm-up; add the rows.
 
@@ -494,12 +498,11 @@ def _bench_sizes(bench: Bench) -> None:
             if plan.methods is not None and method.name not in plan.methods:
                 continue
             (setting,) = method.settings
-            _step_times(setting, problem, problem.start(), 2)
-            seconds = [_step_times(setting, problem, problem.start(), 10)[-1] for _ in range(min(plan.repeats, 3))]
+            whole = _whole(setting.solver, problem, problem.start(), 10)
+            whole()
+            seconds = [whole()[-1] for _ in range(min(plan.repeats, 3))]
             with torch.inference_mode():
-                state = setting.solver.init(problem, problem.start())
-                for _ in range(10):
-                    state = setting.solver.step(problem, state)
+                state = setting.solver.advance(problem, setting.solver.init(problem, problem.start()), 10)
                 gap = float(((problem.value(state.x).double() - least) / least).mean())
             bench.rows.append(row(method.name, 10, "relative_gap_bound", gap, **settings))
             per_pixel = statistics.median(seconds) / 10 / side**2

@@ -82,11 +82,8 @@ def dual_steps(
     return new_p, last_p, new_x
 
 
-def saddle_step(
-    x: Tensor,
-    moved: Tensor,
-    p: Tensor,
-    dual_moved: Tensor,
+def saddle_steps(
+    start: tuple[Tensor, Tensor | None, Tensor | None, Tensor | None],
     noisy: Tensor,
     mask: Tensor,
     box: tuple[Tensor, Tensor],
@@ -94,15 +91,19 @@ def saddle_step(
     smoothness: float,
     kernels: tuple[Tensor, Tensor],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """x_{k+1}, x_{k+1} - x_k, p_{k+1} and p_{k+1} - p_k of `LearnedSaddle`, from those of k.
+    """x_{k+n}, its move from x_{k+n-1}, p_{k+n} and its move of `LearnedSaddle`, from those of k.
 
-    `mask` is `(B, 1, H, W)` or `(B, C, H, W)`, the ends of the box `(B, C, 1, 1)`.
+    There is a step for each of the kernels `(n, 2, 6, s, s)` and `(n, 2, 3, t, t)`. `mask` is `(B, 1, H, W)` or
+    `(B, C, H, W)`, the ends of the box `(B, C, 1, 1)`. All but x may be None at the start, which is 0.
     """
-    outputs = (torch.empty_like(x), torch.empty_like(x), torch.empty_like(p), torch.empty_like(p))
-    inputs = (x, moved, p, dual_moved, noisy, mask, *kernels, _per_plane(bound, x), *box)
+    x = start[0]
+    shape = (*x.shape[:2], 2, *x.shape[2:])
+    outputs = (torch.empty_like(x), torch.empty_like(x), x.new_empty(shape), x.new_empty(shape))
+    inputs = (*start, noisy, mask, *kernels, _per_plane(bound, x), *box)
     planes, height, width = _sizes(x)
-    sizes = (planes, x.shape[1] // mask.shape[1], height, width, kernels[0].shape[-1], kernels[1].shape[-1])
-    _call("lmd_saddle_step", inputs, smoothness, sizes, outputs, x.numel())
+    channels_per_mask = x.shape[1] // mask.shape[1]
+    sizes = (planes, channels_per_mask, height, width, kernels[0].shape[-1], kernels[1].shape[-1], len(kernels[0]))
+    _call("lmd_saddle_steps", inputs, smoothness, sizes, outputs, x.numel())
     return outputs
 
 

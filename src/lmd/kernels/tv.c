@@ -221,7 +221,7 @@ INLINE void dual_row(const Band *band, const Point *point, long r, long fields, 
 }
 
 /* p_new = clip(p + kernel * fields) within +-bound, kernel (2, fields, k, k) of which the first `used` fields are not
-   all zero; and its move, where it is asked for. */
+   all zero; and its move, where it is asked for. p_new may be p, if the move of p is given. */
 static void dual_tile(const Band *band, const Point *point, long used, long fields, const float *kernel, float scale,
                       float bound, float *p_new, float *p_moved)
 {
@@ -233,16 +233,22 @@ static void dual_tile(const Band *band, const Point *point, long used, long fiel
             for (int c = 0; c < 2; c++) {
                 long at = (c * band->height + band->top + row) * band->width + band->left;
                 const float *step = band->out[c] + (row - r) * band->stride;
-                float *restrict into = p_new + at;
-                if (!point->p) {
+                float *into = p_new + at;
+                const float *now = point->p ? point->p + at : NULL;
+                if (!now) {
                     for (long j = 0; j < band->columns; j++) into[j] = within(step[j], -bound, bound);
-                    continue;
-                }
-                const float *now = point->p + at;
-                for (long j = 0; j < band->columns; j++) into[j] = within(now[j] + step[j], -bound, bound);
-                if (p_moved) {
+                    if (p_moved) memcpy(p_moved + at, into, (size_t)band->columns * sizeof(float));
+                } else if (p_moved) {
                     float *restrict moved = p_moved + at;
-                    for (long j = 0; j < band->columns; j++) moved[j] = into[j] - now[j];
+#pragma omp simd
+                    for (long j = 0; j < band->columns; j++) {
+                        float next = within(now[j] + step[j], -bound, bound);
+                        moved[j] = next - now[j];
+                        into[j] = next;
+                    }
+                } else {
+#pragma omp simd
+                    for (long j = 0; j < band->columns; j++) into[j] = within(now[j] + step[j], -bound, bound);
                 }
             }
     }
@@ -254,12 +260,13 @@ typedef struct {
     float low, high;
 } Picture;
 
-/* The fields of a primal step in row r of the tile: slope where pixels are kept, slope where they are lost, move. */
+/* The fields of a primal step in row r of the tile: slope where pixels are kept, slope where they are lost, and the
+   move, unless that is NULL. */
 INLINE void primal_row(const Band *band, const Picture *picture, long r, float inverse)
 {
     long i = band->top + r, from, to;
     int outside = i < 0 || i >= band->height;
-    clear_row(band, 3, r, outside);
+    clear_row(band, picture->x_moved ? 3 : 2, r, outside);
     if (outside) return;
     columns_of(band, &from, &to);
     long shift = from - band->left, count = to - from, at = i * band->width + from;
@@ -271,7 +278,8 @@ INLINE void primal_row(const Band *band, const Picture *picture, long r, float i
         kept[j] = slope * mask[j];
         lost[j] = slope - kept[j];
     }
-    memcpy(row_of(band, 2, r) + shift, picture->x_moved + at, (size_t)count * sizeof(float));
+    if (picture->x_moved)
+        memcpy(row_of(band, 2, r) + shift, picture->x_moved + at, (size_t)count * sizeof(float));
 }
 
 /* x_new = clip(x + kernel * (kept slope, lost slope, move)), slope = Z (x - y) + K'p / L; and its move. */
@@ -281,7 +289,7 @@ static void primal_tile(const Band *band, const Picture *picture, const float *k
     long ready = -band->reach;
     for (long r = 0; r < band->rows; r += ROWS) {
         for (; ready < r + ROWS + band->reach; ready++) primal_row(band, picture, ready, inverse);
-        convolve_rows(band, r, 3, 3, kernel);
+        convolve_rows(band, r, picture->x_moved ? 3 : 2, 3, kernel);
         for (long row = r; row < least(r + ROWS, band->rows); row++) {
             long at = (band->top + row) * band->width + band->left;
             const float *mask = picture->mask + at, *x = picture->x + at;
@@ -380,41 +388,120 @@ int lmd_dual_steps(const float *x, const float *p, const float *p_before, const 
     return failed;
 }
 
-/* One iteration of LearnedSaddle on TV inpainting. The mask is (planes / channels_per_mask, H, W); low, high (planes). */
-int lmd_saddle_step(const float *x, const float *x_moved, const float *p, const float *p_moved, const float *y,
-                    const float *mask, const float *dual_kernel, const float *primal_kernel, const float *bound,
-                    const float *low, const float *high, float scale, long planes, long channels_per_mask, long height,
-                    long width, long dual_size, long primal_size, int threads, float *x_new, float *x_moved_new,
-                    float *p_new, float *p_moved_new)
+/* Iterations of LearnedSaddle on TV inpainting, with what all of them share. */
+typedef struct {
+    const float *x, *x_moved, *p, *p_moved, *y; /* where they start; NULL for the moves or p is 0 */
+    const float *mask;                          /* (planes / channels_per_mask, H, W) */
+    const float *dual_kernels, *primal_kernels; /* (steps, 2, 6, k, k), (steps, 2, 3, k, k) */
+    const float *bound, *low, *high;            /* (planes) */
+    float scale;
+    long channels_per_mask, dual_size, primal_size, steps, pixels;
+    float *x_new, *x_moved_new, *p_new, *p_moved_new; /* after the last step */
+    float *spare;  /* four images' worth of every plane, or of the plane at hand: x, its move, the move of p */
+    int one_plane; /* whether it is of the plane at hand */
+} Saddle;
+
+/* Where step s of plane n puts x, the move of x and the move of p: in the arrays of the last step or beside them, in
+   turns, as the next step reads them around a pixel; p itself is replaced pixel by pixel. */
+static void places_of(const Saddle *saddle, long s, long n, float **x, float **x_moved, float **p_moved)
+{
+    long pixels = saddle->pixels, at = n * pixels;
+    if ((saddle->steps - 1 - s) % 2 == 0) {
+        *x = saddle->x_new + at, *x_moved = saddle->x_moved_new + at, *p_moved = saddle->p_moved_new + 2 * at;
+    } else {
+        float *spare = saddle->spare + (saddle->one_plane ? 0 : 4 * at);
+        *x = spare, *x_moved = spare + pixels, *p_moved = spare + 2 * pixels;
+    }
+}
+
+/* Where step s of plane n starts. */
+static void start_of(const Saddle *saddle, long s, long n, const float **x, const float **x_moved, const float **p_moved)
+{
+    long at = n * saddle->pixels;
+    if (s > 0) {
+        float *a, *b, *c;
+        places_of(saddle, s - 1, n, &a, &b, &c);
+        *x = a, *x_moved = b, *p_moved = c;
+    } else {
+        *x = saddle->x + at;
+        *x_moved = saddle->x_moved ? saddle->x_moved + at : NULL;
+        *p_moved = saddle->p_moved ? saddle->p_moved + 2 * at : NULL;
+    }
+}
+
+/* One tile of p in step s of plane n. */
+static void saddle_dual_tile(const Saddle *saddle, Band *band, long s, long n, long tile)
+{
+    long at = 2 * n * saddle->pixels, taps = saddle->dual_size * saddle->dual_size;
+    Point point = {0};
+    float *x, *x_moved, *p_moved;
+    start_of(saddle, s, n, &point.x, &point.x_moved, &point.p_moved);
+    places_of(saddle, s, n, &x, &x_moved, &p_moved);
+    point.p = s ? saddle->p_new + at : saddle->p ? saddle->p + at : NULL;
+    move_to(band, tile);
+    dual_tile(band, &point, point.p ? 6 : 2, 6, saddle->dual_kernels + 12 * s * taps, saddle->scale, saddle->bound[n],
+              saddle->p_new + at, p_moved);
+}
+
+/* One tile of x in step s of plane n. */
+static void saddle_primal_tile(const Saddle *saddle, Band *band, long s, long n, long tile)
+{
+    long at = n * saddle->pixels, taps = saddle->primal_size * saddle->primal_size;
+    const float *mask = saddle->mask + n / saddle->channels_per_mask * saddle->pixels, *before;
+    Picture picture = {NULL, NULL, saddle->p_new + 2 * at, saddle->y + at, mask, saddle->low[n], saddle->high[n]};
+    float *x, *x_moved, *p_moved;
+    start_of(saddle, s, n, &picture.x, &picture.x_moved, &before);
+    places_of(saddle, s, n, &x, &x_moved, &p_moved);
+    move_to(band, tile);
+    primal_tile(band, &picture, saddle->primal_kernels + 6 * s * taps, 1 / saddle->scale, x, x_moved);
+}
+
+/* Iterations of LearnedSaddle on TV inpainting; threads share the work as in lmd_dual_steps. Moves and p are all given
+   or all NULL. */
+int lmd_saddle_steps(const float *x, const float *x_moved, const float *p, const float *p_moved, const float *y,
+                     const float *mask, const float *dual_kernels, const float *primal_kernels, const float *bound,
+                     const float *low, const float *high, float scale, long planes, long channels_per_mask, long height,
+                     long width, long dual_size, long primal_size, long steps, int threads, float *x_new,
+                     float *x_moved_new, float *p_new, float *p_moved_new)
 {
     long tiles = tiles_of(height, width), pixels = height * width;
-    int failed = 0;
+    int alone = planes >= 2 * threads, failed = 0;
+    Saddle saddle = {x,         x_moved, p,    p_moved, y,     mask,        dual_kernels, primal_kernels,
+                     bound,     low,     high, scale,   channels_per_mask,  dual_size,    primal_size,
+                     steps,     pixels,  x_new, x_moved_new, p_new, p_moved_new, NULL, alone};
+    size_t spare = steps > 1 ? (size_t)(4 * pixels * (alone ? threads : planes)) : 0;
+    float *memory = spare ? malloc(spare * sizeof(float)) : NULL;
+    if (spare && !memory) return 1;
 #pragma omp parallel num_threads(threads) reduction(| : failed)
     {
+        Saddle mine = saddle;
         Band dual = {0}, primal = {0};
         int one = band_new(&dual, 6, height, width, dual_size / 2);
         int two = band_new(&primal, 3, height, width, primal_size / 2);
         failed = !(one && two);
+        if (alone) {
+            mine.spare = memory ? memory + 4 * pixels * omp_get_thread_num() : NULL;
 #pragma omp for schedule(dynamic)
-        for (long task = 0; task < planes * tiles; task++) {
-            long n = task / tiles, at = n * pixels;
-            if (failed) continue;
-            move_to(&dual, task % tiles);
-            Point point = {x + at, x_moved + at, p + 2 * at, NULL, p_moved + 2 * at};
-            dual_tile(&dual, &point, 6, 6, dual_kernel, scale, bound[n], p_new + 2 * at, p_moved_new + 2 * at);
-        }
+            for (long n = 0; n < planes; n++)
+                for (long s = 0; s < steps && !failed; s++) {
+                    for (long tile = 0; tile < tiles; tile++) saddle_dual_tile(&mine, &dual, s, n, tile);
+                    for (long tile = 0; tile < tiles; tile++) saddle_primal_tile(&mine, &primal, s, n, tile);
+                }
+        } else {
+            mine.spare = memory;
+            for (long s = 0; s < steps; s++) {
 #pragma omp for schedule(dynamic)
-        for (long task = 0; task < planes * tiles; task++) {
-            long n = task / tiles, at = n * pixels;
-            if (failed) continue;
-            move_to(&primal, task % tiles);
-            Picture picture = {x + at, x_moved + at, p_new + 2 * at, y + at, mask + n / channels_per_mask * pixels,
-                               low[n],  high[n]};
-            primal_tile(&primal, &picture, primal_kernel, 1 / scale, x_new + at, x_moved_new + at);
+                for (long task = 0; task < planes * tiles; task++)
+                    if (!failed) saddle_dual_tile(&mine, &dual, s, task / tiles, task % tiles);
+#pragma omp for schedule(dynamic)
+                for (long task = 0; task < planes * tiles; task++)
+                    if (!failed) saddle_primal_tile(&mine, &primal, s, task / tiles, task % tiles);
+            }
         }
         free(dual.fields);
         free(primal.fields);
     }
+    free(memory);
     return failed;
 }
 

@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import conv2d
 
 from lmd import kernels
 from lmd.checks import check_batch, check_finite, check_positive, check_same_kind, shape_of
@@ -267,7 +266,7 @@ class TVInpainting(TVProblem):
         taps = torch.tensor([1.0, 2.0, 3.0, 2.0, 1.0], dtype=x.dtype, device=x.device)
         kernel = (taps[:, None] * taps[None, :])[None, None]
         mask = self.mask.expand_as(x)
-        near = conv2d(torch.cat((mask * self.noisy, mask)).flatten(0, 1)[:, None], kernel, padding=2)
+        near = kernels.convolve(torch.cat((mask * self.noisy, mask)).flatten(0, 1)[:, None], kernel)
         total, share = near.view(2, *x.shape)
         return torch.where((mask == 0) & (share > 0), total / share.clamp(min=1), x)
 

@@ -113,38 +113,60 @@ class LearnedSaddle(Solver[LearnedSaddleState]):
 
     def init(self, problem: Problem, x0: Tensor) -> LearnedSaddleState:
         assert isinstance(problem, TVProblem)  # its capabilities were checked before the run
-        p = x0.new_zeros(*x0.shape[:2], 2, *x0.shape[2:])
-        return LearnedSaddleState(
-            x0, dual=problem.dual_from(p, x0), differences_dual=p, dual_moved=p, moved=torch.zeros_like(x0)
-        )
+        zero = x0.new_zeros(())  # zeros that take no memory
+        p, still = zero.expand(*x0.shape[:2], 2, *x0.shape[2:]), zero.expand(x0.shape)
+        return LearnedSaddleState(x0, dual=problem.dual_from(p, x0), differences_dual=p, dual_moved=p, moved=still)
 
     def step(self, problem: Problem, state: LearnedSaddleState) -> LearnedSaddleState:
+        return self.advance(problem, state, 1)
+
+    def advance(self, problem: Problem, state: LearnedSaddleState, count: int) -> LearnedSaddleState:
         assert isinstance(problem, TVProblem)
-        k = state.iteration
-        if k >= self.iterations:
-            return self._classical(problem, state)
-        x, p, moved, dual_moved = state.x, state.differences_dual, state.moved, state.dual_moved
+        end = state.iteration + count
+        while state.iteration < min(end, self.iterations):
+            if (
+                isinstance(problem, TVInpainting)
+                and not problem.isotropic
+                and kernels.serves(state.x, self.dual_kernels)
+            ):
+                state = self._compiled(problem, state, min(end, self.iterations))
+            else:
+                state = self._learned(problem, state)
+        while state.iteration < end:
+            state = self._classical(problem, state)
+        return state
+
+    def _first(self, problem: TVProblem, state: LearnedSaddleState) -> Tensor:
+        """The x that a step starts from: lost pixels are filled before the first one."""
+        if state.iteration > 0:
+            return state.x
+        return problem.clip(problem.filled(state.x) if isinstance(problem, TVInpainting) else state.x)
+
+    def _learned(self, problem: TVProblem, state: LearnedSaddleState) -> LearnedSaddleState:
+        k, p, moved, dual_moved = state.iteration, state.differences_dual, state.moved, state.dual_moved
         assert p is not None and moved is not None and dual_moved is not None
-        if k == 0:
-            x = problem.clip(problem.filled(x) if isinstance(problem, TVInpainting) else x)
-        dual_kernel, primal_kernel = self.dual_kernels[k], self.primal_kernels[k]
-        smoothness = problem.gradient_smoothness
-        if isinstance(problem, TVInpainting) and not problem.isotropic and kernels.serves(x, dual_kernel):
-            box, both = (problem.low, problem.high), (dual_kernel, primal_kernel)
-            x, moved, p, dual_moved = kernels.saddle_step(
-                x, moved, p, dual_moved, problem.noisy, problem.mask, box, problem.bound, smoothness, both
-            )
-        else:
-            rise, faster = problem.differences(x), problem.differences(moved)
-            ahead = convolve((smoothness * rise, dual_moved, smoothness * faster), dual_kernel)
-            ahead = problem.project_differences(p + ahead)
-            p, dual_moved = ahead, ahead - p
-            slope = (problem.data_gradient(x) + problem.differences.adjoint(p)) / smoothness
-            target = problem.clip(x + self._primal_step(problem, slope, moved, primal_kernel))
-            x, moved = target, target - x
-        return LearnedSaddleState(
-            x, k + 1, dual=problem.dual_from(p, x), differences_dual=p, dual_moved=dual_moved, moved=moved
-        )
+        x, smoothness = self._first(problem, state), problem.gradient_smoothness
+        rise, faster = problem.differences(x), problem.differences(moved)
+        ahead = convolve((smoothness * rise, dual_moved, smoothness * faster), self.dual_kernels[k])
+        ahead = problem.project_differences(p + ahead)
+        slope = (problem.data_gradient(x) + problem.differences.adjoint(ahead)) / smoothness
+        target = problem.clip(x + self._primal_step(problem, slope, moved, self.primal_kernels[k]))
+        return self._state(problem, k + 1, target, target - x, ahead, ahead - p)
+
+    def _compiled(self, problem: TVInpainting, state: LearnedSaddleState, end: int) -> LearnedSaddleState:
+        """All learned steps up to iteration `end`; everything but x is 0 at iteration 0."""
+        k, x = state.iteration, self._first(problem, state)
+        start = (x, state.moved, state.differences_dual, state.dual_moved) if k > 0 else (x, None, None, None)
+        data = (problem.noisy, problem.mask, (problem.low, problem.high), problem.bound, problem.gradient_smoothness)
+        found = kernels.saddle_steps(start, *data, (self.dual_kernels[k:end], self.primal_kernels[k:end]))
+        return self._state(problem, end, *found)
+
+    @staticmethod
+    def _state(
+        problem: TVProblem, k: int, x: Tensor, moved: Tensor, p: Tensor, dual_moved: Tensor
+    ) -> LearnedSaddleState:
+        dual = problem.dual_from(p, x)
+        return LearnedSaddleState(x, k, dual=dual, differences_dual=p, dual_moved=dual_moved, moved=moved)
 
     def _primal_step(self, problem: TVProblem, slope: Tensor, moved: Tensor, kernel: Tensor) -> Tensor:
         """C_k * slope + D_k * moved, `(B, C, H, W)`."""
