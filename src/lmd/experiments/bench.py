@@ -498,9 +498,9 @@ def _bench_sizes(bench: Bench) -> None:
             if plan.methods is not None and method.name not in plan.methods:
                 continue
             (setting,) = method.settings
-            whole = _whole(setting.solver, problem, problem.start(), 10)
-            whole()
-            seconds = [whole()[-1] for _ in range(min(plan.repeats, 3))]
+            timed = _whole(setting.solver, problem, problem.start(), 10)
+            timed()
+            seconds = [timed()[-1] for _ in range(min(plan.repeats, 3))]
             with torch.inference_mode():
                 state = setting.solver.advance(problem, setting.solver.init(problem, problem.start()), 10)
                 gap = float(((problem.value(state.x).double() - least) / least).mean())

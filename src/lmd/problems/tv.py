@@ -265,10 +265,9 @@ class TVInpainting(TVProblem):
         """x with its lost pixels replaced by a weighted mean of the kept ones around, 5 x 5, where there are any."""
         taps = torch.tensor([1.0, 2.0, 3.0, 2.0, 1.0], dtype=x.dtype, device=x.device)
         kernel = (taps[:, None] * taps[None, :])[None, None]
-        mask = self.mask.expand_as(x)
-        near = kernels.convolve(torch.cat((mask * self.noisy, mask)).flatten(0, 1)[:, None], kernel)
-        total, share = near.view(2, *x.shape)
-        return torch.where((mask == 0) & (share > 0), total / share.clamp(min=1), x)
+        total, share = (kernels.convolve(z.flatten(0, 1)[:, None], kernel) for z in (self.mask * self.noisy, self.mask))
+        total, share = total.view_as(x), share.view_as(self.mask)
+        return torch.where((self.mask == 0) & (share > 0), total * (1 / share.clamp(min=1)), x)
 
     def data_prox(self, x: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
         pull = 2 * self.scale * per_instance(step, x)
