@@ -124,7 +124,7 @@ def _dual(iterations: int, kernel: int = 5) -> Callable[[int], Solver[Any]]:
     return lambda seed: LearnedDual(iterations, kernel)
 
 
-def _saddle(iterations: int, kernel: int = 5) -> Callable[[int], Solver[Any]]:
+def _saddle(iterations: int, kernel: int) -> Callable[[int], Solver[Any]]:
     return lambda seed: LearnedSaddle(iterations, kernel, primal_kernel=kernel)
 
 
@@ -140,11 +140,9 @@ def _denoiser(iterations: int, kernel: int = 5) -> Recipe:
     return Recipe(title, _dual(iterations, kernel), _denoising, _photographs, settings, _WEAK_DENOISING)
 
 
-def _inpainter(iterations: int, kernel: int = 5, steps: int = 2000) -> Recipe:
+def _inpainter(iterations: int, kernel: int, settings: dict[str, dict[str, Any]]) -> Recipe:
     size = f"{iterations} iterations, {kernel} x {kernel}"
     title = f"learned saddle mirror descent of {size}, for TV inpainting of any images"
-    rate = _learning_rate(iterations) / 2 if kernel > 3 else 3e-3
-    settings = _settings("gap", rate, steps)
     return Recipe(title, _saddle(iterations, kernel), _inpainting, _photographs, settings, _WEAK_INPAINTING)
 
 
@@ -176,9 +174,10 @@ RECIPES: dict[str, Recipe] = {
         _settings("distance", _learning_rate(10)),
         _WEAK_ISOTROPIC,
     ),
-    "tv-inpainting": _inpainter(10),
-    "tv-inpainting-20": _inpainter(20),
-    "tv-inpainting-fast-15": _inpainter(15, kernel=3, steps=3000),
+    "tv-inpainting": _inpainter(10, 5, _settings("gap", 5e-3)),
+    "tv-inpainting-20": _inpainter(20, 5, _settings("gap", 1.5e-3)),
+    "tv-inpainting-fast-7": _inpainter(7, 3, _settings("distance", 5e-3, steps=2500)),
+    "tv-inpainting-fast-15": _inpainter(15, 3, _settings("gap", 3e-3, steps=3000)),
     "tv-deblurring": Recipe(
         "learned saddle mirror descent of 20 iterations, for TV deblurring of Gaussian blurs",
         _unmasked(0.1),
