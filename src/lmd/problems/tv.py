@@ -267,7 +267,10 @@ class TVInpainting(TVProblem):
         kernel = (taps[:, None] * taps[None, :])[None, None]
         total, share = (kernels.convolve(z.flatten(0, 1)[:, None], kernel) for z in (self.mask * self.noisy, self.mask))
         total, share = total.view_as(x), share.view_as(self.mask)
-        return torch.where((self.mask == 0) & (share > 0), total * (1 / share.clamp(min=1)), x)
+        fill = ((self.mask == 0) & (share > 0)).to(x.dtype)
+        return torch.addcmul(
+            x * (1 - fill), total, fill / share.clamp(min=1)
+        )  # products broadcast fast, `where` does not
 
     def data_prox(self, x: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
         pull = 2 * self.scale * per_instance(step, x)
