@@ -268,9 +268,7 @@ class TVInpainting(TVProblem):
         total, share = (kernels.convolve(z.flatten(0, 1)[:, None], kernel) for z in (self.mask * self.noisy, self.mask))
         total, share = total.view_as(x), share.view_as(self.mask)
         fill = ((self.mask == 0) & (share > 0)).to(x.dtype)
-        return torch.addcmul(
-            x * (1 - fill), total, fill / share.clamp(min=1)
-        )  # products broadcast fast, `where` does not
+        return x * (1 - fill) + total * (fill / share.clamp(min=1))  # `where` does not broadcast fast
 
     def data_prox(self, x: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
         pull = 2 * self.scale * per_instance(step, x)

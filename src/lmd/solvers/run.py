@@ -83,14 +83,15 @@ def run(
 
     begun = time.perf_counter()
     with torch.no_grad():
-        values = check_values(problem, problem.value(x0), x0)
+        clock = _Clock(x0.device)
+        with clock:
+            state = solver.init(problem, x0)
+        known = state.known_value
+        values = check_values(problem, problem.value(x0) if known is None else known, x0)
         if not bool(torch.isfinite(values).all()):
             bad = (~torch.isfinite(values)).nonzero().flatten().tolist()
             raise InputError("x0", f"a start where the value of instance {bad} is not finite", "a finite value there")
         tracker = _Tracker(x0, values, divergence_factor)
-        clock = _Clock(x0.device)
-        with clock:
-            state = solver.init(problem, x0)
         tracker.record_start(clock.seconds)
         if tolerance is not None and getattr(state, "dual", None) is None:
             accepted = "one that does, such as FGP or PDHG, to stop at a tolerance"
