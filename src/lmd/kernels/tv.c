@@ -10,8 +10,12 @@
 
 #include <math.h>
 #include <omp.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
 
 #if defined(__AVX512F__)
 enum { LANES = 16 };
@@ -49,6 +53,19 @@ static int band_new(Band *band, long fields, long height, long width, long reach
     band->out[0] = band->fields + fields * band->size;
     band->out[1] = band->out[0] + ROWS * band->stride;
     return 1;
+}
+
+/* Asks for large pages for memory that is about to be written for the first time: of large images, touching them
+   page by page would take a fifth of the time. Changes nothing else, and nothing where it is refused. */
+static void use_large_pages(void *memory, long floats)
+{
+#ifdef MADV_HUGEPAGE
+    const uintptr_t page = 1 << 21;
+    uintptr_t from = ((uintptr_t)memory + page - 1) / page * page, to = (uintptr_t)memory + 4 * (uintptr_t)floats;
+    if (memory && to >= from + 4 * page) madvise((void *)from, (to - from) / page * page, MADV_HUGEPAGE);
+#else
+    (void)memory, (void)floats;
+#endif
 }
 
 static long least(long a, long b) { return a < b ? a : b; }
@@ -358,6 +375,10 @@ int lmd_dual_steps(const float *x, const float *p, const float *p_before, const 
     size_t spare = steps > 2 ? (size_t)(2 * pixels * (alone ? threads : planes)) : 0;
     float *memory = spare ? malloc(spare * sizeof(float)) : NULL;
     if (spare && !memory) return 1;
+    use_large_pages(memory, (long)spare);
+    use_large_pages(p_new, 2 * planes * pixels);
+    use_large_pages(p_last, 2 * planes * pixels);
+    use_large_pages(x_new, planes * pixels);
 #pragma omp parallel num_threads(threads) reduction(| : failed)
     {
         Dual mine = dual;
@@ -472,6 +493,11 @@ int lmd_saddle_steps(const float *x, const float *x_moved, const float *p, const
     size_t spare = steps > 1 ? (size_t)(4 * pixels * (alone ? threads : planes)) : 0;
     float *memory = spare ? malloc(spare * sizeof(float)) : NULL;
     if (spare && !memory) return 1;
+    use_large_pages(memory, (long)spare);
+    use_large_pages(p_new, 2 * planes * pixels);
+    use_large_pages(p_moved_new, 2 * planes * pixels);
+    use_large_pages(x_new, planes * pixels);
+    use_large_pages(x_moved_new, planes * pixels);
 #pragma omp parallel num_threads(threads) reduction(| : failed)
     {
         Saddle mine = saddle;
