@@ -9,7 +9,7 @@ from typing import Any
 from lmd.experiments.base import versions
 from lmd.experiments.bench import TARGETS, Bench, Curve
 from lmd.files import writable_folder, write_json
-from lmd.report.figures import figure, legend_below, log_floor, plot_curve
+from lmd.report.figures import figure, legend_below, log_floor, method_styles, plot_curve
 from lmd.report.rows import Row, distinct, select
 from lmd.report.tables import Table, number
 
@@ -97,15 +97,18 @@ def draw(bench: Bench, folder: Path) -> list[dict[str, str]]:
 
 def _draw_one(curves: Sequence[Curve], batches: Sequence[int], file: Path) -> None:
     last = batches[-1]
+    methods = list(dict.fromkeys(curve.method for curve in curves))
+    styles = method_styles(methods)
     with figure(5 + 4 * len(batches), 4.8) as drawing:
         panels = drawing.subplots(1, 1 + len(batches), squeeze=False, sharey=True)[0]
         for curve in curves:
             if curve.batch == last:
-                plot_curve(panels[0], curve.iterations, curve.gaps, curve.method)
-            plot_curve(panels[1 + batches.index(curve.batch)], curve.seconds, curve.gaps, curve.method)
+                plot_curve(panels[0], curve.iterations, curve.gaps, curve.method, style=styles[curve.method])
+            panel = panels[1 + batches.index(curve.batch)]
+            plot_curve(panel, curve.seconds, curve.gaps, curve.method, style=styles[curve.method])
         gaps = [curve.gaps for curve in curves]
         panels[0].set(xlabel="iteration", ylabel="mean relative gap", yscale="log", ylim=(log_floor(gaps, 1e-5), 3))
         for panel, batch in zip(panels[1:], batches, strict=True):
             panel.set(xlabel=f"seconds, batch {batch}", xscale="log")
-        legend_below(drawing, list(dict.fromkeys(curve.method for curve in curves)))
+        legend_below(drawing, methods, styles=styles)
         drawing.savefig(file)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -75,9 +75,30 @@ def method_colour(method: str) -> str:
     return COLOURS.get(method, COLOURS.get(method.split("-")[0], COLOURS["truth"]))
 
 
-def plot_curve(axes: Any, x: Sequence[float], y: Sequence[float], method: str, multiplier: float | None = None) -> None:
-    """One method's curve: its colour, and the line style of its multiplier; `legend_below` explains both."""
-    style, width = ("solid", 2.4) if multiplier is None else (MULTIPLIER_STYLES.get(multiplier, "solid"), 1.6)
+def method_styles(methods: Sequence[str]) -> dict[str, Any]:
+    """A line style for each method, so that those of one colour are told apart; the first of a colour is solid."""
+    styles = ("solid", (0, (4, 1.2)), (0, (1.2, 1.2)), (0, (6, 1.2, 1.2, 1.2)), (0, (3, 1, 1, 1, 1, 1)), (0, (8, 3)))
+    seen: dict[str, int] = {}
+    found = {}
+    for method in dict.fromkeys(methods):
+        place = seen.get(method_colour(method), 0)
+        seen[method_colour(method)] = place + 1
+        found[method] = styles[place % len(styles)]
+    return found
+
+
+def plot_curve(
+    axes: Any,
+    x: Sequence[float],
+    y: Sequence[float],
+    method: str,
+    multiplier: float | None = None,
+    style: Any = "solid",
+) -> None:
+    """One method's curve: its colour, and the line style of its multiplier, or `style`; see `legend_below`."""
+    width = 2.4
+    if multiplier is not None:
+        style, width = MULTIPLIER_STYLES.get(multiplier, "solid"), 1.6
     axes.plot(x, y, color=method_colour(method), linestyle=style, linewidth=width)
 
 
@@ -97,14 +118,22 @@ def log_floor(curves: Sequence[Sequence[float]], least: float) -> float:
     return max(least, min(positive, default=least) / 3)
 
 
-def legend_below(drawing: Any, methods: Sequence[str], multipliers: Sequence[float] = ()) -> None:
+def legend_below(
+    drawing: Any, methods: Sequence[str], multipliers: Sequence[float] = (), styles: Mapping[str, Any] | None = None
+) -> None:
     """A legend under the panels, where it covers no curve: a line of methods by colour, one of multipliers by style."""
     from matplotlib.lines import Line2D
 
     def line(label: str, **look: Any) -> Any:
         return Line2D([], [], label=label, **look)
 
-    rows = [[line(method, color=method_colour(method), linewidth=2.4) for method in methods]]
+    looks = styles or {}
+    rows = [
+        [
+            line(method, color=method_colour(method), linewidth=2.4, linestyle=looks.get(method, "solid"))
+            for method in methods
+        ]
+    ]
     if multipliers:
         rows.append([line(f"step {m:g}x", color="0.35", linestyle=MULTIPLIER_STYLES[m]) for m in multipliers])
     width = max(len(row) for row in rows)
