@@ -201,10 +201,9 @@ class Safeguard(Solver[SafeguardState]):
         assert state.learned is not None and state.retired is not None and state.fell_back is not None
         k, retired, learned = state.iteration + 1, state.retired, state.learned
         classical, cost = self._advance(problem, state)
-        answer, behind, gone = _Answer(state), state.behind, bool(retired.any())
+        answer, gone = _Answer(state), bool(retired.any())
         diagnostics: dict[str, Tensor] = {}
-        if classical is not None:
-            answer.see("classical", classical.x, _value(problem, classical))
+        answer.see("classical", classical.x, _value(problem, classical))
         if not gone or not bool(retired.all()):
             learned = self.solver.step(problem, learned)
             value = torch.where(retired, torch.inf, _value(problem, learned)) if gone else _value(problem, learned)
@@ -215,10 +214,9 @@ class Safeguard(Solver[SafeguardState]):
             cost = add_evaluations(cost, self._saved(learned, state.retired))
         elif learned.evaluations:
             cost = add_evaluations(cost, learned.evaluations)
-        if classical is not None:
-            cost["fallback"] = answer.fell_back.long()
-            behind, overtaken = self._judge(k, answer, state)
-            retired = retired | overtaken
+        cost["fallback"] = answer.fell_back.long()
+        behind, overtaken = self._judge(k, answer, state)
+        retired = retired | overtaken
         return SafeguardState(
             answer.x,
             k,
@@ -274,10 +272,8 @@ class Safeguard(Solver[SafeguardState]):
             return behind, behind >= PATIENCE
         return behind, (behind > 0) & (k >= self.horizon)
 
-    def _advance(self, problem: Problem, state: SafeguardState) -> tuple[State | None, dict[str, Tensor]]:
+    def _advance(self, problem: Problem, state: SafeguardState) -> tuple[State, dict[str, Tensor]]:
         """The fall-back after this iteration, and what it cost: a step, or two where it has to catch up."""
-        if state.iteration < self.delay:
-            return None, {}
         solver, classical = state.fallback, state.classical
         assert solver is not None and state.start is not None and state.retired is not None
         everyone = torch.ones_like(state.retired)

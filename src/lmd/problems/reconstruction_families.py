@@ -41,7 +41,7 @@ class TVDeblurringFamily(TVFamily):
         images = self.sample_images(batch, generator)
         kernel = gaussian_kernel(float(self._uniform(self.blur, 1, generator)))
         blurred = Blur(kernel, images.shape[2], images.shape[3], self.border)(images)
-        noisy = add_noise(blurred, self._levels(batch, generator), generator)
+        noisy = add_noise(blurred, self._uniform(self.noise, batch, generator), generator)
         weight = self._uniform(self.weight, batch, generator)
         problem = TVDeblurring(noisy, kernel, weight, self.border, self.isotropic, self.halved)
         return problem, problem.start()
@@ -72,7 +72,7 @@ class TomographyFamily(TVFamily):
 
     def sample(self, batch: int, generator: torch.Generator) -> tuple[TVProblem, Tensor]:
         images = self.sample_images(batch, generator)
-        noisy = add_noise(self.beams(images), self._levels(batch, generator), generator)
+        noisy = add_noise(self.beams(images), self._uniform(self.noise, batch, generator), generator)
         weight = self._uniform(self.weight, batch, generator)
         size = (images.shape[2], images.shape[3])
         problem = TVTomography(noisy, size, weight, self.isotropic, self.halved, beams=self.beams)

@@ -37,8 +37,7 @@ class TVFamily(Family):
 
     `images` are `(n, C, H, W)`, or a list of `(C, H, W)` of any sizes, with values in [0, 1] or bytes. A sample takes
     an image for each instance, a `crop` x `crop` piece of it (None: the whole, if all have one size), mirrors it left
-    to right and top to bottom with probability 1/2 each, and adds noise. Levels of a range of noise are its ends,
-    mixed as u^skew with uniform u: a skew above 1 makes low ones frequent.
+    to right and top to bottom with probability 1/2 each, and adds noise.
     """
 
     def __init__(
@@ -50,10 +49,8 @@ class TVFamily(Family):
         isotropic: bool = False,
         halved: bool = False,
         dtype: torch.dtype = torch.float32,
-        skew: float = 1.0,
     ) -> None:
         self.images = _check_images(images)
-        self.skew = check_positive("skew", skew)
         self.crop = None if crop is None else check_count("crop", crop)
         sizes = {tuple(image.shape[1:]) for image in self.images}
         if crop is None and len(sizes) > 1:
@@ -82,11 +79,6 @@ class TVFamily(Family):
         numbers: list[int] = torch.randint(below, (count,), generator=generator, device=generator.device).tolist()
         return numbers
 
-    def _levels(self, batch: int, generator: torch.Generator) -> Tensor:
-        """Of the noise `(B,)`."""
-        low, high = self.noise
-        return low + (high - low) * self._uniform((0.0, 1.0), batch, generator) ** self.skew
-
     def _uniform(self, interval: tuple[float, float], batch: int, generator: torch.Generator) -> Tensor:
         low, high = interval
         share = torch.rand(batch, generator=generator, dtype=self.dtype, device=generator.device)
@@ -106,7 +98,7 @@ class TVDenoisingFamily(TVFamily):
 
     def sample(self, batch: int, generator: torch.Generator) -> tuple[TVProblem, Tensor]:
         images = self.sample_images(batch, generator)
-        noisy = add_noise(images, self._levels(batch, generator), generator)
+        noisy = add_noise(images, self._uniform(self.noise, batch, generator), generator)
         weight = self._uniform(self.weight, batch, generator)
         return TVDenoising(noisy, weight, self.isotropic, self.halved), noisy
 
@@ -148,7 +140,7 @@ class TVInpaintingFamily(TVFamily):
             mask = random_masks(batch, images.shape[2], images.shape[3], kept, generator).to(images)
         else:
             mask = self.mask.to(images)
-        noisy = add_noise(mask * images, self._levels(batch, generator), generator)
+        noisy = add_noise(mask * images, self._uniform(self.noise, batch, generator), generator)
         weight = self._uniform(self.weight, batch, generator)
         return TVInpainting(noisy, mask, weight, self.isotropic, self.halved), noisy
 

@@ -14,8 +14,9 @@ from lmd.errors import InputError
 from lmd.problems.base import Problem
 from lmd.problems.composite import per_instance
 from lmd.problems.tv import TVDenoising, TVProblem
-from lmd.solvers.base import DualState, Solver
+from lmd.solvers.base import DualState
 from lmd.solvers.fgp import FGP, FGPState
+from lmd.solvers.learned_prefix import LearnedPrefix
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def convolve(parts: tuple[Tensor, ...], kernel: Tensor) -> Tensor:
     return kernels.convolve(planes, kernel).view(shape)
 
 
-class LearnedDual(Solver[LearnedDualState]):
+class LearnedDual(LearnedPrefix[LearnedDualState]):
     r"""p_{k+1} = P(p_k + A_k * (gamma K x_k) + M_k * (p_k - p_{k-1})), x_{k+1} = x(p_{k+1}), for k < N; then FGP.
 
     The dual of a composite problem with a strongly convex data term (constant gamma) is smooth, K x(p) is its gradient,
@@ -93,35 +94,17 @@ class LearnedDual(Solver[LearnedDualState]):
     def step_cost(self) -> dict[str, int]:
         return self.tail.step_cost
 
-    @property
-    def horizon(self) -> int:
-        return self.iterations
-
-    @property
-    def ends_proven(self) -> bool:
-        return True
-
     def init(self, problem: Problem, x0: Tensor) -> LearnedDualState:
         assert isinstance(problem, TVProblem)  # its capabilities were checked before the run
         dual = x0.new_zeros(()).expand(*x0.shape[:2], 2, *x0.shape[2:])  # zeros that take no memory
         return LearnedDualState(x0, dual=dual, previous=dual)
 
-    def step(self, problem: Problem, state: LearnedDualState) -> LearnedDualState:
-        return self.advance(problem, state, 1)
+    def compiles(self, problem: Problem, state: LearnedDualState) -> bool:
+        anisotropic = isinstance(problem, TVDenoising) and not problem.isotropic
+        return anisotropic and kernels.serves(state.x, self.kernels)
 
-    def advance(self, problem: Problem, state: LearnedDualState, count: int) -> LearnedDualState:
+    def learned_step(self, problem: Problem, state: LearnedDualState) -> LearnedDualState:
         assert isinstance(problem, TVProblem)
-        end = state.iteration + count
-        while state.iteration < min(end, self.iterations):
-            if isinstance(problem, TVDenoising) and not problem.isotropic and kernels.serves(state.x, self.kernels):
-                state = self._compiled(problem, state, min(end, self.iterations))
-            else:
-                state = self._learned(problem, state)
-        while state.iteration < end:
-            state = self._classical(problem, state)
-        return state
-
-    def _learned(self, problem: TVProblem, state: LearnedDualState) -> LearnedDualState:
         k, before, previous = state.iteration, state.dual, state.previous
         assert before is not None and previous is not None and problem.data_strong_convexity is not None
         x = state.x if k > 0 else problem.primal_from_dual(before)
@@ -130,16 +113,18 @@ class LearnedDual(Solver[LearnedDualState]):
         dual = problem.project_dual(before + convolve((rise, before - previous), self.kernels[k]))
         return LearnedDualState(problem.primal_from_dual(dual), k + 1, dual=dual, previous=before)
 
-    def _compiled(self, problem: TVDenoising, state: LearnedDualState, end: int) -> LearnedDualState:
-        """All learned steps up to iteration `end`; p is 0 at iteration 0, and so are both fields before iteration 1."""
+    def compiled_steps(self, problem: Problem, state: LearnedDualState, end: int) -> LearnedDualState:
+        """p is 0 at iteration 0, and so is what was before it at iteration 1."""
+        assert isinstance(problem, TVDenoising)
         k = state.iteration
         start = (state.x if k > 0 else problem.noisy, state.dual if k > 0 else None, state.previous if k > 1 else None)
         data = (problem.noisy, problem.bound, problem.data_strong_convexity)
         dual, previous, x = kernels.dual_steps(*start, *data, self.kernels[k:end])
         return LearnedDualState(x, end, dual=dual, previous=state.dual if previous is None else previous)
 
-    def _classical(self, problem: TVProblem, state: LearnedDualState) -> LearnedDualState:
+    def classical_step(self, problem: Problem, state: LearnedDualState) -> LearnedDualState:
         """A step of FGP, the first one from p_N without momentum."""
+        assert isinstance(problem, TVProblem)
         tail = state.tail
         if tail is None:
             assert state.dual is not None

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from lmd.checks import check_count, check_positive
 from lmd.problems.base import Problem
 from lmd.problems.composite import CompositeProblem
-from lmd.solvers.base import DualState, Solver
+from lmd.solvers.base import DualState
+from lmd.solvers.learned_prefix import LearnedPrefix
 from lmd.solvers.pdhg import PDHG, PDHGState
 
 
@@ -29,7 +30,7 @@ class LearnedPDHGState(DualState):
     """The state of the classical method, past the learned iterations."""
 
 
-class LearnedPDHG(Solver[LearnedPDHGState]):
+class LearnedPDHG(LearnedPrefix[LearnedPDHGState]):
     r"""PDHG with steps and momenta of each iteration learned, for k < N; then PDHG as it is.
 
         p_{k+1} = prox_{s_k g*}(p_k + m_k (p_k - p_{k-1}) + s_k K(x_k + e_k (x_k - x_{k-1})))
@@ -64,23 +65,13 @@ class LearnedPDHG(Solver[LearnedPDHGState]):
     def step_cost(self) -> dict[str, int]:
         return self.tail.step_cost
 
-    @property
-    def horizon(self) -> int:
-        return self.iterations
-
-    @property
-    def ends_proven(self) -> bool:
-        return True
-
     def init(self, problem: Problem, x0: Tensor) -> LearnedPDHGState:
         assert isinstance(problem, CompositeProblem)  # its capabilities were checked before the run
         dual = torch.zeros_like(problem.operator(x0))
         return LearnedPDHGState(x0, dual=dual, moved=torch.zeros_like(x0), dual_moved=dual)
 
-    def step(self, problem: Problem, state: LearnedPDHGState) -> LearnedPDHGState:
+    def learned_step(self, problem: Problem, state: LearnedPDHGState) -> LearnedPDHGState:
         assert isinstance(problem, CompositeProblem)
-        if state.iteration >= self.iterations:
-            return self._classical(problem, state)
         x, p, moved, dual_moved = state.x, state.dual, state.moved, state.dual_moved
         assert p is not None and moved is not None and dual_moved is not None
         tau, sigma = self.tail.steps(problem)
@@ -92,8 +83,9 @@ class LearnedPDHG(Solver[LearnedPDHGState]):
         target = problem.data_prox(x + momentum * moved - (log_t.exp() * tau) * fall, t)
         return LearnedPDHGState(target, state.iteration + 1, dual=dual, moved=target - x, dual_moved=dual - p)
 
-    def _classical(self, problem: CompositeProblem, state: LearnedPDHGState) -> LearnedPDHGState:
+    def classical_step(self, problem: Problem, state: LearnedPDHGState) -> LearnedPDHGState:
         """A step of PDHG, the first one from x_N and p_N."""
+        assert isinstance(problem, CompositeProblem)
         tail = state.tail
         if tail is None:
             tau, sigma = self.tail.steps(problem)

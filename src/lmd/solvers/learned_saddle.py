@@ -12,8 +12,9 @@ from lmd import kernels
 from lmd.checks import check_count, check_positive
 from lmd.problems.base import Problem
 from lmd.problems.tv import TVInpainting, TVProblem
-from lmd.solvers.base import DualState, Solver
+from lmd.solvers.base import DualState
 from lmd.solvers.learned_dual import check_kernel_size, convolve
+from lmd.solvers.learned_prefix import LearnedPrefix
 from lmd.solvers.pdhg import PDHG, PDHGState
 
 
@@ -34,7 +35,7 @@ class LearnedSaddleState(DualState):
     """The state of the classical method, past the learned iterations."""
 
 
-class LearnedSaddle(Solver[LearnedSaddleState]):
+class LearnedSaddle(LearnedPrefix[LearnedSaddleState]):
     r"""Both sides of min_x max_p f(x) + <Kx, p> - g*(p), each with learned convolutions, for k < N; then PDHG.
 
         p_{k+1} = P(p_k + A_k * (L K x_k) + M_k * (p_k - p_{k-1}) + E_k * (L K(x_k - x_{k-1})))
@@ -103,38 +104,15 @@ class LearnedSaddle(Solver[LearnedSaddleState]):
     def step_cost(self) -> dict[str, int]:
         return {"operator": 1, "adjoint": 1, "data_gradient": 1}
 
-    @property
-    def horizon(self) -> int:
-        return self.iterations
-
-    @property
-    def ends_proven(self) -> bool:
-        return True
-
     def init(self, problem: Problem, x0: Tensor) -> LearnedSaddleState:
         assert isinstance(problem, TVProblem)  # its capabilities were checked before the run
         zero = x0.new_zeros(())  # zeros that take no memory
         p, still = zero.expand(*x0.shape[:2], 2, *x0.shape[2:]), zero.expand(x0.shape)
         return LearnedSaddleState(x0, dual=problem.dual_from(p, x0), differences_dual=p, dual_moved=p, moved=still)
 
-    def step(self, problem: Problem, state: LearnedSaddleState) -> LearnedSaddleState:
-        return self.advance(problem, state, 1)
-
-    def advance(self, problem: Problem, state: LearnedSaddleState, count: int) -> LearnedSaddleState:
-        assert isinstance(problem, TVProblem)
-        end = state.iteration + count
-        while state.iteration < min(end, self.iterations):
-            if (
-                isinstance(problem, TVInpainting)
-                and not problem.isotropic
-                and kernels.serves(state.x, self.dual_kernels)
-            ):
-                state = self._compiled(problem, state, min(end, self.iterations))
-            else:
-                state = self._learned(problem, state)
-        while state.iteration < end:
-            state = self._classical(problem, state)
-        return state
+    def compiles(self, problem: Problem, state: LearnedSaddleState) -> bool:
+        anisotropic = isinstance(problem, TVInpainting) and not problem.isotropic
+        return anisotropic and kernels.serves(state.x, self.dual_kernels)
 
     def _first(self, problem: TVProblem, state: LearnedSaddleState) -> Tensor:
         """The x that a step starts from: lost pixels are filled before the first one."""
@@ -142,7 +120,8 @@ class LearnedSaddle(Solver[LearnedSaddleState]):
             return state.x
         return problem.clip(problem.filled(state.x) if isinstance(problem, TVInpainting) else state.x)
 
-    def _learned(self, problem: TVProblem, state: LearnedSaddleState) -> LearnedSaddleState:
+    def learned_step(self, problem: Problem, state: LearnedSaddleState) -> LearnedSaddleState:
+        assert isinstance(problem, TVProblem)
         k, p, moved, dual_moved = state.iteration, state.differences_dual, state.moved, state.dual_moved
         assert p is not None and moved is not None and dual_moved is not None
         x, smoothness = self._first(problem, state), problem.gradient_smoothness
@@ -153,8 +132,9 @@ class LearnedSaddle(Solver[LearnedSaddleState]):
         target = problem.clip(x + self._primal_step(problem, slope, moved, self.primal_kernels[k]))
         return self._state(problem, k + 1, target, target - x, ahead, ahead - p)
 
-    def _compiled(self, problem: TVInpainting, state: LearnedSaddleState, end: int) -> LearnedSaddleState:
-        """All learned steps up to iteration `end`; everything but x is 0 at iteration 0."""
+    def compiled_steps(self, problem: Problem, state: LearnedSaddleState, end: int) -> LearnedSaddleState:
+        """Everything but x is 0 at iteration 0."""
+        assert isinstance(problem, TVInpainting)
         k, x = state.iteration, self._first(problem, state)
         start = (x, state.moved, state.differences_dual, state.dual_moved) if k > 0 else (x, None, None, None)
         data = (problem.noisy, problem.mask, (problem.low, problem.high), problem.bound, problem.gradient_smoothness)
@@ -178,8 +158,9 @@ class LearnedSaddle(Solver[LearnedSaddleState]):
         both = kernels.convolve(planes, kernel).view(*slope.shape[:2], 2, *slope.shape[2:])
         return torch.where(mask > 0, both[:, :, 0], both[:, :, 1])
 
-    def _classical(self, problem: TVProblem, state: LearnedSaddleState) -> LearnedSaddleState:
+    def classical_step(self, problem: Problem, state: LearnedSaddleState) -> LearnedSaddleState:
         """A step of PDHG, the first one from x_N and p_N."""
+        assert isinstance(problem, TVProblem)
         tail = state.tail
         if tail is None:
             tail = self.tail.init(problem, state.x)

@@ -43,7 +43,7 @@ class PDHG(Solver[PDHGState]):
     Larger tau favours x, smaller tau favours p: large is good for the first twenty iterations, small for the next
     thousand, and ever smaller is bad for the last digits. So tau may `settle`: it falls to about tau / settle, by
     acceleration or, where there is none, as 20/k, and stays there. From then on this is the plain method, which
-    converges from any point. For TV, settle = 32 changes nothing up to iteration 20 and makes iteration 1000 ten to a
+    converges from any point. For TV, settle = 16 changes nothing up to iteration 20 and makes iteration 1000 ten to a
     hundred times as accurate; settle = 1 means not to settle: constant steps, or acceleration for ever.
     """
 

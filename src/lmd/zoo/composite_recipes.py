@@ -27,7 +27,9 @@ POOLS = {"quick": 60, "standard": 1000, "paper": 4000}
 _WEAK = (
     "Only the last trained iterate is good, not those before it: to stop early, take the solver of fewer iterations. "
 )
-_WEAK_DENOISING = _WEAK + "Trained on anisotropic total variation alone. An iteration costs more than one of PDHG."
+_WEAK_DENOISING = (
+    _WEAK + "Trained on anisotropic total variation alone. On a batch an iteration costs more than one of PDHG."
+)
 _WEAK_ISOTROPIC = _WEAK + "Trained on isotropic total variation alone. Its steps are not compiled in one piece."
 _WEAK_LASSO = _WEAK + "Trained for one matrix, the one of LassoFamily(): for another one, train again, in a minute."
 _WEAK_INPAINTING = _WEAK + "Trained with 65% to 95% of the pixels kept, lost at random: large holes were not tried."
