@@ -127,7 +127,7 @@ def test_the_relative_gap_is_infinite_where_the_sign_of_the_minimum_is_open_and_
     x = torch.full((3, 5), 10.0, dtype=torch.float64)
     assert bool(problem.relative_gap(x, torch.full((3, 4), 10.0, dtype=torch.float64)).isinf().all())
     flat = Ridge(torch.zeros(4, 5), torch.zeros(1, 5), torch.zeros(1, 4), torch.ones(1))
-    assert_close(flat.relative_gap(torch.zeros(1, 5), torch.zeros(1, 4)), torch.zeros(1))
+    assert_close(flat.relative_gap(torch.zeros(1, 5), torch.zeros(1, 4)), torch.zeros(1, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("solver", [FGP(), FGP(restart=True), PDHG(), PDHG(accelerated=False)], ids=str)

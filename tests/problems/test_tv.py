@@ -10,7 +10,7 @@ import lmd
 from lmd.errors import InputError, LmdError
 from lmd.problems import TVDenoising, TVInpainting, tv_optimum
 from lmd.problems.base import autograd_subgradient
-from lmd.solvers import FGP, PDHG
+from lmd.solvers import FGP, PDHG, LearnedDual, LearnedSaddle
 
 FORMS = pytest.mark.parametrize("isotropic", [False, True], ids=["anisotropic", "isotropic"])
 KINDS = pytest.mark.parametrize("kind", ["denoising", "inpainting"])
@@ -388,3 +388,60 @@ class TestCache:
 def test_bad_arguments(call, words):
     with pytest.raises(InputError, match=r"^" + words):
         call()
+
+
+class TestDerivativesByTheWeight:
+    """Where all weights are equal the bound is a number, which must not cut the graph."""
+
+    @pytest.mark.parametrize("isotropic", [False, True])
+    @pytest.mark.parametrize("kind", ["denoising", "inpainting"])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    def test_of_values_subgradients_and_gaps(self, kind, isotropic, dtype):
+        generator = torch.Generator().manual_seed(0)
+        y, x = (torch.rand(2, 1, 6, 5, dtype=torch.float64, generator=generator) for _ in range(2))
+        p = 0.1 * torch.randn(2, 1, 2, 6, 5, dtype=torch.float64, generator=generator)
+        mask = torch.rand(6, 5, generator=generator) < 0.7
+
+        def numbers(weight):
+            w, kind_of = weight.to(dtype), weight.dtype
+            data = y.to(dtype)
+            if kind == "denoising":
+                problem = TVDenoising(data, w, isotropic=isotropic)
+            else:
+                problem = TVInpainting(data, mask, w, isotropic=isotropic)
+            found = problem.value(x.to(dtype)), problem.subgradient(x.to(dtype)).square().flatten(1).sum(dim=1)
+            return torch.stack([*found, problem.gap(x.to(dtype), p.to(dtype))]).to(kind_of)
+
+        weight = torch.full((2,), 0.3, dtype=torch.float64, requires_grad=True)
+        step = 1e-4 if dtype == torch.float64 else 1e-2
+        for row in range(3):
+            (slope,) = torch.autograd.grad(numbers(weight)[row].sum(), weight)
+            with torch.no_grad():
+                difference = (numbers(weight + step)[row] - numbers(weight - step)[row]) / (2 * step)
+            assert_close(slope, difference, rtol=1e-3, atol=1e-4)
+
+    @pytest.mark.parametrize("name", ["dual", "saddle", "fgp", "pdhg"])
+    def test_of_steps(self, name):
+        generator = torch.Generator().manual_seed(0)
+        y = torch.rand(2, 1, 8, 8, generator=generator)
+        mask = (torch.rand(8, 8, generator=generator) < 0.8).float()
+        make = {
+            "dual": (LearnedDual(3, kernel=3), lambda w: TVDenoising(y, w)),
+            "saddle": (LearnedSaddle(3, 3, 3), lambda w: TVInpainting(y, mask, w)),
+            "fgp": (FGP(), lambda w: TVDenoising(y, w)),
+            "pdhg": (PDHG(), lambda w: TVInpainting(y, mask, w)),
+        }
+        solver, problem_of = make[name]
+
+        def last(weight):
+            problem = problem_of(weight)
+            state = solver.init(problem, problem.start())
+            for _ in range(5):
+                state = solver.step(problem, state)
+            return state.x.double().square().sum()
+
+        weight = torch.full((2,), 0.05, requires_grad=True)
+        (slope,) = torch.autograd.grad(last(weight), weight)
+        with torch.no_grad():
+            difference = (last(weight + 1e-3) - last(weight - 1e-3)) / 2e-3
+        assert_close(float(slope.sum()), float(difference), rtol=0.02, atol=1e-3)

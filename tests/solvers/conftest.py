@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lmd.mirrors import Quadratic
-from lmd.problems import Box, LeastSquares, Problem
+from lmd.problems import LeastSquares, Problem
 
 
 class Bowls(Problem):
@@ -27,9 +27,7 @@ class Bowls(Problem):
 
 
 class CountingProblem(LeastSquares):
-    """Least squares on a box that counts how often it is evaluated."""
-
-    domain = Box(-10, 10)
+    """Least squares that counts how often it is evaluated."""
 
     def __init__(self, W, b):
         super().__init__(W, b)

@@ -8,6 +8,7 @@ from torch.testing import assert_close
 
 import lmd
 from lmd import solvers
+from lmd.problems import Box, LeastSquares
 from lmd.solvers import (
     LBFGS,
     AcceleratedMirrorDescent,
@@ -40,6 +41,13 @@ MAKE = {
 X0 = torch.tensor([[1.0, -2.0], [0.5, 0.0], [3.0, 3.0]], dtype=torch.float64)
 
 every_solver = pytest.mark.parametrize("kind", MAKE, ids=lambda kind: kind.__name__)
+
+
+@pytest.fixture
+def counting_problem(request, counting_problem):
+    if request.getfixturevalue("kind") is ProjectedGradient:
+        counting_problem.domain = Box(-10, 10)
+    return counting_problem
 
 
 def test_none_is_forgotten():
@@ -126,7 +134,8 @@ def test_the_values_go_down(kind, counting_problem, counting_mirror):
 
 @every_solver
 def test_float32_stays_float32(kind):
-    problem = lmd.problems.SquaredDistance(torch.full((2, 2), 0.5))
+    problem = LeastSquares(torch.eye(2), torch.full((2, 2), 0.5))
+    problem.domain = Box(-10, 10) if kind is ProjectedGradient else None
     result = lmd.run(
         MAKE[kind](lmd.mirrors.Quadratic(2)), problem, torch.tensor([[0.2, 0.8], [1.0, 0.0]]), iterations=3
     )
@@ -144,3 +153,40 @@ def test_the_graph_leads_back_to_the_start(kind, counting_problem, counting_mirr
     values.sum().backward()
     solved = values < 1e-20  # by L-BFGS, whatever the start
     assert bool(torch.isfinite(x0.grad).all()) and bool(((x0.grad != 0).any(dim=1) | solved).all())
+
+
+class Pull(lmd.problems.Problem):
+    """The nearest point of a box to (5, ..., 5), which is its corner: every step leads out of it."""
+
+    domain = Box(-1.0, 1.0)
+
+    def value(self, x):
+        return (x - 5).square().sum(dim=1)
+
+
+@every_solver
+def test_a_solver_keeps_to_the_domain_or_is_refused(kind):
+    solver, x0 = MAKE[kind](lmd.mirrors.Quadratic(3)), torch.zeros(2, 3)
+    if solver.keeps_to_domain(Pull()):
+        assert float(lmd.run(solver, Pull(), x0, iterations=20).x.abs().max()) <= 1
+    else:
+        with pytest.raises(
+            lmd.errors.CapabilityError, match=r"may leave the problem's domain \(entries between -1 and 1"
+        ):
+            lmd.run(solver, Pull(), x0, iterations=20)
+
+
+@pytest.mark.parametrize(
+    "kind", [k for k in MAKE if k not in (Adam, GradientDescent, LBFGS, Nesterov, ProjectedGradient)]
+)
+def test_with_a_mirror_on_the_domain_it_is_kept_to(kind):
+    mirror = lmd.mirrors.EuclideanBox(-1.0, 1.0)
+    result = lmd.run(MAKE[kind](mirror), Pull(), torch.zeros(2, 3), iterations=20)
+    assert 0.1 < float(result.x.abs().max()) <= 1
+    with pytest.raises(lmd.errors.CapabilityError, match="may leave"):
+        lmd.run(MAKE[kind](lmd.mirrors.EuclideanBox(-2.0, 2.0)), Pull(), torch.zeros(2, 3), iterations=20)
+
+
+def test_a_start_outside_the_domain_is_refused():
+    with pytest.raises(lmd.errors.DomainError, match=r"^x0: got instance 1, which is 1 outside"):
+        lmd.run(ProjectedGradient(), Pull(), torch.tensor([[0.0], [2.0]]))

@@ -94,7 +94,7 @@ class TestDualResidual:
         assert "dual_residual" not in result.history.diagnostics
 
 
-@pytest.mark.parametrize(("mirror", "norm"), [(Quadratic(3).double(), "l2"), (Entropic(), "linf")])
+@pytest.mark.parametrize(("mirror", "norm"), [(EuclideanSimplex(), "l2"), (Entropic(), "linf")])
 def test_steps_and_subgradient_norms_are_in_the_history(mirror, norm):
     problem, x0 = SimplexFamily("least-squares", 3).sample(4, torch.Generator().manual_seed(0))
     solver = MirrorDescent(mirror, LearnedSteps(2, 0.05).double())

@@ -76,8 +76,37 @@ def test_what_cannot_give_a_gap_says_so():
     with pytest.raises(CapabilityError, match=r"^solver: got GradientDescent, which keeps no dual point, expected one"):
         lmd.run(GradientDescent(), problem(), tolerance=1e-3)
     with pytest.raises(
-        CapabilityError, match=r"^problem: got LeastSquares, which has no relative_gap.*tolerance needs"
+        CapabilityError, match=r"^problem: got LeastSquares, which has no certified_gap.*tolerance needs"
     ):
         lmd.run(GradientDescent(), LeastSquares(torch.eye(2), torch.ones(1, 2)), torch.ones(1, 2), tolerance=1e-3)
     with pytest.raises(InputError, match=r"^tolerance: got 0"):
         lmd.run(PDHG(), problem(), tolerance=0)
+
+
+@pytest.mark.parametrize("solver", [FGP(restart=True), PDHG(settle=8)], ids=lambda solver: type(solver).__name__)
+def test_a_tolerance_that_float32_cannot_prove_ends_with_what_it_can(solver):
+    tv = problem()
+    result = lmd.run(solver, tv, tolerance=1e-12)
+    assert set(result.status) == {Status.STALLED} and int(result.iterations.max()) < 20_000
+    gaps = result.history.diagnostics["relative_gap"]
+    smallest = gaps.nan_to_num(nan=torch.inf).amin(dim=0)
+    assert bool((smallest < 1e-5).all()) and bool((smallest > 1e-12).all())
+    bound = result.certificate.bound / result.certificate.value
+    assert_close(bound, smallest.double(), rtol=0.05, atol=1e-8)  # the answer is the point of the smallest gap
+    assert "use float64" in result.summary() and "proven: within" in result.summary()
+    exact = lmd.run(solver, problem(dtype=torch.float64), tolerance=1e-10)
+    assert exact.status == (Status.TOLERANCE_REACHED,) * 3
+
+
+def test_slow_progress_is_not_a_stall():
+    """Plain PDHG with a far too small primal step creeps, and gets there all the same."""
+    result = lmd.run(PDHG(tau=0.0004, accelerated=False), problem(), tolerance=1e-3)
+    assert result.status == (Status.TOLERANCE_REACHED,) * 3 and int(result.iterations.max()) > 2000
+
+
+def test_what_a_run_proves_its_certificate_proves():
+    for dtype in (torch.float32, torch.float64):
+        for kind in ("denoising", "inpainting"):
+            for tolerance in (1e-2, 1e-4):
+                result = lmd.run(PDHG(settle=8), problem(kind, dtype), tolerance=tolerance)
+                assert bool((result.certificate.bound <= tolerance * result.certificate.lower_bound * (1 + 1e-9)).all())

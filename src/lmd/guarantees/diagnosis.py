@@ -219,7 +219,7 @@ def _certificate_findings(variant: str, name: str, problem: Problem, result: Res
     assert result.certificate is not None
     certificate = result.certificate
     found = [Finding(variant, f"{name}: share with a bound", float(certificate.proven.double().mean()))]
-    minimum = problem.minimum()
+    minimum = (problem.double() or problem).minimum()
     if minimum is None:
         return found
     gap = result.values.double() - minimum.double()

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lmd.mirrors.base import Mirror, norm_of
 from lmd.problems.base import Problem
-from lmd.problems.domains import Domain
+from lmd.problems.domains import same_set
 from lmd.solvers.base import Solver
 from lmd.solvers.best_so_far import BestSoFar
 from lmd.solvers.certificate import Constant
@@ -27,7 +27,11 @@ ROUNDING = 64
 
 @dataclass(frozen=True)
 class Record:
-    """A finished or running solve. Everything is float64, whatever the run was in; `epsilon` is the run's rounding."""
+    """A finished or running solve. Everything is float64, whatever the run was in.
+
+    What is proven at the answer is evaluated in float64 too, where the problem can be had in it (`exact`); what is
+    proven from the history has the run's own rounding, `epsilon`, to leave room for.
+    """
 
     solver: Solver[Any]
     problem: Problem
@@ -37,8 +41,8 @@ class Record:
     x: Tensor
     """The points `(B, ...)` that are to be certified."""
 
-    value: Tensor
-    """f(x) `(B,)`."""
+    reported: Tensor
+    """f(x) `(B,)` as the run has it."""
 
     values: Tensor
     """f(x_k) `(K+1, B)` for k = 0, ..., K, or less, as a wrapper may report a lower value than its solver's."""
@@ -71,7 +75,7 @@ class Record:
         if not isinstance(solver, MirrorDescent) or isinstance(solver, ProximalMirrorDescent):
             return None
         recorded = "step_size" in self.diagnostics  # not in a run of no iterations
-        return solver.mirror if recorded and _same(solver.mirror.domain, self.problem.domain) else None
+        return solver.mirror if recorded and same_set(solver.mirror.domain, self.problem.domain) else None
 
     @property
     def is_lazy(self) -> bool:
@@ -104,10 +108,32 @@ class Record:
             return torch.where(clipped == 0, 0.0, torch.nan)
         return self.diagnostics.get("dual_residual", torch.full_like(self.values, torch.nan))[1:]
 
+    @cached_property
+    def exact(self) -> Problem:
+        """The problem in float64, where it can be had in it."""
+        exact = self.problem.double()
+        return self.problem if exact is None else exact
+
+    @cached_property
+    def answer(self) -> Tensor:
+        """x in the dtype of `exact`."""
+        return self.x if self.exact is self.problem else self.x.double()
+
+    @cached_property
+    def value(self) -> Tensor:
+        """f(x) `(B,)`, or what was reported for it, if rounding made that larger: a bound is to hold for both."""
+        with torch.no_grad():
+            return torch.fmax(self.exact.value(self.answer).double(), self.reported)
+
     @property
     def epsilon(self) -> float:
         """The rounding of the run's numbers."""
         return torch.finfo(self.start.dtype).eps
+
+    @property
+    def answer_epsilon(self) -> float:
+        """The rounding with which `exact` is evaluated."""
+        return torch.finfo(self.answer.dtype).eps
 
     @property
     def dimension(self) -> int:
@@ -127,35 +153,34 @@ class Record:
     @cached_property
     def _strong_convexity(self) -> Tensor | None:
         """That of the problem, less what may be rounding: it is often the smallest eigenvalue of a matrix."""
-        mu = self.problem.strong_convexity
+        mu = self.exact.strong_convexity
         if mu is None or self._smoothness is None:
             return mu
-        return (mu - self.dimension * self.epsilon * self._smoothness).clamp(min=0)
+        return (mu - self.dimension * self.answer_epsilon * self._smoothness).clamp(min=0)
 
     @cached_property
     def _smoothness(self) -> Tensor | None:
-        return self.problem.smoothness
-
-    @cached_property
-    def noise(self) -> Tensor:
-        """How far from each other `(B,)` values can be whose points differ by rounding alone, at the minimiser."""
-        curvature = self._strong_convexity if self._smoothness is None else self._smoothness
-        if curvature is None:
-            return torch.zeros_like(self.value)
-        size = torch.maximum(norm_of(self.x, "l2"), norm_of(self.start, "l2")).double()
-        return curvature.double() * (ROUNDING * self.epsilon * size).square()
+        return self.exact.smoothness
 
     def rounding(self, size: Tensor) -> Tensor:
-        """The room that a certificate leaves for the rounding of numbers of this size."""
-        return ROUNDING * self.epsilon * size + self.noise
+        """The room that a certificate leaves for the rounding of numbers of this size from the history."""
+        return self._room(self.epsilon, size)
+
+    def answer_rounding(self, size: Tensor) -> Tensor:
+        """The same for numbers that were evaluated at the answer."""
+        return self._room(self.answer_epsilon, size)
+
+    def _room(self, epsilon: float, size: Tensor) -> Tensor:
+        """Values are those of points off by so many units: so they differ by sqrt(2 L f) times that, and a square."""
+        curvature = self._strong_convexity if self._smoothness is None else self._smoothness
+        noise = torch.zeros_like(self.value)
+        if curvature is not None:
+            length = torch.maximum(norm_of(self.x, "l2"), norm_of(self.start, "l2")).double()
+            noise = curvature.double() * (ROUNDING * epsilon * length).square()
+        return ROUNDING * epsilon * size + 2 * (size * noise).sqrt() + noise
 
     def _constant(self, value: Tensor | None, factor: float, origin: str, norm: str) -> Constant | None:
         if value is None or not bool((value > 0).any()):
             return None
         scaled = "" if factor == 1 else f", from l2 to {norm}"
         return Constant(factor * value.double(), origin + scaled)
-
-
-def _same(domain: Domain | None, other: Domain | None) -> bool:
-    """Whether two domains are one set."""
-    return domain is other or (type(domain) is type(other) and vars(domain) == vars(other))

@@ -162,6 +162,9 @@ class Safeguard(Solver[SafeguardState]):
     def needs(self) -> tuple[str, ...]:
         return (*self.solver.needs, *(() if self.fallback is None else self.fallback.needs))
 
+    def keeps_to_domain(self, problem: Problem) -> bool:
+        return all(part is None or part.keeps_to_domain(problem) for part in (self.solver, self.fallback))
+
     @property
     def init_cost(self) -> dict[str, int]:
         return {**self.solver.init_cost, "value": self.solver.init_cost.get("value", 0) + 1}

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Protocol, runtime_checkable
+
 import torch
 from torch import Tensor
 
 from lmd.errors import InputError
 from lmd.guarantees.divergence import divergence_bound
-from lmd.guarantees.record import Record
+from lmd.guarantees.record import ROUNDING, Record
 from lmd.mirrors.base import Mirror, inner, norm_of
-from lmd.problems.composite import CompositeProblem
-from lmd.problems.svm import SVM
 from lmd.solvers.certificate import Certificate, Constant
 
 REGRET = "the regret bound of approximate mirror descent (the paper's first theorem of section 3)"
@@ -20,6 +20,9 @@ SUBGRADIENT = "strong convexity at a point, min f >= f(x) - ||g||^2 / (2 mu)"
 DUALITY = "weak duality, the gap to a dual point"
 
 Number = float | Tensor
+
+EPSILON = torch.finfo(torch.float64).eps
+"""The rounding of the numbers here."""
 
 
 def regret_certificate(record: Record, divergence: Number | None = None) -> Certificate:
@@ -131,23 +134,23 @@ def subgradient_certificate(record: Record) -> Certificate:
     The minimum over z is at the projection of x - g/mu onto the domain. It costs one subgradient. It is not tried where
     there is a dual point of a composite problem: the subgradients of TV do not vanish at a minimiser, the gap does.
     """
-    if record.dual is not None and isinstance(record.problem, CompositeProblem):
+    if record.dual is not None and isinstance(record.problem, HasGap):
         return nothing(record, f"{SUBGRADIENT}; there is a dual point, which proves more")
     constant = record.strong_convexity("l2")
     if constant is None:
         return nothing(record, f"{SUBGRADIENT}; it needs a strongly convex problem")
     mu = constant.value
     with torch.no_grad():
-        x, g = record.x.double(), record.problem.subgradient(record.x).double()
+        x, g = record.x.double(), record.exact.subgradient(record.answer).double()
     z = x - g / mu.reshape(-1, *(1,) * (x.ndim - 1))
     if record.problem.domain is not None:
         z = record.problem.domain.project(z)
     fall = inner(g, x - z) - mu / 2 * (x - z).square().flatten(1).sum(dim=1)
     length = norm_of(x - z, "l2")
-    # g is a difference of terms of the size of mu ||x|| at least, and the fall is g times a length.
-    lower = (
-        record.value - fall - record.rounding(record.value.abs() + (norm_of(g, "l2") + mu * norm_of(x, "l2")) * length)
-    )
+    # g is a difference of terms of the size of L ||x||, or of mu ||x|| at least, and the fall is g times a length.
+    curvature = record.smoothness("l2") or constant
+    size = record.value.abs() + (norm_of(g, "l2") + curvature.value * norm_of(x, "l2")) * length
+    lower = record.value - fall - record.answer_rounding(size)
     mirror = record.mirror
     if mirror is not None and mirror.norm == "l2" and mirror.domain is None:
         values = record.values[:-1]
@@ -156,18 +159,22 @@ def subgradient_certificate(record: Record) -> Certificate:
     return _certificate(record, lower, SUBGRADIENT, "l2", {"mu": constant})
 
 
+@runtime_checkable
+class HasGap(Protocol):
+    """A problem with a dual: a dual point gives a lower bound on its minimum."""
+
+    def certified_gap(self, x: Tensor, dual: Tensor) -> tuple[Tensor, Tensor]:
+        """f(x) and a bound on f(x) - min f `(B,)`, both in float64, with room for the rounding of their evaluation."""
+
+
 def duality_certificate(record: Record) -> Certificate:
     """min F >= F(x) - gap(x, p) for the dual point p that the solver kept."""
     problem, dual = record.problem, record.dual
-    if dual is None or not isinstance(problem, (CompositeProblem, SVM)):
+    if dual is None or not isinstance(problem, HasGap):
         return nothing(record, f"{DUALITY}; it needs a problem with a dual and a solver that keeps a dual point")
     with torch.no_grad():
-        if isinstance(problem, SVM):  # in float64, as the hinges lose digits that a gap would need
-            lower = problem.dual_value(dual)
-            lower = lower - record.rounding(lower.abs())
-            return _certificate(record, lower, DUALITY, "l2", {"dual value": Constant(lower, "the dual point")})
-        gap = problem.gap(record.x, dual).double()
-    lower = record.value - gap - record.rounding(record.value.abs() + gap)
+        value, gap = problem.certified_gap(record.x, dual)
+    lower = value - gap - ROUNDING * EPSILON * (value.abs() + gap)
     return _certificate(record, lower, DUALITY, "l2", {"gap": Constant(gap, "the problem's gap")})
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import abc
 import copy
 from collections.abc import Callable
-from typing import ClassVar, TypeVar
+from functools import cached_property
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from torch import Tensor
 from lmd.checks import check_same_kind, shape_of
 from lmd.errors import CapabilityError, InputError
 from lmd.problems.domains import Domain
+from lmd.problems.operators import LinearOperator
 
 P = TypeVar("P", bound="Problem")
 
@@ -97,6 +99,26 @@ class Problem(abc.ABC):
             setattr(part, name, getattr(self, name)[[index] if isinstance(index, int) else index])
         return part
 
+    def double(self: P) -> P | None:
+        """The same problem in float64, in which proofs are evaluated; None where nothing is known of how to make it.
+
+        For a problem of your own whose numbers are all in its attributes it is one line: `return doubled(self)`.
+        """
+        return None
+
+    def relaxed_value(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Finite values near points that break a constraint, and how far they are from it: both `(B,)`.
+
+        Where `value` is not finite at a point outside the domain, it is that of the nearest point of the domain.
+        """
+        values, violation = self.value(x), x.new_zeros(len(x))
+        if self.domain is None or bool((finite := torch.isfinite(values)).all()):
+            return values, violation
+        inside = self.domain.project(x)
+        values = torch.where(finite, values, self.value(inside))
+        distance = torch.linalg.vector_norm((inside - x).flatten(1), dim=1)
+        return values, torch.where(finite, violation, distance)
+
     @property
     def terms(self) -> int | None:
         """How many terms each function is the sum or mean of, where it is one; None where it is not."""
@@ -124,6 +146,24 @@ class Problem(abc.ABC):
     def strong_convexity(self) -> Tensor | None:
         """A strong convexity constant of each function in the Euclidean norm `(B,)` or `()`, where there is one."""
         return None
+
+
+def doubled(item: Any, device: str | None = None) -> Any:
+    """A copy of a problem, or of an operator it holds, with every floating-point tensor in float64 and no graph.
+
+    Other tensors keep their dtype; all go to the `device`, where one is given.
+    """
+    part = copy.copy(item)
+    for name, value in list(vars(part).items()):
+        if isinstance(value, Tensor):
+            dtype = torch.float64 if value.dtype.is_floating_point else value.dtype
+            if dtype != value.dtype and isinstance(getattr(type(part), name, None), cached_property):
+                del vars(part)[name]  # to be computed again, from more digits
+            else:
+                setattr(part, name, value.detach().to(device or value.device, dtype))
+        elif isinstance(value, (Problem, LinearOperator)):
+            setattr(part, name, doubled(value, device))
+    return part
 
 
 class FunctionProblem(Problem):

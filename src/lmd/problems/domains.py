@@ -80,6 +80,11 @@ class Box(Domain):
         return outside.flatten(1).amax(dim=1)
 
 
+def same_set(domain: Domain | None, other: Domain | None) -> bool:
+    """Whether two domains, None being the whole space, are one set."""
+    return domain is other or (type(domain) is type(other) and vars(domain) == vars(other))
+
+
 def check_rows(argument: str, x: Tensor) -> Tensor:
     """Return `x` if it is a batch of vectors `(B, d)`."""
     if x.ndim != 2:

@@ -61,6 +61,11 @@ class Blur(LinearOperator):
         sizes = Blur(self.kernel.abs(), self.height, self.width, self.border)  # |A| entry by entry has no smaller norm
         return norm_bound(lambda v: sizes._adjoint(sizes._apply(v)), (1, 1, self.height, self.width))
 
+    @property
+    def roundings(self) -> float:
+        """The norm is that of |A|; a border adds up at most h or w pixels more."""
+        return 2.0 * (self.kernel.numel() + sum(self.kernel.shape))
+
     def _apply(self, x: Tensor) -> Tensor:
         for taps in self._passes:
             x = self._correlate(self._extend(x, taps), taps)
@@ -154,6 +159,11 @@ class ParallelBeam(LinearOperator):
     def norm(self) -> float:
         return norm_bound(lambda v: self._adjoint(self._apply(v)), (1, 1, self.height, self.width))
 
+    @property
+    def roundings(self) -> float:
+        """A has no negative entries; a strip two pixels wide has at most 4 (H + W) pixels, and a pixel 2 detectors."""
+        return 4.0 * (self.height + self.width) + 2.0 * self.angles
+
     def _apply(self, x: Tensor) -> Tensor:
         if x.ndim != 4 or x.shape[2:] != (self.height, self.width):
             raise InputError("x", f"shape {shape_of(x)}", f"shape (B, C, {self.height}, {self.width})")
@@ -221,6 +231,10 @@ class Stacked(LinearOperator):
     @cached_property
     def norm(self) -> float:
         return math.hypot(self.differences.norm, self.scale * self.forward.norm)
+
+    @property
+    def roundings(self) -> float:
+        return self.differences.roundings + self.forward.roundings + 2.0
 
     def split(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """The differences `(B, C, 2, H, W)` and the measurements of z `(B, C, n)`, as views of it."""

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from lmd.checks import check_batch, check_count, check_finite, check_positive, check_same_kind, shape_of
 from lmd.errors import InputError
-from lmd.problems.base import Family
-from lmd.problems.composite import CompositeProblem, Scale, per_instance, sum_instances
+from lmd.problems.base import Family, doubled
+from lmd.problems.composite import CompositeProblem, Scale, per_instance, size_of, sum_instances
 from lmd.problems.lasso_optimum import solve_lasso
 from lmd.problems.least_squares import check_matrix
 from lmd.problems.operators import LinearOperator
@@ -28,6 +28,11 @@ class Matrix(LinearOperator):
     def norm(self) -> float:
         norm = float(torch.linalg.matrix_norm(self.A.double(), 2))
         return norm * (1 + 1e-12) if norm > 0 else 1.0
+
+    @cached_property
+    def roundings(self) -> float:
+        """|| |A| || is at most the Frobenius norm."""
+        return max(self.A.shape) * float(torch.linalg.matrix_norm(self.A.double())) / self.norm
 
     def _apply(self, x: Tensor) -> Tensor:
         return x @ self.A.T
@@ -117,14 +122,30 @@ class Lasso(CompositeProblem):
 
     def feasible_dual(self, p: Tensor) -> Tensor:
         """The multiple of each p for which |A'p| <= weight and the dual value is largest."""
-        tiny = torch.finfo(p.dtype).tiny
-        most = self.weight / self.operator.adjoint(p).abs().amax(dim=1).clamp(min=tiny)
+        info = torch.finfo(p.dtype)
+        tiny = info.tiny
+        largest = self.operator.adjoint(p).abs().amax(dim=1)
+        largest = (1 + 8 * info.eps) * largest + self._rounding(p)  # so that |A'p| is feasible, however it was rounded
+        most = self.weight / largest.clamp(min=tiny)
         best = -sum_instances(p * self.b) / sum_instances(p.square()).clamp(min=tiny)
         return p * torch.minimum(torch.maximum(best, -most), most)[:, None]
 
     def dual_value(self, p: Tensor) -> Tensor:
         """-g* at `feasible_dual(p)`: a lower bound on the minimum `(B,)`."""
         return -self.regulariser_conjugate(self.feasible_dual(p))
+
+    def _rounding(self, x: Tensor) -> Tensor:
+        """How far the computed Ax and A'x can be from the true ones `(B,)`."""
+        return self.operator.roundings * self.operator.norm * torch.finfo(x.dtype).eps * size_of(x)
+
+    def double(self) -> Lasso:
+        return doubled(self)
+
+    def gap_rounding(self, x: Tensor, p: Tensor, value: Tensor, gap: Tensor) -> Tensor:
+        p, eps = self.feasible_dual(p), torch.finfo(x.dtype).eps
+        slack = 8 * eps * self.data_value(x) + self._rounding(p) * size_of(x)
+        off = self._rounding(x) + 8 * eps * (size_of(self.b) + size_of(p) + self.operator.norm * size_of(x))
+        return slack + (2**0.5) * (gap.sqrt() + value.sqrt()) * off + off.square()
 
     def gap(self, x: Tensor, dual: Tensor) -> Tensor:
         p = self.feasible_dual(dual)

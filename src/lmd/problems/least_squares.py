@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lmd.checks import check_batch, check_finite, check_floating, check_same_kind, shape_of
 from lmd.errors import InputError
-from lmd.problems.base import Family, Problem
+from lmd.problems.base import Family, Problem, doubled
 
 PAPER_MATRIX = ((2.0, 1.0), (1.0, 2.0))
 """The W of the paper; the eigenvalues of W'W are 9 and 1."""
@@ -39,6 +39,9 @@ class LeastSquares(Problem):
             accepted = f"shape (B, {self.W.shape[1]}) to go with W {shape_of(self.W)}"
             raise InputError("x0", f"shape {shape_of(x0)}", accepted)
         return super().check_start(x0)
+
+    def double(self) -> LeastSquares:
+        return doubled(self)
 
     def value(self, x: Tensor) -> Tensor:
         return (x @ self.W.T - self.b).square().sum(dim=1)

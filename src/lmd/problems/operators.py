@@ -43,6 +43,15 @@ class LinearOperator(abc.ABC):
     """
 
     @property
+    def roundings(self) -> float:
+        """c with ||computed Kx - Kx|| <= c eps norm ||x||, and the same for K'z, eps the rounding of the dtype.
+
+        Where entries are sums of at most n products, n || |K| || / norm will do, |K| having the absolute entries of K;
+        10 000 is for operators that do not say.
+        """
+        return 1e4
+
+    @property
     @abc.abstractmethod
     def norm(self) -> float:
         """A bound on the operator norm: ||Kx|| <= norm ||x||; positive."""
@@ -65,7 +74,7 @@ class LinearOperator(abc.ABC):
 class Identity(LinearOperator):
     """Kx = x."""
 
-    norm = 1.0
+    norm = roundings = 1.0
 
     def _apply(self, x: Tensor) -> Tensor:
         return x.clone()
@@ -77,7 +86,7 @@ class Identity(LinearOperator):
 class Mask(LinearOperator):
     """Kx = mask * x, entry by entry, with a mask of 0 and 1 that broadcasts against x."""
 
-    norm = 1.0
+    norm = roundings = 1.0
 
     def __init__(self, mask: Tensor) -> None:
         self.mask = check_zero_one("mask", mask)
@@ -107,6 +116,8 @@ class FiniteDifferences(LinearOperator):
     K'K is the Laplacian with reflecting borders, which the cosine transform diagonalises with eigenvalues
     4 sin^2(pi i / 2H) + 4 sin^2(pi j / 2W). The largest is ||K||^2 < 8; `solve` inverts a I + b K'K with them.
     """
+
+    roundings = 16.0  # a pixel of K'z is a sum of four, and || |K| || is at most the root of 8
 
     def __init__(self, height: int, width: int) -> None:
         self.height, self.width = check_count("height", height), check_count("width", width)

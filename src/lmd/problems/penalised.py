@@ -73,6 +73,10 @@ class PenalisedProblem(Problem):
     def select(self, index: int | slice | Tensor) -> PenalisedProblem:
         return PenalisedProblem(self.problem.select(index), self.penalty)
 
+    def double(self) -> PenalisedProblem | None:
+        exact = self.problem.double()
+        return None if exact is None else PenalisedProblem(exact, self.penalty)
+
     def value(self, x: Tensor) -> Tensor:
         return self.problem.value(x) + self.penalty.value(x)
 

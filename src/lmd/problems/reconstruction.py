@@ -10,13 +10,14 @@ from torch import Tensor
 
 from lmd.checks import check_batch, check_interval, shape_of
 from lmd.errors import InputError
-from lmd.problems.composite import CompositeProblem, Scale, per_instance, sum_instances
+from lmd.problems.base import doubled
+from lmd.problems.composite import CompositeProblem, Scale, per_instance, size_of, sum_instances
 from lmd.problems.domains import Box
 from lmd.problems.forward import Blur, ParallelBeam, Stacked
 from lmd.problems.operators import FiniteDifferences, LinearOperator
 from lmd.problems.optimum import Optimum
 from lmd.problems.reconstruction_optimum import TOLERANCE, solve_reconstruction
-from lmd.problems.tv import TVProblem, check_weight, directions
+from lmd.problems.tv import TVProblem, check_weight, directions, one_number
 from lmd.problems.tv_optimum import optimum
 
 
@@ -55,8 +56,7 @@ class TVReconstruction(TVProblem):
         self.domain: Box = Box(self.low, self.high)
         self.forward, self.differences = forward, FiniteDifferences(*size)
         self.operator: Stacked = Stacked(self.differences, forward, noisy.shape[2:], balance)  # type: ignore[assignment]
-        same = bool((self.weight == self.weight[0]).all())
-        self._one_weight = float(self.weight[0]) if same else None
+        self._one_weight = one_number(self.weight)
 
     data_smoothness = None  # type: ignore[assignment]
 
@@ -165,8 +165,19 @@ class TVReconstruction(TVProblem):
         off = measurements / c - self.noisy - (c / (2 * self.scale)) * q
         return super().regulariser_residual(differences, p) + self.scale * sum_instances(off.square())
 
+    def gap_rounding(self, x: Tensor, p: Tensor, value: Tensor, gap: Tensor) -> Tensor:
+        """Pixels are no further from their minimisers than from the ends of the box; A is as exact as it says."""
+        eps, c, s, A, K = torch.finfo(x.dtype).eps, self.operator.scale, self.scale, self.forward, self.differences
+        u = self.operator.adjoint(p)
+        differences, q = self.operator.split(p)
+        reach = torch.maximum((x - self.low).abs(), (x - self.high).abs())
+        pull = K.roundings * K.norm * size_of(differences) + c * A.roundings * A.norm * size_of(q) + 4 * size_of(u)
+        seen = (A.roundings + 8) * A.norm * size_of(x) + 8 * size_of(self.noisy) + 8 * c / (2 * s) * size_of(q)
+        off = 2 * s**0.5 * (gap.sqrt() + value.sqrt()) * (eps * seen) + s * (eps * seen).square()
+        return super().gap_rounding(x, p, value, gap) + size_of(reach) * (eps * pull) + off
+
     def optima(self) -> list[Optimum]:
-        whole = self.double()
+        whole: TVReconstruction = doubled(self, "cpu")
         return [optimum(whole.select(i), solve_reconstruction, TOLERANCE) for i in range(len(self.noisy))]
 
     def description(self) -> dict[str, Any]:

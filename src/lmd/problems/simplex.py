@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
 from lmd.checks import check_batch, check_choice, check_count, shape_of
 from lmd.errors import InputError
-from lmd.problems.base import Family, Problem
+from lmd.problems.base import Family, Problem, doubled
 from lmd.problems.domains import Simplex, check_rows
+
+S = TypeVar("S", bound="SimplexProblem")
 
 
 class SimplexProblem(Problem):
@@ -26,6 +28,9 @@ class SimplexProblem(Problem):
         if x0.shape[1:] != self.y.shape[1:]:
             raise InputError("x0", f"shape {shape_of(x0)}", f"shape {shape_of(self.y)}, as y has")
         return super().check_start(x0)
+
+    def double(self: S) -> S:
+        return doubled(self)
 
     def minimiser(self) -> Tensor:
         return self.y

@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from lmd.checks import check_count, check_finite, check_floating, check_same_kind, shape_of
 from lmd.errors import InputError
-from lmd.problems.base import Family, Problem
+from lmd.problems.base import Family, Problem, doubled
 from lmd.problems.optimum import Optimum
 
 Subset = TypeVar("Subset", bound="SubsetProblem")
@@ -84,6 +84,9 @@ class SubsetProblem(Problem):
             raise InputError("x0", f"shape {shape_of(x0)}", accepted)
         check_same_kind("x0", x0, "the features", self.features)
         return super().check_start(x0)
+
+    def double(self: Subset) -> Subset:
+        return doubled(self)
 
     def value(self, x: Tensor) -> Tensor:
         values: Tensor = _Value.apply(x, self)  # type: ignore[no-untyped-call]

@@ -90,6 +90,23 @@ class SVM(SubsetProblem):
             bounds[index] = a.sum(dim=1) - 0.5 * (a @ rows[:, :-1]).square().sum(dim=1)
         return bounds
 
+    def certified_gap(self, x: Tensor, dual: Tensor) -> tuple[Tensor, Tensor]:
+        r"""f(x) and f(x) - dual_value `(B,)`, in float64, with room for rounding.
+
+        The dual point is feasible up to r = |\sum_i a_i y_i| <= m eps \sum a, which costs r |b| at most, b the bias of
+        a minimiser: some margin is tight there, so |b| <= 1 + ||w|| max ||phi||, and ||w||^2 <= 2 f(x).
+        """
+        exact, x = self.double(), x.double()
+        value, lower = exact.value(x), exact.dual_value(dual)
+        pairs, width = exact.rows.shape[1:]
+        longest = torch.linalg.vector_norm(exact.rows, dim=2).amax(dim=1)[self.subset]
+        total = dual.double().clamp(0, self.C).sum(dim=1)
+        bias = 1 + (2 * value).sqrt() * longest
+        hinges = self.C * pairs * (1 + torch.linalg.vector_norm(x, dim=1) * longest)
+        squares = (total * longest).square()
+        sizes = (pairs + width) * (value + total * bias + squares) + width * hinges
+        return value, value - lower + 8 * torch.finfo(torch.float64).eps * sizes
+
     def solve(self, data_set: int) -> Optimum:
         return solve_svm(self.rows[data_set].detach().cpu().double(), self.C)
 

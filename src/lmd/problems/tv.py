@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -10,10 +10,13 @@ from torch import Tensor
 from lmd import kernels
 from lmd.checks import check_batch, check_finite, check_positive, check_same_kind, shape_of
 from lmd.errors import InputError
-from lmd.problems.composite import CompositeProblem, Scale, add_scaled, per_instance, sum_instances
+from lmd.problems.base import doubled
+from lmd.problems.composite import CompositeProblem, Scale, add_scaled, per_instance, size_of, sum_instances
 from lmd.problems.operators import FiniteDifferences, check_zero_one
 from lmd.problems.optimum import Optimum
 from lmd.problems.tv_optimum import optimum
+
+T = TypeVar("T", bound="TVProblem")
 
 
 def _clip(x: Tensor, low: Tensor, high: Tensor, out: Tensor | None = None) -> Tensor:
@@ -48,8 +51,7 @@ class TVProblem(CompositeProblem):
         self.isotropic, self.halved = bool(isotropic), bool(halved)
         self.operator: FiniteDifferences = FiniteDifferences(*noisy.shape[2:])
         self.differences = self.operator
-        same = bool((self.weight == self.weight[0]).all())
-        self._one_weight = float(self.weight[0]) if same else None  # numbers are faster than tensors
+        self._one_weight = one_number(self.weight)
 
     @property
     def scale(self) -> float:
@@ -58,8 +60,12 @@ class TVProblem(CompositeProblem):
 
     @property
     def bound(self) -> Scale:
-        """b = s weight, which bounds the dual points: a number, or `(B,)` where the weights differ."""
-        return self.scale * (self.weight if self._one_weight is None else self._one_weight)
+        """b = s weight, which bounds the dual points: `(B,)`, or a number where the weights are one, which is faster.
+
+        Where the derivative by the weight is recorded, it is the weight itself.
+        """
+        number = None if _recording(self.weight) else self._one_weight
+        return self.scale * (self.weight if number is None else number)
 
     @property
     def data_smoothness(self) -> float:  # type: ignore[override]
@@ -83,7 +89,7 @@ class TVProblem(CompositeProblem):
     def value(self, x: Tensor) -> Tensor:
         if self.isotropic:
             return super().value(x)
-        if kernels.serves(x):
+        if kernels.serves(x, self.weight):
             return self.data_value(x) + self.bound * kernels.tv_sums(x, None, None, self.bound)[0]
         # The same number as of the general formula, without the array Kx.
         down = sum_instances((x[..., 1:, :] - x[..., :-1, :]).abs())
@@ -104,11 +110,14 @@ class TVProblem(CompositeProblem):
         if self.isotropic:
             z = self.operator(x)
             return gradient + self.operator.adjoint(per_instance(self.bound, z) * directions(z))
-        # The signs do not change near almost every x: they have no derivative to record.
-        out = torch.zeros_like(x) if _recording(x) else gradient
-        with torch.no_grad():
-            _add_sign_adjoint(x, self.bound, out)
-        return gradient + out if _recording(x) else out
+        if _recording(gradient) or _recording(self.weight):
+            # The signs do not change near almost every x: they have no derivative to record.
+            with torch.no_grad():
+                signs = torch.zeros_like(x)
+                _add_sign_adjoint(x, 1.0, signs)
+            return gradient + per_instance(self.bound, signs) * signs
+        _add_sign_adjoint(x, self.bound, gradient)
+        return gradient
 
     def regulariser_value(self, z: Tensor) -> Tensor:
         return self.bound * sum_instances(_lengths(z) if self.isotropic else z.abs())
@@ -139,7 +148,7 @@ class TVProblem(CompositeProblem):
 
     def optima(self) -> list[Optimum]:
         """The certified optimum of each instance, in float64, solved once for each content and then remembered."""
-        whole = self.double()
+        whole: TVProblem = doubled(self, "cpu")
         return [optimum(whole.select(i)) for i in range(len(self.noisy))]
 
     def minimiser(self) -> Tensor:
@@ -150,12 +159,12 @@ class TVProblem(CompositeProblem):
         """The true minima `(B,)`, each between the value of the certified minimiser and its lower bound."""
         return torch.tensor([found.value for found in self.optima()], dtype=torch.float64).to(self.noisy)
 
-    def double(self) -> TVProblem:
-        """The same problem in float64 on the CPU."""
-        part = self.select(slice(None))
-        for name in self.batched:
-            setattr(part, name, getattr(part, name).detach().cpu().double())
-        return part
+    def double(self: T) -> T:
+        return doubled(self)
+
+    def gap_rounding(self, x: Tensor, p: Tensor, value: Tensor, gap: Tensor) -> Tensor:
+        """That of the regulariser: differences and lengths are right to a few eps relative to themselves."""
+        return 32 * torch.finfo(x.dtype).eps * TVProblem.regulariser_value(self, self.differences(x))
 
     def description(self) -> dict[str, Any]:
         """What a cached optimum depends on besides the numbers in `batched`."""
@@ -185,13 +194,13 @@ class TVDenoising(TVProblem):
         return self.noisy.new_tensor(2 * self.scale)
 
     def value(self, x: Tensor) -> Tensor:
-        if self.isotropic or not kernels.serves(x, self.noisy):
+        if self.isotropic or not kernels.serves(x, self.noisy, self.weight):
             return super().value(x)
         total, _, square = kernels.tv_sums(x, None, self.noisy, self.bound)
         return self.scale * square + self.bound * total
 
     def gap(self, x: Tensor, dual: Tensor) -> Tensor:
-        if self.isotropic or not kernels.serves(x, self.noisy, dual):
+        if self.isotropic or not kernels.serves(x, self.noisy, self.weight, dual):
             return super().gap(x, dual)
         _, slack, square = kernels.tv_sums(x, dual, self.noisy, self.bound, 0.5 / self.scale)
         return slack + self.scale * square
@@ -213,7 +222,13 @@ class TVDenoising(TVProblem):
         return sum_instances(u * torch.add(self.noisy, u, alpha=-0.25 / self.scale))
 
     def data_residual(self, x: Tensor, u: Tensor) -> Tensor:
-        return self.scale * sum_instances(self.tilted_minimiser(u).sub_(x).square())
+        return self.scale * sum_instances((x - self.noisy).add(u, alpha=0.5 / self.scale).square())
+
+    def gap_rounding(self, x: Tensor, p: Tensor, value: Tensor, gap: Tensor) -> Tensor:
+        """The misfit is that of x - y + K'p / 2s, each part of which is right to a few eps relative to its own size."""
+        off = size_of(x - self.noisy) + self.operator.norm / (2 * self.scale) * size_of(p)
+        off = self.operator.roundings * torch.finfo(x.dtype).eps * off
+        return super().gap_rounding(x, p, value, gap) + 2 * (self.scale * gap).sqrt() * off + self.scale * off.square()
 
 
 class TVInpainting(TVProblem):
@@ -284,11 +299,23 @@ class TVInpainting(TVProblem):
         return torch.add(self.noisy, u, alpha=-0.5 / self.scale)
 
     def data_residual(self, x: Tensor, u: Tensor) -> Tensor:
-        nearest = self.tilted_minimiser(u)
-        # The slope of the tilted data term at its minimiser: 0 inside the box, outward at its ends.
-        slope = torch.where(self.mask > 0, 2 * self.scale * (nearest - self._free(u)), u)
-        away = x - nearest
-        return sum_instances(away * torch.add(slope, self.mask * away, alpha=self.scale)).clamp(min=0)
+        """Relative to y all along: where an image is far from 0, pixels themselves have too few digits."""
+        away, low, high = x - self.noisy, self.low - self.noisy, self.high - self.noisy
+        free = u * (-0.5 / self.scale)
+        nearest = _clip(free, low, high)
+        slope = 2 * self.scale * (nearest - free)  # of the tilted data term at its minimiser: 0 inside the box
+        past = away - nearest
+        kept = past * (slope + self.scale * past)
+        lost = u * (x - torch.where(u > 0, self.low, self.high))
+        return sum_instances(torch.where(self.mask > 0, kept, lost)).clamp(min=0)
+
+    def gap_rounding(self, x: Tensor, p: Tensor, value: Tensor, gap: Tensor) -> Tensor:
+        """Pixels and their minimisers are no further apart than x is from the ends of the box."""
+        eps, u = torch.finfo(x.dtype).eps, self.operator.adjoint(p)
+        reach = torch.maximum((x - self.low).abs(), (x - self.high).abs())
+        sums = 64 * eps * sum_instances(reach * (self.scale * reach + u.abs()))
+        pull = self.operator.roundings * self.operator.norm * eps * size_of(p)
+        return super().gap_rounding(x, p, value, gap) + sums + size_of(reach) * pull
 
 
 def _check_mask(mask: Tensor, noisy: Tensor) -> Tensor:
@@ -310,6 +337,12 @@ def check_weight(weight: float | Tensor, noisy: Tensor) -> Tensor:
     if not bool((check_finite("weight", weight) > 0).all()):
         raise InputError("weight", f"{float(weight.min()):g}", "positive numbers")
     return weight.expand(len(noisy)).clone()
+
+
+def one_number(weight: Tensor) -> float | None:
+    """The number that all weights `(B,)` are, where they are one."""
+    first = weight.detach()[0]
+    return float(first) if bool((weight == first).all()) else None
 
 
 def _lengths(z: Tensor) -> Tensor:

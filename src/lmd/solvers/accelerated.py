@@ -11,6 +11,7 @@ from lmd.checks import check_positive
 from lmd.errors import InputError
 from lmd.mirrors.base import Mirror
 from lmd.problems.base import Problem
+from lmd.problems.domains import same_set
 from lmd.solvers.base import Solver, State
 from lmd.solvers.steps import LearnedSteps, Steps, as_steps
 
@@ -50,6 +51,9 @@ class _AccumulatingSolver(Solver[AcceleratedState]):
     @property
     def horizon(self) -> int | None:
         return self.steps.iterations if isinstance(self.steps, LearnedSteps) else None
+
+    def keeps_to_domain(self, problem: Problem) -> bool:
+        return same_set(self.mirror.domain, problem.domain)
 
     def init(self, problem: Problem, x0: Tensor) -> AcceleratedState:
         self.mirror.check("x0", x0)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from torch import Tensor, nn
 
+from lmd.checks import check_batch
 from lmd.config import Configurable
-from lmd.problems.base import Problem
+from lmd.errors import CapabilityError
+from lmd.problems.base import Problem, check_capabilities
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,10 @@ class Solver(nn.Module, Configurable, abc.ABC, Generic[S]):
         """Capabilities the problem must have, checked before a run."""
         return ()
 
+    def keeps_to_domain(self, problem: Problem) -> bool:
+        """Whether all its points lie in the domain of a problem; one that does not is refused before it runs."""
+        return problem.domain is None
+
     @property
     def init_cost(self) -> dict[str, int]:
         """Evaluations per instance in `init`, by name: value, subgradient, to_dual, to_primal."""
@@ -101,6 +107,19 @@ class Solver(nn.Module, Configurable, abc.ABC, Generic[S]):
             state = self.step(problem, state)
             beyond = add_evaluations(beyond, state.evaluations)
         return replace(state, evaluations=beyond) if beyond else state
+
+
+def check_fit(solver: Solver[Any], problem: Problem, x0: Tensor) -> None:
+    """Raise unless the solver can run on the problem from x0: before it does, rather than with a wrong answer after."""
+    problem.check_start(check_batch("x0", x0))
+    check_capabilities(problem, solver.needs, type(solver).__name__)
+    if problem.domain is None:
+        return
+    problem.domain.check("x0", x0)
+    if not solver.keeps_to_domain(problem):
+        given = f"{type(solver).__name__}, which may leave the problem's domain"
+        accepted = "one that keeps to it, such as ProjectedGradient, or MirrorDescent with a mirror on that domain"
+        raise CapabilityError("solver", f"{given} ({problem.domain.name})", accepted)
 
 
 def add_evaluations(*counts: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -49,6 +49,9 @@ class BestSoFar(Solver[BestState]):
     def needs(self) -> tuple[str, ...]:
         return self.solver.needs
 
+    def keeps_to_domain(self, problem: Problem) -> bool:
+        return self.solver.keeps_to_domain(problem)
+
     @property
     def init_cost(self) -> dict[str, int]:
         return _plus_value(self.solver.init_cost)

@@ -57,6 +57,10 @@ class CorrectedMirrorDescent(MirrorDescent):
     def horizon(self) -> int | None:
         return self.iterations
 
+    def keeps_to_domain(self, problem: Problem) -> bool:
+        """Without a domain; with one, only where there is nothing to correct."""
+        return super().keeps_to_domain(problem) and (problem.domain is None or self.mirror.is_exact)
+
     def correction(self, k: int) -> float | Tensor:
         """c_k."""
         return self.corrections[k] if k < self.iterations else 1.0

@@ -57,6 +57,10 @@ class FGP(Solver[FGPState]):
     def needs(self) -> tuple[str, ...]:
         return ("operator", "dual_prox", "tilted_minimiser", "data_strong_convexity")
 
+    def keeps_to_domain(self, problem: Problem) -> bool:
+        """The domain of a composite problem is that of its data term, whose minimisers and prox these are."""
+        return True
+
     @property
     def init_cost(self) -> dict[str, int]:
         return {"operator": 1}

@@ -40,6 +40,9 @@ class ProjectedGradient(GradientDescent):
     def needs(self) -> tuple[str, ...]:
         return ("domain",)
 
+    def keeps_to_domain(self, problem: Problem) -> bool:
+        return True
+
     def init(self, problem: Problem, x0: Tensor) -> State:
         assert problem.domain is not None  # checked as a capability before the run
         return State(problem.domain.check("x0", x0))

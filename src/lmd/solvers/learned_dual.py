@@ -100,8 +100,9 @@ class LearnedDual(LearnedPrefix[LearnedDualState]):
         return LearnedDualState(x0, dual=dual, previous=dual)
 
     def compiles(self, problem: Problem, state: LearnedDualState) -> bool:
-        anisotropic = isinstance(problem, TVDenoising) and not problem.isotropic
-        return anisotropic and kernels.serves(state.x, self.kernels)
+        if not isinstance(problem, TVDenoising) or problem.isotropic:
+            return False
+        return kernels.serves(state.x, problem.noisy, problem.weight, self.kernels)
 
     def learned_step(self, problem: Problem, state: LearnedDualState) -> LearnedDualState:
         assert isinstance(problem, TVProblem)

@@ -25,6 +25,10 @@ class LearnedPrefix(Solver[S]):
     def ends_proven(self) -> bool:
         return True
 
+    def keeps_to_domain(self, problem: Problem) -> bool:
+        """Like the classical method that it ends in."""
+        return True
+
     def step(self, problem: Problem, state: S) -> S:
         return self.advance(problem, state, 1)
 

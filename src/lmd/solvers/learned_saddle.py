@@ -111,8 +111,9 @@ class LearnedSaddle(LearnedPrefix[LearnedSaddleState]):
         return LearnedSaddleState(x0, dual=problem.dual_from(p, x0), differences_dual=p, dual_moved=p, moved=still)
 
     def compiles(self, problem: Problem, state: LearnedSaddleState) -> bool:
-        anisotropic = isinstance(problem, TVInpainting) and not problem.isotropic
-        return anisotropic and kernels.serves(state.x, self.dual_kernels)
+        if not isinstance(problem, TVInpainting) or problem.isotropic:
+            return False
+        return kernels.serves(state.x, problem.noisy, problem.weight, self.dual_kernels)
 
     def _first(self, problem: TVProblem, state: LearnedSaddleState) -> Tensor:
         """The x that a step starts from: lost pixels are filled before the first one."""

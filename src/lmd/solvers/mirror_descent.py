@@ -11,6 +11,7 @@ from lmd.checks import check_count
 from lmd.errors import InputError
 from lmd.mirrors.base import DUAL_NORM, Mirror, norm_of
 from lmd.problems.base import Problem
+from lmd.problems.domains import same_set
 from lmd.solvers.base import Solver, State
 from lmd.solvers.steps import LearnedSteps, Step, Steps, as_steps
 
@@ -59,6 +60,9 @@ class MirrorDescent(Solver[MirrorState]):
     @property
     def horizon(self) -> int | None:
         return self.steps.iterations if isinstance(self.steps, LearnedSteps) else None
+
+    def keeps_to_domain(self, problem: Problem) -> bool:
+        return same_set(self.mirror.domain, problem.domain)
 
     def with_steps(self, steps: Steps | float) -> MirrorDescent:
         """The same mirror with other steps: the paper's LMD with a fixed step-size."""

@@ -35,6 +35,9 @@ class Nesterov(Solver[NesterovState]):
     def config(self) -> dict[str, Any]:
         return {"steps": self.steps}
 
+    def keeps_to_domain(self, problem: Problem) -> bool:
+        return True
+
     @property
     def step_cost(self) -> dict[str, int]:
         return {"subgradient": 1}

@@ -69,6 +69,10 @@ class PDHG(Solver[PDHGState]):
     def needs(self) -> tuple[str, ...]:
         return ("operator", "dual_prox", "data_prox")
 
+    def keeps_to_domain(self, problem: Problem) -> bool:
+        """The domain of a composite problem is that of its data term, whose minimisers and prox these are."""
+        return True
+
     @property
     def init_cost(self) -> dict[str, int]:
         return {"operator": 1}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,6 +22,7 @@ class Status(enum.Enum):
     FINISHED = "ran all its iterations; ask for more, or for a target_value, if the answer is not good enough"
     TARGET_REACHED = "reached the target value"
     TOLERANCE_REACHED = "within the tolerance of the minimum: the duality gap proves it"
+    STALLED = "no more can be proven in this precision; x is the point of which most is: use float64 or more tolerance"
     RESIDUAL_REACHED = "the iterates stopped moving, to the requested tolerance"
     TIME_UP = "the time limit was reached; x is the last iterate"
     STOPPED = "a callback asked to stop; x is the last iterate"
@@ -97,6 +99,10 @@ class Result:
     certifier: Callable[[Result], Certificate] | None = field(default=None, repr=False)
     """What `certificate` is made with; `lmd.run` sets it."""
 
+    violation: Tensor | None = None
+    """How far each x is outside the constraints `(B,)`, where f is infinite there; `values` are then those of points
+    inside, or of f without its infinite term (`Problem.relaxed_value`). None where no iterate was outside."""
+
     @cached_property
     def certificate(self) -> Certificate | None:
         """What is proven about `values`: computed when it is first asked for; None without a `certifier`."""
@@ -116,4 +122,15 @@ class Result:
         for status in Status:
             if count := self.status.count(status):
                 lines.append(f"{count} {status.name.lower().replace('_', ' ')}: {status.message}")
+        if Status.STALLED in self.status:
+            lines.append(f"proven: within {self._proven():.2g} of the minimum, relative to it, at the worst")
+        if self.violation is not None and bool((self.violation > 0).any()):
+            lines.append(
+                f"constraints: violated by {float(self.violation.max()):.2g} at the worst, values are beside it"
+            )
         return "\n".join(lines)
+
+    def _proven(self) -> float:
+        """The largest over the instances of the smallest relative gap that was seen."""
+        seen = self.history.diagnostics["relative_gap"].nan_to_num(nan=math.inf)
+        return float(seen.amin(dim=0).max())

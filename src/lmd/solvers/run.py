@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmd.checks import check_batch, check_count, check_positive, shape_of
+from lmd.checks import check_count, check_positive, shape_of
 from lmd.errors import CapabilityError, InputError
 from lmd.mirrors.base import norm_of
 from lmd.problems.base import Problem, as_problem, check_capabilities, check_values
-from lmd.solvers.base import DualState, Solver, State
+from lmd.problems.composite import relative_gap
+from lmd.solvers.base import DualState, Solver, State, check_fit
 from lmd.solvers.result import History, Result, Status
 
 Callback = Callable[[State, Tensor], object]
@@ -23,6 +24,10 @@ Callback = Callable[[State, Tensor], object]
 DEFAULT_ITERATIONS = 100
 MOST_ITERATIONS = 100_000
 DIVERGENCE_FACTOR = 1e6
+
+PROGRESS, PATIENCE, LEAST = 0.99, 4, 400
+"""An instance stalls whose proven gap has not fallen to this share since iteration k / patience, at k of this or more:
+a method that converges at any rate of note does better, so what is left is rounding."""
 
 
 def run(
@@ -42,11 +47,12 @@ def run(
     """Run a solver on a batch of problems from the starting points x0 `(B, ...)`, or from the problem's own `start()`.
 
     `iterations` defaults to what the solver was trained for, or 100; with a `tolerance`, to 100 000. An instance stops
-    by itself when its relative duality gap proves it to be within `tolerance` of the minimum (the problem is composite
-    and the solver keeps a dual point, such as FGP and PDHG), when its value is at or below `target_value` (a number,
-    or one per instance), when its iterates move by at most `residual_tolerance` relative to their size, or when its
-    value is not finite or exceeds the starting value by `divergence_factor` times its size (at least 1); all stop
-    after `time_limit` seconds. The others go on.
+    by itself when its relative duality gap proves it to be within `tolerance` of the minimum (the problem has a dual
+    and the solver keeps a dual point, such as FGP and PDHG) or no more can be proven, when its value is at or below
+    `target_value` (a number, or one per instance), when its iterates move by at most `residual_tolerance` relative to
+    their size, or when its value is not finite or exceeds the starting value by `divergence_factor` times its size (at
+    least 1); all stop after `time_limit` seconds. The others go on. Where a value is infinite because a constraint is
+    broken, it is that of a point beside it, and the result has the violation. Nothing is recorded for autograd.
 
     Without `record` only the start and the end are looked at, the history has these two, and nothing stops early: a
     solver that can go through many iterations at once (`LearnedDual`) then takes a fraction of the time.
@@ -62,16 +68,14 @@ def run(
     if x0 is None:
         check_capabilities(problem, ("start",), "run without x0")
         x0 = problem.start()  # type: ignore[attr-defined]  # what was just checked
-    x0 = check_batch("x0", x0)
-    problem.check_start(x0)
-    check_capabilities(problem, solver.needs, type(solver).__name__)
+    check_fit(solver, problem, x0)
     default = MOST_ITERATIONS if tolerance is not None else solver.horizon or DEFAULT_ITERATIONS
     limit = check_count("iterations", default if iterations is None else iterations)
     callbacks = tuple(callbacks)
     target = _per_instance("target_value", target_value, x0)
     if tolerance is not None:
         check_positive("tolerance", tolerance)
-        check_capabilities(problem, ("relative_gap",), "tolerance")
+        check_capabilities(problem, ("certified_gap",), "tolerance")
     if residual_tolerance is not None:
         check_positive("residual_tolerance", residual_tolerance)
     if time_limit is not None:
@@ -86,13 +90,13 @@ def run(
         clock = _Clock(x0.device)
         with clock:
             state = solver.init(problem, x0)
-        known = state.known_value
-        values = check_values(problem, problem.value(x0) if known is None else known, x0)
+        values, violation = _look(problem, x0, state.known_value)
+        check_values(problem, values, x0)
         if not bool(torch.isfinite(values).all()):
             bad = (~torch.isfinite(values)).nonzero().flatten().tolist()
             raise InputError("x0", f"a start where the value of instance {bad} is not finite", "a finite value there")
         tracker = _Tracker(x0, values, divergence_factor)
-        tracker.record_start(clock.seconds)
+        tracker.record_start(clock.seconds, violation)
         if tolerance is not None and getattr(state, "dual", None) is None:
             accepted = "one that does, such as FGP or PDHG, to stop at a tolerance"
             raise CapabilityError("solver", f"{type(solver).__name__}, which keeps no dual point", accepted)
@@ -102,8 +106,8 @@ def run(
         if not record:
             with clock:
                 end = solver.advance(problem, state, limit)
-            values = problem.value(end.x) if end.known_value is None else end.known_value
-            tracker.record(state, replace(end, diagnostics={}), values, clock.seconds, steps=limit)
+            looked = _look(problem, end.x, end.known_value)
+            tracker.record(problem, state, replace(end, diagnostics={}), looked, clock.seconds, steps=limit)
             tracker.stop_failed()
         for k in range(1, limit + 1 if record else 1):
             if not bool(tracker.running.any()):
@@ -111,25 +115,35 @@ def run(
             previous = state
             with clock:
                 state = solver.step(problem, previous)
-            known = state.known_value
-            values = problem.value(state.x) if known is None else known
-            tracker.record(previous, state, values, clock.seconds)
+            looked = _look(problem, state.x, state.known_value)
+            tracker.record(problem, previous, state, looked, clock.seconds)
             tracker.stop_failed()
             if target is not None:
-                tracker.stop(values <= target, Status.TARGET_REACHED)
+                tracker.stop(looked[0] <= target, Status.TARGET_REACHED)
             if tolerance is not None and (k >= look_at or k == limit):
-                gaps = problem.relative_gap(state.x, state.dual)  # type: ignore[attr-defined]  # checked above
-                tracker.note("relative_gap", k, gaps)
-                tracker.stop(gaps <= tolerance, Status.TOLERANCE_REACHED)
+                certified = problem.certified_gap(state.x, state.dual)  # type: ignore[attr-defined]  # checked above
+                tracker.prove(k, certified[0], certified[1], tolerance)
                 look_at = 1.1 * k  # a look costs as much as a step: seldom enough, and never more than a tenth late
             if residual_tolerance is not None:
                 tracker.stop(tracker.residuals.last <= residual_tolerance, Status.RESIDUAL_REACHED)
-            if any([callback(state, values) for callback in callbacks]):
+            if any([callback(state, looked[0]) for callback in callbacks]):
                 tracker.stop_all(Status.STOPPED)
             if time_limit is not None and time.perf_counter() - begun >= time_limit:
                 tracker.stop_all(Status.TIME_UP)
         tracker.stop_all(Status.FINISHED)
     return tracker.result(solver, problem, x0, time.perf_counter() - begun)
+
+
+Look = tuple[Tensor, Tensor | None]
+"""Values `(B,)`, and how far points are from where f is finite `(B,)`; None where all of them are there."""
+
+
+def _look(problem: Problem, x: Tensor, known: Tensor | None) -> Look:
+    """The values for the record; where they are not finite, what the problem says of points beside them."""
+    values = problem.value(x) if known is None else known
+    if not isinstance(values, Tensor) or bool(torch.isfinite(values).all()) or not bool(torch.isfinite(x).all()):
+        return values, None
+    return problem.relaxed_value(x)
 
 
 def _per_instance(argument: str, value: float | Tensor | None, x0: Tensor) -> Tensor | None:
@@ -220,11 +234,23 @@ class _Tracker:
         self.evaluations: dict[str, Tensor] = {}
         self.finite = torch.ones_like(self.running)
         self.x = x0
+        self.violation: Tensor | None = None
+        self.answer_violation = torch.zeros_like(values)
+        self.proven = _Proven(values)
 
-    def record_start(self, seconds: float) -> None:
+    def record_start(self, seconds: float, violation: Tensor | None) -> None:
         self.seconds.append(seconds)
+        self._note_violation(0, violation)
 
-    def record(self, previous: State, state: State, values: Tensor, seconds: float, steps: int = 1) -> None:
+    def _note_violation(self, row: int, violation: Tensor | None) -> None:
+        if violation is not None or self.violation is not None:
+            self.violation = torch.zeros_like(self.answer_violation) if violation is None else violation
+            self.note("violation", row, self.violation)
+
+    def record(
+        self, problem: Problem, previous: State, state: State, looked: Look, seconds: float, steps: int = 1
+    ) -> None:
+        values, violation = looked
         change = norm_of(state.iterate - previous.iterate, "l2")
         moved = change / norm_of(previous.iterate, "l2").clamp(min=1)
         row = len(self.values)
@@ -236,17 +262,32 @@ class _Tracker:
             self.note(name, row - 1, numbers)
         for name, counts in state.evaluations.items():
             self.evaluations[name] = self.evaluations.get(name, 0) + torch.where(self.running, counts, 0)
+        self._note_violation(row, violation)
         self.x = state.x
+        if violation is not None and problem.domain is not None:
+            self.x = _take(violation > 0, problem.domain.project(state.x), state.x)
         self.dual = state.dual if isinstance(state, DualState) else None
         self.finite = torch.isfinite(values) & torch.isfinite(change)  # one entry that is not finite makes it so
         better = self.running & self.finite & (values < self.best_values)
-        self.best = _take(better, state.x, self.best)
+        self.best = _take(better, self.x, self.best)
         self.best_values = _take(better, values, self.best_values)
 
     def note(self, name: str, row: int, numbers: Tensor) -> None:
         if name not in self.diagnostics:
             self.diagnostics[name] = _Rows(self.values.last)
         self.diagnostics[name].put(row, numbers if self.all_running else torch.where(self.running, numbers, torch.nan))
+
+    def prove(self, k: int, values: Tensor, gaps: Tensor, tolerance: float) -> None:
+        """Take note of what is proven at iteration k, and stop what is within the tolerance or gets no further."""
+        reported = self.values.last.double()
+        gaps = gaps + (reported - values).clamp(min=0)  # of the reported values, which may be rounded upwards
+        relative = relative_gap(torch.fmax(values, reported), gaps)
+        self.note("relative_gap", k, relative)
+        self.stop(relative <= tolerance, Status.TOLERANCE_REACHED)
+        stalled = self.proven.update(k, gaps, self.x, self.dual, self.values.last) & self.running
+        if bool(stalled.any()):
+            self.dual = self.proven.dual
+            self._finish(stalled, Status.STALLED, self.proven.x, self.proven.values)
 
     def stop_failed(self) -> None:
         broken = ~self.finite & self.running
@@ -265,6 +306,8 @@ class _Tracker:
             return
         self.answer = _take(which, x, self.answer)
         self.answer_values = _take(which, values, self.answer_values)
+        if self.violation is not None:
+            self.answer_violation = _take(which, self.violation, self.answer_violation)
         if self.dual is not None:
             before = torch.zeros_like(self.dual) if self.answer_dual is None else self.answer_dual
             self.answer_dual = _take(which, self.dual, before)
@@ -298,7 +341,31 @@ class _Tracker:
             problem=problem,
             start=x0,
             dual=self.answer_dual,
+            violation=None if self.violation is None else self.answer_violation,
         )
+
+
+class _Proven:
+    """The points of each instance whose proven gap was the smallest so far, and when it last fell by a share."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.gaps = torch.full_like(values, torch.inf, dtype=torch.float64)
+        self.marks, self.marked_at = self.gaps, torch.zeros_like(self.gaps)
+        self.x = self.dual = self.values = values
+
+    def update(self, k: int, gaps: Tensor, x: Tensor, dual: Tensor | None, values: Tensor) -> Tensor:
+        """Which instances `(B,)` have stalled."""
+        better = gaps < self.gaps
+        if dual is not None and bool(better.any()):
+            first = self.x.shape != x.shape
+            self.x = x if first else _take(better, x, self.x)
+            self.dual = dual if first else _take(better, dual, self.dual)
+            self.values = values if first else _take(better, values, self.values)
+            self.gaps = _take(better, gaps, self.gaps)
+        fallen = gaps < PROGRESS * self.marks
+        self.marks = torch.where(fallen, gaps, self.marks)
+        self.marked_at = torch.where(fallen, float(k), self.marked_at)
+        return (k >= PATIENCE * self.marked_at) if k >= LEAST else torch.zeros_like(fallen)
 
 
 def _take(which: Tensor, new: Tensor, old: Tensor) -> Tensor:

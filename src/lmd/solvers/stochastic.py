@@ -42,6 +42,9 @@ class Stochastic(Solver[State]):
     def needs(self) -> tuple[str, ...]:
         return (*self.solver.needs, "terms")
 
+    def keeps_to_domain(self, problem: Problem) -> bool:
+        return self.solver.keeps_to_domain(problem)
+
     @property
     def init_cost(self) -> dict[str, int]:
         return self.solver.init_cost

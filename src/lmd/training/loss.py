@@ -108,7 +108,8 @@ class UnrolledLoss(nn.Module):
     def _score(self, problem: Problem, x: Tensor) -> Tensor:
         """How bad the points are `(B,)`, by the objective of the settings."""
         if self.settings.objective == "value":
-            return check_values(problem, problem.value(x), x)
+            values, violation = problem.relaxed_value(x)
+            return check_values(problem, values, x) + violation
         if problem.reference is None:
             raise InputError("objective", self.settings.objective, "value, or a family with solutions: SolvedFamily")
         if self.settings.objective == "distance":

@@ -11,11 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lmd.checks import check_batch
 from lmd.config import to_config
 from lmd.errors import InputError, TrainingError
-from lmd.problems.base import Family, Problem, as_problem, check_capabilities, check_values
-from lmd.solvers.base import Solver
+from lmd.problems.base import Family, Problem, as_problem, check_values
+from lmd.solvers.base import Solver, check_fit
 from lmd.solvers.saving import save
 from lmd.training.checkpoints import (
     Checkpoint,
@@ -106,8 +105,7 @@ class _Training:
         processes.check_batch("batch", settings.batch)
         processes.check_batch("validation_batch", held_out)
         problem, x0 = self._sample(validation_seed(settings.seed), held_out, family.held_out)
-        problem.check_start(check_batch("x0", x0))
-        check_capabilities(problem, solver.needs, type(solver).__name__)
+        check_fit(solver, problem, x0)
         with torch.no_grad():
             self.start_value = float(check_values(problem, problem.value(x0), x0).mean())
         self.held_out = processes.share(problem, x0)

@@ -1,0 +1,121 @@
+"""Constraints as infinite values: runs and training go on beside them, and say how far they are broken."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+import lmd
+from lmd.problems import Box, CompositeProblem, Family, Problem
+from lmd.problems.composite import per_instance
+from lmd.problems.lasso import Matrix
+from lmd.problems.operators import Identity
+from lmd.solvers import PDHG, LearnedPDHG, ProjectedGradient, Status
+
+F64 = torch.float64
+
+
+class Nearest(CompositeProblem):
+    """F(x) = 1/2 ||x - c||^2 over Ax <= 1: g is the indicator of {z <= 1}, infinite outside."""
+
+    batched = ("c",)
+    data_strong_convexity = data_smoothness = 1.0
+
+    def __init__(self, c, A=None):
+        self.c, self.operator = c, Identity() if A is None else Matrix(A)
+
+    def start(self):
+        return self.c
+
+    def data_value(self, x):
+        return 0.5 * (x - self.c).square().sum(dim=1)
+
+    def data_prox(self, x, step, out=None):
+        step = per_instance(step, x)
+        return (x + step * self.c) / (1 + step)
+
+    def tilted_minimiser(self, u, out=None):
+        return self.c - u
+
+    def regulariser_value(self, z):
+        return torch.where((z <= 1).all(dim=1), 0.0, torch.inf).to(z)
+
+    def project_dual(self, p, out=None):
+        return torch.clamp(p, min=0, out=out)
+
+    def dual_prox(self, p, step, out=None):
+        return torch.clamp(p - per_instance(step, p), min=0, out=out)
+
+    def regulariser_conjugate(self, p):
+        return p.sum(dim=1)
+
+
+def test_an_indicator_as_regulariser_runs_and_tells_how_far_it_is_broken():
+    A = torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=F64)
+    c = torch.tensor([[2.0, 2.0], [0.2, 0.1], [3.0, 0.0]], dtype=F64)
+    result = lmd.run(PDHG(accelerated=False), Nearest(c, A), iterations=300)
+    assert set(result.status) == {Status.FINISHED}
+    assert_close(result.x, torch.tensor([[0.5, 0.5], [0.2, 0.1], [1.0, 0.0]], dtype=F64), atol=1e-6, rtol=0)
+    rows = result.history.diagnostics["violation"]
+    assert_close(rows[0], torch.tensor([3.0, 0.0, 8**0.5], dtype=F64)) and float(rows[300].max()) < 1e-5
+    assert_close(result.values, torch.tensor([2.25, 0.0, 2.0], dtype=F64), atol=1e-5, rtol=0)
+    assert_close(result.violation, rows[300])
+    broken = result.violation > 0
+    assert bool(result.certificate.bound[broken].isinf().all())  # f is infinite there: nothing else would be true
+    assert ("constraints: violated" in result.summary()) == bool(broken.any())
+
+
+class Wall(Problem):
+    """x log x - c'x over the box [0, 1], and NaN at once outside."""
+
+    domain = Box(0.0, 1.0)
+
+    def value(self, x):
+        return (torch.special.xlogy(x, x) - 2 * x).sum(dim=1)
+
+    def subgradient(self, x):
+        return 1 + x.clamp(min=1e-12).log() - 2
+
+
+class Beyond(ProjectedGradient):
+    """A projection that is off by rounding."""
+
+    def step(self, problem, state):
+        inside = super().step(problem, state)
+        return lmd.solvers.State(inside.x - 1e-9, inside.iteration)
+
+
+def test_a_point_just_outside_the_domain_counts_as_the_nearest_one_inside():
+    class Falling(Wall):
+        def value(self, x):
+            return torch.sqrt(x).sum(dim=1)
+
+        def subgradient(self, x):
+            return torch.ones_like(x)
+
+    result = lmd.run(Beyond(0.5), Falling(), torch.full((2, 3), 0.7, dtype=F64), iterations=5)
+    assert set(result.status) == {Status.FINISHED}
+    assert_close(result.x, torch.zeros(2, 3, dtype=F64)) and assert_close(result.values, torch.zeros(2, dtype=F64))
+    assert_close(result.violation, torch.full((2,), 3**0.5 * 1e-9, dtype=F64))
+
+
+def test_a_value_that_is_nowhere_finite_is_still_a_failure():
+    with pytest.raises(lmd.InputError, match=r"^x0: got a start where the value of instance \[0\] is not finite"):
+        lmd.run(
+            ProjectedGradient(), type("Bad", (Wall,), {"value": lambda self, x: x.sum(dim=1) / 0})(), torch.ones(1, 2)
+        )
+
+
+class NearestFamily(Family):
+    def sample(self, batch, generator):
+        problem = Nearest(2 * torch.randn(batch, 4, dtype=F64, generator=generator))
+        return problem, problem.start()
+
+
+def test_training_with_constraints():
+    solver = LearnedPDHG(4, tau=0.3).double()
+    result = lmd.train(
+        solver, NearestFamily(), steps=60, batch=16, learning_rate=0.02, progress=False, validate_every=60
+    )
+    assert result.skipped == 0
+    first, last = result.curve("validation_value")[1]
+    assert last < first
