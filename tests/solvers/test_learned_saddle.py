@@ -109,3 +109,11 @@ def test_measured_images_stay_in_their_box_and_reach_a_tolerance(name: str) -> N
     late = lmd.run(solver, problem, problem.start(), tolerance=1e-3)
     assert late.dual is not None
     assert bool((problem.relative_gap(late.x, late.dual) <= 1e-3).all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_one_that_does_not_look_at_the_mask_serves_inpainting_too(dtype: torch.dtype) -> None:
+    noisy = torch.rand(1, 1, 12, 12, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    problem = TVInpainting(noisy, random_masks(1, 12, 12, 0.7, torch.Generator().manual_seed(1)))
+    result = lmd.run(LearnedSaddle(4, 3, 3, masked=False).to(dtype), problem, iterations=4)
+    assert bool((result.values < problem.value(noisy)).all())

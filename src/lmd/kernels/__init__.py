@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import os
 from collections.abc import Callable
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -20,11 +21,20 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import conv2d, pad
 
+from lmd.checks import shape_of
+from lmd.errors import InputError
+
 SMALL = 20_000
 """Fewer pixels than this are not worth a second thread."""
 
 LARGEST = 9
 """The largest kernel that is compiled for."""
+
+_Inputs = dict[str, tuple[Tensor | None, tuple[int, ...]]]
+"""What goes to C in this order, by the name it has for people: a tensor, or None, and the shape that C takes it for."""
+
+NOTHING = (0,)
+"""The shape of an output that is not asked for: NULL to C."""
 
 BUILDS = {"AVX512": ("_tv_avx512", "_tv_avx2", "_tv"), "AVX2": ("_tv_avx2", "_tv")}
 """What may run on a processor, by PyTorch's name for what it can do; the best first."""
@@ -72,14 +82,19 @@ def dual_steps(
 
     There is a step for each of the kernels `(n, 2, 4, s, s)`. None is 0, where it is given; as p_{k+n-1} it is p_k.
     """
-    steps = kernels.shape[0]
-    shape = (*x.shape[:2], 2, *x.shape[2:])
-    new_p, new_x = x.new_empty(shape), torch.empty_like(x)
-    last_p = x.new_empty(shape) if steps > 1 else None
-    inputs = (x, p, before, noisy, kernels, _per_plane(bound, x))
-    sizes = (*_sizes(x), kernels.shape[-1], steps)
-    _call("lmd_dual_steps", inputs, gamma, sizes, (new_p, last_p, new_x), x.numel())
-    return new_p, last_p, new_x
+    image, field, sizes = _shapes(x)
+    steps, size = len(kernels), kernels.shape[-1]
+    inputs: _Inputs = {
+        "x": (x, image),
+        "p": (p, field),
+        "before": (before, field),
+        "noisy": (noisy, image),
+        "kernels": (kernels, (steps, 2, 4, size, size)),
+        "bound": _per_plane(bound, x),
+    }
+    outputs = (field, field if steps > 1 else NOTHING, image)
+    new_p, last_p, new_x = _call("lmd_dual_steps", inputs, gamma, (*sizes, size, steps), outputs)
+    return new_p, last_p if steps > 1 else None, new_x
 
 
 def saddle_steps(
@@ -96,15 +111,28 @@ def saddle_steps(
     There is a step for each of the kernels `(n, 2, 6, s, s)` and `(n, 2, 3, t, t)`. `mask` is `(B, 1, H, W)` or
     `(B, C, H, W)`, the ends of the box `(B, C, 1, 1)`. All but x may be None at the start, which is 0.
     """
-    x = start[0]
-    shape = (*x.shape[:2], 2, *x.shape[2:])
-    outputs = (torch.empty_like(x), torch.empty_like(x), x.new_empty(shape), x.new_empty(shape))
-    inputs = (*start, noisy, mask, *kernels, _per_plane(bound, x), *box)
-    planes, height, width = _sizes(x)
-    channels_per_mask = x.shape[1] // mask.shape[1]
-    sizes = (planes, channels_per_mask, height, width, kernels[0].shape[-1], kernels[1].shape[-1], len(kernels[0]))
-    _call("lmd_saddle_steps", inputs, smoothness, sizes, outputs, x.numel())
-    return outputs
+    x, moved, p, dual_moved = start
+    image, field, (planes, height, width) = _shapes(x)
+    steps, size, primal_size = len(kernels[0]), kernels[0].shape[-1], kernels[1].shape[-1]
+    masks = 1 if mask.shape[1] == 1 else image[1]
+    inputs: _Inputs = {
+        "x": (x, image),
+        "moved": (moved, image),
+        "p": (p, field),
+        "dual_moved": (dual_moved, field),
+        "noisy": (noisy, image),
+        "mask": (mask, (image[0], masks, height, width)),
+        "dual kernels": (kernels[0], (steps, 2, 6, size, size)),
+        "primal kernels": (kernels[1], (steps, 2, 3, primal_size, primal_size)),
+        "bound": _per_plane(bound, x),
+        "low": (box[0], (*image[:2], 1, 1)),
+        "high": (box[1], (*image[:2], 1, 1)),
+    }
+    sizes = (planes, image[1] // masks, height, width, size, primal_size, steps)
+    new_x, new_moved, new_p, new_dual_moved = _call(
+        "lmd_saddle_steps", inputs, smoothness, sizes, (image, image, field, field)
+    )
+    return new_x, new_moved, new_p, new_dual_moved
 
 
 def tv_sums(
@@ -114,9 +142,9 @@ def tv_sums(
 
     x, y `(B, C, H, W)`, p `(B, C, 2, H, W)`, taken within the bound b. Without p it is 0, without y the third sum is.
     """
-    out = torch.empty(x.shape[0], x.shape[1], 3, dtype=torch.float64)
-    inputs = (x, p, y, _per_plane(bound, x))
-    _call("lmd_tv_sums", inputs, inverse, _sizes(x), (out,), x.numel())
+    image, field, sizes = _shapes(x)
+    inputs: _Inputs = {"x": (x, image), "p": (p, field), "y": (y, image), "bound": _per_plane(bound, x)}
+    (out,) = _call("lmd_tv_sums", inputs, inverse, sizes, ((*image[:2], 3),), kind=torch.float64)
     total, slack, square = out.sum(dim=1).to(x.dtype).unbind(dim=1)
     return total, slack, square
 
@@ -148,58 +176,96 @@ class _Convolution(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             by_x = _even(gradient, kernel.flip(2, 3).transpose(0, 1))
         if ctx.needs_input_grad[1]:
-            outputs = kernel.shape[0]
-            full = pad(gradient, (0, 0, 0, 0, 0, outputs % 2))
-            found = kernel.new_empty(outputs + outputs % 2, *kernel.shape[1:])
-            sizes = (x.shape[0], x.shape[1], len(found), *x.shape[2:], kernel.shape[-1])
-            _call("lmd_convolve_backward", (x, full), None, sizes, (found,), x.numel())
-            by_kernel = found[:outputs]
+            by_kernel = _by_kernel(x, gradient, kernel)
         return by_x, by_kernel
 
 
 def _even(x: Tensor, kernel: Tensor) -> Tensor:
     """The convolution, its outputs computed in pairs."""
-    outputs = kernel.shape[0]
+    outputs, size = kernel.shape[0], kernel.shape[-1]
+    images, fields, height, width = x.shape
     full = pad(kernel, (0, 0, 0, 0, 0, 0, 0, outputs % 2))
-    out = x.new_empty(x.shape[0], len(full), *x.shape[2:])
-    sizes = (x.shape[0], x.shape[1], len(full), *x.shape[2:], kernel.shape[-1])
-    _call("lmd_convolve", (x, full), None, sizes, (out,), x.numel())
+    inputs: _Inputs = {"x": (x, x.shape), "kernel": (full, (len(full), fields, size, size))}
+    sizes = (images, fields, len(full), height, width, size)
+    (out,) = _call("lmd_convolve", inputs, None, sizes, ((images, len(full), height, width),))
     return out[:, :outputs]
 
 
-def _sizes(x: Tensor) -> tuple[int, int, int]:
-    return x.shape[0] * x.shape[1], x.shape[2], x.shape[3]
+def _by_kernel(x: Tensor, gradient: Tensor, kernel: Tensor) -> Tensor:
+    """The derivative of <gradient, kernel * x> by the kernel, its outputs computed in pairs."""
+    outputs, size = kernel.shape[0], kernel.shape[-1]
+    images, fields, height, width = x.shape
+    full = pad(gradient, (0, 0, 0, 0, 0, outputs % 2))
+    even = outputs + outputs % 2
+    inputs: _Inputs = {"x": (x, x.shape), "gradient": (full, (images, even, height, width))}
+    sizes = (images, fields, even, height, width, size)
+    (found,) = _call("lmd_convolve_backward", inputs, None, sizes, ((even, fields, size, size),))
+    return found[:outputs]
 
 
-def _per_plane(bound: float | Tensor, x: Tensor) -> Tensor:
-    """The bound of each image and channel `(B C,)`."""
-    planes = x.shape[0] * x.shape[1]
-    if isinstance(bound, Tensor):
-        return bound.repeat_interleave(x.shape[1])
-    return torch.full((planes,), bound)
+def _shapes(x: Tensor) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, int, int]]:
+    """The shape of images `(B, C, H, W)`, of their dual fields `(B, C, 2, H, W)`, and (B C, H, W)."""
+    if x.ndim != 4:
+        raise InputError("x", f"shape {shape_of(x)}", "images (B, C, H, W)")
+    batch, channels, height, width = x.shape
+    return (batch, channels, height, width), (batch, channels, 2, height, width), (batch * channels, height, width)
+
+
+def _per_plane(bound: float | Tensor, x: Tensor) -> tuple[Tensor, tuple[int]]:
+    """The bound of each image and channel `(B C,)`, and that shape."""
+    batch, channels = x.shape[:2]
+    each = (
+        bound.repeat_interleave(channels, dim=-1)
+        if isinstance(bound, Tensor)
+        else x.new_full((batch * channels,), bound)
+    )
+    return each, (batch * channels,)
 
 
 def _call(
     name: str,
-    inputs: tuple[Tensor | None, ...],
+    inputs: _Inputs,
     scale: float | None,
     sizes: tuple[int, ...],
-    outputs: tuple[Tensor | None, ...],
-    work: int,
-) -> None:
-    held = [tensor if tensor is None else tensor.contiguous() for tensor in inputs]  # alive until it is over
+    outputs: tuple[tuple[int, ...], ...],
+    *,
+    kind: torch.dtype = torch.float32,
+) -> list[Tensor]:
+    """Call a compiled function: the one place where memory goes to C, which knows pointers only.
+
+    Inputs are refused unless they are float32 on the CPU and of the shape that is named, and copied unless they lie
+    row by row. Outputs are made here, row by row whatever the inputs were. The first input says how much work it is.
+    """
+    code = library()
+    if code is None:
+        raise RuntimeError("there are no compiled kernels here: ask `serves` before")
+    held = [_rows(argument, tensor, shape) for argument, (tensor, shape) in inputs.items()]  # alive until it is over
+    made = [torch.empty(shape, dtype=kind, device="cpu") for shape in outputs]
+    work = math.prod(next(iter(inputs.values()))[1])
     threads = torch.get_num_threads() if work >= SMALL else 1
-    places = [None if tensor is None else tensor.data_ptr() for tensor in (*held, *outputs)]
     scales = () if scale is None else (scale,)
-    function = _function(name, len(held), len(scales), len(sizes), len(outputs))
-    if function(*places[: len(held)], *scales, *sizes, threads, *places[len(held) :]):
+    function = _function(code, name, len(held), len(scales), len(sizes), len(made))
+    given, found = ([tensor.data_ptr() if tensor is not None else None for tensor in side] for side in (held, made))
+    if function(*given, *scales, *sizes, threads, *found):
         raise MemoryError("no memory for the working rows of a compiled step")
+    return made
+
+
+def _rows(argument: str, tensor: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
+    """The numbers of a tensor as C reads them: float32 on the CPU, row by row, of this shape."""
+    if tensor is None:
+        return None
+    if tensor.dtype != torch.float32 or tensor.device.type != "cpu":
+        raise InputError(
+            argument, f"{tensor.dtype} on {tensor.device}", "torch.float32 on the CPU, as compiled steps are"
+        )
+    if tensor.shape != shape:
+        raise InputError(argument, f"shape {shape_of(tensor)}", f"shape {tuple(shape)}")
+    return tensor.detach().resolve_neg().contiguous()
 
 
 @functools.cache
-def _function(name: str, inputs: int, scales: int, sizes: int, outputs: int) -> Callable[..., int]:
-    code = library()
-    assert code is not None
+def _function(code: ctypes.CDLL, name: str, inputs: int, scales: int, sizes: int, outputs: int) -> Callable[..., int]:
     function = getattr(code, name)
     function.argtypes = (
         *(ctypes.c_void_p,) * inputs,

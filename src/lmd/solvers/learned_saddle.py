@@ -111,9 +111,10 @@ class LearnedSaddle(LearnedPrefix[LearnedSaddleState]):
         return LearnedSaddleState(x0, dual=problem.dual_from(p, x0), differences_dual=p, dual_moved=p, moved=still)
 
     def compiles(self, problem: Problem, state: LearnedSaddleState) -> bool:
-        if not isinstance(problem, TVInpainting) or problem.isotropic:
+        if not isinstance(problem, TVInpainting) or problem.isotropic or not self.masked:
             return False
-        return kernels.serves(state.x, problem.noisy, problem.weight, self.dual_kernels)
+        data = (problem.noisy, problem.mask, problem.weight)
+        return kernels.serves(state.x, *data, self.dual_kernels, self.primal_kernels)
 
     def _first(self, problem: TVProblem, state: LearnedSaddleState) -> Tensor:
         """The x that a step starts from: lost pixels are filled before the first one."""
