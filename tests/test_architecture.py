@@ -53,3 +53,89 @@ def test_everything_that_is_exported_exists() -> None:
     assert [name for name in lmd.__all__ if not hasattr(lmd, name)] == []
     assert set(lmd.__all__) <= set(dir(lmd))
     assert not hasattr(lmd, "no_such_name")
+
+
+FLOATS = {"as_tensor", "empty", "eye", "full", "linspace", "logspace", "ones", "rand", "randn", "tensor", "zeros"}
+"""What makes a tensor of torch's default dtype, where it is not told another."""
+
+ALL = FLOATS | {"arange", "randint", "randperm"}
+"""What makes a tensor on torch's default device, where it is not told another."""
+
+BEGINS = "parameters begin as those of any module do, in the default dtype and place; `.to` moves them"
+NUMBER = "a number `()`, which takes the dtype of what it multiplies"
+NUMPY = "numpy says the dtype"
+ARRAYS = "made of numbers once, and moved to where the data is by `.to`"
+DRAWN = "drawn by a generator of the CPU, and copied to where the weights are"
+DEFAULT_DTYPE = {
+    "__init__": BEGINS,
+    "_set_parameters": BEGINS,
+    "random": BEGINS,
+    "_quadratic_least_squares": BEGINS,
+    "_quadratic_svm": BEGINS,
+    "_one_layer_svm": BEGINS,
+    "strong_convexity": NUMBER,
+    "smoothness": NUMBER,
+    "_stacked": NUMPY,
+    "_channels_last": NUMPY,
+}
+"""Functions that may make a tensor of the default dtype, and why."""
+
+DEFAULT_DEVICE = {
+    "__init__": BEGINS,
+    "_set_parameters": BEGINS,
+    "random": BEGINS,
+    "published": DRAWN,
+    "_uniform": DRAWN,
+    "shifted_families": DRAWN,
+    "strong_convexity": NUMBER,
+    "smoothness": NUMBER,
+    "minimum": ARRAYS,
+    "gaussian_kernel": ARRAYS,
+    "_entries": ARRAYS,
+    "_compressed": ARRAYS,
+    "eigenvalues": ARRAYS,
+    "norm_bound": "of an operator on the CPU, for a number",
+    "_preconditioner": "optima are found on the CPU",
+    "result": "seconds are counted on the CPU",
+}
+"""Functions of the rooms for every device that may make a tensor on the default one, and why."""
+
+
+def calls_of_torch(tree: ast.AST, within: str = "") -> list[tuple[str, ast.Call]]:
+    """Every call of a function of torch's, with the name of the function or method that it stands in."""
+    found = []
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("torch."):
+            found.append((within, node))
+        named = isinstance(node, ast.FunctionDef) and not within
+        found += calls_of_torch(node, node.name if named else within)
+    return found
+
+
+def made_without(option: str, makers: set[str], rooms: list[str]) -> dict[str, set[str]]:
+    """The functions in which a tensor is made without this option, and where they are."""
+    found: dict[str, set[str]] = {}
+    for file in (file for room in rooms for file in (PACKAGE / room).rglob("*.py") if file.stem != "conformance"):
+        for function, call in calls_of_torch(ast.parse(file.read_text(encoding="utf-8"))):
+            options = {keyword.arg for keyword in call.keywords}
+            if ast.unparse(call.func).removeprefix("torch.") in makers and not {option, None} & options:
+                found.setdefault(function, set()).add(f"{file.relative_to(PACKAGE)}:{call.lineno}")
+    return found
+
+
+def test_no_tensor_takes_its_dtype_from_a_global_default() -> None:
+    found = made_without("dtype", FLOATS, ROOMS)
+    assert {place: found[place] for place in set(found) - set(DEFAULT_DTYPE)} == {}
+    assert set(DEFAULT_DTYPE) - set(found) == set(), "exceptions that nothing needs"
+
+
+def test_no_tensor_takes_its_device_from_a_global_default() -> None:
+    found = made_without("device", ALL, ROOMS[: ROOMS.index("data")])
+    assert {place: found[place] for place in set(found) - set(DEFAULT_DEVICE)} == {}
+    assert set(DEFAULT_DEVICE) - set(found) == set(), "exceptions that nothing needs"
+
+
+def test_a_tensor_without_a_dtype_would_be_found() -> None:
+    source = "def f(x):\n    g = lambda: torch.zeros(3)\n    return torch.ones(2, dtype=x.dtype)"
+    found = calls_of_torch(ast.parse(source))
+    assert sorted((name, ast.unparse(call.func)) for name, call in found) == [("f", "torch.ones"), ("f", "torch.zeros")]

@@ -180,3 +180,7 @@ def test_a_start_of_another_width():
     problem = LinearClassifier(torch.ones(2, 3), torch.tensor([0, 1]), classes=2)
     with pytest.raises(InputError, match=r"^x0: got shape \(1, 8\), expected shape \(B, 6\) to go with features"):
         lmd.run(lmd.solvers.GradientDescent(0.1), problem, torch.zeros(1, 8))
+
+
+def test_the_strong_convexity_is_the_ridge_to_the_bit():
+    assert LinearClassifier(*pairs(1, 5, 2), classes=3, ridge=0.1).strong_convexity.item() == 0.1

@@ -247,3 +247,10 @@ class TestFamilies:
         sums = {round(float(image.mean()), 4) for image in images}
         assert {round(float(x.mean()), 4) for x in x0} <= sums
         assert bool((x0 == x0[:, :, :1, :1]).all())
+
+
+def test_float64_is_not_rounded_to_the_default_dtype_on_the_way():
+    problem = make("circular", box=(0.1, 0.7))
+    x, p = random(2, 2, 5, 6), problem.operator(random(2, 2, 5, 6, seed=1))
+    assert set(problem.tilted_minimiser(x).flatten().tolist()) == {0.1, 0.7}
+    assert_close(problem.dual_prox(p, 0.3, out=p.clone()), problem.dual_prox(p, 0.3), rtol=1e-14, atol=1e-14)

@@ -374,3 +374,9 @@ def test_they_learn(make):
     )
     assert float(trained) < 0.9 * float(fresh)
     assert solver.horizon == 4
+
+
+def test_a_proximal_map_does_not_round_its_step_to_the_default_dtype():
+    y = torch.tensor([[0.3, -0.2, 0.1]], dtype=torch.float64)
+    found = proximal_map(Entropic(), NegativeEntropy(0.3))(y, 0.1)
+    assert_close(found, (y / (1 + 0.1 * 0.3)).softmax(dim=1), rtol=1e-14, atol=0)

@@ -133,7 +133,7 @@ def train_network(data: DigitData, settings: Settings) -> FeatureNetwork:
     total = check_count("epochs", settings.epochs) * batches
     with torch.random.fork_rng(devices=[]), torch.enable_grad(), LateBar("training features", total) as bar:
         torch.manual_seed(settings.seed)
-        network = FeatureNetwork(data.train_images.shape[-1], settings)
+        network = FeatureNetwork(data.train_images.shape[-1], settings).to(data.train_images)
         optimiser = torch.optim.Adam(network.parameters(), lr=settings.rate)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, settings.rate, total_steps=total)
         for _ in range(settings.epochs):
@@ -182,7 +182,7 @@ def _shipped(name: str, data: DigitData, settings: Settings) -> FeatureNetwork |
     path = SHIPPED / name
     if not path.is_file():
         return None
-    network = FeatureNetwork(data.train_images.shape[-1], settings)
+    network = FeatureNetwork(data.train_images.shape[-1], settings).to(data.train_images)
     network.load_state_dict(read_tensors(path))
     return network.eval()
 

@@ -71,7 +71,7 @@ class Session:
         """
         history = result.history
         values = history.values.double()
-        quantiles = torch.nanquantile(values, torch.tensor([0.1, 0.9], dtype=values.dtype), dim=1)
+        quantiles = torch.nanquantile(values, values.new_tensor([0.1, 0.9]), dim=1)
         for k in range(iterations + 1):
             at = min(k, len(history) - 1)
             self.record(method, k, metric, float(values[at].mean()), **settings)
@@ -126,7 +126,9 @@ def measure(
     look = [] if watch is None else [lambda state, _: seen.append(float(watch(state.x)))]
     results = [run(solver, problem, x0, iterations, callbacks=look)]
     results += [run(solver, problem, x0, iterations) for _ in range(repeats - 1)]
-    times = torch.stack([result.history.seconds.diff(prepend=torch.zeros(1)) for result in results])
+    times = torch.stack(
+        [result.history.seconds.diff(prepend=result.history.seconds.new_zeros(1)) for result in results]
+    )
     seconds = times.median(dim=0).values.cumsum(dim=0)
     return replace(results[0], history=replace(results[0].history, seconds=seconds)), seen
 

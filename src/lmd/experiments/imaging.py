@@ -140,7 +140,7 @@ def psnr(x: Tensor, reference: Tensor) -> Tensor:
 
     pairs = zip(reference.numpy(), x.numpy(), strict=True)
     measured: Any = peak_signal_noise_ratio  # which has no types
-    return torch.tensor([measured(one, other, data_range=1) for one, other in pairs])
+    return torch.tensor([measured(one, other, data_range=1) for one, other in pairs], dtype=torch.float64)
 
 
 def ssim(x: Tensor, reference: Tensor) -> Tensor:
@@ -149,7 +149,8 @@ def ssim(x: Tensor, reference: Tensor) -> Tensor:
 
     pairs = zip(reference.numpy(), x.numpy(), strict=True)
     measured: Any = structural_similarity  # which has no types
-    return torch.tensor([measured(one, other, data_range=1, channel_axis=0) for one, other in pairs])
+    found = [measured(one, other, data_range=1, channel_axis=0) for one, other in pairs]
+    return torch.tensor(found, dtype=reference.dtype)
 
 
 def best_multiplier(rows: Sequence[Row], method: str, metric: str = "loss", iteration: int = HORIZON) -> float | None:

@@ -133,10 +133,11 @@ def _median_time(session: Session) -> float:
 
 def _draw_paths(axes: Any, mirror: Mirror) -> None:
     """One start, b = 0, in the eigenbasis of W: f = 9 u^2 + v^2 up to scale. Small steps, so that paths are curves."""
-    problem = LeastSquares(torch.tensor([[2.0, 1.0], [1.0, 2.0]]).double(), torch.zeros(1, 2).double())
-    basis = torch.tensor([[1.0, 1.0], [1.0, -1.0]]).double() / 2**0.5
-    start = torch.tensor([[0.9, 1.8]]).double() @ basis
-    grid = torch.linspace(-2.2, 2.2, 121).double()
+    W = torch.tensor([[2.0, 1.0], [1.0, 2.0]], dtype=torch.float64)
+    problem = LeastSquares(W, W.new_zeros(1, 2))
+    basis = W.new_tensor([[1.0, 1.0], [1.0, -1.0]]) / 2**0.5
+    start = W.new_tensor([[0.9, 1.8]]) @ basis
+    grid = torch.linspace(-2.2, 2.2, 121, dtype=torch.float64)
     u, v = torch.meshgrid(grid, grid, indexing="xy")
     axes.contour(
         u.numpy(), v.numpy(), (9 * u**2 + v**2).numpy(), levels=[0.2, 1, 3, 7, 14, 25, 40], colors="0.8", linewidths=0.8
@@ -161,7 +162,7 @@ def _draw_paths(axes: Any, mirror: Mirror) -> None:
 
 
 def _draw_potential(axes: Any, mirror: Mirror) -> None:
-    grid = torch.linspace(-3, 3, 101).double()
+    grid = torch.linspace(-3, 3, 101, dtype=torch.float64)
     x, y = torch.meshgrid(grid, grid, indexing="xy")
     with torch.no_grad():
         height = mirror.potential(torch.stack([x.flatten(), y.flatten()], dim=1)).reshape(x.shape)
@@ -187,7 +188,7 @@ def _draw_matrix(drawing: Any, axes: Any, mirror: Mirror, gram: Tensor) -> None:
     """The learned matrix (A, or A'A of the one-layer potential's curvature at 0) and W'W, scaled to a unit diagonal."""
     matrix = curvature_at_zero(mirror)
     both = torch.cat([m / m.diagonal().mean() for m in (matrix, gram)], dim=1)
-    both = torch.cat([both[:, :2], torch.full((2, 1), torch.nan).double(), both[:, 2:]], dim=1)
+    both = torch.cat([both[:, :2], both.new_full((2, 1), torch.nan), both[:, 2:]], dim=1)
     drawn = axes.imshow(both.numpy(), cmap="PuOr", vmin=-1.3, vmax=1.3)
     for i in range(2):
         for j in (0, 1, 3, 4):
@@ -203,6 +204,6 @@ def curvature_at_zero(mirror: Mirror) -> Tensor:
     """The Hessian of the potential at 0 `(d, d)`, which for a quadratic is its matrix."""
     dimension = mirror.dimension
     assert isinstance(mirror, (Quadratic, OneLayer)) and isinstance(dimension, int)
-    zero = torch.zeros(1, dimension, dtype=next(mirror.parameters()).dtype)
+    zero = next(mirror.parameters()).new_zeros(1, dimension)
     hessian: Tensor = torch.func.jacrev(lambda x: mirror.to_dual(x[None])[0])(zero[0])
     return hessian.detach()

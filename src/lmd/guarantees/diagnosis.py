@@ -85,7 +85,8 @@ def shifted_families(family: SubsetFamily) -> dict[str, Family]:
     features, generator = family.features, torch.Generator().manual_seed(0)
     deviation = features.std(dim=0)
     offset, noise = (
-        torch.randn(shape, generator=generator).to(features) for shape in (deviation.shape, features.shape)
+        torch.randn(shape, generator=generator, dtype=torch.float32).to(features)
+        for shape in (deviation.shape, features.shape)
     )
     variants = {
         "shifted features": features + 0.5 * deviation * offset.sign(),

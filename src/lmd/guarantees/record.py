@@ -105,7 +105,7 @@ class Record:
         assert self.mirror is not None
         clipped = self.diagnostics.get("clipped", torch.zeros_like(self.values))[:-1]
         if self.mirror.is_exact:
-            return torch.where(clipped == 0, 0.0, torch.nan)
+            return torch.zeros_like(clipped).masked_fill_(clipped != 0, torch.nan)
         return self.diagnostics.get("dual_residual", torch.full_like(self.values, torch.nan))[1:]
 
     @cached_property

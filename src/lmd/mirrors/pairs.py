@@ -144,7 +144,9 @@ class DensePair(Pair):
                 net.out_linear.copy_(_uniform(net.out_linear, dimension, generator))
                 net.out_quadratic.copy_(_uniform(net.out_quadratic, dimension, generator))
             for weight, gain in _inner_weights(forward_net):
-                weight.copy_(torch.exp(-4 + 0.1 * torch.randn(weight.shape, generator=generator)) / gain)
+                weight.copy_(
+                    torch.exp(-4 + 0.1 * torch.randn(weight.shape, generator=generator, dtype=weight.dtype)) / gain
+                )
             for weight, gain in _inner_weights(backward_net):
                 weight.copy_(_uniform(weight, backward_width, generator) / gain)
         return pair
@@ -210,7 +212,7 @@ class ConvPair(Pair):
         assert isinstance(forward_net, ConvICNN) and isinstance(backward_net, ConvICNN)
         with torch.no_grad():
             for weight, gain in _inner_weights(forward_net):
-                weight.copy_(0.001 * torch.rand(weight.shape, generator=generator) / gain)
+                weight.copy_(0.001 * torch.rand(weight.shape, generator=generator, dtype=weight.dtype) / gain)
             for weight, gain in _inner_weights(backward_net):
                 weight.copy_(_uniform(weight, 9 * backward_filters, generator) / gain)
             # A last convolution of 3 x 3 taps, to one channel and to as many as the image has, summed up.
@@ -225,4 +227,4 @@ def _inner_weights(net: PotentialNetwork) -> tuple[tuple[Tensor, float], tuple[T
 
 def _uniform(weight: Tensor, terms: int, generator: torch.Generator) -> Tensor:
     """PyTorch's default start of a linear layer: uniform in +-1/sqrt(terms)."""
-    return (2 * torch.rand(weight.shape, generator=generator) - 1) / math.sqrt(terms)
+    return (2 * torch.rand(weight.shape, generator=generator, dtype=weight.dtype) - 1) / math.sqrt(terms)

@@ -60,7 +60,7 @@ class LinearClassifier(SubsetProblem):
 
     @property
     def strong_convexity(self) -> Tensor:
-        return torch.tensor(self.ridge).to(self.features)
+        return self.features.new_tensor(self.ridge)
 
     def evaluate(self, data_set: int, x: Tensor, value: bool, gradient: bool) -> tuple[Tensor, ...]:
         # Relative to the highest score, with the own class apart: so that a small loss, log(1 + the other classes),

@@ -29,7 +29,7 @@ def solve_linear_classifier(features: Tensor, labels: Tensor, classes: int, ridg
     - Where W gives each pair's own class the highest score, f(tW) falls to 0 as t grows: inf f = 0, never attained.
     """
     objective = _Objective.of(features, labels, classes, ridge)
-    W = torch.zeros(classes, objective.features.shape[1], dtype=features.dtype)
+    W = features.new_zeros(classes, objective.features.shape[1])
     for _ in range(ITERATIONS):
         value, probability = objective.value(W), objective.probability(W)
         gradient = objective.gradient(W, probability)
@@ -128,4 +128,4 @@ def _cholesky(matrix: Tensor) -> Tensor:
         if not int(failed):
             return factor
         jitter = 100 * jitter or 1e-15 * float(matrix.diagonal().mean())
-        matrix = matrix + jitter * torch.eye(len(matrix), dtype=matrix.dtype)
+        matrix = matrix + jitter * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)

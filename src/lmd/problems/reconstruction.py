@@ -111,7 +111,7 @@ class TVReconstruction(TVProblem):
         return torch.clamp(x, self.low, self.high, out=out)
 
     def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
-        ends = torch.where(u > 0, self.low, self.high).to(u)
+        ends = torch.where(u > 0, u.new_tensor(self.low), u.new_tensor(self.high))
         return ends if out is None else out.copy_(ends)
 
     def tilted_minimum(self, u: Tensor) -> Tensor:
@@ -149,7 +149,13 @@ class TVReconstruction(TVProblem):
             return self.operator.join(self.project_differences(differences), moved)
         to, rest = self.operator.split(out)
         self.project_differences(differences, out=to)
-        torch.addcmul(measurements, self.noisy, torch.as_tensor(by).to(self.noisy), value=-c, out=rest)
+        torch.addcmul(
+            measurements,
+            self.noisy,
+            torch.as_tensor(by, dtype=self.noisy.dtype, device=self.noisy.device),
+            value=-c,
+            out=rest,
+        )
         rest.div_(1 + by * (c * c / (2 * self.scale)))
         return out
 

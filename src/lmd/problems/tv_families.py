@@ -25,7 +25,7 @@ def add_noise(images: Tensor, noise: float | Tensor, generator: torch.Generator)
 
 def random_masks(batch: int, height: int, width: int, kept: float | Tensor, generator: torch.Generator) -> Tensor:
     """Masks `(B, 1, H, W)` of 0 and 1 that keep this share of the pixels, exactly to rounding, at least one."""
-    places = torch.rand(batch, height * width, generator=generator, device=generator.device)
+    places = torch.rand(batch, height * width, generator=generator, dtype=torch.float32, device=generator.device)
     share = kept.reshape(-1, 1) if isinstance(kept, Tensor) else kept
     count = (places.new_ones(batch, 1) * share * height * width).round().clamp(min=1)
     rank = places.argsort(dim=1).argsort(dim=1)

@@ -69,7 +69,7 @@ def _map_alone(mirror: Mirror, penalty: Penalty) -> ProximalMap:
 
 def _temper(mirror: Mirror, penalty: Penalty) -> ProximalMap:
     """Psi + t g is (1 + t weight) Psi."""
-    return lambda y, t: mirror.to_primal(y / (1 + torch.as_tensor(t) * penalty.weight))
+    return lambda y, t: mirror.to_primal(y / (1 + torch.as_tensor(t, dtype=y.dtype, device=y.device) * penalty.weight))
 
 
 Entry = tuple[tuple[type[Mirror], ...], tuple[type[Penalty], ...], Callable[[Mirror, Penalty], ProximalMap]]

@@ -74,4 +74,6 @@ class Stochastic(Solver[State]):
         assert problem.terms is not None
         # PyTorch's generator on the CPU takes the low 32 bits; odd factors spread seeds and iterations over them.
         generator = torch.Generator().manual_seed((0x9E3779B1 * self.seed + 0x85EBCA6B * state.iteration) % 2**32)
-        return torch.randperm(problem.terms, generator=generator)[: self.minibatch].to(state.x.device)
+        return torch.randperm(problem.terms, generator=generator, device=generator.device)[: self.minibatch].to(
+            state.x.device
+        )

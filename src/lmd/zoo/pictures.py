@@ -325,7 +325,7 @@ def _try_out(task: str, solver: Solver[Any]) -> tuple[int, bool] | None:
     """
     for channels in (1, 3):
         images = torch.linspace(0, 1, 256 * channels, dtype=_dtype(solver)).reshape(1, channels, 16, 16)
-        problem = _problem(images, None if task == "denoise" else torch.ones(16, 16))
+        problem = _problem(images, None if task == "denoise" else images.new_ones(16, 16))
         try:
             result = run(solver, problem, images, 1)
         except LmdError:
