@@ -29,6 +29,11 @@ class TestBatch:
             ([[1.0]], "list, expected a torch tensor"),
             (torch.zeros(2, 3, dtype=torch.int64), "torch.int64, expected a floating-point tensor"),
             (torch.zeros(2, 3, dtype=torch.complex64), "torch.complex64, expected a floating-point tensor"),
+            (
+                torch.zeros(2, 3, dtype=torch.float16),
+                "torch.float16, expected a floating-point tensor of 32 or 64 bits",
+            ),
+            (torch.zeros(2, 3, dtype=torch.bfloat16), "convert with .float() or .double()"),
             (torch.zeros(3), "shape (3,), expected a batch (B, ...); for one instance use x0[None]"),
             (torch.zeros(0, 3), "shape (0, 3), expected at least one instance"),
             (torch.zeros(3, 0), "shape (3, 0), expected at least one instance"),
@@ -50,6 +55,23 @@ class TestSameKind:
 
     def test_same(self):
         assert checks.check_same_kind("b", torch.zeros(1), "W", torch.ones(2)) is None
+
+
+class TestModuleKind:
+    def test_other_dtype_or_device(self):
+        module = torch.nn.Linear(2, 2)
+        given, expected = "got torch.float64 on cpu", "expected torch.float32 on cpu, as the solver is"
+        message = refused(checks.check_module_kind, "x0", torch.zeros(1).double(), module, "solver")
+        assert message == f"x0: {given}, {expected}; or convert that with solver.double()"
+        message = refused(checks.check_module_kind, "x0", torch.zeros(1), module.double(), "solver")
+        assert message.endswith("or convert that with solver.float()")
+        message = refused(checks.check_module_kind, "x0", torch.zeros(1).double(), module.to("meta"), "solver")
+        assert message.endswith("or convert that with solver.to('cpu')")
+
+    def test_same(self):
+        x = torch.zeros(1)
+        assert checks.check_module_kind("x0", x, torch.nn.Linear(2, 2), "solver") is x
+        assert checks.check_module_kind("x0", x, torch.nn.ReLU(), "solver") is x
 
 
 class TestNumbers:

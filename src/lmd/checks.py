@@ -7,7 +7,7 @@ import math
 import operator
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lmd.errors import InputError
 
@@ -18,11 +18,12 @@ def shape_of(x: Tensor) -> str:
 
 
 def check_floating(argument: str, x: object) -> Tensor:
-    """Return `x` if it is a floating-point tensor."""
+    """Return `x` if it is a floating-point tensor of 32 or 64 bits: with fewer, sums over an image mean nothing."""
     if not isinstance(x, Tensor):
         raise InputError(argument, type(x).__name__, "a torch tensor")
-    if not x.dtype.is_floating_point:
-        raise InputError(argument, x.dtype, "a floating-point tensor; convert with .float() or .double()")
+    if x.dtype not in (torch.float32, torch.float64):
+        accepted = "a floating-point tensor of 32 or 64 bits; convert with .float() or .double()"
+        raise InputError(argument, x.dtype, accepted)
     return x
 
 
@@ -53,6 +54,17 @@ def check_same_kind(argument: str, x: Tensor, other_argument: str, other: Tensor
         raise InputError(argument, x.dtype, f"{other.dtype}, the dtype of {other_argument}")
     if x.device != other.device:
         raise InputError(argument, f"device {x.device}", f"device {other.device}, where {other_argument} is")
+
+
+def check_module_kind(argument: str, x: Tensor, module: nn.Module, name: str) -> Tensor:
+    """Return `x` if it has the dtype of a module's parameters and is on their device; `name` is what to call it."""
+    for parameter in module.parameters():
+        if (x.dtype, x.device) != (parameter.dtype, parameter.device):
+            kind = "double" if x.dtype == torch.float64 else "float"
+            way = f"{name}.{kind}()" if x.dtype != parameter.dtype else f"{name}.to('{x.device}')"
+            accepted = f"{parameter.dtype} on {parameter.device}, as the {name} is; or convert that with {way}"
+            raise InputError(argument, f"{x.dtype} on {x.device}", accepted)
+    return x
 
 
 def check_positive(argument: str, value: float, *, zero: bool = False) -> float:

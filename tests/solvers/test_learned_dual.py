@@ -90,3 +90,15 @@ def test_bad_arguments() -> None:
     inpainting = TVInpainting(noisy, random_masks(1, 8, 8, 0.8, torch.Generator().manual_seed(0)))
     with pytest.raises(CapabilityError, match="data_strong_convexity"):
         lmd.run(LearnedDual(2), inpainting, noisy)
+
+
+@pytest.mark.parametrize(("dtype", "way"), [(torch.float32, "float"), (torch.float64, "double")])
+def test_a_solver_of_another_dtype_says_how_to_convert_it(dtype: torch.dtype, way: str) -> None:
+    other = torch.float64 if dtype == torch.float32 else torch.float32
+    problem = problem_of()
+    if dtype == torch.float64:
+        problem = problem.double()  # type: ignore[assignment]
+    with pytest.raises(
+        lmd.InputError, match=rf"\Ax0: got {dtype} on cpu, expected {other} on cpu.* solver\.{way}\(\)\Z"
+    ):
+        lmd.run(LearnedDual(2).to(other), problem)

@@ -117,3 +117,15 @@ def test_one_that_does_not_look_at_the_mask_serves_inpainting_too(dtype: torch.d
     problem = TVInpainting(noisy, random_masks(1, 12, 12, 0.7, torch.Generator().manual_seed(1)))
     result = lmd.run(LearnedSaddle(4, 3, 3, masked=False).to(dtype), problem, iterations=4)
     assert bool((result.values < problem.value(noisy)).all())
+
+
+@pytest.mark.parametrize(("dtype", "way"), [(torch.float32, "float"), (torch.float64, "double")])
+def test_a_solver_of_another_dtype_says_how_to_convert_it(dtype: torch.dtype, way: str) -> None:
+    other = torch.float64 if dtype == torch.float32 else torch.float32
+    problem = problem_of()
+    if dtype == torch.float64:
+        problem = problem.double()  # type: ignore[assignment]
+    with pytest.raises(
+        lmd.InputError, match=rf"\Ax0: got {dtype} on cpu, expected {other} on cpu.* solver\.{way}\(\)\Z"
+    ):
+        lmd.run(LearnedSaddle(2).to(other), problem)

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from lmd.checks import check_choice, check_finite, check_floating
+from lmd.checks import check_choice, check_finite, check_floating, check_module_kind
 from lmd.config import Configurable
 from lmd.errors import InputError
 from lmd.problems.domains import Domain
@@ -52,10 +52,7 @@ class Mirror(nn.Module, Configurable, abc.ABC):
 
         Override, and call this first, to check more, such as the shape.
         """
-        parameter = next(self.parameters(), None)
-        if parameter is not None and (parameter.dtype != x.dtype or parameter.device != x.device):
-            accepted = f"{parameter.dtype} on {parameter.device}, as the mirror is; convert one of them with .to(...)"
-            raise InputError(argument, f"{x.dtype} on {x.device}", accepted)
+        check_module_kind(argument, x, self, "mirror")
         return x if self.domain is None else self.domain.check(argument, x)
 
     @abc.abstractmethod

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lmd import kernels
-from lmd.checks import check_count
+from lmd.checks import check_count, check_module_kind
 from lmd.errors import InputError
 from lmd.problems.base import Problem
 from lmd.problems.composite import per_instance
@@ -96,6 +96,7 @@ class LearnedDual(LearnedPrefix[LearnedDualState]):
 
     def init(self, problem: Problem, x0: Tensor) -> LearnedDualState:
         assert isinstance(problem, TVProblem)  # its capabilities were checked before the run
+        check_module_kind("x0", x0, self, "solver")
         dual = x0.new_zeros(()).expand(*x0.shape[:2], 2, *x0.shape[2:])  # zeros that take no memory
         return LearnedDualState(x0, dual=dual, previous=dual)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lmd import kernels
-from lmd.checks import check_count, check_positive
+from lmd.checks import check_count, check_module_kind, check_positive
 from lmd.problems.base import Problem
 from lmd.problems.tv import TVInpainting, TVProblem
 from lmd.solvers.base import DualState
@@ -106,6 +106,7 @@ class LearnedSaddle(LearnedPrefix[LearnedSaddleState]):
 
     def init(self, problem: Problem, x0: Tensor) -> LearnedSaddleState:
         assert isinstance(problem, TVProblem)  # its capabilities were checked before the run
+        check_module_kind("x0", x0, self, "solver")
         zero = x0.new_zeros(())  # zeros that take no memory
         p, still = zero.expand(*x0.shape[:2], 2, *x0.shape[2:]), zero.expand(x0.shape)
         return LearnedSaddleState(x0, dual=problem.dual_from(p, x0), differences_dual=p, dual_moved=p, moved=still)
