@@ -77,7 +77,7 @@ class LearnedDual(LearnedPrefix[LearnedDualState]):
             )
         self.kernels = nn.Parameter(start)
         """A_k and M_k `(N, 2, 4, k, k)`; before training, those of accelerated gradient ascent with a step of 0.2."""
-        self.tail = FGP(restart=True)
+        self.tail: FGP = FGP(restart=True)
 
     def config(self) -> dict[str, Any]:
         return {"iterations": self.iterations, "kernel": self.kernel}
@@ -87,12 +87,14 @@ class LearnedDual(LearnedPrefix[LearnedDualState]):
         return ("differences", *self.tail.needs)
 
     @property
-    def init_cost(self) -> dict[str, int]:
-        return {}
-
-    @property
     def step_cost(self) -> dict[str, int]:
-        return self.tail.step_cost
+        return {"operator": 1, "adjoint": 1, "tilted_minimiser": 1}
+
+    def cost_of(self, k: int) -> dict[str, int]:
+        """The first step needs x(p_0) besides, the first of FGP K'p_N."""
+        extra = {0: "tilted_minimiser", self.iterations: "adjoint"}.get(k)
+        cost = super().cost_of(k)
+        return cost if extra is None else {**cost, extra: cost[extra] + 1}
 
     def init(self, problem: Problem, x0: Tensor) -> LearnedDualState:
         assert isinstance(problem, TVProblem)  # its capabilities were checked before the run
@@ -109,7 +111,7 @@ class LearnedDual(LearnedPrefix[LearnedDualState]):
         assert isinstance(problem, TVProblem)
         k, before, previous = state.iteration, state.dual, state.previous
         assert before is not None and previous is not None and problem.data_strong_convexity is not None
-        x = state.x if k > 0 else problem.primal_from_dual(before)
+        x = state.x if k > 0 else problem.tilted_minimiser(torch.zeros_like(state.x))  # as K'p is 0
         rise = problem.differences(x)
         rise = per_instance(problem.data_strong_convexity, rise) * rise
         dual = problem.project_dual(before + convolve((rise, before - previous), self.kernels[k]))
@@ -130,15 +132,9 @@ class LearnedDual(LearnedPrefix[LearnedDualState]):
         tail = state.tail
         if tail is None:
             assert state.dual is not None
-            adjoint = problem.operator.adjoint(state.dual)
-            tail = self.tail.init(problem, state.x)
+            adjoint, momentum = problem.operator.adjoint(state.dual), state.x.new_ones(len(state.x))
             tail = FGPState(
-                state.x,
-                dual=state.dual,
-                adjoint=adjoint,
-                ahead=state.dual,
-                ahead_adjoint=adjoint,
-                momentum=tail.momentum,
+                state.x, dual=state.dual, adjoint=adjoint, ahead=state.dual, ahead_adjoint=adjoint, momentum=momentum
             )
         tail = self.tail.step(problem, tail)
         return LearnedDualState(tail.x, state.iteration + 1, dual=tail.dual, tail=tail)

@@ -52,7 +52,7 @@ class LearnedPDHG(LearnedPrefix[LearnedPDHGState]):
         start[:, 2] = 1.0
         self.numbers = nn.Parameter(start)
         """log t_k / tau, log s_k / sigma, e_k, m_k, n_k `(N, 5)`; before training, those of PDHG."""
-        self.tail = PDHG(tau, accelerated=False)
+        self.tail: PDHG = PDHG(tau, accelerated=False)
 
     def config(self) -> dict[str, Any]:
         return {"iterations": self.iterations, "tau": self.tau}
@@ -60,6 +60,10 @@ class LearnedPDHG(LearnedPrefix[LearnedPDHGState]):
     @property
     def needs(self) -> tuple[str, ...]:
         return self.tail.needs
+
+    @property
+    def init_cost(self) -> dict[str, int]:
+        return self.tail.init_cost
 
     @property
     def step_cost(self) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -83,7 +83,7 @@ class LearnedSaddle(LearnedPrefix[LearnedSaddleState]):
         self.primal_kernels = nn.Parameter(primal)
         """C_k, D_k: `(N, 2, 3, k, k)`, to kept and lost pixels, from kept ones, lost ones and the move; `(N, 1, 2, k,
         k)` where there are no lost pixels."""
-        self.tail = PDHG(tau, accelerated=False)
+        self.tail: PDHG = PDHG(tau, accelerated=False)
         self.settle = check_positive("settle", settle)
 
     def config(self) -> dict[str, Any]:
@@ -101,8 +101,13 @@ class LearnedSaddle(LearnedPrefix[LearnedSaddleState]):
         return ("differences", "data_gradient", "clip", *(("mask",) if self.masked else ()), *self.tail.needs)
 
     @property
+    def init_cost(self) -> dict[str, int]:
+        return {"dual_from": 1}
+
+    @property
     def step_cost(self) -> dict[str, int]:
-        return {"operator": 1, "adjoint": 1, "data_gradient": 1}
+        """The operator of the learned steps is that of the differences, where the problem has a larger one."""
+        return {"operator": 2, "adjoint": 1, "data_gradient": 1, "dual_from": 1}
 
     def init(self, problem: Problem, x0: Tensor) -> LearnedSaddleState:
         assert isinstance(problem, TVProblem)  # its capabilities were checked before the run
@@ -166,7 +171,8 @@ class LearnedSaddle(LearnedPrefix[LearnedSaddleState]):
         assert isinstance(problem, TVProblem)
         tail = state.tail
         if tail is None:
-            tail = self.tail.init(problem, state.x)
-            tail = replace(tail, dual=state.dual, tau=tail.tau / self.settle, sigma=tail.sigma * self.settle)
+            tau, sigma = self.tail.steps(problem)
+            tau, sigma = tau / self.settle, sigma * self.settle
+            tail = PDHGState(state.x, dual=state.dual, ahead=state.x, tau=tau, sigma=sigma)
         tail = self.tail.step(problem, tail)
         return LearnedSaddleState(tail.x, state.iteration + 1, dual=tail.dual, tail=tail)

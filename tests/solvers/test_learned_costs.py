@@ -1,0 +1,127 @@
+"""What the learned solvers with a proven rest declare is what they evaluate: learned steps, the turn, the rest."""
+
+import collections
+
+import pytest
+import torch
+
+import lmd
+from lmd import kernels
+from lmd.problems import Lasso, TVDeblurring, TVDenoising, TVInpainting, gaussian_kernel, random_masks
+from lmd.solvers import FGP, PDHG, LearnedDual, LearnedPDHG, LearnedSaddle
+
+METHODS = ("tilted_minimiser", "data_prox", "data_gradient", "dual_from")
+
+
+class Counted:
+    """A linear operator that counts how often it and its adjoint are evaluated."""
+
+    def __init__(self, operator, calls):
+        self.operator, self.calls = operator, calls
+
+    def __getattr__(self, name):
+        return getattr(self.operator, name)
+
+    def __call__(self, x):
+        self.calls["operator"] += 1
+        return self.operator(x)
+
+    def adjoint(self, z):
+        self.calls["adjoint"] += 1
+        return self.operator.adjoint(z)
+
+
+def counting(problem):
+    """The problem, and the counter of its evaluations."""
+    calls = collections.Counter()
+
+    def counted(name):
+        method = getattr(problem, name)
+
+        def answer(*arguments, **options):
+            calls[name] += 1
+            return method(*arguments, **options)
+
+        return answer
+
+    for name in METHODS:
+        if hasattr(problem, name):
+            setattr(problem, name, counted(name))
+    for name in ("operator", "differences"):
+        if hasattr(problem, name):
+            setattr(problem, name, Counted(getattr(problem, name), calls))
+    return problem, calls
+
+
+def random(*shape):
+    return torch.rand(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+NOISY = random(2, 1, 6, 7)
+PROBLEMS = {
+    "denoising": lambda: TVDenoising(NOISY),
+    "isotropic": lambda: TVDenoising(NOISY, isotropic=True),
+    "inpainting": lambda: TVInpainting(NOISY, random_masks(2, 6, 7, 0.7, torch.Generator().manual_seed(1))),
+    "deblurring": lambda: TVDeblurring(NOISY, gaussian_kernel(0.7, 3)),
+    "lasso": lambda: Lasso(random(5, 3), random(2, 5), 0.1),
+}
+PAIRS = [
+    (LearnedDual(3, 3), "denoising"),
+    (LearnedDual(3, 3), "isotropic"),
+    (LearnedSaddle(3, 3, 3), "inpainting"),
+    (LearnedSaddle(3, 3, 3, masked=False), "deblurring"),
+    (LearnedPDHG(3), "lasso"),
+    (LearnedPDHG(3), "inpainting"),
+    (FGP(restart=True), "denoising"),
+    (PDHG(), "inpainting"),
+]
+every_pair = pytest.mark.parametrize(
+    ("solver", "kind"), PAIRS, ids=[f"{type(solver).__name__}-{kind}" for solver, kind in PAIRS]
+)
+
+
+@every_pair
+def test_costs_are_what_is_declared(solver, kind):
+    """In float64, where nothing is compiled; from the first step to some past the horizon."""
+    solver = solver.double()
+    problem, calls = counting(PROBLEMS[kind]())
+    x0 = PROBLEMS[kind]().start()
+    with torch.no_grad():
+        state = solver.init(problem, x0)
+        assert calls == solver.init_cost
+        for _ in range(6):
+            calls.clear()
+            state = solver.step(problem, state)
+            beyond = {name: counts.tolist() for name, counts in state.evaluations.items()}
+            spent = collections.Counter(solver.step_cost)
+            spent.update({name: counts[0] for name, counts in beyond.items()})
+            assert calls == +spent and all(counts == [counts[0]] * 2 for counts in beyond.values())
+
+
+@every_pair
+def test_a_run_reports_the_same_at_once_and_step_by_step(solver, kind):
+    solver = solver.double()
+    problem, calls = counting(PROBLEMS[kind]())
+    x0 = PROBLEMS[kind]().start()
+    for iterations in (2, 3, 5):
+        calls.clear()
+        with torch.no_grad():
+            solver.advance(problem, solver.init(problem, x0), iterations)
+        for record in (True, False):
+            result = lmd.run(solver, PROBLEMS[kind](), x0, iterations, record=record)
+            found = {name: counts.tolist() for name, counts in result.evaluations.items() if bool(counts.any())}
+            assert found == {name: [count] * 2 for name, count in calls.items()}
+
+
+@pytest.mark.skipif(kernels.library() is None, reason="no compiled kernels: installed without a C compiler")
+@pytest.mark.parametrize("kind", ["denoising", "inpainting"])
+def test_compiled_steps_count_as_what_they_stand_for(kind):
+    solver = LearnedDual(3, 3) if kind == "denoising" else LearnedSaddle(3, 3, 3)
+    counts = []
+    for dtype in (torch.float32, torch.float64):
+        mask = random_masks(2, 6, 7, 0.7, torch.Generator().manual_seed(1))
+        noisy = NOISY.to(dtype)
+        problem = TVDenoising(noisy) if kind == "denoising" else TVInpainting(noisy, mask)
+        result = lmd.run(solver.to(dtype), problem, iterations=5)
+        counts.append({name: count.tolist() for name, count in result.evaluations.items()})
+    assert counts[0] == counts[1]
