@@ -1,8 +1,13 @@
+import importlib
 import json
+import pkgutil
+import subprocess
+import sys
 
 import pytest
 
-from lmd.config import Configurable, from_config, to_config
+import lmd
+from lmd.config import HOMES, Configurable, from_config, to_config
 from lmd.errors import InputError
 from lmd.mirrors import EuclideanBox, Quadratic
 from lmd.solvers import (
@@ -101,3 +106,30 @@ def test_a_name_of_lmd_cannot_be_taken_over():
     with pytest.raises(InputError, match=r"class: got ConstantSteps, .*lmd\.solvers\.steps"):
         type("ConstantSteps", (Configurable,), {"__module__": "elsewhere"})
     assert there_and_back(GradientDescent(0.1)).steps.size == 0.1
+
+
+@pytest.mark.parametrize("load", ["lmd.zoo.load", "lmd.solvers.load"])
+def test_a_guarded_solver_loads_in_a_new_process(tmp_path, load):
+    inner = lmd.guarantees.DescentSafeguard(LearnedMirrorDescent(Quadratic(2), iterations=3))
+    folder = lmd.solvers.save(lmd.guarantees.Safeguard(inner, delay=2), tmp_path / "guarded")
+    code = f"import lmd; solver = {load}({str(folder)!r}); print(type(solver).__name__, type(solver.solver).__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["Safeguard", "DescentSafeguard"]
+
+
+def test_every_configurable_of_lmd_is_found_by_its_name():
+    for module in pkgutil.walk_packages(lmd.__path__, "lmd."):
+        if "._" not in module.name:  # compiled kernels, __main__
+            importlib.import_module(module.name)
+    own = {name for name, kind in Configurable.registry.items() if kind.__module__.startswith("lmd.")}
+    code = f"import {', '.join(HOMES)}; from lmd.config import Configurable; print(*Configurable.registry)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert own <= set(done.stdout.split())
+
+
+def test_a_name_that_a_file_gives_is_never_imported(tmp_path, monkeypatch):
+    (tmp_path / "trap.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("trap", "trap.Solver", "lmd.guarantees.Safeguard"):
+        with pytest.raises(InputError, match="configuration type"):
+            from_config({"type": name})

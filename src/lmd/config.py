@@ -1,13 +1,17 @@
 """How mirrors, steps and solvers are written down as JSON and built again: a type name and constructor arguments.
 
-Nothing here can run code that is not already imported: a name that no imported class registered is refused.
+Nothing here can run code that is not lmd's own or already imported: a name that no such class registered is refused.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import Any, ClassVar
 
 from lmd.errors import InputError
+
+HOMES = ("lmd.mirrors", "lmd.solvers", "lmd.guarantees")
+"""Where lmd's own configurables are defined. A new process imports them when it meets a name it does not know."""
 
 
 class Configurable:
@@ -45,14 +49,23 @@ def from_config(config: object) -> Configurable:
     if not isinstance(config, dict) or not isinstance(config.get("type"), str):
         raise InputError("configuration", f"{type(config).__name__} {config!r:.60}", 'an object with a "type"')
     name = config["type"]
-    if name not in Configurable.registry:
-        raise InputError("configuration type", repr(name), "a class that lmd or an imported module of yours defines")
+    kind = _look_up(name)
     arguments = {
         key: from_config(value) if isinstance(value, dict) and "type" in value else value
         for key, value in config.items()
         if key != "type"
     }
     try:
-        return Configurable.registry[name](**arguments)
+        return kind(**arguments)
     except TypeError as error:
         raise InputError(f"configuration of {name}", error, "the arguments of its constructor") from None
+
+
+def _look_up(name: str) -> type[Configurable]:
+    """The class of that name, among those that are imported and those of lmd."""
+    if name not in Configurable.registry:
+        for home in HOMES:
+            importlib.import_module(home)
+    if name not in Configurable.registry:
+        raise InputError("configuration type", repr(name), "a class that lmd or an imported module of yours defines")
+    return Configurable.registry[name]
