@@ -39,3 +39,7 @@ class FileError(InputError):
 
 class TrainingError(LmdError):
     """Training that cannot go on; the message says what to change."""
+
+
+class TrainingWarning(UserWarning):
+    """Training that ended with nothing learned; the message says what to change."""

@@ -5,8 +5,8 @@ import torch
 
 import lmd
 from lmd import InputError
-from lmd.errors import CapabilityError, TrainingError
-from lmd.files import read_tensors
+from lmd.errors import CapabilityError, TrainingError, TrainingWarning
+from lmd.files import read_json, read_tensors
 from lmd.problems import Family, LeastSquaresFamily
 from lmd.training.log import TIMING
 
@@ -157,8 +157,9 @@ def test_a_validation_that_is_not_finite_is_never_the_best(worker):
             problem, x0 = super().sample(batch, generator)
             return problem, x0 * (1e200 if generator.initial_seed() % 2 else 1.0)  # odd: the held-out batch
 
-    result = lmd.train(worker.exact_solver(), Overflowing(), steps=4, batch=4, validate_every=2)
-    assert result.best_validation is None
+    with pytest.warns(TrainingWarning, match="its weights are those of the last step"):
+        result = lmd.train(worker.exact_solver(), Overflowing(), steps=4, batch=4, validate_every=2)
+    assert result.best_validation is None and result.improved is False
     assert math.isnan(result.final_validation.value)
     assert result.curve("validation_value") == ([], [])
 
@@ -170,11 +171,36 @@ def test_a_callback_sees_the_log_and_can_end_the_training(worker):
         seen.append(record["step"])
         return record["step"] >= 6
 
-    result = lmd.train(worker.rough_solver(), worker.BowlFamily(), steps=50, batch=4, log_every=2, callback=stop_at_six)
+    settings = {"steps": 50, "batch": 4, "log_every": 2, "validate_every": 6}
+    result = lmd.train(worker.rough_solver(), worker.BowlFamily(), callback=stop_at_six, **settings)
     assert seen == [0, 2, 4, 6]
     assert result.steps == 6
     steps, rates = result.curve("learning_rate")
     assert steps == [2, 4, 6] and rates == [1e-3] * 3
+
+
+def test_training_in_vain_is_said_and_recorded(worker, tmp_path):
+    """The rate is so high that every step makes things worse."""
+    wild = {"steps": 6, "batch": 8, "learning_rate": 50.0, "validate_every": 2, "consistency_growth": 1.0}
+    with pytest.warns(TrainingWarning) as caught:
+        result = lmd.train(worker.rough_solver(), worker.BowlFamily(), out=tmp_path / "run", **wild)
+    (said,) = (str(warning.message) for warning in caught)
+    assert "never improved" in said and "smaller learning_rate" in said and str(tmp_path / "run" / "log.jsonl") in said
+    assert "the ones it came with" in said and "\n" not in said
+    assert caught[0].filename == __file__
+    assert result.improved is False and result.best_validation.step == 0
+    assert equal_weights(result.solver, worker.rough_solver())
+    assert [record["improved"] for record in result.records] == [False] * 4
+    assert read_json(tmp_path / "run" / "solver.json")["training"]["improved"] is False
+
+
+def test_training_that_improves_says_nothing_and_so_does_one_that_nobody_looks_at(worker, tmp_path):
+    settings = {"steps": 20, "batch": 8, "learning_rate": 0.02}
+    result = lmd.train(worker.rough_solver(), worker.BowlFamily(), out=tmp_path / "run", **settings)
+    assert result.improved is True and result.records[-1]["improved"] is True
+    assert read_json(tmp_path / "run" / "solver.json")["training"]["improved"] is True
+    blind = lmd.train(worker.rough_solver(), worker.BowlFamily(), validate_every=0, **settings)
+    assert blind.improved is None
 
 
 def test_any_family_of_plain_functions_will_do(worker):

@@ -41,6 +41,9 @@ class TrainingResult:
     final_validation: Validation | None
     best_validation: Validation | None
 
+    improved: bool | None
+    """Whether the solver became better on the held-out batch than it was; None where nobody looked."""
+
     records: tuple[Record, ...]
     """The log, one record per line of it."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lmd.config import to_config
-from lmd.errors import InputError, TrainingError
+from lmd.errors import InputError, TrainingError, TrainingWarning
 from lmd.problems.base import Family, Problem, as_problem, check_values
 from lmd.solvers.base import Solver, check_fit
 from lmd.solvers.saving import save
@@ -59,6 +60,7 @@ def train(
     Afterwards the solver holds the weights that were best on the held-out batch, and the ones of the last step are
     in the last checkpoint; with `validate_every=0` it holds those of the last step. Best is the lowest loss at the
     consistency weight of the moment, so an early solver that is fast but inconsistent does not stay ahead for ever.
+    Where that is still the solver as it came, `improved` of the result is False, and a `TrainingWarning` says so.
 
     >>> import lmd
     >>> solver = lmd.solvers.LearnedMirrorDescent(lmd.mirrors.Quadratic(2).double(), iterations=3).double()
@@ -137,6 +139,7 @@ class _Training:
             self.log.close()
         if self.best is not None:
             self.solver.load_state_dict(self.best_weights)
+        self._warn_if_in_vain()
         return self._result()
 
     def _is_due(self, every: int) -> bool:
@@ -199,6 +202,23 @@ class _Training:
                 "initial steps in the solver, or fewer iterations"
             )
 
+    @property
+    def _improved(self) -> bool | None:
+        """Whether the best weights so far are trained ones; None where nobody looks."""
+        return None if self.settings.validate_every == 0 else self.best is not None and self.best.step > 0
+
+    def _warn_if_in_vain(self) -> None:
+        if self._improved is not False or self.step == 0 or not self.processes.is_main:
+            return
+        where = "the log of the result" if self.folder is None else str(self.folder.log)
+        whose = "those of the last step" if self.best is None else "the ones it came with"
+        message = (
+            f"training never improved the solver: after none of its {self.step} steps was the held-out loss found to "
+            f"be lower than before them, and its weights are {whose}; use a smaller learning_rate, more steps, a "
+            f"larger batch, a smaller validate_every or clip_gradient=1.0, and see {where}"
+        )
+        warnings.warn(message, TrainingWarning, stacklevel=4)
+
     def _validate(self) -> Validation:
         weight = self.settings.consistency_weight_at(self.step)
         with torch.no_grad():
@@ -219,6 +239,7 @@ class _Training:
             record["validation_loss"] = validation.loss(self.settings.consistency_weight_at(self.step))
             record["validation_value"] = validation.value
             record["validation_inconsistency"] = validation.inconsistency
+            record["improved"] = self._improved
         now = time.perf_counter()
         if self.step > self.marked_step:
             record["steps_per_second"] = (self.step - self.marked_step) / (now - self.marked)
@@ -283,7 +304,8 @@ class _Training:
 
     def _export(self, folder: RunFolder) -> None:
         if self.processes.is_main:
-            done = {"family": self.family.name, "steps": self.step, "settings": self.settings.to_json()}
+            done: dict[str, Any] = {"family": self.family.name, "steps": self.step}
+            done |= {"settings": self.settings.to_json(), "improved": self._improved}
             if self.best is not None:
                 done["best_validation"] = vars(self.best)
             save(self.solver, folder.path, weights=self.best_weights or None, training=done)
@@ -301,6 +323,7 @@ class _Training:
             seconds=self._seconds(),
             final_validation=final,
             best_validation=self.best,
+            improved=self._improved,
             records=tuple(self.log.records),
         )
 
