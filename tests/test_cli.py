@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
+from lmd import zoo
 from lmd.cli import cli, main
 from lmd.solvers import load
 
@@ -150,6 +152,16 @@ def test_train_writes_a_solver_and_refuses_to_overwrite_it(lmd, tmp_path: Path) 
     assert_one_line(lmd("train", "least-squares-quadratic", "--out", str(out)), "out", str(out))
     assert (out / "weights.safetensors").read_bytes() == before
     assert lmd("train", "least-squares-quadratic", "--out", str(out), "--resume").code == 0
+
+
+@pytest.mark.filterwarnings("always")
+def test_training_in_vain_is_said_in_one_line(lmd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = zoo.recipe("least-squares-quadratic")
+    hopeless = {"quick": {"steps": 3, "batch": 4, "learning_rate": 1e3}}
+    monkeypatch.setitem(zoo.RECIPES, "least-squares-quadratic", replace(made, settings=hopeless))
+    outcome = lmd("train", "least-squares-quadratic", "--out", str(tmp_path / "run"))
+    assert outcome.code == 0
+    assert outcome.err.startswith("lmd: warning: training never improved") and outcome.err.count("\n") == 1
 
 
 def test_check_writes_what_it_found_and_its_exit_code_says_whether_promises_hold(lmd, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -470,7 +471,10 @@ def _print_json(data: object) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line: exit code 0 on success, 2 on bad input, 1 when something else went wrong."""
     try:
-        answer = cli.main(args=None if arguments is None else list(arguments), prog_name="lmd", standalone_mode=False)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            given = None if arguments is None else list(arguments)
+            answer = cli.main(args=given, prog_name="lmd", standalone_mode=False)
         sys.exit(answer if isinstance(answer, int) else 0)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.ctx.get_help() if error.ctx else "")
@@ -494,6 +498,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _fail(
             f"internal error ({type(error).__name__}: {error}); set LMD_DEBUG=1 to see where, and please report it", 1
         )
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    click.echo(f"lmd: warning: {' '.join(str(message).split())}", err=True)
 
 
 def _fail(message: str, code: int) -> None:
