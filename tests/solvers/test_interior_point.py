@@ -112,3 +112,11 @@ def test_any_dual_point_bounds_the_minimum():
     # The first is cut to C = 1 and then scaled to the second: 2 a - 1/2 (a^2 + a^2) at a = 1/4.
     found = two.dual_value(torch.tensor([[5.0, 0.25]], dtype=F64))
     assert_close(found, torch.tensor([0.5 - 0.0625], dtype=F64))
+
+
+def test_a_system_that_cannot_be_solved_ends_an_instance_where_it_is():
+    """Features of a million that are all but one another's multiples: rounding makes the matrix indefinite."""
+    features = 1e6 * torch.linspace(0, 1, 20 * 50).reshape(20, 50)
+    problem = SVM(features, 2 * (torch.arange(20) % 2) - 1, starts=3)
+    result = lmd.run(InteriorPoint(), problem, torch.randn(3, 51, generator=torch.Generator().manual_seed(0)), 20)
+    assert result.ok and bool(torch.isfinite(result.x).all())

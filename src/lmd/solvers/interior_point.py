@@ -211,8 +211,9 @@ class _Point:
         return found
 
     def moved(self, length: Tensor, direction: _Move) -> _Point:
-        moves = direction._asdict().items()
-        stepped = {name: getattr(self, name) + length[:, None] * move for name, move in moves}
+        """Instances whose step has length 0 stay where they are, even where there is no direction to go in."""
+        far, moves = length[:, None], direction._asdict().items()
+        stepped = {name: getattr(self, name) + torch.where(far == 0, 0.0, far * move) for name, move in moves}
         return replace(self, residual=self.residual * (1 - length), **stepped)
 
 
