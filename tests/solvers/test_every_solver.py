@@ -21,6 +21,7 @@ from lmd.solvers import (
     LearnedMirrorDescent,
     MirrorDescent,
     Nesterov,
+    NotAboveStart,
     ProjectedGradient,
 )
 
@@ -36,6 +37,7 @@ MAKE = {
     LearnedMirrorDescent: lambda mirror: LearnedMirrorDescent(mirror, iterations=3),
     MirrorDescent: lambda mirror: MirrorDescent(mirror, 0.03),
     Nesterov: lambda mirror: Nesterov(0.03),
+    NotAboveStart: lambda mirror: NotAboveStart(MirrorDescent(mirror, 0.03)),
     ProjectedGradient: lambda mirror: ProjectedGradient(0.03),
 }
 X0 = torch.tensor([[1.0, -2.0], [0.5, 0.0], [3.0, 3.0]], dtype=torch.float64)

@@ -16,6 +16,7 @@ from lmd.solvers.learned_pdhg import LearnedPDHG
 from lmd.solvers.learned_saddle import LearnedSaddle
 from lmd.solvers.mirror_descent import LearnedMirrorDescent, MirrorDescent
 from lmd.solvers.nesterov import Nesterov
+from lmd.solvers.not_above_start import NotAboveStart
 from lmd.solvers.pdhg import PDHG
 from lmd.solvers.proximal import ProximalMirrorDescent, proximal_map
 from lmd.solvers.result import History, Result, Status
@@ -49,6 +50,7 @@ __all__ = [
     "LearnedSteps",
     "MirrorDescent",
     "Nesterov",
+    "NotAboveStart",
     "ProjectedGradient",
     "ProximalMirrorDescent",
     "Result",

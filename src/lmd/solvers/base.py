@@ -51,6 +51,11 @@ class DualState(State):
     """p `(B, ...)`, in the domain of g*, in the shape of Kx."""
 
 
+def dual_of(state: State) -> Tensor | None:
+    """The dual points of a state that keeps some."""
+    return state.dual if isinstance(state, DualState) else None
+
+
 S = TypeVar("S", bound=State)
 
 

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from lmd.errors import InputError
 from lmd.problems.base import Problem
-from lmd.solvers.base import Solver, State
+from lmd.solvers.base import DualState, Solver, State, dual_of
 
 
 @dataclass(frozen=True)
-class BestState(State):
-    """The best points so far, their values, and the state of the solver inside."""
+class BestState(DualState):
+    """The best points so far, their values, and the state of the solver inside; the dual points are that solver's."""
 
     inner: State | None = None
     value: Tensor | None = None
@@ -64,9 +64,13 @@ class BestSoFar(Solver[BestState]):
     def horizon(self) -> int | None:
         return self.solver.horizon
 
+    @property
+    def ends_proven(self) -> bool:
+        return self.solver.ends_proven
+
     def init(self, problem: Problem, x0: Tensor) -> BestState:
         inner = self.solver.init(problem, x0)
-        return BestState(inner.x, inner=inner, value=problem.value(inner.x))
+        return BestState(inner.x, dual=dual_of(inner), inner=inner, value=problem.value(inner.x))
 
     def step(self, problem: Problem, state: BestState) -> BestState:
         assert state.value is not None
@@ -76,7 +80,8 @@ class BestSoFar(Solver[BestState]):
         shape = (-1,) + (1,) * (inner.x.ndim - 1)
         x = torch.where(better.reshape(shape), inner.x, state.x)
         best = torch.where(better, value, state.value)
-        return BestState(x, inner.iteration, inner.diagnostics, inner.evaluations, inner=inner, value=best)
+        done = (inner.iteration, inner.diagnostics, inner.evaluations)
+        return BestState(x, *done, dual=dual_of(inner), inner=inner, value=best)
 
 
 def _plus_value(cost: dict[str, int]) -> dict[str, int]:

@@ -1,0 +1,107 @@
+"""A wrapper that makes any solver answer with a point that is no worse than where it started."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmd.errors import InputError
+from lmd.problems.base import Problem
+from lmd.solvers.base import DualState, Solver, State, add_evaluations, dual_of
+
+
+@dataclass(frozen=True)
+class NotAboveStartState(DualState):
+    """The points of the solver inside, or the start where they are above it; the dual points are the solver's."""
+
+    inner: State | None = None
+    value: Tensor | None = None
+    """f(x) `(B,)`."""
+
+    start: Tensor | None = None
+    start_value: Tensor | None = None
+
+    @property
+    def iterate(self) -> Tensor:
+        return self.x if self.inner is None else self.inner.iterate
+
+    @property
+    def known_value(self) -> Tensor | None:
+        return self.value
+
+
+class NotAboveStart(Solver[NotAboveStartState]):
+    """x_k of the solver inside where f(x_k) <= f(x_0), and x_0 elsewhere, instance by instance.
+
+    For solvers that end proven, so that all they can do wrong is not to have come down yet. Each answer depends on x_k
+    and x_0 alone: many iterations are gone through as fast as the solver inside does it, and one value is evaluated at
+    their end, which `run` takes for its record. For all others there is `lmd.guarantees.Safeguard`.
+
+    >>> import lmd
+    >>> wild = lmd.solvers.GradientDescent(3.0)
+    >>> lmd.run(NotAboveStart(wild), lambda x: (x**2).sum(dim=1), torch.ones(1, 3), 20).values.tolist()
+    [3.0]
+    """
+
+    def __init__(self, solver: Solver[Any]) -> None:
+        super().__init__()
+        if not isinstance(solver, Solver):
+            raise InputError("solver", type(solver).__name__, "an lmd.solvers.Solver")
+        self.solver = solver
+
+    def config(self) -> dict[str, Any]:
+        return {"solver": self.solver}
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return self.solver.needs
+
+    @property
+    def init_cost(self) -> dict[str, int]:
+        return {**self.solver.init_cost, "value": self.solver.init_cost.get("value", 0) + 1}
+
+    @property
+    def step_cost(self) -> dict[str, int]:
+        """That of the step inside; the value, which is one however many steps are taken at once, is in the state."""
+        return self.solver.step_cost
+
+    @property
+    def horizon(self) -> int | None:
+        return self.solver.horizon
+
+    @property
+    def ends_proven(self) -> bool:
+        return self.solver.ends_proven
+
+    def init(self, problem: Problem, x0: Tensor) -> NotAboveStartState:
+        inner, value = self.solver.init(problem, x0), problem.value(x0)
+        return NotAboveStartState(x0, dual=dual_of(inner), inner=inner, value=value, start=x0, start_value=value)
+
+    def step(self, problem: Problem, state: NotAboveStartState) -> NotAboveStartState:
+        return self.advance(problem, state, 1)
+
+    def advance(self, problem: Problem, state: NotAboveStartState, count: int) -> NotAboveStartState:
+        assert state.start is not None and state.start_value is not None
+        inner = self.solver.advance(problem, state.inner, count)
+        x, value, evaluations = inner.x, inner.known_value, inner.evaluations
+        if value is None:
+            value = problem.value(x)
+            evaluations = add_evaluations(evaluations, {"value": torch.ones_like(value, dtype=torch.int64)})
+        below = value <= state.start_value  # a NaN never is
+        if not bool(below.all()):
+            x = torch.where(below.reshape(-1, *(1,) * (x.ndim - 1)), x, state.start)
+            value = torch.where(below, value, state.start_value)
+        return NotAboveStartState(
+            x,
+            inner.iteration,
+            inner.diagnostics,
+            evaluations,
+            dual=dual_of(inner),
+            inner=inner,
+            value=value,
+            start=state.start,
+            start_value=state.start_value,
+        )
