@@ -283,6 +283,26 @@ TAME_AND_WILD = {
 
 
 class TestGuard:
+    def test_a_delay_of_none_is_what_guard_would_choose(self):
+        squares = LeastSquares(torch.eye(2, dtype=F64), torch.ones(3, 2, dtype=F64))
+        for problem, x0, point in (
+            (TVDenoising(images(), 0.2), images(), images() + 5),
+            (squares, torch.zeros(3, 2, dtype=F64), torch.ones(3, 2, dtype=F64)),
+        ):
+            solver = Oracle([point], horizon=15)
+            chosen, free = (
+                lmd.run(each, problem, x0, 25) for each in (guard(solver, problem), Safeguard(solver, delay=None))
+            )
+            assert torch.equal(chosen.history.values, free.history.values)
+            assert chosen.evaluations["fallback"].tolist() == free.evaluations["fallback"].tolist()
+
+    def test_without_a_known_fallback_a_delay_of_none_keeps_the_best_learned_point(self):
+        x0 = torch.ones(1, 2, dtype=F64)
+        points = [3 * x0, 0.5 * x0, 2 * x0, torch.full_like(x0, torch.nan), 0.1 * x0]
+        result = lmd.run(Safeguard(Oracle(points), delay=None), lambda x: x.abs().sum(dim=1), x0, iterations=4)
+        assert result.ok and result.history.values.flatten().tolist() == [2, 2, 1, 1, 1]
+        assert result.evaluations["fallback"].tolist() == [0]
+
     def test_a_solver_that_ends_proven_is_let_through_its_iterations(self):
         problem = TVDenoising(images(), 0.2)
         for solver in (LearnedDual(15), LearnedSaddle(15, masked=False)):

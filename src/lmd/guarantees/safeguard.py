@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from lmd.mirrors.base import Mirror
 from lmd.problems.base import Problem
 from lmd.problems.composite import CompositeProblem
 from lmd.problems.svm import SVM
-from lmd.solvers.base import DualState, Solver, State, add_evaluations
+from lmd.solvers.base import DualState, Solver, State, add_evaluations, dual_of
 from lmd.solvers.interior_point import InteriorPoint
 from lmd.solvers.lbfgs import LBFGS
 from lmd.solvers.pdhg import PDHG
@@ -56,10 +57,14 @@ def guard(solver: Solver[Any], problem: Problem) -> Safeguard | None:
         default_fallback(problem)
     except CapabilityError:
         return None
+    return Safeguard(solver, delay=_cheap_delay(solver, problem))
+
+
+def _cheap_delay(solver: Solver[Any], problem: Problem) -> int:
     learns_inverse = any(isinstance(part, Mirror) and not part.is_exact for part in solver.modules())
     dear = isinstance(problem, CompositeProblem) and learns_inverse
     delay = solver.horizon or 0
-    return Safeguard(solver, delay=0 if dear else delay if solver.ends_proven else min(delay, LATEST))
+    return 0 if dear else delay if solver.ends_proven else min(delay, LATEST)
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,9 @@ class SafeguardState(DualState):
 
     fallback: Solver[Any] | None = None
     """The fall-back, as it was chosen for the problem."""
+
+    delay: float = 0
+    """The iteration after which it begins: infinite where there is none."""
 
     learned: State | None = None
     classical: State | None = None
@@ -132,7 +140,8 @@ class Safeguard(Solver[SafeguardState]):
     Where a classical step is no cheaper than a learned one, let it start after a `delay` of d iterations, such as the
     trained ones: until then nothing is evaluated that the run alone would not evaluate, and the answer is the best
     learned point. Then the fall-back starts from x_0 and catches up, two steps at a time: f(x_k) <= f(c_k) from
-    iteration 2 d on.
+    iteration 2 d on. A delay of None is chosen for each problem, as `guard` would; where no fall-back is known, it is
+    infinite: then all that is promised is the best learned point, which is never above the start.
 
     `fallback` is any solver; None is what `default_fallback` says of the problem. PDHG, for composite problems, keeps a
     dual point, which gives every answer a duality gap. Safeguards nest: `Safeguard(Safeguard(s, a), b)` is never behind
@@ -146,14 +155,14 @@ class Safeguard(Solver[SafeguardState]):
     ([40, 40], True)
     """
 
-    def __init__(self, solver: Solver[Any], fallback: Solver[Any] | None = None, delay: int = 0) -> None:
+    def __init__(self, solver: Solver[Any], fallback: Solver[Any] | None = None, delay: int | None = 0) -> None:
         super().__init__()
         for name, given in (("solver", solver), ("fallback", fallback)):
             if not isinstance(given, Solver) and (name == "solver" or given is not None):
                 raise InputError(name, type(given).__name__, "an lmd.solvers.Solver")
         self.solver = solver
         self.fallback = fallback
-        self.delay = check_count("delay", delay, least=0)
+        self.delay = None if delay is None else check_count("delay", delay, least=0)
 
     def config(self) -> dict[str, Any]:
         return {"solver": self.solver, "fallback": self.fallback, "delay": self.delay}
@@ -180,15 +189,16 @@ class Safeguard(Solver[SafeguardState]):
         return self.solver.horizon
 
     def init(self, problem: Problem, x0: Tensor) -> SafeguardState:
-        fallback = default_fallback(problem) if self.fallback is None else self.fallback
+        fallback, delay = self._plan(problem)
         learned, value = self.solver.init(problem, x0), problem.value(x0)
         none, never = torch.zeros_like(value, dtype=torch.bool), torch.full_like(value, torch.inf)
-        classical = None if self.delay else fallback.init(problem, x0)
+        classical = None if delay or fallback is None else fallback.init(problem, x0)
         return SafeguardState(
             x0,
             dual=_dual(classical, learned, none),
             start=x0,
             fallback=fallback,
+            delay=delay,
             learned=learned,
             classical=classical,
             value=value,
@@ -198,8 +208,18 @@ class Safeguard(Solver[SafeguardState]):
             retired=none,
         )
 
+    def _plan(self, problem: Problem) -> tuple[Solver[Any] | None, float]:
+        """The fall-back and its delay."""
+        try:
+            fallback = default_fallback(problem) if self.fallback is None else self.fallback
+        except CapabilityError:
+            if self.delay is not None:
+                raise
+            return None, math.inf
+        return fallback, _cheap_delay(self.solver, problem) if self.delay is None else self.delay
+
     def step(self, problem: Problem, state: SafeguardState) -> SafeguardState:
-        if state.iteration < self.delay:
+        if state.iteration < state.delay:
             return self._alone(problem, state)
         assert state.learned is not None and state.retired is not None and state.fell_back is not None
         k, retired, learned = state.iteration + 1, state.retired, state.learned
@@ -228,6 +248,7 @@ class Safeguard(Solver[SafeguardState]):
             dual=_dual(classical, learned, answer.fell_back),
             start=state.start,
             fallback=state.fallback,
+            delay=state.delay,
             learned=learned,
             classical=classical,
             value=answer.value,
@@ -259,6 +280,7 @@ class Safeguard(Solver[SafeguardState]):
             dual=_dual(None, learned, state.fell_back),
             start=state.start,
             fallback=state.fallback,
+            delay=state.delay,
             learned=learned,
             value=value,
             lowest={**state.lowest, "learned": value},
@@ -281,7 +303,7 @@ class Safeguard(Solver[SafeguardState]):
         assert solver is not None and state.start is not None and state.retired is not None
         everyone = torch.ones_like(state.retired)
         cost: dict[str, Tensor] = {}
-        if state.iteration == self.delay:
+        if state.iteration == state.delay:
             cost = {name: count * everyone.long() for name, count in solver.init_cost.items()}
             classical = solver.init(problem, state.start) if classical is None else classical
         assert classical is not None
@@ -312,7 +334,7 @@ def _value(problem: Problem, state: State) -> Tensor:
 
 def _dual(classical: State | None, learned: State, fell_back: Tensor) -> Tensor | None:
     """A dual point of a composite problem: of the solver that has the answer, if it keeps one, or of the other."""
-    own, others = (state.dual if isinstance(state, DualState) else None for state in (learned, classical))
+    own, others = dual_of(learned), None if classical is None else dual_of(classical)
     if own is None or others is None:
         return others if own is None else own
     return torch.where(widen(fell_back, own), others, own)
