@@ -48,7 +48,7 @@ def cases(preset: str) -> Iterator[Case]:
             if isinstance(family, TVFamily):
                 family.crop = 96
             problem, x0 = family.sample(4 if isinstance(family, TVFamily) else 50, generator)
-            solver = lmd.zoo.load(name).to(x0.dtype)
+            solver = lmd.zoo.load(name, bare=True).to(x0.dtype)
             yield guarded_case(name, solver, problem, x0)
             if name == "linear-classifier":
                 yield f"{name}, {len(x0)} instances, DescentSafeguard", solver, DescentSafeguard(solver), problem, x0

@@ -68,6 +68,6 @@ def test_everything_it_learns_has_a_derivative() -> None:
 def test_it_keeps_its_numbers(tmp_path) -> None:
     solver = broken(1, 0.3)
     lmd.solvers.save(solver, tmp_path / "solver")
-    again = lmd.zoo.load(tmp_path / "solver")
+    again = lmd.zoo.load(tmp_path / "solver", bare=True)
     assert isinstance(again, LearnedPDHG)
     torch.testing.assert_close(again.numbers, solver.numbers)

@@ -15,7 +15,7 @@ from lmd.data.image_files import Header, Picture, read_mask, read_picture, write
 from lmd.errors import FileError, InputError
 from lmd.mirrors import ConvPair
 from lmd.problems import TVDenoising, TVInpainting
-from lmd.solvers import LearnedMirrorDescent, save
+from lmd.solvers import GradientDescent, LearnedMirrorDescent, save
 from lmd.zoo import defaults, pictures
 from lmd.zoo.pictures import PictureSolver, Proof, solve_file
 
@@ -130,7 +130,9 @@ class TestNetworks:
         with pytest.raises(
             InputError, match=r"^solver: got .*mine, which does not know how near .* such as fgp or pdhg"
         ):
-            PictureSolver("denoise", conv_folder(tmp_path / "mine", 3), tolerance=1e-3)
+            PictureSolver("denoise", str(save(GradientDescent(0.01), tmp_path / "mine")), tolerance=1e-3)
+        _, summary = PictureSolver("denoise", conv_folder(tmp_path / "network", 3), tolerance=1e-2).solve(noisy())
+        assert summary.proof.relative_bound < 0.011
 
     def test_a_solver_of_something_else(self, tmp_path):
         with pytest.raises(InputError, match=r"^solver: got 'svm', expected one of fgp, pdhg"):

@@ -167,6 +167,6 @@ def _learned(base: Task, most: int) -> list[Method]:
     ]
     found = []
     for name in chosen:
-        solver = zoo.load(name)
+        solver = zoo.load(name, bare=True)
         found.append(Method(f"lmd-{name}", (Setting(solver),), most if solver.ends_proven else min(most, 50)))
     return found

@@ -37,7 +37,7 @@ def check(
 
     A folder that `lmd train NAME` wrote is checked on the family of NAME; any other needs a `family`.
     """
-    solver = zoo.load(name)
+    solver = zoo.load(name, bare=True)
     sampled = family_of(name) if family is None else family
     kind = sampled.sample(batch, torch.Generator().manual_seed(seed))[1].dtype
     found = diagnose(solver.to(kind), sampled, batch=batch, iterations=iterations, seed=seed)

@@ -75,7 +75,7 @@ class SafeguardExperiment(Experiment):
     imaging = True
 
     def run(self, session: Session) -> None:
-        solvers: dict[str, Solver[Any]] = {name: zoo.load(name) for name in guarded_solvers(session.preset)}
+        solvers: dict[str, Solver[Any]] = {name: zoo.load(name, bare=True) for name in guarded_solvers(session.preset)}
         checkpoints = find_checkpoints()
         solvers |= {CHECKPOINTS[path.name]: import_checkpoint(path) for path in checkpoints}
         session.facts["instances"] = INSTANCES[session.preset]

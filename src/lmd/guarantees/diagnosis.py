@@ -117,7 +117,7 @@ def diagnose(
     Inconsistency, divergence and fall-backs are reported, as nothing is promised about them.
 
     >>> import lmd
-    >>> solver = lmd.zoo.load("least-squares-quadratic")
+    >>> solver = lmd.zoo.load("least-squares-quadratic", bare=True)
     >>> found = diagnose(solver, lmd.problems.LeastSquaresFamily(), batch=4, iterations=50)
     >>> found.broken, len(found.findings) > 10
     ((), True)

@@ -9,6 +9,8 @@ from typing import Any
 from lmd import solvers
 from lmd.checks import check_choice
 from lmd.files import read_json
+from lmd.guarantees import DescentSafeguard, Safeguard
+from lmd.solvers import BestSoFar, NotAboveStart
 from lmd.solvers.base import Solver
 from lmd.solvers.saving import SOLVER_FILE
 from lmd.training.result import TrainingResult
@@ -16,7 +18,19 @@ from lmd.training.train import train
 from lmd.zoo.recipe import Recipe
 from lmd.zoo.recipes import RECIPES
 
-__all__ = ["Recipe", "card", "load", "names", "obtain", "origin", "recipe", "shipped", "ships_for", "train_recipe"]
+__all__ = [
+    "Recipe",
+    "card",
+    "guarded",
+    "load",
+    "names",
+    "obtain",
+    "origin",
+    "recipe",
+    "shipped",
+    "ships_for",
+    "train_recipe",
+]
 
 TRAINED = Path(__file__).parent / "trained"
 SHIPPED_PRESET = "standard"
@@ -38,17 +52,34 @@ def shipped(name: str) -> bool:
     return (TRAINED / name / SOLVER_FILE).is_file()
 
 
-def load(name: str | Path) -> Solver[Any]:
-    """A trained solver: by its name, or from a folder that `lmd train` or `lmd import` wrote.
+def load(name: str | Path, *, bare: bool = False) -> Solver[Any]:
+    """A trained solver, `guarded`: by its name, or from a folder that `lmd train` or `lmd import` wrote.
+
+    `bare` is for experiments and further training: the solver as it was trained, which may do anything on problems
+    unlike those it was trained on.
 
     >>> import lmd
     >>> lmd.zoo.load("least-squares-quadratic").horizon
     10
     """
     if isinstance(name, Path) or "/" in str(name) or Path(name).is_dir():
-        return solvers.load(name)
-    check_choice("solver", name, tuple(known for known in RECIPES if shipped(known)))
-    return solvers.load(TRAINED / name)
+        folder = Path(name)
+    else:
+        folder = TRAINED / check_choice("solver", name, tuple(known for known in RECIPES if shipped(known)))
+    solver = solvers.load(folder)
+    return solver if bare else guarded(solver)
+
+
+def guarded(solver: Solver[Any]) -> Solver[Any]:
+    """A learned solver under the wrapper that costs least: its answer is never above its start, whatever comes in.
+
+    One that ends in a method which converges only has to be compared with its start; beside any other runs a classical
+    method, where one is known for the problem. Classical solvers and those that are guarded are left as they are.
+    """
+    learned = any(True for _ in solver.parameters())
+    if not learned or isinstance(solver, (BestSoFar, DescentSafeguard, NotAboveStart, Safeguard)):
+        return solver
+    return NotAboveStart(solver) if solver.ends_proven else Safeguard(solver, delay=None)
 
 
 def ships_for(name: str, preset: str) -> bool:
@@ -75,9 +106,9 @@ def origin(name: str, preset: str, *, retrain: bool = False) -> str:
 def obtain(
     name: str, preset: str, *, retrain: bool = False, seed: int = 0, progress: bool | None = None
 ) -> Solver[Any]:
-    """The shipped solver where there is one for this preset and its data, otherwise one trained now."""
+    """The shipped solver where there is one for this preset and its data, otherwise one trained now; it is bare."""
     if ships_for(name, preset) and not retrain:
-        return load(name)
+        return load(name, bare=True)
     return train_recipe(name, preset, seed=seed, progress=progress)
 
 
