@@ -100,6 +100,11 @@ class TestNumbers:
         assert checks.check_count("k", 0, least=0) == 0
         assert "2 or more" in refused(checks.check_count, "k", 1, least=2)
 
+    def test_most_count(self):
+        assert checks.check_count("k", 5, most=5) == 5
+        for value in (0, 6, 10**30):
+            assert "a whole number from 1 to 5" in refused(checks.check_count, "k", value, most=5)
+
     def test_interval(self):
         assert checks.check_interval("box", [0, 1]) == (0.0, 1.0)
 

@@ -1,6 +1,10 @@
+import errno
 import hashlib
 import json
 import math
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -59,6 +63,10 @@ class TestAtomicWriting:
             fail_half_way()
         assert path.read_text() == "old" and names_in(tmp_path) == ["text.txt"]
 
+    def test_text_that_utf8_cannot_hold(self, tmp_path):
+        files.write_text(tmp_path / "text.txt", "a\ud800b")
+        assert (tmp_path / "text.txt").read_text() == "a\\ud800b"
+
     @pytest.mark.parametrize("write", [files.write_text, files.write_json])
     def test_a_file_that_cannot_be_written(self, write, tmp_path):
         (tmp_path / "file").write_text("kept")
@@ -87,8 +95,8 @@ class TestJson:
 
     @pytest.mark.parametrize(
         "content",
-        [b"", b'{"a": 1', b"\xff\xfe{}", b"[" * 100_000, b"{} {}"],
-        ids=["empty", "half", "no text", "deep", "two"],
+        [b"", b'{"a": 1', b"\xff\xfe{}", b"[" * 100_000, b"{} {}", b'{"a": NaN}', b"[-Infinity]"],
+        ids=["empty", "half", "no text", "deep", "two", "not a number", "infinite"],
     )
     def test_a_damaged_file(self, content, tmp_path):
         (tmp_path / "data.json").write_bytes(content)
@@ -152,3 +160,113 @@ def test_sha256_of_a_file_longer_than_a_block(tmp_path):
 def test_json_text_is_readable():
     assert json.loads(files.json_text("data", {"a": [1]})) == {"a": [1]}
     assert files.json_text("data", {"a": 1}) == '{\n "a": 1\n}\n'
+
+
+class TestWritableName:
+    def test_a_name_in_a_folder_that_is_there(self, tmp_path):
+        assert files.writable_name("out", tmp_path / "new.png") == tmp_path / "new.png"
+        assert names_in(tmp_path) == []
+
+    @pytest.mark.parametrize(
+        ("name", "words"),
+        [
+            ("", "which is a folder, expected the name of a file"),
+            ("none/new.png", "in a folder that does not exist, expected a name in an existing folder"),
+            ("n" * 300 + ".png", r"\(File name too long\), expected a name that a file can have"),
+            ("a\0b.png", r"\(embedded null byte\), expected a name that a file can have"),
+        ],
+    )
+    def test_what_no_file_can_be_called(self, name, words, tmp_path):
+        with pytest.raises(FileError, match=f"^out: got .*{words}$"):
+            files.writable_name("out", tmp_path / name)
+
+
+class TestInside:
+    def test_a_file_that_stays_in_the_folder(self, tmp_path):
+        (tmp_path / "file").write_text("in")
+        (tmp_path / "link").symlink_to("file")
+        for name in ("file", "link", "none", "folder/../file"):
+            assert files.inside("figure", tmp_path, tmp_path / name) == tmp_path / name
+
+    def test_a_file_elsewhere_by_any_way(self, tmp_path):
+        (tmp_path / "secret").write_text("out")
+        folder = tmp_path / "folder"
+        folder.mkdir()
+        (folder / "link").symlink_to(tmp_path / "secret")
+        (folder / "loop").symlink_to("loop")
+        (folder / "up").symlink_to("..")
+        for name in (tmp_path / "secret", "../secret", "link", "up/secret", "loop", "\0"):
+            with pytest.raises(FileError, match=r"^figure: got .*, which leads elsewhere, expected a file in "):
+                files.inside("figure", folder, folder / name)
+
+
+class TestStaged:
+    def test_the_files_appear_together_and_others_stay(self, tmp_path):
+        final = tmp_path / "new" / "bench"
+        final.mkdir(parents=True)
+        (final / "notes").write_text("mine")
+        with files.staged("out", final) as folder:
+            (folder / "figures").mkdir()
+            (folder / "figures" / "one.png").write_text("a figure")
+            (folder / "metrics.json").write_text("{}")
+            assert names_in(final) == ["notes"]
+        assert names_in(final) == ["figures", "metrics.json", "notes"] and names_in(tmp_path / "new") == ["bench"]
+        assert (final / "figures" / "one.png").read_text() == "a figure"
+
+    def test_a_full_disk_leaves_nothing(self, tmp_path):
+        def write_on_a_full_disk():
+            with files.staged("out", tmp_path / "bench") as folder:
+                (folder / "half").write_text("of it")
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        with pytest.raises(FileError, match=r"^out: got .*bench \(No space left on device\), expected a folder"):
+            write_on_a_full_disk()
+        assert names_in(tmp_path) == []
+
+
+def test_the_name_of_a_temporary_file_is_never_too_long(tmp_path):
+    files.write_text(tmp_path / ("n" * 250 + ".json"), "text")
+    assert names_in(tmp_path) == ["n" * 250 + ".json"]
+
+
+class TestFolderLock:
+    def test_one_at_a_time(self, tmp_path):
+        first = files.FolderLock("out", tmp_path)
+        with pytest.raises(FileError, match=r"^out: got .*, which another run works in, expected one that no other"):
+            files.FolderLock("out", tmp_path)
+        first.release()
+        assert names_in(tmp_path) == []
+        files.FolderLock("out", tmp_path).release()
+
+    def test_a_killed_process_leaves_no_lock(self, tmp_path):
+        code = "import sys, time; from pathlib import Path; from lmd.files import FolderLock\n"
+        code += "FolderLock('out', Path(sys.argv[1])); print('locked', flush=True); time.sleep(60)"
+        with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE) as process:
+            assert process.stdout.readline() == b"locked\n"
+            with pytest.raises(FileError, match="another run works in"):
+                files.FolderLock("out", tmp_path)
+            process.kill()
+        files.FolderLock("out", tmp_path).release()
+        assert names_in(tmp_path) == []
+
+    def test_a_lock_on_a_file_that_was_removed_meanwhile_does_not_count(self, tmp_path, monkeypatch):
+        first, lock, seen = files.FolderLock("out", tmp_path), files._lock, []
+
+        def let_the_first_go_in_between(handle):
+            if not seen:
+                first.release()
+            seen.append(handle)
+            lock(handle)
+
+        monkeypatch.setattr(files, "_lock", let_the_first_go_in_between)
+        second = files.FolderLock("out", tmp_path)
+        assert len(seen) == 2 and names_in(tmp_path) == [".lock"]
+        second.release()
+
+    def test_a_file_system_without_locks(self, tmp_path, monkeypatch):
+        def refuse(*_):
+            raise OSError(errno.ENOLCK, "No locks available")
+
+        monkeypatch.setattr("fcntl.flock", refuse)
+        files.FolderLock("out", tmp_path).release()
+        assert names_in(tmp_path) == []

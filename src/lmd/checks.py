@@ -75,14 +75,15 @@ def check_positive(argument: str, value: float, *, zero: bool = False) -> float:
     return float(value)
 
 
-def check_count(argument: str, value: int, *, least: int = 1) -> int:
-    """Return `value` if it is a whole number of at least `least`."""
+def check_count(argument: str, value: int, *, least: int = 1, most: int | None = None) -> int:
+    """Return `value` if it is a whole number of at least `least` and, where that is given, at most `most`."""
     try:
         count = least - 1 if isinstance(value, bool) else operator.index(value)
     except TypeError:
         count = least - 1
-    if count < least:
-        raise InputError(argument, repr(value), f"a whole number of {least} or more")
+    if count < least or (most is not None and count > most):
+        accepted = f"a whole number of {least} or more" if most is None else f"a whole number from {least} to {most}"
+        raise InputError(argument, repr(value), accepted)
     return count
 
 

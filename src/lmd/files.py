@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import shutil
+import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -38,15 +42,125 @@ def writable_folder(argument: str, path: str | Path) -> Path:
             pass
     except (FileExistsError, NotADirectoryError):
         raise FileError(argument, f"{folder}, where a file is in the way", "a folder") from None
-    except OSError as error:
-        raise FileError(argument, f"{folder} ({error.strerror})", "a folder that can be written to") from None
+    except (OSError, ValueError) as error:
+        raise FileError(argument, f"{folder} ({_reason(error)})", "a folder that can be written to") from None
     return folder
+
+
+def writable_name(argument: str, path: str | Path) -> Path:
+    """Return `path` if a file of that name can be written, in a folder that is there."""
+    path = Path(path)
+    try:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            os.stat(path)
+        folder, placed = path.is_dir() or not path.name, path.parent.is_dir()
+    except (OSError, ValueError) as error:
+        raise FileError(argument, f"{path} ({_reason(error)})", "a name that a file can have") from None
+    if folder:
+        raise FileError(argument, f"{path}, which is a folder", "the name of a file")
+    if not placed:
+        raise FileError(argument, f"{path}, in a folder that does not exist", "a name in an existing folder")
+    if not os.access(path.parent, os.W_OK):
+        raise FileError(argument, f"{path}, in a folder that is read-only", "a name in a folder that can be written to")
+    return path
+
+
+def _reason(error: Exception) -> str:
+    """Why the system refused, in its words."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def inside(argument: str, folder: Path, path: Path) -> Path:
+    """Return `path` if it stays in `folder`, also when `..` and links on its way have been followed."""
+    try:
+        stays = path.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError, ValueError):  # a loop of links, a name that no file can have
+        stays = False
+    if not stays:
+        raise FileError(argument, f"{path}, which leads elsewhere", f"a file in {folder}")
+    return path
+
+
+class FolderLock:
+    """A folder that one process at a time works in, from when this is made until `release`, or until the process ends.
+
+    The system keeps the lock, on a file in the folder that is gone afterwards, so that a process which is killed leaves
+    none behind. A file system that knows no locks has none.
+    """
+
+    def __init__(self, argument: str, folder: Path) -> None:
+        self.path = folder / ".lock"
+        self._handle: int | None = None
+        while self._handle is None:
+            handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+            try:
+                _lock(handle)
+            except (BlockingIOError, PermissionError):
+                os.close(handle)
+                accepted = "one that no other run is in, or to wait until that has ended"
+                raise FileError(argument, f"{folder}, which another run works in", accepted) from None
+            if self._is_there(handle):
+                self._handle = handle
+            else:
+                os.close(handle)  # who had it before has removed it meanwhile: this lock is on nothing
+
+    def release(self) -> None:
+        """Let others in."""
+        if self._handle is not None:
+            with suppress(OSError):  # elsewhere a file that is open cannot be removed
+                self.path.unlink()
+            os.close(self._handle)
+            self._handle = None
+
+    def _is_there(self, handle: int) -> bool:
+        try:
+            return os.path.samestat(os.fstat(handle), os.stat(self.path))
+        except FileNotFoundError:
+            return False
+
+
+def _lock(handle: int) -> None:
+    """Lock an open file, or raise at once where another process has it."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+    else:
+        import fcntl
+
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+                raise
+
+
+@contextmanager
+def staged(argument: str, final: Path) -> Iterator[Path]:
+    """Yield a hidden folder beside `final`; its files go to `final` when the block ends well and vanish otherwise.
+
+    metrics.json goes last; whatever else is in `final` is left alone.
+    """
+    parent = writable_folder(argument, final.parent)
+    if final.exists() and not final.is_dir():
+        raise FileError(argument, f"{final}, where a file is in the way", "a folder or nothing there")
+    staging = Path(tempfile.mkdtemp(prefix=f".{final.name}.", dir=parent))
+    try:
+        yield staging
+        files = sorted(path.relative_to(staging) for path in staging.rglob("*") if path.is_file())
+        for file in sorted(files, key=lambda path: path.name == "metrics.json"):
+            (final / file).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(staging / file, final / file)
+    except OSError as error:
+        raise FileError(argument, f"{final} ({_reason(error)})", "a folder that can be written to") from None
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
 
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; it becomes `path` when the block ends well and vanishes otherwise."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part{path.suffix}")
+    temporary = path.with_name(f".{os.getpid()}-{threading.get_ident():x}.part{path.suffix[:8]}")  # never too long
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
@@ -54,16 +168,16 @@ def atomic_path(path: Path) -> Iterator[Path]:
             os.fsync(written.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        raise FileError("file", f"{path} ({error.strerror})", "a file that can be written") from None
+        raise FileError("file", f"{path} ({_reason(error)})", "a file that can be written") from None
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` to `path`, whole or not at all."""
+    """Write `text` to `path`, whole or not at all; what UTF-8 cannot hold is written as \\udXXX."""
     with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def json_text(argument: str, data: Any) -> str:
@@ -83,13 +197,17 @@ def write_json(path: Path, data: Any) -> None:
 def read_json(path: Path) -> Any:
     """The JSON in `path`."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_json)
     except FileNotFoundError:
         raise FileError("file", f"no file {path}", "an existing JSON file") from None
     except OSError as error:
-        raise FileError("file", f"{path} ({error.strerror})", "a readable JSON file") from None
+        raise FileError("file", f"{path} ({_reason(error)})", "a readable JSON file") from None
     except (ValueError, RecursionError) as error:
         raise FileError("file", f"{path}, damaged or half-written ({error})", "a JSON file") from None
+
+
+def _no_json(word: str) -> None:
+    raise ValueError(f"{word}, which JSON does not have")
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
