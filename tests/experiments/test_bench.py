@@ -1,16 +1,20 @@
+import errno
 import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
 from torch.testing import assert_close
 
 from lmd.cli import main
-from lmd.errors import InputError
+from lmd.errors import FileError, InputError
 from lmd.experiments import bench, peers
 from lmd.experiments.bench import TARGETS, Instances, Plan, Target, run_bench
 from lmd.experiments.bench_methods import TASKS, Setting, methods_for
-from lmd.experiments.bench_report import tables, to_json, write
+from lmd.experiments.bench_report import to_json, write
+from lmd.report.page import write_page
+from lmd.report.tables import bench_tables
 from lmd.solvers import FGP, PDHG
 
 SMALL = {"count": 2, "side": 12, "tuning": 1, "batches": (1, 2), "repeats": 2, "most": 60}
@@ -84,13 +88,29 @@ class TestRows:
         assert row["value"] is None and row["iteration"] == "not reached"
 
     def test_tables_and_files(self, denoised, tmp_path):
-        (single, double) = tables(denoised)
+        (single, double) = bench_tables(denoised.rows)
         assert single.title == "denoise, noise 5%, batch 1" and len(single.lines) == len(double.lines) >= 6
         write(denoised, tmp_path / "rows.json", tmp_path / "out")
         kept = json.loads((tmp_path / "rows.json").read_text())
         assert kept["rows"] == denoised.rows
         assert json.loads((tmp_path / "out" / "bench" / "metrics.json").read_text()) == kept
         assert (tmp_path / "out" / "bench" / kept["figures"][0]["file"]).stat().st_size > 1000
+
+    def test_the_page_shows_tables_and_figures(self, denoised, tmp_path):
+        write(denoised, None, tmp_path)
+        page = write_page(tmp_path).read_text(encoding="utf-8")
+        assert "denoise, noise 5%, batch 1" in page and "ms to gap 1e-2" in page and "data:image/png" in page
+        assert "PSNR to the minimiser" not in page, "that table is of an experiment"
+
+    def test_a_full_disk_leaves_nothing(self, denoised, tmp_path, monkeypatch):
+        def full(self, file, **_):
+            Path(file).write_bytes(b"half")
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
+        with pytest.raises(FileError, match=r"^out: got .*bench \(No space left on device\)"):
+            write(denoised, None, tmp_path)
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_the_quality_is_that_of_the_iterates():
@@ -161,7 +181,7 @@ def test_an_absent_peer_is_named(monkeypatch):
 
 
 def test_a_noise_level_that_a_problem_has_not():
-    found = run_bench(Plan.quick(problems=("lasso",), noise=(7,), **SMALL))
+    found = run_bench(Plan.quick(problems=("lasso",), noise=(10,), **SMALL))
     assert found.rows == [] and "lasso: not at this noise" in found.skipped[0]
 
 
@@ -175,12 +195,36 @@ def test_sizes():
     metrics = {(r["metric"], r["size"]) for r in found.rows}
     assert metrics == {(m, s) for m in ("relative_gap_bound", "seconds_per_pixel") for s in (16, 24)}
     assert all(r["value"] > 0 for r in found.rows)
-    assert tables(found)[0].title == "denoise, noise 5%, by size"
+    assert bench_tables(found.rows)[0].title == "denoise, noise 5%, by size"
 
 
-def test_unknown_problem():
-    with pytest.raises(InputError, match="problem"):
-        run_bench(Plan(problems=("denoising",)))
+def test_methods_that_are_for_other_problems():
+    found = run_bench(Plan.quick(problems=("lasso",), methods=("fgp",), **SMALL))
+    assert found.rows == found.curves == [] and found.skipped == ["lasso: none of the methods is for it"]
+
+
+def test_every_name_that_the_rows_have_can_be_asked_for(denoised):
+    assert {row["method"] for row in denoised.rows} <= set(bench.known_methods())
+
+
+@pytest.mark.parametrize(
+    ("choice", "words"),
+    [
+        ({"problems": ("denoising",)}, r"problem: got 'denoising', expected one of .*did you mean denoise"),
+        ({"methods": ("pdhg", "nope")}, r"methods: got 'nope', expected one of gd, "),
+        ({"methods": ("",)}, r"methods: got '', expected one of gd, "),
+        ({"noise": (5, -5)}, r"noise: got -5, expected some of 1, 2, 5, 10, 15, 20"),
+        ({"noise": (7,)}, r"noise: got 7, expected"),
+        ({"sizes": (0,)}, r"sizes: got 0, expected a whole number from 8 to 8192"),
+        ({"sizes": (10**20,)}, r"sizes: got 1000000"),
+        ({"count": 0}, r"count: got 0"),
+        ({"repeats": 0}, r"repeats: got 0"),
+    ],
+)
+def test_what_cannot_be_run_is_said_before_anything_is(choice, words, monkeypatch):
+    monkeypatch.setattr(bench, "_images", None)
+    with pytest.raises(InputError, match=f"^{words}"):
+        run_bench(Plan.quick(**choice))
 
 
 def test_command_line(tmp_path, capsys):

@@ -70,6 +70,37 @@ def test_the_page_is_whole_and_needs_no_network(tmp_path: Path) -> None:
     assert text == write_page(tmp_path).read_text(encoding="utf-8"), "the same results give the same page"
 
 
+class TestTheFolderIsKeptTo:
+    """Nothing that lies elsewhere comes onto the page, whatever metrics.json says."""
+
+    @pytest.mark.parametrize("file", ["/{}/secret.png", "../../secret.png", "link.png", "figures/../../../secret.png"])
+    def test_a_figure_elsewhere(self, tmp_path: Path, file: str) -> None:
+        folder = tmp_path / "results"
+        write_experiment(folder / "toy", figures=[{"file": file.format(tmp_path), "caption": ""}])
+        (folder / "toy" / "figures" / "one.png").rename(tmp_path / "secret.png")
+        (folder / "toy" / "link.png").symlink_to(tmp_path / "secret.png")
+        with pytest.raises(FileError, match=r"^figure: got .*, which leads elsewhere, expected a file in .*toy$"):
+            write_page(folder)
+        assert not (folder / "index.html").exists()
+
+    def test_a_metrics_file_elsewhere(self, tmp_path: Path) -> None:
+        write_experiment(tmp_path / "elsewhere")
+        (tmp_path / "results" / "toy").mkdir(parents=True)
+        (tmp_path / "results" / "toy" / "metrics.json").symlink_to(tmp_path / "elsewhere" / "metrics.json")
+        with pytest.raises(FileError, match=r"^file: got .*metrics\.json, which leads elsewhere"):
+            write_page(tmp_path / "results")
+
+    def test_a_folder_that_is_reached_by_a_link(self, tmp_path: Path) -> None:
+        write_experiment(tmp_path / "results" / "toy")
+        (tmp_path / "link").symlink_to("results")
+        assert write_page(tmp_path / "link").is_file()
+
+    def test_a_figure_that_is_none(self, tmp_path: Path) -> None:
+        write_experiment(tmp_path / "toy", figures=[{"file": "metrics.json", "caption": ""}])
+        with pytest.raises(FileError, match=r"^figure: got .*metrics\.json, not a PNG"):
+            write_page(tmp_path)
+
+
 def test_a_missing_figure_is_named(tmp_path: Path) -> None:
     write_experiment(tmp_path / "toy", figures=[{"file": "figures/gone.png", "caption": ""}])
     with pytest.raises(FileError, match=r"gone\.png"):

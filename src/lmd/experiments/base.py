@@ -6,8 +6,6 @@ import abc
 import json
 import os
 import platform
-import shutil
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -18,14 +16,17 @@ import torch
 from torch import Tensor
 
 import lmd
-from lmd.checks import check_choice
-from lmd.errors import FileError, InputError
-from lmd.files import writable_folder, write_json
+from lmd.checks import check_choice, check_count
+from lmd.errors import InputError
+from lmd.files import staged, write_json
 from lmd.problems.base import Problem
 from lmd.report.rows import Row, row
 from lmd.solvers import Result, Solver, run
 
 PRESETS = ("quick", "standard", "paper")
+MOST_SEED = 2**32 - 1
+"""The largest seed: what every library that draws numbers takes."""
+
 MULTIPLIERS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """The step-size multipliers of the paper's figures."""
 
@@ -163,16 +164,11 @@ def reproduce(
     what was there before.
     """
     check_choice("preset", preset, PRESETS)
-    if not isinstance(seed, int) or seed < 0:
-        raise InputError("seed", repr(seed), "a whole number of 0 or more")
+    check_count("seed", seed, least=0, most=MOST_SEED)
     if images is not None and not experiment.imaging:
         raise InputError("images", str(images), f"none with {experiment.name}, which has no test images")
-    parent = writable_folder("out", out)
-    final = parent / experiment.name
-    if final.exists() and not final.is_dir():
-        raise FileError("out", f"{final}, where a file is in the way", "a folder or nothing there")
-    staging = Path(tempfile.mkdtemp(prefix=f".{experiment.name}.", dir=parent))
-    try:
+    final = Path(out) / experiment.name
+    with staged("out", final) as staging:
         brought = None if images is None else Path(images)
         session = Session(experiment.name, preset, seed, staging, retrain=retrain, progress=progress, images=brought)
         begun = time.perf_counter()
@@ -193,15 +189,4 @@ def reproduce(
             "rows": session.rows,
         }
         write_json(staging / "metrics.json", metrics)
-        _move_into(staging, final)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
     return final
-
-
-def _move_into(staging: Path, final: Path) -> None:
-    """Move the finished files to their place, metrics.json last; whatever else is there is left alone."""
-    files = sorted(path.relative_to(staging) for path in staging.rglob("*") if path.is_file())
-    for file in sorted(files, key=lambda path: path.name == "metrics.json"):
-        (final / file).parent.mkdir(parents=True, exist_ok=True)
-        os.replace(staging / file, final / file)

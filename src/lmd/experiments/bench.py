@@ -17,7 +17,8 @@ from torch.nn.functional import interpolate
 from lmd.checks import check_choice, check_count
 from lmd.data import image_data, read_images
 from lmd.data.images import CROP, TEST_PHOTOGRAPHS, bundled, read_image
-from lmd.experiments.bench_methods import TASKS, Method, Setting, methods_for
+from lmd.errors import InputError
+from lmd.experiments.bench_methods import CLASSICAL, NOISE, TASKS, Method, Setting, learned_names, methods_for
 from lmd.experiments.peers import PEERS, Call, Peer, numpy_errors_as_they_are
 from lmd.problems.tv_families import as_float
 from lmd.report.rows import Row, row
@@ -39,6 +40,9 @@ PATIENCE = 10.0
 
 MOST = 300
 """How many iterations a method has to reach the targets."""
+
+LEAST_SIDE, MOST_SIDE = 8, 8192
+"""The sides of images that `sizes` may name."""
 
 TEST_SEED, TUNING_SEED = 7_000_000, 8_000_000
 SIZES = (32, 64, 128, 256, 512, 1024, 2048)
@@ -84,11 +88,27 @@ class Plan:
     methods: tuple[str, ...] | None = None
     sizes: tuple[int, ...] = ()
     seed: int = 0
+    preset: str = "full"
+
+    def check(self) -> None:
+        """Raise on what cannot be run, before anything is."""
+        for name in self.problems:
+            check_choice("problem", name, tuple(TASKS))
+        for name in self.methods or ():
+            check_choice("methods", name, known_methods())
+        for noise in self.noise or ():
+            if noise not in NOISE:
+                raise InputError("noise", repr(noise), f"some of {', '.join(map(str, NOISE))}, in percent")
+        for side in self.sizes:
+            check_count("sizes", side, least=LEAST_SIDE, most=MOST_SIDE)
+        check_count("count", self.count)
+        check_count("repeats", self.repeats)
 
     @classmethod
     def quick(cls, **choices: Any) -> Plan:
         """Seconds: two small images, few repeats."""
-        return cls(**{"count": 2, "side": 24, "tuning": 1, "batches": (1, 2), "repeats": 2, "most": 60, **choices})
+        small = {"count": 2, "side": 24, "tuning": 1, "batches": (1, 2), "repeats": 2, "most": 60, "preset": "quick"}
+        return cls(**{**small, **choices})
 
 
 @dataclass(frozen=True)
@@ -114,13 +134,20 @@ class Bench:
     facts: dict[str, Any] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
     curves: list[Curve] = field(default_factory=list)
+    seconds: float = 0.0
+    """How long all of it took."""
+
+
+def known_methods() -> tuple[str, ...]:
+    """The name of every method and of every peer, installed or not."""
+    ours = [name for task in TASKS.values() for name in learned_names(task)]
+    return tuple(dict.fromkeys((*CLASSICAL, *ours, *(peer.name for peer in PEERS))))
 
 
 def run_bench(plan: Plan, say: Callable[[str], None] = lambda text: None) -> Bench:
     """Run the plan; `say` is told what is being done."""
-    for name in plan.problems:
-        check_choice("problem", name, tuple(TASKS))
-    check_count("count", plan.count)
+    plan.check()
+    begun = time.perf_counter()
     bench = Bench(plan, say)
     test, tuning = _images(plan, bench)
     # A row must not name a batch that there are not enough images for.
@@ -138,6 +165,7 @@ def run_bench(plan: Plan, say: Callable[[str], None] = lambda text: None) -> Ben
     if plan.sizes:
         _bench_sizes(bench)
     bench.skipped = list(dict.fromkeys(bench.skipped))
+    bench.seconds = time.perf_counter() - begun
     return bench
 
 
@@ -213,6 +241,9 @@ def _bench_problem(bench: Bench, name: str, noise: int, test: Tensor, tuning: Te
                 runs.append(_PeerRun(peer, instances, plan))
             else:
                 bench.skipped.append(f"{peer.name}: not installed; {peer.hint}")
+    if not runs:
+        bench.skipped.append(f"{name}: none of the methods is for it")
+        return
     for run in runs:
         run.record_quality(bench, settings)
     for batch in plan.batches:

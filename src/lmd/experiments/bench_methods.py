@@ -34,6 +34,9 @@ KEPT = 0.8
 NOISE = (1, 2, 5, 10, 15, 20)
 """Percent."""
 
+CLASSICAL = ("gd", "nesterov", "pdhg", "adam", "lbfgs", "fgp")
+"""The names of the methods that need no training."""
+
 SUBGRADIENTS = 100
 """How many iterations methods get that know no more than subgradients; none of them comes nearer with more."""
 
@@ -157,16 +160,20 @@ def _pdhg(base: Task, problem: CompositeProblem) -> tuple[Setting, ...]:
     return tuple(Setting(PDHG(tau, settle=settle)) for tau in taus for settle in settles)
 
 
-def _learned(base: Task, most: int) -> list[Method]:
-    """Those of the zoo that ship; learned mirror descent on F itself, which has no proven rule to go on, up to 50."""
-    chosen = [
-        name
-        for pattern in base.learned
+def learned_names(task: Task) -> list[str]:
+    """What the bench calls the learned solvers of a task: lmd- and the name in the zoo, of those that ship."""
+    return [
+        f"lmd-{name}"
+        for pattern in task.learned
         for name in zoo.names()
         if zoo.shipped(name) and (name == pattern or (pattern.endswith("*") and name.startswith(pattern[:-1])))
     ]
+
+
+def _learned(base: Task, most: int) -> list[Method]:
+    """The learned solvers; learned mirror descent on F itself, which has no proven rule to go on, up to 50."""
     found = []
-    for name in chosen:
-        solver = zoo.load(name, bare=True)
-        found.append(Method(f"lmd-{name}", (Setting(solver),), most if solver.ends_proven else min(most, 50)))
+    for name in learned_names(base):
+        solver = zoo.load(name.removeprefix("lmd-"), bare=True)
+        found.append(Method(name, (Setting(solver),), most if solver.ends_proven else min(most, 50)))
     return found

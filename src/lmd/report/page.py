@@ -7,22 +7,25 @@ from pathlib import Path
 from typing import Any
 
 from lmd.errors import FileError
-from lmd.files import read_json, writable_folder, write_text
-from lmd.report.tables import Table, cost_table, method_tables, noise_tables, promise_table, target_table
+from lmd.files import inside, writable_folder, write_text
+from lmd.report.metrics import read_metrics
+from lmd.report.tables import Table, bench_tables, cost_table, method_tables, noise_tables, promise_table, target_table
 
 PAGE = "index.html"
-_TABLES = (method_tables, noise_tables, target_table, promise_table, cost_table)
-_KEYS = ("experiment", "preset", "seed", "versions", "rows")
+_TABLES = (method_tables, noise_tables, target_table, promise_table, cost_table, bench_tables)
+_PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def find_metrics(folder: str | Path) -> list[Path]:
-    """Every metrics.json under a folder, in the order of their paths."""
+    """Every metrics.json under a folder, in the order of their paths; one that leads out of the folder is refused."""
     root = Path(folder)
     if not root.is_dir():
         raise FileError("folder", f"no folder {root}", "a folder that `lmd reproduce` wrote to")
     found = sorted(path for path in root.rglob("metrics.json") if not path.parent.name.startswith("."))
     if not found:
         raise FileError("folder", f"{root}, which has no metrics.json in it", "a folder that `lmd reproduce` wrote to")
+    for path in found:
+        inside("file", root, path)
     return found
 
 
@@ -38,28 +41,18 @@ def write_page(folder: str | Path, title: str = "Learned mirror descent: results
     return page
 
 
-def read_metrics(path: Path) -> dict[str, Any]:
-    """A metrics.json, checked to be one."""
-    metrics = read_json(path)
-    missing = [key for key in _KEYS if not isinstance(metrics, dict) or key not in metrics]
-    if missing:
-        raise FileError("file", f"{path}, without {', '.join(missing)}", "a metrics.json that `lmd reproduce` wrote")
-    assert isinstance(metrics, dict)
-    return metrics
-
-
 def _section(path: Path) -> dict[str, Any]:
     metrics = read_metrics(path)
-    facts = {**metrics.get("facts", {}), **metrics["versions"], "rows": f"{len(metrics['rows'])} in {path.name}"}
+    facts = {**metrics["facts"], **metrics["versions"], "rows": f"{len(metrics['rows'])} in {path.name}"}
     return {
         "id": metrics["experiment"],
-        "title": metrics.get("title", metrics["experiment"]),
-        "paper": metrics.get("paper", ""),
+        "title": metrics["title"],
+        "paper": metrics["paper"],
         "preset": metrics["preset"],
         "seed": metrics["seed"],
-        "seconds": metrics.get("seconds", "?"),
+        "seconds": metrics["seconds"],
         "tables": tables_of(metrics),
-        "figures": [_inline(path.parent, figure) for figure in metrics.get("figures", [])],
+        "figures": [_inline(path.parent, figure) for figure in metrics["figures"]],
         "facts": list(facts.items()),
     }
 
@@ -70,7 +63,11 @@ def tables_of(metrics: dict[str, Any]) -> list[Table]:
 
 
 def _inline(folder: Path, figure: dict[str, str]) -> dict[str, str]:
-    file = folder / figure["file"]
+    """A figure of the folder for the page; a file that lies elsewhere, or is no PNG, is refused."""
+    file = inside("figure", folder, folder / figure["file"])
     if not file.is_file():
         raise FileError("figure", f"no file {file}", "the figures that metrics.json names")
-    return {"caption": figure["caption"], "data": base64.b64encode(file.read_bytes()).decode("ascii")}
+    content = file.read_bytes()
+    if not content.startswith(_PNG):
+        raise FileError("figure", f"{file}, not a PNG", "the figures that `lmd reproduce` wrote")
+    return {"caption": figure["caption"], "data": base64.b64encode(content).decode("ascii")}

@@ -26,7 +26,7 @@ def row(method: str, iteration: int | str, metric: str, value: float, **settings
     }
 
 
-def select(rows: Iterable[Row], **wanted: Any) -> list[Row]:
+def select(rows: Iterable[Row], /, **wanted: Any) -> list[Row]:
     """The rows that have all of the wanted settings."""
     return [row for row in rows if all(row.get(key) == value for key, value in wanted.items())]
 

@@ -77,12 +77,16 @@ def target_table(rows: Sequence[Row]) -> list[Table]:
 def promise_table(rows: Sequence[Row]) -> list[Table]:
     """The worst instance of each safeguarded solver in each condition, where an experiment measured it."""
     lines = []
-    for early in (row for row in rows if row["metric"] == "excess_over_fallback"):
-        same = {key: early[key] for key in ("method", "condition")}
-        (share,) = select(rows, metric="fallback_share", **same)
-        (late,) = (row for row in select(rows, metric="largest_relative_gap", **same) if "instances" in row)
-        figures = (number(share["value"]), number(early["value"]), number(late["value"]))
-        lines.append((early["method"], early["condition"], early["fallback"], str(early["instances"]), *figures))
+    for early in (row for row in rows if row["metric"] == "excess_over_fallback" and "fallback" in row):
+        same = {key: early.get(key) for key in ("method", "condition")}
+        shares = select(rows, metric="fallback_share", **same)
+        gaps = [row for row in select(rows, metric="largest_relative_gap", **same) if "instances" in row]
+        if not shares or not gaps:
+            continue
+        late = gaps[0]
+        settings = (early.get("condition"), early["fallback"], early.get("instances"))
+        figures = (number(shares[0]["value"]), number(early["value"]), number(late["value"]))
+        lines.append((early["method"], *map(str, settings), *figures))
     if not lines:
         return []
     columns = ("solver", "condition", "fall-back", "instances", "fell back")
@@ -99,12 +103,12 @@ def noise_tables(rows: Sequence[Row]) -> list[Table]:
     """Quality against the noise, where an experiment measured it: for each metric and iteration a line per method."""
     tables = []
     for metric in ("psnr", "ssim"):
-        measured = [row for row in rows if row["metric"] == metric and "noise" in row]
+        measured = [row for row in rows if row["metric"] == metric and "noise" in row and "problem" not in row]
         levels = distinct(measured, "noise")
         for k in distinct(measured, "iteration"):
             here = select(measured, iteration=k)
             lines = tuple(
-                (method, *(number(select(here, method=method, noise=level)[0]["value"]) for level in levels))
+                (method, *(_cell(select(here, method=method, noise=level)) for level in levels))
                 for method in distinct(here, "method")
             )
             title = f"{metric.upper()} to the minimiser, {'best iteration' if k == 'best' else f'iteration {k}'}"
@@ -136,9 +140,56 @@ def cost_table(rows: Sequence[Row]) -> list[Table]:
     return [Table("Cost of a batch; memory is the peak of a process", ("N", *COSTS), tuple(lines))]
 
 
+def bench_tables(rows: Sequence[Row]) -> list[Table]:
+    """For each problem, noise and batch of a bench: quality at iterations, time to targets; then by size."""
+    benched = [row for row in rows if all(key in row for key in ("problem", "noise", "batch"))]
+    plain = [row for row in benched if "size" not in row]
+    found = []
+    for settings in dict.fromkeys((row["problem"], row["noise"], row["batch"]) for row in plain):
+        here = select(plain, **dict(zip(("problem", "noise", "batch"), settings, strict=True)))
+        found.append(_bench_table("{}, noise {}%, batch {}".format(*settings), here))
+    sizes = [row for row in benched if "size" in row]
+    lines = tuple(
+        (row["method"], str(row["size"]), number(row["value"]), _cell(_like(sizes, row, "seconds_per_pixel")))
+        for row in select(sizes, metric="relative_gap_bound")
+    )
+    columns = ("method", "side", "gap at 10", "s/pixel/iteration")
+    return [*found, Table("denoise, noise 5%, by size", columns, lines)] if lines else found
+
+
+BENCHED = (("psnr", 10), ("psnr", 20), ("relative_gap", 10), ("relative_gap", 20))
+TIMED = ("gap_1e-2", "gap_1e-3", "40db", "50db")
+"""What the tables of a bench show: metrics at iterations, and the targets whose times they have."""
+
+
+def _bench_table(title: str, rows: Sequence[Row]) -> Table:
+    lines = []
+    for method in distinct(rows, "method"):
+        own = select(rows, method=method)
+        cells = [_cell(select(own, metric=metric, iteration=k)) for metric, k in BENCHED]
+        for target in TIMED:
+            found = select(own, metric=f"seconds_to_{target}")
+            reached = found and found[0]["value"] is not None
+            cells.append(f"{1e3 * found[0]['value']:.3g} ({found[0]['iteration']})" if reached else "-")
+        lines.append((method, *cells))
+    short = [f"{'dB' if metric == 'psnr' else 'gap'} at {k}" for metric, k in BENCHED]
+    headings = [f"ms to {target.replace('_', ' ')}" for target in TIMED]
+    return Table(title, ("method", *short, *headings), tuple(lines))
+
+
+def _like(rows: Sequence[Row], like: Row, metric: str) -> list[Row]:
+    return select(rows, method=like["method"], size=like["size"], metric=metric)
+
+
+def _cell(rows: Sequence[Row]) -> str:
+    """The number of the first row; nothing where there is none."""
+    return number(rows[0]["value"]) if rows else ""
+
+
 def _per_iteration(rows: Sequence[Row]) -> str:
     """Milliseconds per iteration, the median over what the method was run with."""
-    times = sorted(row["value"] / row["iteration"] for row in rows if row["iteration"] and row["value"] is not None)
+    counted = [row for row in rows if isinstance(row["iteration"], int) and row["iteration"] > 0]
+    times = sorted(row["value"] / row["iteration"] for row in counted if row["value"] is not None)
     return number(1e3 * times[len(times) // 2]) if times else ""
 
 
