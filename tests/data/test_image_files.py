@@ -1,4 +1,5 @@
 import os
+import warnings
 from contextlib import suppress
 
 import numpy as np
@@ -278,6 +279,7 @@ class TestOut:
             ("a.gif", r"expected a name that ends in \.png, \.jpg"),
             ("a", "expected a name that ends in"),
             ("none/a.png", "in a folder that does not exist"),
+            ("a" * 300 + ".png", "File name too long"),
             ("in.png/a.png", "in a folder that does not exist"),
             ("in.png", "which is an input too, expected another name"),
             ("link.png", "which is an input too"),
@@ -310,6 +312,51 @@ class TestOut:
             writes.get(suffix, lambda: write_picture(path, broken))()
         assert path.read_bytes() == b"what was there"
         assert os.listdir(tmp_path) == [path.name]
+
+
+class TestDamagedTiff:
+    """Libraries complain about a damaged TIFF at length; a user gets one line or a picture, and nothing else."""
+
+    @pytest.fixture(autouse=True)
+    def listen(self, caplog):
+        caplog.set_level("DEBUG")
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            yield
+        assert caplog.records == [] and said == []
+
+    def flipped(self, folder, place):
+        tifffile.imwrite(folder / "a.tif", numbers(12, 14, 3, dtype=np.uint16), **RGB)
+        data = bytearray((folder / "a.tif").read_bytes())
+        data[place] ^= 0x40
+        (folder / "a.tif").write_bytes(data)
+        return folder / "a.tif"
+
+    @pytest.mark.parametrize("place", [4, 5, 12, 31, 36, 39, 43, 66, 82, 86])
+    def test_nothing_is_said_but_the_error(self, tmp_path, place):
+        with pytest.raises(FileError, match=r"^image: got .*a\.tif, ") as caught:
+            read_picture(self.flipped(tmp_path, place))
+        assert "\n" not in str(caught.value)
+
+    def test_nothing_is_said_of_what_does_not_matter(self, tmp_path):
+        assert read_picture(self.flipped(tmp_path, 72)).size == (12, 14)  # the type of the description
+
+    def test_rows_that_are_missing_are_not_black(self, tmp_path):
+        path = tmp_path / "a.tif"
+        tifffile.imwrite(path, numbers(12, 14, dtype=np.uint16), compression="zlib", rowsperstrip=12)
+        data = bytearray(path.read_bytes())
+        with tifffile.TiffFile(path) as whole:
+            data[whole.pages.first.tags["ImageLength"].valueoffset] = 36
+        path.write_bytes(data)
+        with pytest.raises(FileError, match=r"damaged \(pixels are missing\)"):
+            read_picture(path)
+
+
+@pytest.mark.parametrize("place", ["pipe", "/dev/zero"])
+def test_what_is_no_plain_file(tmp_path, place):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FileError, match="which is no plain file"):
+        read_header(tmp_path / place)
 
 
 class TestMemory:

@@ -1,3 +1,5 @@
+import zipfile
+
 import numpy as np
 import pytest
 import torch
@@ -119,7 +121,7 @@ class TestReadImages:
             ({"images": np.zeros((2, 4, 4, 3), dtype=np.uint8)}, r"`images` of uint8 \(2, 4, 4, 3\)"),
             ({"images": np.zeros((0, 3, 4, 4), dtype=np.uint8)}, r"`images` of uint8 \(0, 3, 4, 4\)"),
             ({"images": np.zeros((3, 4, 4), dtype=np.uint8)}, r"`images` of uint8 \(3, 4, 4\)"),
-            ({"images": np.array([{}], dtype=object)}, "damaged or not an .npz"),
+            ({"images": np.array([{}], dtype=object)}, r"`images` of object \(1,\)"),
         ],
     )
     def test_other_arrays(self, tmp_path, arrays, words):
@@ -137,6 +139,28 @@ class TestReadImages:
             read_images(tmp_path / "a.npz")
         with pytest.raises(FileError, match="no file"):
             read_images(tmp_path / "none.npz")
+
+    @pytest.mark.parametrize(
+        ("shape", "words"),
+        [
+            ("(1000000000, 3, 20000, 20000)", "which needs about .* GB of memory"),
+            ("(1, 3, 2000, 2000)", "damaged or not an .npz"),
+            ("(-1, 3, 4, 4)", "of uint8"),
+            ("(((((", "damaged or not an .npz"),
+        ],
+    )
+    def test_an_npz_that_declares_what_it_has_not(self, tmp_path, shape, words):
+        header = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}}}\n".encode()
+        with zipfile.ZipFile(tmp_path / "a.npz", "w") as packed:
+            packed.writestr("images.npy", b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header + b"few")
+        with pytest.raises(InputError, match=rf"^images: got .*a\.npz.*{words}") as caught:
+            read_images(tmp_path / "a.npz")
+        assert "\n" not in str(caught.value)
+
+    def test_an_npz_of_columns_first(self, tmp_path):
+        array = np.random.default_rng(0).integers(0, 256, (2, 3, 6, 8), dtype=np.uint8)
+        np.savez(tmp_path / "a.npz", images=np.asfortranarray(array))
+        assert_close(torch.stack(read_images(tmp_path / "a.npz").images), torch.from_numpy(array))
 
     @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
     def test_an_npz_with_a_damaged_middle(self, tmp_path, save):

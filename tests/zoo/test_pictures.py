@@ -10,7 +10,7 @@ from PIL import Image
 from torch.testing import assert_close
 
 import lmd
-from lmd.data import memory
+from lmd.data import image_files, memory
 from lmd.data.image_files import Header, Picture, read_mask, read_picture, write_picture
 from lmd.errors import FileError, InputError
 from lmd.mirrors import ConvPair
@@ -161,6 +161,17 @@ class TestDefaults:
         assert summary.value_after < 0.5 * summary.value_before
         assert summary.solver == defaults.default(task)
 
+    @pytest.mark.parametrize("weight", [1e300, 1e-300, 2e6])
+    def test_a_weight_that_single_precision_has_no_use_for(self, weight):
+        with pytest.raises(InputError, match=r"^weight: got .*, expected a number from 1e-06 to 1e\+06$"):
+            PictureSolver("denoise", weight=weight)
+
+    @pytest.mark.parametrize("weight", [1e-6, 1e6])
+    def test_the_extreme_weights(self, weight):
+        solved, summary = PictureSolver("denoise", weight=weight).solve(noisy())
+        assert math.isfinite(summary.value_after) and summary.value_after <= summary.value_before
+        assert solved.size == noisy().size
+
     def test_bad_task(self):
         with pytest.raises(InputError, match=r"^task: got 'denoising', expected one of denoise, inpaint"):
             defaults.default("denoising")
@@ -210,6 +221,23 @@ class TestMask:
         write_picture(tmp_path / "m.png", mask)
         with pytest.raises(FileError, match=rf"^mask: got .*m\.png,? {words}"):
             read_mask(tmp_path / "m.png", (20, 30))
+
+    def test_another_size_is_seen_before_anything_is_decoded(self, tmp_path, monkeypatch):
+        write_picture(tmp_path / "in.png", noisy())
+        Image.new("1", (60_000, 2)).save(tmp_path / "m.png")
+        for place in (pictures, image_files):
+            monkeypatch.setattr(place, "read_picture", lambda *_: pytest.fail("it is not even read"))
+        words = r"^mask: got .*m\.png of 60000 x 2 pixels, expected 26 x 20 pixels, as the image has$"
+        with pytest.raises(FileError, match=words):
+            read_mask(tmp_path / "m.png", (20, 26))
+        with pytest.raises(FileError, match=words):
+            solve_file("inpaint", tmp_path / "in.png", tmp_path / "out.png", mask=tmp_path / "m.png")
+
+    def test_a_mask_that_has_to_be_turned(self, tmp_path):
+        exif = Image.Exif()
+        exif[0x0112] = 6
+        Image.fromarray(np.eye(30, 20, dtype=bool)).save(tmp_path / "m.png", exif=exif)
+        np.testing.assert_array_equal(read_mask(tmp_path / "m.png", (20, 30)), np.eye(30, 20, dtype=bool).T[:, ::-1])
 
 
 class TestFiles:

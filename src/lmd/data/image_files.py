@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-import os
+import logging
+import math
+import stat
+import warnings
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +17,7 @@ import numpy as np
 
 from lmd.data.memory import check_memory
 from lmd.errors import FileError, InputError
-from lmd.files import atomic_path
+from lmd.files import atomic_path, writable_name
 
 if TYPE_CHECKING:
     import tifffile
@@ -105,7 +108,7 @@ def read_header(path: str | Path, argument: str = "image") -> Header:
     """The size of an image file, whose pixels are not looked at."""
     path = _check_file(Path(path), argument)
     with _reading(argument, path), _opened(argument, path) as image:
-        return _header(image)
+        return _header(argument, path, image)
 
 
 def read_picture(path: str | Path, argument: str = "image") -> Picture:
@@ -118,7 +121,7 @@ def read_picture(path: str | Path, argument: str = "image") -> Picture:
 
     path = _check_file(Path(path), argument)
     with _reading(argument, path), _opened(argument, path) as image:
-        header = _header(image)
+        header = _header(argument, path, image)
         need = DECODING * header.height * header.width * header.channels * header.bits // 8
         check_memory(argument, f"{path} of {header.width} x {header.height} pixels", need)
         if not isinstance(image, Image.Image):
@@ -132,10 +135,10 @@ def read_mask(path: str | Path, size: tuple[int, int], argument: str = "mask") -
     Lighter than half is white; more than one grey pixel in a hundred, a colour or transparency are refused.
     """
     accepted = "an image of black (lost) and white (kept) pixels alone"
+    check_mask_size(path, size, argument)
     picture = read_picture(path, argument)
     if picture.size != size:
-        given = f"{path} of {picture.size[1]} x {picture.size[0]} pixels"
-        raise FileError(argument, given, f"{size[1]} x {size[0]} pixels, as the image has")
+        raise _other_size(argument, path, picture.size, size)
     if picture.alpha is not None and bool((picture.alpha < picture.most).any()):
         raise FileError(argument, f"{path}, partly transparent", accepted)
     white = picture.colours > picture.most // 2
@@ -150,6 +153,19 @@ def read_mask(path: str | Path, size: tuple[int, int], argument: str = "mask") -
     if not bool(white.any()):
         raise FileError(argument, f"{path}, all black", "at least one white pixel, as white pixels are kept")
     return white[0]
+
+
+def check_mask_size(path: str | Path, size: tuple[int, int], argument: str = "mask") -> None:
+    """Raise if the header of a mask says that it is neither as large as the image nor so when set upright."""
+    header = read_header(path, argument)
+    found = (header.height, header.width)
+    if sorted(found) != sorted(size):
+        raise _other_size(argument, path, found, size)
+
+
+def _other_size(argument: str, path: str | Path, found: tuple[int, int], size: tuple[int, int]) -> FileError:
+    given = f"{path} of {found[1]} x {found[0]} pixels"
+    return FileError(argument, given, f"{size[1]} x {size[0]} pixels, as the image has")
 
 
 def write_picture(path: str | Path, picture: Picture, argument: str = "out") -> None:
@@ -175,19 +191,13 @@ def losses(path: str | Path, picture: Picture) -> list[str]:
 
 def check_out(path: str | Path, header: Header, *inputs: str | Path, argument: str = "out") -> Path:
     """Return `path` if an image can be written there, and is neither a folder nor one of the inputs."""
-    path = Path(path)
-    if path.is_dir():
-        raise FileError(argument, f"{path}, which is a folder", "the name of a file")
+    path = writable_name(argument, path)
     kind = _format_of(path, argument)
     if kind == "JPEG" and max(header.height, header.width) > JPEG_SIDE:
         given = f"{path} for {header.width} x {header.height} pixels"
         raise FileError(argument, given, f".png or .tif, as JPEG holds at most {JPEG_SIDE} each way")
-    if not path.parent.is_dir():
-        raise FileError(argument, f"{path}, in a folder that does not exist", "a name in an existing folder")
     if any(_same_file(path, Path(other)) for other in inputs):
         raise FileError(argument, f"{path}, which is an input too", "another name, as inputs are never overwritten")
-    if not os.access(path.parent, os.W_OK):
-        raise FileError(argument, f"{path}, in a folder that is read-only", "a name in a folder that can be written to")
     return path
 
 
@@ -199,15 +209,18 @@ def eight_bits(samples: np.ndarray) -> np.ndarray:
 
 
 def _check_file(path: Path, argument: str) -> Path:
-    if path.is_dir():
-        raise FileError(argument, f"{path}, which is a folder", ACCEPTED)
     try:
-        if path.stat().st_size == 0:
-            raise FileError(argument, f"{path}, an empty file", ACCEPTED)
+        found = path.stat()
     except (FileNotFoundError, NotADirectoryError):
         raise FileError(argument, f"no file {path}", ACCEPTED) from None
-    except OSError as error:
-        raise FileError(argument, f"{path} ({error.strerror})", ACCEPTED) from None
+    except (OSError, ValueError) as error:
+        raise FileError(argument, f"{path} ({error})", ACCEPTED) from None
+    if stat.S_ISDIR(found.st_mode):
+        raise FileError(argument, f"{path}, which is a folder", ACCEPTED)
+    if not stat.S_ISREG(found.st_mode):
+        raise FileError(argument, f"{path}, which is no plain file", ACCEPTED)
+    if found.st_size == 0:
+        raise FileError(argument, f"{path}, an empty file", ACCEPTED)
     return path
 
 
@@ -224,12 +237,19 @@ def _same_file(path: Path, other: Path) -> bool:
 
 @contextmanager
 def _reading(argument: str, path: Path) -> Iterator[None]:
-    """Turn whatever a decoder raises into one line; Pillow's limit on pixels is off, as memory is the limit here."""
+    """Turn whatever a decoder raises into one line, and keep what it says besides to itself.
+
+    Pillow's limit on pixels is off, as memory is the limit here.
+    """
     from PIL import Image, UnidentifiedImageError
 
     limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+    log = logging.getLogger("tifffile")
+    was_silent, log.disabled = log.disabled, True
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     except InputError:
         raise
     except PermissionError:
@@ -241,7 +261,7 @@ def _reading(argument: str, path: Path) -> Iterator[None]:
     except Exception as error:  # a decoder may raise anything on a file that is damaged or cut short
         raise FileError(argument, f"{path}, damaged ({error})", ACCEPTED) from None
     finally:
-        Image.MAX_IMAGE_PIXELS = limit
+        Image.MAX_IMAGE_PIXELS, log.disabled = limit, was_silent
 
 
 @contextmanager
@@ -269,14 +289,19 @@ def _opened(argument: str, path: Path) -> Iterator[Image.Image | tifffile.TiffPa
         yield image
 
 
-def _header(image: Image.Image | tifffile.TiffPage) -> Header:
+def _header(argument: str, path: Path, image: Image.Image | tifffile.TiffPage) -> Header:
     from PIL import Image
 
     if not isinstance(image, Image.Image):
-        return Header(image.imagelength, image.imagewidth, image.samplesperpixel, image.bitspersample)
-    if deep := _deep_bands(image):
-        return Header(image.height, image.width, len(deep), 16)
-    return Header(image.height, image.width, 4 if image.mode in ("P", "PA") else len(image.getbands()), 8)
+        header = Header(image.imagelength, image.imagewidth, image.samplesperpixel, image.bitspersample)
+    elif deep := _deep_bands(image):
+        header = Header(image.height, image.width, len(deep), 16)
+    else:
+        bands = 4 if image.mode in ("P", "PA") else len(image.getbands())
+        header = Header(image.height, image.width, bands, 8)
+    if header.height * header.width == 0:
+        raise FileError(argument, f"{path}, damaged (it has no pixels)", ACCEPTED)
+    return header
 
 
 def _deep_bands(image: Image.Image) -> str:
@@ -324,6 +349,8 @@ def _read_tiff(argument: str, path: Path, page: tifffile.TiffPage) -> Picture:
     if colours is None or page.samplesperpixel - colours not in (0, 1) or len(page.shape) > 3:
         name = getattr(page.photometric, "name", page.photometric)
         raise FileError(argument, f"{path}, of {page.samplesperpixel} channels of 16 bits ({name})", KINDS)
+    if len(page.dataoffsets) < math.prod(page.chunked):  # the rest would be black
+        raise FileError(argument, f"{path}, damaged (pixels are missing)", ACCEPTED)
     samples = page.asarray()
     if page.axes.startswith("S"):
         samples = np.moveaxis(samples, 0, -1)

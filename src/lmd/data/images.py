@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import math
+import warnings
 import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product, zip_longest
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import torch
@@ -17,7 +19,8 @@ from torch import Tensor
 from lmd.checks import check_choice, check_count
 from lmd.data import stl10
 from lmd.data.image_files import FORMATS, eight_bits, read_picture
-from lmd.errors import FileError
+from lmd.data.memory import check_memory
+from lmd.errors import FileError, InputError
 
 NAMES = ("photographs", "stl10")
 
@@ -126,16 +129,27 @@ def _read_npz(path: Path) -> np.ndarray:
             if "images.npy" not in packed.namelist():
                 raise FileError("images", f"{path}, which holds {', '.join(names) or 'nothing'}", accepted)
             with packed.open("images.npy") as array:
-                images = np.lib.format.read_array(array, allow_pickle=False)
-    except FileError:
+                return _read_bytes(path, array, accepted)
+    except InputError:
         raise
     except FileNotFoundError:
         raise FileError("images", f"no file {path}", accepted) from None
-    except (OSError, ValueError, EOFError, zlib.error, zipfile.BadZipFile):
+    except Exception:  # numpy and zipfile raise anything on a file that is damaged
         raise FileError("images", f"{path}, damaged or not an .npz", accepted) from None
-    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1] != 3 or images.size == 0:
-        raise FileError("images", f"{path} with `images` of {images.dtype} {images.shape}", accepted)
-    return np.asarray(images)
+
+
+def _read_bytes(path: Path, file: IO[bytes], accepted: str) -> np.ndarray:
+    """The array of an .npy file, if its header says bytes `(n, 3, H, W)` that there is memory for."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of headers as old Pythons wrote them
+        version = np.lib.format.read_magic(file)
+        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, columns_first, dtype = read_header(file)
+    if dtype != np.uint8 or len(shape) != 4 or shape[1] != 3 or math.prod(shape) <= 0:
+        raise FileError("images", f"{path} with `images` of {dtype} {shape}", accepted)
+    check_memory("images", f"{path} with `images` of {shape}", 2 * math.prod(shape))
+    content = np.frombuffer(file.read(math.prod(shape) + 1), dtype=np.uint8)  # to the end, where the checksum is
+    return content.reshape(shape, order="F" if columns_first else "C")
 
 
 def photograph_crops(photographs: Sequence[tuple[str, str]]) -> Tensor:

@@ -13,7 +13,17 @@ from torch import Tensor
 
 from lmd import zoo
 from lmd.checks import check_choice, check_count, check_positive
-from lmd.data.image_files import Header, Picture, check_out, losses, read_header, read_mask, read_picture, write_picture
+from lmd.data.image_files import (
+    Header,
+    Picture,
+    check_mask_size,
+    check_out,
+    losses,
+    read_header,
+    read_mask,
+    read_picture,
+    write_picture,
+)
 from lmd.data.memory import check_memory
 from lmd.data.progress import LateBar
 from lmd.errors import InputError, LmdError
@@ -26,6 +36,9 @@ from lmd.zoo.defaults import CLASSICAL, default, find
 
 WEIGHT = 0.3
 """The paper's weight of the total variation, for images in [0, 1]."""
+
+WEIGHTS = (1e-6, 1e6)
+"""What is less changes no pixel, what is more leaves one colour; and single precision holds what comes of them."""
 
 TOLERANCE = 3e-3
 """How near to the minimum a solver goes that has no number of iterations of its own, relative to the minimum."""
@@ -152,6 +165,8 @@ def solve_file(
         raise InputError("mask", mask, "a file for inpaint, nothing for denoise")
     header = read_header(image)
     path = check_out(out, header, image, *([] if mask is None else [mask]))
+    if mask is not None:
+        check_mask_size(mask, (header.height, header.width))
     chosen = PictureSolver(task, solver, iterations, weight, tolerance, isotropic)
     chosen.check_memory(str(image), header)
     before = read_picture(image)
@@ -182,6 +197,8 @@ class PictureSolver:
     ) -> None:
         self.task = check_choice("task", task, TASKS)
         self.weight, self.isotropic = check_positive("weight", weight), bool(isotropic)
+        if not WEIGHTS[0] <= self.weight <= WEIGHTS[1]:
+            raise InputError("weight", repr(weight), f"a number from {WEIGHTS[0]:g} to {WEIGHTS[1]:g}")
         self.iterations = None if iterations is None else check_count("iterations", iterations)
         self.tolerance = None if tolerance is None else check_positive("tolerance", tolerance)
         self.name = default(task) if solver is None else solver
