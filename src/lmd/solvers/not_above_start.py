@@ -59,6 +59,9 @@ class NotAboveStart(Solver[NotAboveStartState]):
     def needs(self) -> tuple[str, ...]:
         return self.solver.needs
 
+    def keeps_to_domain(self, problem: Problem) -> bool:
+        return self.solver.keeps_to_domain(problem)
+
     @property
     def init_cost(self) -> dict[str, int]:
         return {**self.solver.init_cost, "value": self.solver.init_cost.get("value", 0) + 1}
