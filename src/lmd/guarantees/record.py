@@ -120,10 +120,15 @@ class Record:
         return self.x if self.exact is self.problem else self.x.double()
 
     @cached_property
+    def exact_value(self) -> Tensor:
+        """f(x) `(B,)`."""
+        with torch.no_grad():
+            return self.exact.value(self.answer).double()
+
+    @cached_property
     def value(self) -> Tensor:
         """f(x) `(B,)`, or what was reported for it, if rounding made that larger: a bound is to hold for both."""
-        with torch.no_grad():
-            return torch.fmax(self.exact.value(self.answer).double(), self.reported)
+        return torch.fmax(self.exact_value, self.reported)
 
     @property
     def epsilon(self) -> float:

@@ -150,7 +150,7 @@ def subgradient_certificate(record: Record) -> Certificate:
     # g is a difference of terms of the size of L ||x||, or of mu ||x|| at least, and the fall is g times a length.
     curvature = record.smoothness("l2") or constant
     size = record.value.abs() + (norm_of(g, "l2") + curvature.value * norm_of(x, "l2")) * length
-    lower = record.value - fall - record.answer_rounding(size)
+    lower = record.exact_value - fall - record.answer_rounding(size)
     mirror = record.mirror
     if mirror is not None and mirror.norm == "l2" and mirror.domain is None:
         values = record.values[:-1]
