@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 DEMO_OUT ?= demo
+SECONDS ?= 60
 
-.PHONY: help demo test format lint types unit clean
+.PHONY: help demo test format lint types unit sanitize clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -30,6 +31,9 @@ types: $(STAMP)  ## types, strict on the package
 
 unit: $(STAMP)  ## tests with coverage
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal --cov --cov-report=term
+
+sanitize:  ## the C code under sanitizers, for SECONDS=60
+	sh tests/kernels/sanitize.sh $(SECONDS)
 
 format: $(STAMP)  ## format the code in place
 	$(BIN)/ruff format .

@@ -1,0 +1,23 @@
+"""`make sanitize` leaves nothing out; CI runs it, as it takes a minute."""
+
+import re
+from pathlib import Path
+
+from lmd import kernels
+
+HERE = Path(__file__).parent
+
+
+def test_every_function_that_python_calls_is_called() -> None:
+    exported = re.findall(r"^int (lmd_\w+)\(", Path(kernels.__file__).with_name("tv.c").read_text(), re.MULTILINE)
+    driver = (HERE / "sanitize.c").read_text()
+    assert len(exported) == 5
+    assert [name for name in exported if f"{name}(" not in driver] == []
+
+
+def test_every_build_is_sanitized_with_its_own_options() -> None:
+    setup = (HERE.parents[1] / "setup.py").read_text()
+    script = (HERE / "sanitize.sh").read_text()
+    for build in ("AVX2", "AVX512"):
+        (line,) = re.findall(rf"^{build} = \[(.*)\]$", setup, re.MULTILINE)
+        assert " ".join(re.findall(r'"([^"]+)"', line)) in script
