@@ -11,6 +11,7 @@ from torch.nn.functional import conv2d
 
 from lmd import kernels
 from lmd.problems import TVDenoising, TVInpainting, TVProblem, random_masks
+from lmd.problems.composite import per_instance
 from lmd.solvers import LearnedDual, LearnedSaddle, Solver
 
 compiled = pytest.mark.skipif(kernels.library() is None, reason="no compiled kernels: installed without a C compiler")
@@ -131,6 +132,18 @@ def test_values_and_gaps(size: tuple[int, int], halved: bool) -> None:
     exact = problem.double()
     torch.testing.assert_close(problem.value(x).double(), exact.value(x.double()), rtol=1e-6, atol=1e-7)
     torch.testing.assert_close(problem.gap(x, p).double(), exact.gap(x.double(), p.double()), rtol=1e-6, atol=1e-7)
+
+
+@compiled
+@pytest.mark.parametrize("build", kernels.BUILDS.get(torch.backends.cpu.get_cpu_capability(), ("_tv",)))
+def test_a_gap_is_never_negative_not_even_by_rounding(build: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """b |Kx| - <Kx, p> is 0 where p is b times the signs of Kx: each term has to be."""
+    monkeypatch.setattr(kernels, "library", lambda: kernels.load(build))
+    x = torch.rand(3, 2, 15, 17, generator=generator(0))
+    for bound in (0.1, 0.3, torch.tensor([0.7, 0.2, 0.9])):
+        problem = TVDenoising(x, bound)
+        signs = problem.operator(x).sign() * per_instance(problem.bound, problem.operator(x))
+        assert kernels.tv_sums(x, signs, None, problem.bound)[1].tolist() == [0, 0, 0]
 
 
 @compiled

@@ -545,7 +545,9 @@ INLINE Sums sums_of_pixel(const float *x, const float *down, const float *right,
     Sums sums = {fabsf(across) + fabsf(along), 0, 0};
     if (with_p) {
         float here = next ? within(right[0], -bound, bound) : 0, there = below ? within(down[0], -bound, bound) : 0;
-        sums.slack = (bound * fabsf(across) - here * across) + (bound * fabsf(along) - there * along);
+        /* bound |a| - p a, as a product of two factors that are never negative */
+        sums.slack = fabsf(across) * (across < 0 ? bound + here : bound - here);
+        sums.slack += fabsf(along) * (along < 0 ? bound + there : bound - there);
         pull = (left ? within(right[-1], -bound, bound) : 0) - here;
         pull += (above ? within(down[-width], -bound, bound) : 0) - there;
     }
