@@ -65,7 +65,7 @@ def test_the_table_has_a_line_for_each_solver_and_condition(metrics):
 def test_held_out_instances_are_of_the_test_fold():
     for name, kind in (("svm", SVMFamily), ("linear-classifier", LinearClassifierFamily)):
         trained = zoo.recipe(name).family("quick")
-        held_out = safeguard.held_out_features(trained, "quick")
+        held_out = safeguard.held_out_features(trained, "quick", subsets=2)
         assert isinstance(held_out, kind) and held_out.subset == trained.subset
         assert not bool((held_out.features[:5, None] == trained.features[None]).all(dim=2).any())
     trained = TVInpaintingFamily(torch.rand(3, 3, 40, 40), crop=20, weight=0.2, kept=0.5, halved=True)

@@ -7,8 +7,10 @@ import torch
 
 from lmd import zoo
 from lmd.errors import FileError, InputError
+from lmd.files import read_json
 from lmd.solvers import run, save
 from lmd.training.solved import SolvedFamily
+from lmd.zoo.measure import measure
 
 
 def test_every_shipped_solver_loads_runs_and_has_a_card() -> None:
@@ -49,6 +51,9 @@ def test_a_recipe_trains_deterministically(tmp_path: Path) -> None:
     one = zoo.train_recipe("least-squares-quadratic", "quick", seed=3)
     two = zoo.train_recipe("least-squares-quadratic", "quick", seed=3, out=tmp_path / "run")
     other = zoo.train_recipe("least-squares-quadratic", "quick", seed=4)
+    card = read_json(tmp_path / "run" / "solver.json")["card"]
+    assert card["command"].endswith("--seed 3") and card["improved"] is True and card["settings"]["batch"] == 100
+    assert card["measured"] == measure("least-squares-quadratic", two, "quick")
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lmd import zoo
-from lmd.data import digit_features, digits_data, image_data, read_images
+from lmd.data import image_data, read_images
 from lmd.experiments.base import Experiment, Session
 from lmd.guarantees import Comparison, compare, default_fallback, guard, harder_families, run, shifted_families
 from lmd.guarantees.comparison import EARLY, EXCESS, GAP
@@ -31,7 +31,7 @@ from lmd.problems.tv_families import TVFamily
 from lmd.report.figures import figure, log_floor
 from lmd.solvers import Solver
 from lmd.training.solved import SolvedFamily
-from lmd.zoo.linear_recipes import digit_data_name
+from lmd.zoo.measure import held_out_features, held_out_images
 from lmd.zoo.published import import_checkpoint
 
 INSTANCES = {"quick": 4, "standard": 50, "paper": 100}
@@ -131,7 +131,7 @@ class Conditions:
         trained = zoo.recipe("svm" if name == "published-svm" else name).family(self.preset)
         trained = trained.family if isinstance(trained, SolvedFamily) else trained
         if isinstance(trained, (SVMFamily, LinearClassifierFamily)):
-            return type(trained).__name__, held_out_features(trained, self.preset)
+            return type(trained).__name__, held_out_features(trained, self.preset, SUBSETS[self.preset])
         if isinstance(trained, TVFamily):
             return name, held_out_images(trained, self._images(), CROP[self.preset])
         return type(trained).__name__, trained
@@ -153,23 +153,6 @@ def published_inpainting(images: list[Tensor]) -> TVFamily:
     Its networks divide by the number of pixels, so crops of another size than 96 x 96 would be another solver.
     """
     return TVInpaintingFamily(images, halved=True)
-
-
-def held_out_images(trained: TVFamily, images: list[Tensor], side: int) -> TVFamily:
-    """The same objective on test images: the networks are convolutions, and solve images of any size."""
-    family = copy.copy(trained)
-    family.images = images
-    family.crop = min([side, *(min(image.shape[1:]) for image in images)])
-    return family
-
-
-def held_out_features(trained: SVMFamily | LinearClassifierFamily, preset: str) -> SubsetFamily:
-    """The same problems on the features of the test fold."""
-    features = digit_features(digits_data(digit_data_name(preset)))
-    pairs, subsets = (features.test_features, features.test_labels), SUBSETS[preset]
-    if isinstance(trained, SVMFamily):
-        return SVMFamily(*pairs, subset=trained.subset, C=trained.C, subsets=subsets)
-    return LinearClassifierFamily(*pairs, trained.classes, trained.subset, trained.ridge, subsets)
 
 
 def conditions_of(family: Family) -> dict[str, Family]:

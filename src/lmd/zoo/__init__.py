@@ -13,8 +13,8 @@ from lmd.guarantees import DescentSafeguard, Safeguard
 from lmd.solvers import BestSoFar, NotAboveStart
 from lmd.solvers.base import Solver
 from lmd.solvers.saving import SOLVER_FILE
-from lmd.training.result import TrainingResult
 from lmd.training.train import train
+from lmd.zoo.measure import data_sha256, measure
 from lmd.zoo.recipe import Recipe
 from lmd.zoo.recipes import RECIPES
 
@@ -30,6 +30,7 @@ __all__ = [
     "shipped",
     "ships_for",
     "train_recipe",
+    "written_card",
 ]
 
 TRAINED = Path(__file__).parent / "trained"
@@ -127,23 +128,20 @@ def train_recipe(
     solver = made.solver(seed)
     result = train(solver, made.family(preset), out=out, resume=resume, progress=progress, seed=seed, **settings)
     if out is not None and os.environ.get("RANK", "0") == "0":
-        card: dict[str, Any] = {
-            "command": f"lmd train {name} --preset {preset} --seed {seed}",
-            "seed": seed,
-            "data": made.data(preset),
-            "measured": _measured(result, settings.get("objective", "value")),
-        }
-        if made.weak:
-            card["weak"] = made.weak
-        solvers.save(result.solver, out, card=card)
+        history = {"improved": result.improved, "training_seconds": round(result.seconds, 1)}
+        solvers.save(result.solver, out, card={**history, **written_card(name, preset, seed, result.solver)})
     return result.solver
 
 
-def _measured(result: TrainingResult, objective: str) -> dict[str, float]:
-    measured = {"training seconds": round(result.seconds, 1)}
-    if result.best_validation is not None and objective == "value":
-        measured["held-out value, summed over the trained iterations"] = result.best_validation.value
-        measured["held-out inconsistency"] = result.best_validation.inconsistency
-    elif result.best_validation is not None:
-        measured[f"held-out {objective} to the minimum after the trained iterations, dB"] = result.best_validation.value
-    return measured
+def written_card(name: str, preset: str, seed: int, solver: Solver[Any]) -> dict[str, Any]:
+    """What is on the card of a solver that was trained from a recipe: how to make it again, and what it is worth."""
+    made = recipe(name)
+    card: dict[str, Any] = {
+        "command": f"lmd train {name} --preset {preset} --seed {seed}",
+        "seed": seed,
+        "data": made.data(preset),
+        "data_sha256": data_sha256(name, preset),
+        "settings": dict(made.settings[preset]),
+        "measured": measure(name, solver, preset),
+    }
+    return {**card, "weak": made.weak} if made.weak else card
