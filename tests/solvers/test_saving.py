@@ -131,6 +131,26 @@ DAMAGES = {
         rewrite(lambda d: {**d, "solver": {**d["solver"], "iterations": 5}}),
         r"weights: got steps.sizes of shape \(4,\), expected shape \(5,\)",
     ),
+    "a size beyond all weights": (
+        rewrite(lambda d: {**d, "solver": {**d["solver"], "iterations": 10**12}}),
+        "solver: got sizes that its weights do not have, expected at most",
+    ),
+    "a dimension beyond all weights": (
+        rewrite(lambda d: {**d, "solver": {**d["solver"], "mirror": {"type": "Quadratic", "dimension": 10**9}}}),
+        "solver: got sizes that its weights do not have, expected at most",
+    ),
+    "a kernel beyond all weights": (
+        rewrite(lambda d: {**d, "solver": {"type": "LearnedDual", "iterations": 4, "kernel": 10**5 + 1}}),
+        "solver: got sizes that its weights do not have, expected at most",
+    ),
+    "more than a tensor can have": (
+        rewrite(lambda d: {**d, "solver": {**d["solver"], "iterations": 10**30}}),
+        "solver: got sizes that its weights do not have, expected at most",
+    ),
+    "steps that are no number": (
+        rewrite(lambda d: {**d, "solver": {"type": "PDHG", "tau": 10**400}}),
+        "solver: got .*solver.json, which does not fit",
+    ),
     "other weights": (
         lambda folder: write_tensors(folder / WEIGHTS_FILE, {"a": torch.zeros(1)}),
         "solver: got .*weights.safetensors, other weights than solver.json names, expected matching files",
@@ -165,9 +185,19 @@ class TestWeights:
 
     def test_whole_numbers(self):
         with pytest.raises(
-            InputError, match=r"^weights: got steps\.sizes of torch\.int64, expected a dtype like torch"
+            InputError, match=r"^weights: got steps\.sizes of torch\.int64, expected torch.float32 or torch.float64"
         ):
             load_weights(trained(), self.weights(**{"steps.sizes": torch.ones(4, dtype=torch.int64)}))
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+    def test_numbers_that_no_solver_runs_in(self, dtype, tmp_path):
+        with pytest.raises(InputError, match=r"^weights: got .* of torch\..*float16, expected torch.float32 or torch"):
+            load(save(trained(dtype), tmp_path))
+
+    def test_two_dtypes_at_once(self):
+        weights = self.weights(**{"steps.sizes": torch.full((4,), 0.05, dtype=torch.float64)})
+        with pytest.raises(InputError, match=r"^weights: got torch.float32 and torch.float64 together, expected one"):
+            load_weights(trained(), weights)
 
     def test_the_dtype_comes_with_the_weights(self):
         solver = load_weights(trained(), trained(torch.float64).state_dict())
@@ -175,3 +205,17 @@ class TestWeights:
 
     def test_a_solver_without_weights(self, tmp_path):
         assert isinstance(load(save(MirrorDescent(Entropic(), 0.1), tmp_path)).mirror, Entropic)
+
+
+def test_a_folder_of_absurd_sizes_takes_no_memory(folder):
+    """A hundred million numbers, which this machine has room for, are refused as well."""
+    rewrite(lambda d: {**d, "solver": {**d["solver"], "iterations": 10**8}})(folder)
+    begun = peak_memory()
+    with pytest.raises(InputError, match="sizes that its weights do not have"):
+        load(folder)
+    assert peak_memory() - begun < 10**8
+
+
+def peak_memory():
+    resource = pytest.importorskip("resource")
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -170,6 +170,23 @@ class TestAnythingElse:
         with pytest.raises(FileError, match=rf"\Acheckpoint: got [^\n]*{words}[^\n]*, expected a published [^\n]+\Z"):
             import_checkpoint(tmp_path / "checkpoint")
 
+    @pytest.mark.parametrize(
+        "weight",
+        [
+            torch.zeros(1).expand(10**12, 4, 3, 3),
+            torch.zeros(4, 4, 3, 3, dtype=torch.int64),
+            torch.zeros(4, 4, 3, 3, dtype=torch.complex64),
+            torch.zeros(4, 4, 3, 3, device="meta"),
+            torch.eye(4).to_sparse(),
+        ],
+        ids=["a size beyond the file", "whole numbers", "complex numbers", "no numbers", "another layout"],
+    )
+    def test_weights_that_are_none(self, weight, tmp_path):
+        torch.save(changed(fwd_model__wz__0__weight=weight), tmp_path / "checkpoint")
+        words = r"whose fwd_model\.wz\.0\.weight is torch\.\w+ of shape .*, expected floating-point weights, no larger"
+        with pytest.raises(FileError, match=words):
+            import_checkpoint(tmp_path / "checkpoint")
+
     @pytest.mark.parametrize("content", [b"", b"hello", b"\x80\x02}q\x00.", b"PK\x03\x04 half a zip file"])
     def test_files_of_another_kind(self, content, tmp_path):
         (tmp_path / "checkpoint").write_bytes(content)

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from lmd.checks import check_finite
 from lmd.config import Configurable, from_config, to_config
@@ -17,6 +19,25 @@ from lmd.solvers.base import Solver
 FORMAT = 1
 SOLVER_FILE = "solver.json"
 WEIGHTS_FILE = "weights.safetensors"
+
+FLOATS = (torch.float32, torch.float64)
+"""What weights may be: solvers run in these."""
+
+MAKERS = (
+    torch.arange,
+    torch.empty,
+    torch.eye,
+    torch.full,
+    torch.linspace,
+    torch.ones,
+    torch.rand,
+    torch.randn,
+    torch.zeros,
+)
+"""What makes a tensor of any size out of nothing."""
+
+EXCESS, SPARE = 8, 1_000_000
+"""A solver may make so many times the numbers of its weights while it is built, and so many more."""
 
 
 def save(solver: Solver[Any], folder: str | Path, *, weights: Mapping[str, Tensor] | None = None, **card: Any) -> Path:
@@ -48,10 +69,41 @@ def load(folder: str | Path) -> Solver[Any]:
     weights = read_tensors(folder / WEIGHTS_FILE)
     if sha256(folder / WEIGHTS_FILE) != description.get("weights_sha256"):
         raise FileError("solver", f"{folder / WEIGHTS_FILE}, other weights than {SOLVER_FILE} names", "matching files")
-    solver = from_config(description.get("solver"))
+    solver = _build(folder / SOLVER_FILE, description.get("solver"), sum(map(Tensor.numel, weights.values())))
     if not isinstance(solver, Solver):
         raise FileError("solver", f"{folder / SOLVER_FILE}, a {type(solver).__name__}", "a solver")
     return load_weights(solver, weights)
+
+
+def _build(path: Path, config: object, numbers: int) -> Configurable:
+    """What the configuration describes, if it takes about as many numbers as the weights have, which is seen first."""
+    try:
+        with Allowance(EXCESS * numbers + SPARE):
+            return from_config(config)
+    except InputError:
+        raise
+    except Exception as error:  # a constructor may raise anything on arguments that nobody wrote
+        reason = " ".join(str(error).split())
+        raise FileError("solver", f"{path}, which does not fit ({reason:.120})", "what lmd wrote") from None
+
+
+class Allowance(TorchFunctionMode):
+    """Refuses to make tensors of more than `numbers` numbers altogether, before memory is taken for them."""
+
+    def __init__(self, numbers: int) -> None:
+        super().__init__()
+        self.numbers = self.left = numbers
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in MAKERS:
+            try:
+                self.left -= 1 + func(*args, **{**kwargs, "device": "meta"}).numel()
+            except (RuntimeError, TypeError):  # no tensor can be so large
+                self.left = -1
+            if self.left < 0:
+                raise InputError("solver", "sizes that its weights do not have", f"at most {self.numbers} numbers")
+        return func(*args, **kwargs)
 
 
 def load_weights(module: Any, weights: dict[str, Any]) -> Any:
@@ -63,8 +115,12 @@ def load_weights(module: Any, weights: dict[str, Any]) -> Any:
     for name, tensor in weights.items():
         if tensor.shape != own[name].shape:
             raise InputError("weights", f"{name} of shape {tuple(tensor.shape)}", f"shape {tuple(own[name].shape)}")
-        if tensor.dtype.is_floating_point != own[name].dtype.is_floating_point:
-            raise InputError("weights", f"{name} of {tensor.dtype}", f"a dtype like {own[name].dtype}")
+        kinds = FLOATS if own[name].dtype.is_floating_point else (own[name].dtype,)
+        if tensor.dtype not in kinds:
+            raise InputError("weights", f"{name} of {tensor.dtype}", " or ".join(map(str, kinds)))
+    floats = sorted({str(tensor.dtype) for tensor in weights.values() if tensor.dtype.is_floating_point})
+    if len(floats) > 1:
+        raise InputError("weights", f"{' and '.join(floats)} together", "one dtype for all of them")
     for name, _ in module.named_parameters():
         check_finite(f"weights {name}", weights[name])
     module.load_state_dict(weights, assign=True)
