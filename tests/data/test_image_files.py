@@ -338,6 +338,17 @@ class TestDamagedTiff:
             read_picture(self.flipped(tmp_path, place))
         assert "\n" not in str(caught.value)
 
+    def test_libraries_in_c_are_silent_too(self, tmp_path, capfd):
+        Image.fromarray(numbers(12, 14, 3)).save(tmp_path / "a.tif", compression="tiff_deflate")
+        data = bytearray((tmp_path / "a.tif").read_bytes())
+        data[8 : len(data) // 2] = bytes(len(data) // 2 - 8)
+        (tmp_path / "a.tif").write_bytes(data)
+        with pytest.raises(FileError, match=r"^image: got .*a\.tif, damaged"):
+            read_picture(tmp_path / "a.tif")
+        assert capfd.readouterr() == ("", "")
+        os.write(2, b"heard")
+        assert capfd.readouterr().err == "heard", "afterwards all is as it was"
+
     def test_nothing_is_said_of_what_does_not_matter(self, tmp_path):
         assert read_picture(self.flipped(tmp_path, 72)).size == (12, 14)  # the type of the description
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import stat
+import sys
 import warnings
 import zlib
 from collections.abc import Iterator
@@ -247,7 +249,7 @@ def _reading(argument: str, path: Path) -> Iterator[None]:
     log = logging.getLogger("tifffile")
     was_silent, log.disabled = log.disabled, True
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _nothing_on_stderr():
             warnings.simplefilter("ignore")
             yield
     except InputError:
@@ -262,6 +264,25 @@ def _reading(argument: str, path: Path) -> Iterator[None]:
         raise FileError(argument, f"{path}, damaged ({error})", ACCEPTED) from None
     finally:
         Image.MAX_IMAGE_PIXELS, log.disabled = limit, was_silent
+
+
+@contextmanager
+def _nothing_on_stderr() -> Iterator[None]:
+    """Lead what is written to stderr nowhere, also what libraries in C write there."""
+    try:
+        kept = os.dup(2)
+    except OSError:  # there is none
+        yield
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        sys.stderr.flush()
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 @contextmanager
