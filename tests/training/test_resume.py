@@ -1,6 +1,8 @@
 """The folder of a run: what is in it, what goes on from it, and that no SIGKILL changes a bit of it."""
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -196,6 +198,86 @@ def test_when_every_checkpoint_is_damaged_it_is_said_and_nothing_is_lost(train, 
     with pytest.raises(FileError, match="where every checkpoint is damaged"):
         train(resume=True)
     assert files_of(tmp_path / "run") == before
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("step", None),
+        ("step", -1),
+        ("settings", []),
+        ("best", {"step": 1}),
+        ("sha256", "x"),
+        ("log_bytes", "9"),
+        ("seconds", {}),
+    ],
+)
+def test_a_state_of_other_types_is_no_checkpoint(train, tmp_path, key, value):
+    train()
+    for path in (tmp_path / "run").glob("checkpoints/*/state.json"):
+        path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+    with pytest.raises(FileError, match="where every checkpoint is damaged"):
+        train(resume=True)
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"[1]", b"{}", b"{", b"["], ids=repr)
+def test_a_log_of_something_else_is_noticed(train, tmp_path, content):
+    train()
+    log = (tmp_path / "run" / "log.jsonl").read_bytes()
+    (tmp_path / "run" / "log.jsonl").write_bytes(content + b"\n" + log[len(content) + 1 :])
+    with pytest.raises(FileError, match=r"^log: got .*log\.jsonl, damaged.*, expected one JSON object per line"):
+        train(resume=True)
+
+
+class TestOneRunAtATime:
+    """Two runs in one folder would write over each other: the second is told so, and nothing is changed."""
+
+    @pytest.mark.parametrize("resume", [False, True])
+    def test_the_second_is_refused(self, train, tmp_path, resume):
+        said = []
+
+        def start_another(record):
+            if record["step"] == 10:
+                with pytest.raises(FileError, match=r"^out: got .*run, which another run works in, expected") as caught:
+                    train(resume=resume)
+                said.append(str(caught.value))
+
+        train(callback=start_another)
+        train("alone")
+        assert len(said) == 1 and "\n" not in said[0]
+        assert tensors_of(tmp_path / "run") == tensors_of(tmp_path / "alone")
+        assert files_of(tmp_path / "run") == files_of(tmp_path / "alone"), "no lock is left"
+
+    def test_a_run_that_failed_lets_others_in(self, train, tmp_path):
+        def fail(record):
+            if record["step"] == 10:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            train(callback=fail)
+        with pytest.raises(InputError, match="learning_rate"):
+            train(resume=True, learning_rate=0.5)
+        assert not (tmp_path / "run" / ".lock").exists()
+        assert train(resume=True).steps == 20
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "best.safetensors", "state.json"])
+def test_a_full_disk_leaves_no_half_checkpoint(train, tmp_path, monkeypatch, name):
+    train(callback=lambda record: record["step"] == 10)
+    before = files_of(tmp_path / "run")
+    replace = os.replace
+
+    def full(source, target):
+        if Path(target).name == name and "checkpoints" in str(target):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(FileError, match=rf"{name} \(No space left on device\)"):
+        train(resume=True)
+    assert files_of(tmp_path / "run") == before
+    monkeypatch.undo()
+    assert train(resume=True).steps == 20
 
 
 def test_a_log_that_lost_lines_is_noticed(train, tmp_path):

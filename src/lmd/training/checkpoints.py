@@ -39,19 +39,23 @@ class Checkpoint:
 def write_checkpoint(folder: Path, step: int, checkpoint: Checkpoint) -> None:
     """Write a checkpoint into `folder` under its step, then remove all but the last two.
 
-    It is written under a hidden name, made safe on disk and renamed: the rename is the moment it exists.
+    It is written under a hidden name, made safe on disk and renamed: the rename is the moment it exists. Where it
+    cannot be written, such as on a disk that is full, nothing of it stays.
     """
     temporary, final = folder / f".step-{step:08d}.part", folder / f"step-{step:08d}"
     shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    for name in TENSOR_FILES:
-        write_tensors(temporary / f"{name}.safetensors", getattr(checkpoint, name))
-    hashes = {name: sha256(temporary / f"{name}.safetensors") for name in TENSOR_FILES}
-    write_json(temporary / STATE_FILE, {**checkpoint.state, "sha256": hashes})
-    _sync_folder(temporary)
-    if final.exists():
-        _remove_all([final])
-    os.rename(temporary, final)
+    try:
+        temporary.mkdir(parents=True)
+        for name in TENSOR_FILES:
+            write_tensors(temporary / f"{name}.safetensors", getattr(checkpoint, name))
+        hashes = {name: sha256(temporary / f"{name}.safetensors") for name in TENSOR_FILES}
+        write_json(temporary / STATE_FILE, {**checkpoint.state, "sha256": hashes})
+        _sync_folder(temporary)
+        if final.exists():
+            _remove_all([final])
+        os.rename(temporary, final)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
     _sync_folder(folder)
     _remove_all(_by_age(folder)[KEEP:])
 
@@ -60,10 +64,24 @@ def read_checkpoint(path: Path) -> Checkpoint:
     """The checkpoint at `path`; one that is not whole is an error."""
     state = read_json(path / STATE_FILE)
     tensors = {name: read_tensors(path / f"{name}.safetensors") for name in TENSOR_FILES}
+    if not _is_state(state):
+        raise FileError("checkpoint", f"{path / STATE_FILE}, which lacks what a run goes on from", "one that lmd wrote")
     for name in TENSOR_FILES:
-        if not isinstance(state, dict) or sha256(path / f"{name}.safetensors") != state.get("sha256", {}).get(name):
+        if sha256(path / f"{name}.safetensors") != state["sha256"].get(name):
             raise FileError("checkpoint", f"{path}, whose {name} have changed", "a checkpoint as it was written")
     return Checkpoint(state, **tensors)
+
+
+def _is_state(state: object) -> bool:
+    """Whether what a state.json holds is what a run goes on from."""
+    if not isinstance(state, dict):
+        return False
+    counts = all(isinstance(state.get(key), int) and state[key] >= 0 for key in ("step", "skipped", "log_bytes"))
+    objects = all(isinstance(state.get(key), dict) for key in ("sha256", "settings"))
+    best = state.get("best", False)
+    validated = best is None or (isinstance(best, dict) and best.keys() == {"step", "value", "inconsistency"})
+    numbers = [state.get("seconds"), *(best or {}).values()] if validated else [None]
+    return counts and objects and all(isinstance(number, (int, float)) for number in numbers)
 
 
 def newest_checkpoint(folder: Path) -> Path | None:

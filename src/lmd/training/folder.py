@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lmd.errors import FileError, InputError
-from lmd.files import writable_folder
+from lmd.files import FolderLock, writable_folder
 from lmd.solvers.saving import SOLVER_FILE
 from lmd.training.checkpoints import newest_checkpoint, read_checkpoint, tidy
 from lmd.training.log import cut_log
@@ -29,12 +29,27 @@ class RunFolder:
         self.path = Path(path)
         self.log = self.path / "log.jsonl"
         self.checkpoints = self.path / "checkpoints"
+        self._lock: FolderLock | None = None
 
     def open(self, configuration: dict[str, Any], resume: bool) -> int:
-        """Make the folder ready; the answer is the number of checkpoints to go on from, 0 or 1.
+        """Make the folder ready and keep others out; the answer is the number of checkpoints to go on from, 0 or 1.
 
         `configuration` is what the run is made of; one that goes on must be the one that was started.
         """
+        self._lock = FolderLock("out", writable_folder("out", self.path))
+        try:
+            return self._prepare(configuration, resume)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let other runs into the folder."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _prepare(self, configuration: dict[str, Any], resume: bool) -> int:
         holds_run = any(self.checkpoints.glob("step-*")) or self.log.exists() or (self.path / SOLVER_FILE).exists()
         if holds_run and not resume:
             raise FileError("out", f"{self.path}, which holds a run", "another folder, or resume=True to go on with it")
@@ -43,7 +58,6 @@ class RunFolder:
             self._check_same(dict(read_checkpoint(newest).state), configuration)
         elif holds_run:
             raise FileError("resume", f"{self.path}, which has no checkpoint", "the folder of a run that was stopped")
-        writable_folder("out", self.path)
         tidy(self.checkpoints, newest)
         for leftover in self.path.glob(".*.part*"):
             leftover.unlink()

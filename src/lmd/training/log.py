@@ -51,7 +51,13 @@ def read_log(path: Path, position: int) -> list[Record]:
     data = path.read_bytes()[:position] if path.is_file() else b""
     if len(data) < position:
         raise FileError("log", f"{path}, shorter than its checkpoint says", f"a log of at least {position} bytes")
-    return [json.loads(line) for line in data.splitlines()]
+    try:
+        records = [json.loads(line) for line in data.splitlines()]
+    except (ValueError, RecursionError) as error:
+        raise FileError("log", f"{path}, damaged ({error})", "one JSON object per line, as lmd wrote them") from None
+    if not all(isinstance(record, dict) and isinstance(record.get("step"), int) for record in records):
+        raise FileError("log", f"{path}, damaged", "one JSON object per line, as lmd wrote them")
+    return records
 
 
 def cut_log(path: Path, position: int) -> None:

@@ -120,11 +120,11 @@ class _Training:
     def run(self, resume: bool, bar: ProgressBar, callback: Callback | None) -> TrainingResult:
         """Every step that is left to do."""
         self.begun = self.marked = time.perf_counter()
-        self._open(resume)
-        self.marked_step = self.step
-        module = self.processes.wrap(self.loss)
-        bar.start(self.step)
         try:
+            self._open(resume)
+            self.marked_step = self.step
+            module = self.processes.wrap(self.loss)
+            bar.start(self.step)
             stopped = self.step == 0 and self._validates() and self._record({}, callback)
             while self.step < self.settings.steps and not stopped:
                 figures = self._update(module)
@@ -137,6 +137,8 @@ class _Training:
         finally:
             bar.close()
             self.log.close()
+            if self.folder is not None:
+                self.folder.close()
         if self.best is not None:
             self.solver.load_state_dict(self.best_weights)
         self._warn_if_in_vain()
