@@ -1,9 +1,12 @@
 """The command line as a user meets it: exit codes, one clear line on bad input, files that are whole."""
 
+import errno
 import json
 import os
 import re
 from dataclasses import replace
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -84,6 +87,29 @@ def test_data_are_listed_and_what_ships_needs_no_fetching(lmd) -> None:
         (("reproduce", "simplex", "--colour"), ("--colour",)),
         (("report", "no-such-folder"), ("no-such-folder",)),
         (("import", "no-such-checkpoint", "--out", "solver"), ("no-such-checkpoint",)),
+        (("import", "x" * 300, "--out", "solver"), ("File name too long",)),
+        (("report", "x" * 300), ("File name too long",)),
+        (("reproduce", "simplex", "--seed", "9" * 23), ("--seed", "9999", "4294967295")),
+        (("reproduce", "simplex", "--out", "x" * 300), ("out", "File name too long")),
+        (("reproduce", "simplex", "--images", "x" * 300), ("File name too long",)),
+        (("demo", "--seed", str(2**32)), ("--seed", "4294967296")),
+        (("train", "least-squares-quadratic", "--seed", "9" * 23), ("--seed",)),
+        (("train", "least-squares-quadratic", "--out", "x" * 300), ("out", "File name too long")),
+        (("check", "svm", "--iterations", "9" * 20), ("--iterations", "1<=x<=100000")),
+        (("check", "svm", "--family", "nope"), ("family", "'nope'", "svm")),
+        (("bench", "--methods", "nope"), ("methods", "'nope'", "pdhg")),
+        (("bench", "--methods", ""), ("methods", "''", "pdhg")),
+        (("bench", "--noise", "-5"), ("noise", "-5", "1, 2, 5, 10, 15, 20")),
+        (("bench", "--noise", "nan"), ("noise", "nan")),
+        (("bench", "--noise", "101"), ("noise", "101")),
+        (("bench", "--sizes", "0"), ("sizes", "0", "8 to 8192")),
+        (("bench", "--sizes", "9" * 20), ("sizes", "9999", "8 to 8192")),
+        (("bench", "--count", "9" * 20), ("--count", "9999")),
+        (("bench", "--repeats", "9" * 20), ("--repeats", "9999")),
+        (("bench", "--json", "x" * 300), ("json", "File name too long")),
+        (("bench", "--json", "."), ("json", "which is a folder")),
+        (("bench", "--out", "x" * 300), ("out", "File name too long")),
+        (("bench", "lasso", "--images", "nowhere"), ("image", "nowhere")),
     ],
 )
 def test_bad_input_is_one_line(
@@ -141,6 +167,78 @@ def test_report_refuses_damaged_metrics_and_keeps_the_page(lmd, tmp_path: Path) 
     (tmp_path / "simplex" / "metrics.json").write_text('{"experiment": "simplex"}')
     assert_one_line(lmd("report", str(tmp_path)), "metrics.json", "rows")
     assert (tmp_path / "index.html").read_text() == "old"
+
+
+def test_report_and_reproduce_share_a_folder_with_bench(lmd, tmp_path: Path) -> None:
+    bench = lmd("bench", "lasso", "--quick", "--methods", "pdhg", "--out", str(tmp_path))
+    assert bench.code == 0, bench.err
+    assert lmd("reproduce", "simplex", "--out", str(tmp_path)).code == 0
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert 'id="bench"' in page and 'id="simplex"' in page and "lasso, noise 5%, batch 1" in page
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bench", "index.html", "simplex"]
+
+
+def test_report_shows_nothing_from_elsewhere(lmd, tmp_path: Path) -> None:
+    lmd("reproduce", "simplex", "--out", str(tmp_path / "results"))
+    (tmp_path / "secret.txt").write_text("do not show")
+    (tmp_path / "results" / "index.html").unlink()
+    metrics = tmp_path / "results" / "simplex" / "metrics.json"
+    changed = {**json.loads(metrics.read_text()), "figures": [{"file": "../../secret.txt", "caption": "c"}]}
+    metrics.write_text(json.dumps(changed))
+    assert_one_line(lmd("report", str(tmp_path / "results")), "figure", "secret.txt", "leads elsewhere")
+    assert not (tmp_path / "results" / "index.html").exists()
+
+
+def test_experiments_that_measure_seconds_run_alone(lmd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other, in the order of the tour, each with the whole machine."""
+    from lmd import experiments
+    from lmd.experiments.base import Experiment, Session
+
+    running, seen = [], []
+
+    class Alone(Experiment):
+        title, paper = "alone", "no figure"
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def run(self, session: Session) -> None:
+            assert running == []
+            running.append(self.name)
+            session.record("lmd", 0, "seconds", 1.0)
+            seen.append((running.pop(), os.getpid()))
+
+    monkeypatch.setattr(experiments, "get", Alone)
+    assert lmd("demo", "--out", str(tmp_path)).code == 0
+    assert seen == [(name, os.getpid()) for name in experiments.TOUR]
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(lmd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: object, file: Path, **_: object) -> None:
+        file.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
+    assert_one_line(lmd("reproduce", "simplex", "--out", str(tmp_path)), "out", "No space left on device")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_the_system_refuses_is_one_line(lmd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "somewhere")
+
+    monkeypatch.setattr("lmd.report.page.write_page", full)
+    assert_one_line(lmd("report", str(tmp_path)), "somewhere (No space left on device)")
+
+
+def test_a_name_that_is_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bytes of a file's name are the user's; what is printed of them must not fail after the work."""
+    Image.new("L", (8, 8), 128).save(tmp_path / "in.png")
+    call = [sys.executable, "-c", "from lmd.cli import main; main()", "solve", "denoise", "in.png", b"\xff.png"]
+    environment = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
+    done = subprocess.run(call, cwd=tmp_path, capture_output=True, env=environment)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.startswith(b"\\udcff.png: 8 x 8")
 
 
 def test_train_writes_a_solver_and_refuses_to_overwrite_it(lmd, tmp_path: Path) -> None:
@@ -257,7 +355,14 @@ class TestSolve:
             ("denoise in.png out.png --solver no/where", ("no/where",)),
             ("denoise in.png out.png --weight 0", ("weight", "0.0", "positive")),
             ("denoise in.png out.png --weight much", ("--weight", "much")),
-            ("denoise in.png out.png --iterations 0", ("iterations", "0", "1 or more")),
+            ("denoise in.png out.png --iterations 0", ("--iterations", "0", "1<=x<=1000000")),
+            (f"denoise in.png out.png --iterations {'9' * 20}", ("--iterations", "9999", "1<=x<=1000000")),
+            ("denoise in.png out.png --weight 1e300", ("weight", "1e+300", "from 1e-06 to 1e+06")),
+            ("denoise in.png out.png --weight nan", ("weight", "nan")),
+            (f"denoise in.png {'x' * 300}.png", ("out", "File name too long")),
+            (f"denoise {'x' * 300}.png out.png", ("image", "File name too long")),
+            (f"inpaint in.png out.png --mask {'x' * 300}", ("mask", "File name too long")),
+            (f"denoise in.png out.png --solver {'x' * 300}", ("File name too long",)),
             ("denoise in.png out.png --tolerance -1", ("tolerance", "-1.0", "positive")),
             ("denoise in.png out.png --mask mask.png", ("--mask",)),
             ("inpaint in.png out.png", ("--mask",)),

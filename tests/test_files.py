@@ -112,6 +112,13 @@ class TestJson:
         with pytest.raises(FileError, match=r"^file: got .* \(Is a directory\)"):
             files.read_json(tmp_path)
 
+    def test_what_has_no_end(self, tmp_path):
+        os.mkfifo(tmp_path / "pipe")
+        (tmp_path / "link").symlink_to("/dev/zero")
+        for name in ("pipe", "link"):
+            with pytest.raises(FileError, match=r"^file: got .*, which is no plain file, expected a JSON file"):
+                files.read_json(tmp_path / name)
+
 
 class TestTensors:
     def test_there_and_back(self, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -27,7 +28,11 @@ _PRESET = click.option(
     show_default=True,
     help="quick: seconds to a few minutes; standard: up to an hour or two on two cores; paper: the published sizes.",
 )
-_SEED = click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of all randomness.")
+MOST_ITERATIONS = 1_000_000
+MOST_SEED = 2**32 - 1
+_SEED = click.option(
+    "--seed", type=click.IntRange(0, MOST_SEED), default=0, show_default="0", help="Seed of all randomness."
+)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 
 
@@ -182,7 +187,11 @@ def _solve_options(command: Callable[..., None]) -> Callable[..., None]:
         click.argument("image", metavar="IN"),
         click.argument("out", metavar="OUT"),
         click.option("--solver", help="fgp, pdhg, a name that `lmd list` shows, or a folder.  [default: the best]"),
-        click.option("--iterations", type=int, help="Stop after so many.  [default: what the solver is made for]"),
+        click.option(
+            "--iterations",
+            type=click.IntRange(1, MOST_ITERATIONS),
+            help="Stop after so many.  [default: what the solver is made for]",
+        ),
         click.option("--weight", type=float, default=0.3, show_default=True, help="Larger is smoother."),
         click.option("--tolerance", type=float, help="Stop when proven to be so near to the minimum, such as 1e-3."),
         click.option("--isotropic", is_flag=True, help="Treat all directions alike, not along rows and columns."),
@@ -244,8 +253,8 @@ def _solve(task: str, image: str, out: str, as_json: bool, **settings: Any) -> N
 @click.option("--out", metavar="DIR", help="Write DIR/bench/metrics.json and figures.")
 @click.option("--methods", metavar="NAME,...", help="Only these methods and peers.")
 @click.option("--noise", metavar="PERCENT,...", help="Only these noise levels.")
-@click.option("--count", type=click.IntRange(min=1), help="How many test images.  [default: 20]")
-@click.option("--repeats", type=click.IntRange(min=1), help="How often each time is measured.  [default: 7]")
+@click.option("--count", type=click.IntRange(1, 100_000), help="How many test images.  [default: 20]")
+@click.option("--repeats", type=click.IntRange(1, 1000), help="How often each time is measured.  [default: 7]")
 @click.option("--sizes", metavar="SIDE,...", help="Also denoise one image at these sizes, such as 32,256,2048.")
 @click.option("--quick", is_flag=True, help="A few small images: seconds.")
 @_SEED
@@ -261,13 +270,22 @@ def bench(names: tuple[str, ...], json_file: str | None, out: str | None, quick:
     from rich.console import Console
 
     from lmd.experiments.bench import Plan, run_bench
-    from lmd.experiments.bench_report import tables, write
+    from lmd.experiments.bench_report import write
+    from lmd.files import writable_folder, writable_name
+    from lmd.report.tables import bench_tables
 
     given = _bench_choices(names, choices)
+    plan = Plan.quick(**given) if quick else Plan(**given)
+    plan.check()
+    json_path = None
+    if json_file is not None:
+        writable_folder("json", Path(json_file).parent)
+        json_path = writable_name("json", json_file)
+    folder = None if out is None else writable_folder("out", out)
     with Console(stderr=True).status("bench") as status:
-        found = run_bench(Plan.quick(**given) if quick else Plan(**given), status.update)
-    write(found, None if json_file is None else Path(json_file), None if out is None else Path(out))
-    for table in tables(found):
+        found = run_bench(plan, status.update)
+    write(found, json_path, folder)
+    for table in bench_tables(found.rows):
         _print_table(table)
     for fact, text in found.facts.items():
         click.echo(f"{fact}: {text}")
@@ -287,7 +305,10 @@ def _bench_choices(names: tuple[str, ...], choices: dict[str, Any]) -> dict[str,
     if "methods" in given:
         given["methods"] = tuple(given["methods"].split(","))
     if "images" in given:
+        from lmd.data import read_images
+
         given["images"] = Path(given["images"])
+        read_images(given["images"])  # what is wrong with them is said before anything is run
     return {"problems": names, **given} if names else given
 
 
@@ -314,20 +335,24 @@ def import_command(checkpoint: Path, out: str) -> None:
 @cli.command()
 @click.argument("solver")
 @click.option("--out", default="check", show_default=True, help="Folder for check.json and check.png.")
-@click.option("--iterations", type=click.IntRange(min=1), default=1000, show_default=True, help="How far to run it.")
+@click.option(
+    "--iterations", type=click.IntRange(1, 100_000), default=1000, show_default="1000", help="How far to run it."
+)
+@click.option("--family", metavar="NAME", help="What NAME is trained on, in place of what SOLVER was.")
 @_SEED
-def check(solver: str, out: str, iterations: int, seed: int) -> None:
+def check(solver: str, out: str, iterations: int, family: str | None, seed: int) -> None:
     """Diagnose SOLVER, a name or a folder: does it keep its promises on its family and on harder problems?
 
     \b
-    Exit code 1 where a promise is broken.
-    Example
+    Exit code 1 where a promise is broken. What `lmd import` wrote does not know its family; say it.
+    Examples
       lmd check least-squares-quadratic --out check
+      lmd check solvers/inpainting --family inpaint
     """
     from lmd.experiments.check import check as check_solver
     from lmd.experiments.check import check_table
 
-    found = check_solver(solver, out, iterations=iterations, seed=seed)
+    found = check_solver(solver, out, family=family, iterations=iterations, seed=seed)
     _print_table(check_table(found))
     click.echo(f"figure: {Path(out) / 'check.png'}")
     if found.broken:
@@ -405,15 +430,19 @@ def _reproduce_all(
     images: str | None = None,
     as_json: bool,
 ) -> None:
-    """Run experiments, two at a time where there are several, then print their tables and write the page."""
+    """Run experiments one after the other, as they measure seconds, print their tables and write the page."""
+    if len(names) > 1:
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # most have problems too small for several threads
     from lmd import experiments
-    from lmd.report.page import read_metrics, tables_of, write_page
+    from lmd.experiments.base import reproduce as reproduce_experiment
+    from lmd.report.metrics import read_metrics
+    from lmd.report.page import tables_of, write_page
 
-    jobs = {}
     for name in names:
-        passed_on = images if len(names) == 1 or experiments.get(name).imaging else None
-        jobs[name] = (name, str(out), preset, seed, retrain, passed_on)
-    for name, _ in _in_parallel(_reproduce_one, jobs):
+        experiment = experiments.get(name)
+        passed_on = images if len(names) == 1 or experiment.imaging else None
+        shown = sys.stderr.isatty()
+        reproduce_experiment(experiment, out, preset, seed, retrain=retrain, progress=shown, images=passed_on)
         if as_json:
             continue
         metrics = read_metrics(out / name / "metrics.json")
@@ -425,34 +454,6 @@ def _reproduce_all(
         _print_json({"page": str(page), "metrics": {name: str(out / name / "metrics.json") for name in names}})
     else:
         click.echo(f"\nThe page with all figures: {page}")
-
-
-def _reproduce_one(name: str, out: str, preset: str, seed: int, retrain: bool, images: str | None) -> str:
-    from lmd import experiments
-    from lmd.experiments.base import reproduce as reproduce_experiment
-
-    shown = sys.stderr.isatty()
-    experiment = experiments.get(name)
-    reproduce_experiment(experiment, out, preset, seed, retrain=retrain, progress=shown, images=images)
-    return name
-
-
-def _in_parallel(function: Callable[..., str], jobs: dict[str, tuple[Any, ...]]) -> list[tuple[str, str]]:
-    """Call `function` for each job, on all cores where there are several jobs; answers in the order of the jobs."""
-    workers = min(len(jobs), os.cpu_count() or 1)
-    if workers == 1:
-        return [(name, function(*arguments)) for name, arguments in jobs.items()]
-    import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor
-
-    from rich.console import Console
-
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    context = multiprocessing.get_context("spawn")
-    waiting = Console(stderr=True).status(f"running {', '.join(jobs)} on {workers} cores")
-    with waiting, ProcessPoolExecutor(workers, mp_context=context) as pool:
-        futures = {name: pool.submit(function, *arguments) for name, arguments in jobs.items()}
-        return [(name, future.result()) for name, future in futures.items()]
 
 
 def _print_table(table: Table) -> None:
@@ -470,6 +471,8 @@ def _print_json(data: object) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line: exit code 0 on success, 2 on bad input, 1 when something else went wrong."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # the name of a file may be no text
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
@@ -492,6 +495,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except OSError as error:  # what the system refuses: a name too long for it, a disk that is full
+        place = "file" if error.filename is None else f"file: got {error.filename}"
+        _fail(f"{place} ({error.strerror or error})", 2)
     except Exception as error:
         if os.environ.get("LMD_DEBUG"):
             raise

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import sys
 import tempfile
 import threading
@@ -197,7 +198,11 @@ def write_json(path: Path, data: Any) -> None:
 def read_json(path: Path) -> Any:
     """The JSON in `path`."""
     try:
+        if stat.S_IFMT(path.stat().st_mode) not in (stat.S_IFREG, stat.S_IFDIR):  # a pipe or a device has no end
+            raise FileError("file", f"{path}, which is no plain file", "a JSON file")
         return json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_json)
+    except FileError:
+        raise
     except FileNotFoundError:
         raise FileError("file", f"no file {path}", "an existing JSON file") from None
     except OSError as error:

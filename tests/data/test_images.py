@@ -1,3 +1,4 @@
+import os
 import zipfile
 
 import numpy as np
@@ -156,6 +157,11 @@ class TestReadImages:
         with pytest.raises(InputError, match=rf"^images: got .*a\.npz.*{words}") as caught:
             read_images(tmp_path / "a.npz")
         assert "\n" not in str(caught.value)
+
+    def test_a_pipe_that_is_called_npz(self, tmp_path):
+        os.mkfifo(tmp_path / "a.npz")
+        with pytest.raises(FileError, match=r"a\.npz, which is no plain file"):
+            read_images(tmp_path / "a.npz")
 
     def test_an_npz_of_columns_first(self, tmp_path):
         array = np.random.default_rng(0).integers(0, 256, (2, 3, 6, 8), dtype=np.uint8)

@@ -1,12 +1,15 @@
+import errno
 import json
+from pathlib import Path
 
 import pytest
 
 import lmd
-from lmd.errors import InputError
-from lmd.experiments.check import check, check_table, family_of
+from lmd.cli import main
+from lmd.errors import FileError, InputError
+from lmd.experiments.check import check, check_table, family_of, named_family
 from lmd.guarantees import Diagnosis, Finding
-from lmd.problems import LeastSquaresFamily
+from lmd.problems import LassoFamily, LeastSquaresFamily
 from lmd.solvers import GradientDescent
 
 
@@ -31,6 +34,45 @@ def test_any_other_folder_needs_a_family(tmp_path):
     with pytest.raises(InputError, match=r"^family: got none, expected one to check"):
         check(tmp_path)
     assert check(tmp_path, family=LeastSquaresFamily(), batch=2, iterations=12).broken == ()
+
+
+def test_a_family_can_be_named(tmp_path):
+    lmd.solvers.save(GradientDescent(0.03), tmp_path / "solver")
+    with pytest.raises(SystemExit) as ended:
+        main(
+            [
+                "check",
+                str(tmp_path / "solver"),
+                "--family",
+                "least-squares-quadratic",
+                "--iterations",
+                "12",
+                "--out",
+                str(tmp_path / "out"),
+            ]
+        )
+    assert ended.value.code == 0 and (tmp_path / "out" / "check.json").is_file()
+    assert isinstance(named_family("lasso"), LassoFamily), "not what training drew beforehand"
+    with pytest.raises(InputError, match=r"^family: got 'lass', expected one of .*did you mean lasso"):
+        named_family("lass")
+
+
+@pytest.mark.parametrize("card", [None, [], "text", {"command": 3}, {"command": ["lmd", "train"]}])
+def test_a_card_of_another_kind_says_no_family(card, tmp_path):
+    lmd.solvers.save(GradientDescent(0.03), tmp_path, card=card)
+    with pytest.raises(InputError, match=r"^family: got none, expected one to check"):
+        family_of(tmp_path)
+
+
+def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
+    def full(self, file, **_):
+        Path(file).write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
+    with pytest.raises(FileError, match=r"^out: got .*out \(No space left on device\)"):
+        check("least-squares-quadratic", tmp_path / "out", batch=2, iterations=12)
+    assert list(tmp_path.rglob("*")) == [tmp_path / "out"]
 
 
 def test_a_broken_promise_stands_out():

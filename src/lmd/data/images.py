@@ -123,6 +123,8 @@ def read_image(path: str | Path) -> Tensor:
 
 def _read_npz(path: Path) -> np.ndarray:
     accepted = "an .npz with `images`, bytes (n, 3, H, W)"
+    if path.exists() and not path.is_file():
+        raise FileError("images", f"{path}, which is no plain file", accepted)
     try:
         with open(path, "rb") as file, zipfile.ZipFile(file) as packed:  # np.load would leave a bad file open
             names = sorted(name.removesuffix(".npy") for name in packed.namelist())

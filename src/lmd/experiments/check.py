@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from lmd import zoo
+from lmd.checks import check_choice
 from lmd.errors import InputError
-from lmd.files import read_json, writable_folder, write_json
+from lmd.files import read_json, staged, writable_folder, write_json
 from lmd.guarantees import Diagnosis, diagnose
 from lmd.problems.base import Family
 from lmd.report.figures import figure
@@ -28,38 +29,46 @@ def check(
     name: str | Path,
     out: str | Path | None = None,
     *,
-    family: Family | None = None,
+    family: Family | str | None = None,
     batch: int = 16,
     iterations: int = 1000,
     seed: int = 0,
 ) -> Diagnosis:
     """Diagnose a solver of the zoo or of a folder; with `out`, write OUT/check.json and OUT/check.png.
 
-    A folder that `lmd train NAME` wrote is checked on the family of NAME; any other needs a `family`.
+    A folder that `lmd train NAME` wrote is checked on the family of NAME; any other needs a `family`, which may be the
+    name of a solver that is for it.
     """
     solver = zoo.load(name, bare=True)
-    sampled = family_of(name) if family is None else family
+    if family is None:
+        sampled = family_of(name)
+    else:
+        sampled = named_family(family) if isinstance(family, str) else family
+    folder = None if out is None else writable_folder("out", out)
     kind = sampled.sample(batch, torch.Generator().manual_seed(seed))[1].dtype
     found = diagnose(solver.to(kind), sampled, batch=batch, iterations=iterations, seed=seed)
-    if out is not None:
-        write_check(found, writable_folder("out", out), str(name))
+    if folder is not None:
+        with staged("out", folder) as staging:
+            write_check(found, staging, str(name))
     return found
+
+
+def named_family(name: str) -> Family:
+    """What the solver of the zoo called `name` is trained on, drawn anew where training drew it beforehand."""
+    family = zoo.recipe(check_choice("family", name, tuple(zoo.names()))).family(PRESET)
+    return family.family if isinstance(family, SolvedFamily) else family
 
 
 def family_of(name: str | Path) -> Family:
     """What a solver was trained on: by its name, or by the command that its folder remembers."""
     if str(name) in zoo.names():
-        return _drawn_anew(zoo.recipe(str(name)).family(PRESET))
-    description = read_json(Path(name) / SOLVER_FILE)
-    words = str(description.get("card", {}).get("command", "")).split()
+        return named_family(str(name))
+    card = read_json(Path(name) / SOLVER_FILE).get("card")
+    words = str(card.get("command")).split() if isinstance(card, dict) else []
     if words[:2] == ["lmd", "train"] and len(words) > 2 and words[2] in zoo.names():
-        return _drawn_anew(zoo.recipe(words[2]).family(PRESET))
-    raise InputError("family", "none", f"one to check {name} on, as its folder does not say what it was trained on")
-
-
-def _drawn_anew(family: Family) -> Family:
-    """The family itself, where it was drawn and solved beforehand for training."""
-    return family.family if isinstance(family, SolvedFamily) else family
+        return named_family(words[2])
+    accepted = f"one to check {name} on, named like the solver that is for it, as the folder does not say"
+    raise InputError("family", "none", accepted)
 
 
 def check_table(found: Diagnosis) -> Table:

@@ -21,9 +21,9 @@ def read_metrics(path: Path) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise _refused(path, "which is no object")
     metrics = {"title": given.get("experiment"), "paper": "", "seconds": 0, "facts": {}, "figures": [], **given}
+    if missing := [key for key in _ENTRIES if key not in metrics]:
+        raise _refused(path, f"without {', '.join(missing)}")
     for key, (holds, accepted) in _ENTRIES.items():
-        if key not in metrics:
-            raise _refused(path, f"without {key}")
         if not holds(metrics[key]):
             raise _refused(path, f"whose {key} is not {accepted}")
     return metrics
