@@ -4,9 +4,9 @@ import errno
 import json
 import os
 import re
-from dataclasses import replace
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np

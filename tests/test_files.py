@@ -180,6 +180,7 @@ class TestWritableName:
             ("", "which is a folder, expected the name of a file"),
             ("none/new.png", "in a folder that does not exist, expected a name in an existing folder"),
             ("n" * 300 + ".png", r"\(File name too long\), expected a name that a file can have"),
+            ("/dev/null", "which is no plain file, expected the name of a file"),
             ("a\0b.png", r"\(embedded null byte\), expected a name that a file can have"),
         ],
     )

@@ -55,10 +55,11 @@ def writable_name(argument: str, path: str | Path) -> Path:
         with suppress(FileNotFoundError, NotADirectoryError):
             os.stat(path)
         folder, placed = path.is_dir() or not path.name, path.parent.is_dir()
+        special = path.exists() and not path.is_file()
     except (OSError, ValueError) as error:
         raise FileError(argument, f"{path} ({_reason(error)})", "a name that a file can have") from None
-    if folder:
-        raise FileError(argument, f"{path}, which is a folder", "the name of a file")
+    if folder or special:
+        raise FileError(argument, f"{path}, which is {'a folder' if folder else 'no plain file'}", "the name of a file")
     if not placed:
         raise FileError(argument, f"{path}, in a folder that does not exist", "a name in an existing folder")
     if not os.access(path.parent, os.W_OK):
