@@ -152,11 +152,11 @@ static void try_sums(long planes, long height, long width, int threads)
     float *p = below(2) ? between(2 * pixels, -1, 1) : NULL, *y = below(2) ? between(pixels, 0, 1) : NULL;
     double *out[2];
     for (int i = 0; i < 2; i++) {
-        out[i] = array(3 * planes, sizeof(double));
+        out[i] = array(SUMS * planes, sizeof(double));
         if (lmd_tv_sums(x, p, y, bound, 0.5f, planes, height, width, i ? threads : 1, out[i])) return;
     }
-    same("the sums depend on the threads", out[0], out[1], 3 * planes, sizeof(double));
-    for (long i = 0; i < 3 * planes && !spoilt; i++)
+    same("the sums depend on the threads", out[0], out[1], SUMS * planes, sizeof(double));
+    for (long i = 0; i < SUMS * planes && !spoilt; i++)
         if (!(out[0][i] >= 0)) fail("a sum is negative, or not finite");
 }
 

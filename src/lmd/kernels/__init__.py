@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -135,18 +135,34 @@ def saddle_steps(
     return new_x, new_moved, new_p, new_dual_moved
 
 
-def tv_sums(
-    x: Tensor, p: Tensor | None, y: Tensor | None, bound: float | Tensor, inverse: float = 1.0
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Sums over each image `(B,)`: |Kx|; b |Kx| - <Kx, p>; (x - y + inverse K'p)^2.
+class TVSums(NamedTuple):
+    """Sums over each image `(B,)`, in float64: what values, gaps and their rounding are made of."""
 
-    x, y `(B, C, H, W)`, p `(B, C, 2, H, W)`, taken within the bound b. Without p it is 0, without y the third sum is.
+    length: Tensor
+    """|Kx|."""
+
+    slack: Tensor
+    """b |Kx| - <Kx, p>."""
+
+    square: Tensor
+    """(x - y + inverse K'p)^2."""
+
+    misfit: Tensor
+    """(x - y)^2."""
+
+    dual: Tensor
+    """p^2."""
+
+
+def tv_sums(x: Tensor, p: Tensor | None, y: Tensor | None, bound: float | Tensor, inverse: float = 1.0) -> TVSums:
+    """The sums of images x, y `(B, C, H, W)` and a dual field p `(B, C, 2, H, W)`, taken within the bound b.
+
+    Evaluated in float64 from float32 numbers. Without p it is 0, without y there are no squares but those of p.
     """
     image, field, sizes = _shapes(x)
     inputs: _Inputs = {"x": (x, image), "p": (p, field), "y": (y, image), "bound": _per_plane(bound, x)}
-    (out,) = _call("lmd_tv_sums", inputs, inverse, sizes, ((*image[:2], 3),), kind=torch.float64)
-    total, slack, square = out.sum(dim=1).to(x.dtype).unbind(dim=1)
-    return total, slack, square
+    (out,) = _call("lmd_tv_sums", inputs, inverse, sizes, ((*image[:2], len(TVSums._fields)),), kind=torch.float64)
+    return TVSums(*out.sum(dim=1).unbind(dim=1))
 
 
 def convolve(x: Tensor, kernel: Tensor) -> Tensor:

@@ -531,28 +531,32 @@ int lmd_saddle_steps(const float *x, const float *x_moved, const float *p, const
     return failed;
 }
 
+/* What is summed up over a plane, in this order: |Kx|; bound |Kx| - <Kx, p>; (x - y + inverse K'p)^2; (x - y)^2; p^2. */
+enum { SUMS = 5 };
 typedef struct {
-    float length, slack, square;
+    double length, slack, square, misfit, dual;
 } Sums;
 
-/* What one pixel adds to the sums |Kx|, bound |Kx| - <Kx, p> and (x - y + inverse K'p)^2, p taken within the bound; the
-   flags say which neighbours there are, and whether there are p and y. Pointers are to the pixel. */
+/* What one pixel adds to the sums, p taken within the bound, all in double precision: proofs stand on them. The flags
+   say which neighbours there are, and whether there are p and y. Pointers are to the pixel. */
 INLINE Sums sums_of_pixel(const float *x, const float *down, const float *right, const float *y, float bound,
-                          float inverse, long width, const int left, const int next, const int above, const int below,
+                          double inverse, long width, const int left, const int next, const int above, const int below,
                           const int with_p, const int with_y)
 {
-    float across = next ? x[1] - x[0] : 0, along = below ? x[width] - x[0] : 0, pull = 0;
-    Sums sums = {fabsf(across) + fabsf(along), 0, 0};
+    double across = next ? (double)x[1] - x[0] : 0, along = below ? (double)x[width] - x[0] : 0, pull = 0;
+    Sums sums = {fabs(across) + fabs(along), 0, 0, 0, 0};
     if (with_p) {
-        float here = next ? within(right[0], -bound, bound) : 0, there = below ? within(down[0], -bound, bound) : 0;
+        double here = next ? within(right[0], -bound, bound) : 0, there = below ? within(down[0], -bound, bound) : 0;
         /* bound |a| - p a, as a product of two factors that are never negative */
-        sums.slack = fabsf(across) * (across < 0 ? bound + here : bound - here);
-        sums.slack += fabsf(along) * (along < 0 ? bound + there : bound - there);
-        pull = (left ? within(right[-1], -bound, bound) : 0) - here;
-        pull += (above ? within(down[-width], -bound, bound) : 0) - there;
+        sums.slack = fabs(across) * (across < 0 ? bound + here : bound - here);
+        sums.slack += fabs(along) * (along < 0 ? bound + there : bound - there);
+        sums.dual = here * here + there * there;
+        pull = (left ? (double)within(right[-1], -bound, bound) : 0) - here;
+        pull += (above ? (double)within(down[-width], -bound, bound) : 0) - there;
     }
     if (with_y) {
-        float away = x[0] - y[0] + inverse * pull;
+        double off = (double)x[0] - y[0], away = off + inverse * pull;
+        sums.misfit = off * off;
         sums.square = away * away;
     }
     return sums;
@@ -560,32 +564,34 @@ INLINE Sums sums_of_pixel(const float *x, const float *down, const float *right,
 
 /* The sums over image row i. */
 INLINE void sums_of_row(const float *x, const float *down, const float *right, const float *y, float bound,
-                        float inverse, long width, const int above, const int below, const int with_p,
+                        double inverse, long width, const int above, const int below, const int with_p,
                         const int with_y, double *out)
 {
-    float length = 0, slack = 0, square = 0;
+    double length = 0, slack = 0, square = 0, misfit = 0, dual = 0;
 #define PIXEL(j, left, next) \
     sums_of_pixel(x + (j), with_p ? down + (j) : NULL, with_p ? right + (j) : NULL, with_y ? y + (j) : NULL, bound, \
                   inverse, width, left, next, above, below, with_p, with_y)
-#pragma omp simd reduction(+ : length, slack, square)
+#pragma omp simd reduction(+ : length, slack, square, misfit, dual)
     for (long j = 1; j < width - 1; j++) {
         Sums sums = PIXEL(j, 1, 1);
-        length += sums.length, slack += sums.slack, square += sums.square;
+        length += sums.length, slack += sums.slack, square += sums.square, misfit += sums.misfit, dual += sums.dual;
     }
-    Sums first = PIXEL(0, 0, width > 1), last = {0, 0, 0};
+    Sums first = PIXEL(0, 0, width > 1), last = {0, 0, 0, 0, 0};
     if (width > 1) last = PIXEL(width - 1, 1, 0);
 #undef PIXEL
-    out[0] = (double)length + first.length + last.length;
-    out[1] = (double)slack + first.slack + last.slack;
-    out[2] = (double)square + first.square + last.square;
+    out[0] = length + first.length + last.length;
+    out[1] = slack + first.slack + last.slack;
+    out[2] = square + first.square + last.square;
+    out[3] = misfit + first.misfit + last.misfit;
+    out[4] = dual + first.dual + last.dual;
 }
 
-/* The sums of sums_of_pixel over each plane: out (planes, 3). NULL for p is 0, for y no third sum. Rows are added in
+/* The sums over each plane: out (planes, SUMS). NULL for p is 0, for y no squares but the last. Rows are added in
    order, whatever the number of threads. */
 int lmd_tv_sums(const float *x, const float *p, const float *y, const float *bound, float inverse, long planes,
                 long height, long width, int threads, double *out)
 {
-    double *rows = malloc((size_t)(3 * planes * height) * sizeof(double));
+    double *rows = malloc((size_t)(SUMS * planes * height) * sizeof(double));
     if (!rows) return 1;
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (long row = 0; row < planes * height; row++) {
@@ -593,7 +599,7 @@ int lmd_tv_sums(const float *x, const float *p, const float *y, const float *bou
         const float *down = p ? p + n * height * width + at : NULL, *right = p ? down + height * width : NULL;
 #define ROW(above, below, with_p, with_y) \
     sums_of_row(x + at, down, right, with_y ? y + at : NULL, bound[n], inverse, width, above, below, with_p, with_y, \
-                rows + 3 * row)
+                rows + SUMS * row)
         int inside = i > 0 && i + 1 < height;
         if (inside && p && y)
             ROW(1, 1, 1, 1);
@@ -606,10 +612,10 @@ int lmd_tv_sums(const float *x, const float *p, const float *y, const float *bou
 #undef ROW
     }
     for (long n = 0; n < planes; n++)
-        for (int c = 0; c < 3; c++) {
+        for (int c = 0; c < SUMS; c++) {
             double sum = 0;
-            for (long i = 0; i < height; i++) sum += rows[3 * (n * height + i) + c];
-            out[3 * n + c] = sum;
+            for (long i = 0; i < height; i++) sum += rows[SUMS * (n * height + i) + c];
+            out[SUMS * n + c] = sum;
         }
     free(rows);
     return 0;

@@ -167,9 +167,13 @@ class CompositeProblem(Problem):
             x, dual = x.double(), dual.double()
         p = problem.project_dual(dual)
         value, gap = problem.value(x), problem.gap(x, p)
-        sums = (x[0].numel() + p[0].numel() + 8) * torch.finfo(x.dtype).eps * (value.abs() + gap)
-        rounding = problem.gap_rounding(x, p, value, gap) + sums
-        return value.double(), (gap + rounding).double()
+        sums = self.rounding_of_sums(x, p, torch.finfo(x.dtype).eps, value, gap)
+        return value.double(), (gap + problem.gap_rounding(x, p, value, gap) + sums).double()
+
+    @staticmethod
+    def rounding_of_sums(x: Tensor, p: Tensor, eps: float, value: Tensor, gap: Tensor) -> Tensor:
+        """How far sums of as many numbers as x and p have, none of them negative, can be off `(B,)`."""
+        return (x[0].numel() + p[0].numel() + 8) * eps * (value.abs() + gap)
 
     def relative_gap(self, x: Tensor, dual: Tensor) -> Tensor:
         """A bound on (F(x) - min F) / |min F| for each instance `(B,)`, from the certified gap."""

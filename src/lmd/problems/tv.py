@@ -18,6 +18,9 @@ from lmd.problems.tv_optimum import optimum
 
 T = TypeVar("T", bound="TVProblem")
 
+EPSILON = torch.finfo(torch.float64).eps
+"""The rounding of what is summed up in float64."""
+
 
 def _clip(x: Tensor, low: Tensor, high: Tensor, out: Tensor | None = None) -> Tensor:
     """x within [low, high]; for bounds that broadcast torch's own clamp is ten times slower than these two passes."""
@@ -90,7 +93,7 @@ class TVProblem(CompositeProblem):
         if self.isotropic:
             return super().value(x)
         if kernels.serves(x, self.weight):
-            return self.data_value(x) + self.bound * kernels.tv_sums(x, None, None, self.bound)[0]
+            return self.data_value(x) + self.bound * kernels.tv_sums(x, None, None, self.bound).length.to(x.dtype)
         # The same number as of the general formula, without the array Kx.
         down = sum_instances((x[..., 1:, :] - x[..., :-1, :]).abs())
         right = sum_instances((x[..., :, 1:] - x[..., :, :-1]).abs())
@@ -196,14 +199,32 @@ class TVDenoising(TVProblem):
     def value(self, x: Tensor) -> Tensor:
         if self.isotropic or not kernels.serves(x, self.noisy, self.weight):
             return super().value(x)
-        total, _, square = kernels.tv_sums(x, None, self.noisy, self.bound)
-        return self.scale * square + self.bound * total
+        return self._value_of(kernels.tv_sums(x, None, self.noisy, self.bound)).to(x.dtype)
+
+    def _value_of(self, sums: kernels.TVSums) -> Tensor:
+        return self.scale * sums.misfit + self.bound * sums.length
 
     def gap(self, x: Tensor, dual: Tensor) -> Tensor:
         if self.isotropic or not kernels.serves(x, self.noisy, self.weight, dual):
             return super().gap(x, dual)
-        _, slack, square = kernels.tv_sums(x, dual, self.noisy, self.bound, 0.5 / self.scale)
-        return slack + self.scale * square
+        sums = kernels.tv_sums(x, dual, self.noisy, self.bound, 0.5 / self.scale)
+        return (sums.slack + self.scale * sums.square).to(x.dtype)
+
+    def certified_gap(self, x: Tensor, dual: Tensor) -> tuple[Tensor, Tensor]:
+        if self.isotropic or not kernels.serves(x, self.noisy, self.weight, dual):
+            return super().certified_gap(x, dual)
+        sums = kernels.tv_sums(x, dual, self.noisy, self.bound, 0.5 / self.scale)
+        value, gap = self._value_of(sums), sums.slack + self.scale * sums.square
+        rounding = self._rounding(EPSILON, self.bound * sums.length, sums.misfit.sqrt(), sums.dual.sqrt(), gap)
+        return value, gap + rounding + self.rounding_of_sums(x, dual, EPSILON, value, gap)
+
+    def _rounding(self, eps: float, tv: Tensor, off: Tensor, dual: Tensor, gap: Tensor) -> Tensor:
+        """Of a gap, from weight TV(x), ||x - y|| and ||p||: docs/guarantees.md.
+
+        The misfit is that of x - y + K'p / 2s, each part of which is right to a few eps relative to its own size.
+        """
+        off = self.operator.roundings * eps * (off + self.operator.norm / (2 * self.scale) * dual)
+        return 32 * eps * tv + 2 * (self.scale * gap).sqrt() * off + self.scale * off.square()
 
     def data_value(self, x: Tensor) -> Tensor:
         return self.scale * sum_instances((x - self.noisy).square())
@@ -225,10 +246,8 @@ class TVDenoising(TVProblem):
         return self.scale * sum_instances((x - self.noisy).add(u, alpha=0.5 / self.scale).square())
 
     def gap_rounding(self, x: Tensor, p: Tensor, value: Tensor, gap: Tensor) -> Tensor:
-        """The misfit is that of x - y + K'p / 2s, each part of which is right to a few eps relative to its own size."""
-        off = size_of(x - self.noisy) + self.operator.norm / (2 * self.scale) * size_of(p)
-        off = self.operator.roundings * torch.finfo(x.dtype).eps * off
-        return super().gap_rounding(x, p, value, gap) + 2 * (self.scale * gap).sqrt() * off + self.scale * off.square()
+        tv = self.regulariser_value(self.operator(x))
+        return self._rounding(torch.finfo(x.dtype).eps, tv, size_of(x - self.noisy), size_of(p), gap)
 
 
 class TVInpainting(TVProblem):
