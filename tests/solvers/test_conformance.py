@@ -1,0 +1,197 @@
+"""Every solver of the package and of the zoo, bare and guarded, in the conformance suite; and the suite itself."""
+
+import torch
+
+import lmd
+from lmd import solvers, zoo
+from lmd.guarantees import Safeguard
+from lmd.mirrors import Entropic, Euclidean, Quadratic
+from lmd.problems import (
+    L1,
+    SVM,
+    Lasso,
+    LeastSquares,
+    LinearClassifier,
+    PenalisedProblem,
+    SquaredDistance,
+    TVDeblurring,
+    TVDenoising,
+    TVInpainting,
+    TVTomography,
+    gaussian_kernel,
+)
+from lmd.solvers.conformance import SolverConformance
+
+F32, F64 = torch.float32, torch.float64
+
+
+def random(*shape, seed=0):
+    return torch.rand(shape, dtype=F64, generator=torch.Generator().manual_seed(seed))
+
+
+# Problems by name: the tensors they are made of, in float64, and how.
+IMAGES, COLOURS = random(3, 1, 30, 34), random(2, 3, 26, 18)
+SIGNS = torch.where(random(2, 12, seed=4) > 0.5, 1, -1)
+PROBLEMS = {
+    "denoising": ({"noisy": IMAGES, "weight": 0.1 + random(3)}, lambda noisy, weight: TVDenoising(noisy, weight)),
+    "denoising in colour": ({"noisy": COLOURS}, lambda noisy: TVDenoising(noisy, 0.2, halved=True)),
+    "isotropic denoising": ({"noisy": COLOURS}, lambda noisy: TVDenoising(noisy, isotropic=True)),
+    "inpainting": (
+        {"noisy": IMAGES, "mask": (random(3, 1, 30, 34, seed=1) > 0.3).double()},
+        lambda noisy, mask: TVInpainting(noisy, mask),
+    ),
+    "inpainting in colour": (
+        {"noisy": COLOURS, "mask": (random(26, 18, seed=1) > 0.3).double(), "weight": 0.1 + random(2)},
+        lambda noisy, mask, weight: TVInpainting(noisy, mask, weight),
+    ),
+    "deblurring": (
+        {"noisy": COLOURS, "kernel": gaussian_kernel(0.7, 3)},
+        lambda noisy, kernel: TVDeblurring(noisy, kernel),
+    ),
+    "tomography": ({"noisy": random(2, 1, 5, 15)}, lambda noisy: TVTomography(noisy, (8, 9))),
+    "lasso": ({"A": random(9, 6) - 0.5, "b": random(3, 9), "x0": random(3, 6)}, lambda A, b, x0: Lasso(A, b, 0.1)),
+    "least squares": (
+        {"W": random(4, 2), "b": random(3, 4, seed=1), "x0": random(3, 2, seed=2)},
+        lambda W, b, x0: LeastSquares(W, b),
+    ),
+    "simplex": (
+        {"y": random(3, 4).softmax(dim=1), "x0": random(3, 4, seed=1).softmax(dim=1)},
+        lambda y, x0: SquaredDistance(y),
+    ),
+    "penalised": (
+        {"W": random(4, 3), "b": random(3, 4, seed=1), "x0": random(3, 3, seed=2)},
+        lambda W, b, x0: PenalisedProblem(LeastSquares(W, b), L1(0.1)),
+    ),
+    "svm": (
+        {"features": random(2, 12, 50), "labels": SIGNS, "x0": 0.1 * random(4, 51)},
+        lambda features, labels, x0: SVM(features, labels, starts=2),
+    ),
+    "classifier": (
+        {"features": random(2, 12, 50), "labels": torch.arange(24).reshape(2, 12) % 10, "x0": 0.1 * random(4, 500)},
+        lambda features, labels, x0: LinearClassifier(features, labels, starts=2),
+    ),
+}
+
+
+def rough(solver):
+    """A solver with kernels that have no symmetry to hide behind."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in solver.parameters():
+            noise = torch.randn(parameter.shape, generator=generator, dtype=F32)
+            parameter.copy_(parameter.float() + 0.02 * noise)
+    return solver
+
+
+SOLVERS = {
+    "FGP": (lambda: solvers.FGP(), "denoising"),
+    "FGP with restarts": (lambda: solvers.FGP(restart=True), "isotropic denoising"),
+    "PDHG": (lambda: solvers.PDHG(), "inpainting"),
+    "PDHG accelerated": (lambda: solvers.PDHG(settle=2.0), "denoising in colour"),
+    "PDHG on the lasso": (lambda: solvers.PDHG(), "lasso"),
+    "LearnedDual": (lambda: rough(solvers.LearnedDual(3, 3)), "denoising"),
+    "LearnedDual in colour": (lambda: rough(solvers.LearnedDual(5, 5)), "denoising in colour"),
+    "LearnedDual isotropic": (lambda: rough(solvers.LearnedDual(3, 7)), "isotropic denoising"),
+    "LearnedSaddle": (lambda: rough(solvers.LearnedSaddle(3, 3, 5)), "inpainting"),
+    "LearnedSaddle in colour": (lambda: rough(solvers.LearnedSaddle(5, 5, 3)), "inpainting in colour"),
+    "LearnedSaddle without a mask": (lambda: rough(solvers.LearnedSaddle(3, 3, 3, masked=False)), "deblurring"),
+    "LearnedSaddle on sinograms": (lambda: rough(solvers.LearnedSaddle(3, 3, 3, masked=False)), "tomography"),
+    "LearnedPDHG": (lambda: rough(solvers.LearnedPDHG(3)), "lasso"),
+    "LearnedPDHG on images": (lambda: rough(solvers.LearnedPDHG(3)), "deblurring"),
+    "GradientDescent": (lambda: solvers.GradientDescent(0.05), "least squares"),
+    "GradientDescent on images": (lambda: solvers.GradientDescent(0.01), "denoising"),
+    "ProjectedGradient": (lambda: solvers.ProjectedGradient(0.05), "simplex"),
+    "Nesterov": (lambda: solvers.Nesterov(0.05), "least squares"),
+    "Adam": (lambda: solvers.Adam(0.05), "least squares"),
+    "LBFGS": (lambda: solvers.LBFGS(), "least squares"),
+    "InteriorPoint": (lambda: solvers.InteriorPoint(), "svm"),
+    "MirrorDescent": (lambda: solvers.MirrorDescent(Quadratic(2), 0.05), "least squares"),
+    "MirrorDescent on a simplex": (lambda: solvers.MirrorDescent(Entropic(), 0.05), "simplex"),
+    "LearnedMirrorDescent": (lambda: solvers.LearnedMirrorDescent(Quadratic(2), iterations=3), "least squares"),
+    "LazyMirrorDescent": (lambda: solvers.LazyMirrorDescent(Quadratic(2), 0.05), "least squares"),
+    "AcceleratedMirrorDescent": (lambda: solvers.AcceleratedMirrorDescent(Quadratic(2), 0.05), "least squares"),
+    "AcceleratedStochasticMirrorDescent": (
+        lambda: solvers.AcceleratedStochasticMirrorDescent(Quadratic(2), 0.05),
+        "least squares",
+    ),
+    "CorrectedMirrorDescent": (
+        lambda: solvers.CorrectedMirrorDescent(Quadratic(2), 0.05, iterations=3),
+        "least squares",
+    ),
+    "ProximalMirrorDescent": (lambda: solvers.ProximalMirrorDescent(Euclidean(), 0.05), "penalised"),
+    "BestSoFar": (lambda: solvers.BestSoFar(solvers.GradientDescent(0.01)), "denoising"),
+    "Stochastic": (lambda: solvers.Stochastic(solvers.GradientDescent(0.001), 5), "svm"),
+}
+ZOO = {
+    "least-squares": "least squares",
+    "svm": "svm",
+    "linear-classifier": "classifier",
+    "isotropic": "isotropic denoising",
+    "tv-denoising": "denoising in colour",
+    "tv-inpainting": "inpainting in colour",
+    "tv-deblurring": "deblurring",
+    "tv-tomography": "tomography",
+    "lasso": "lasso",
+    "denoise": "denoising in colour",
+    "inpaint": "inpainting in colour",
+}
+"""The problems of the zoo's solvers, by how their names begin."""
+
+
+def zoo_cases():
+    for name in filter(zoo.shipped, zoo.names()):
+        (problem,) = [problem for begin, problem in ZOO.items() if name.startswith(begin)]
+        yield name, (lambda name=name: zoo.load(name), problem)
+
+
+class Conformance(SolverConformance):
+    """A solver and a problem from the tables above, certified."""
+
+    case = "FGP"
+    guarded = False
+    iterations = 3
+
+    @property
+    def tolerance(self):
+        """The one-layer mirrors for SVMs were trained to condition numbers of 10^5 and more."""
+        return {F32: 0.05, F64: 1e-9} if self.case.startswith("svm-one-layer") else SolverConformance.tolerance
+
+    @property
+    def table(self):
+        return {**SOLVERS, **dict(zoo_cases())}[self.case]
+
+    def make_solver(self, dtype):
+        solver = self.table[0]()
+        with torch.no_grad():
+            for parameter in solver.parameters():
+                parameter.copy_(parameter.float())  # the same numbers, whatever dtype they began in
+        solver = solver.to(dtype)
+        return Safeguard(solver) if self.guarded else solver
+
+    def data(self, dtype):
+        data = PROBLEMS[self.table[1]][0]
+        return {name: x.to(dtype) if x.dtype.is_floating_point else x.clone() for name, x in data.items()}
+
+    def make_problem(self, data):
+        return PROBLEMS[self.table[1]][1](**data)
+
+    def run(self, solver, problem, x0, iterations):
+        return lmd.run(solver, problem, x0, iterations)
+
+
+UNGUARDED = {"simplex", "penalised", "classifier"}
+"""Problems that no fall-back is known for, or none that is cheap here."""
+
+
+def add_classes(cases):
+    """A test class for each case, bare, and guarded where there is a fall-back for the problem."""
+    for name in cases:
+        problem = {**SOLVERS, **dict(zoo_cases())}[name][1]
+        for guarded in (False, True) if problem not in UNGUARDED else (False,):
+            label = f"Test {'guarded ' if guarded else ''}{name}"
+            globals()[label.replace(" ", "_").replace("-", "_")] = type(
+                label, (Conformance,), {"case": name, "guarded": guarded}
+            )
+
+
+add_classes([*SOLVERS, *dict(zoo_cases())])
