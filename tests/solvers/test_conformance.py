@@ -1,9 +1,12 @@
 """Every solver of the package and of the zoo, bare and guarded, in the conformance suite; and the suite itself."""
 
+from dataclasses import replace
+
+import pytest
 import torch
 
 import lmd
-from lmd import solvers, zoo
+from lmd import kernels, solvers, zoo
 from lmd.guarantees import Safeguard
 from lmd.mirrors import Entropic, Euclidean, Quadratic
 from lmd.problems import (
@@ -195,3 +198,165 @@ def add_classes(cases):
 
 
 add_classes([*SOLVERS, *dict(zoo_cases())])
+
+
+def test_none_is_forgotten():
+    exported = {getattr(solvers, name) for name in solvers.__all__}
+    kinds = {kind for kind in exported if isinstance(kind, type) and issubclass(kind, solvers.Solver)}
+    assert kinds - {type(make()) for make, _ in SOLVERS.values()} == {solvers.Solver}
+    assert {name for name in zoo.names() if zoo.shipped(name)} == set(dict(zoo_cases()))
+
+
+# The suite itself: it notices each way of being wrong.
+
+
+class Plain(Conformance):
+    """Gradient descent on images, which the wrong solvers below are variants of."""
+
+    kind = solvers.GradientDescent
+    problem = "denoising in colour"
+    table = property(lambda self: (lambda: self.kind(0.01), self.problem))
+
+
+class Compiled(Conformance):
+    """Compiled steps, by the wrong kernels below."""
+
+    table = property(lambda self: (lambda: rough(solvers.LearnedDual(3, 3)), "denoising in colour"))
+
+
+def step(change):
+    """Gradient descent whose points are changed by `change(points, state before)` after each step."""
+
+    def changed(self, problem, state):
+        after = solvers.GradientDescent.step(self, problem, state)
+        return replace(after, x=change(after.x, state.x))
+
+    return {"step": changed}
+
+
+def in_memory_order(x, before):
+    """Reads the numbers of x in the order they lie in memory."""
+    ordered = torch.empty_like(before).copy_(x)
+    return ordered.as_strided(ordered.shape, torch.empty(ordered.shape).stride())
+
+
+def in_place(x, before):
+    before.mul_(0.9)
+    return x
+
+
+def one_step_late(self, problem, state, count):
+    return replace(solvers.Solver.advance(self, problem, state, count - 1), iteration=state.iteration + count)
+
+
+def by_default_dtype(x, before):
+    return x + 0.01 * (torch.zeros(()).dtype == F64)
+
+
+WRONG_SOLVERS = [
+    ("layout", step(in_memory_order), "the_layout_in_memory", (F32,)),
+    ("shared memory", step(lambda x, before: x + 0.01 * (before.stride()[0] == 0)), "instances_that_share", (F64,)),
+    ("in place", step(in_place), "the_layout_in_memory", (F32,)),
+    ("default dtype", step(by_default_dtype), "the_default_dtype", (F32,)),
+    ("other dtype", step(lambda x, before: x.double()), "the_default_dtype", (F32,)),
+    ("rounding", step(lambda x, before: x + 0.1 * (x.dtype == F32)), "float32_agrees", ()),
+    ("a traceback", {"init": lambda self, problem, x0: [][0]}, "a_solver_of_another_dtype", (F32,)),
+    ("mixed", step(lambda x, before: x - 0.1 * x.mean()), "an_instance_of_a_batch", (F64,)),
+    ("late", {"advance": one_step_late}, "many_steps_at_once", (F64,)),
+    ("threads", step(lambda x, before: x + 0.01 * (torch.get_num_threads() > 1)), "the_threads", ()),
+    ("kernels", step(lambda x, before: x + 0.01 * (kernels.library() is not None)), "the_kernels", ()),
+]
+
+
+def named(suite, name):
+    (found,) = [method for method in dir(suite) if method.startswith(f"test_{name}")]
+    return getattr(suite, found)
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "arguments"), [row[1:] for row in WRONG_SOLVERS], ids=[row[0] for row in WRONG_SOLVERS]
+)
+def test_a_solver_that_is_wrong_is_noticed(change, name, arguments):
+    suite = Plain()
+    named(suite, name)(*arguments)  # right before it is made wrong
+    suite.kind = type("Wrong", (solvers.GradientDescent,), change)
+    with pytest.raises((AssertionError, IndexError)):
+        named(suite, name)(*arguments)
+
+
+def without_strides(patch):
+    """The boundary to C as it was: pointers are passed on as they are."""
+    patch.setattr(kernels, "_rows", lambda argument, tensor, shape: tensor)
+
+
+def outputs_like_inputs(patch):
+    """Outputs with the strides of the images, which C writes rows to."""
+    right = kernels.dual_steps
+
+    def wrong(x, *arguments):
+        *others, found = right(x, *arguments)
+        scrambled = torch.empty_like(x)
+        scrambled.as_strided((x.numel(),), (1,)).copy_(found.flatten())
+        return *others, scrambled
+
+    patch.setattr(kernels, "dual_steps", wrong)
+
+
+def bound_of_the_default_dtype(patch):
+    """A tensor that is made without a dtype, and goes to C as it is."""
+    patch.setattr(kernels, "_per_plane", lambda bound, x: (torch.full((6,), float(bound)), (6,)))
+    patch.setattr(kernels, "_rows", lambda argument, tensor, shape: None if tensor is None else tensor.contiguous())
+
+
+def wrong_with_threads(patch):
+    """Threads that do not wait for each other: the last step is lost."""
+    right = kernels.dual_steps
+    patch.setattr(
+        kernels,
+        "dual_steps",
+        lambda *given: right(*given[:-1], given[-1][: len(given[-1]) - (torch.get_num_threads() > 1)]),
+    )
+
+
+def wrong_build(patch):
+    """A build whose gradient is off by a percent."""
+    right = kernels.dual_steps
+    patch.setattr(kernels, "dual_steps", lambda *given: right(*given[:-1], 1.01 * given[-1]))
+
+
+WRONG_KERNELS = [
+    (without_strides, "the_layout_in_memory", (F32,)),
+    (without_strides, "instances_that_share", (F32,)),
+    (outputs_like_inputs, "the_layout_in_memory", (F32,)),
+    (bound_of_the_default_dtype, "the_default_dtype", (F32,)),
+    (wrong_with_threads, "the_threads", ()),
+    (wrong_build, "the_kernels", ()),
+]
+
+
+@pytest.mark.skipif(kernels.library() is None, reason="no compiled kernels: installed without a C compiler")
+@pytest.mark.parametrize(("change", "name", "arguments"), WRONG_KERNELS)
+def test_a_kernel_that_is_wrong_is_noticed(change, name, arguments, monkeypatch):
+    named(Compiled(), name)(*arguments)
+    change(monkeypatch)
+    with pytest.raises(AssertionError):
+        named(Compiled(), name)(*arguments)
+
+
+def test_the_suite_says_what_to_give_it():
+    suite = SolverConformance()
+    for call, words in (
+        (lambda: suite.make_solver(F32), "which solver"),
+        (lambda: suite.data(F32), "made of"),
+        (lambda: suite.make_problem({}), "what the problem is"),
+    ):
+        with pytest.raises(NotImplementedError, match=words):
+            call()
+
+
+def test_a_suite_without_certificates_runs_too():
+    class Bare(Plain):
+        def run(self, solver, problem, x0, iterations):
+            return SolverConformance.run(self, solver, problem, x0, iterations)
+
+    Bare().test_an_instance_of_a_batch_is_the_instance_alone(F32)
