@@ -99,3 +99,15 @@ def test_the_features_of_mnist(real_mnist, monkeypatch):
     monkeypatch.setattr(features, "_key", lambda *_: key)  # of all images, though only some are looked at below
     found = digit_features(dataclasses.replace(data, train_images=data.train_images[:100]))
     assert found.accuracy > 0.98 and found.test_features.shape == (10_000, 50)
+
+
+def test_the_default_dtype_is_not_that_of_the_network(digits, own_cache):
+    settings = dataclasses.replace(QUICK, epochs=1)
+    torch.set_default_dtype(torch.float64)
+    try:
+        trained = digit_features(digits, settings=settings)
+        read = digit_features(digits, settings=settings)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert trained.train_features.dtype == torch.float32
+    assert torch.equal(read.train_features, trained.train_features)

@@ -471,3 +471,9 @@ def test_a_network_says_so_when_its_weights_are_not_what_they_should_be():
     assert float(network.strong_convexity) == 0
     network.constrain_()
     assert float(network.strong_convexity) > 0
+
+
+def test_residuals_of_an_exact_mirror_have_the_dtype_of_the_run():
+    problem = LeastSquares(torch.eye(2, dtype=F64), torch.ones(3, 2, dtype=F64))
+    record = Record.of(lmd.run(MirrorDescent(Euclidean(), 0.1), problem, torch.zeros(3, 2, dtype=F64), 4))
+    assert record.residuals.dtype == F64 and record.residuals.tolist() == [[0.0] * 3] * 4

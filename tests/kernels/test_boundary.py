@@ -58,7 +58,7 @@ def layouts(x: Tensor) -> Iterator[Tensor]:
         yield x.to(memory_format=torch.channels_last)
     if x.ndim > 1:
         yield x.transpose(0, 1).contiguous().transpose(0, 1)
-    yield torch.complex(torch.zeros_like(x), -x).conj().imag  # negated when it is read, not in memory
+    yield torch._neg_view(-x)  # as the imaginary part of a conjugate: negated when it is read, not in memory
 
 
 def flat(found: object) -> list[Tensor]:

@@ -129,3 +129,12 @@ def test_a_solver_of_another_dtype_says_how_to_convert_it(dtype: torch.dtype, wa
         lmd.InputError, match=rf"\Ax0: got {dtype} on cpu, expected {other} on cpu.* solver\.{way}\(\)\Z"
     ):
         lmd.run(LearnedSaddle(2).to(other), problem)
+
+
+def test_kernels_of_one_side_can_be_trained_alone() -> None:
+    for side, frozen in (("primal_kernels", "dual_kernels"), ("dual_kernels", "primal_kernels")):
+        solver, problem = LearnedSaddle(3, 3, 3), problem_of()
+        getattr(solver, frozen).requires_grad_(False)
+        state = solver.advance(problem, solver.init(problem, problem.start()), 3)
+        problem.value(state.x).sum().backward()
+        assert bool((getattr(solver, side).grad != 0).any())
