@@ -1,7 +1,10 @@
-"""The README's example runs as it stands, and its links lead somewhere."""
+"""The README's example runs as it stands, its links lead somewhere, and its tables are those of the measurements."""
 
+import importlib.util
+import json
 import re
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -41,3 +44,39 @@ def test_documented_commands_exist() -> None:
     commands = set(re.findall(r"^lmd ([a-z]+)", README, flags=re.MULTILINE))
     assert commands
     assert commands <= set(cli.commands)
+
+
+@pytest.fixture(scope="module")
+def tables() -> ModuleType:
+    """`benchmarks/readme.py`, which writes the tables."""
+    spec = importlib.util.spec_from_file_location("readme_tables", ROOT / "benchmarks" / "readme.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_tables_are_what_the_measurements_say(tables: ModuleType) -> None:
+    assert tables.written(README) == README, "run python benchmarks/readme.py"
+    marked = set(re.findall(r"<!-- measured: (\S+) -->", README))
+    assert {path.stem for path in (ROOT / "docs" / "measurements").iterdir()} <= marked
+
+
+def test_no_number_of_a_benchmark_is_outside_of_them(tables: ModuleType) -> None:
+    rest = tables.MARKED.sub("", README)
+    assert re.findall(r"\d\s*(?:dB|GB|ms|milliseconds|seconds)\b", rest) == []
+    assert "GB" not in (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+
+
+def test_a_measurement_becomes_a_table(tables: ModuleType, tmp_path: Path) -> None:
+    found = {
+        "about": "Milliseconds:",
+        "columns": ["", "1e-1"],
+        "rows": [["ours", 0.5], ["theirs", 123.4], ["none", None]],
+    }
+    (tmp_path / "times.json").write_text(json.dumps(found))
+    before = "a\n<!-- measured: times -->\nold\n<!-- end -->\nb\n<!-- measured: later -->\n<!-- end -->\n"
+    after = tables.written(before, tmp_path)
+    assert "| | 1e-1 |\n| --- | --- |\n| ours | 0.500 |\n| theirs | 123 |\n| none | - |\n<!-- end -->\nb" in after
+    assert "old" not in after and tables.MISSING in after
+    assert tables.written(after, tmp_path) == after
