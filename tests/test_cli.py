@@ -16,7 +16,9 @@ from PIL import Image
 
 from lmd import zoo
 from lmd.cli import cli, main
-from lmd.solvers import load
+from lmd.errors import FileError
+from lmd.mirrors import Quadratic
+from lmd.solvers import LearnedMirrorDescent, load
 
 
 class Outcome:
@@ -221,6 +223,20 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(lmd, tmp_path: Path, monkeyp
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
     assert_one_line(lmd("reproduce", "simplex", "--out", str(tmp_path)), "out", "No space left on device")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_import_is_whole_or_not_there(lmd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, _: object) -> None:
+        raise FileError("file", f"{path} (No space left on device)", "a file that can be written")
+
+    monkeypatch.setattr("lmd.zoo.published.import_checkpoint", lambda _: LearnedMirrorDescent(Quadratic(2), 3))
+    with monkeypatch.context() as patch:
+        patch.setattr("lmd.solvers.saving.write_json", full)
+        assert_one_line(lmd("import", "checkpoint", "--out", str(tmp_path / "out")), "No space left on device")
+    assert list(tmp_path.iterdir()) == []
+    outcome = lmd("import", "checkpoint", "--out", str(tmp_path / "out"))
+    assert outcome.out.startswith(f"solver: {tmp_path / 'out'} (")
+    assert load(tmp_path / "out").horizon == 3
 
 
 def test_what_the_system_refuses_is_one_line(lmd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

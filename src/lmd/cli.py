@@ -323,13 +323,16 @@ def import_command(checkpoint: Path, out: str) -> None:
     Example
       lmd import inpainting_780 --out solvers/inpainting
     """
-    from lmd.files import writable_folder
+    from lmd.files import staged
     from lmd.solvers import save
     from lmd.zoo.published import import_checkpoint
 
     solver = import_checkpoint(checkpoint)
-    folder = save(solver, writable_folder("out", out), imported_from=checkpoint.name)
-    click.echo(f"solver: {folder} ({sum(p.numel() for p in solver.parameters())} parameters, horizon {solver.horizon})")
+    with staged("out", Path(out)) as folder:
+        save(solver, folder, imported_from=checkpoint.name)
+    click.echo(
+        f"solver: {Path(out)} ({sum(p.numel() for p in solver.parameters())} parameters, horizon {solver.horizon})"
+    )
 
 
 @cli.command()

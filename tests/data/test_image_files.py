@@ -1,5 +1,6 @@
 import os
 import warnings
+import zlib
 from contextlib import suppress
 
 import numpy as np
@@ -361,6 +362,28 @@ class TestDamagedTiff:
         path.write_bytes(data)
         with pytest.raises(FileError, match=r"damaged \(pixels are missing\)"):
             read_picture(path)
+
+
+@pytest.mark.parametrize("suffix", [".png", ".jpg"])
+def test_a_header_that_promises_more_than_the_file_can_hold(tmp_path, suffix):
+    path = tmp_path / f"a{suffix}"
+    Image.new("L", (30, 30)).save(path)
+    data = bytearray(path.read_bytes())
+    if suffix == ".png":
+        data[16:24] = (30_000).to_bytes(4, "big") * 2
+        data[29:33] = zlib.crc32(data[12:29]).to_bytes(4, "big")
+    else:
+        place = data.index(b"\xff\xc0") + 5
+        data[place : place + 4] = (30_000).to_bytes(2, "big") * 2
+    path.write_bytes(data)
+    for read in (read_header, read_picture):
+        with pytest.raises(FileError, match=r"damaged \(it is too short to hold 30000 x 30000 pixels\)"):
+            read(path)
+
+
+def test_the_densest_png_there_is(tmp_path):
+    Image.new("1", (20_000, 2000)).save(tmp_path / "a.png", compress_level=9)
+    assert read_header(tmp_path / "a.png") == Header(2000, 20_000, 1, 8)
 
 
 @pytest.mark.parametrize("place", ["pipe", "/dev/zero"])

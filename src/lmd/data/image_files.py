@@ -38,6 +38,9 @@ JPEG_SIDE = 65500
 DECODING = 3
 """How many copies of an image there are while it is decoded, at most."""
 
+DENSEST = 8 * 1032
+"""How many pixels a byte of a PNG holds at most: eight make a byte, which deflate packs 1032 to one. JPEG has fewer."""
+
 MOST_GREY = 0.01
 """How much of a mask may be grey, as the rims of what is drawn by hand are."""
 
@@ -320,8 +323,12 @@ def _header(argument: str, path: Path, image: Image.Image | tifffile.TiffPage) -
     else:
         bands = 4 if image.mode in ("P", "PA") else len(image.getbands())
         header = Header(image.height, image.width, bands, 8)
-    if header.height * header.width == 0:
+    pixels = header.height * header.width
+    if pixels == 0:
         raise FileError(argument, f"{path}, damaged (it has no pixels)", ACCEPTED)
+    if getattr(image, "format", "") in ("PNG", "JPEG") and pixels > DENSEST * path.stat().st_size:
+        size = f"{header.width} x {header.height} pixels"
+        raise FileError(argument, f"{path}, damaged (it is too short to hold {size})", ACCEPTED)
     return header
 
 
