@@ -166,6 +166,11 @@ class TestDefaults:
         with pytest.raises(InputError, match=r"^weight: got .*, expected a number from 1e-06 to 1e\+06$"):
             PictureSolver("denoise", weight=weight)
 
+    @pytest.mark.parametrize("tolerance", [1e-8, 1e-300])
+    def test_a_tolerance_that_single_precision_cannot_tell(self, tolerance):
+        with pytest.raises(InputError, match=r"^tolerance: got 1e-.*, expected 1e-07 or more"):
+            PictureSolver("denoise", "pdhg", tolerance=tolerance)
+
     @pytest.mark.parametrize("weight", [1e-6, 1e6])
     def test_the_extreme_weights(self, weight):
         solved, summary = PictureSolver("denoise", weight=weight).solve(noisy())

@@ -203,6 +203,9 @@ class PictureSolver:
         self.tolerance = None if tolerance is None else check_positive("tolerance", tolerance)
         self.name = default(task) if solver is None else solver
         self.solver, self.channels, proves = _find(task, self.name)
+        least = torch.finfo(_dtype(self.solver)).eps
+        if tolerance is not None and tolerance < least:
+            raise InputError("tolerance", repr(tolerance), f"{least:.1g} or more, as the solver's numbers tell no less")
         if tolerance is not None and not proves:
             given = f"{self.name}, which does not know how near to the minimum it is"
             raise InputError("solver", given, "one that does, such as fgp or pdhg, or no tolerance")
