@@ -259,7 +259,7 @@ class PictureSolver:
     def _summary(self, accounts: list[_Account], numbers: int) -> Summary:
         after, lower = sum(a.after for a in accounts), sum(a.lower_bound for a in accounts)
         statuses = dict.fromkeys(a.status for a in accounts)
-        notes = [status.message for status in statuses if status.failed]
+        notes = [status.message for status in statuses if status.failed or status is Status.STALLED]
         if self.tolerance is not None and Status.FINISHED in statuses:
             notes.append(f"the tolerance of {self.tolerance:g} was not reached in {self.iterations} iterations")
         theorem = " and ".join(dict.fromkeys(a.theorem for a in accounts))
