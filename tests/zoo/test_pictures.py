@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -85,12 +86,15 @@ class TestSolve:
         assert summary.value_after <= 1e-6
         json.dumps(summary.as_json(), allow_nan=False)
 
-    def test_iterations_and_tolerance(self):
+    def test_iterations_and_tolerance(self, monkeypatch):
         before = noisy()
         assert PictureSolver("denoise", "pdhg", iterations=7).solve(before)[1].iterations == 7
         _, short = PictureSolver("denoise", "pdhg", iterations=2, tolerance=1e-6).solve(before)
         assert short.iterations == 2
         assert short.notes == ("the tolerance of 1e-06 was not reached in 2 iterations",)
+        monkeypatch.setattr(sys.modules["lmd.solvers.run"], "MOST_ITERATIONS", 3)
+        _, short = PictureSolver("denoise", "pdhg", tolerance=1e-6).solve(before)
+        assert short.notes == ("the tolerance of 1e-06 was not reached in 3 iterations",)
         _, usual = PictureSolver("denoise", "pdhg").solve(before)
         assert usual.proof.relative_bound < 1.1 * pictures.TOLERANCE
 

@@ -37,19 +37,6 @@ class RunFolder:
         `configuration` is what the run is made of; one that goes on must be the one that was started.
         """
         self._lock = FolderLock("out", writable_folder("out", self.path))
-        try:
-            return self._prepare(configuration, resume)
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Let other runs into the folder."""
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
-
-    def _prepare(self, configuration: dict[str, Any], resume: bool) -> int:
         holds_run = any(self.checkpoints.glob("step-*")) or self.log.exists() or (self.path / SOLVER_FILE).exists()
         if holds_run and not resume:
             raise FileError("out", f"{self.path}, which holds a run", "another folder, or resume=True to go on with it")
@@ -65,6 +52,12 @@ class RunFolder:
             return 0
         cut_log(self.log, read_checkpoint(newest).state["log_bytes"])
         return 1
+
+    def close(self) -> None:
+        """Let other runs into the folder."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
 
     def _check_same(self, state: dict[str, Any], configuration: dict[str, Any]) -> None:
         settings = configuration["settings"]

@@ -261,7 +261,8 @@ class PictureSolver:
         statuses = dict.fromkeys(a.status for a in accounts)
         notes = [status.message for status in statuses if status.failed or status is Status.STALLED]
         if self.tolerance is not None and Status.FINISHED in statuses:
-            notes.append(f"the tolerance of {self.tolerance:g} was not reached in {self.iterations} iterations")
+            most = max(a.iterations for a in accounts)
+            notes.append(f"the tolerance of {self.tolerance:g} was not reached in {most} iterations")
         theorem = " and ".join(dict.fromkeys(a.theorem for a in accounts))
         return Summary(
             self.task,
