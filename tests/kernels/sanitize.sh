@@ -1,6 +1,6 @@
 #!/bin/sh
 # The C code under the address and undefined-behaviour sanitizers, for so many seconds: `make sanitize SECONDS=60`.
-# (The thread sanitizer is of no use here: it does not know the locks of gcc's OpenMP, and reports every loop.)
+# The thread sanitizer is of no use here: it does not see the barriers of gcc's OpenMP, and reports what they order.
 set -eu
 cd "$(dirname "$0")/../.."
 CC=${CC:-cc}
