@@ -122,6 +122,7 @@ SOLVERS = {
         "least squares",
     ),
     "ProximalMirrorDescent": (lambda: solvers.ProximalMirrorDescent(Euclidean(), 0.05), "penalised"),
+    "NotAboveStart": (lambda: solvers.NotAboveStart(rough(solvers.LearnedDual(3, 3))), "denoising"),
     "BestSoFar": (lambda: solvers.BestSoFar(solvers.GradientDescent(0.01)), "denoising"),
     "Stochastic": (lambda: solvers.Stochastic(solvers.GradientDescent(0.001), 5), "svm"),
 }

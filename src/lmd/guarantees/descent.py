@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmd.errors import CapabilityError, InputError
+from lmd.errors import InputError
 from lmd.guarantees.safeguard import step_costs, widen
 from lmd.mirrors.base import norm_of
 from lmd.problems.base import Problem
@@ -89,9 +89,6 @@ class DescentSafeguard(Solver[DescentState]):
         return self.solver.horizon
 
     def init(self, problem: Problem, x0: Tensor) -> DescentState:
-        if problem.domain is not None:
-            accepted = "one on the whole space; Safeguard(solver, ProjectedGradient(...)) takes others"
-            raise CapabilityError("problem", f"{type(problem).__name__}, which has a domain", accepted)
         value = problem.value(x0)
         none = torch.zeros_like(value, dtype=torch.bool)
         assert problem.smoothness is not None  # checked as a capability before the run

@@ -122,11 +122,8 @@ class Lasso(CompositeProblem):
 
     def feasible_dual(self, p: Tensor) -> Tensor:
         """The multiple of each p for which |A'p| <= weight and the dual value is largest."""
-        info = torch.finfo(p.dtype)
-        tiny = info.tiny
-        largest = self.operator.adjoint(p).abs().amax(dim=1)
-        largest = (1 + 8 * info.eps) * largest + self._rounding(p)  # so that |A'p| is feasible, however it was rounded
-        most = self.weight / largest.clamp(min=tiny)
+        tiny = torch.finfo(p.dtype).tiny
+        most = self.weight / self.operator.adjoint(p).abs().amax(dim=1).clamp(min=tiny)
         best = -sum_instances(p * self.b) / sum_instances(p.square()).clamp(min=tiny)
         return p * torch.minimum(torch.maximum(best, -most), most)[:, None]
 
@@ -142,9 +139,12 @@ class Lasso(CompositeProblem):
         return doubled(self)
 
     def gap_rounding(self, x: Tensor, p: Tensor, value: Tensor, gap: Tensor) -> Tensor:
+        """Feasible in truth is p / (1 + excess): what that changes is part of it."""
         p, eps = self.feasible_dual(p), torch.finfo(x.dtype).eps
-        slack = 8 * eps * self.data_value(x) + self._rounding(p) * size_of(x)
-        off = self._rounding(x) + 8 * eps * (size_of(self.b) + size_of(p) + self.operator.norm * size_of(x))
+        excess = 8 * eps + self._rounding(p) / self.weight
+        slack = (8 * eps + excess) * self.data_value(x) + self._rounding(p) * size_of(x)
+        off = self._rounding(x) + 8 * eps * (size_of(self.b) + self.operator.norm * size_of(x))
+        off = off + (8 * eps + excess) * size_of(p)
         return slack + (2**0.5) * (gap.sqrt() + value.sqrt()) * off + off.square()
 
     def gap(self, x: Tensor, dual: Tensor) -> Tensor:

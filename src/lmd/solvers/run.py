@@ -25,7 +25,7 @@ DEFAULT_ITERATIONS = 100
 MOST_ITERATIONS = 100_000
 DIVERGENCE_FACTOR = 1e6
 
-PROGRESS, PATIENCE, LEAST = 0.99, 4, 400
+PROGRESS, PATIENCE, LEAST = 0.9, 4, 400
 """An instance stalls whose proven gap has not fallen to this share since iteration k / patience, at k of this or more:
 a method that converges at any rate of note does better, so what is left is rounding."""
 
