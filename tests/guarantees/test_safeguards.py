@@ -442,9 +442,7 @@ class TestDescentSafeguard:
         with pytest.raises(CapabilityError, match="which has no smoothness"):
             lmd.run(DescentSafeguard(GradientDescent(0.1)), lambda x: x.abs().sum(dim=1), x0)
         simplex, start = SimplexFamily("least-squares", 4).sample(2, torch.Generator().manual_seed(0))
-        with pytest.raises(
-            CapabilityError, match=r"^solver: got DescentSafeguard, which may leave"
-        ):
+        with pytest.raises(CapabilityError, match=r"^solver: got DescentSafeguard, which may leave"):
             lmd.run(DescentSafeguard(GradientDescent(0.1)), simplex, start)
         with pytest.raises(InputError, match=r"one whose state keeps momentum for the whole batch"):
             lmd.run(DescentSafeguard(Nesterov(100.0)), problem, x0)
