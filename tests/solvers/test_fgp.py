@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -108,9 +110,8 @@ def test_training_can_differentiate_through_steps():
 
     def unrolled(dual):
         state = solver.init(tv, tv.noisy)
-        state = type(state)(
-            state.x, dual=dual, adjoint=tv.operator.adjoint(dual), ahead=dual, ahead_adjoint=tv.operator.adjoint(dual)
-        )
+        adjoint = tv.operator.adjoint(dual)
+        state = replace(state, dual=dual, adjoint=adjoint, ahead=dual, ahead_adjoint=adjoint)
         for _ in range(2):
             state = solver.step(tv, state)
         return state.x

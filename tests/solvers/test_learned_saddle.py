@@ -61,7 +61,7 @@ def test_past_the_horizon_it_is_pdhg_from_the_last_points() -> None:
         classical = solver.tail
         assert isinstance(classical, PDHG)
         same = classical.init(problem, state.x)
-        same = type(same)(state.x, dual=state.dual, ahead=state.x, tau=same.tau / 8, sigma=same.sigma * 8)
+        same = type(same)(state.x, dual=state.dual, ahead=state.x, tau=same.tau / 8, sigma=same.sigma * 8, least=0.0)
         for _ in range(5):
             state, same = solver.step(problem, state), classical.step(problem, same)
     assert torch.equal(state.x, same.x)

@@ -186,7 +186,8 @@ class TestSettling:
 
     def test_each_instance_ends_its_acceleration_for_itself(self):
         taus = torch.tensor([1.0, 0.3], dtype=torch.float64)
-        state = pdhg.PDHGState(torch.zeros(2, 1), tau=taus, least=0.25)
+        x = torch.zeros(2, 1)
+        state = pdhg.PDHGState(x, dual=x, ahead=x, tau=taus, sigma=taus, least=0.25)
         assert pdhg._unless_settled(torch.tensor([0.5, 0.5]).double(), state).tolist() == [0.5, 1.0]
 
     def test_only_downwards(self):

@@ -20,7 +20,7 @@ from lmd.guarantees.theorems import (
     subgradient_certificate,
 )
 from lmd.problems.base import Problem
-from lmd.solvers.base import DualState, Solver, State
+from lmd.solvers.base import Solver, State
 from lmd.solvers.certificate import Certificate
 from lmd.solvers.result import Result
 
@@ -138,6 +138,6 @@ class Watch:
             self.values[-1].double(),
             torch.stack(self.values).double(),
             diagnostics,
-            state.dual if isinstance(state, DualState) else None,
+            state.dual_point,
         )
         return certify(record, **given)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmd.guarantees.certify import run
+from lmd.guarantees.certify import certify, run
 from lmd.guarantees.safeguard import Safeguard, default_fallback
 from lmd.problems.base import Problem
 from lmd.problems.composite import CompositeProblem
@@ -96,13 +96,11 @@ def compare(
 
 def _lower_bound(result: Result, prover: Solver[Any], problem: Problem, x0: Tensor) -> Tensor:
     """A lower bound on the minima `(B,)`, close enough to tell whether the answers are as near as is promised."""
-    assert result.certificate is not None
-    values, lower = result.values.double(), result.certificate.lower_bound.clone()
+    values, lower = result.values.double(), (result.certificate or certify(result)).lower_bound.clone()
     far = (values - lower > GAP * lower).nonzero().flatten()
     if len(far) and isinstance(problem, CompositeProblem):
         longer = run(prover, problem.select(far), x0[far], LONGEST, tolerance=GAP / 4)
-        assert longer.certificate is not None
-        lower[far] = torch.maximum(lower[far], longer.certificate.lower_bound)
+        lower[far] = torch.maximum(lower[far], (longer.certificate or certify(longer)).lower_bound)
     if bool((values - lower > GAP * lower).any()):
         minimum = problem.minimum()
         lower = lower if minimum is None else minimum.double()

@@ -19,22 +19,22 @@ PROGRESS = 0.5
 """The share of a gradient step's sure gain that a learned step has to gain."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DescentState(State):
     """Points, the state of the learned solver at them, and what is known about f there."""
 
-    inner: State | None = None
+    inner: State
 
-    floor: Tensor | None = None
+    floor: Tensor
     """A lower bound on f(x) `(B,)`: f(x) itself after an accepted step."""
 
-    smoothness: Tensor | None = None
+    smoothness: Tensor
     """L of each instance `(B,)`."""
 
-    value: Tensor | None = None
+    value: Tensor | None
     """f(x) `(B,)`, where it is known of all instances."""
 
-    resting: Tensor | None = None
+    resting: Tensor
     """Which instances `(B,)` were refused in the step before, and do not try in the next."""
 
     @property
@@ -91,13 +91,12 @@ class DescentSafeguard(Solver[DescentState]):
     def init(self, problem: Problem, x0: Tensor) -> DescentState:
         value = problem.value(x0)
         none = torch.zeros_like(value, dtype=torch.bool)
-        assert problem.smoothness is not None  # checked as a capability before the run
-        L = problem.smoothness.to(value).expand_as(value)
-        return DescentState(x0, inner=self.solver.init(problem, x0), floor=value, smoothness=L, resting=none)
+        L = torch.as_tensor(problem.smoothness, dtype=value.dtype, device=value.device).expand_as(value)
+        return DescentState(
+            x0, inner=self.solver.init(problem, x0), floor=value, smoothness=L, value=None, resting=none
+        )
 
     def step(self, problem: Problem, state: DescentState) -> DescentState:
-        assert state.inner is not None and state.floor is not None and state.resting is not None
-        assert state.smoothness is not None
         trying = ~state.resting
         inner = self.solver.step(problem, state.inner) if bool(trying.any()) else state.inner
         value = problem.value(_choose(trying, inner.x, state.x))
@@ -130,7 +129,6 @@ class DescentSafeguard(Solver[DescentState]):
     @staticmethod
     def _descend(problem: Problem, state: DescentState, where: Tensor) -> tuple[Tensor, Tensor]:
         """x - g / L for some of the instances, and how much f can fall by that at most: ||g||^2 / L `(B,)`."""
-        assert state.smoothness is not None
         x = state.x
         if not bool(where.any()):
             return x, torch.zeros_like(state.smoothness)

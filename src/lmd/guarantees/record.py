@@ -102,9 +102,8 @@ class Record:
 
         0 for an exact mirror, unless it clipped: then the residual is unknown.
         """
-        assert self.mirror is not None
         clipped = self.diagnostics.get("clipped", torch.zeros_like(self.values))[:-1]
-        if self.mirror.is_exact:
+        if self.mirror is not None and self.mirror.is_exact:
             return torch.zeros_like(clipped).masked_fill_(clipped != 0, torch.nan)
         return self.diagnostics.get("dual_residual", torch.full_like(self.values, torch.nan))[1:]
 

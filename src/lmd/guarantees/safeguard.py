@@ -16,7 +16,7 @@ from lmd.mirrors.base import Mirror
 from lmd.problems.base import Problem
 from lmd.problems.composite import CompositeProblem
 from lmd.problems.svm import SVM
-from lmd.solvers.base import DualState, Solver, State, add_evaluations, dual_of
+from lmd.solvers.base import Solver, State, add_evaluations
 from lmd.solvers.interior_point import InteriorPoint
 from lmd.solvers.lbfgs import LBFGS
 from lmd.solvers.pdhg import PDHG
@@ -67,36 +67,39 @@ def _cheap_delay(solver: Solver[Any], problem: Problem) -> int:
     return 0 if dear else delay if solver.ends_proven else min(delay, LATEST)
 
 
-@dataclass(frozen=True)
-class SafeguardState(DualState):
+@dataclass(frozen=True, kw_only=True)
+class SafeguardState(State):
     """The best points seen, whose they are, and the states of both solvers."""
 
-    start: Tensor | None = None
+    dual: Tensor | None
+    """A dual point for each instance, of the solver that has the answer, where it keeps one."""
+
+    start: Tensor
     """x_0, where the fall-back begins."""
 
-    fallback: Solver[Any] | None = None
-    """The fall-back, as it was chosen for the problem."""
+    fallback: Solver[Any] | None
+    """The fall-back, as it was chosen for the problem; None where none is known."""
 
-    delay: float = 0
+    delay: float
     """The iteration after which it begins: infinite where there is none."""
 
-    learned: State | None = None
-    classical: State | None = None
+    learned: State
+    classical: State | None
     """None before the fall-back begins."""
 
-    value: Tensor | None = None
+    value: Tensor
     """f(x) `(B,)`."""
 
-    lowest: Mapping[str, Tensor] | None = None
+    lowest: Mapping[str, Tensor]
     """The lowest value seen of the `learned` and of the `classical` iterates `(B,)`, x_0 being a learned one."""
 
-    fell_back: Tensor | None = None
+    fell_back: Tensor
     """Which instances `(B,)` answer with a classical point."""
 
-    behind: Tensor | None = None
+    behind: Tensor
     """For how many iterations in a row the classical value has been the lower one `(B,)`."""
 
-    retired: Tensor | None = None
+    retired: Tensor
     """Which instances `(B,)` have given up on the learned solver."""
 
     @property
@@ -104,15 +107,18 @@ class SafeguardState(DualState):
         return self.x if self.classical is None else self.classical.iterate
 
     @property
-    def known_value(self) -> Tensor | None:
+    def known_value(self) -> Tensor:
         return self.value
+
+    @property
+    def dual_point(self) -> Tensor | None:
+        return self.dual
 
 
 class _Answer:
     """The best points seen of each instance, while an iteration looks at others."""
 
     def __init__(self, state: SafeguardState) -> None:
-        assert state.value is not None and state.fell_back is not None and state.lowest is not None
         self.x, self.value, self.fell_back, self.lowest = state.x, state.value, state.fell_back, dict(state.lowest)
 
     def see(self, whose: str, points: Tensor, values: Tensor) -> None:
@@ -219,11 +225,10 @@ class Safeguard(Solver[SafeguardState]):
         return fallback, _cheap_delay(self.solver, problem) if self.delay is None else self.delay
 
     def step(self, problem: Problem, state: SafeguardState) -> SafeguardState:
-        if state.iteration < state.delay:
+        if state.fallback is None or state.iteration < state.delay:
             return self._alone(problem, state)
-        assert state.learned is not None and state.retired is not None and state.fell_back is not None
         k, retired, learned = state.iteration + 1, state.retired, state.learned
-        classical, cost = self._advance(problem, state)
+        classical, cost = self._advance(problem, state, state.fallback)
         answer, gone = _Answer(state), bool(retired.any())
         diagnostics: dict[str, Tensor] = {}
         answer.see("classical", classical.x, _value(problem, classical))
@@ -260,8 +265,6 @@ class Safeguard(Solver[SafeguardState]):
 
     def _alone(self, problem: Problem, state: SafeguardState) -> SafeguardState:
         """A learned step before the fall-back begins: little more than the step, as it may be a very cheap one."""
-        assert state.learned is not None and state.value is not None and state.retired is not None
-        assert state.lowest is not None and state.fell_back is not None
         learned = self.solver.step(problem, state.learned)
         x, value, retired = learned.x, _value(problem, learned), state.retired
         better = value < state.value
@@ -282,6 +285,7 @@ class Safeguard(Solver[SafeguardState]):
             fallback=state.fallback,
             delay=state.delay,
             learned=learned,
+            classical=None,
             value=value,
             lowest={**state.lowest, "learned": value},
             fell_back=state.fell_back,
@@ -291,22 +295,18 @@ class Safeguard(Solver[SafeguardState]):
 
     def _judge(self, k: int, answer: _Answer, state: SafeguardState) -> tuple[Tensor, Tensor]:
         """For how long each instance has been behind, and where that is a reason to give up on the learned solver."""
-        assert state.behind is not None
         behind = torch.where(answer.lowest["classical"] <= answer.lowest["learned"], state.behind + 1, 0)
         if self.horizon is None:
             return behind, behind >= PATIENCE
         return behind, (behind > 0) & (k >= self.horizon)
 
-    def _advance(self, problem: Problem, state: SafeguardState) -> tuple[State, dict[str, Tensor]]:
+    def _advance(self, problem: Problem, state: SafeguardState, solver: Solver[Any]) -> tuple[State, dict[str, Tensor]]:
         """The fall-back after this iteration, and what it cost: a step, or two where it has to catch up."""
-        solver, classical = state.fallback, state.classical
-        assert solver is not None and state.start is not None and state.retired is not None
         everyone = torch.ones_like(state.retired)
         cost: dict[str, Tensor] = {}
         if state.iteration == state.delay:
             cost = {name: count * everyone.long() for name, count in solver.init_cost.items()}
-            classical = solver.init(problem, state.start) if classical is None else classical
-        assert classical is not None
+        classical = solver.init(problem, state.start) if state.classical is None else state.classical
         for _ in range(min(2, state.iteration + 1 - classical.iteration)):
             classical = solver.step(problem, classical)
             cost = add_evaluations(cost, step_costs(solver, classical, everyone))
@@ -334,7 +334,7 @@ def _value(problem: Problem, state: State) -> Tensor:
 
 def _dual(classical: State | None, learned: State, fell_back: Tensor) -> Tensor | None:
     """A dual point of a composite problem: of the solver that has the answer, if it keeps one, or of the other."""
-    own, others = dual_of(learned), None if classical is None else dual_of(classical)
+    own, others = learned.dual_point, None if classical is None else classical.dual_point
     if own is None or others is None:
         return others if own is None else own
     return torch.where(widen(fell_back, own), others, own)

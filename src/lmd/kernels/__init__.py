@@ -40,6 +40,18 @@ BUILDS = {"AVX512": ("_tv_avx512", "_tv_avx2", "_tv"), "AVX2": ("_tv_avx2", "_tv
 """What may run on a processor, by PyTorch's name for what it can do; the best first."""
 
 
+TABLE: dict[tuple[str, ...], frozenset[str]] = {
+    ("squares", "l1", "differences"): frozenset({"dual_steps", "tv_sums"}),
+    ("kept squares", "l1", "differences"): frozenset({"saddle_steps"}),
+}
+"""Which functions here serve which problems, by the names of their parts: f, g and K of f(x) + g(Kx)."""
+
+
+def has(function: str, parts: tuple[str, ...]) -> bool:
+    """Whether there is compiled code of that name for problems of these parts."""
+    return function in TABLE.get(parts, ())
+
+
 @functools.cache
 def library() -> ctypes.CDLL | None:
     """The compiled code for this processor; None where there is none."""

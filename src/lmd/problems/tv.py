@@ -107,6 +107,10 @@ class TVProblem(CompositeProblem):
         """The nearest point of the box the minimisers are known to lie in; x itself where there is none."""
         return x
 
+    def filled(self, x: Tensor) -> Tensor:
+        """x with a guess in place of pixels that nothing is known of; x itself where there are none."""
+        return x
+
     def subgradient(self, x: Tensor) -> Tensor:
         """The gradient of the data term plus b K' sign(Kx), with sign(0) = 0; z / |z| for sign where isotropic."""
         gradient = self.data_gradient(x)
@@ -191,6 +195,10 @@ class TVDenoising(TVProblem):
     @property
     def data_strong_convexity(self) -> float:  # type: ignore[override]
         return 2 * self.scale
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        return ("squares", "lengths" if self.isotropic else "l1", "differences")
 
     @property
     def strong_convexity(self) -> Tensor:
@@ -284,6 +292,10 @@ class TVInpainting(TVProblem):
             raise InputError("mask", f"no kept pixel in image and channel {where}", "at least one in each")
         self.low = noisy.masked_fill(~kept, torch.inf).flatten(2).amin(dim=2)[..., None, None]
         self.high = noisy.masked_fill(~kept, -torch.inf).flatten(2).amax(dim=2)[..., None, None]
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        return ("kept squares", "lengths" if self.isotropic else "l1", "differences")
 
     def data_value(self, x: Tensor) -> Tensor:
         """||Z (x - y)||^2, scaled; the box is left out, so that it is finite everywhere."""

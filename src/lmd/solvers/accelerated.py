@@ -16,14 +16,14 @@ from lmd.solvers.base import Solver, State
 from lmd.solvers.steps import LearnedSteps, Steps, as_steps
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class AcceleratedState(State):
     """Points, and the dual variable that accumulates the gradients."""
 
-    accumulated: Tensor | None = None
+    accumulated: Tensor
     """y_k `(B, ...)`."""
 
-    mirrored: Tensor | None = None
+    mirrored: Tensor
     """z_k = to_primal(y_k) `(B, ...)`."""
 
 
@@ -82,7 +82,6 @@ class AcceleratedMirrorDescent(_AccumulatingSolver):
         return {**super().config(), "r": self.r, "gamma": self.gamma}
 
     def step(self, problem: Problem, state: AcceleratedState) -> AcceleratedState:
-        assert state.accumulated is not None and state.mirrored is not None
         k = state.iteration
         size, share = self.steps(k), self.r / (self.r + k)
         between = share * state.mirrored + (1 - share) * state.x
@@ -105,7 +104,6 @@ class AcceleratedStochasticMirrorDescent(_AccumulatingSolver):
     """
 
     def step(self, problem: Problem, state: AcceleratedState) -> AcceleratedState:
-        assert state.accumulated is not None
         k = state.iteration
         before, after = max(k * (k + 1) / 2, 0.5), (k + 1) * (k + 2) / 2
         weight = after - before

@@ -15,12 +15,12 @@ from lmd.solvers.base import Solver, State
 from lmd.solvers.steps import Steps, as_steps
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class AdamState(State):
     """Points, and the running averages of the gradient and of its square."""
 
-    mean: Tensor | None = None
-    square: Tensor | None = None
+    mean: Tensor
+    square: Tensor
 
 
 class Adam(Solver[AdamState]):
@@ -47,7 +47,6 @@ class Adam(Solver[AdamState]):
         return AdamState(x0, mean=torch.zeros_like(x0), square=torch.zeros_like(x0))
 
     def step(self, problem: Problem, state: AdamState) -> AdamState:
-        assert state.mean is not None and state.square is not None
         gradient = problem.subgradient(state.x)
         first, second = self.betas
         k = state.iteration + 1

@@ -5,9 +5,10 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 from torch import Tensor, nn
+from typing_extensions import TypeVar
 
 from lmd.checks import check_batch
 from lmd.config import Configurable
@@ -42,27 +43,34 @@ class State:
         """f(x) `(B,)`, where the step had to evaluate it: then `run` need not do it again for the record."""
         return None
 
+    @property
+    def dual_point(self) -> Tensor | None:
+        """A dual point for each instance `(B, ...)`, where the solver keeps one: its duality gap certifies x."""
+        return None
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, kw_only=True)
 class DualState(State):
     """A state with a dual point of a composite problem, from which a duality gap can be had at every iteration."""
 
-    dual: Tensor | None = None
+    dual: Tensor
     """p `(B, ...)`, in the domain of g*, in the shape of Kx."""
 
-
-def dual_of(state: State) -> Tensor | None:
-    """The dual points of a state that keeps some."""
-    return state.dual if isinstance(state, DualState) else None
+    @property
+    def dual_point(self) -> Tensor:
+        return self.dual
 
 
 S = TypeVar("S", bound=State)
+P = TypeVar("P", default=Any)
 
 
-class Solver(nn.Module, Configurable, abc.ABC, Generic[S]):
+class Solver(nn.Module, Configurable, abc.ABC, Generic[S, P]):
     """An algorithm, advanced one iteration at a time; the parameters of a learned one are the module's own.
 
     Nothing about a run is stored in the solver, so one solver can serve many runs. Training unrolls `step` itself.
+    `Solver[S, P]` has states S and runs on problems that offer what P does: P is mostly a protocol, whose members are
+    what the solver `needs`.
     """
 
     @property
@@ -95,14 +103,14 @@ class Solver(nn.Module, Configurable, abc.ABC, Generic[S]):
         return False
 
     @abc.abstractmethod
-    def init(self, problem: Problem, x0: Tensor) -> S:
+    def init(self, problem: P, x0: Tensor) -> S:
         """The state before the first step, at the starting points x0 `(B, ...)`."""
 
     @abc.abstractmethod
-    def step(self, problem: Problem, state: S) -> S:
+    def step(self, problem: P, state: S) -> S:
         """The state one iteration later; the one passed in is left as it is."""
 
-    def advance(self, problem: Problem, state: S, count: int) -> S:
+    def advance(self, problem: P, state: S, count: int) -> S:
         """The state `count` iterations later: as many steps, or faster where nothing between them has to be kept.
 
         Its `evaluations` are those of all the steps.

@@ -10,23 +10,27 @@ from torch import Tensor
 
 from lmd.errors import InputError
 from lmd.problems.base import Problem
-from lmd.solvers.base import DualState, Solver, State, dual_of
+from lmd.solvers.base import Solver, State
 
 
-@dataclass(frozen=True)
-class BestState(DualState):
+@dataclass(frozen=True, kw_only=True)
+class BestState(State):
     """The best points so far, their values, and the state of the solver inside; the dual points are that solver's."""
 
-    inner: State | None = None
-    value: Tensor | None = None
+    inner: State
+    value: Tensor
 
     @property
     def iterate(self) -> Tensor:
-        return self.x if self.inner is None else self.inner.iterate
+        return self.inner.iterate
 
     @property
-    def known_value(self) -> Tensor | None:
+    def known_value(self) -> Tensor:
         return self.value
+
+    @property
+    def dual_point(self) -> Tensor | None:
+        return self.inner.dual_point
 
 
 class BestSoFar(Solver[BestState]):
@@ -70,10 +74,9 @@ class BestSoFar(Solver[BestState]):
 
     def init(self, problem: Problem, x0: Tensor) -> BestState:
         inner = self.solver.init(problem, x0)
-        return BestState(inner.x, dual=dual_of(inner), inner=inner, value=problem.value(inner.x))
+        return BestState(inner.x, inner=inner, value=problem.value(inner.x))
 
     def step(self, problem: Problem, state: BestState) -> BestState:
-        assert state.value is not None
         inner = self.solver.step(problem, state.inner)
         value = problem.value(inner.x)
         better = value < state.value  # a NaN is never better
@@ -81,7 +84,7 @@ class BestSoFar(Solver[BestState]):
         x = torch.where(better.reshape(shape), inner.x, state.x)
         best = torch.where(better, value, state.value)
         done = (inner.iteration, inner.diagnostics, inner.evaluations)
-        return BestState(x, *done, dual=dual_of(inner), inner=inner, value=best)
+        return BestState(x, *done, inner=inner, value=best)
 
 
 def _plus_value(cost: dict[str, int]) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -11,28 +11,43 @@ from torch import Tensor
 from lmd.checks import check_positive
 from lmd.mirrors.base import inner
 from lmd.problems.base import Problem
-from lmd.problems.composite import CompositeProblem, Scale, add_scaled, per_instance
+from lmd.problems.composite import Scale, add_scaled, per_instance
+from lmd.problems.operators import LinearOperator
 from lmd.solvers.base import DualState, Solver
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FGPState(DualState):
     """Points, the dual points p they come from, and what momentum is made of."""
 
-    adjoint: Tensor | None = None
+    adjoint: Tensor
     """K'p `(B, ...)`."""
 
-    ahead: Tensor | None = None
+    ahead: Tensor
     """The extrapolated dual points q, from which the next step starts."""
 
-    ahead_adjoint: Tensor | None = None
+    ahead_adjoint: Tensor
     """K'q: as K' is linear, it is extrapolated with q and never computed."""
 
-    momentum: Scale = 1.0
+    momentum: Scale
     """m_k; one per instance `(B,)` with restarts."""
 
 
-class FGP(Solver[FGPState]):
+class DualProblem(Protocol):
+    """What FGP needs of a problem: f(x) + g(Kx) with a strongly convex f."""
+
+    @property
+    def operator(self) -> LinearOperator: ...
+
+    @property
+    def data_strong_convexity(self) -> Scale: ...
+
+    def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor: ...
+
+    def dual_prox(self, p: Tensor, step: Scale, out: Tensor | None = None) -> Tensor: ...
+
+
+class FGP(Solver[FGPState, DualProblem]):
     r"""p_{k+1} = prox(q_k + t K x(q_k)), q_{k+1} = p_{k+1} + (m_k - 1)/m_{k+1} (p_{k+1} - p_k), x_{k+1} = x(p_{k+1}).
 
     x(p) = argmin_x f(x) + <Kx, p>, which makes K x(p) the gradient of the dual; prox is `dual_prox`, for TV the
@@ -69,16 +84,12 @@ class FGP(Solver[FGPState]):
     def step_cost(self) -> dict[str, int]:
         return {"operator": 1, "adjoint": 1, "tilted_minimiser": 2}
 
-    def init(self, problem: Problem, x0: Tensor) -> FGPState:
-        assert isinstance(problem, CompositeProblem)  # its capabilities were checked before the run
+    def init(self, problem: DualProblem, x0: Tensor) -> FGPState:
         dual, adjoint = torch.zeros_like(problem.operator(x0)), torch.zeros_like(x0)
         momentum = x0.new_ones(x0.shape[0]) if self.restart else 1.0
         return FGPState(x0, dual=dual, adjoint=adjoint, ahead=dual, ahead_adjoint=adjoint, momentum=momentum)
 
-    def step(self, problem: Problem, state: FGPState) -> FGPState:
-        assert isinstance(problem, CompositeProblem) and problem.data_strong_convexity is not None
-        assert state.dual is not None and state.adjoint is not None
-        assert state.ahead is not None and state.ahead_adjoint is not None
+    def step(self, problem: DualProblem, state: FGPState) -> FGPState:
         t = self.multiplier * problem.data_strong_convexity / problem.operator.norm**2
         rise = problem.operator(problem.tilted_minimiser(state.ahead_adjoint))
         buffer = None if torch.is_grad_enabled() else rise
@@ -99,6 +110,5 @@ class FGP(Solver[FGPState]):
         )
 
     def _restarted(self, state: FGPState, dual: Tensor) -> Tensor:
-        assert isinstance(state.momentum, Tensor) and state.ahead is not None and state.dual is not None
         downhill = inner(state.ahead - dual, dual - state.dual) > 0
-        return torch.where(downhill, 1.0, state.momentum)
+        return torch.where(downhill, 1.0, torch.as_tensor(state.momentum, dtype=dual.dtype, device=dual.device))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from lmd.problems.base import Problem
+from lmd.problems.domains import Domain
 from lmd.solvers.base import Solver, State
 from lmd.solvers.steps import Steps, as_steps
 
@@ -33,8 +34,28 @@ class GradientDescent(Solver[State]):
         return State(x, state.iteration + 1)
 
 
-class ProjectedGradient(GradientDescent):
+class DomainProblem(Protocol):
+    """What projected gradient descent needs of a problem."""
+
+    @property
+    def domain(self) -> Domain: ...
+
+    def subgradient(self, x: Tensor) -> Tensor: ...
+
+
+class ProjectedGradient(Solver[State, DomainProblem]):
     """x_{k+1} = P(x_k - t_k g_k) with P the Euclidean projection onto the problem's domain."""
+
+    def __init__(self, steps: Steps | float = 0.01) -> None:
+        super().__init__()
+        self.steps = as_steps(steps)
+
+    def config(self) -> dict[str, Any]:
+        return {"steps": self.steps}
+
+    @property
+    def step_cost(self) -> dict[str, int]:
+        return {"subgradient": 1}
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -43,11 +64,9 @@ class ProjectedGradient(GradientDescent):
     def keeps_to_domain(self, problem: Problem) -> bool:
         return True
 
-    def init(self, problem: Problem, x0: Tensor) -> State:
-        assert problem.domain is not None  # checked as a capability before the run
+    def init(self, problem: DomainProblem, x0: Tensor) -> State:
         return State(problem.domain.check("x0", x0))
 
-    def step(self, problem: Problem, state: State) -> State:
-        assert problem.domain is not None
-        free = super().step(problem, state)
-        return State(problem.domain.project(free.x), free.iteration)
+    def step(self, problem: DomainProblem, state: State) -> State:
+        x = state.x - self.steps(state.iteration) * problem.subgradient(state.x)
+        return State(problem.domain.project(x), state.iteration + 1)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from lmd.problems.base import Problem
-from lmd.problems.svm import SVM
 from lmd.solvers.base import DualState, Solver
 
 CENTRALITY = 1e-3
@@ -36,27 +34,39 @@ SOLVED = 1e-9
 """Products of this sum, relative to the value, leave nothing to gain."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class InteriorState(DualState):
     """Points in float64, and all that is positive around them, each `(B, m)` for m hinges: the `dual` points a too."""
 
-    point: Tensor | None = None
+    point: Tensor
     """x in float64 `(B, n)`."""
 
-    slack: Tensor | None = None
-    surplus: Tensor | None = None
+    slack: Tensor
+    surplus: Tensor
 
-    residual: Tensor | None = None
+    residual: Tensor
     """By how much the stationarity residual has fallen `(B,)`: the product of 1 - t over all steps."""
 
-    first: Tensor | None = None
+    first: Tensor
     """The mean of the complementarity products at the start `(B,)`."""
 
-    done: Tensor | None = None
+    done: Tensor
     """Which instances `(B,)` are solved to rounding, and stay where they are."""
 
 
-class InteriorPoint(Solver[InteriorState]):
+class MarginProblem(Protocol):
+    """What the method needs of a problem: hinges of rows of data sets, each shared by some of the instances."""
+
+    rows: Tensor
+    """y_i (phi_i, 1) `(S, m, n)`."""
+
+    subset: Tensor
+    """The data set of each instance `(B,)`."""
+
+    C: float
+
+
+class InteriorPoint(Solver[InteriorState, MarginProblem]):
     r"""Newton's method on the perturbed optimality conditions of an SVM, each iteration nearer to the true ones.
 
     As a quadratic program, with rows y_i (phi_i, 1) and x = (w, b), the problem is
@@ -80,15 +90,14 @@ class InteriorPoint(Solver[InteriorState]):
 
     @property
     def needs(self) -> tuple[str, ...]:
-        return ("rows", "C")
+        return ("rows", "subset", "C")
 
     @property
     def step_cost(self) -> dict[str, int]:
         """Nothing that is known beforehand: an instance that is solved costs nothing."""
         return {}
 
-    def init(self, problem: Problem, x0: Tensor) -> InteriorState:
-        assert isinstance(problem, SVM)
+    def init(self, problem: MarginProblem, x0: Tensor) -> InteriorState:
         point = x0.detach().double()
         shortfall = torch.empty(len(x0), problem.rows.shape[1], dtype=torch.float64, device=x0.device)
         for data_set, index in _groups(problem):
@@ -110,8 +119,7 @@ class InteriorPoint(Solver[InteriorState]):
         )
 
     @torch.no_grad()
-    def step(self, problem: Problem, state: InteriorState) -> InteriorState:
-        assert isinstance(problem, SVM) and state.done is not None
+    def step(self, problem: MarginProblem, state: InteriorState) -> InteriorState:
         counted = {"factorisation": (~state.done).long()}
         if bool(state.done.all()):
             return replace(state, iteration=state.iteration + 1, evaluations=counted)
@@ -126,7 +134,7 @@ class InteriorPoint(Solver[InteriorState]):
         return InteriorState(after["point"].to(state.x), state.iteration + 1, evaluations=counted, **after)
 
 
-def _groups(problem: SVM) -> list[tuple[int, Tensor]]:
+def _groups(problem: MarginProblem) -> list[tuple[int, Tensor]]:
     """The data sets, each with the places of its instances in the batch."""
     return [(int(k), (problem.subset == k).nonzero().flatten()) for k in torch.unique(problem.subset)]
 

@@ -31,5 +31,4 @@ class LazyMirrorDescent(MirrorDescent):
 
     def encode(self, state: MirrorState) -> Tensor:
         """y_k itself."""
-        assert state.target is not None
-        return state.target
+        return super().encode(state) if state.target is None else state.target

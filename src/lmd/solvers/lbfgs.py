@@ -32,18 +32,18 @@ class Pair:
     """1 / s'y `(B,)`, and 0 for an instance that learns nothing from this pair."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LBFGSState(State):
     """Points with their values and subgradients, and the pairs of the last steps, oldest first."""
 
-    value: Tensor | None = None
-    gradient: Tensor | None = None
-    pairs: tuple[Pair, ...] = ()
-    stuck: Tensor | None = None
+    value: Tensor
+    gradient: Tensor
+    pairs: tuple[Pair, ...]
+    stuck: Tensor
     """Which instances `(B,)` found nothing lower along their own subgradient, and look no further."""
 
     @property
-    def known_value(self) -> Tensor | None:
+    def known_value(self) -> Tensor:
         return self.value
 
 
@@ -77,10 +77,9 @@ class LBFGS(Solver[LBFGSState]):
     def init(self, problem: Problem, x0: Tensor) -> LBFGSState:
         value, gradient = problem.value_and_subgradient(x0)
         stuck = torch.zeros(len(x0), dtype=torch.bool, device=x0.device)
-        return LBFGSState(x0, value=value, gradient=gradient, stuck=stuck)
+        return LBFGSState(x0, value=value, gradient=gradient, pairs=(), stuck=stuck)
 
     def step(self, problem: Problem, state: LBFGSState) -> LBFGSState:
-        assert state.value is not None and state.gradient is not None and state.stuck is not None
         gradient = state.gradient.flatten(1)
         direction, informed = _direction(gradient, state.pairs)
         search = _LineSearch(problem, state.x, state.value, gradient, direction, ~state.stuck)

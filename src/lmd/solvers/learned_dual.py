@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -11,23 +11,42 @@ from torch import Tensor, nn
 from lmd import kernels
 from lmd.checks import check_count, check_module_kind
 from lmd.errors import InputError
-from lmd.problems.base import Problem
-from lmd.problems.composite import per_instance
-from lmd.problems.tv import TVDenoising, TVProblem
+from lmd.problems.composite import Scale, per_instance
+from lmd.problems.operators import LinearOperator
 from lmd.solvers.base import DualState
-from lmd.solvers.fgp import FGP, FGPState
+from lmd.solvers.fgp import FGP, DualProblem, FGPState
 from lmd.solvers.learned_prefix import LearnedPrefix
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LearnedDualState(DualState):
-    """Points and the dual points p_k they come from, and what the next step needs besides."""
+    """Points and the dual points p_k they come from."""
 
-    previous: Tensor | None = None
+    previous: Tensor
     """p_{k-1}."""
 
-    tail: FGPState | None = None
-    """The state of the classical method, past the learned iterations."""
+
+class GridDualProblem(DualProblem, Protocol):
+    """What `LearnedDual` needs of a problem beyond what FGP needs: K are differences of images."""
+
+    @property
+    def differences(self) -> LinearOperator: ...
+
+    @property
+    def parts(self) -> tuple[str, ...]: ...
+
+    @property
+    def noisy(self) -> Tensor: ...
+
+    @property
+    def weight(self) -> Tensor: ...
+
+    @property
+    def bound(self) -> Scale: ...
+
+    def project_dual(self, p: Tensor, out: Tensor | None = None) -> Tensor: ...
+
+    def primal_from_dual(self, p: Tensor) -> Tensor: ...
 
 
 def check_kernel_size(argument: str, size: int) -> int:
@@ -47,7 +66,7 @@ def convolve(parts: tuple[Tensor, ...], kernel: Tensor) -> Tensor:
     return kernels.convolve(planes, kernel).view(shape)
 
 
-class LearnedDual(LearnedPrefix[LearnedDualState]):
+class LearnedDual(LearnedPrefix[LearnedDualState, GridDualProblem]):
     r"""p_{k+1} = P(p_k + A_k * (gamma K x_k) + M_k * (p_k - p_{k-1})), x_{k+1} = x(p_{k+1}), for k < N; then FGP.
 
     The dual of a composite problem with a strongly convex data term (constant gamma) is smooth, K x(p) is its gradient,
@@ -96,45 +115,33 @@ class LearnedDual(LearnedPrefix[LearnedDualState]):
         cost = super().cost_of(k)
         return cost if extra is None else {**cost, extra: cost[extra] + 1}
 
-    def init(self, problem: Problem, x0: Tensor) -> LearnedDualState:
-        assert isinstance(problem, TVProblem)  # its capabilities were checked before the run
+    def init(self, problem: GridDualProblem, x0: Tensor) -> LearnedDualState:
         check_module_kind("x0", x0, self, "solver")
         dual = x0.new_zeros(()).expand(*x0.shape[:2], 2, *x0.shape[2:])  # zeros that take no memory
         return LearnedDualState(x0, dual=dual, previous=dual)
 
-    def compiles(self, problem: Problem, state: LearnedDualState) -> bool:
-        if not isinstance(problem, TVDenoising) or problem.isotropic:
+    def compiles(self, problem: GridDualProblem, state: LearnedDualState) -> bool:
+        if not kernels.has("dual_steps", problem.parts):
             return False
         return kernels.serves(state.x, problem.noisy, problem.weight, self.kernels)
 
-    def learned_step(self, problem: Problem, state: LearnedDualState) -> LearnedDualState:
-        assert isinstance(problem, TVProblem)
+    def learned_step(self, problem: GridDualProblem, state: LearnedDualState) -> LearnedDualState:
         k, before, previous = state.iteration, state.dual, state.previous
-        assert before is not None and previous is not None and problem.data_strong_convexity is not None
         x = state.x if k > 0 else problem.tilted_minimiser(torch.zeros_like(state.x))  # as K'p is 0
         rise = problem.differences(x)
         rise = per_instance(problem.data_strong_convexity, rise) * rise
         dual = problem.project_dual(before + convolve((rise, before - previous), self.kernels[k]))
         return LearnedDualState(problem.primal_from_dual(dual), k + 1, dual=dual, previous=before)
 
-    def compiled_steps(self, problem: Problem, state: LearnedDualState, end: int) -> LearnedDualState:
+    def compiled_steps(self, problem: GridDualProblem, state: LearnedDualState, end: int) -> LearnedDualState:
         """p is 0 at iteration 0, and so is what was before it at iteration 1."""
-        assert isinstance(problem, TVDenoising)
         k = state.iteration
         start = (state.x if k > 0 else problem.noisy, state.dual if k > 0 else None, state.previous if k > 1 else None)
-        data = (problem.noisy, problem.bound, problem.data_strong_convexity)
+        data = (problem.noisy, problem.bound, float(problem.data_strong_convexity))
         dual, previous, x = kernels.dual_steps(*start, *data, self.kernels[k:end])
         return LearnedDualState(x, end, dual=dual, previous=state.dual if previous is None else previous)
 
-    def classical_step(self, problem: Problem, state: LearnedDualState) -> LearnedDualState:
-        """A step of FGP, the first one from p_N without momentum."""
-        assert isinstance(problem, TVProblem)
-        tail = state.tail
-        if tail is None:
-            assert state.dual is not None
-            adjoint, momentum = problem.operator.adjoint(state.dual), state.x.new_ones(len(state.x))
-            tail = FGPState(
-                state.x, dual=state.dual, adjoint=adjoint, ahead=state.dual, ahead_adjoint=adjoint, momentum=momentum
-            )
-        tail = self.tail.step(problem, tail)
-        return LearnedDualState(tail.x, state.iteration + 1, dual=tail.dual, tail=tail)
+    def begin_tail(self, problem: GridDualProblem, state: LearnedDualState) -> FGPState:
+        """FGP at p_N, without momentum."""
+        p, adjoint, momentum = state.dual, problem.operator.adjoint(state.dual), state.x.new_ones(len(state.x))
+        return FGPState(state.x, dual=p, adjoint=adjoint, ahead=p, ahead_adjoint=adjoint, momentum=momentum)

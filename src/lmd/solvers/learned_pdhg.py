@@ -9,28 +9,23 @@ import torch
 from torch import Tensor, nn
 
 from lmd.checks import check_count, check_positive
-from lmd.problems.base import Problem
-from lmd.problems.composite import CompositeProblem
 from lmd.solvers.base import DualState
 from lmd.solvers.learned_prefix import LearnedPrefix
-from lmd.solvers.pdhg import PDHG, PDHGState
+from lmd.solvers.pdhg import PDHG, PDHGState, SaddleProblem
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LearnedPDHGState(DualState):
     """Points and dual points, and how they moved last."""
 
-    moved: Tensor | None = None
+    moved: Tensor
     """x_k - x_{k-1}."""
 
-    dual_moved: Tensor | None = None
+    dual_moved: Tensor
     """p_k - p_{k-1}."""
 
-    tail: PDHGState | None = None
-    """The state of the classical method, past the learned iterations."""
 
-
-class LearnedPDHG(LearnedPrefix[LearnedPDHGState]):
+class LearnedPDHG(LearnedPrefix[LearnedPDHGState, SaddleProblem]):
     r"""PDHG with steps and momenta of each iteration learned, for k < N; then PDHG as it is.
 
         p_{k+1} = prox_{s_k g*}(p_k + m_k (p_k - p_{k-1}) + s_k K(x_k + e_k (x_k - x_{k-1})))
@@ -69,15 +64,12 @@ class LearnedPDHG(LearnedPrefix[LearnedPDHGState]):
     def step_cost(self) -> dict[str, int]:
         return self.tail.step_cost
 
-    def init(self, problem: Problem, x0: Tensor) -> LearnedPDHGState:
-        assert isinstance(problem, CompositeProblem)  # its capabilities were checked before the run
+    def init(self, problem: SaddleProblem, x0: Tensor) -> LearnedPDHGState:
         dual = torch.zeros_like(problem.operator(x0))
         return LearnedPDHGState(x0, dual=dual, moved=torch.zeros_like(x0), dual_moved=dual)
 
-    def learned_step(self, problem: Problem, state: LearnedPDHGState) -> LearnedPDHGState:
-        assert isinstance(problem, CompositeProblem)
+    def learned_step(self, problem: SaddleProblem, state: LearnedPDHGState) -> LearnedPDHGState:
         x, p, moved, dual_moved = state.x, state.dual, state.moved, state.dual_moved
-        assert p is not None and moved is not None and dual_moved is not None
         tau, sigma = self.tail.steps(problem)
         log_t, log_s, ahead, dual_momentum, momentum = self.numbers[state.iteration].to(x.dtype).unbind()
         t, s = (log_t.exp() * tau).expand(len(x)), (log_s.exp() * sigma).expand(len(x))
@@ -87,12 +79,7 @@ class LearnedPDHG(LearnedPrefix[LearnedPDHGState]):
         target = problem.data_prox(x + momentum * moved - (log_t.exp() * tau) * fall, t)
         return LearnedPDHGState(target, state.iteration + 1, dual=dual, moved=target - x, dual_moved=dual - p)
 
-    def classical_step(self, problem: Problem, state: LearnedPDHGState) -> LearnedPDHGState:
-        """A step of PDHG, the first one from x_N and p_N."""
-        assert isinstance(problem, CompositeProblem)
-        tail = state.tail
-        if tail is None:
-            tau, sigma = self.tail.steps(problem)
-            tail = PDHGState(state.x, dual=state.dual, ahead=state.x, tau=tau, sigma=sigma)
-        tail = self.tail.step(problem, tail)
-        return LearnedPDHGState(tail.x, state.iteration + 1, dual=tail.dual, tail=tail)
+    def begin_tail(self, problem: SaddleProblem, state: LearnedPDHGState) -> PDHGState:
+        """PDHG at x_N and p_N."""
+        tau, sigma = self.tail.steps(problem)
+        return PDHGState(state.x, dual=state.dual, ahead=state.x, tau=tau, sigma=sigma, least=0.0)

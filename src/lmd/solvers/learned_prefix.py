@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import abc
 from collections import Counter
-from dataclasses import replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
+from typing_extensions import TypeVar
 
 from lmd.problems.base import Problem
-from lmd.solvers.base import Solver, State
-
-S = TypeVar("S", bound=State)
+from lmd.solvers.base import DualState, Solver
 
 
-class LearnedPrefix(Solver[S]):
+@dataclass(frozen=True, kw_only=True)
+class TailState(DualState):
+    """Past the learned iterations: the state of the classical method."""
+
+    inner: DualState
+
+
+L = TypeVar("L", bound=DualState)
+P = TypeVar("P", default=Any)
+
+
+class LearnedPrefix(Solver[L | TailState, P]):
     """N learned iterations, in one compiled call where there is one, then the steps of a method that converges.
 
     `step_cost` is the cost of a learned step; where a step costs something else, its state says so.
@@ -43,18 +53,20 @@ class LearnedPrefix(Solver[S]):
         """Evaluations per instance in the step from x_k, by name; a compiled one counts as what it stands for."""
         return self.step_cost if k < self.iterations else self.tail.step_cost
 
-    def step(self, problem: Problem, state: S) -> S:
+    def step(self, problem: P, state: L | TailState) -> L | TailState:
         return self.advance(problem, state, 1)
 
-    def advance(self, problem: Problem, state: S, count: int) -> S:
+    def advance(self, problem: P, state: L | TailState, count: int) -> L | TailState:
         begin, end = state.iteration, state.iteration + count
-        while state.iteration < min(end, self.iterations):
+        while not isinstance(state, TailState) and state.iteration < min(end, self.iterations):
             if self.compiles(problem, state):
                 state = self.compiled_steps(problem, state, min(end, self.iterations))
             else:
                 state = self.learned_step(problem, state)
         while state.iteration < end:
-            state = self.classical_step(problem, state)
+            inner = state.inner if isinstance(state, TailState) else self.begin_tail(problem, state)
+            inner = self.tail.step(problem, inner)
+            state = TailState(inner.x, state.iteration + 1, dual=inner.dual, inner=inner)
         beyond = {
             name: state.x.new_full(state.x.shape[:1], extra, dtype=torch.int64)
             for name, extra in self._beyond(begin, end).items()
@@ -69,18 +81,18 @@ class LearnedPrefix(Solver[S]):
             cost.subtract(self.step_cost)
         return {name: extra for name, extra in cost.items() if extra}
 
-    def compiles(self, problem: Problem, state: S) -> bool:
+    def compiles(self, problem: P, state: L) -> bool:
         """Whether `compiled_steps` can take the place of `learned_step` here."""
         return False
 
-    def compiled_steps(self, problem: Problem, state: S, end: int) -> S:
+    def compiled_steps(self, problem: P, state: L, end: int) -> L:
         """All learned steps up to iteration `end`, at once."""
         raise NotImplementedError
 
     @abc.abstractmethod
-    def learned_step(self, problem: Problem, state: S) -> S:
+    def learned_step(self, problem: P, state: L) -> L:
         """One learned iteration."""
 
     @abc.abstractmethod
-    def classical_step(self, problem: Problem, state: S) -> S:
-        """One iteration past the learned ones; the first of them starts the classical method at their last point."""
+    def begin_tail(self, problem: P, state: L) -> DualState:
+        """The state of the classical method at the last learned points."""

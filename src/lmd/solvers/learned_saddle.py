@@ -3,39 +3,72 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from lmd import kernels
 from lmd.checks import check_count, check_module_kind, check_positive
-from lmd.problems.base import Problem
-from lmd.problems.tv import TVInpainting, TVProblem
+from lmd.problems.composite import Scale
+from lmd.problems.operators import LinearOperator
 from lmd.solvers.base import DualState
 from lmd.solvers.learned_dual import check_kernel_size, convolve
 from lmd.solvers.learned_prefix import LearnedPrefix
-from lmd.solvers.pdhg import PDHG, PDHGState
+from lmd.solvers.pdhg import PDHG, PDHGState, SaddleProblem
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LearnedSaddleState(DualState):
-    """Points x_k and dual points, and what the next step needs besides."""
+    """Points x_k and dual points, and how they moved last."""
 
-    differences_dual: Tensor | None = None
+    differences_dual: Tensor
     """p_k `(B, C, 2, H, W)`: the dual point, or its part that belongs to the differences."""
 
-    dual_moved: Tensor | None = None
+    dual_moved: Tensor
     """p_k - p_{k-1}."""
 
-    moved: Tensor | None = None
+    moved: Tensor
     """x_k - x_{k-1}."""
 
-    tail: PDHGState | None = None
-    """The state of the classical method, past the learned iterations."""
+
+class GridSaddleProblem(SaddleProblem, Protocol):
+    """What `LearnedSaddle` needs of a problem beyond what PDHG needs: differences of images, a smooth data term."""
+
+    @property
+    def differences(self) -> LinearOperator: ...
+
+    @property
+    def parts(self) -> tuple[str, ...]: ...
+
+    @property
+    def gradient_smoothness(self) -> float: ...
+
+    def data_gradient(self, x: Tensor) -> Tensor: ...
+
+    def clip(self, x: Tensor) -> Tensor: ...
+
+    def filled(self, x: Tensor) -> Tensor: ...
+
+    def project_differences(self, p: Tensor, out: Tensor | None = None) -> Tensor: ...
+
+    def dual_from(self, p: Tensor, x: Tensor) -> Tensor: ...
 
 
-class LearnedSaddle(LearnedPrefix[LearnedSaddleState]):
+class MaskedProblem(GridSaddleProblem, Protocol):
+    """And where pixels are lost."""
+
+    noisy: Tensor
+    mask: Tensor
+    weight: Tensor
+    low: Tensor
+    high: Tensor
+
+    @property
+    def bound(self) -> Scale: ...
+
+
+class LearnedSaddle(LearnedPrefix[LearnedSaddleState, Any]):
     r"""Both sides of min_x max_p f(x) + <Kx, p> - g*(p), each with learned convolutions, for k < N; then PDHG.
 
         p_{k+1} = P(p_k + A_k * (L K x_k) + M_k * (p_k - p_{k-1}) + E_k * (L K(x_k - x_{k-1})))
@@ -109,29 +142,24 @@ class LearnedSaddle(LearnedPrefix[LearnedSaddleState]):
         """The operator of the learned steps is that of the differences, where the problem has a larger one."""
         return {"operator": 2, "adjoint": 1, "data_gradient": 1, "dual_from": 1}
 
-    def init(self, problem: Problem, x0: Tensor) -> LearnedSaddleState:
-        assert isinstance(problem, TVProblem)  # its capabilities were checked before the run
+    def init(self, problem: GridSaddleProblem, x0: Tensor) -> LearnedSaddleState:
         check_module_kind("x0", x0, self, "solver")
         zero = x0.new_zeros(())  # zeros that take no memory
         p, still = zero.expand(*x0.shape[:2], 2, *x0.shape[2:]), zero.expand(x0.shape)
         return LearnedSaddleState(x0, dual=problem.dual_from(p, x0), differences_dual=p, dual_moved=p, moved=still)
 
-    def compiles(self, problem: Problem, state: LearnedSaddleState) -> bool:
-        if not isinstance(problem, TVInpainting) or problem.isotropic or not self.masked:
+    def compiles(self, problem: MaskedProblem, state: LearnedSaddleState) -> bool:
+        if not self.masked or not kernels.has("saddle_steps", problem.parts):
             return False
         data = (problem.noisy, problem.mask, problem.weight)
         return kernels.serves(state.x, *data, self.dual_kernels, self.primal_kernels)
 
-    def _first(self, problem: TVProblem, state: LearnedSaddleState) -> Tensor:
+    def _first(self, problem: GridSaddleProblem, state: LearnedSaddleState) -> Tensor:
         """The x that a step starts from: lost pixels are filled before the first one."""
-        if state.iteration > 0:
-            return state.x
-        return problem.clip(problem.filled(state.x) if isinstance(problem, TVInpainting) else state.x)
+        return state.x if state.iteration > 0 else problem.clip(problem.filled(state.x))
 
-    def learned_step(self, problem: Problem, state: LearnedSaddleState) -> LearnedSaddleState:
-        assert isinstance(problem, TVProblem)
+    def learned_step(self, problem: GridSaddleProblem, state: LearnedSaddleState) -> LearnedSaddleState:
         k, p, moved, dual_moved = state.iteration, state.differences_dual, state.moved, state.dual_moved
-        assert p is not None and moved is not None and dual_moved is not None
         x, smoothness = self._first(problem, state), problem.gradient_smoothness
         rise, faster = problem.differences(x), problem.differences(moved)
         ahead = convolve((smoothness * rise, dual_moved, smoothness * faster), self.dual_kernels[k])
@@ -140,9 +168,8 @@ class LearnedSaddle(LearnedPrefix[LearnedSaddleState]):
         target = problem.clip(x + self._primal_step(problem, slope, moved, self.primal_kernels[k]))
         return self._state(problem, k + 1, target, target - x, ahead, ahead - p)
 
-    def compiled_steps(self, problem: Problem, state: LearnedSaddleState, end: int) -> LearnedSaddleState:
+    def compiled_steps(self, problem: MaskedProblem, state: LearnedSaddleState, end: int) -> LearnedSaddleState:
         """Everything but x is 0 at iteration 0."""
-        assert isinstance(problem, TVInpainting)
         k, x = state.iteration, self._first(problem, state)
         start = (x, state.moved, state.differences_dual, state.dual_moved) if k > 0 else (x, None, None, None)
         data = (problem.noisy, problem.mask, (problem.low, problem.high), problem.bound, problem.gradient_smoothness)
@@ -151,28 +178,23 @@ class LearnedSaddle(LearnedPrefix[LearnedSaddleState]):
 
     @staticmethod
     def _state(
-        problem: TVProblem, k: int, x: Tensor, moved: Tensor, p: Tensor, dual_moved: Tensor
+        problem: GridSaddleProblem, k: int, x: Tensor, moved: Tensor, p: Tensor, dual_moved: Tensor
     ) -> LearnedSaddleState:
         dual = problem.dual_from(p, x)
         return LearnedSaddleState(x, k, dual=dual, differences_dual=p, dual_moved=dual_moved, moved=moved)
 
-    def _primal_step(self, problem: TVProblem, slope: Tensor, moved: Tensor, kernel: Tensor) -> Tensor:
+    def _primal_step(self, problem: Any, slope: Tensor, moved: Tensor, kernel: Tensor) -> Tensor:
         """C_k * slope + D_k * moved, `(B, C, H, W)`."""
         if not self.masked:
             return kernels.convolve(torch.stack((slope, moved), dim=2).flatten(0, 1), kernel).reshape(slope.shape)
-        mask: Tensor = problem.mask.expand_as(slope)  # type: ignore[attr-defined]  # its capabilities were checked
+        mask: Tensor = problem.mask.expand_as(slope)
         kept = slope * mask
         planes = torch.stack((kept, slope - kept, moved), dim=2).flatten(0, 1)
         both = kernels.convolve(planes, kernel).view(*slope.shape[:2], 2, *slope.shape[2:])
         return torch.where(mask > 0, both[:, :, 0], both[:, :, 1])
 
-    def classical_step(self, problem: Problem, state: LearnedSaddleState) -> LearnedSaddleState:
-        """A step of PDHG, the first one from x_N and p_N."""
-        assert isinstance(problem, TVProblem)
-        tail = state.tail
-        if tail is None:
-            tau, sigma = self.tail.steps(problem)
-            tau, sigma = tau / self.settle, sigma * self.settle
-            tail = PDHGState(state.x, dual=state.dual, ahead=state.x, tau=tau, sigma=sigma)
-        tail = self.tail.step(problem, tail)
-        return LearnedSaddleState(tail.x, state.iteration + 1, dual=tail.dual, tail=tail)
+    def begin_tail(self, problem: GridSaddleProblem, state: LearnedSaddleState) -> PDHGState:
+        """PDHG at x_N and p_N, with shorter primal steps."""
+        tau, sigma = self.tail.steps(problem)
+        tau, sigma = tau / self.settle, sigma * self.settle
+        return PDHGState(state.x, dual=state.dual, ahead=state.x, tau=tau, sigma=sigma, least=0.0)

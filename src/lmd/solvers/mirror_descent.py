@@ -109,9 +109,10 @@ class LearnedMirrorDescent(MirrorDescent):
         self.iterations = check_count("iterations", iterations)
         super().__init__(mirror, LearnedSteps(iterations, initial_step, interval, extension))
 
+    steps: LearnedSteps
+
     def config(self) -> dict[str, Any]:
         steps = self.steps
-        assert isinstance(steps, LearnedSteps)
         return {
             "mirror": self.mirror,
             "iterations": steps.iterations,

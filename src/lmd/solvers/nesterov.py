@@ -13,11 +13,11 @@ from lmd.solvers.base import Solver, State
 from lmd.solvers.steps import Steps, as_steps
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class NesterovState(State):
     """Points, and what momentum is made of."""
 
-    extrapolated: Tensor | None = None
+    extrapolated: Tensor
     momentum: float = 1.0
 
 
@@ -46,7 +46,7 @@ class Nesterov(Solver[NesterovState]):
         return NesterovState(x0, extrapolated=x0)
 
     def step(self, problem: Problem, state: NesterovState) -> NesterovState:
-        y = state.x if state.extrapolated is None else state.extrapolated
+        y = state.extrapolated
         x = y - self.steps(state.iteration) * problem.subgradient(y)
         if problem.domain is not None:
             x = problem.domain.project(x)

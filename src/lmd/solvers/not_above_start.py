@@ -10,27 +10,31 @@ from torch import Tensor
 
 from lmd.errors import InputError
 from lmd.problems.base import Problem
-from lmd.solvers.base import DualState, Solver, State, add_evaluations, dual_of
+from lmd.solvers.base import Solver, State, add_evaluations
 
 
-@dataclass(frozen=True)
-class NotAboveStartState(DualState):
+@dataclass(frozen=True, kw_only=True)
+class NotAboveStartState(State):
     """The points of the solver inside, or the start where they are above it; the dual points are the solver's."""
 
-    inner: State | None = None
-    value: Tensor | None = None
+    inner: State
+    value: Tensor
     """f(x) `(B,)`."""
 
-    start: Tensor | None = None
-    start_value: Tensor | None = None
+    start: Tensor
+    start_value: Tensor
 
     @property
     def iterate(self) -> Tensor:
-        return self.x if self.inner is None else self.inner.iterate
+        return self.inner.iterate
 
     @property
-    def known_value(self) -> Tensor | None:
+    def known_value(self) -> Tensor:
         return self.value
+
+    @property
+    def dual_point(self) -> Tensor | None:
+        return self.inner.dual_point
 
 
 class NotAboveStart(Solver[NotAboveStartState]):
@@ -81,13 +85,12 @@ class NotAboveStart(Solver[NotAboveStartState]):
 
     def init(self, problem: Problem, x0: Tensor) -> NotAboveStartState:
         inner, value = self.solver.init(problem, x0), problem.value(x0)
-        return NotAboveStartState(x0, dual=dual_of(inner), inner=inner, value=value, start=x0, start_value=value)
+        return NotAboveStartState(x0, inner=inner, value=value, start=x0, start_value=value)
 
     def step(self, problem: Problem, state: NotAboveStartState) -> NotAboveStartState:
         return self.advance(problem, state, 1)
 
     def advance(self, problem: Problem, state: NotAboveStartState, count: int) -> NotAboveStartState:
-        assert state.start is not None and state.start_value is not None
         inner = self.solver.advance(problem, state.inner, count)
         x, value, evaluations = inner.x, inner.known_value, inner.evaluations
         if value is None:
@@ -102,7 +105,6 @@ class NotAboveStart(Solver[NotAboveStartState]):
             inner.iteration,
             inner.diagnostics,
             evaluations,
-            dual=dual_of(inner),
             inner=inner,
             value=value,
             start=state.start,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -11,27 +11,45 @@ from torch import Tensor
 from lmd.checks import check_positive
 from lmd.errors import InputError
 from lmd.problems.base import Problem
-from lmd.problems.composite import CompositeProblem, Scale, add_scaled, per_instance
+from lmd.problems.composite import Scale, add_scaled, per_instance
+from lmd.problems.operators import LinearOperator
 from lmd.solvers.base import DualState, Solver
 
 SETTLING = 20
 """The iteration after which tau may begin to fall."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PDHGState(DualState):
     """Points and dual points, and the two steps, which acceleration changes."""
 
-    ahead: Tensor | None = None
+    ahead: Tensor
     """The extrapolated points."""
 
-    tau: Scale = 0.0
-    sigma: Scale = 0.0
-    least: Scale = 0.0
+    tau: Scale
+    sigma: Scale
+    least: Scale
     """Where acceleration ends: tau does not fall below."""
 
 
-class PDHG(Solver[PDHGState]):
+class SaddleProblem(Protocol):
+    """What PDHG needs of a problem: f(x) + g(Kx) with a prox of each; constants of f where it has them."""
+
+    @property
+    def operator(self) -> LinearOperator: ...
+
+    @property
+    def data_smoothness(self) -> Scale | None: ...
+
+    @property
+    def data_strong_convexity(self) -> Scale | None: ...
+
+    def data_prox(self, x: Tensor, step: Scale, out: Tensor | None = None) -> Tensor: ...
+
+    def dual_prox(self, p: Tensor, step: Scale, out: Tensor | None = None) -> Tensor: ...
+
+
+class PDHG(Solver[PDHGState, SaddleProblem]):
     r"""p_{k+1} = prox_{sigma g*}(p_k + sigma K xbar_k), x_{k+1} = prox_{tau f}(x_k - tau K'p_{k+1}).
 
     xbar_{k+1} = x_{k+1} + theta (x_{k+1} - x_k), with tau sigma ||K||^2 <= 1; starts at x0 and p = 0.
@@ -81,13 +99,12 @@ class PDHG(Solver[PDHGState]):
     def step_cost(self) -> dict[str, int]:
         return {"operator": 1, "adjoint": 1, "data_prox": 1}
 
-    def init(self, problem: Problem, x0: Tensor) -> PDHGState:
-        assert isinstance(problem, CompositeProblem)  # its capabilities were checked before the run
+    def init(self, problem: SaddleProblem, x0: Tensor) -> PDHGState:
         tau, sigma = self.steps(problem)
         least = tau / self.settle if self.settle > 1 else 0.0
         return PDHGState(x0, dual=torch.zeros_like(problem.operator(x0)), ahead=x0, tau=tau, sigma=sigma, least=least)
 
-    def steps(self, problem: CompositeProblem) -> tuple[Scale, Scale]:
+    def steps(self, problem: SaddleProblem) -> tuple[Scale, Scale]:
         """tau and sigma of the first iteration."""
         norm = problem.operator.norm
         smoothness = 1.0 if problem.data_smoothness is None else problem.data_smoothness
@@ -100,8 +117,7 @@ class PDHG(Solver[PDHGState]):
             raise InputError("sigma", f"{self.sigma:g} with tau {tau:g}", f"at most {1 / (tau * norm**2):g} with it")
         return tau, self.sigma
 
-    def step(self, problem: Problem, state: PDHGState) -> PDHGState:
-        assert isinstance(problem, CompositeProblem) and state.dual is not None and state.ahead is not None
+    def step(self, problem: SaddleProblem, state: PDHGState) -> PDHGState:
         rise = problem.operator(state.ahead)
         buffer = None if torch.is_grad_enabled() else rise
         dual = add_scaled(state.dual, state.sigma, rise, out=buffer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,8 +13,7 @@ from lmd.mirrors.base import Mirror
 from lmd.mirrors.entropic import Entropic
 from lmd.mirrors.euclidean import Euclidean, EuclideanBox, EuclideanSimplex
 from lmd.mirrors.quadratic import DiagonalQuadratic
-from lmd.problems.base import Problem
-from lmd.problems.penalised import L1, NegativeEntropy, PenalisedProblem, Penalty
+from lmd.problems.penalised import L1, NegativeEntropy, Penalty
 from lmd.solvers.mirror_descent import MirrorDescent, MirrorState
 from lmd.solvers.steps import Step
 
@@ -31,10 +31,9 @@ class ProximalMirrorDescent(MirrorDescent):
 
     @property
     def needs(self) -> tuple[str, ...]:
-        return ("penalty",)
+        return ("penalty", "problem")
 
-    def step(self, problem: Problem, state: MirrorState) -> MirrorState:
-        assert isinstance(problem, PenalisedProblem)  # its capabilities were checked before the run
+    def step(self, problem: Any, state: MirrorState) -> MirrorState:
         size = self.steps(state.iteration)
         target = self.encode(state) - size * problem.problem.subgradient(state.x)
         x = proximal_map(self.mirror, problem.penalty)(target, size)

@@ -15,7 +15,7 @@ from lmd.errors import CapabilityError, InputError
 from lmd.mirrors.base import norm_of
 from lmd.problems.base import Problem, as_problem, check_capabilities, check_values
 from lmd.problems.composite import relative_gap
-from lmd.solvers.base import DualState, Solver, State, check_fit
+from lmd.solvers.base import Solver, State, check_fit
 from lmd.solvers.result import History, Result, Status
 
 Callback = Callable[[State, Tensor], object]
@@ -97,7 +97,7 @@ def run(
             raise InputError("x0", f"a start where the value of instance {bad} is not finite", "a finite value there")
         tracker = _Tracker(x0, values, divergence_factor)
         tracker.record_start(clock.seconds, violation)
-        if tolerance is not None and getattr(state, "dual", None) is None:
+        if tolerance is not None and state.dual_point is None:
             accepted = "one that does, such as FGP or PDHG, to stop at a tolerance"
             raise CapabilityError("solver", f"{type(solver).__name__}, which keeps no dual point", accepted)
         look_at = 1.0
@@ -121,7 +121,7 @@ def run(
             if target is not None:
                 tracker.stop(looked[0] <= target, Status.TARGET_REACHED)
             if tolerance is not None and (k >= look_at or k == limit):
-                certified = problem.certified_gap(state.x, state.dual)  # type: ignore[attr-defined]  # checked above
+                certified = problem.certified_gap(state.x, state.dual_point)  # type: ignore[attr-defined]  # checked above
                 tracker.prove(k, certified[0], certified[1], tolerance)
                 look_at = 1.1 * k  # a look costs as much as a step: seldom enough, and never more than a tenth late
             if residual_tolerance is not None:
@@ -266,7 +266,7 @@ class _Tracker:
         self.x = state.x
         if violation is not None and problem.domain is not None:
             self.x = _take(violation > 0, problem.domain.project(state.x), state.x)
-        self.dual = state.dual if isinstance(state, DualState) else None
+        self.dual = state.dual_point
         self.finite = torch.isfinite(values) & torch.isfinite(change)  # one entry that is not finite makes it so
         better = self.running & self.finite & (values < self.best_values)
         self.best = _take(better, self.x, self.best)

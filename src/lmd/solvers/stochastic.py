@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -13,7 +13,16 @@ from lmd.problems.base import Problem
 from lmd.solvers.base import Solver, State
 
 
-class Stochastic(Solver[State]):
+class FiniteSum(Protocol):
+    """What it needs of a problem: terms, and the problem of some of them."""
+
+    @property
+    def terms(self) -> int: ...
+
+    def minibatch(self, indices: Tensor) -> Problem: ...
+
+
+class Stochastic(Solver[State, FiniteSum]):
     """Runs a solver whose every step sees `minibatch` of the problem's terms, drawn anew without replacement.
 
     The terms of iteration k depend on `seed` and k alone and are the same for all instances, so a run can be repeated,
@@ -61,17 +70,16 @@ class Stochastic(Solver[State]):
     def horizon(self) -> int | None:
         return self.solver.horizon
 
-    def init(self, problem: Problem, x0: Tensor) -> State:
-        if problem.terms is not None and self.minibatch > problem.terms:
+    def init(self, problem: FiniteSum, x0: Tensor) -> State:
+        if self.minibatch > problem.terms:
             raise InputError("minibatch", self.minibatch, f"at most {problem.terms}, the number of the problem's terms")
         return self.solver.init(problem, x0)
 
-    def step(self, problem: Problem, state: State) -> State:
+    def step(self, problem: FiniteSum, state: State) -> State:
         return self.solver.step(problem.minibatch(self.draw(problem, state)), state)
 
-    def draw(self, problem: Problem, state: State) -> Tensor:
+    def draw(self, problem: FiniteSum, state: State) -> Tensor:
         """The indices of this iteration's terms `(minibatch,)`."""
-        assert problem.terms is not None
         # PyTorch's generator on the CPU takes the low 32 bits; odd factors spread seeds and iterations over them.
         generator = torch.Generator().manual_seed((0x9E3779B1 * self.seed + 0x85EBCA6B * state.iteration) % 2**32)
         return torch.randperm(problem.terms, generator=generator, device=generator.device)[: self.minibatch].to(

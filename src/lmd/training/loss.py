@@ -119,7 +119,8 @@ class UnrolledLoss(nn.Module):
 
     def _measure(self, state: State) -> tuple[State, Tensor]:
         """The inconsistency of each point `(B,)`; the state takes the dual point along, so that no step repeats it."""
-        assert self.mirror is not None
+        if self.mirror is None:
+            return state, state.x.new_zeros(len(state.x))
         dual = self.mirror.to_dual(state.iterate)
         if isinstance(state, MirrorState):
             state = replace(state, dual=dual)
