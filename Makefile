@@ -6,7 +6,7 @@ STAMP := $(VENV)/installed
 DEMO_OUT ?= demo
 SECONDS ?= 60
 
-.PHONY: help demo test format lint types unit sanitize clean
+.PHONY: help demo test format lint types unit sanitize house clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -34,6 +34,9 @@ unit: $(STAMP)  ## tests with coverage
 
 sanitize:  ## the C code under sanitizers, for SECONDS=60
 	sh tests/kernels/sanitize.sh $(SECONDS)
+
+house:  ## rooms, imports between them, long functions and the like, read from the code
+	@$(PYTHON) benchmarks/house.py
 
 format: $(STAMP)  ## format the code in place
 	$(BIN)/ruff format .

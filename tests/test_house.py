@@ -1,0 +1,92 @@
+"""`make house` counts what is there: checked on a package that is made up for it, and on this one."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PATH = Path(__file__).parents[1] / "benchmarks" / "house.py"
+
+FILES = {
+    "errors.py": "class Wrong(Exception): ...\n",
+    "lower/__init__.py": "",
+    "lower/base.py": "from toy.errors import Wrong\n\nclass Problem: ...\n\nclass Solver: ...\n\ndef same(): ...\n",
+    "lower/tv.py": (
+        "from .base import Problem\n"
+        "from toy.upper import Helper\n\n"
+        "class TV(Problem[int]): ...\n\n"
+        "class Isotropic(tv.TV): ...\n\n"
+        "def _private(): ...\n"
+    ),
+    "upper/__init__.py": (
+        "from toy.lower.base import Problem, Solver\n"
+        "import toy.lower.tv\n\n"
+        "class Helper: ...\n\n"
+        "def same(x, y, z):\n"
+        "    import json\n"
+        "    assert isinstance(x, Problem)\n"
+        "    assert y is not None and z > 0\n"
+        "    assert z > 1\n"
+        "    if isinstance(x, (Helper, Isotropic)) or isinstance(y, str):\n"
+        "        return x.y  # type: ignore[attr-defined]\n"
+        '    return "# type: ignore"\n\n'
+        "def long():\n" + "    pass\n" * 60
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def house():
+    spec = importlib.util.spec_from_file_location("house", PATH)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["house"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["house"]
+
+
+@pytest.fixture
+def toy(house, tmp_path):
+    for name, text in FILES.items():
+        (tmp_path / "toy" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "toy" / name).write_text(text)
+    return house.House(tmp_path / "toy", house.documented_order("| `lower/` | what |\n| `upper/` | why |\n"))
+
+
+def places(found):
+    return [(each.place, each.what) for each in found]
+
+
+def test_rooms_and_imports(toy):
+    assert toy.rooms == ["errors", "lower", "upper"]
+    assert toy.lines == sum(len(text.splitlines()) for text in FILES.values())
+    assert places(toy.imports()) == [
+        ("lower/base.py:1", "errors"),
+        ("lower/tv.py:2", "upper"),
+        ("upper/__init__.py:1", "lower"),
+        ("upper/__init__.py:2", "lower"),
+    ]
+    assert places(toy.upwards()) == [("lower/tv.py:2", "upper")]
+    assert toy.shared() == {"same": ["lower/base.py", "upper/__init__.py"]}
+
+
+def test_questions_asserts_and_silence(toy):
+    assert toy.concrete() == {"TV", "Isotropic"}
+    assert places(toy.asked_for_class()) == [("upper/__init__.py:11", "Isotropic")]
+    assert [each.place for each in toy.narrowing()] == ["upper/__init__.py:8", "upper/__init__.py:9"]
+    assert [each.place for each in toy.ignored()] == ["upper/__init__.py:12"]
+    assert places(toy.lazy()) == [("upper/__init__.py:7", "import json")]
+
+
+def test_functions_by_length(house, toy):
+    longest = toy.functions()[0]
+    assert (longest.what, longest.size, longest.place) == ("long", 61, "upper/__init__.py:15")
+    assert f"functions over {house.LONG} lines: 1; the longest:" in "\n".join(house.report(toy))
+
+
+def test_it_reads_this_package_with_nothing_installed():
+    call = [sys.executable, "-I", "-S", str(PATH)]
+    printed = subprocess.run(call, capture_output=True, text=True, check=True).stdout
+    assert "imports upwards: 0" in printed and "\nsolvers " in printed
