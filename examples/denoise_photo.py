@@ -16,7 +16,7 @@ from skimage.data import chelsea
 from skimage.metrics import peak_signal_noise_ratio
 
 from lmd.data.image_files import Picture, write_picture
-from lmd.zoo.pictures import solve_file
+from lmd.pictures import solve_file
 
 
 def main(out: Path) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from lmd import data, experiments, guarantees, mirrors, problems, report, solvers, training, zoo
+    from lmd import data, experiments, guarantees, mirrors, pictures, problems, report, solvers, training, zoo
     from lmd.errors import InputError, LmdError
     from lmd.guarantees.certify import run
     from lmd.training.train import train
@@ -32,6 +32,7 @@ __all__ = [
     "experiments",
     "guarantees",
     "mirrors",
+    "pictures",
     "problems",
     "report",
     "run",

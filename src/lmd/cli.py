@@ -234,7 +234,7 @@ def solve_inpaint(image: str, out: str, as_json: bool, **settings: Any) -> None:
 
 def _solve(task: str, image: str, out: str, as_json: bool, **settings: Any) -> None:
     from lmd.data.memory import keep_freed_memory
-    from lmd.zoo.pictures import solve_file
+    from lmd.pictures import solve_file
 
     keep_freed_memory()
     picture, summary = solve_file(task, image, out, **settings)

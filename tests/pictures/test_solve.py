@@ -15,10 +15,10 @@ from lmd.data import image_files, memory
 from lmd.data.image_files import Header, Picture, read_mask, read_picture, write_picture
 from lmd.errors import FileError, InputError
 from lmd.mirrors import ConvPair
+from lmd.pictures import PictureSolver, Proof, solve, solve_file
 from lmd.problems import TVDenoising, TVInpainting
 from lmd.solvers import GradientDescent, LearnedMirrorDescent, save
-from lmd.zoo import defaults, pictures
-from lmd.zoo.pictures import PictureSolver, Proof, solve_file
+from lmd.zoo import defaults
 
 
 def noisy(channels=3, dtype=np.uint8, alpha=False, size=(20, 26)):
@@ -97,7 +97,7 @@ class TestSolve:
         _, short = PictureSolver("denoise", "pdhg", tolerance=1e-6).solve(before)
         assert short.notes == ("the tolerance of 1e-06 was not reached in 3 iterations",)
         _, usual = PictureSolver("denoise", "pdhg").solve(before)
-        assert usual.proof.relative_bound < 1.1 * pictures.TOLERANCE
+        assert usual.proof.relative_bound < 1.1 * solve.TOLERANCE
 
 
 class TestNetworks:
@@ -150,7 +150,7 @@ class TestNetworks:
 
 
 class TestDefaults:
-    @pytest.mark.parametrize("task", pictures.TASKS)
+    @pytest.mark.parametrize("task", solve.TASKS)
     def test_a_learned_solver_is_taken_as_soon_as_it_ships(self, task, monkeypatch):
         learned, classical = defaults.CHOICES[task]
         monkeypatch.setattr("lmd.zoo.shipped", lambda name: False)
@@ -158,7 +158,7 @@ class TestDefaults:
         monkeypatch.setattr("lmd.zoo.shipped", lambda name: name == learned)
         assert defaults.default(task) == learned
 
-    @pytest.mark.parametrize("task", pictures.TASKS)
+    @pytest.mark.parametrize("task", solve.TASKS)
     def test_the_default_solves_its_task(self, task):
         before = noisy()
         kept = np.ones(before.size, dtype=bool) if task == "inpaint" else None
@@ -235,7 +235,7 @@ class TestMask:
     def test_another_size_is_seen_before_anything_is_decoded(self, tmp_path, monkeypatch):
         write_picture(tmp_path / "in.png", noisy())
         Image.new("1", (60_000, 2)).save(tmp_path / "m.png")
-        for place in (pictures, image_files):
+        for place in (solve, image_files):
             monkeypatch.setattr(place, "read_picture", lambda *_: pytest.fail("it is not even read"))
         words = r"^mask: got .*m\.png of 60000 x 2 pixels, expected 26 x 20 pixels, as the image has$"
         with pytest.raises(FileError, match=words):
@@ -286,7 +286,7 @@ class TestFiles:
     def test_too_large_for_the_memory_there_is(self, tmp_path, monkeypatch):
         write_picture(tmp_path / "in.png", noisy(size=(100, 200)))
         monkeypatch.setattr(memory, "available_memory", lambda: 1_000_000)
-        monkeypatch.setattr(pictures, "read_picture", lambda path: pytest.fail("it is not even read"))
+        monkeypatch.setattr(solve, "read_picture", lambda path: pytest.fail("it is not even read"))
         with pytest.raises(InputError, match=r"^image: got .*in\.png of 200 x 100 pixels, which needs about"):
             solve_file("denoise", tmp_path / "in.png", tmp_path / "out.png")
 
@@ -300,7 +300,7 @@ class TestFiles:
         def broken(*arguments, **options):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(pictures, "run", broken)
+        monkeypatch.setattr(solve, "run", broken)
         with pytest.raises(KeyboardInterrupt):
             solve_file("denoise", tmp_path / "in.png", tmp_path / "out.png")
         assert [path.name for path in tmp_path.iterdir()] == ["in.png"]
