@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lmd.experiments import memory
+from lmd.experiments import peak
 from lmd.mirrors import ConvICNN, ConvPair
 from lmd.problems import TVDenoising
 from lmd.solvers import LearnedMirrorDescent
@@ -206,13 +206,13 @@ def seconds(what: str, iterations: int, repeats: int) -> dict[str, dict[str, flo
 
 def peak_memory(what: str, way: str, iterations: int, threads: int) -> dict[str, float]:
     """Megabytes in a fresh process: the peak, and how much of it the work itself needed."""
-    return memory.fresh_process(measure_here, what, way, iterations, threads)
+    return peak.fresh_process(measure_here, what, way, iterations, threads)
 
 
 def measure_here(what: str, way: str, iterations: int, threads: int) -> dict[str, float]:
     torch.set_num_threads(threads)
     bench = Bench(way, iterations)
-    return memory.peak_memory(lambda: bench.work(what))
+    return peak.peak_memory(lambda: bench.work(what))
 
 
 def matmul_peak() -> float:

@@ -36,13 +36,13 @@ from lmd.files import read_json, write_json, write_text
 from lmd.problems import TVDenoising, TVInpainting
 from lmd.problems.tv import TVProblem
 from lmd.solvers import FGP, PDHG, Result
+from lmd.zoo.imaging_recipes import WEIGHT
 
 ROOT = Path(__file__).parents[1]
 MEASUREMENTS = ROOT / "docs" / "measurements"
 MARKED = re.compile(r"(<!-- measured: (\S+) -->\n).*?(<!-- end -->)", flags=re.DOTALL)
 MISSING = "*To be measured on a quiet machine: `python benchmarks/readme.py --measure`.*\n"
 
-WEIGHT = 0.3
 TARGETS = (1e-1, 1e-2, 1e-3, 1e-4)
 REPEATS = 7
 ENOUGH = 2.0

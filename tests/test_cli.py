@@ -19,6 +19,7 @@ from lmd.cli import cli, main
 from lmd.errors import FileError
 from lmd.mirrors import Quadratic
 from lmd.solvers import LearnedMirrorDescent, load
+from lmd.zoo.imaging_recipes import WEIGHT
 
 
 class Outcome:
@@ -395,6 +396,10 @@ class TestSolve:
         assert_one_line(lmd("solve", *arguments.split()), *words)
         assert {path.name: path.read_bytes() for path in Path().iterdir() if path.is_file()} == files
         assert list(Path("folder.png").iterdir()) == []
+
+    def test_the_weight_that_the_help_names_is_the_one_that_is_taken(self, lmd, files: dict[str, bytes]) -> None:
+        assert f"[default: {WEIGHT}]" in lmd("solve", "denoise", "--help").out
+        assert json.loads(lmd("solve", "denoise", "in.png", "out.png", "--json").out)["weight"] == WEIGHT
 
     def test_a_picture_larger_than_memory(self, lmd, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("lmd.data.memory.available_memory", lambda: 1000)

@@ -192,7 +192,7 @@ def _solve_options(command: Callable[..., None]) -> Callable[..., None]:
             type=click.IntRange(1, MOST_ITERATIONS),
             help="Stop after so many.  [default: what the solver is made for]",
         ),
-        click.option("--weight", type=float, default=0.3, show_default=True, help="Larger is smoother."),
+        click.option("--weight", type=float, help="Larger is smoother.  [default: 0.3]"),
         click.option("--tolerance", type=float, help="Stop when proven to be so near to the minimum, such as 1e-3."),
         click.option("--isotropic", is_flag=True, help="Treat all directions alike, not along rows and columns."),
         click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text."),
@@ -237,7 +237,8 @@ def _solve(task: str, image: str, out: str, as_json: bool, **settings: Any) -> N
     from lmd.pictures import solve_file
 
     keep_freed_memory()
-    picture, summary = solve_file(task, image, out, **settings)
+    given = {name: value for name, value in settings.items() if value is not None}
+    picture, summary = solve_file(task, image, out, **given)
     height, width = picture.size
     if as_json:
         file = {"image": image, "out": out, "width": width, "height": height}

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from lmd.cli import main
 from lmd.errors import FileError, InputError
 from lmd.experiments import bench, peers
-from lmd.experiments.bench import TARGETS, Instances, Plan, Target, run_bench
+from lmd.experiments.bench import TARGETS, KnownInstances, Plan, Target, run_bench
 from lmd.experiments.bench_methods import TASKS, Setting, methods_for
 from lmd.experiments.bench_report import to_json, write
 from lmd.report.page import write_page
@@ -114,7 +114,7 @@ class TestRows:
 
 
 def test_the_quality_is_that_of_the_iterates():
-    instances = Instances.of(make("denoise"))
+    instances = KnownInstances.of(make("denoise"))
     curve = bench._quality_curve(Setting(FGP()), instances, 10)
     state = FGP().init(instances.problem, instances.x0)
     for _ in range(10):
@@ -127,7 +127,7 @@ def test_the_quality_is_that_of_the_iterates():
 
 
 def test_a_method_is_tuned_on_other_instances_for_each_number():
-    problem, trial = Instances.of(make("denoise")), Instances.of(make("denoise"))
+    problem, trial = KnownInstances.of(make("denoise")), KnownInstances.of(make("denoise"))
     (pdhg,) = (m for m in methods_for("denoise", problem.problem, 40) if m.name == "pdhg")
     run = bench._SolverRun(pdhg, problem, trial, Plan.quick())
     for k in (5, 40):

@@ -12,7 +12,7 @@ from lmd.errors import FileError, LmdError
 from lmd.experiments import cost
 from lmd.experiments.base import Session, reproduce
 from lmd.experiments.cost import SIZES, CostExperiment, expected_peak, job
-from lmd.experiments.memory import fresh_process, peak_memory
+from lmd.experiments.peak import fresh_process, peak_memory
 from lmd.files import read_json
 from lmd.report.page import tables_of
 from lmd.report.rows import curve, select

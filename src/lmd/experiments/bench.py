@@ -186,8 +186,8 @@ def _images(plan: Plan, bench: Bench) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class Instances:
-    """A problem with its certified answers."""
+class KnownInstances:
+    """Instances whose answers are known: a problem with certified minimisers and minima."""
 
     problem: Any
     x0: Tensor
@@ -195,7 +195,7 @@ class Instances:
     minimum: Tensor
 
     @classmethod
-    def of(cls, problem: Any) -> Instances:
+    def of(cls, problem: Any) -> KnownInstances:
         optima = problem.optima()
         minimiser = torch.stack([found.x for found in optima]).to(problem.start())
         minimum = torch.tensor([found.value for found in optima], dtype=torch.float64)
@@ -204,8 +204,8 @@ class Instances:
     def __len__(self) -> int:
         return len(self.minimum)
 
-    def part(self, index: slice) -> Instances:
-        return Instances(self.problem.select(index), self.x0[index], self.minimiser[index], self.minimum[index])
+    def part(self, index: slice) -> KnownInstances:
+        return KnownInstances(self.problem.select(index), self.x0[index], self.minimiser[index], self.minimum[index])
 
     def quality(self, problem: Any, x: Tensor, dual: Tensor | None) -> dict[str, Tensor]:
         """psnr to the minimiser, (f - f*) / f*, and the certified relative gap where there is a dual point: `(B,)`."""
@@ -224,8 +224,8 @@ def _bench_problem(bench: Bench, name: str, noise: int, test: Tensor, tuning: Te
     plan, task = bench.plan, TASKS[name]
     bench.say(f"{name}, noise {noise}%: certified minimisers")
     seed = 1000 * plan.seed + noise
-    instances = Instances.of(task.make(test, noise / 100, torch.Generator().manual_seed(TEST_SEED + seed)))
-    trial = Instances.of(task.make(tuning, noise / 100, torch.Generator().manual_seed(TUNING_SEED + seed)))
+    instances = KnownInstances.of(task.make(test, noise / 100, torch.Generator().manual_seed(TEST_SEED + seed)))
+    trial = KnownInstances.of(task.make(tuning, noise / 100, torch.Generator().manual_seed(TUNING_SEED + seed)))
     settings = {"problem": name, "noise": noise}
     if instances.problem.domain is not None:
         bench.skipped.append(f"adam and lbfgs on {name}: they cannot keep x in its box")
@@ -286,7 +286,7 @@ class _Run:
 class _SolverRun(_Run):
     """A method of ours. It is tuned on other instances, anew for each number that is reported."""
 
-    def __init__(self, method: Method, instances: Instances, trial: Instances, plan: Plan) -> None:
+    def __init__(self, method: Method, instances: KnownInstances, trial: KnownInstances, plan: Plan) -> None:
         self.name, self.method, self.instances, self.plan = method.name, method, instances, plan
         self._curves: dict[int, dict[str, Tensor]] = {}
         several = len(method.settings) > 1
@@ -353,11 +353,11 @@ class _SolverRun(_Run):
         """Whether a setting's solver has a faster way through many iterations than one by one."""
         return type(self.method.settings[which].solver).advance is not Solver.advance
 
-    def _timed_whole(self, which: int, chosen: Instances, iterations: int) -> Callable[[], list[float]]:
+    def _timed_whole(self, which: int, chosen: KnownInstances, iterations: int) -> Callable[[], list[float]]:
         setting = self.method.settings[which]
         return _whole(setting.solver, setting.adapt(chosen.problem), chosen.x0, iterations)
 
-    def _timed(self, which: int, chosen: Instances, last: int) -> Callable[[], list[float]]:
+    def _timed(self, which: int, chosen: KnownInstances, last: int) -> Callable[[], list[float]]:
         setting = self.method.settings[which]
         problem = setting.adapt(chosen.problem)
         return lambda: _step_times(setting, problem, chosen.x0, last)
@@ -366,7 +366,7 @@ class _SolverRun(_Run):
 class _PeerRun(_Run):
     """A peer, called whole for each number of iterations."""
 
-    def __init__(self, peer: Peer, instances: Instances, plan: Plan) -> None:
+    def __init__(self, peer: Peer, instances: KnownInstances, plan: Plan) -> None:
         self.name, self.peer, self.instances, self.plan = peer.name, peer, instances, plan
         self.counts = tuple(k for k in peer.counts if k <= plan.most)
         call = peer.prepare(instances.problem)
@@ -414,7 +414,7 @@ def _described(setting: Setting) -> dict[str, Any]:
     return {"setting": ", ".join(f"{key} {value:g}" for key, value in config.items())}
 
 
-def _quality_curve(setting: Setting, instances: Instances, most: int) -> dict[str, Tensor]:
+def _quality_curve(setting: Setting, instances: KnownInstances, most: int) -> dict[str, Tensor]:
     """Quality `(K + 1, B)` of every iterate, untimed, until all targets are reached."""
     problem = setting.adapt(instances.problem)
     found: list[dict[str, Tensor]] = []
@@ -460,7 +460,7 @@ def _whole(solver: Solver[Any], problem: Any, x0: Tensor, iterations: int) -> Ca
     return run
 
 
-def _time(bench: Bench, runs: Sequence[_Run], instances: Instances, batch: int, settings: dict[str, Any]) -> None:
+def _time(bench: Bench, runs: Sequence[_Run], instances: KnownInstances, batch: int, settings: dict[str, Any]) -> None:
     """Time every run to every target it reaches, interleaved, after a warm-up; add the rows.
 
     With batch 1 up to `SINGLES` instances are solved one by one, and the median over them is reported.

@@ -26,8 +26,8 @@ from lmd.problems import (
 )
 from lmd.problems.forward import Blur, ParallelBeam, Stacked
 from lmd.solvers import FGP, LBFGS, PDHG, Adam, GradientDescent, Nesterov, ProjectedGradient, Solver
+from lmd.zoo.imaging_recipes import WEIGHT
 
-WEIGHT = 0.3
 BLUR = 1.5
 ANGLES = 30
 KEPT = 0.8

@@ -17,7 +17,7 @@ from lmd.problems import Family, Problem, SVMFamily
 from lmd.report.figures import COLOURS, figure, plain_log
 from lmd.report.rows import curve, select
 from lmd.solvers import Solver
-from lmd.training.log import Record
+from lmd.training.log import LogLine
 from lmd.training.loss import UnrolledLoss
 from lmd.training.settings import TrainingSettings
 from lmd.training.train import train
@@ -86,7 +86,7 @@ class Observer:
         self.session, self.problem, self.loss = session, problem, loss
         self.instances, self.x0 = _held_out(session, problem)
 
-    def __call__(self, record: Record) -> None:
+    def __call__(self, record: LogLine) -> None:
         with torch.no_grad():
             parts = self.loss(self.instances, self.x0, consistency_weight=1.0)
         figures = {f"held_out_{name}": float(getattr(parts, name)) for name in PARTS}

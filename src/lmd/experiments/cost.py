@@ -15,7 +15,7 @@ from lmd.data.memory import available_memory
 from lmd.errors import FileError, LmdError
 from lmd.experiments.base import Experiment, Session
 from lmd.experiments.imaging import images_for
-from lmd.experiments.memory import fresh_process, peak_memory
+from lmd.experiments.peak import fresh_process, peak_memory
 from lmd.mirrors import ConvPair
 from lmd.problems import TVInpaintingFamily
 from lmd.report.figures import figure, plain_log

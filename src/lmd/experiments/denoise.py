@@ -12,18 +12,18 @@ from lmd.experiments.imaging import (
     ADAM_STEP,
     BASE_STEP,
     TAU,
-    WEIGHT,
     draw_curves,
     draw_pictures,
     generator_for,
     images_for,
     learned_solver,
-    methods_for,
     psnr,
-    record_methods,
+    record_trials,
+    trials_for,
 )
 from lmd.problems import TVDenoising
 from lmd.problems.tv_families import add_noise
+from lmd.zoo.imaging_recipes import WEIGHT
 
 NOISE = 0.05
 METHODS = ("gd", "adam", "nesterov", "fgp", "pdhg", "lmd", "lmd-adaptive")
@@ -48,7 +48,7 @@ class DenoiseExperiment(Experiment):
             objective=f"||x - y||^2 + {WEIGHT} TV(x), anisotropic", noise=f"{NOISE:.0%}", base_step=BASE_STEP
         )
         session.facts.update(adam_step=ADAM_STEP, pdhg_tau=TAU)
-        record_methods(session, problem, methods_for(problem, learned, METHODS))
+        record_trials(session, problem, trials_for(problem, learned, METHODS))
         record_scikit_image(session, problem)
         draw_curves(
             session,

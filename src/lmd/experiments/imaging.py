@@ -28,9 +28,6 @@ ADAM_STEP = 0.05
 TAU = 0.2
 """The primal step of PDHG that its multipliers multiply; its own default is 0.18 here."""
 
-WEIGHT = 0.3
-"""Of the total variation."""
-
 TEST_SEED = 4_000_000
 COUNTS = {"quick": 2, "standard": 24, "paper": 100}
 """How many test images."""
@@ -83,7 +80,7 @@ def learned_solver(session: Session, name: str) -> MirrorDescent:
 
 
 @dataclass(frozen=True)
-class Method:
+class Trial:
     """A solver with the step-size multiplier it is tried at; None for steps that are its own."""
 
     name: str
@@ -96,7 +93,7 @@ class Method:
         return {} if self.multiplier is None else {"multiplier": self.multiplier}
 
 
-def methods_for(problem: TVProblem, learned: MirrorDescent, names: Sequence[str]) -> list[Method]:
+def trials_for(problem: TVProblem, learned: MirrorDescent, names: Sequence[str]) -> list[Trial]:
     """Every method of these names at every multiplier, on the base steps of the published code.
 
     gd, nesterov, lmd: multiples of 0.01; adam: of 0.05; lmd-adaptive: its learned steps. fgp: multiples of the step
@@ -105,33 +102,33 @@ def methods_for(problem: TVProblem, learned: MirrorDescent, names: Sequence[str]
     found = []
     for m in MULTIPLIERS:
         found += [
-            Method("gd", GradientDescent(ScaledSteps(BASE_STEP, m)), m),
-            Method("adam", Adam(ScaledSteps(ADAM_STEP, m)), m),
-            Method("nesterov", Nesterov(ScaledSteps(BASE_STEP, m)), m),
-            Method("lmd", learned.with_steps(ScaledSteps(BASE_STEP, m)), m),
-            Method("pdhg", PDHG(TAU * m), m),
+            Trial("gd", GradientDescent(ScaledSteps(BASE_STEP, m)), m),
+            Trial("adam", Adam(ScaledSteps(ADAM_STEP, m)), m),
+            Trial("nesterov", Nesterov(ScaledSteps(BASE_STEP, m)), m),
+            Trial("lmd", learned.with_steps(ScaledSteps(BASE_STEP, m)), m),
+            Trial("pdhg", PDHG(TAU * m), m),
         ]
-    found.append(Method("lmd-adaptive", learned))
+    found.append(Trial("lmd-adaptive", learned))
     if problem.data_strong_convexity is not None:
-        found += [Method("fgp", FGP(m), m) for m in (0.5, 1.0, 1.3)]
-    return sorted((method for method in found if method.name in names), key=lambda method: names.index(method.name))
+        found += [Trial("fgp", FGP(m), m) for m in (0.5, 1.0, 1.3)]
+    return sorted((trial for trial in found if trial.name in names), key=lambda trial: names.index(trial.name))
 
 
-def record_methods(session: Session, problem: TVProblem, methods: Sequence[Method]) -> None:
-    """Run the methods and add their rows to iteration 20: loss, relative gap, PSNR to the minimiser, seconds."""
+def record_trials(session: Session, problem: TVProblem, trials: Sequence[Trial]) -> None:
+    """Run the trials and add their rows to iteration 20: loss, relative gap, PSNR to the minimiser, seconds."""
     minimiser, minimum = problem.minimiser(), problem.minimum().double()
     session.facts["mean minimum"] = float(minimum.mean())
-    for method in methods:
+    for trial in trials:
         repeats = min(3, session.repeats)
         result, quality = measure(
-            method.solver, problem, problem.start(), ITERATIONS, repeats, watch=lambda x: psnr(x, minimiser).mean()
+            trial.solver, problem, problem.start(), ITERATIONS, repeats, watch=lambda x: psnr(x, minimiser).mean()
         )
-        session.record_run(method.name, result, ITERATIONS, **method.settings)
+        session.record_run(trial.name, result, ITERATIONS, **trial.settings)
         gaps = ((result.history.values.double() - minimum) / minimum).mean(dim=1)
         for k in range(ITERATIONS + 1):
             at = min(k, len(result.history) - 1)
-            session.record(method.name, k, "relative_gap", float(gaps[at]), **method.settings)
-            session.record(method.name, k, "psnr", quality[at], **method.settings)
+            session.record(trial.name, k, "relative_gap", float(gaps[at]), **trial.settings)
+            session.record(trial.name, k, "psnr", quality[at], **trial.settings)
 
 
 def psnr(x: Tensor, reference: Tensor) -> Tensor:

@@ -9,17 +9,17 @@ from lmd.experiments.imaging import (
     ADAM_STEP,
     BASE_STEP,
     TAU,
-    WEIGHT,
     draw_curves,
     draw_pictures,
     generator_for,
     images_for,
     learned_solver,
-    methods_for,
-    record_methods,
+    record_trials,
+    trials_for,
 )
 from lmd.problems import TVInpainting
 from lmd.problems.tv_families import add_noise, random_masks
+from lmd.zoo.imaging_recipes import WEIGHT
 
 NOISE = 0.05
 KEPT = 0.8
@@ -47,7 +47,7 @@ class InpaintExperiment(Experiment):
             adam_step=ADAM_STEP,
             pdhg_tau=TAU,
         )
-        record_methods(session, problem, methods_for(problem, learned, METHODS))
+        record_trials(session, problem, trials_for(problem, learned, METHODS))
         draw_curves(
             session,
             "figure-10-inpaint",

@@ -13,7 +13,7 @@ from lmd.experiments.base import Experiment, Session
 from lmd.experiments.linear_models import (
     BASE_STEP,
     Instances,
-    draw_curves,
+    draw_comparison,
     features_for,
     make_instances,
     record_comparison,
@@ -64,7 +64,7 @@ class LinearClassifierExperiment(Experiment):
             "warm-start-lmd": learned,
         }
         record_wall_clock(session, instances, solvers, lambda tolerance: _scikit_learn(instances, tolerance))
-        draw_curves(
+        draw_comparison(
             session,
             "figure-7-linear-classifier",
             ("loss", "relative_gap", "accuracy"),

@@ -172,7 +172,7 @@ def record_wall_clock(
         session.record(method, "to gap", "time_over_scikit_learn", seconds / reference, instances=1)
 
 
-def draw_curves(session: Session, name: str, metrics: Sequence[str], methods: Sequence[str], caption: str) -> None:
+def draw_comparison(session: Session, name: str, metrics: Sequence[str], methods: Sequence[str], caption: str) -> None:
     """Each metric against iterations (top) and against seconds (bottom)."""
     labels = {"loss": "mean loss", "relative_gap": "mean relative gap", "accuracy": "mean test accuracy"}
     with figure(4.4 * len(metrics), 7.2) as drawing:

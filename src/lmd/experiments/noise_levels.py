@@ -14,20 +14,20 @@ from lmd.experiments.imaging import (
     HORIZON,
     ITERATIONS,
     TAU,
-    WEIGHT,
-    Method,
+    Trial,
     generator_for,
     images_for,
     learned_solver,
-    methods_for,
     psnr,
     ssim,
+    trials_for,
 )
 from lmd.problems import TVDenoising
 from lmd.problems.tv_families import add_noise
 from lmd.report.figures import figure, legend_below, method_colour
 from lmd.report.rows import select
 from lmd.solvers import run
+from lmd.zoo.imaging_recipes import WEIGHT
 
 PERCENT = (1, 2, 5, 10, 15, 20)
 METHODS = ("gd", "adam", "fgp", "pdhg", "lmd", "lmd-adaptive")
@@ -61,7 +61,7 @@ class NoiseLevelsExperiment(Experiment):
             problem = TVDenoising(noisy, WEIGHT)
             minimiser = problem.minimiser()
             for name in METHODS:
-                tried = [_Tried(problem, minimiser, method) for method in methods_for(problem, learned, (name,))]
+                tried = [_Tried(problem, minimiser, trial) for trial in trials_for(problem, learned, (name,))]
                 _record(session, name, tried, percent)
             session.log("noise level", noise=percent)
         _draw(session)
@@ -70,7 +70,7 @@ class NoiseLevelsExperiment(Experiment):
 class _Tried:
     """A method at one step-size: what it reaches at each iteration."""
 
-    def __init__(self, problem: TVDenoising, minimiser: Tensor, method: Method) -> None:
+    def __init__(self, problem: TVDenoising, minimiser: Tensor, trial: Trial) -> None:
         start = problem.start()
         found = {metric: [measured(start, minimiser)] for metric, measured in METRICS.items()}
         values = [problem.value(start)]
@@ -82,7 +82,7 @@ class _Tried:
             values.append(value)
 
         run(
-            method.solver,
+            trial.solver,
             problem,
             start,
             ITERATIONS,

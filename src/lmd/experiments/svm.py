@@ -12,7 +12,7 @@ from lmd.experiments.base import MULTIPLIERS, Experiment, Session
 from lmd.experiments.linear_models import (
     BASE_STEP,
     Instances,
-    draw_curves,
+    draw_comparison,
     features_for,
     make_instances,
     record,
@@ -55,7 +55,7 @@ class SVMExperiment(Experiment):
             "warm-start-lmd": learned,
         }
         record_wall_clock(session, instances, solvers, lambda tolerance: _scikit_learn(instances, tolerance))
-        draw_curves(
+        draw_comparison(
             session,
             "figure-6-as-published",
             ("loss", "relative_gap", "accuracy"),
@@ -63,7 +63,7 @@ class SVMExperiment(Experiment):
             "The same networks in the paper's algorithm (lmd-published) and corrected for the drift of the learned "
             "inverse (lmd): without the correction the iterates settle where the round trip does, not at the minimum.",
         )
-        draw_curves(
+        draw_comparison(
             session,
             "figure-6-svm",
             ("loss", "relative_gap", "accuracy"),

@@ -6,7 +6,7 @@ import torch
 
 from lmd import zoo
 from lmd.experiments.base import MULTIPLIERS, Experiment, Session
-from lmd.experiments.linear_models import ADAM_STEP, BASE_STEP, draw_curves, features_for, make_instances, record
+from lmd.experiments.linear_models import ADAM_STEP, BASE_STEP, draw_comparison, features_for, make_instances, record
 from lmd.mirrors import Quadratic
 from lmd.problems import SVMFamily
 from lmd.solvers import Adam, GradientDescent, MirrorDescent, ScaledSteps
@@ -50,7 +50,7 @@ class SVMClosedForm(Experiment):
             record(session, f"{method}-adaptive", learned, instances)
             if isinstance(learned.mirror, Quadratic):
                 self._eigenvalues(session, method, learned.mirror)
-            draw_curves(
+            draw_comparison(
                 session,
                 f"figure-{'4' if method == 'lmd-quadratic' else '5'}-{name.removeprefix('svm-')}",
                 ("loss", "relative_gap", "accuracy"),

@@ -33,9 +33,7 @@ from lmd.problems.tv import TVProblem
 from lmd.solvers import Result, Status
 from lmd.solvers.base import Solver
 from lmd.zoo.defaults import CLASSICAL, default, find
-
-WEIGHT = 0.3
-"""The paper's weight of the total variation, for images in [0, 1]."""
+from lmd.zoo.imaging_recipes import WEIGHT
 
 WEIGHTS = (1e-6, 1e6)
 """What is less changes no pixel, what is more leaves one colour; and single precision holds what comes of them."""

@@ -19,7 +19,7 @@ CAUTION = 1e-10
 
 
 @dataclass(frozen=True)
-class Pair:
+class CurvaturePair:
     """What one step taught about the curvature, all flat: `(B, n)`."""
 
     move: Tensor
@@ -38,7 +38,7 @@ class LBFGSState(State):
 
     value: Tensor
     gradient: Tensor
-    pairs: tuple[Pair, ...]
+    pairs: tuple[CurvaturePair, ...]
     stuck: Tensor
     """Which instances `(B,)` found nothing lower along their own subgradient, and look no further."""
 
@@ -85,7 +85,7 @@ class LBFGS(Solver[LBFGSState]):
         search = _LineSearch(problem, state.x, state.value, gradient, direction, ~state.stuck)
         search.run(self.trials)
         pair = _pair(search.x - state.x.flatten(1), search.gradient - gradient, gradient)
-        kept = (Pair(p.move, p.change, torch.where(search.moved, p.weight, 0)) for p in state.pairs)
+        kept = (CurvaturePair(p.move, p.change, torch.where(search.moved, p.weight, 0)) for p in state.pairs)
         return LBFGSState(
             search.x.reshape_as(state.x),
             state.iteration + 1,
@@ -101,15 +101,15 @@ def _dot(x: Tensor, y: Tensor) -> Tensor:
     return (x * y).sum(dim=1)
 
 
-def _pair(move: Tensor, change: Tensor, gradient: Tensor) -> Pair:
+def _pair(move: Tensor, change: Tensor, gradient: Tensor) -> CurvaturePair:
     """A pair without clear curvature has no weight: it would make H indefinite, or large without bound."""
     curvature = _dot(move, change)
     usable = curvature > torch.finfo(curvature.dtype).eps * _dot(change, change)
     usable &= curvature > CAUTION * _dot(gradient, gradient).sqrt() * _dot(move, move)
-    return Pair(move, change, torch.where(usable, 1 / torch.where(usable, curvature, 1), 0))
+    return CurvaturePair(move, change, torch.where(usable, 1 / torch.where(usable, curvature, 1), 0))
 
 
-def _direction(gradient: Tensor, pairs: tuple[Pair, ...]) -> tuple[Tensor, Tensor]:
+def _direction(gradient: Tensor, pairs: tuple[CurvaturePair, ...]) -> tuple[Tensor, Tensor]:
     """-H g `(B, n)` by the two-loop recursion, and which instances `(B,)` know any curvature.
 
     For the others, H is 1 / ||g||: a first step of length 1.

@@ -11,7 +11,7 @@ from typing import Any
 
 from lmd.errors import FileError
 
-Record = dict[str, Any]
+LogLine = dict[str, Any]
 
 TIMING = ("seconds", "steps_per_second")
 """The entries that differ between two runs of the same settings; all the others are the same."""
@@ -20,11 +20,11 @@ TIMING = ("seconds", "steps_per_second")
 class Log:
     """Records in memory and, where it has a file, in that file; each is on disk as soon as it is written."""
 
-    def __init__(self, path: Path | None = None, records: Iterable[Record] = ()) -> None:
+    def __init__(self, path: Path | None = None, records: Iterable[LogLine] = ()) -> None:
         self.records = list(records)
         self._file = None if path is None else open(path, "ab")  # noqa: SIM115 (it stays open for the whole run)
 
-    def write(self, record: Mapping[str, Any]) -> Record:
+    def write(self, record: Mapping[str, Any]) -> LogLine:
         """Add a record; what is not finite becomes null, as JSON has no word for it."""
         plain = {key: None if _not_finite(value) else value for key, value in record.items()}
         self.records.append(plain)
@@ -46,7 +46,7 @@ class Log:
             self._file.close()
 
 
-def read_log(path: Path, position: int) -> list[Record]:
+def read_log(path: Path, position: int) -> list[LogLine]:
     """The records in the first `position` bytes of a log."""
     data = path.read_bytes()[:position] if path.is_file() else b""
     if len(data) < position:

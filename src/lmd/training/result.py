@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lmd.solvers.base import Solver
-from lmd.training.log import Record
+from lmd.training.log import LogLine
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class TrainingResult:
     improved: bool | None
     """Whether the solver became better on the held-out batch than it was; None where nobody looked."""
 
-    records: tuple[Record, ...]
+    records: tuple[LogLine, ...]
     """The log, one record per line of it."""
 
     def curve(self, name: str) -> tuple[list[int], list[float]]:

@@ -27,14 +27,14 @@ from lmd.training.checkpoints import (
 )
 from lmd.training.distributed import Processes, join_processes
 from lmd.training.folder import RunFolder
-from lmd.training.log import Log, Record, read_log
+from lmd.training.log import Log, LogLine, read_log
 from lmd.training.loss import UnrolledLoss
 from lmd.training.progress import ProgressBar
 from lmd.training.result import TrainingResult, Validation
 from lmd.training.seeds import training_seed, validation_seed
 from lmd.training.settings import TrainingSettings
 
-Callback = Callable[[Record], object]
+Callback = Callable[[LogLine], object]
 """Called with each record of the log; a true answer ends the training."""
 
 

@@ -18,6 +18,7 @@ from lmd.problems import (
 )
 from lmd.solvers import FGP, PDHG, LearnedDual, LearnedPDHG, LearnedSaddle, Solver
 from lmd.training.solved import SolvedFamily
+from lmd.zoo.imaging_recipes import WEIGHT
 from lmd.zoo.recipe import Recipe
 
 CROPS = {"quick": 24, "standard": 48, "paper": 64}
@@ -53,7 +54,7 @@ def _solved(family: Family, preset: str, solver: Solver[Any], share: int = 1, it
 def _denoising(preset: str, isotropic: bool = False) -> Family:
     """Noise from none to more than 20%; the weight needs no range, as the solvers are homogeneous in it and y."""
     images = image_data("photographs").train_images
-    family = TVDenoisingFamily(images, noise=(0.0, 0.22), crop=CROPS[preset], weight=0.3, isotropic=isotropic)
+    family = TVDenoisingFamily(images, noise=(0.0, 0.22), crop=CROPS[preset], weight=WEIGHT, isotropic=isotropic)
     return _solved(family, preset, FGP(restart=True))
 
 
@@ -71,19 +72,19 @@ def _smooth_denoising(preset: str) -> Family:
     images = image_data("photographs").train_images
     doubled = interpolate(images.float(), scale_factor=2, mode="bicubic").round().clamp(0, 255).byte()
     crop = CROPS["quick" if preset == "quick" else "paper"]
-    family = TVDenoisingFamily([*images, *doubled], noise=(0.0, 0.22), crop=crop, weight=0.3)
+    family = TVDenoisingFamily([*images, *doubled], noise=(0.0, 0.22), crop=crop, weight=WEIGHT)
     return _solved(family, preset, FGP(restart=True))
 
 
 def _inpainting(preset: str) -> Family:
     images = image_data("photographs").train_images
-    family = TVInpaintingFamily(images, noise=(0.02, 0.1), crop=CROPS[preset], weight=0.3, kept=(0.65, 0.95))
+    family = TVInpaintingFamily(images, noise=(0.02, 0.1), crop=CROPS[preset], weight=WEIGHT, kept=(0.65, 0.95))
     return _solved(family, preset, PDHG(tau=0.35, accelerated=False, settle=8), iterations=1500)
 
 
 def _deblurring(preset: str) -> Family:
     images = image_data("photographs").train_images
-    family = TVDeblurringFamily(images, noise=(0.02, 0.08), crop=CROPS[preset], weight=0.3, blur=(1.2, 1.8))
+    family = TVDeblurringFamily(images, noise=(0.02, 0.08), crop=CROPS[preset], weight=WEIGHT, blur=(1.2, 1.8))
     return _solved(family, preset, PDHG(0.1), share=2)
 
 
@@ -91,7 +92,7 @@ def _tomography(preset: str) -> Family:
     """Whole images: the spectrum of projections, unlike that of blurs, depends on their size."""
     images = image_data("photographs").train_images
     crop = CROPS[preset] if preset == "quick" else None
-    family = TomographyFamily(images, noise=(0.02, 0.08), crop=crop, weight=0.3)
+    family = TomographyFamily(images, noise=(0.02, 0.08), crop=crop, weight=WEIGHT)
     return _solved(family, preset, PDHG(0.03), share=6)
 
 

@@ -11,7 +11,7 @@ from lmd.solvers import CorrectedMirrorDescent, LearnedMirrorDescent, LearnedSte
 from lmd.zoo.recipe import Recipe
 
 WEIGHT = 0.3
-"""Of the total variation, as in the paper."""
+"""The weight of the total variation, as in the paper, for images in [0, 1]."""
 
 CROPS = {"quick": 16, "standard": 28, "paper": None}
 """The side of the crops that are trained on: the networks are convolutions, and solve images of any size."""
