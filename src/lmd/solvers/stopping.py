@@ -1,0 +1,155 @@
+"""When to stop: rules that look at a run after each iteration and end it for the instances that have got there."""
+
+from __future__ import annotations
+
+import abc
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmd.checks import check_positive, shape_of
+from lmd.errors import CapabilityError, InputError
+from lmd.problems.base import Problem, check_capabilities
+from lmd.problems.composite import relative_gap
+from lmd.solvers.base import State
+from lmd.solvers.result import Status
+from lmd.solvers.tracking import Tracker, take
+
+Callback = Callable[[State, Tensor], object]
+"""Called after each iteration with the state and the values `(B,)`; a true answer ends the run."""
+
+PROGRESS, PATIENCE, LEAST = 0.9, 4, 400
+"""An instance stalls whose proven gap has not fallen to this share since iteration k / patience, at k of this or more:
+a method that converges at any rate of note does better, so what is left is rounding."""
+
+
+class StoppingRule(abc.ABC):
+    """Ends a run, instance by instance. A rule serves one run: it may remember what it saw.
+
+    Rules compose by standing side by side: `lmd.run(..., stop=(Tolerance(1e-3), TimeLimit(2.0)))` ends each instance by
+    whichever comes first, as the arguments of `lmd.run` of these names do.
+    """
+
+    def begin(self, problem: Problem, state: State, tracker: Tracker, name: str) -> None:  # noqa: B027
+        """Before the first iteration of the solver `name`: raise where the rule cannot work, or stop at once."""
+
+    @abc.abstractmethod
+    def look(self, problem: Problem, state: State, tracker: Tracker, last: bool) -> None:
+        """After an iteration, the `last` one or another: `tracker.stop` what has got there."""
+
+
+class Target(StoppingRule):
+    """Values at or below a number, or one per instance `(B,)`."""
+
+    def __init__(self, value: float | Tensor) -> None:
+        self.value = value
+
+    def begin(self, problem: Problem, state: State, tracker: Tracker, name: str) -> None:
+        self.values = _per_instance("target_value", self.value, tracker.x)
+        self.look(problem, state, tracker, False)
+
+    def look(self, problem: Problem, state: State, tracker: Tracker, last: bool) -> None:
+        tracker.stop(tracker.values.last <= self.values, Status.TARGET_REACHED)
+
+
+class Residual(StoppingRule):
+    """Iterates that move by at most so much, relative to their size (at least 1)."""
+
+    def __init__(self, tolerance: float) -> None:
+        self.tolerance = check_positive("residual_tolerance", tolerance)
+
+    def look(self, problem: Problem, state: State, tracker: Tracker, last: bool) -> None:
+        tracker.stop(tracker.residuals.last <= self.tolerance, Status.RESIDUAL_REACHED)
+
+
+class TimeLimit(StoppingRule):
+    """So many seconds from the beginning of the run."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.begun = check_positive("time_limit", seconds), time.perf_counter()
+
+    def begin(self, problem: Problem, state: State, tracker: Tracker, name: str) -> None:
+        self.begun = time.perf_counter() - tracker.seconds[0]
+
+    def look(self, problem: Problem, state: State, tracker: Tracker, last: bool) -> None:
+        if time.perf_counter() - self.begun >= self.seconds:
+            tracker.stop_all(Status.TIME_UP)
+
+
+class Calls(StoppingRule):
+    """Calls functions after each iteration; a true answer of any of them ends the run."""
+
+    def __init__(self, callbacks: Iterable[Callback]) -> None:
+        self.callbacks = tuple(callbacks)
+
+    def look(self, problem: Problem, state: State, tracker: Tracker, last: bool) -> None:
+        if any([callback(state, tracker.looked) for callback in self.callbacks]):
+            tracker.stop_all(Status.STOPPED)
+
+
+class Tolerance(StoppingRule):
+    """A relative duality gap that proves a point to be so near to the minimum; and stalling, where no more is proven.
+
+    Looks are seldom, as one costs as much as a step: never more than a tenth of the iterations late.
+    """
+
+    def __init__(self, tolerance: float) -> None:
+        self.tolerance, self.next = check_positive("tolerance", tolerance), 1.0
+
+    def begin(self, problem: Problem, state: State, tracker: Tracker, name: str) -> None:
+        self.certify = _certified_gap(problem)
+        if state.dual_point is None:
+            accepted = "one that does, such as FGP or PDHG, to stop at a tolerance"
+            raise CapabilityError("solver", f"{name}, which keeps no dual point", accepted)
+        values = tracker.values.last
+        self.gaps = torch.full_like(values, torch.inf, dtype=torch.float64)
+        """The smallest that were proven `(B,)`."""
+        self.best = (tracker.x, state.dual_point, values)
+        self.marks, self.marked_at = self.gaps, torch.zeros_like(self.gaps)
+
+    def look(self, problem: Problem, state: State, tracker: Tracker, last: bool) -> None:
+        k, dual = state.iteration, state.dual_point
+        if dual is None or not (last or k >= self.next):
+            return
+        self.next = 1.1 * k
+        values, gaps = self.certify(tracker.x, dual)
+        reported = tracker.values.last.double()
+        gaps = gaps + (reported - values).clamp(min=0)  # of the reported values, which may be rounded upwards
+        relative = relative_gap(torch.fmax(values, reported), gaps)
+        tracker.note("relative_gap", len(tracker.values) - 1, relative)
+        tracker.stop(relative <= self.tolerance, Status.TOLERANCE_REACHED)
+        better = gaps < self.gaps
+        x, best_dual, best_values = self.best
+        best_values = take(better, tracker.values.last.clone(), best_values)
+        self.best = take(better, tracker.x, x), take(better, dual, best_dual), best_values
+        self.gaps = take(better, gaps, self.gaps)
+        tracker.stop_at(self._stalled(k, gaps), Status.STALLED, *self.best)
+
+    def _stalled(self, k: int, gaps: Tensor) -> Tensor:
+        """Which instances `(B,)` get no further."""
+        fallen = gaps < PROGRESS * self.marks
+        self.marks = torch.where(fallen, gaps, self.marks)
+        self.marked_at = torch.where(fallen, float(k), self.marked_at)
+        return (k >= PATIENCE * self.marked_at) if k >= LEAST else torch.zeros_like(fallen)
+
+
+def _certified_gap(problem: Any) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    check_capabilities(problem, ("certified_gap",), "tolerance")
+    gap: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = problem.certified_gap
+    return gap
+
+
+def _per_instance(argument: str, value: float | Tensor, x0: Tensor) -> Tensor:
+    accepted = f"one number, or one per instance ({x0.shape[0]},)"
+    try:
+        tensor = torch.as_tensor(value, dtype=x0.dtype, device=x0.device)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(argument, repr(value), accepted) from None
+    if tensor.shape not in ((), (x0.shape[0],)):
+        raise InputError(argument, f"shape {shape_of(tensor)}", accepted)
+    if bool(tensor.isnan().any()):
+        raise InputError(argument, "NaN", "a number")
+    return tensor
