@@ -99,7 +99,7 @@ DEFAULT_DEVICE = {
     "random": BEGINS,
     "published": DRAWN,
     "_uniform": DRAWN,
-    "shifted_families": DRAWN,
+    "shifted": DRAWN,
     "strong_convexity": NUMBER,
     "smoothness": NUMBER,
     "minimum": ARRAYS,

@@ -3,7 +3,7 @@ import torch
 from torch.testing import assert_close
 
 import lmd
-from lmd.guarantees import Diagnosis, Safeguard, compare, diagnose, guard, harder_families
+from lmd.guarantees import Diagnosis, Safeguard, compare, diagnose, guard
 from lmd.mirrors import ConvPair, DenseICNN, Euclidean, Mirror, Quadratic
 from lmd.problems import SVM, LeastSquaresFamily, SimplexFamily, SVMFamily, TVDenoising, TVDenoisingFamily
 from lmd.solvers import GradientDescent, LearnedMirrorDescent, MirrorDescent, run
@@ -110,7 +110,7 @@ class TestGuard:
 
 def test_images_get_noisier():
     family = TVDenoisingFamily(torch.rand(3, 1, 12, 12, dtype=torch.float64), noise=0.05, crop=8, dtype=torch.float64)
-    harder = harder_families(family)
+    harder = family.harder()
     assert [f.noise for f in harder.values()] == [(0.1, 0.1), (0.2, 0.2)] and family.noise == (0.05, 0.05)
     found = diagnose(MirrorDescent(Euclidean(), 0.05), family, batch=2, iterations=30)
     assert isinstance(found, Diagnosis) and found.broken == ()
@@ -126,7 +126,7 @@ def svm_family(subsets=1):
 
 def test_features_get_shifted():
     family = svm_family()
-    harder = harder_families(family)
+    harder = family.harder()
     assert len(harder) == 4 and all(f is not family for f in harder.values())
     moved = harder["shifted features"].features - family.features
     assert_close(moved.abs(), (0.5 * family.features.std(dim=0)).expand_as(moved))

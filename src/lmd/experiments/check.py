@@ -19,7 +19,6 @@ from lmd.problems.base import Family
 from lmd.report.figures import figure
 from lmd.report.tables import Table, number
 from lmd.solvers.saving import SOLVER_FILE
-from lmd.training.solved import SolvedFamily
 
 PRESET = "quick"
 """The size of the families that a solver of the zoo is checked on."""
@@ -56,7 +55,7 @@ def check(
 def named_family(name: str) -> Family:
     """What the solver of the zoo called `name` is trained on, drawn anew where training drew it beforehand."""
     family = zoo.recipe(check_choice("family", name, tuple(zoo.names()))).family(PRESET)
-    return family.family if isinstance(family, SolvedFamily) else family
+    return family.inside
 
 
 def family_of(name: str | Path) -> Family:

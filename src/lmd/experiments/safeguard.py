@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import os
 from collections.abc import Iterator
@@ -16,21 +15,18 @@ from torch import Tensor
 from lmd import zoo
 from lmd.data import image_data, read_images
 from lmd.experiments.base import Experiment, Session
-from lmd.guarantees import Comparison, compare, default_fallback, guard, harder_families, run, shifted_families
+from lmd.guarantees import Comparison, compare, default_fallback, guard, run
 from lmd.guarantees.comparison import EARLY, EXCESS, GAP
 from lmd.problems import (
     Family,
-    LassoFamily,
     LinearClassifierFamily,
     Problem,
     SVMFamily,
     TVInpaintingFamily,
 )
-from lmd.problems.subsets import SubsetFamily
 from lmd.problems.tv_families import TVFamily
 from lmd.report.figures import figure, log_floor
 from lmd.solvers import Solver
-from lmd.training.solved import SolvedFamily
 from lmd.zoo.measure import held_out_features, held_out_images
 from lmd.zoo.published import import_checkpoint
 
@@ -129,7 +125,7 @@ class Conditions:
         if name == "published-inpainting":
             return name, published_inpainting(self._images())
         trained = zoo.recipe("svm" if name == "published-svm" else name).family(self.preset)
-        trained = trained.family if isinstance(trained, SolvedFamily) else trained
+        trained = trained.inside
         if isinstance(trained, (SVMFamily, LinearClassifierFamily)):
             return type(trained).__name__, held_out_features(trained, self.preset, SUBSETS[self.preset])
         if isinstance(trained, TVFamily):
@@ -156,23 +152,13 @@ def published_inpainting(images: list[Tensor]) -> TVFamily:
 
 
 def conditions_of(family: Family) -> dict[str, Family]:
-    """1 to 20% noise on images and regressions; features as they are, shifted, doubled and noisy; far starts else."""
-    if isinstance(family, TVFamily):
-        found: dict[str, Family] = {}
-        for noise in NOISE:
-            noisy = copy.copy(family)
-            noisy.noise = (noise, noise)
-            found[f"{noise:.0%} noise"] = noisy
+    """1 to 20% noise on images and regressions; else as it is and harder, features with the starts they were given."""
+    noisy = {f"{noise:.0%} noise": family.with_noise(noise) for noise in NOISE}
+    found = {condition: other for condition, other in noisy.items() if other is not None}
+    if found:
         return found
-    if isinstance(family, LassoFamily):
-        found = {}
-        for noise in NOISE:
-            other = copy.copy(family)
-            other.noise = noise
-            found[f"{noise:.0%} noise"] = other
-        return found
-    harder = shifted_families(family) if isinstance(family, SubsetFamily) else harder_families(family)
-    return {"held out": family, **harder}
+    shifted = getattr(family, "shifted", family.harder)
+    return {"held out": family, **shifted()}
 
 
 def record_case(session: Session, case: Case, solver: Solver[Any]) -> Comparison:

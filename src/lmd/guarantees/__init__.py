@@ -3,7 +3,7 @@
 from lmd.guarantees.certify import Watch, best_of, certify, run
 from lmd.guarantees.comparison import Comparison, compare
 from lmd.guarantees.descent import DescentSafeguard
-from lmd.guarantees.diagnosis import Diagnosis, Finding, diagnose, harder_families, shifted_families
+from lmd.guarantees.diagnosis import Diagnosis, Finding, diagnose
 from lmd.guarantees.divergence import divergence_bound
 from lmd.guarantees.record import Record
 from lmd.guarantees.safeguard import Safeguard, default_fallback, guard
@@ -33,10 +33,8 @@ __all__ = [
     "divergence_bound",
     "duality_certificate",
     "guard",
-    "harder_families",
     "regret_certificate",
     "relative_certificate",
     "run",
-    "shifted_families",
     "subgradient_certificate",
 ]

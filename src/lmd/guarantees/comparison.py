@@ -10,9 +10,9 @@ from torch import Tensor
 
 from lmd.guarantees.certify import certify, run
 from lmd.guarantees.safeguard import Safeguard, default_fallback
-from lmd.problems.base import Problem
-from lmd.problems.composite import CompositeProblem
+from lmd.problems.base import Problem, offers
 from lmd.solvers.base import Solver, State
+from lmd.solvers.pdhg import PDHG
 from lmd.solvers.result import Result
 
 EARLY = 20
@@ -98,7 +98,7 @@ def _lower_bound(result: Result, prover: Solver[Any], problem: Problem, x0: Tens
     """A lower bound on the minima `(B,)`, close enough to tell whether the answers are as near as is promised."""
     values, lower = result.values.double(), (result.certificate or certify(result)).lower_bound.clone()
     far = (values - lower > GAP * lower).nonzero().flatten()
-    if len(far) and isinstance(problem, CompositeProblem):
+    if len(far) and offers(problem, PDHG().needs):
         longer = run(prover, problem.select(far), x0[far], LONGEST, tolerance=GAP / 4)
         lower[far] = torch.maximum(lower[far], (longer.certificate or certify(longer)).lower_bound)
     if bool((values - lower > GAP * lower).any()):

@@ -13,7 +13,6 @@ from lmd.guarantees.safeguard import step_costs, widen
 from lmd.mirrors.base import norm_of
 from lmd.problems.base import Problem
 from lmd.solvers.base import Solver, State, add_evaluations
-from lmd.solvers.mirror_descent import MirrorDescent
 
 PROGRESS = 0.5
 """The share of a gradient step's sure gain that a learned step has to gain."""
@@ -120,7 +119,7 @@ class DescentSafeguard(Solver[DescentState]):
 
     def _squared_norm(self, problem: Problem, state: DescentState, inner: State) -> Tensor:
         """||g||_2^2 at x `(B,)`: from the step itself where it was mirror descent, which has it."""
-        if isinstance(self.solver, MirrorDescent) and self.solver.mirror.norm == "l2":
+        if self.solver.geometry is not None and self.solver.geometry.norm == "l2":
             noticed = inner.diagnostics.get("subgradient_norm")
             if noticed is not None:
                 return noticed.square()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,13 +15,8 @@ from lmd.guarantees.comparison import EXCESS, GAP, ITERATIONS, Comparison, compa
 from lmd.guarantees.safeguard import guard
 from lmd.mirrors.base import Mirror, norm_of
 from lmd.problems.base import Family, Problem
-from lmd.problems.subsets import SubsetFamily
-from lmd.problems.tv_families import TVFamily
 from lmd.solvers.base import Solver
 from lmd.solvers.result import Result
-
-FARTHER = 3.0
-"""How many times as far from the origin the starts of the harder family are."""
 
 
 @dataclass(frozen=True)
@@ -54,53 +48,6 @@ class Diagnosis:
         return tuple(finding for finding in self.findings if not finding.holds)
 
 
-class FartherStarts(Family):
-    """A family with starting points farther from the origin."""
-
-    name = "farther-starts"
-
-    def __init__(self, family: Family, factor: float = FARTHER) -> None:
-        self.family, self.factor = family, factor
-
-    def sample(self, batch: int, generator: torch.Generator) -> tuple[Problem, Tensor]:
-        problem, x0 = self.family.sample(batch, generator)
-        return problem, x0 if problem.domain is not None else self.factor * x0
-
-
-def harder_families(family: Family) -> dict[str, Family]:
-    """What a solver that was trained on a family may meet beyond it."""
-    if isinstance(family, TVFamily):
-        noisier: dict[str, Family] = {}
-        for factor in (2, 4):
-            harder = copy.copy(family)
-            harder.noise = (factor * family.noise[1], factor * family.noise[1])
-            noisier[f"{factor} times the noise"] = harder
-        return noisier
-    farther: dict[str, Family] = {f"starts {FARTHER:g} times as far": FartherStarts(family)}
-    return {**farther, **shifted_families(family)} if isinstance(family, SubsetFamily) else farther
-
-
-def shifted_families(family: SubsetFamily) -> dict[str, Family]:
-    """The family on features that are off: all moved by half their deviation, doubled, or with 20% noise."""
-    features, generator = family.features, torch.Generator().manual_seed(0)
-    deviation = features.std(dim=0)
-    offset, noise = (
-        torch.randn(shape, generator=generator, dtype=torch.float32).to(features)
-        for shape in (deviation.shape, features.shape)
-    )
-    variants = {
-        "shifted features": features + 0.5 * deviation * offset.sign(),
-        "doubled features": 2 * features,
-        "features with 20% noise": features + 0.2 * deviation * noise,
-    }
-    found: dict[str, Family] = {}
-    for name, changed in variants.items():
-        other = copy.copy(family)
-        other.features = changed
-        found[name] = other
-    return found
-
-
 def diagnose(
     solver: Solver[Any],
     family: Family,
@@ -123,7 +70,7 @@ def diagnose(
     ((), True)
     """
     check_count("iterations", iterations)
-    families = {"its family": family, **(harder_families(family) if harder is None else harder)}
+    families = {"its family": family, **(family.harder() if harder is None else harder)}
     findings: list[Finding] = []
     curves: dict[str, dict[str, Tensor]] = {}
     for variant, sampled in families.items():

@@ -14,11 +14,7 @@ from lmd.mirrors.base import Mirror, norm_of
 from lmd.problems.base import Problem
 from lmd.problems.domains import same_set
 from lmd.solvers.base import Solver
-from lmd.solvers.best_so_far import BestSoFar
 from lmd.solvers.certificate import Constant
-from lmd.solvers.lazy import LazyMirrorDescent
-from lmd.solvers.mirror_descent import MirrorDescent
-from lmd.solvers.proximal import ProximalMirrorDescent
 from lmd.solvers.result import Result
 
 ROUNDING = 64
@@ -71,20 +67,14 @@ class Record:
     @property
     def mirror(self) -> Mirror | None:
         """The mirror, where the run was mirror descent, lazy or not, on the domain that the problem has."""
-        solver = self._innermost
-        if not isinstance(solver, MirrorDescent) or isinstance(solver, ProximalMirrorDescent):
-            return None
+        mirror = self.solver.geometry
         recorded = "step_size" in self.diagnostics  # not in a run of no iterations
-        return solver.mirror if recorded and same_set(solver.mirror.domain, self.problem.domain) else None
+        return mirror if mirror is not None and recorded and same_set(mirror.domain, self.problem.domain) else None
 
     @property
     def is_lazy(self) -> bool:
         """Whether the dual variable accumulates."""
-        return isinstance(self._innermost, LazyMirrorDescent)
-
-    @property
-    def _innermost(self) -> Solver[Any]:
-        return self.solver.solver if isinstance(self.solver, BestSoFar) else self.solver
+        return self.solver.accumulates
 
     @property
     def steps(self) -> Tensor:

@@ -13,9 +13,7 @@ from torch import Tensor
 from lmd.checks import check_count
 from lmd.errors import CapabilityError, InputError
 from lmd.mirrors.base import Mirror
-from lmd.problems.base import Problem
-from lmd.problems.composite import CompositeProblem
-from lmd.problems.svm import SVM
+from lmd.problems.base import Problem, offers
 from lmd.solvers.base import Solver, State, add_evaluations
 from lmd.solvers.interior_point import InteriorPoint
 from lmd.solvers.lbfgs import LBFGS
@@ -36,11 +34,10 @@ def default_fallback(problem: Problem) -> Solver[Any]:
 
     PDHG for composite problems, an interior-point method for SVMs, L-BFGS for smooth problems on the whole space.
     """
-    if isinstance(problem, CompositeProblem):
-        return PDHG(settle=SETTLE)
-    if isinstance(problem, SVM):
-        return InteriorPoint()
-    if problem.smoothness is not None and problem.domain is None:
+    for fallback in (PDHG(settle=SETTLE), InteriorPoint()):
+        if offers(problem, fallback.needs):
+            return fallback
+    if problem.domain is None and offers(problem, ("smoothness",)):
         return LBFGS()
     given = f"{type(problem).__name__}, which is neither composite, nor an SVM, nor smooth on the whole space"
     raise CapabilityError("problem", given, "one that is, or a fallback to go with it")
@@ -62,7 +59,7 @@ def guard(solver: Solver[Any], problem: Problem) -> Safeguard | None:
 
 def _cheap_delay(solver: Solver[Any], problem: Problem) -> int:
     learns_inverse = any(isinstance(part, Mirror) and not part.is_exact for part in solver.modules())
-    dear = isinstance(problem, CompositeProblem) and learns_inverse
+    dear = offers(problem, PDHG().needs) and learns_inverse
     delay = solver.horizon or 0
     return 0 if dear else delay if solver.ends_proven else min(delay, LATEST)
 

@@ -18,6 +18,9 @@ from lmd.problems.operators import LinearOperator
 
 P = TypeVar("P", bound="Problem")
 
+FARTHER = 3.0
+"""How many times as far from the origin the starts of a harder family are."""
+
 
 def autograd_subgradient(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
     """`(values (B,), subgradients (B, ...))` of a batch of functions at `x`, by automatic differentiation.
@@ -201,11 +204,19 @@ def check_values(problem: Problem, values: object, x: Tensor) -> Tensor:
     return values
 
 
+def offers(problem: Problem, needs: tuple[str, ...]) -> bool:
+    """Whether a problem has all of these capabilities: attributes that are not None, minimisers that are known."""
+    for capability in needs:
+        offered: Any = getattr(problem, capability, None)
+        if offered is None or (capability in ("minimiser", "minimum") and offered() is None):
+            return False
+    return True
+
+
 def check_capabilities(problem: Problem, needs: tuple[str, ...], solver: str) -> None:
     """Raise unless the problem offers what the solver needs of it."""
     for capability in needs:
-        offered = getattr(problem, capability, None)
-        if offered is None or (capability in ("minimiser", "minimum") and offered() is None):
+        if not offers(problem, (capability,)):
             raise CapabilityError(
                 "problem",
                 f"{type(problem).__name__}, which has no {capability}",
@@ -231,3 +242,29 @@ class Family(abc.ABC):
     def held_out(self, batch: int, generator: torch.Generator) -> tuple[Problem, Tensor]:
         """Like `sample`, but instances that `sample` does not give: new ones, unless there are only so many."""
         return self.sample(batch, generator)
+
+    @property
+    def inside(self) -> Family:
+        """The family that a wrapper takes its instances from; itself, where it is none."""
+        return self
+
+    def harder(self) -> dict[str, Family]:
+        """What a solver that was trained on it may meet beyond it, by name: at least starts that are farther away."""
+        return {f"starts {FARTHER:g} times as far": FartherStarts(self)}
+
+    def with_noise(self, noise: float) -> Family | None:
+        """The same with another level of noise; None where noise has no level."""
+        return None
+
+
+class FartherStarts(Family):
+    """A family with starting points farther from the origin, where the problems have no domain."""
+
+    name = "farther-starts"
+
+    def __init__(self, family: Family, factor: float = FARTHER) -> None:
+        self.family, self.factor = family, factor
+
+    def sample(self, batch: int, generator: torch.Generator) -> tuple[Problem, Tensor]:
+        problem, x0 = self.family.sample(batch, generator)
+        return problem, x0 if problem.domain is not None else self.factor * x0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from functools import cached_property
 
@@ -200,6 +201,11 @@ class LassoFamily(Family):
             raise InputError("nonzeros", nonzeros, f"at most {self.A.shape[1]}, the columns of A")
         self.noise = check_positive("noise", noise, zero=True)
         self.share = check_positive("share", share)
+
+    def with_noise(self, noise: float) -> LassoFamily:
+        other = copy.copy(self)
+        other.noise = noise
+        return other
 
     def sample(self, batch: int, generator: torch.Generator) -> tuple[Lasso, Tensor]:
         m, d = self.A.shape

@@ -201,6 +201,29 @@ class SubsetFamily(Family):
             raise InputError("subset", subset, f"at most {len(features)}, as many pairs as there are")
         self.subsets = check_count("subsets", subsets)
 
+    def harder(self) -> dict[str, Family]:
+        return {**super().harder(), **self.shifted()}
+
+    def shifted(self) -> dict[str, Family]:
+        """On features that are off: all moved by half their deviation, doubled, or with 20% noise."""
+        features, generator = self.features, torch.Generator().manual_seed(0)
+        deviation = features.std(dim=0)
+        offset, noise = (
+            torch.randn(shape, generator=generator, dtype=torch.float32).to(features)
+            for shape in (deviation.shape, features.shape)
+        )
+        variants = {
+            "shifted features": features + 0.5 * deviation * offset.sign(),
+            "doubled features": 2 * features,
+            "features with 20% noise": features + 0.2 * deviation * noise,
+        }
+        return {name: self._with_features(changed) for name, changed in variants.items()}
+
+    def _with_features(self, features: Tensor) -> SubsetFamily:
+        other = copy.copy(self)
+        other.features = features
+        return other
+
     @abc.abstractmethod
     def problem(self, features: Tensor, labels: Tensor, starts: int) -> SubsetProblem:
         """The problem on drawn data sets `(S, m, d)`, `(S, m)`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import torch
@@ -59,6 +60,14 @@ class TVFamily(Family):
             raise InputError("crop", crop, f"at most {least}, the shortest side of the images")
         self.noise, self.weight = check_range("noise", noise, zero=True), check_range("weight", weight)
         self.isotropic, self.halved, self.dtype = isotropic, halved, dtype
+
+    def harder(self) -> dict[str, Family]:
+        return {f"{factor} times the noise": self.with_noise(factor * self.noise[1]) for factor in (2, 4)}
+
+    def with_noise(self, noise: float) -> TVFamily:
+        other = copy.copy(self)
+        other.noise = (noise, noise)
+        return other
 
     def sample_images(self, batch: int, generator: torch.Generator) -> Tensor:
         """Crops `(B, C, h, w)` in [0, 1], without noise."""

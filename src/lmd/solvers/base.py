@@ -13,6 +13,7 @@ from typing_extensions import TypeVar
 from lmd.checks import check_batch
 from lmd.config import Configurable
 from lmd.errors import CapabilityError
+from lmd.mirrors.base import Mirror
 from lmd.problems.base import Problem, check_capabilities
 
 
@@ -96,6 +97,16 @@ class Solver(nn.Module, Configurable, abc.ABC, Generic[S, P]):
     def horizon(self) -> int | None:
         """How many iterations it was made or trained for; None where there is no such number."""
         return None
+
+    @property
+    def geometry(self) -> Mirror | None:
+        """The mirror whose mirror descent the steps are, whatever its inverse is, for the theorems about it."""
+        return None
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether steps go on from their dual points, and never encode a point again: the lazy form."""
+        return False
 
     @property
     def ends_proven(self) -> bool:

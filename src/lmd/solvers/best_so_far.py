@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lmd.errors import InputError
+from lmd.mirrors.base import Mirror
 from lmd.problems.base import Problem
 from lmd.solvers.base import Solver, State
 
@@ -71,6 +72,14 @@ class BestSoFar(Solver[BestState]):
     @property
     def ends_proven(self) -> bool:
         return self.solver.ends_proven
+
+    @property
+    def geometry(self) -> Mirror | None:
+        return self.solver.geometry
+
+    @property
+    def accumulates(self) -> bool:
+        return self.solver.accumulates
 
     def init(self, problem: Problem, x0: Tensor) -> BestState:
         inner = self.solver.init(problem, x0)

@@ -19,6 +19,10 @@ class LazyMirrorDescent(MirrorDescent):
     """
 
     @property
+    def accumulates(self) -> bool:
+        return True
+
+    @property
     def init_cost(self) -> dict[str, int]:
         return {"to_dual": 1}
 

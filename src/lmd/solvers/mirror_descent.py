@@ -58,6 +58,10 @@ class MirrorDescent(Solver[MirrorState]):
         return {"subgradient": 1, "to_dual": 1, "to_primal": 1}
 
     @property
+    def geometry(self) -> Mirror | None:
+        return self.mirror
+
+    @property
     def horizon(self) -> int | None:
         return self.steps.iterations if isinstance(self.steps, LearnedSteps) else None
 

@@ -30,6 +30,11 @@ class ProximalMirrorDescent(MirrorDescent):
     """
 
     @property
+    def geometry(self) -> Mirror | None:
+        """None: the theorems are about steps without a prox."""
+        return None
+
+    @property
     def needs(self) -> tuple[str, ...]:
         return ("penalty", "problem")
 

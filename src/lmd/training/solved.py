@@ -28,6 +28,10 @@ class SolvedFamily(Family):
         self.size, self.iterations = check_count("size", size, least=10), check_count("iterations", iterations)
         self.name = family.name
 
+    @property
+    def inside(self) -> Family:
+        return self.family
+
     def sample(self, batch: int, generator: torch.Generator) -> tuple[Problem, Tensor]:
         return self._choose(range(len(self._solved) // 10, len(self._solved)), batch, generator)
 

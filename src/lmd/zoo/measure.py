@@ -21,7 +21,6 @@ from lmd.problems.subsets import SubsetFamily
 from lmd.problems.tv import TVDenoising, TVInpainting
 from lmd.problems.tv_families import TVFamily
 from lmd.solvers import FGP, PDHG, Solver
-from lmd.training.solved import SolvedFamily
 from lmd.zoo.linear_recipes import digit_data_name
 from lmd.zoo.recipes import RECIPES
 
@@ -121,7 +120,7 @@ def _hash(make: Callable[[str], Family], data: str, preset: str) -> str:
 
 
 def _plain(family: Family) -> Family:
-    return family.family if isinstance(family, SolvedFamily) else family
+    return family.inside
 
 
 def _optimum(problem: Problem, x0: Tensor) -> tuple[Tensor, Tensor | None]:
