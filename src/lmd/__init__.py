@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from lmd.errors import InputError, LmdError
     from lmd.guarantees.certify import run
     from lmd.training.train import train
+    from lmd.zoo.solve import solve
 
 __all__ = [
     "InputError",
@@ -36,6 +37,7 @@ __all__ = [
     "problems",
     "report",
     "run",
+    "solve",
     "solvers",
     "train",
     "training",
@@ -46,6 +48,7 @@ _FUNCTIONS = {
     "InputError": "lmd.errors",
     "LmdError": "lmd.errors",
     "run": "lmd.guarantees.certify",
+    "solve": "lmd.zoo.solve",
     "train": "lmd.training.train",
 }
 

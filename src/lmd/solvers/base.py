@@ -121,6 +121,11 @@ class Solver(nn.Module, Configurable, abc.ABC, Generic[S, P]):
     def step(self, problem: P, state: S) -> S:
         """The state one iteration later; the one passed in is left as it is."""
 
+    def resume(self, problem: P, x: Tensor, dual: Tensor) -> S:
+        """The state from which to go on at points and feasible dual points of an earlier run, where that can be."""
+        accepted = "one that can, such as FGP, PDHG or a learned solver that ends in them"
+        raise CapabilityError("solver", f"{type(self).__name__}, which cannot start from a dual point", accepted)
+
     def advance(self, problem: P, state: S, count: int) -> S:
         """The state `count` iterations later: as many steps, or faster where nothing between them has to be kept.
 

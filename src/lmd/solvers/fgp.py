@@ -89,6 +89,12 @@ class FGP(Solver[FGPState, DualProblem]):
         momentum = x0.new_ones(x0.shape[0]) if self.restart else 1.0
         return FGPState(x0, dual=dual, adjoint=adjoint, ahead=dual, ahead_adjoint=adjoint, momentum=momentum)
 
+    def resume(self, problem: DualProblem, x: Tensor, dual: Tensor) -> FGPState:
+        """At p, without momentum."""
+        adjoint = problem.operator.adjoint(dual)
+        momentum = x.new_ones(len(x)) if self.restart else 1.0
+        return FGPState(x, dual=dual, adjoint=adjoint, ahead=dual, ahead_adjoint=adjoint, momentum=momentum)
+
     def step(self, problem: DualProblem, state: FGPState) -> FGPState:
         t = self.multiplier * problem.data_strong_convexity / problem.operator.norm**2
         rise = problem.operator(problem.tilted_minimiser(state.ahead_adjoint))

@@ -14,7 +14,7 @@ from lmd.errors import InputError
 from lmd.problems.composite import Scale, per_instance
 from lmd.problems.operators import LinearOperator
 from lmd.solvers.base import DualState
-from lmd.solvers.fgp import FGP, DualProblem, FGPState
+from lmd.solvers.fgp import FGP, DualProblem
 from lmd.solvers.learned_prefix import LearnedPrefix
 
 
@@ -140,8 +140,3 @@ class LearnedDual(LearnedPrefix[LearnedDualState, GridDualProblem]):
         data = (problem.noisy, problem.bound, float(problem.data_strong_convexity))
         dual, previous, x = kernels.dual_steps(*start, *data, self.kernels[k:end])
         return LearnedDualState(x, end, dual=dual, previous=state.dual if previous is None else previous)
-
-    def begin_tail(self, problem: GridDualProblem, state: LearnedDualState) -> FGPState:
-        """FGP at p_N, without momentum."""
-        p, adjoint, momentum = state.dual, problem.operator.adjoint(state.dual), state.x.new_ones(len(state.x))
-        return FGPState(state.x, dual=p, adjoint=adjoint, ahead=p, ahead_adjoint=adjoint, momentum=momentum)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lmd.checks import check_count, check_positive
 from lmd.solvers.base import DualState
 from lmd.solvers.learned_prefix import LearnedPrefix
-from lmd.solvers.pdhg import PDHG, PDHGState, SaddleProblem
+from lmd.solvers.pdhg import PDHG, SaddleProblem
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +78,3 @@ class LearnedPDHG(LearnedPrefix[LearnedPDHGState, SaddleProblem]):
         fall = problem.operator.adjoint(dual)
         target = problem.data_prox(x + momentum * moved - (log_t.exp() * tau) * fall, t)
         return LearnedPDHGState(target, state.iteration + 1, dual=dual, moved=target - x, dual_moved=dual - p)
-
-    def begin_tail(self, problem: SaddleProblem, state: LearnedPDHGState) -> PDHGState:
-        """PDHG at x_N and p_N."""
-        tau, sigma = self.tail.steps(problem)
-        return PDHGState(state.x, dual=state.dual, ahead=state.x, tau=tau, sigma=sigma, least=0.0)

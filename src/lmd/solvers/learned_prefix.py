@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 from typing_extensions import TypeVar
 
 from lmd.problems.base import Problem
@@ -53,6 +54,10 @@ class LearnedPrefix(Solver[L | TailState, P]):
         """Evaluations per instance in the step from x_k, by name; a compiled one counts as what it stands for."""
         return self.step_cost if k < self.iterations else self.tail.step_cost
 
+    def resume(self, problem: P, x: Tensor, dual: Tensor) -> TailState:
+        """Past the learned iterations: they are for a start that knows nothing."""
+        return TailState(x, self.iterations, dual=dual, inner=self.tail_at(problem, x, dual))
+
     def step(self, problem: P, state: L | TailState) -> L | TailState:
         return self.advance(problem, state, 1)
 
@@ -64,7 +69,7 @@ class LearnedPrefix(Solver[L | TailState, P]):
             else:
                 state = self.learned_step(problem, state)
         while state.iteration < end:
-            inner = state.inner if isinstance(state, TailState) else self.begin_tail(problem, state)
+            inner = state.inner if isinstance(state, TailState) else self.tail_at(problem, state.x, state.dual)
             inner = self.tail.step(problem, inner)
             state = TailState(inner.x, state.iteration + 1, dual=inner.dual, inner=inner)
         beyond = {
@@ -93,6 +98,7 @@ class LearnedPrefix(Solver[L | TailState, P]):
     def learned_step(self, problem: P, state: L) -> L:
         """One learned iteration."""
 
-    @abc.abstractmethod
-    def begin_tail(self, problem: P, state: L) -> DualState:
-        """The state of the classical method at the last learned points."""
+    def tail_at(self, problem: P, x: Tensor, dual: Tensor) -> DualState:
+        """The state of the classical method at the last learned points, or at those of an earlier run."""
+        state: DualState = self.tail.resume(problem, x, dual)
+        return state

@@ -193,8 +193,8 @@ class LearnedSaddle(LearnedPrefix[LearnedSaddleState, Any]):
         both = kernels.convolve(planes, kernel).view(*slope.shape[:2], 2, *slope.shape[2:])
         return torch.where(mask > 0, both[:, :, 0], both[:, :, 1])
 
-    def begin_tail(self, problem: GridSaddleProblem, state: LearnedSaddleState) -> PDHGState:
-        """PDHG at x_N and p_N, with shorter primal steps."""
+    def tail_at(self, problem: GridSaddleProblem, x: Tensor, dual: Tensor) -> PDHGState:
+        """With shorter primal steps than PDHG's own."""
         tau, sigma = self.tail.steps(problem)
         tau, sigma = tau / self.settle, sigma * self.settle
-        return PDHGState(state.x, dual=state.dual, ahead=state.x, tau=tau, sigma=sigma, least=0.0)
+        return PDHGState(x, dual=dual, ahead=x, tau=tau, sigma=sigma, least=0.0)

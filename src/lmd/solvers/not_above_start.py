@@ -87,6 +87,10 @@ class NotAboveStart(Solver[NotAboveStartState]):
         inner, value = self.solver.init(problem, x0), problem.value(x0)
         return NotAboveStartState(x0, inner=inner, value=value, start=x0, start_value=value)
 
+    def resume(self, problem: Problem, x: Tensor, dual: Tensor) -> NotAboveStartState:
+        inner, value = self.solver.resume(problem, x, dual), problem.value(x)
+        return NotAboveStartState(x, inner.iteration, inner=inner, value=value, start=x, start_value=value)
+
     def step(self, problem: Problem, state: NotAboveStartState) -> NotAboveStartState:
         return self.advance(problem, state, 1)
 

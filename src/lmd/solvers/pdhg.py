@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -103,6 +104,12 @@ class PDHG(Solver[PDHGState, SaddleProblem]):
         tau, sigma = self.steps(problem)
         least = tau / self.settle if self.settle > 1 else 0.0
         return PDHGState(x0, dual=torch.zeros_like(problem.operator(x0)), ahead=x0, tau=tau, sigma=sigma, least=least)
+
+    def resume(self, problem: SaddleProblem, x: Tensor, dual: Tensor) -> PDHGState:
+        """At x and p, with the steps it has settled to, which disturb x least."""
+        tau, sigma = self.steps(problem)
+        tau, sigma, settled = tau / self.settle, sigma * self.settle, math.ceil(SETTLING * self.settle)
+        return PDHGState(x, settled, dual=dual, ahead=x, tau=tau, sigma=sigma, least=tau)
 
     def steps(self, problem: SaddleProblem) -> tuple[Scale, Scale]:
         """tau and sigma of the first iteration."""

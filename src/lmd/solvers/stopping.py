@@ -22,8 +22,28 @@ Callback = Callable[[State, Tensor], object]
 """Called after each iteration with the state and the values `(B,)`; a true answer ends the run."""
 
 PROGRESS, PATIENCE, LEAST = 0.9, 4, 400
-"""An instance stalls whose proven gap has not fallen to this share since iteration k / patience, at k of this or more:
-a method that converges at any rate of note does better, so what is left is rounding."""
+"""An instance may have stalled whose proven gap has not fallen to this share since iteration k / patience, k at least
+this."""
+
+
+class Stall:
+    """Sees when proven gaps fall no further because of the precision of x, which a slow method alone does not explain.
+
+    f changes by eps sum |g_i x_i| when each number in x moves by its rounding: gaps that stay above ten times that
+    are not held up by rounding.
+    """
+
+    def look(self, k: int, gaps: Tensor, problem: Problem, x: Tensor) -> Tensor:
+        """Which instances `(B,)` have stalled, from their gaps `(B,)` at the points of iteration k."""
+        marks, marked_at = getattr(self, "_seen", (torch.full_like(gaps, torch.inf), torch.zeros_like(gaps)))
+        fallen = gaps < PROGRESS * marks
+        marked_at = torch.where(fallen, float(k), marked_at)
+        self._seen = torch.where(fallen, gaps, marks), marked_at
+        stalled = (k >= PATIENCE * marked_at) if k >= LEAST else torch.zeros_like(fallen)
+        if not bool(stalled.any()):
+            return stalled
+        floor = torch.finfo(x.dtype).eps * (problem.subgradient(x) * x).abs().flatten(1).sum(dim=1)
+        return stalled & (gaps <= 10 * floor.double())
 
 
 class StoppingRule(abc.ABC):
@@ -107,8 +127,7 @@ class Tolerance(StoppingRule):
         values = tracker.values.last
         self.gaps = torch.full_like(values, torch.inf, dtype=torch.float64)
         """The smallest that were proven `(B,)`."""
-        self.best = (tracker.x, state.dual_point, values)
-        self.marks, self.marked_at = self.gaps, torch.zeros_like(self.gaps)
+        self.best, self.stall = (tracker.x, state.dual_point, values), Stall()
 
     def look(self, problem: Problem, state: State, tracker: Tracker, last: bool) -> None:
         k, dual = state.iteration, state.dual_point
@@ -126,14 +145,7 @@ class Tolerance(StoppingRule):
         best_values = take(better, tracker.values.last.clone(), best_values)
         self.best = take(better, tracker.x, x), take(better, dual, best_dual), best_values
         self.gaps = take(better, gaps, self.gaps)
-        tracker.stop_at(self._stalled(k, gaps), Status.STALLED, *self.best)
-
-    def _stalled(self, k: int, gaps: Tensor) -> Tensor:
-        """Which instances `(B,)` get no further."""
-        fallen = gaps < PROGRESS * self.marks
-        self.marks = torch.where(fallen, gaps, self.marks)
-        self.marked_at = torch.where(fallen, float(k), self.marked_at)
-        return (k >= PATIENCE * self.marked_at) if k >= LEAST else torch.zeros_like(fallen)
+        tracker.stop_at(self.stall.look(k, gaps, problem, tracker.x), Status.STALLED, *self.best)
 
 
 def _certified_gap(problem: Any) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:

@@ -1,0 +1,144 @@
+"""One way to solve: `lmd.solve` picks the solver, goes through it without looking, and stops where it is proven."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmd.checks import check_count, check_positive
+from lmd.errors import CapabilityError, InputError
+from lmd.guarantees.certify import Watch, certify, run
+from lmd.problems.base import Problem, offers
+from lmd.problems.composite import relative_gap
+from lmd.solvers.base import Solver, State, check_fit
+from lmd.solvers.result import History, Result, Status
+from lmd.solvers.stopping import Stall
+from lmd.zoo.defaults import solver_for
+
+MOST_ITERATIONS = 100_000
+
+GROWTH, SHORTEST = 0.1, 5
+"""Past the trained iterations it looks after a tenth of what was done so far, at least so many iterations."""
+
+
+def solve(
+    problem: Problem,
+    tolerance: float = 1e-3,
+    *,
+    solver: Solver[Any] | None = None,
+    x0: Tensor | None = None,
+    warm: Result | None = None,
+    iterations: int = MOST_ITERATIONS,
+) -> Result:
+    """The minimisers of a batch of problems, each proven to be within `tolerance` of its minimum, relative to it.
+
+    Picks the `solver` by the problem and the tolerance, where none is given. Starts at x0, at the problem's own
+    `start()`, or `warm` from an earlier result on a problem of the same shape, its dual point included. Nothing is
+    recorded on the way: the history has the start and the end. For everything else there is `lmd.run`.
+
+    An instance that gets no further in its precision, or runs out of iterations, says so in its status; the
+    certificate of the result has what is proven in any case.
+
+    >>> import lmd, torch
+    >>> noisy = torch.rand(1, 1, 16, 16, generator=torch.Generator().manual_seed(0))
+    >>> result = lmd.solve(lmd.problems.TVDenoising(noisy, weight=0.3), tolerance=1e-4)
+    >>> result.status[0].name, bool(result.certificate.bound <= 1e-4 * result.values)
+    ('TOLERANCE_REACHED', True)
+    >>> lmd.solve(lmd.problems.TVDenoising(noisy, weight=0.29), tolerance=1e-4, warm=result).status[0].name
+    'TOLERANCE_REACHED'
+    """
+    check_positive("tolerance", tolerance)
+    check_count("iterations", iterations)
+    if not isinstance(problem, Problem):
+        raise InputError("problem", type(problem).__name__, "an lmd.problems.Problem; for a function there is lmd.run")
+    chosen = solver_for(problem, tolerance) if solver is None else solver
+    start = _start(problem, x0, warm)
+    check_fit(chosen, problem, start)
+    if not offers(problem, ("certified_gap",)):
+        return _watched(chosen, problem, start, tolerance, iterations)
+    with torch.no_grad():
+        return _Whole(chosen, problem, start, tolerance, iterations).run(warm)
+
+
+def _start(problem: Any, x0: Tensor | None, warm: Result | None) -> Tensor:
+    if x0 is not None and warm is not None:
+        raise InputError("x0", "points beside warm", "one of them")
+    if warm is not None:
+        return warm.x
+    if x0 is None and not offers(problem, ("start",)):
+        raise CapabilityError("problem", f"{type(problem).__name__}, which has no start", "one that has, or x0")
+    start: Tensor = problem.start() if x0 is None else x0
+    return start
+
+
+def _watched(solver: Solver[Any], problem: Problem, x0: Tensor, tolerance: float, iterations: int) -> Result:
+    """Problems without a dual: certificates of their strong convexity, looked at every ten iterations."""
+
+    def near(certificate: Any) -> bool:
+        return bool((certificate.bound <= tolerance * certificate.lower_bound.abs()).all())
+
+    watch = Watch(solver, problem, x0, stop_when=near)
+    return run(solver, problem, x0, min(iterations, 1000), callbacks=[watch])
+
+
+class _Whole:
+    """A solve in progress."""
+
+    def __init__(self, solver: Solver[Any], problem: Any, x0: Tensor, tolerance: float, iterations: int) -> None:
+        self.solver, self.problem, self.x0 = solver, problem, x0
+        self.tolerance, self.limit, self.stall = tolerance, iterations, Stall()
+        self.begun = time.perf_counter()
+
+    def run(self, warm: Result | None) -> Result:
+        state = self._begin(warm)
+        if state.dual_point is None:
+            given = f"{type(self.solver).__name__}, which keeps no dual point"
+            raise CapabilityError("solver", given, "one that does, such as FGP or PDHG")
+        first, done = self.problem.value(self.x0), 0
+        stride = min(self.limit, max(1, (self.solver.horizon or SHORTEST) - state.iteration))
+        while True:
+            state = self.solver.advance(self.problem, state, stride)
+            done += stride
+            value, gap = self.problem.certified_gap(state.x, state.dual_point)
+            near = relative_gap(value, gap) <= self.tolerance
+            stalled = self.stall.look(done, gap, self.problem, state.x) & ~near
+            if bool((near | stalled).all()) or done >= self.limit:
+                return self._result(state, first, done, near, stalled)
+            stride = min(max(SHORTEST, int(GROWTH * done)), self.limit - done)
+
+    def _begin(self, warm: Result | None) -> State:
+        if warm is None or warm.dual is None:
+            state: State = self.solver.init(self.problem, self.x0)
+            return state
+        return self.solver.resume(self.problem, warm.x, self.problem.project_dual(warm.dual))
+
+    def _result(self, state: State, first: Tensor, done: int, near: Tensor, stalled: Tensor) -> Result:
+        values = self.problem.value(state.x)
+        seconds = time.perf_counter() - self.begun
+        words = {(True, False): Status.TOLERANCE_REACHED, (False, True): Status.STALLED}
+        status = tuple(words.get(pair, Status.FINISHED) for pair in zip(near.tolist(), stalled.tolist(), strict=True))
+        nothing = torch.full_like(values, torch.nan)
+        history = History(
+            values=torch.stack([first, values]),
+            residuals=torch.stack([nothing, nothing]),
+            seconds=torch.tensor([0.0, seconds], dtype=torch.float64),
+        )
+        count = torch.full_like(near, done, dtype=torch.int64)
+        result = Result(
+            x=state.x,
+            values=values,
+            status=status,
+            iterations=count,
+            evaluations={name: each * count for name, each in self.solver.step_cost.items()},
+            seconds=seconds,
+            history=history,
+            solver=self.solver,
+            problem=self.problem,
+            start=self.x0,
+            dual=state.dual_point,
+        )
+        return replace(result, certifier=certify)

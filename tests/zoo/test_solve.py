@@ -1,0 +1,89 @@
+"""`lmd.solve`: picks, goes through, stops where it is proven, starts from earlier answers."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+import lmd
+from lmd.errors import CapabilityError, InputError
+from lmd.problems import Lasso, LeastSquares, TVDeblurring, TVDenoising, TVInpainting, gaussian_kernel
+from lmd.solvers import FGP, PDHG, GradientDescent, Status
+
+
+def noisy(*shape, dtype=torch.float32, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    edges = torch.linspace(0, 1, shape[-1]).round().expand(shape)
+    return (edges + 0.1 * torch.randn(shape, generator=generator)).to(dtype)
+
+
+def problems(dtype=torch.float32):
+    generator = torch.Generator().manual_seed(0)
+    y, mask = noisy(2, 3, 20, 24, dtype=dtype), torch.rand(20, 24, generator=generator) < 0.7
+    A = torch.randn(12, 30, generator=generator).to(dtype)
+    b = (A @ torch.randn(30, 2, generator=generator).to(dtype)).T.contiguous()
+    yield TVDenoising(y, 0.3)
+    yield TVDenoising(y, torch.tensor([0.05, 0.5], dtype=dtype), isotropic=True)
+    yield TVInpainting(y, mask, 0.3)
+    yield TVInpainting(y, mask, 0.3, isotropic=True)
+    yield TVDeblurring(y.clamp(0, 1), gaussian_kernel(1.0), 0.05)
+    yield Lasso(A, b, 1.0)
+
+
+@pytest.mark.parametrize("tolerance", [1e-1, 1e-3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_every_answer_is_proven(tolerance, dtype):
+    for problem in problems(dtype):
+        result = lmd.solve(problem, tolerance)
+        assert result.status == (Status.TOLERANCE_REACHED,) * 2, type(problem).__name__
+        assert bool((result.certificate.bound <= tolerance * result.certificate.lower_bound * (1 + 1e-6)).all())
+        assert result.x.dtype == dtype and len(result.history) == 2
+        assert_close(result.values, problem.value(result.x))
+
+
+def test_a_warm_start_takes_the_dual_point_along():
+    for problem in problems():
+        first = lmd.solve(problem, 1e-4, solver=PDHG(settle=8))
+        again = lmd.solve(problem, 1e-4, solver=PDHG(settle=8), warm=first)
+        assert int(again.iterations.max()) <= 10 < int(first.iterations.max())
+    y = noisy(1, 1, 32, 32)
+    first = lmd.solve(TVDenoising(y, 0.3), 1e-4)
+    other = TVDenoising(y + 0.01 * noisy(1, 1, 32, 32, seed=1), 0.3)
+    warm, cold = lmd.solve(other, 1e-4, warm=first), lmd.solve(other, 1e-4)
+    assert int(warm.iterations) < int(cold.iterations) and bool(warm.certificate.bound <= 1.001e-4 * warm.values)
+
+
+def test_a_solver_of_ones_own_choice():
+    problem = next(iter(problems()))
+    assert isinstance(lmd.solve(problem, 1e-2, solver=FGP()).solver, FGP)
+    with pytest.raises(CapabilityError, match=r"^solver: got GradientDescent, which keeps no dual point"):
+        lmd.solve(problem, 1e-2, solver=GradientDescent())
+
+
+def test_what_cannot_be_proven_ends_and_says_so():
+    problem = TVDenoising(noisy(1, 1, 8, 8), 0.3)
+    assert lmd.solve(problem, 1e-14).status == (Status.STALLED,)
+    assert lmd.solve(problem, 1e-6, iterations=7).status == (Status.FINISHED,)
+
+
+def test_problems_without_a_dual_are_proven_by_strong_convexity():
+    problem = LeastSquares(torch.ones(3, 1).double(), torch.arange(6.0).double().reshape(2, 3))
+    result = lmd.solve(problem, 1e-6, x0=torch.zeros(2, 1).double())
+    assert bool((result.certificate.bound <= 1e-6 * result.values).all())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"tolerance": 0}, r"^tolerance: got 0"),
+        ({"iterations": 0}, r"^iterations: got 0"),
+        ({"problem": lambda x: x}, r"^problem: got function, expected an lmd.problems.Problem"),
+        (
+            {"problem": LeastSquares(torch.eye(2), torch.ones(1, 2))},
+            r"which has no start, expected one that has, or x0",
+        ),
+    ],
+)
+def test_bad_arguments(arguments, said):
+    given = {"problem": next(iter(problems())), **arguments}
+    with pytest.raises(InputError, match=said):
+        lmd.solve(**given)
