@@ -126,12 +126,9 @@ class House:
 
     def concrete(self) -> set[str]:
         """The names of the classes that derive from `BASES`, however far."""
-        parents = {
-            node.name: {_last_name(base) for base in node.bases}
-            for module in self.modules
-            for node in module.nodes
-            if isinstance(node, ast.ClassDef)
-        }
+        parents: dict[str, set[str]] = {}
+        for node in (node for module in self.modules for node in module.nodes if isinstance(node, ast.ClassDef)):
+            parents.setdefault(node.name, set()).update(map(_last_name, node.bases))
         found = set(BASES)
         while more := {name for name, bases in parents.items() if bases & found} - found:
             found |= more

@@ -48,7 +48,7 @@ def main() -> None:
     learned = lmd.solvers.LearnedMirrorDescent(
         lmd.mirrors.Quadratic(4), iterations=10, initial_step=0.02, interval=(0.001, 0.5)
     )
-    lmd.train(learned, family, steps=400, batch=64, learning_rate=0.03, schedule="cosine")
+    lmd.train(learned, family, updates=400, batch=64, learning_rate=0.03, schedule="cosine")
     problem, x0 = family.sample(500, torch.Generator().manual_seed(1))
     methods = {
         "gradient descent, step 0.01": lmd.solvers.GradientDescent(0.01),

@@ -272,7 +272,7 @@ def test_train_writes_a_solver_and_refuses_to_overwrite_it(lmd, tmp_path: Path) 
 @pytest.mark.filterwarnings("always")
 def test_training_in_vain_is_said_in_one_line(lmd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = zoo.recipe("least-squares-quadratic")
-    hopeless = {"quick": {"steps": 3, "batch": 4, "learning_rate": 1e3}}
+    hopeless = {"quick": {"updates": 3, "batch": 4, "learning_rate": 1e3}}
     monkeypatch.setitem(zoo.RECIPES, "least-squares-quadratic", replace(made, settings=hopeless))
     outcome = lmd("train", "least-squares-quadratic", "--out", str(tmp_path / "run"))
     assert outcome.code == 0

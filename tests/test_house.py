@@ -18,6 +18,7 @@ FILES = {
         "from toy.upper import Helper\n\n"
         "class TV(Problem[int]): ...\n\n"
         "class Isotropic(tv.TV): ...\n\n"
+        "class _Same:\n    class Isotropic: ...\n\n"
         "def _private(): ...\n"
     ),
     "upper/__init__.py": (

@@ -70,7 +70,7 @@ def test_the_paper_preset_has_the_papers_growth() -> None:
 
 
 def test_brought_images_take_the_place_of_the_held_out_ones(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    short = {"inpaint": {"quick": {**SETTINGS["inpaint"]["quick"], "steps": 10}}}
+    short = {"inpaint": {"quick": {**SETTINGS["inpaint"]["quick"], "updates": 10}}}
     monkeypatch.setattr("lmd.experiments.consistency.SETTINGS", short)
     monkeypatch.setattr("lmd.experiments.consistency.PROBLEMS", {"inpaint": "inpainting"})
     images = np.random.default_rng(0).integers(0, 256, (2, 3, 20, 28), np.uint8)

@@ -32,14 +32,14 @@ def test_two_processes_reach_the_numbers_of_one(worker, two_processes, name):
             torch.testing.assert_close(shared[key], expected, rtol=1e-5, atol=1e-7)
     start = worker.CASES[name][0]().state_dict()
     moved = [key for key, before in start.items() if not torch.equal(before, alone.solver.state_dict()[key])]
-    assert len(moved) >= 2  # 20 steps have changed the mirror and the steps
+    assert len(moved) >= 2  # 20 updates have changed the mirror and the steps
 
 
 @pytest.mark.parametrize("name", ["rough", "faulty"])
 def test_the_log_is_written_once_with_the_figures_of_the_whole_batch(worker, two_processes, name):
     lines = [json.loads(line) for line in (two_processes / name / "log.jsonl").read_text().splitlines()]
     alone = worker.run_case(name)
-    assert [line["step"] for line in lines] == [record["step"] for record in alone.records]
+    assert [line["updates"] for line in lines] == [record["updates"] for record in alone.records]
     for line, record in zip(lines, alone.records, strict=True):
         assert line["skipped"] == record["skipped"]
         for figure in ("loss", "gradient_norm", "validation_loss"):

@@ -35,7 +35,7 @@ def log_of(folder):
 @pytest.fixture
 def train(worker, tmp_path):
     def go(folder="run", solver=None, family=None, **settings):
-        arguments = {**worker.SETTINGS, "schedule": "constant", "steps": 20, "out": tmp_path / folder, **settings}
+        arguments = {**worker.SETTINGS, "schedule": "constant", "updates": 20, "out": tmp_path / folder, **settings}
         return lmd.train(solver or worker.rough_solver(), family or worker.BowlFamily(), **arguments)
 
     return go
@@ -55,7 +55,7 @@ def test_a_run_that_was_killed_ends_in_the_same_bits(killed, name):
     assert tensors_of(killed / name) == tensors_of(killed / "whole")
     assert len(tensors_of(killed / "whole")) == 1 + 2 * 3
     assert log_of(killed / name) == log_of(killed / "whole")
-    assert [line["step"] for line in log_of(killed / name)][-1] == 60
+    assert [line["updates"] for line in log_of(killed / name)][-1] == 60
     assert files_of(killed / name) == files_of(killed / "whole")  # and nothing half-written is left behind
 
 
@@ -63,34 +63,36 @@ def test_the_folder_of_a_run(worker, train, tmp_path):
     result = train()
     assert [name for name in files_of(tmp_path / "run") if "/" not in name or name.count("/") == 1] == [
         "checkpoints",
-        "checkpoints/step-00000014",
-        "checkpoints/step-00000020",
+        "checkpoints/updates-00000014",
+        "checkpoints/updates-00000020",
         "log.jsonl",
         "solver.json",
         "weights.safetensors",
     ]
     lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     assert lines == list(result.records)
-    assert [line["step"] for line in lines] == [0, 3, 6, 9, 10, 12, 15, 18, 20]
-    assert {"loss", "value", "inconsistency", "learning_rate", "steps_per_second", "validation_loss"} <= set(lines[-1])
+    assert [line["updates"] for line in lines] == [0, 3, 6, 9, 10, 12, 15, 18, 20]
+    assert {"loss", "value", "inconsistency", "learning_rate", "updates_per_second", "validation_loss"} <= set(
+        lines[-1]
+    )
     loaded = lmd.solvers.load(tmp_path / "run")
     assert all(torch.equal(a, b) for a, b in zip(loaded.parameters(), result.solver.parameters(), strict=True))
     card = read_json(tmp_path / "run" / "solver.json")["training"]
-    assert card["family"] == "bowl" and card["steps"] == 20 and card["settings"]["batch"] == 8
+    assert card["family"] == "bowl" and card["updates"] == 20 and card["settings"]["batch"] == 8
     assert card["best_validation"] == vars(result.best_validation)
 
 
 def test_without_validation_the_last_weights_are_exported(train, tmp_path):
     train(validate_every=0)
     exported = read_tensors(tmp_path / "run" / "weights.safetensors")
-    last = read_tensors(tmp_path / "run" / "checkpoints" / "step-00000020" / "weights.safetensors")
+    last = read_tensors(tmp_path / "run" / "checkpoints" / "updates-00000020" / "weights.safetensors")
     assert all(torch.equal(exported[name], last[name]) for name in last)
-    assert read_tensors(tmp_path / "run" / "checkpoints" / "step-00000020" / "best.safetensors") == {}
+    assert read_tensors(tmp_path / "run" / "checkpoints" / "updates-00000020" / "best.safetensors") == {}
 
 
 def test_the_weights_come_from_the_checkpoint_and_not_from_the_solver(worker, train, tmp_path):
     train("once")
-    train("twice", callback=lambda record: record["step"] == 10)
+    train("twice", callback=lambda record: record["updates"] == 10)
     solver = worker.rough_solver()
     with torch.no_grad():
         solver.mirror.forwards.zero_()
@@ -102,33 +104,33 @@ def test_the_weights_come_from_the_checkpoint_and_not_from_the_solver(worker, tr
 
 
 def test_a_run_can_be_prolonged_and_its_checkpoints_spaced_anew(train, tmp_path):
-    train("long", steps=40)
-    train("short", steps=20)
-    result = train("short", steps=40, resume=True, checkpoint_every=1000, recompute=True)
-    assert result.steps == 40
-    assert result.records[-1]["step"] == 40
+    train("long", updates=40)
+    train("short", updates=20)
+    result = train("short", updates=40, resume=True, checkpoint_every=1000, recompute=True)
+    assert result.updates == 40
+    assert result.records[-1]["updates"] == 40
     for name in ("weights", "optimiser", "best"):
-        path = f"checkpoints/step-00000040/{name}.safetensors"
+        path = f"checkpoints/updates-00000040/{name}.safetensors"
         assert tensors_of(tmp_path / "short")[path] == tensors_of(tmp_path / "long")[path]
 
 
 def test_a_finished_run_is_answered_from_its_folder(train):
     first = train()
     again = train(resume=True)
-    assert again.steps == 20 and again.records == first.records
+    assert again.updates == 20 and again.records == first.records
     assert again.best_validation == first.best_validation and again.final_validation == first.final_validation
     assert all(torch.equal(a, b) for a, b in zip(first.solver.parameters(), again.solver.parameters(), strict=True))
 
 
 def test_resume_in_an_empty_folder_starts_a_run(train, tmp_path):
-    assert train(resume=True).steps == 20
+    assert train(resume=True).updates == 20
     assert (tmp_path / "run" / "log.jsonl").is_file()
 
 
 @pytest.mark.parametrize("what", ["run", "log", "solver"])
 def test_a_folder_that_holds_something_is_not_touched(worker, train, tmp_path, what):
     if what == "run":
-        train(steps=3)
+        train(updates=3)
     elif what == "log":
         (tmp_path / "run").mkdir()
         (tmp_path / "run" / "log.jsonl").write_text("mine\n")
@@ -149,7 +151,7 @@ def test_a_folder_that_holds_something_is_not_touched(worker, train, tmp_path, w
         ({"learning_rate": 0.5}, "learning_rate: got 0.5, expected 0.01, as the run in "),
         ({"value_weights": [1, 1, 1, 1]}, "value_weights: got [1.0, 1.0, 1.0, 1.0], expected all"),
         ({"schedule": "cosine"}, "schedule: got cosine, expected constant"),
-        ({"steps": 10}, "steps: got 10, expected 20 or more"),
+        ({"updates": 10}, "updates: got 10, expected 20 or more"),
         ({"solver": "other"}, "solver.mirror.hidden: got 5, expected 8"),
         ({"family": "other"}, "family.name: got starts, expected bowl"),
         ({"family": "same name"}, "family.start_value: got "),
@@ -168,10 +170,53 @@ def test_a_changed_run_is_refused_and_says_what_differs(worker, train, tmp_path,
     assert before == (tensors_of(tmp_path / "run"), (tmp_path / "run" / "log.jsonl").read_bytes())
 
 
-def test_more_steps_would_change_a_cosine_schedule(train):
+def test_more_updates_would_change_a_cosine_schedule(train):
     train(schedule="cosine")
-    with pytest.raises(InputError, match="steps: got 40, expected 20, as the run in"):
-        train(schedule="cosine", steps=40, resume=True)
+    with pytest.raises(InputError, match="updates: got 40, expected 20, as the run in"):
+        train(schedule="cosine", updates=40, resume=True)
+
+
+def named_as_before(folder):
+    """Turn the folder of a run into what it was when updates were called steps."""
+    old = {"updates": "step", "updates_per_second": "steps_per_second"}
+    settings = {"updates": "steps", "updates_per_epoch": "steps_per_epoch"}
+
+    def renamed(entries, names):
+        return {names.get(key, key): value for key, value in entries.items()}
+
+    for path in folder.glob("checkpoints/updates-*"):
+        state = renamed(read_json(path / "state.json"), old)
+        state |= {
+            "settings": renamed(state["settings"], settings),
+            "best": state["best"] and renamed(state["best"], old),
+        }
+        (path / "state.json").write_text(json.dumps(state))
+        path.rename(path.with_name(path.name.replace("updates", "step")))
+    lines = [renamed(json.loads(line), old) for line in (folder / "log.jsonl").read_text().splitlines()]
+    log = "".join(json.dumps(line) + "\n" for line in lines)
+    (folder / "log.jsonl").write_text(log)
+    for path in folder.glob("checkpoints/*/state.json"):
+        done = [line for line in lines if line["step"] <= read_json(path)["step"]]
+        written = sum(len(json.dumps(line)) + 1 for line in done)
+        path.write_text(json.dumps({**read_json(path), "log_bytes": written}))
+
+
+def test_a_run_that_called_its_updates_steps_goes_on(train, tmp_path):
+    whole = train("whole", updates=40)
+    train("old", updates=20)
+    named_as_before(tmp_path / "old")
+    with pytest.raises(InputError, match="updates: got 10, expected 20 or more"):
+        train("old", updates=10, resume=True)
+    with pytest.raises(InputError, match="updates_per_epoch: got 2, expected 1"):
+        train("old", updates_per_epoch=2, resume=True)
+    again = train("old", updates=40, resume=True)
+    names = [name for name in files_of(tmp_path / "old") if name.count("/") == 1]
+    assert names == ["checkpoints/updates-00000035", "checkpoints/updates-00000040"]
+    for name in ("weights", "optimiser", "best"):
+        path = f"checkpoints/updates-00000040/{name}.safetensors"
+        assert (tmp_path / "old" / path).read_bytes() == (tmp_path / "whole" / path).read_bytes()
+    assert [line.keys() for line in again.records[-3:]] == [line.keys() for line in whole.records[-3:]]
+    assert again.curve("validation_loss")[0][:3] == whole.curve("validation_loss")[0][:3]
 
 
 @pytest.mark.parametrize(
@@ -180,7 +225,7 @@ def test_more_steps_would_change_a_cosine_schedule(train):
 def test_a_damaged_checkpoint_is_passed_over(train, tmp_path, name, damage):
     train("whole")
     train("damaged")
-    path = tmp_path / "damaged" / "checkpoints" / "step-00000020" / name
+    path = tmp_path / "damaged" / "checkpoints" / "updates-00000020" / name
     if damage == "cut":
         path.write_bytes(path.read_bytes()[:-9])
     else:
@@ -203,10 +248,10 @@ def test_when_every_checkpoint_is_damaged_it_is_said_and_nothing_is_lost(train, 
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("step", None),
-        ("step", -1),
+        ("updates", None),
+        ("updates", -1),
         ("settings", []),
-        ("best", {"step": 1}),
+        ("best", {"updates": 1}),
         ("sha256", "x"),
         ("log_bytes", "9"),
         ("seconds", {}),
@@ -237,7 +282,7 @@ class TestOneRunAtATime:
         said = []
 
         def start_another(record):
-            if record["step"] == 10:
+            if record["updates"] == 10:
                 with pytest.raises(FileError, match=r"^out: got .*run, which another run works in, expected") as caught:
                     train(resume=resume)
                 said.append(str(caught.value))
@@ -250,7 +295,7 @@ class TestOneRunAtATime:
 
     def test_a_run_that_failed_lets_others_in(self, train, tmp_path):
         def fail(record):
-            if record["step"] == 10:
+            if record["updates"] == 10:
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
@@ -258,12 +303,12 @@ class TestOneRunAtATime:
         with pytest.raises(InputError, match="learning_rate"):
             train(resume=True, learning_rate=0.5)
         assert not (tmp_path / "run" / ".lock").exists()
-        assert train(resume=True).steps == 20
+        assert train(resume=True).updates == 20
 
 
 @pytest.mark.parametrize("name", ["weights.safetensors", "best.safetensors", "state.json"])
 def test_a_full_disk_leaves_no_half_checkpoint(train, tmp_path, monkeypatch, name):
-    train(callback=lambda record: record["step"] == 10)
+    train(callback=lambda record: record["updates"] == 10)
     before = files_of(tmp_path / "run")
     replace = os.replace
 
@@ -277,7 +322,7 @@ def test_a_full_disk_leaves_no_half_checkpoint(train, tmp_path, monkeypatch, nam
         train(resume=True)
     assert files_of(tmp_path / "run") == before
     monkeypatch.undo()
-    assert train(resume=True).steps == 20
+    assert train(resume=True).updates == 20
 
 
 def test_a_log_that_lost_lines_is_noticed(train, tmp_path):

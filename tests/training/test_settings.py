@@ -8,13 +8,13 @@ from lmd.training.seeds import training_seed, validation_seed
 @pytest.mark.parametrize(
     ("setting", "value", "says"),
     [
-        ("steps", 0, "a whole number of 1 or more"),
+        ("updates", 0, "a whole number of 1 or more"),
         ("batch", 2.5, "a whole number of 1 or more"),
         ("learning_rate", float("nan"), "a positive number"),
         ("betas", (0.9, 1.0), "two numbers in [0, 1)"),
         ("betas", 0.9, "a list of finite numbers"),
         ("schedule", "cosin", "did you mean cosine?"),
-        ("warmup", 1000, "fewer than the 1000 steps of the run"),
+        ("warmup", 1000, "fewer than the 1000 updates of the run"),
         ("iterations", 0, "a whole number of 1 or more"),
         ("value_weights", "first", "one of all, last"),
         ("value_weights", [1.0, -1.0], "numbers of 0 or more"),
@@ -44,17 +44,17 @@ def test_an_unknown_setting_is_refused_with_the_nearest_name():
 
 
 def test_the_learning_rate_follows_its_schedule():
-    constant = TrainingSettings(steps=100, learning_rate=0.4, warmup=4)
-    assert [constant.learning_rate_at(step) for step in range(6)] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4, 0.4])
-    cosine = TrainingSettings(steps=104, learning_rate=0.4, warmup=4, schedule="cosine")
-    assert [cosine.learning_rate_at(step) for step in (3, 4, 54)] == pytest.approx([0.4, 0.4, 0.2])
+    constant = TrainingSettings(updates=100, learning_rate=0.4, warmup=4)
+    assert [constant.learning_rate_at(done) for done in range(6)] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4, 0.4])
+    cosine = TrainingSettings(updates=104, learning_rate=0.4, warmup=4, schedule="cosine")
+    assert [cosine.learning_rate_at(done) for done in (3, 4, 54)] == pytest.approx([0.4, 0.4, 0.2])
     assert cosine.learning_rate_at(103) < 1e-3
     assert cosine.learning_rate_at(104) == pytest.approx(0)
 
 
 def test_the_consistency_weight_grows_as_in_the_paper():
-    settings = TrainingSettings(steps_per_epoch=10)
-    assert [settings.consistency_weight_at(step) for step in (0, 499, 500, 1000)] == pytest.approx(
+    settings = TrainingSettings(updates_per_epoch=10)
+    assert [settings.consistency_weight_at(done) for done in (0, 499, 500, 1000)] == pytest.approx(
         [1.0, 1.0, 1.05, 1.05**2]
     )
 
@@ -69,12 +69,12 @@ def test_the_value_weights():
 
 @pytest.mark.parametrize(("given", "allowed"), [(0, 0), (0.05, 10), (3, 3), (1, 1), (7.0, 7)])
 def test_skips_are_a_number_or_a_fraction(given, allowed):
-    assert TrainingSettings(steps=200, max_skipped=given).skips_allowed == allowed
+    assert TrainingSettings(updates=200, max_skipped=given).skips_allowed == allowed
 
 
 def test_no_two_batches_of_a_run_share_a_seed_and_none_is_the_held_out_one():
     for seed in (0, 1, 12345678901):
-        low_bits = {training_seed(seed, step) % 2**32 for step in range(5000)}
+        low_bits = {training_seed(seed, done) % 2**32 for done in range(5000)}
         assert len(low_bits) == 5000
         assert validation_seed(seed) % 2**32 not in low_bits
     assert training_seed(0, 0) != training_seed(1, 0)

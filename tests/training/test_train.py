@@ -21,7 +21,7 @@ def equal_weights(one, other):
 
 def test_the_least_squares_geometry_is_found(worker):
     result = lmd.train(
-        worker.exact_solver(10), LeastSquaresFamily(), steps=300, batch=200, learning_rate=0.05, schedule="cosine"
+        worker.exact_solver(10), LeastSquaresFamily(), updates=300, batch=200, learning_rate=0.05, schedule="cosine"
     )
     matrix = result.solver.mirror.matrix.detach()
     assert float(matrix[0, 1] / matrix[0, 0]) == pytest.approx(0.8, abs=0.01)  # W'W has 4 beside 5
@@ -31,17 +31,17 @@ def test_the_least_squares_geometry_is_found(worker):
 
 
 def test_a_learned_inverse_becomes_consistent_and_the_solver_fast(worker):
-    result = lmd.train(worker.rough_solver(), worker.BowlFamily(), steps=150, batch=32, learning_rate=0.02)
+    result = lmd.train(worker.rough_solver(), worker.BowlFamily(), updates=150, batch=32, learning_rate=0.02)
     _, inconsistency = result.curve("validation_inconsistency")
     _, value = result.curve("validation_value")
     assert inconsistency[-1] < 0.5 * inconsistency[0]
     assert value[-1] < value[0]
-    assert result.steps == 150 and result.skipped == 0
+    assert result.updates == 150 and result.skipped == 0
 
 
 def test_a_seed_decides_everything(worker):
     runs = [
-        lmd.train(worker.rough_solver(), worker.BowlFamily(), steps=12, batch=4, log_every=1, seed=seed)
+        lmd.train(worker.rough_solver(), worker.BowlFamily(), updates=12, batch=4, log_every=1, seed=seed)
         for seed in (3, 3, 4)
     ]
     assert equal_weights(runs[0].solver, runs[1].solver)
@@ -52,7 +52,7 @@ def test_a_seed_decides_everything(worker):
 def test_training_is_in_place_and_each_owner_applies_its_constraint():
     mirror = lmd.mirrors.Quadratic(2).double()
     solver = lmd.solvers.LearnedMirrorDescent(mirror, 5, initial_step=0.1, interval=(0.08, 0.11)).double()
-    result = lmd.train(solver, LeastSquaresFamily(), steps=30, batch=16, learning_rate=0.05, validate_every=0)
+    result = lmd.train(solver, LeastSquaresFamily(), updates=30, batch=16, learning_rate=0.05, validate_every=0)
     assert result.solver is solver
     sizes = solver.steps.sizes.detach()
     assert float(sizes.min()) >= 0.08 and float(sizes.max()) <= 0.11
@@ -65,22 +65,22 @@ def test_frozen_parameters_stay(worker):
     solver = worker.rough_solver()
     solver.mirror.forwards.requires_grad_(False)
     before = solver.mirror.forwards.clone()
-    lmd.train(solver, worker.BowlFamily(), steps=5, batch=4, validate_every=0)
+    lmd.train(solver, worker.BowlFamily(), updates=5, batch=4, validate_every=0)
     assert torch.equal(solver.mirror.forwards, before)
     assert not torch.equal(solver.mirror.backwards, worker.rough_solver().mirror.backwards)
 
 
 def test_the_solver_ends_with_the_best_weights_on_validation(worker):
     # The rate is so high that the training soon makes things worse.
-    wild = {"steps": 30, "batch": 8, "learning_rate": 0.5, "validate_every": 1, "consistency_growth": 1.0}
+    wild = {"updates": 30, "batch": 8, "learning_rate": 0.5, "validate_every": 1, "consistency_growth": 1.0}
     result = lmd.train(worker.rough_solver(), worker.BowlFamily(), **wild)
-    steps, losses = result.curve("validation_loss")
+    updates, losses = result.curve("validation_loss")
     best = min(range(len(losses)), key=losses.__getitem__)
-    assert result.best_validation.step == steps[best] < 30
+    assert result.best_validation.updates == updates[best] < 30
     assert result.best_validation.loss(1.0) == losses[best] < losses[-1]
     assert result.final_validation.loss(1.0) == losses[-1]
     shorter = lmd.train(
-        worker.rough_solver(), worker.BowlFamily(), **{**wild, "steps": steps[best], "validate_every": 0}
+        worker.rough_solver(), worker.BowlFamily(), **{**wild, "updates": updates[best], "validate_every": 0}
     )
     assert equal_weights(result.solver, shorter.solver)
 
@@ -92,18 +92,18 @@ def test_the_best_is_judged_at_the_consistency_weight_of_the_moment(worker):
         "consistency_growth_every": 2,
         "learning_rate": 0.01,
     }
-    result = lmd.train(worker.rough_solver(), worker.BowlFamily(), steps=60, batch=16, validate_every=5, **growing)
+    result = lmd.train(worker.rough_solver(), worker.BowlFamily(), updates=60, batch=16, validate_every=5, **growing)
     _, losses = result.curve("validation_loss")
     assert losses[-1] > losses[0]  # the weight has grown, and so has every loss
-    assert result.best_validation.step > 40  # yet the late ones are better than the early ones would be now
+    assert result.best_validation.updates > 40  # yet the late ones are better than the early ones would be now
 
 
 @pytest.mark.parametrize("clip", [None, 1e-3, 1e9])
 def test_gradients_are_clipped_to_the_norm(tmp_path, clip):
     solver = lmd.solvers.MirrorDescent(lmd.mirrors.Quadratic(2).double(), 0.1)
-    arguments = {"steps": 1, "batch": 8, "iterations": 3, "clip_gradient": clip, "log_every": 1}
+    arguments = {"updates": 1, "batch": 8, "iterations": 3, "clip_gradient": clip, "log_every": 1}
     result = lmd.train(solver, LeastSquaresFamily(), out=tmp_path / "run", **arguments)
-    state = read_tensors(tmp_path / "run" / "checkpoints" / "step-00000001" / "optimiser.safetensors")
+    state = read_tensors(tmp_path / "run" / "checkpoints" / "updates-00000001" / "optimiser.safetensors")
     used = float(state["0.exp_avg"].norm()) / (1 - 0.9)  # Adam's first average is a tenth of the gradient
     _, (norm,) = result.curve("gradient_norm")
     assert norm > 1
@@ -114,7 +114,7 @@ def test_bad_batches_are_skipped_counted_and_logged(worker):
     result = lmd.train(
         worker.exact_solver(),
         worker.FaultyFamily(),
-        steps=30,
+        updates=30,
         batch=4,
         max_skipped=0.9,
         log_every=100,
@@ -136,7 +136,9 @@ def test_a_gradient_that_explodes_is_skipped_too():
             return (lambda x: c * x.abs().sum(dim=1)), torch.ones(batch, 2)
 
     solver = lmd.solvers.GradientDescent(lmd.solvers.LearnedSteps(1))
-    result = lmd.train(solver, Cliff(), steps=20, batch=1, iterations=1, max_skipped=20, validate_every=0, log_every=1)
+    result = lmd.train(
+        solver, Cliff(), updates=20, batch=1, iterations=1, max_skipped=20, validate_every=0, log_every=1
+    )
     reasons = [record["reason"] for record in result.records if "reason" in record]
     assert 0 < result.skipped == len(reasons) < 20 and set(reasons) == {"gradient"}
     assert all(record["loss"] is not None for record in result.records)
@@ -145,7 +147,7 @@ def test_a_gradient_that_explodes_is_skipped_too():
 
 def test_too_many_bad_batches_stop_the_run_with_advice(worker):
     with pytest.raises(TrainingError) as caught:
-        lmd.train(worker.exact_solver(), worker.FaultyFamily(), steps=30, batch=4, max_skipped=2)
+        lmd.train(worker.exact_solver(), worker.FaultyFamily(), updates=30, batch=4, max_skipped=2)
     message = str(caught.value)
     assert "3 batches" in message and "max_skipped allows 2" in message and "smaller learning_rate" in message
     assert "\n" not in message
@@ -157,8 +159,8 @@ def test_a_validation_that_is_not_finite_is_never_the_best(worker):
             problem, x0 = super().sample(batch, generator)
             return problem, x0 * (1e200 if generator.initial_seed() % 2 else 1.0)  # odd: the held-out batch
 
-    with pytest.warns(TrainingWarning, match="its weights are those of the last step"):
-        result = lmd.train(worker.exact_solver(), Overflowing(), steps=4, batch=4, validate_every=2)
+    with pytest.warns(TrainingWarning, match="its weights are those of the last update"):
+        result = lmd.train(worker.exact_solver(), Overflowing(), updates=4, batch=4, validate_every=2)
     assert result.best_validation is None and result.improved is False
     assert math.isnan(result.final_validation.value)
     assert result.curve("validation_value") == ([], [])
@@ -168,34 +170,34 @@ def test_a_callback_sees_the_log_and_can_end_the_training(worker):
     seen = []
 
     def stop_at_six(record):
-        seen.append(record["step"])
-        return record["step"] >= 6
+        seen.append(record["updates"])
+        return record["updates"] >= 6
 
-    settings = {"steps": 50, "batch": 4, "log_every": 2, "validate_every": 6}
+    settings = {"updates": 50, "batch": 4, "log_every": 2, "validate_every": 6}
     result = lmd.train(worker.rough_solver(), worker.BowlFamily(), callback=stop_at_six, **settings)
     assert seen == [0, 2, 4, 6]
-    assert result.steps == 6
-    steps, rates = result.curve("learning_rate")
-    assert steps == [2, 4, 6] and rates == [1e-3] * 3
+    assert result.updates == 6
+    updates, rates = result.curve("learning_rate")
+    assert updates == [2, 4, 6] and rates == [1e-3] * 3
 
 
 def test_training_in_vain_is_said_and_recorded(worker, tmp_path):
-    """The rate is so high that every step makes things worse."""
-    wild = {"steps": 6, "batch": 8, "learning_rate": 50.0, "validate_every": 2, "consistency_growth": 1.0}
+    """The rate is so high that every update makes things worse."""
+    wild = {"updates": 6, "batch": 8, "learning_rate": 50.0, "validate_every": 2, "consistency_growth": 1.0}
     with pytest.warns(TrainingWarning) as caught:
         result = lmd.train(worker.rough_solver(), worker.BowlFamily(), out=tmp_path / "run", **wild)
     (said,) = (str(warning.message) for warning in caught)
     assert "never improved" in said and "smaller learning_rate" in said and str(tmp_path / "run" / "log.jsonl") in said
     assert "the ones it came with" in said and "\n" not in said
     assert caught[0].filename == __file__
-    assert result.improved is False and result.best_validation.step == 0
+    assert result.improved is False and result.best_validation.updates == 0
     assert equal_weights(result.solver, worker.rough_solver())
     assert [record["improved"] for record in result.records] == [False] * 4
     assert read_json(tmp_path / "run" / "solver.json")["training"]["improved"] is False
 
 
 def test_training_that_improves_says_nothing_and_so_does_one_that_nobody_looks_at(worker, tmp_path):
-    settings = {"steps": 20, "batch": 8, "learning_rate": 0.02}
+    settings = {"updates": 20, "batch": 8, "learning_rate": 0.02}
     result = lmd.train(worker.rough_solver(), worker.BowlFamily(), out=tmp_path / "run", **settings)
     assert result.improved is True and result.records[-1]["improved"] is True
     assert read_json(tmp_path / "run" / "solver.json")["training"]["improved"] is True
@@ -204,14 +206,14 @@ def test_training_that_improves_says_nothing_and_so_does_one_that_nobody_looks_a
 
 
 def test_any_family_of_plain_functions_will_do(worker):
-    result = lmd.train(worker.rough_solver(), worker.StartsFamily(), steps=40, batch=8, learning_rate=0.02)
+    result = lmd.train(worker.rough_solver(), worker.StartsFamily(), updates=40, batch=8, learning_rate=0.02)
     assert result.best_validation.value < result.curve("validation_value")[1][0]
 
 
 def test_mixed_precision_trains(worker):
-    result = lmd.train(worker.rough_solver(), worker.BowlFamily(), steps=20, batch=8, precision="bfloat16")
+    result = lmd.train(worker.rough_solver(), worker.BowlFamily(), updates=20, batch=8, precision="bfloat16")
     assert result.solver.mirror.forwards.dtype == torch.float32
-    assert result.best_validation.step > 0
+    assert result.best_validation.updates > 0
 
 
 class Untidy(Family):
@@ -234,7 +236,7 @@ class Untidy(Family):
 )
 def test_a_family_that_answers_wrongly_gets_one_line(worker, answer, says):
     with pytest.raises(InputError) as caught:
-        lmd.train(worker.rough_solver(), Untidy(answer), steps=1, batch=4)
+        lmd.train(worker.rough_solver(), Untidy(answer), updates=1, batch=4)
     assert says in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -250,7 +252,7 @@ def test_a_family_that_answers_wrongly_gets_one_line(worker, answer, says):
     ],
 )
 def test_what_cannot_be_trained_gets_one_line(worker, change, says):
-    arguments = {"solver": worker.exact_solver(), "family": LeastSquaresFamily(), "steps": 1, **change}
+    arguments = {"solver": worker.exact_solver(), "family": LeastSquaresFamily(), "updates": 1, **change}
     with pytest.raises(InputError) as caught:
         lmd.train(arguments.pop("solver"), arguments.pop("family"), **arguments)
     assert str(caught.value).startswith(says) and "\n" not in str(caught.value)
@@ -259,15 +261,15 @@ def test_what_cannot_be_trained_gets_one_line(worker, change, says):
 def test_a_solver_that_needs_more_of_the_problem_is_refused_before_it_starts():
     solver = lmd.solvers.ProjectedGradient(lmd.solvers.LearnedSteps(2))
     with pytest.raises(CapabilityError, match="which has no domain"):
-        lmd.train(solver, LeastSquaresFamily(dtype=torch.float32), steps=1, iterations=2)
+        lmd.train(solver, LeastSquaresFamily(dtype=torch.float32), updates=1, iterations=2)
 
 
 def test_progress_is_shown_when_asked_for_and_only_then(worker, capsys):
-    arguments = {"steps": 3, "batch": 4, "validate_every": 0}
+    arguments = {"updates": 3, "batch": 4, "validate_every": 0}
     lmd.train(worker.rough_solver(), worker.BowlFamily(), **arguments)
     assert capsys.readouterr() == ("", "")
     lmd.train(worker.rough_solver(), worker.BowlFamily(), progress=True, **arguments)
     shown = capsys.readouterr()
     assert shown.out == ""
-    for part in ("training", "3/3", "loss", "inconsistency", "steps/s"):
+    for part in ("training", "3/3", "loss", "inconsistency", "updates/s"):
         assert part in shown.err

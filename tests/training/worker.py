@@ -106,7 +106,7 @@ def exact_solver(iterations=5):
 
 
 SETTINGS = {
-    "steps": 60,
+    "updates": 60,
     "batch": 8,
     "learning_rate": 0.01,
     "schedule": "cosine",
@@ -126,7 +126,7 @@ CASES = {
 
 def run_case(name, **more):
     make_solver, make_family, settings = CASES[name]
-    arguments = {"steps": 20, "batch": 8, "learning_rate": 0.01, "validate_every": 5, "log_every": 1}
+    arguments = {"updates": 20, "batch": 8, "learning_rate": 0.01, "validate_every": 5, "log_every": 1}
     return lmd.train(make_solver(), make_family(), **{**arguments, **settings, **more})
 
 
@@ -153,7 +153,7 @@ def one_session(out, kill_at_event=None):
 def kill(out):
     """Train in `out/whole` undisturbed, and in `out/killed` with one SIGKILL after another until it is done."""
     torch.set_num_threads(1)
-    lmd.train(rough_solver(), BowlFamily(), steps=1)  # what PyTorch loads at first use, once for all the sessions
+    lmd.train(rough_solver(), BowlFamily(), updates=1)  # what PyTorch loads at first use, once for all the sessions
     _, status = os.waitpid(one_session(out / "whole"), 0)
     assert status == 0
     kills = 0
@@ -178,7 +178,7 @@ def processes(out):
     torch.set_num_threads(1)
     rank = int(os.environ["RANK"])
     for name in CASES:
-        run_case(name, steps=10, out=out / name)
+        run_case(name, updates=10, out=out / name)
         result = run_case(name, out=out / name, resume=True)
         write_tensors(out / f"{name}-{rank}.safetensors", result.solver.state_dict())
     said = []

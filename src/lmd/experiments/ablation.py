@@ -32,8 +32,8 @@ _SMALL: dict[str, Any] = {
 }
 
 SETTINGS: dict[str, dict[str, Any]] = {
-    "quick": {**_SMALL, "steps": 45},
-    "standard": {**_SMALL, "steps": 300},
+    "quick": {**_SMALL, "updates": 45},
+    "standard": {**_SMALL, "updates": 300},
     "paper": dict(zoo.recipe("inpaint-published").settings["paper"]),
 }
 """Arguments of `lmd.train`, the same for every method: the paper's loss, with s = 1 at the start."""

@@ -40,16 +40,16 @@ _INPAINT = {
 
 SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "svm": {
-        "quick": {"steps": 80, "consistency_growth_every": 4, "consistency_growth": 1.63},
-        "standard": {"steps": 1000, "consistency_growth_every": 50, "consistency_growth": 1.63},
-        "paper": {"steps": 10_000, "consistency_growth_every": 50, "consistency_growth": 1.05},
+        "quick": {"updates": 80, "consistency_growth_every": 4, "consistency_growth": 1.63},
+        "standard": {"updates": 1000, "consistency_growth_every": 50, "consistency_growth": 1.63},
+        "paper": {"updates": 10_000, "consistency_growth_every": 50, "consistency_growth": 1.05},
     },
     "inpaint": {
-        "quick": {**_INPAINT, "steps": 46, "consistency_growth_every": 2},
-        "standard": {**_INPAINT, "steps": 460, "consistency_growth_every": 5, "steps_per_epoch": 4},
+        "quick": {**_INPAINT, "updates": 46, "consistency_growth_every": 2},
+        "standard": {**_INPAINT, "updates": 460, "consistency_growth_every": 5, "updates_per_epoch": 4},
         "paper": {
             **zoo.recipe("inpaint-published").settings["paper"],
-            "steps": 110_000,
+            "updates": 110_000,
             "consistency_growth_every": 50,
             "consistency_growth": 1.05,
         },
@@ -73,7 +73,7 @@ class ConsistencyExperiment(Experiment):
             chosen = TrainingSettings.from_arguments(settings)
             session.facts[f"{problem} s grew at epochs"] = growth_epochs(chosen)
             look = Observer(session, problem, UnrolledLoss(solver, chosen))
-            look({"step": 0})
+            look({"updates": 0})
             result = train(solver, family, progress=session.progress, callback=look, **settings)
             session.log("trained", problem=problem, seconds=round(result.seconds, 1), skipped=result.skipped)
         draw(session)
@@ -93,7 +93,7 @@ class Observer:
         figures |= {f"training_{name}": record[name] for name in PARTS if record.get(name) is not None}
         if "consistency_weight" in record:
             figures["consistency_weight"] = record["consistency_weight"]
-        epoch = record["step"] // self.loss.settings.steps_per_epoch
+        epoch = record["updates"] // self.loss.settings.updates_per_epoch
         for metric, value in figures.items():
             self.session.record("lmd", epoch, metric, value, problem=self.problem)
 
@@ -108,7 +108,7 @@ def ingredients(problem: str, preset: str, seed: int) -> tuple[Solver[Any], Fami
     else:
         recipe = inpainting_recipe(preset)
         solver, family = adaptive(inpainting_pair(preset, seed)), recipe.family(preset)
-    every = own.get("steps_per_epoch", 1)
+    every = own.get("updates_per_epoch", 1)
     return solver, family, {**own, "schedule": "constant", "log_every": every, "validate_every": 0, "seed": seed}
 
 
@@ -129,7 +129,7 @@ def _held_out(session: Session, problem: str) -> tuple[Problem, Tensor]:
 def growth_epochs(settings: TrainingSettings) -> list[int]:
     """The epochs at which s was multiplied by its growth."""
     every = settings.consistency_growth_every
-    return list(range(every, settings.steps // settings.steps_per_epoch, every))
+    return list(range(every, settings.updates // settings.updates_per_epoch, every))
 
 
 def draw(session: Session) -> None:

@@ -14,12 +14,15 @@ from torch import Tensor
 
 from lmd.errors import FileError
 from lmd.files import read_json, read_tensors, sha256, write_json, write_tensors
+from lmd.training.old_names import with_new_names
 
 KEEP = 2
 """How many checkpoints are kept."""
 
 STATE_FILE = "state.json"
 TENSOR_FILES = ("weights", "optimiser", "best")
+NAMES = ("updates-*", "step-*")
+"""What checkpoints are called; the second name is the one they had before, and sorts before the first."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class Checkpoint:
     """Everything a run needs to go on as if it had never stopped."""
 
     state: Mapping[str, Any]
-    """The step, the settings, the best validation and the like, as JSON values."""
+    """The updates done, the settings, the best validation and the like, as JSON values."""
 
     weights: Mapping[str, Tensor]
     optimiser: Mapping[str, Tensor]
@@ -36,13 +39,13 @@ class Checkpoint:
     """The weights with the best validation; empty where there is none."""
 
 
-def write_checkpoint(folder: Path, step: int, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint into `folder` under its step, then remove all but the last two.
+def write_checkpoint(folder: Path, updates: int, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint into `folder` under its number of updates, then remove all but the last two.
 
     It is written under a hidden name, made safe on disk and renamed: the rename is the moment it exists. Where it
     cannot be written, such as on a disk that is full, nothing of it stays.
     """
-    temporary, final = folder / f".step-{step:08d}.part", folder / f"step-{step:08d}"
+    temporary, final = folder / f".updates-{updates:08d}.part", folder / f"updates-{updates:08d}"
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         temporary.mkdir(parents=True)
@@ -57,12 +60,12 @@ def write_checkpoint(folder: Path, step: int, checkpoint: Checkpoint) -> None:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     _sync_folder(folder)
-    _remove_all(_by_age(folder)[KEEP:])
+    _remove_all(by_age(folder)[KEEP:])
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
     """The checkpoint at `path`; one that is not whole is an error."""
-    state = read_json(path / STATE_FILE)
+    state = _with_new_names(read_json(path / STATE_FILE))
     tensors = {name: read_tensors(path / f"{name}.safetensors") for name in TENSOR_FILES}
     if not _is_state(state):
         raise FileError("checkpoint", f"{path / STATE_FILE}, which lacks what a run goes on from", "one that lmd wrote")
@@ -72,21 +75,29 @@ def read_checkpoint(path: Path) -> Checkpoint:
     return Checkpoint(state, **tensors)
 
 
+def _with_new_names(state: Any) -> Any:
+    """A state as it would be written today; what is no state is left as it is, for `_is_state` to refuse."""
+    if not isinstance(state, dict):
+        return state
+    parts = {key: with_new_names(state[key]) for key in ("settings", "best") if isinstance(state.get(key), dict)}
+    return {**with_new_names(state), **parts}
+
+
 def _is_state(state: object) -> bool:
     """Whether what a state.json holds is what a run goes on from."""
     if not isinstance(state, dict):
         return False
-    counts = all(isinstance(state.get(key), int) and state[key] >= 0 for key in ("step", "skipped", "log_bytes"))
+    counts = all(isinstance(state.get(key), int) and state[key] >= 0 for key in ("updates", "skipped", "log_bytes"))
     objects = all(isinstance(state.get(key), dict) for key in ("sha256", "settings"))
     best = state.get("best", False)
-    validated = best is None or (isinstance(best, dict) and best.keys() == {"step", "value", "inconsistency"})
+    validated = best is None or (isinstance(best, dict) and best.keys() == {"updates", "value", "inconsistency"})
     numbers = [state.get("seconds"), *(best or {}).values()] if validated else [None]
     return counts and objects and all(isinstance(number, (int, float)) for number in numbers)
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
     """The newest checkpoint of a folder that is whole, or None where the folder has none at all."""
-    paths = _by_age(folder)
+    paths = by_age(folder)
     for path in paths:
         try:
             read_checkpoint(path)
@@ -100,11 +111,12 @@ def newest_checkpoint(folder: Path) -> Path | None:
 
 def tidy(folder: Path, newest: Path | None) -> None:
     """Remove what a killed process left half-written or not yet removed, and all newer than `newest`."""
-    for path in folder.glob(".step-*"):
-        shutil.rmtree(path)
+    for pattern in NAMES:
+        for path in folder.glob(f".{pattern}"):
+            shutil.rmtree(path)
     if newest is not None:
-        _remove_all([path for path in _by_age(folder) if path.name > newest.name])
-    _remove_all(_by_age(folder)[KEEP:])
+        _remove_all([path for path in by_age(folder) if path.name > newest.name])
+    _remove_all(by_age(folder)[KEEP:])
 
 
 def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -122,9 +134,9 @@ def load_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tenso
     optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
 
 
-def _by_age(folder: Path) -> list[Path]:
+def by_age(folder: Path) -> list[Path]:
     """The checkpoints of a folder, the newest first."""
-    return sorted(folder.glob("step-*"), reverse=True)
+    return sorted((path for pattern in NAMES for path in folder.glob(pattern)), reverse=True)
 
 
 def _remove_all(paths: Iterable[Path]) -> None:

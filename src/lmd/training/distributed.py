@@ -50,7 +50,7 @@ class Processes:
         """The loss, with gradients that are averaged over the processes in its backward pass."""
         if self.world == 1:
             return loss
-        # Each step records the same graph; saying so also allows parameters that no iteration uses.
+        # Each update records the same graph; saying so also allows parameters that no iteration uses.
         return nn.parallel.DistributedDataParallel(loss, static_graph=True)
 
     def mean(self, numbers: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """The folder of a training run: its log, its checkpoints, and the solver it has learned so far.
 
 log.jsonl                                one JSON object per line
-checkpoints/step-00000500/               where the run can go on from, the last two
+checkpoints/updates-00000500/            where the run can go on from, the last two
 solver.json, weights.safetensors         the best solver so far, for `lmd.solvers.load`
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 from lmd.errors import FileError, InputError
 from lmd.files import FolderLock, writable_folder
 from lmd.solvers.saving import SOLVER_FILE
-from lmd.training.checkpoints import newest_checkpoint, read_checkpoint, tidy
+from lmd.training.checkpoints import by_age, newest_checkpoint, read_checkpoint, tidy
 from lmd.training.log import cut_log
 
 FREE_SETTINGS = ("checkpoint_every", "recompute")
@@ -37,7 +37,7 @@ class RunFolder:
         `configuration` is what the run is made of; one that goes on must be the one that was started.
         """
         self._lock = FolderLock("out", writable_folder("out", self.path))
-        holds_run = any(self.checkpoints.glob("step-*")) or self.log.exists() or (self.path / SOLVER_FILE).exists()
+        holds_run = bool(by_age(self.checkpoints)) or self.log.exists() or (self.path / SOLVER_FILE).exists()
         if holds_run and not resume:
             raise FileError("out", f"{self.path}, which holds a run", "another folder, or resume=True to go on with it")
         newest = newest_checkpoint(self.checkpoints) if holds_run else None
@@ -61,16 +61,15 @@ class RunFolder:
 
     def _check_same(self, state: dict[str, Any], configuration: dict[str, Any]) -> None:
         settings = configuration["settings"]
-        free = FREE_SETTINGS + (("steps",) if settings["schedule"] == "constant" else ())
+        free = FREE_SETTINGS + (("updates",) if settings["schedule"] == "constant" else ())
         before = {key: state.get(key) for key in configuration}
         before["settings"] = {**state["settings"], **{key: settings[key] for key in free}}
         for name, old, new in differences(before, json.loads(json.dumps(configuration))):
             accepted = f"{old}, as the run in {self.path} has it; a new run needs a folder of its own"
             raise InputError(name.removeprefix("settings."), new, accepted)
-        if settings["steps"] < state["step"]:
-            raise InputError(
-                "steps", settings["steps"], f"{state['step']} or more, which the run in {self.path} has done"
-            )
+        if settings["updates"] < state["updates"]:
+            accepted = f"{state['updates']} or more, which the run in {self.path} has done"
+            raise InputError("updates", settings["updates"], accepted)
 
 
 def differences(before: Any, now: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:

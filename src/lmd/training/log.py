@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from lmd.errors import FileError
+from lmd.training.old_names import with_new_names
 
 LogLine = dict[str, Any]
 
-TIMING = ("seconds", "steps_per_second")
+TIMING = ("seconds", "updates_per_second")
 """The entries that differ between two runs of the same settings; all the others are the same."""
 
 
@@ -55,9 +56,10 @@ def read_log(path: Path, position: int) -> list[LogLine]:
         records = [json.loads(line) for line in data.splitlines()]
     except (ValueError, RecursionError) as error:
         raise FileError("log", f"{path}, damaged ({error})", "one JSON object per line, as lmd wrote them") from None
-    if not all(isinstance(record, dict) and isinstance(record.get("step"), int) for record in records):
+    lines = [with_new_names(record) for record in records if isinstance(record, dict)]
+    if len(lines) < len(records) or not all(isinstance(line.get("updates"), int) for line in lines):
         raise FileError("log", f"{path}, damaged", "one JSON object per line, as lmd wrote them")
-    return records
+    return lines
 
 
 def cut_log(path: Path, position: int) -> None:

@@ -1,4 +1,4 @@
-"""The progress bar of a training run: loss, inconsistency, steps per second, time left."""
+"""The progress bar of a training run: loss, inconsistency, updates per second, time left."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ PATIENCE = 2.0
 class ProgressBar:
     """A bar on stderr: at once if `shown` is True, never if False; if None, on a terminal and after two seconds."""
 
-    def __init__(self, shown: bool | None, steps: int) -> None:
+    def __init__(self, shown: bool | None, updates: int) -> None:
         self._wanted = sys.stderr.isatty() if shown is None else shown
         self._patience = PATIENCE if shown is None else 0.0
-        self._steps = steps
+        self._updates = updates
         self._bar: Any = None
 
-    def start(self, step: int) -> None:
-        """The clock of a run that has `step` updates behind it."""
-        self._first, self._begun = step, time.monotonic()
+    def start(self, done: int) -> None:
+        """The clock of a run that has `done` updates behind it."""
+        self._first, self._begun = done, time.monotonic()
 
-    def update(self, step: int, loss: float, inconsistency: float) -> None:
-        """Show where the run is after `step` updates."""
+    def update(self, done: int, loss: float, inconsistency: float) -> None:
+        """Show where the run is after `done` updates."""
         elapsed = time.monotonic() - self._begun
         if not self._wanted or elapsed < self._patience:
             return
         if self._bar is None:
-            self._bar, self._task = _bar(self._first, self._steps)
-        rate = (step - self._first) / max(elapsed, 1e-9)
-        text = f"loss {loss:.4g}  inconsistency {inconsistency:.3g}  {rate:.3g} steps/s"
-        self._bar.update(self._task, completed=step, figures=text)
+            self._bar, self._task = _bar(self._first, self._updates)
+        rate = (done - self._first) / max(elapsed, 1e-9)
+        text = f"loss {loss:.4g}  inconsistency {inconsistency:.3g}  {rate:.3g} updates/s"
+        self._bar.update(self._task, completed=done, figures=text)
 
     def close(self) -> None:
         """Leave the bar as it is and give the line back."""
@@ -40,7 +40,7 @@ class ProgressBar:
             self._bar.stop()
 
 
-def _bar(step: int, steps: int) -> tuple[Any, Any]:
+def _bar(done: int, updates: int) -> tuple[Any, Any]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -53,4 +53,4 @@ def _bar(step: int, steps: int) -> tuple[Any, Any]:
     )
     bar = Progress(*columns, console=Console(stderr=True))
     bar.start()
-    return bar, bar.add_task("training", total=steps, completed=step, figures="")
+    return bar, bar.add_task("training", total=updates, completed=done, figures="")

@@ -11,9 +11,9 @@ from lmd.training.log import LogLine
 
 @dataclass(frozen=True)
 class Validation:
-    """What the unrolled loss is made of on the held-out batch, after some number of steps."""
+    """What the unrolled loss is made of on the held-out batch, after some number of updates."""
 
-    step: int
+    updates: int
     value: float
     inconsistency: float
 
@@ -29,8 +29,8 @@ class TrainingResult:
     solver: Solver[Any]
     """The solver that was passed in, with the best weights on validation; the last ones where there was none."""
 
-    steps: int
-    """Steps done, over all the sessions of the run."""
+    updates: int
+    """Updates done, over all the sessions of the run."""
 
     skipped: int
     """Batches that were left out because their loss or gradient was not finite."""
@@ -48,6 +48,6 @@ class TrainingResult:
     """The log, one record per line of it."""
 
     def curve(self, name: str) -> tuple[list[int], list[float]]:
-        """The steps at which an entry of the log was recorded, and its values there."""
-        rows = [(record["step"], record[name]) for record in self.records if record.get(name) is not None]
-        return [step for step, _ in rows], [value for _, value in rows]
+        """The numbers of updates after which an entry of the log was recorded, and its values there."""
+        rows = [(record["updates"], record[name]) for record in self.records if record.get(name) is not None]
+        return [done for done, _ in rows], [value for _, value in rows]

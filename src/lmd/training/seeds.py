@@ -1,4 +1,4 @@
-"""Seeds that depend on the step alone, so that a run which goes on draws what it would have drawn.
+"""Seeds that depend on the number of updates alone, so that a run which goes on draws what it would have drawn.
 
 PyTorch's generator on the CPU takes the low 32 bits of a seed, so the promises below are kept within those.
 """
@@ -10,9 +10,9 @@ import hashlib
 _HALF = 1 << 31
 
 
-def training_seed(seed: int, step: int) -> int:
-    """The seed of the batch at `step`: even, and no two of the first 2^31 steps of a run share one."""
-    return 2 * ((_number(seed, "offset") + step * (2 * _number(seed, "stride") + 1)) % _HALF)
+def training_seed(seed: int, done: int) -> int:
+    """The seed of the batch after `done` updates: even, and no two of the first 2^31 of a run share one."""
+    return 2 * ((_number(seed, "offset") + done * (2 * _number(seed, "stride") + 1)) % _HALF)
 
 
 def validation_seed(seed: int) -> int:

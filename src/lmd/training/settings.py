@@ -22,11 +22,11 @@ PRECISIONS = ("full", "bfloat16")
 class TrainingSettings:
     """What `lmd.train` takes as keyword arguments, with their defaults.
 
-    >>> TrainingSettings(steps=200, learning_rate=0.01, schedule="cosine").learning_rate_at(100)
+    >>> TrainingSettings(updates=200, learning_rate=0.01, schedule="cosine").learning_rate_at(100)
     0.005
     """
 
-    steps: int = 1000
+    updates: int = 1000
     """Optimiser updates, those of skipped batches included."""
 
     batch: int = 32
@@ -42,7 +42,7 @@ class TrainingSettings:
     """`constant`, or `cosine`: from the learning rate down to 0 over the run."""
 
     warmup: int = 0
-    """Steps over which the learning rate first grows linearly from 0."""
+    """Updates over which the learning rate first grows linearly from 0."""
 
     iterations: int | None = None
     """N, how many iterations are unrolled; None is the solver's own horizon."""
@@ -64,8 +64,8 @@ class TrainingSettings:
     consistency_growth_every: int = 50
     """Epochs from one growth of s to the next."""
 
-    steps_per_epoch: int = 1
-    """Steps that count as an epoch."""
+    updates_per_epoch: int = 1
+    """Updates that count as an epoch."""
 
     consistency_at: str = "iterates"
     """Where the inconsistency is measured: `iterates` x_1, ..., x_N (the paper's), `start` x_0, or `all` of them."""
@@ -86,22 +86,29 @@ class TrainingSettings:
     """What every batch, held-out ones included, is drawn from."""
 
     checkpoint_every: int = 500
-    """Steps from one checkpoint to the next, where the run has a folder."""
+    """Updates from one checkpoint to the next, where the run has a folder."""
 
     validate_every: int = 100
-    """Steps from one validation to the next; 0 is none."""
+    """Updates from one validation to the next; 0 is none."""
 
     validation_batch: int | None = None
     """Instances in the held-out batch; None is as many as in `batch`."""
 
     max_skipped: float = 0.05
-    """Skipped batches that are still borne: a whole number of them, or a fraction of `steps`."""
+    """Skipped batches that are still borne: a whole number of them, or a fraction of `updates`."""
 
     log_every: int = 10
-    """Steps from one line of the log to the next."""
+    """Updates from one line of the log to the next."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch", "consistency_growth_every", "steps_per_epoch", "checkpoint_every", "log_every"):
+        for name in (
+            "updates",
+            "batch",
+            "consistency_growth_every",
+            "updates_per_epoch",
+            "checkpoint_every",
+            "log_every",
+        ):
             check_count(name, getattr(self, name))
         for name in ("warmup", "validate_every", "seed"):
             check_count(name, getattr(self, name), least=0)
@@ -118,8 +125,8 @@ class TrainingSettings:
         check_choice("consistency_at", self.consistency_at, CONSISTENCY_POINTS)
         check_choice("consistency_norm", self.consistency_norm, CONSISTENCY_NORMS)
         check_choice("precision", self.precision, PRECISIONS)
-        if self.warmup >= self.steps:
-            raise InputError("warmup", self.warmup, f"fewer than the {self.steps} steps of the run")
+        if self.warmup >= self.updates:
+            raise InputError("warmup", self.warmup, f"fewer than the {self.updates} updates of the run")
         if not isinstance(self.recompute, bool):
             raise InputError("recompute", repr(self.recompute), "True or False")
         object.__setattr__(self, "betas", _numbers("betas", self.betas))
@@ -151,18 +158,18 @@ class TrainingSettings:
         """The settings as JSON values."""
         return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
 
-    def learning_rate_at(self, step: int) -> float:
-        """The learning rate of the update after `step` updates."""
-        if step < self.warmup:
-            return self.learning_rate * (step + 1) / self.warmup
+    def learning_rate_at(self, done: int) -> float:
+        """The learning rate of the update after `done` updates."""
+        if done < self.warmup:
+            return self.learning_rate * (done + 1) / self.warmup
         if self.schedule == "constant":
             return self.learning_rate
-        done = min(1.0, (step - self.warmup) / (self.steps - self.warmup))
-        return self.learning_rate * (1 + math.cos(math.pi * done)) / 2
+        share = min(1.0, (done - self.warmup) / (self.updates - self.warmup))
+        return self.learning_rate * (1 + math.cos(math.pi * share)) / 2
 
-    def consistency_weight_at(self, step: int) -> float:
-        """s for the update after `step` updates: growth by a factor every so many epochs."""
-        times = step // (self.steps_per_epoch * self.consistency_growth_every)
+    def consistency_weight_at(self, done: int) -> float:
+        """s for the update after `done` updates: growth by a factor every so many epochs."""
+        times = done // (self.updates_per_epoch * self.consistency_growth_every)
         return self.consistency_weight * self.consistency_growth**times
 
     def weights_for(self, iterations: int) -> tuple[float, ...]:
@@ -180,7 +187,7 @@ class TrainingSettings:
     @property
     def skips_allowed(self) -> int:
         """How many batches may be skipped before the run is stopped."""
-        return math.floor(self.max_skipped if self.max_skipped >= 1 else self.max_skipped * self.steps)
+        return math.floor(self.max_skipped if self.max_skipped >= 1 else self.max_skipped * self.updates)
 
 
 def _numbers(argument: str, values: object) -> tuple[float, ...]:

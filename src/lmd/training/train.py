@@ -57,15 +57,15 @@ def train(
     stopped there, however hard, goes on to the numbers it would have reached (on the CPU: to the bit), and an empty
     folder starts one. Under `torchrun` the batch is shared between the processes.
 
-    Afterwards the solver holds the weights that were best on the held-out batch, and the ones of the last step are
-    in the last checkpoint; with `validate_every=0` it holds those of the last step. Best is the lowest loss at the
+    Afterwards the solver holds the weights that were best on the held-out batch, and the ones of the last update are
+    in the last checkpoint; with `validate_every=0` it holds those of the last update. Best is the lowest loss at the
     consistency weight of the moment, so an early solver that is fast but inconsistent does not stay ahead for ever.
     Where that is still the solver as it came, `improved` of the result is False, and a `TrainingWarning` says so.
 
     >>> import lmd
     >>> solver = lmd.solvers.LearnedMirrorDescent(lmd.mirrors.Quadratic(2).double(), iterations=3).double()
-    >>> result = lmd.train(solver, lmd.problems.LeastSquaresFamily(), steps=20, batch=8)
-    >>> result.steps, result.best_validation.value < result.curve("validation_value")[1][0]
+    >>> result = lmd.train(solver, lmd.problems.LeastSquaresFamily(), updates=20, batch=8)
+    >>> result.updates, result.best_validation.value < result.curve("validation_value")[1][0]
     (20, True)
     """
     chosen = TrainingSettings.from_arguments(settings)
@@ -82,11 +82,11 @@ def train(
     processes = join_processes(parameters[0].device)
     folder = None if out is None else RunFolder(out)
     training = _Training(solver.to(processes.device), family, chosen, processes, folder)
-    return training.run(resume, ProgressBar(progress if processes.is_main else False, chosen.steps), callback)
+    return training.run(resume, ProgressBar(progress if processes.is_main else False, chosen.updates), callback)
 
 
 class _Training:
-    """A training run: the numbers it carries from step to step, and what one step does to them."""
+    """A training run: the numbers it carries from update to update, and what one update does to them."""
 
     def __init__(
         self,
@@ -111,24 +111,24 @@ class _Training:
         with torch.no_grad():
             self.start_value = float(check_values(problem, problem.value(x0), x0).mean())
         self.held_out = processes.share(problem, x0)
-        self.step = self.skipped = 0
+        self.updates = self.skipped = 0
         self.best: Validation | None = None
         self.best_weights: dict[str, Tensor] = {}
         self.log = Log()
         self.seconds_before = 0.0
 
     def run(self, resume: bool, bar: ProgressBar, callback: Callback | None) -> TrainingResult:
-        """Every step that is left to do."""
+        """Every update that is left to do."""
         self.begun = self.marked = time.perf_counter()
         try:
             self._open(resume)
-            self.marked_step = self.step
+            self.marked_updates = self.updates
             module = self.processes.wrap(self.loss)
-            bar.start(self.step)
-            stopped = self.step == 0 and self._validates() and self._record({}, callback)
-            while self.step < self.settings.steps and not stopped:
+            bar.start(self.updates)
+            stopped = self.updates == 0 and self._validates() and self._record({}, callback)
+            while self.updates < self.settings.updates and not stopped:
                 figures = self._update(module)
-                bar.update(self.step, figures["loss"], figures["inconsistency"])
+                bar.update(self.updates, figures["loss"], figures["inconsistency"])
                 if self._is_due(self.settings.log_every) or self._validates() or "reason" in figures:
                     stopped = self._record(figures, callback)
                 self._stop_if_hopeless()
@@ -145,7 +145,7 @@ class _Training:
         return self._result()
 
     def _is_due(self, every: int) -> bool:
-        return self.step % every == 0 or self.step == self.settings.steps
+        return self.updates % every == 0 or self.updates == self.settings.updates
 
     def _validates(self) -> bool:
         return self.settings.validate_every > 0 and self._is_due(self.settings.validate_every)
@@ -164,16 +164,16 @@ class _Training:
 
     def _update(self, module: nn.Module) -> dict[str, Any]:
         """One batch, one update (or none, if the batch is of no use), and its figures."""
-        seed = training_seed(self.settings.seed, self.step)
+        seed = training_seed(self.settings.seed, self.updates)
         problem, x0 = self.processes.share(*self._sample(seed, self.settings.batch, self.family.sample))
-        rate = self.settings.learning_rate_at(self.step)
-        weight = self.settings.consistency_weight_at(self.step)
+        rate = self.settings.learning_rate_at(self.updates)
+        weight = self.settings.consistency_weight_at(self.updates)
         self.optimiser.zero_grad(set_to_none=True)
         parts = module(problem, x0, weight)
         parts.loss.backward()
         loss, value, inconsistency = self.processes.mean(torch.stack([part.detach() for part in parts])).tolist()
         norm = _gradient_norm(self.parameters)
-        self.step += 1
+        self.updates += 1
         figures = {"loss": loss, "value": value, "inconsistency": inconsistency, "gradient_norm": norm}
         figures |= {"learning_rate": rate, "consistency_weight": weight}
         # Adam squares the gradient; a norm whose square overflows would silence its parameter for ever.
@@ -199,34 +199,34 @@ class _Training:
         allowed = self.settings.skips_allowed
         if self.skipped > allowed:
             raise TrainingError(
-                f"training stopped at step {self.step}: {self.skipped} batches had a loss or gradient that was not "
-                f"finite, and max_skipped allows {allowed}; use a smaller learning_rate, clip_gradient=1.0, smaller "
-                "initial steps in the solver, or fewer iterations"
+                f"training stopped after {self.updates} updates: {self.skipped} batches had a loss or gradient that "
+                f"was not finite, and max_skipped allows {allowed}; use a smaller learning_rate, clip_gradient=1.0, "
+                "smaller initial steps in the solver, or fewer iterations"
             )
 
     @property
     def _improved(self) -> bool | None:
         """Whether the best weights so far are trained ones; None where nobody looks."""
-        return None if self.settings.validate_every == 0 else self.best is not None and self.best.step > 0
+        return None if self.settings.validate_every == 0 else self.best is not None and self.best.updates > 0
 
     def _warn_if_in_vain(self) -> None:
-        if self._improved is not False or self.step == 0 or not self.processes.is_main:
+        if self._improved is not False or self.updates == 0 or not self.processes.is_main:
             return
         where = "the log of the result" if self.folder is None else str(self.folder.log)
-        whose = "those of the last step" if self.best is None else "the ones it came with"
+        whose = "those of the last update" if self.best is None else "the ones it came with"
         message = (
-            f"training never improved the solver: after none of its {self.step} steps was the held-out loss found to "
-            f"be lower than before them, and its weights are {whose}; use a smaller learning_rate, more steps, a "
+            f"training never improved the solver: after none of its {self.updates} updates was the held-out loss found "
+            f"to be lower than before them, and its weights are {whose}; use a smaller learning_rate, more updates, a "
             f"larger batch, a smaller validate_every or clip_gradient=1.0, and see {where}"
         )
         warnings.warn(message, TrainingWarning, stacklevel=4)
 
     def _validate(self) -> Validation:
-        weight = self.settings.consistency_weight_at(self.step)
+        weight = self.settings.consistency_weight_at(self.updates)
         with torch.no_grad():
             parts = self.loss(*self.held_out, weight)
         value, inconsistency = self.processes.mean(torch.stack([parts.value, parts.inconsistency])).tolist()
-        validation = Validation(self.step, value, inconsistency)
+        validation = Validation(self.updates, value, inconsistency)
         best = math.inf if self.best is None else self.best.loss(weight)
         if validation.loss(weight) < best:  # a NaN never is
             self.best = validation
@@ -235,17 +235,17 @@ class _Training:
 
     def _record(self, figures: dict[str, Any], callback: Callback | None) -> bool:
         """Write a line of the log, with a validation where one is due; whether the callback ends the training."""
-        record: dict[str, Any] = {"step": self.step, **figures, "skipped": self.skipped}
+        record: dict[str, Any] = {"updates": self.updates, **figures, "skipped": self.skipped}
         if self._validates():
             validation = self._validate()
-            record["validation_loss"] = validation.loss(self.settings.consistency_weight_at(self.step))
+            record["validation_loss"] = validation.loss(self.settings.consistency_weight_at(self.updates))
             record["validation_value"] = validation.value
             record["validation_inconsistency"] = validation.inconsistency
             record["improved"] = self._improved
         now = time.perf_counter()
-        if self.step > self.marked_step:
-            record["steps_per_second"] = (self.step - self.marked_step) / (now - self.marked)
-        self.marked, self.marked_step = now, self.step
+        if self.updates > self.marked_updates:
+            record["updates_per_second"] = (self.updates - self.marked_updates) / (now - self.marked)
+        self.marked, self.marked_updates = now, self.updates
         plain = self.log.write({**record, "seconds": self._seconds()})
         stop = callback is not None and self.processes.is_main and bool(callback(dict(plain)))
         return bool(self.processes.agree(int(stop)))
@@ -264,7 +264,7 @@ class _Training:
     def _open(self, resume: bool) -> None:
         """Make the folder ready, and take over where a run is to go on.
 
-        A new run begins with a checkpoint of step 0, before there is a log: from then on it can be resumed.
+        A new run begins with a checkpoint of 0 updates, before there is a log: from then on it can be resumed.
         """
         if self.folder is None:
             return
@@ -283,7 +283,7 @@ class _Training:
         state = checkpoint.state
         self.solver.load_state_dict(dict(checkpoint.weights))
         load_optimiser(self.optimiser, checkpoint.optimiser)
-        self.step, self.skipped, self.seconds_before = state["step"], state["skipped"], state["seconds"]
+        self.updates, self.skipped, self.seconds_before = state["updates"], state["skipped"], state["seconds"]
         self.best = None if state["best"] is None else Validation(**state["best"])
         self.best_weights = dict(checkpoint.best)
         self.log.records = read_log(folder.log, state["log_bytes"])
@@ -294,19 +294,19 @@ class _Training:
             return
         state = {
             **self._configuration(),
-            "step": self.step,
+            "updates": self.updates,
             "skipped": self.skipped,
             "seconds": self._seconds(),
             "log_bytes": self.log.position(),
             "best": None if self.best is None else vars(self.best),
         }
         tensors = (self.solver.state_dict(), optimiser_tensors(self.optimiser), self.best_weights)
-        write_checkpoint(self.folder.checkpoints, self.step, Checkpoint(state, *tensors))
+        write_checkpoint(self.folder.checkpoints, self.updates, Checkpoint(state, *tensors))
         self._export(self.folder)
 
     def _export(self, folder: RunFolder) -> None:
         if self.processes.is_main:
-            done: dict[str, Any] = {"family": self.family.name, "steps": self.step}
+            done: dict[str, Any] = {"family": self.family.name, "updates": self.updates}
             done |= {"settings": self.settings.to_json(), "improved": self._improved}
             if self.best is not None:
                 done["best_validation"] = vars(self.best)
@@ -315,12 +315,14 @@ class _Training:
     def _result(self) -> TrainingResult:
         validations = [record for record in self.log.records if "validation_value" in record]
         final = None
-        if validations and validations[-1]["step"] == self.step:
+        if validations and validations[-1]["updates"] == self.updates:
             last = validations[-1]
-            final = Validation(self.step, *(_number(last[f"validation_{part}"]) for part in ("value", "inconsistency")))
+            final = Validation(
+                self.updates, *(_number(last[f"validation_{part}"]) for part in ("value", "inconsistency"))
+            )
         return TrainingResult(
             solver=self.solver,
-            steps=self.step,
+            updates=self.updates,
             skipped=self.skipped,
             seconds=self._seconds(),
             final_validation=final,

@@ -96,7 +96,7 @@ def _tomography(preset: str) -> Family:
     return _solved(family, preset, PDHG(0.03), share=6)
 
 
-def _settings(objective: str, learning_rate: float, steps: int = 2000, batch: int = 6) -> dict[str, dict[str, Any]]:
+def _settings(objective: str, learning_rate: float, updates: int = 2000, batch: int = 6) -> dict[str, dict[str, Any]]:
     shared: dict[str, Any] = {
         "objective": objective,
         "value_weights": "last",
@@ -105,16 +105,16 @@ def _settings(objective: str, learning_rate: float, steps: int = 2000, batch: in
         "clip_gradient": 5.0,
     }
     return {
-        "quick": {**shared, "steps": 60, "batch": 4, "warmup": 5},
+        "quick": {**shared, "updates": 60, "batch": 4, "warmup": 5},
         "standard": {
             **shared,
-            "steps": steps,
+            "updates": updates,
             "batch": batch,
             "warmup": 50,
             "validation_batch": 50,
             "checkpoint_every": 200,
         },
-        "paper": {**shared, "steps": 10_000, "batch": 16, "warmup": 50, "validation_batch": 100},
+        "paper": {**shared, "updates": 10_000, "batch": 16, "warmup": 50, "validation_batch": 100},
     }
 
 
@@ -158,7 +158,7 @@ RECIPES: dict[str, Recipe] = {
         _dual(20, kernel=3),
         _denoising,
         _photographs,
-        _settings("gap", 4e-3, steps=4000),
+        _settings("gap", 4e-3, updates=4000),
         _WEAK_DENOISING,
     ),
     "tv-denoising-20": Recipe(
@@ -166,7 +166,7 @@ RECIPES: dict[str, Recipe] = {
         _dual(20),
         _smooth_denoising,
         _photographs,
-        _settings("distance", 4e-3, steps=6000),
+        _settings("distance", 4e-3, updates=6000),
         _WEAK_DENOISING,
     ),
     "isotropic-tv-denoising": Recipe(
@@ -179,8 +179,8 @@ RECIPES: dict[str, Recipe] = {
     ),
     "tv-inpainting": _inpainter(10, 5, _settings("gap", 5e-3)),
     "tv-inpainting-20": _inpainter(20, 5, _settings("gap", 1.5e-3)),
-    "tv-inpainting-fast-7": _inpainter(7, 3, _settings("distance", 5e-3, steps=2500)),
-    "tv-inpainting-fast-15": _inpainter(15, 3, _settings("gap", 3e-3, steps=3000)),
+    "tv-inpainting-fast-7": _inpainter(7, 3, _settings("distance", 5e-3, updates=2500)),
+    "tv-inpainting-fast-15": _inpainter(15, 3, _settings("gap", 3e-3, updates=3000)),
     "tv-deblurring": Recipe(
         "learned saddle mirror descent of 20 iterations, for TV deblurring of Gaussian blurs",
         _unmasked(0.1),
@@ -194,7 +194,7 @@ RECIPES: dict[str, Recipe] = {
         _unmasked(0.03),
         _tomography,
         _photographs,
-        _settings("gap", 3e-3, steps=600, batch=3),
+        _settings("gap", 3e-3, updates=600, batch=3),
         _WEAK_TOMOGRAPHY,
     ),
     "lasso": Recipe(
@@ -202,7 +202,7 @@ RECIPES: dict[str, Recipe] = {
         lambda seed: LearnedPDHG(10, tau=0.5),
         _lasso,
         _random_regressions,
-        _settings("gap", 2e-2, steps=1500, batch=10),
+        _settings("gap", 2e-2, updates=1500, batch=10),
         _WEAK_LASSO,
     ),
 }

@@ -79,22 +79,22 @@ _TRAINING: dict[str, Any] = {
 """The first iterations count for little: what matters is where ten of them lead."""
 
 _DENOISING: dict[str, dict[str, Any]] = {
-    "quick": {**_TRAINING, "steps": 40},
-    "standard": {**_TRAINING, "steps": 1400, "value_weights": (0.05,) * 5 + (0.1,) * 4 + (1.0,)},
+    "quick": {**_TRAINING, "updates": 40},
+    "standard": {**_TRAINING, "updates": 1400, "value_weights": (0.05,) * 5 + (0.1,) * 4 + (1.0,)},
 }
 
 _INPAINTING: dict[str, dict[str, Any]] = {
-    "quick": {**_TRAINING, "steps": 40},
-    "standard": {**_TRAINING, "steps": 800, "value_weights": (0.05,) * 4 + (0.3,) + (0.1,) * 4 + (1.0,)},
+    "quick": {**_TRAINING, "updates": 40},
+    "standard": {**_TRAINING, "updates": 800, "value_weights": (0.05,) * 4 + (0.3,) + (0.1,) * 4 + (1.0,)},
 }
 
 _PUBLISHED: dict[str, dict[str, Any]] = {
     "paper": {
-        "steps": 100_000,
+        "updates": 100_000,
         "batch": 10,
         "learning_rate": 1e-5,
         "consistency_at": "start",
-        "steps_per_epoch": 100,
+        "updates_per_epoch": 100,
         "recompute": True,
     }
 }

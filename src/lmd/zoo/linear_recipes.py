@@ -34,9 +34,9 @@ def _one_layer_least_squares(seed: int) -> Solver[Any]:
 
 
 _LEAST_SQUARES = {
-    "quick": {"steps": 300, "batch": 100, "learning_rate": 5e-2, "schedule": "cosine"},
-    "standard": {"steps": 3000, "batch": 1000, "learning_rate": 3e-2, "schedule": "cosine"},
-    "paper": {"steps": 20_000, "batch": 1000, "learning_rate": 1e-3, "schedule": "cosine"},
+    "quick": {"updates": 300, "batch": 100, "learning_rate": 5e-2, "schedule": "cosine"},
+    "standard": {"updates": 3000, "batch": 1000, "learning_rate": 3e-2, "schedule": "cosine"},
+    "paper": {"updates": 20_000, "batch": 1000, "learning_rate": 1e-3, "schedule": "cosine"},
 }
 
 SVM_SUBSET = {"mnist": 1000, "digits": 100}
@@ -72,9 +72,9 @@ def _published_one_layer_svm(seed: int) -> Solver[Any]:
 
 
 _SVM: dict[str, dict[str, Any]] = {
-    "quick": {"steps": 60, "batch": 50, "learning_rate": 3e-2, "schedule": "cosine", "clip_gradient": 1e3},
-    "standard": {"steps": 3000, "batch": 500, "learning_rate": 3e-2, "schedule": "cosine", "clip_gradient": 1e3},
-    "paper": {"steps": 10_000, "batch": 2000, "learning_rate": 1e-3, "clip_gradient": 1e3},
+    "quick": {"updates": 60, "batch": 50, "learning_rate": 3e-2, "schedule": "cosine", "clip_gradient": 1e3},
+    "standard": {"updates": 3000, "batch": 500, "learning_rate": 3e-2, "schedule": "cosine", "clip_gradient": 1e3},
+    "paper": {"updates": 10_000, "batch": 2000, "learning_rate": 1e-3, "clip_gradient": 1e3},
 }
 
 
@@ -96,9 +96,9 @@ def _published_svm(seed: int) -> Solver[Any]:
 
 
 _PAIR_SVM: dict[str, dict[str, Any]] = {
-    "quick": {"steps": 60, "batch": 50, "learning_rate": 1e-2, "schedule": "cosine", "clip_gradient": 1e3},
-    "standard": {"steps": 1500, "batch": 200, "learning_rate": 3e-3, "schedule": "cosine", "clip_gradient": 1e3},
-    "paper": {"steps": 10_000, "batch": 2000, "learning_rate": 1e-3, "clip_gradient": 1e3, "consistency_at": "all"},
+    "quick": {"updates": 60, "batch": 50, "learning_rate": 1e-2, "schedule": "cosine", "clip_gradient": 1e3},
+    "standard": {"updates": 1500, "batch": 200, "learning_rate": 3e-3, "schedule": "cosine", "clip_gradient": 1e3},
+    "paper": {"updates": 10_000, "batch": 2000, "learning_rate": 1e-3, "clip_gradient": 1e3, "consistency_at": "all"},
 }
 
 CLASSIFIER_SUBSET = {"mnist": 2000, "digits": 300}
@@ -116,9 +116,9 @@ def _pair_classifier(seed: int) -> Solver[Any]:
 
 
 _CLASSIFIER: dict[str, dict[str, Any]] = {
-    "quick": {"steps": 100, "batch": 5, "learning_rate": 2e-2, "schedule": "cosine", "consistency_weight": 0.01},
+    "quick": {"updates": 100, "batch": 5, "learning_rate": 2e-2, "schedule": "cosine", "consistency_weight": 0.01},
     "standard": {
-        "steps": 1500,
+        "updates": 1500,
         "batch": 20,
         "learning_rate": 3e-3,
         "schedule": "cosine",
@@ -126,7 +126,7 @@ _CLASSIFIER: dict[str, dict[str, Any]] = {
         "consistency_weight": 1e-4,
         "clip_gradient": 1.0,
     },
-    "paper": {"steps": 10_000, "batch": 2000, "learning_rate": 1e-3, "consistency_at": "all"},
+    "paper": {"updates": 10_000, "batch": 2000, "learning_rate": 1e-3, "consistency_at": "all"},
 }
 
 RECIPES: dict[str, Recipe] = {
