@@ -271,7 +271,7 @@ def bench(names: tuple[str, ...], json_file: str | None, out: str | None, quick:
     from rich.console import Console
 
     from lmd.experiments.bench import Plan, run_bench
-    from lmd.experiments.bench_report import write
+    from lmd.experiments.bench.report import write
     from lmd.files import writable_folder, writable_name
     from lmd.report.tables import bench_tables
 

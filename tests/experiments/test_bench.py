@@ -9,10 +9,11 @@ from torch.testing import assert_close
 
 from lmd.cli import main
 from lmd.errors import FileError, InputError
-from lmd.experiments import bench, peers
-from lmd.experiments.bench import TARGETS, KnownInstances, Plan, Target, run_bench
-from lmd.experiments.bench_methods import TASKS, Setting, methods_for
-from lmd.experiments.bench_report import to_json, write
+from lmd.experiments.bench import Plan, peers, run_bench, scheduling
+from lmd.experiments.bench.measuring import TARGETS, KnownInstances, MeasuredSolver, Target, quality_curve
+from lmd.experiments.bench.methods import TASKS, Setting, methods_for
+from lmd.experiments.bench.plan import known_methods
+from lmd.experiments.bench.report import to_json, write
 from lmd.report.page import write_page
 from lmd.report.tables import bench_tables
 from lmd.solvers import FGP, PDHG
@@ -115,7 +116,7 @@ class TestRows:
 
 def test_the_quality_is_that_of_the_iterates():
     instances = KnownInstances.of(make("denoise"))
-    curve = bench._quality_curve(Setting(FGP()), instances, 10)
+    curve = quality_curve(Setting(FGP()), instances, 10)
     state = FGP().init(instances.problem, instances.x0)
     for _ in range(10):
         state = FGP().step(instances.problem, state)
@@ -129,9 +130,9 @@ def test_the_quality_is_that_of_the_iterates():
 def test_a_method_is_tuned_on_other_instances_for_each_number():
     problem, trial = KnownInstances.of(make("denoise")), KnownInstances.of(make("denoise"))
     (pdhg,) = (m for m in methods_for("denoise", problem.problem, 40) if m.name == "pdhg")
-    run = bench._SolverRun(pdhg, problem, trial, Plan.quick())
+    run = MeasuredSolver(pdhg, problem, trial)
     for k in (5, 40):
-        scores = [float(bench._quality_curve(s, trial, 40)["relative_gap"][k].mean()) for s in pdhg.settings]
+        scores = [float(quality_curve(s, trial, 40)["relative_gap"][k].mean()) for s in pdhg.settings]
         assert run.best_at("relative_gap", k) == scores.index(min(scores))
 
 
@@ -175,7 +176,7 @@ def test_peers_come_near_the_minimum(peer):
 
 def test_an_absent_peer_is_named(monkeypatch):
     absent = peers.Peer("nobody", "no_such_package", ("lasso",), (1,), lambda problem: None, lambda problem, x: x)
-    monkeypatch.setattr(bench, "PEERS", (absent,))
+    monkeypatch.setattr(peers, "PEERS", (absent,))
     found = run_bench(Plan.quick(problems=("lasso",), methods=("nobody",), **SMALL))
     assert found.rows == [] and any(line.startswith("nobody: not installed") for line in found.skipped)
 
@@ -204,7 +205,7 @@ def test_methods_that_are_for_other_problems():
 
 
 def test_every_name_that_the_rows_have_can_be_asked_for(denoised):
-    assert {row["method"] for row in denoised.rows} <= set(bench.known_methods())
+    assert {row["method"] for row in denoised.rows} <= set(known_methods())
 
 
 @pytest.mark.parametrize(
@@ -222,7 +223,7 @@ def test_every_name_that_the_rows_have_can_be_asked_for(denoised):
     ],
 )
 def test_what_cannot_be_run_is_said_before_anything_is(choice, words, monkeypatch):
-    monkeypatch.setattr(bench, "_images", None)
+    monkeypatch.setattr(scheduling, "_images", None)
     with pytest.raises(InputError, match=f"^{words}"):
         run_bench(Plan.quick(**choice))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lmd.experiments.base import versions
-from lmd.experiments.bench import Bench, Curve
+from lmd.experiments.bench.plan import Bench, Curve
 from lmd.files import staged, write_json
 from lmd.report.figures import figure, legend_below, log_floor, method_styles, plot_curve
 

@@ -1,0 +1,16 @@
+"""`lmd bench`: every solver and every peer on the same instances from the same start, per iteration and per second.
+
+plan         what to run, and what came of it
+methods      problems, our own classical methods with their grids, and the learned ones
+peers        other people's solvers
+measuring    quality of iterates against certified answers, untimed, and tuning on other instances
+timing       seconds to a quality, interleaved and repeated
+sizes        one image at many sizes
+scheduling   the order of all this
+report       JSON and figures
+"""
+
+from lmd.experiments.bench.plan import Bench, Plan
+from lmd.experiments.bench.scheduling import run_bench
+
+__all__ = ["Bench", "Plan", "run_bench"]
