@@ -41,6 +41,7 @@ from PIL import Image
 from safetensors.torch import save as tensor_bytes
 
 import lmd
+from lmd import experiments
 from lmd.cli import main as command_line
 from lmd.report.rows import row
 
@@ -387,7 +388,8 @@ class Cases:
         file = path / "toy" / "metrics.json"
         way = draw.randrange(10)
         if way < 7:
-            file.write_bytes(json_bytes(draw, json.loads(file.read_text())))
+            given = json.loads(file.read_text()) | {"experiment": draw.choice(("toy", "bench", *experiments.names()))}
+            file.write_bytes(json_bytes(draw, given))
         elif way == 7:
             damage_file(draw, draw.choice((file, path / "toy" / "figures" / "one.png")))
         else:

@@ -272,8 +272,8 @@ def bench(names: tuple[str, ...], json_file: str | None, out: str | None, quick:
 
     from lmd.experiments.bench import Plan, run_bench
     from lmd.experiments.bench.report import write
+    from lmd.experiments.bench.tables import bench_tables
     from lmd.files import writable_folder, writable_name
-    from lmd.report.tables import bench_tables
 
     given = _bench_choices(names, choices)
     plan = Plan.quick(**given) if quick else Plan(**given)
@@ -419,9 +419,10 @@ def report(folder: Path) -> None:
     Example
       lmd report results
     """
+    from lmd.experiments import tables_of
     from lmd.report.page import write_page
 
-    click.echo(f"page: {write_page(folder)}")
+    click.echo(f"page: {write_page(folder, tables_of)}")
 
 
 def _reproduce_all(
@@ -440,7 +441,7 @@ def _reproduce_all(
     from lmd import experiments
     from lmd.experiments.base import reproduce as reproduce_experiment
     from lmd.report.metrics import read_metrics
-    from lmd.report.page import tables_of, write_page
+    from lmd.report.page import write_page
 
     for name in names:
         experiment = experiments.get(name)
@@ -451,9 +452,9 @@ def _reproduce_all(
             continue
         metrics = read_metrics(out / name / "metrics.json")
         click.echo(f"\n{metrics['title']} ({metrics['paper']}, {preset}, {metrics['seconds']:.1f} s)")
-        for table in tables_of(metrics):
+        for table in experiments.tables_of(metrics):
             _print_table(table)
-    page = write_page(out)
+    page = write_page(out, experiments.tables_of)
     if as_json:
         _print_json({"page": str(page), "metrics": {name: str(out / name / "metrics.json") for name in names}})
     else:

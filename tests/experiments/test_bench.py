@@ -9,13 +9,14 @@ from torch.testing import assert_close
 
 from lmd.cli import main
 from lmd.errors import FileError, InputError
+from lmd.experiments import tables_of
 from lmd.experiments.bench import Plan, peers, run_bench, scheduling
 from lmd.experiments.bench.measuring import TARGETS, KnownInstances, MeasuredSolver, Target, quality_curve
 from lmd.experiments.bench.methods import TASKS, Setting, methods_for
 from lmd.experiments.bench.plan import known_methods
 from lmd.experiments.bench.report import to_json, write
+from lmd.experiments.bench.tables import bench_tables
 from lmd.report.page import write_page
-from lmd.report.tables import bench_tables
 from lmd.solvers import FGP, PDHG
 
 SMALL = {"count": 2, "side": 12, "tuning": 1, "batches": (1, 2), "repeats": 2, "most": 60}
@@ -99,7 +100,7 @@ class TestRows:
 
     def test_the_page_shows_tables_and_figures(self, denoised, tmp_path):
         write(denoised, None, tmp_path)
-        page = write_page(tmp_path).read_text(encoding="utf-8")
+        page = write_page(tmp_path, tables_of).read_text(encoding="utf-8")
         assert "denoise, noise 5%, batch 1" in page and "ms to gap 1e-2" in page and "data:image/png" in page
         assert "PSNR to the minimiser" not in page, "that table is of an experiment"
 

@@ -14,7 +14,6 @@ from lmd.experiments.base import Session, reproduce
 from lmd.experiments.cost import SIZES, CostExperiment, expected_peak, job
 from lmd.experiments.peak import fresh_process, peak_memory
 from lmd.files import read_json
-from lmd.report.page import tables_of
 from lmd.report.rows import curve, select
 
 METRICS = ("seconds", "gigabytes", "work_gigabytes")
@@ -46,7 +45,7 @@ def test_training_memory_grows_with_the_iterations_and_solving_memory_does_not(m
 
 
 def test_the_table_has_a_line_for_each_number_of_iterations(metrics) -> None:
-    (table,) = tables_of(metrics)
+    (table,) = experiments.tables_of(metrics)
     assert [line[0] for line in table.lines] == ["2", "5", "10", "20", "50"]
     assert len(table.columns) == 7
 

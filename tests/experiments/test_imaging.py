@@ -15,7 +15,6 @@ from lmd.files import read_json
 from lmd.mirrors import ConvPair
 from lmd.problems import TVDenoising
 from lmd.report.rows import best, curve, distinct, select
-from lmd.report.tables import noise_tables
 from lmd.solvers import GradientDescent, MirrorDescent
 
 COMPARED = ("gd", "adam", "nesterov", "lmd", "pdhg")
@@ -88,7 +87,7 @@ def test_the_rows_of_table_1_are_there_and_best_is_best(levels) -> None:
                 found = [at(levels, method, k, metric, noise=noise) for k in ("best", 10, 20)]
                 assert found[0] >= max(found[1:])
             assert at(levels, method, 10, "psnr_worst", noise=noise) <= at(levels, method, 10, "psnr", noise=noise)
-    assert [table.columns[1] for table in noise_tables(levels["rows"])] == ["noise 1%"] * 6
+    assert [table.columns[1] for table in noise_levels.noise_tables(levels["rows"])] == ["noise 1%"] * 6
     assert len(levels["figures"]) == 1
 
 

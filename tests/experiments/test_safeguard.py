@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from lmd import zoo
-from lmd.experiments import get, safeguard
+from lmd.experiments import get, safeguard, tables_of
 from lmd.experiments.base import reproduce
 from lmd.problems import LinearClassifierFamily, SVMFamily, TVDenoisingFamily, TVInpaintingFamily
-from lmd.report.page import tables_of
 from lmd.report.rows import distinct, select
 
 

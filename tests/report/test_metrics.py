@@ -8,7 +8,6 @@ import pytest
 
 from lmd.errors import FileError
 from lmd.report.metrics import read_metrics
-from lmd.report.page import tables_of
 from lmd.report.rows import row
 
 GOOD: dict[str, Any] = {
@@ -69,23 +68,3 @@ def test_what_is_no_object(tmp_path: Path, content: str) -> None:
     (tmp_path / "metrics.json").write_text(content)
     with pytest.raises(FileError, match=r"metrics\.json, which is no object"):
         read_metrics(tmp_path / "metrics.json")
-
-
-def test_rows_without_their_companions_make_tables_all_the_same(tmp_path: Path) -> None:
-    """What a table needs beside a row may be missing; a setting may have any name."""
-    rows = [
-        row("svm", 20, "excess_over_fallback", 0.1),
-        row("svm", 20, "excess_over_fallback", 0.1, fallback="fgp", condition="plain"),
-        row("gd", 5, "psnr", 30.0, noise=1),
-        row("lmd", 5, "psnr", 31.0, noise=5),
-        row("gd", 5, "loss", 1.0, rows=3),
-        row("gd", "last", "seconds", 1.0, rows=3),
-        row("pdhg", 10, "relative_gap_bound", 0.1, problem="denoise", noise=5, batch=1, size=32),
-    ]
-    tables = tables_of(read(tmp_path, rows=rows))
-    assert [table.title for table in tables] == [
-        "rows 3",
-        "PSNR to the minimiser, iteration 5",
-        "denoise, noise 5%, by size",
-    ]
-    assert tables[1].lines == (("gd", "30", ""), ("lmd", "", "31"))

@@ -4,6 +4,7 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,11 @@ from lmd.errors import FileError
 from lmd.report.figures import figure, legend_below, plot_curve
 from lmd.report.page import write_page
 from lmd.report.rows import row
+from lmd.report.tables import Table, method_tables
+
+
+def tables_of(metrics: dict[str, Any]) -> list[Table]:
+    return method_tables(metrics["rows"], "loss")
 
 
 class Tags(HTMLParser):
@@ -54,7 +60,7 @@ def write_experiment(folder: Path, **changes: object) -> None:
 
 def test_the_page_is_whole_and_needs_no_network(tmp_path: Path) -> None:
     write_experiment(tmp_path / "toy")
-    page = write_page(tmp_path)
+    page = write_page(tmp_path, tables_of)
     text = page.read_text(encoding="utf-8")
     tags = Tags()
     tags.feed(text)
@@ -67,7 +73,7 @@ def test_the_page_is_whole_and_needs_no_network(tmp_path: Path) -> None:
     assert not re.search(r"(src|href)=\"(?!data:|#)", text)
     assert "http" not in re.sub(r"base64,[^\"]*", "", text)
     assert "0.0312" in text, "the table shows the loss at iteration 5"
-    assert text == write_page(tmp_path).read_text(encoding="utf-8"), "the same results give the same page"
+    assert text == write_page(tmp_path, tables_of).read_text(encoding="utf-8"), "the same results give the same page"
 
 
 class TestTheFolderIsKeptTo:
@@ -80,7 +86,7 @@ class TestTheFolderIsKeptTo:
         (folder / "toy" / "figures" / "one.png").rename(tmp_path / "secret.png")
         (folder / "toy" / "link.png").symlink_to(tmp_path / "secret.png")
         with pytest.raises(FileError, match=r"^figure: got .*, which leads elsewhere, expected a file in .*toy$"):
-            write_page(folder)
+            write_page(folder, tables_of)
         assert not (folder / "index.html").exists()
 
     def test_a_metrics_file_elsewhere(self, tmp_path: Path) -> None:
@@ -88,26 +94,26 @@ class TestTheFolderIsKeptTo:
         (tmp_path / "results" / "toy").mkdir(parents=True)
         (tmp_path / "results" / "toy" / "metrics.json").symlink_to(tmp_path / "elsewhere" / "metrics.json")
         with pytest.raises(FileError, match=r"^file: got .*metrics\.json, which leads elsewhere"):
-            write_page(tmp_path / "results")
+            write_page(tmp_path / "results", tables_of)
 
     def test_a_folder_that_is_reached_by_a_link(self, tmp_path: Path) -> None:
         write_experiment(tmp_path / "results" / "toy")
         (tmp_path / "link").symlink_to("results")
-        assert write_page(tmp_path / "link").is_file()
+        assert write_page(tmp_path / "link", tables_of).is_file()
 
     def test_a_figure_that_is_none(self, tmp_path: Path) -> None:
         write_experiment(tmp_path / "toy", figures=[{"file": "metrics.json", "caption": ""}])
         with pytest.raises(FileError, match=r"^figure: got .*metrics\.json, not a PNG"):
-            write_page(tmp_path)
+            write_page(tmp_path, tables_of)
 
 
 def test_a_missing_figure_is_named(tmp_path: Path) -> None:
     write_experiment(tmp_path / "toy", figures=[{"file": "figures/gone.png", "caption": ""}])
     with pytest.raises(FileError, match=r"gone\.png"):
-        write_page(tmp_path)
+        write_page(tmp_path, tables_of)
     assert not (tmp_path / "index.html").exists()
 
 
 def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileError, match=r"has no metrics\.json"):
-        write_page(tmp_path)
+        write_page(tmp_path, tables_of)

@@ -3,7 +3,7 @@
 import math
 
 from lmd.report.rows import best, curve, distinct, row, select, settings_of
-from lmd.report.tables import method_tables, number, target_table, to_rich
+from lmd.report.tables import method_tables, number, to_rich
 
 
 def example_rows() -> list[dict[str, object]]:
@@ -39,7 +39,7 @@ def test_select_distinct_best_and_curve() -> None:
 
 
 def test_the_table_takes_the_best_multiplier_at_each_iteration() -> None:
-    (table,) = method_tables(example_rows(), iterations=(5, 10, 20))
+    (table,) = method_tables(example_rows(), "loss", ("multiplier",), iterations=(5, 10, 20))
     assert table.title == "objective kl"
     assert table.columns == ("method", "loss at 5", "loss at 10", "ms/iteration")
     lines = {line[0]: line[1:] for line in table.lines}
@@ -48,21 +48,14 @@ def test_the_table_takes_the_best_multiplier_at_each_iteration() -> None:
     assert to_rich(table).row_count == 2
 
 
-def test_larger_is_better_for_psnr() -> None:
+def test_where_larger_is_better() -> None:
     rows = [row("lmd", 10, "psnr", value, multiplier=m) for m, value in ((1, 30.0), (2, 35.0))]
-    assert method_tables(rows, metric="psnr")[0].lines[0][1] == "35"
+    assert method_tables(rows, "psnr", ("multiplier",), largest=True)[0].lines[0][1] == "35"
 
 
 def test_a_method_that_only_diverged_says_so() -> None:
-    assert method_tables([row("gd", 10, "loss", math.inf)])[0].lines[0][1] == "diverged"
+    assert method_tables([row("gd", 10, "loss", math.inf)], "loss")[0].lines[0][1] == "diverged"
 
 
 def test_numbers_at_a_glance() -> None:
     assert [number(v) for v in (0.0, 3.14e-8, 0.0425, 31.44, 1e6)] == ["0", "3.1e-08", "0.0425", "31.4", "1.0e+06"]
-
-
-def test_times_to_a_target_are_a_table_of_their_own() -> None:
-    rows = [row("lbfgs", "to gap", "seconds_to_gap_1e-2", 0.5), row("gd", "to gap", "seconds_to_gap_1e-2", math.nan)]
-    (table,) = target_table(rows)
-    assert table.lines == (("lbfgs", "0.5"), ("gd", "not reached"))
-    assert target_table(example_rows()) == []

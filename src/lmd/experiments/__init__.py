@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lmd.checks import check_choice
 
 if TYPE_CHECKING:
     from lmd.experiments.base import Experiment
+    from lmd.report.tables import Table
 
-__all__ = ["TOUR", "get", "names"]
+__all__ = ["TOUR", "get", "names", "tables_of"]
 
 _PLACES = {
     "simplex": ("lmd.experiments.simplex", "Simplex"),
@@ -41,3 +42,17 @@ def get(name: str) -> Experiment:
     module, kind = _PLACES[check_choice("experiment", name, tuple(_PLACES))]
     experiment: Experiment = getattr(importlib.import_module(module), kind)()
     return experiment
+
+
+def tables_of(metrics: dict[str, Any]) -> list[Table]:
+    """The tables of a metrics.json, as the experiment that it names makes them of its rows.
+
+    One that is not known here may have been somebody's own: it is shown as any experiment is.
+    """
+    from lmd.experiments.base import Experiment
+    from lmd.experiments.bench.tables import bench_tables
+
+    name, rows = metrics["experiment"], metrics["rows"]
+    if name == "bench":
+        return bench_tables(rows)
+    return get(name).tables(rows) if name in _PLACES else Experiment.tables(rows)

@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,11 +21,15 @@ from lmd.errors import InputError
 from lmd.files import staged, write_json
 from lmd.problems.base import Problem
 from lmd.report.rows import Row, row
+from lmd.report.tables import Table, method_tables
 from lmd.solvers import Result, Solver, run
 
 PRESETS = ("quick", "standard", "paper")
 MOST_SEED = 2**32 - 1
 """The largest seed: what every library that draws numbers takes."""
+
+TUNED = ("multiplier", "seed")
+"""Settings that a method is tuned over: a table shows the best of them, as the paper does."""
 
 MULTIPLIERS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """The step-size multipliers of the paper's figures."""
@@ -108,6 +112,11 @@ class Experiment(abc.ABC):
     @abc.abstractmethod
     def run(self, session: Session) -> None:
         """Measure, and give rows and figures to the session."""
+
+    @classmethod
+    def tables(cls, rows: Sequence[Row]) -> list[Table]:
+        """What a person should see of the rows of a metrics.json: by default the loss of every method."""
+        return method_tables(rows, "loss", TUNED)
 
 
 def measure(

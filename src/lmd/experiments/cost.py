@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,8 @@ from lmd.experiments.peak import fresh_process, peak_memory
 from lmd.mirrors import ConvPair
 from lmd.problems import TVInpaintingFamily
 from lmd.report.figures import figure, plain_log
-from lmd.report.rows import curve, select
+from lmd.report.rows import Row, best, curve, distinct, select
+from lmd.report.tables import Table, number
 from lmd.solvers import LearnedMirrorDescent
 from lmd.training.loss import UnrolledLoss
 from lmd.training.settings import TrainingSettings
@@ -51,13 +52,28 @@ SIZES = {
 """Filters of the paper's networks and its images at `standard`, one image at a time; its batch as well at `paper`."""
 
 
+COSTS = {
+    "update, s": ("lmd", "train_seconds"),
+    "recomputing, s": ("lmd-recompute", "train_seconds"),
+    "solve, s": ("lmd", "solve_seconds"),
+    "update, GB": ("lmd", "train_gigabytes"),
+    "recomputing, GB": ("lmd-recompute", "train_gigabytes"),
+    "solve, GB": ("lmd", "solve_gigabytes"),
+}
+"""The columns of the table of costs: a method and a metric each."""
+
+
 class CostExperiment(Experiment):
-    """One training step and one solve of the paper's inpainting, each in a process of its own."""
+    """One training update and one solve of the paper's inpainting, each in a process of its own."""
 
     name = "cost"
     title = "Seconds and peak memory of training and solving against the number of iterations"
     paper = "Table 3"
     imaging = True
+
+    @classmethod
+    def tables(cls, rows: Sequence[Row]) -> list[Table]:
+        return [*super().tables(rows), *cost_table(rows)]
 
     def run(self, session: Session) -> None:
         size = SIZES[session.preset]
@@ -120,7 +136,7 @@ def expected_peak(measured: dict[int, float], iterations: int) -> float:
 
 
 def job(work: str, iterations: int, size: Size, images: np.ndarray) -> Callable[[], object]:
-    """A piece of work, ready to be called: a solve of N iterations, or a training step that unrolls N iterations.
+    """A piece of work, ready to be called: a solve of N iterations, or a training update that unrolls N iterations.
 
     What it takes does not depend on the weights, so the networks are those before any training.
     """
@@ -162,8 +178,8 @@ def measure_case(work: str, iterations: int, size: Size, images: np.ndarray, thr
 
 
 LABELS = {
-    ("lmd", "train"): ("training step, everything stored", "#d62728", "-"),
-    ("lmd-recompute", "train"): ("training step, iterations recomputed", "#ff7f0e", "-"),
+    ("lmd", "train"): ("training update, everything stored", "#d62728", "-"),
+    ("lmd-recompute", "train"): ("training update, iterations recomputed", "#ff7f0e", "-"),
     ("lmd", "solve"): ("solve", "#1f77b4", "-"),
 }
 
@@ -190,3 +206,16 @@ def draw(session: Session) -> None:
             "what the work adds to the peak memory of a fresh process. Recomputing each iteration in the backward pass "
             "takes more time, and memory for the iterates alone.",
         )
+
+
+def cost_table(rows: Sequence[Row]) -> list[Table]:
+    """Seconds and peak memory of a batch against the number of iterations, where an experiment measured them."""
+    measured = [row for row in rows if (row["method"], row["metric"]) in COSTS.values()]
+    if not measured:
+        return []
+    lines = []
+    for iterations in distinct(measured, "iteration"):
+        here = select(measured, iteration=iterations)
+        found = [best(select(here, method=method, metric=metric)) for method, metric in COSTS.values()]
+        lines.append((str(iterations), *("not measured" if row is None else number(row["value"]) for row in found)))
+    return [Table("Cost of a batch; memory is the peak of a process", ("N", *COSTS), tuple(lines))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,8 +19,11 @@ from lmd.experiments.linear_models import (
     make_instances,
     record_comparison,
     record_wall_clock,
+    target_table,
 )
 from lmd.problems import LinearClassifier, LinearClassifierFamily
+from lmd.report.rows import Row
+from lmd.report.tables import Table
 from lmd.solvers import LBFGS, MirrorDescent, Solver
 from lmd.zoo.linear_recipes import CLASSIFIER_SUBSET
 
@@ -40,6 +44,10 @@ class LinearClassifierExperiment(Experiment):
     title = "Multi-class linear classifiers on digit features, with a learned mirror pair"
     paper = "Figure 7"
     solvers = ("linear-classifier",)
+
+    @classmethod
+    def tables(cls, rows: Sequence[Row]) -> list[Table]:
+        return [*super().tables(rows), *target_table(rows)]
 
     def run(self, session: Session) -> None:
         features = features_for(session.preset)

@@ -14,7 +14,8 @@ from lmd.data import DigitFeatures, digit_features, digits_data
 from lmd.experiments.base import MULTIPLIERS, Session, measure
 from lmd.problems.subsets import SubsetFamily, SubsetProblem
 from lmd.report.figures import figure, legend_below, plot_curve
-from lmd.report.rows import curve, distinct, select
+from lmd.report.rows import Row, best, curve, distinct, select
+from lmd.report.tables import Table, number
 from lmd.solvers import (
     LBFGS,
     Adam,
@@ -170,6 +171,20 @@ def record_wall_clock(
         seconds = medians.get(method, math.nan)
         session.record(method, "to gap", "seconds_to_gap_1e-2", seconds, instances=1)
         session.record(method, "to gap", "time_over_scikit_learn", seconds / reference, instances=1)
+
+
+def target_table(rows: Sequence[Row]) -> list[Table]:
+    """Time to a target on one instance, where an experiment measured it: rows whose iteration is "to gap"."""
+    timed = select(rows, iteration="to gap")
+    if not timed:
+        return []
+    metrics = distinct(timed, "metric")
+    lines = []
+    for method in distinct(timed, "method"):
+        found = [best(select(timed, method=method, metric=metric)) for metric in metrics]
+        lines.append((method, *("not reached" if row is None else number(row["value"]) for row in found)))
+    columns = ("method", *(metric.replace("_", " ") for metric in metrics))
+    return [Table("One instance from a random start", columns, tuple(lines))]
 
 
 def draw_comparison(session: Session, name: str, metrics: Sequence[str], methods: Sequence[str], caption: str) -> None:

@@ -25,7 +25,8 @@ from lmd.experiments.imaging import (
 from lmd.problems import TVDenoising
 from lmd.problems.tv_families import add_noise
 from lmd.report.figures import figure, legend_below, method_colour
-from lmd.report.rows import select
+from lmd.report.rows import Row, distinct, select
+from lmd.report.tables import Table, cell
 from lmd.solvers import run
 from lmd.zoo.imaging_recipes import WEIGHT
 
@@ -48,6 +49,10 @@ class NoiseLevelsExperiment(Experiment):
     paper = "Table 1"
     solvers = ("denoise",)
     imaging = True
+
+    @classmethod
+    def tables(cls, rows: Sequence[Row]) -> list[Table]:
+        return [*super().tables(rows), *noise_tables(rows)]
 
     def run(self, session: Session) -> None:
         images = images_for(session)
@@ -138,3 +143,20 @@ def _draw(session: Session) -> None:
             "the images, best over the step-sizes."
         )
         session.save_figure("table-1-noise-levels", drawing, caption)
+
+
+def noise_tables(rows: Sequence[Row]) -> list[Table]:
+    """Quality against the noise, where an experiment measured it: for each metric and iteration a line per method."""
+    tables = []
+    for metric in METRICS:
+        measured = [row for row in rows if row["metric"] == metric and "noise" in row and "problem" not in row]
+        levels = distinct(measured, "noise")
+        for k in distinct(measured, "iteration"):
+            here = select(measured, iteration=k)
+            lines = tuple(
+                (method, *(cell(select(here, method=method, noise=level)) for level in levels))
+                for method in distinct(here, "method")
+            )
+            title = f"{metric.upper()} to the minimiser, {'best iteration' if k == 'best' else f'iteration {k}'}"
+            tables.append(Table(title, ("method", *(f"noise {level}%" for level in levels)), lines))
+    return tables

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ from lmd.problems import (
 )
 from lmd.problems.tv_families import TVFamily
 from lmd.report.figures import figure, log_floor
+from lmd.report.rows import Row, select
+from lmd.report.tables import Table, number
 from lmd.solvers import Solver
 from lmd.zoo.measure import held_out_features, held_out_images
 from lmd.zoo.published import import_checkpoint
@@ -69,6 +71,10 @@ class SafeguardExperiment(Experiment):
     title = "Every trained solver, safeguarded: never behind the classical method, always at the minimum in the end"
     paper = "no figure of the paper: the claim of docs/guarantees.md"
     imaging = True
+
+    @classmethod
+    def tables(cls, rows: Sequence[Row]) -> list[Table]:
+        return [*super().tables(rows), *promise_table(rows)]
 
     def run(self, session: Session) -> None:
         solvers: dict[str, Solver[Any]] = {name: zoo.load(name, bare=True) for name in guarded_solvers(session.preset)}
@@ -235,3 +241,28 @@ def draw(session: Session, name: str, condition: str, horizon: int, curves: dict
             f"The solver {name} alone and safeguarded, {condition}, each of {len(next(iter(curves.values())).T)} "
             "instances. The grey line ends the iterations it was trained for.",
         )
+
+
+def promise_table(rows: Sequence[Row]) -> list[Table]:
+    """The worst instance of each safeguarded solver in each condition, where an experiment measured it."""
+    lines = []
+    for early in (row for row in rows if row["metric"] == "excess_over_fallback" and "fallback" in row):
+        same = {key: early.get(key) for key in ("method", "condition")}
+        shares = select(rows, metric="fallback_share", **same)
+        gaps = [row for row in select(rows, metric="largest_relative_gap", **same) if "instances" in row]
+        if not shares or not gaps:
+            continue
+        late = gaps[0]
+        settings = (early.get("condition"), early["fallback"], early.get("instances"))
+        figures = (number(shares[0]["value"]), number(early["value"]), number(late["value"]))
+        lines.append((early["method"], *map(str, settings), *figures))
+    if not lines:
+        return []
+    columns = ("solver", "condition", "fall-back", "instances", "fell back")
+    return [
+        Table(
+            "Safeguarded, the worst instance",
+            (*columns, f"above the fall-back at {early['iteration']}", f"relative gap at {late['iteration']}"),
+            tuple(lines),
+        )
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,8 +19,11 @@ from lmd.experiments.linear_models import (
     record,
     record_comparison,
     record_wall_clock,
+    target_table,
 )
 from lmd.problems import SVM, SVMFamily
+from lmd.report.rows import Row
+from lmd.report.tables import Table
 from lmd.solvers import LBFGS, MirrorDescent, ScaledSteps, Solver
 from lmd.zoo.linear_recipes import SVM_SUBSET
 
@@ -34,6 +38,10 @@ class SVMExperiment(Experiment):
     title = "Support vector machines on digit features, with a learned mirror pair"
     paper = "Figure 6"
     solvers = ("svm", "svm-published")
+
+    @classmethod
+    def tables(cls, rows: Sequence[Row]) -> list[Table]:
+        return [*super().tables(rows), *target_table(rows)]
 
     def run(self, session: Session) -> None:
         features = features_for(session.preset)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from lmd.errors import FileError
 from lmd.files import inside, writable_folder, write_text
 from lmd.report.metrics import read_metrics
-from lmd.report.tables import Table, bench_tables, cost_table, method_tables, noise_tables, promise_table, target_table
+from lmd.report.tables import Table
 
 PAGE = "index.html"
-_TABLES = (method_tables, noise_tables, target_table, promise_table, cost_table, bench_tables)
 _PNG = b"\x89PNG\r\n\x1a\n"
+
+TablesOf = Callable[[dict[str, Any]], list[Table]]
+"""From a metrics.json to its tables; `lmd.experiments.tables_of` asks the experiment that wrote it."""
 
 
 def find_metrics(folder: str | Path) -> list[Path]:
@@ -29,11 +32,11 @@ def find_metrics(folder: str | Path) -> list[Path]:
     return found
 
 
-def write_page(folder: str | Path, title: str = "Learned mirror descent: results") -> Path:
+def write_page(folder: str | Path, tables_of: TablesOf, title: str = "Learned mirror descent: results") -> Path:
     """Write FOLDER/index.html: tables, figures, settings and versions of each experiment, all inside the one file."""
     import jinja2
 
-    experiments = [_section(path) for path in find_metrics(folder)]
+    experiments = [_section(path, tables_of) for path in find_metrics(folder)]
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     template = environment.from_string((Path(__file__).parent / "page.html").read_text(encoding="utf-8"))
     page = writable_folder("folder", folder) / PAGE
@@ -41,7 +44,7 @@ def write_page(folder: str | Path, title: str = "Learned mirror descent: results
     return page
 
 
-def _section(path: Path) -> dict[str, Any]:
+def _section(path: Path, tables_of: TablesOf) -> dict[str, Any]:
     metrics = read_metrics(path)
     facts = {**metrics["facts"], **metrics["versions"], "rows": f"{len(metrics['rows'])} in {path.name}"}
     return {
@@ -55,11 +58,6 @@ def _section(path: Path) -> dict[str, Any]:
         "figures": [_inline(path.parent, figure) for figure in metrics["figures"]],
         "facts": list(facts.items()),
     }
-
-
-def tables_of(metrics: dict[str, Any]) -> list[Table]:
-    """The tables of one experiment."""
-    return [table for make in _TABLES for table in make(metrics["rows"])]
 
 
 def _inline(folder: Path, figure: dict[str, str]) -> dict[str, str]:
