@@ -196,7 +196,7 @@ def deblurring(generator: torch.Generator, dtype: torch.dtype) -> Instance:
     form = {
         "isotropic": uniform(generator, 0, 1) < 0.4,
         "halved": uniform(generator, 0, 1) < 0.3,
-        "border": choose(generator, ("circular", "replicated")),
+        "border": choose(generator, ("circular", "replicate")),
     }
     kernel = gaussian_kernel(1.0) if uniform(generator, 0, 1) < 0.5 else torch.eye(5) / 5
     problem = TVDeblurring(noisy, kernel, weight, **form)

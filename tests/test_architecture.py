@@ -11,6 +11,8 @@ import lmd
 PACKAGE = Path(lmd.__file__).parent
 ROOMS = [
     "kernels",
+    "terms",
+    "operators",
     "problems",
     "mirrors",
     "solvers",
@@ -22,7 +24,7 @@ ROOMS = [
     "experiments",
     "pictures",
 ]
-BENEATH = ["errors", "checks", "config", "files"]
+BENEATH = ["errors", "checks", "config", "copies", "files"]
 
 
 def imported_rooms(file: Path) -> set[str]:
@@ -104,6 +106,7 @@ DEFAULT_DEVICE = {
     "smoothness": NUMBER,
     "minimum": ARRAYS,
     "gaussian_kernel": ARRAYS,
+    "motion_kernel": ARRAYS,
     "_entries": ARRAYS,
     "_compressed": ARRAYS,
     "eigenvalues": ARRAYS,

@@ -19,7 +19,20 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from lmd import data, experiments, guarantees, mirrors, pictures, problems, report, solvers, training, zoo
+    from lmd import (
+        data,
+        experiments,
+        guarantees,
+        mirrors,
+        operators,
+        pictures,
+        problems,
+        report,
+        solvers,
+        terms,
+        training,
+        zoo,
+    )
     from lmd.errors import InputError, LmdError
     from lmd.guarantees.certify import run
     from lmd.training.train import train
@@ -33,6 +46,7 @@ __all__ = [
     "experiments",
     "guarantees",
     "mirrors",
+    "operators",
     "pictures",
     "problems",
     "report",

@@ -160,7 +160,7 @@ def test_another_balance_is_the_same_problem():
     adapted = Setting(PDHG(), balance=2.0).adapt(problem)
     x = problem.start()
     assert_close(adapted.value(x), problem.value(x))
-    assert adapted.operator.scale == 2 * problem.operator.scale and adapted.operator is not problem.operator
+    assert adapted.balance == 2 * problem.balance and adapted.operator is not problem.operator
 
 
 @pytest.mark.parametrize("peer", peers.PEERS, ids=lambda peer: f"{peer.name}-{peer.problems[0]}")

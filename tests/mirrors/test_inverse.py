@@ -12,7 +12,7 @@ from lmd.mirrors.inverse import refine
 KINDS = {
     "dense": (lambda **options: DenseICNN(20, 32, 2, **options), (20,)),
     "conv": (lambda **options: ConvICNN(2, 6, 2, **options), (2, 7, 6)),
-    "conv, replicated": (lambda **options: ConvICNN(1, 5, 1, border="replicate", **options), (1, 6, 6)),
+    "conv, replicate": (lambda **options: ConvICNN(1, 5, 1, border="replicate", **options), (1, 6, 6)),
     "conv, as published": (lambda **options: ConvICNN(2, 6, 2, curvature=False, **options), (2, 6, 6)),
 }
 every_kind = pytest.mark.parametrize("kind", KINDS)

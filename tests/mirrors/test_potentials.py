@@ -18,7 +18,7 @@ from lmd.mirrors.potentials import Activation
 KINDS = {
     "dense": lambda **options: DenseICNN(5, 9, 3, **options),
     "conv": lambda **options: ConvICNN(2, 6, 2, **options),
-    "conv, 5x5 taps, replicated": lambda **options: ConvICNN(1, 4, 2, 5, border="replicate", **options),
+    "conv, 5x5 taps, replicate": lambda **options: ConvICNN(1, 4, 2, 5, border="replicate", **options),
     "conv, 1x1 taps": lambda **options: ConvICNN(2, 6, 1, 1, **options),
     "conv, mean over pixels": lambda **options: ConvICNN(2, 6, 2, reduction="mean", **options),
 }
@@ -40,7 +40,7 @@ def wild(kind, seed=0, dtype=torch.float64, **options):
 
 
 def points(kind, batch=3, seed=1, dtype=torch.float64):
-    shape = {"dense": (5,), "conv, 5x5 taps, replicated": (1, 6, 5)}.get(kind, (2, 6, 5))
+    shape = {"dense": (5,), "conv, 5x5 taps, replicate": (1, 6, 5)}.get(kind, (2, 6, 5))
     return torch.randn(batch, *shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
 
 

@@ -7,6 +7,7 @@ from torch.testing import assert_close
 
 import lmd
 from lmd.errors import InputError, LmdError
+from lmd.operators import Blur, ParallelBeam
 from lmd.problems import (
     TomographyFamily,
     TVDeblurring,
@@ -17,11 +18,10 @@ from lmd.problems import (
     tv_optimum,
 )
 from lmd.problems.base import autograd_subgradient
-from lmd.problems.forward import Blur, ParallelBeam
 from lmd.solvers import PDHG
 
 FORMS = pytest.mark.parametrize("isotropic", [False, True], ids=["anisotropic", "isotropic"])
-KINDS = pytest.mark.parametrize("kind", ["circular", "replicated", "tomography"])
+KINDS = pytest.mark.parametrize("kind", ["circular", "replicate", "tomography"])
 
 
 @pytest.fixture(autouse=True)
@@ -105,7 +105,7 @@ class TestFormulas:
         assert_close(problem.project_dual(found), found, rtol=1e-14, atol=1e-15)
 
         def aim(q):
-            return problem.regulariser_conjugate(q) + (q - p).square().sum((1, 2)) / (2 * steps)
+            return problem.regulariser_conjugate(q) + (q - p).square().sum(1) / (2 * steps)
 
         for seed in range(20):
             other = problem.project_dual(found + 0.05 * random(*p.shape, seed=seed))
@@ -121,12 +121,12 @@ class TestFormulas:
         # The supremum of <z, p> - g(z) is where z = 0 in the differences and w = c (y + c q / 2s).
         _, q = problem.operator.split(p)
         zero = torch.zeros(*problem.image_shape[:2], 2, *problem.image_shape[2:], dtype=torch.float64)
-        best = problem.operator.join(zero, 0.6 * (problem.noisy + 0.6 * q / 2))
-        expected = (best * p).sum((1, 2)) - problem.regulariser_value(best)
+        best = problem.operator.join((zero, 0.6 * (problem.noisy + 0.6 * q / 2)))
+        expected = (best * p).sum(1) - problem.regulariser_value(best)
         assert_close(problem.regulariser_conjugate(p), expected)
         for seed in range(10):
             z = best + random(*p.shape, seed=seed)
-            assert bool(((z * p).sum((1, 2)) - problem.regulariser_value(z) <= expected).all())
+            assert bool(((z * p).sum(1) - problem.regulariser_value(z) <= expected).all())
 
 
 @KINDS
@@ -177,7 +177,7 @@ class TestDuality:
         x = random(2, 2, 5, 6, seed=5)
         assert_close(one.value(x), other.value(x))
         p, q = one.operator.split(random(*one.operator(x).shape, seed=6))
-        gaps = [problem.gap(inside(x), problem.operator.join(p, q / c)) for problem, c in ((one, 1), (other, 0.3))]
+        gaps = [problem.gap(inside(x), problem.operator.join((p, q / c))) for problem, c in ((one, 1), (other, 0.3))]
         assert_close(gaps[0], gaps[1])
 
     def test_a_part_of_the_batch_and_float32(self, kind, isotropic):
@@ -198,7 +198,7 @@ class TestOptimum:
         monkeypatch.setattr(tv_optimum, "_memory", tv_optimum._Memory())
         monkeypatch.setattr(reconstruction_optimum, "ITERATIONS", 0)  # nothing can be solved now
         assert_close(problem.minimiser(), first, rtol=0, atol=0)
-        for other in (make("replicated", (1, 1, 5, 6)), make("circular", (1, 1, 5, 6), box=(0.0, 0.9))):
+        for other in (make("replicate", (1, 1, 5, 6)), make("circular", (1, 1, 5, 6), box=(0.0, 0.9))):
             with pytest.raises(LmdError, match="no certified minimiser"):
                 other.minimiser()
 
@@ -228,11 +228,11 @@ class TestChecks:
 class TestFamilies:
     def test_deblurring(self):
         images = torch.rand(5, 3, 24, 24)
-        family = TVDeblurringFamily(images, noise=0.0, crop=20, blur=(0.5, 1.5), weight=(0.1, 0.3), border="replicated")
+        family = TVDeblurringFamily(images, noise=0.0, crop=20, blur=(0.5, 1.5), weight=(0.1, 0.3), border="replicate")
         problem, x0 = family.sample(4, torch.Generator().manual_seed(0))
         again, _ = family.sample(4, torch.Generator().manual_seed(0))
         other, _ = family.sample(4, torch.Generator().manual_seed(1))
-        assert isinstance(problem, TVDeblurring) and isinstance(again, TVDeblurring) and problem.border == "replicated"
+        assert isinstance(problem, TVDeblurring) and isinstance(again, TVDeblurring) and problem.border == "replicate"
         assert_close(problem.noisy, again.noisy, rtol=0, atol=0)
         assert problem.kernel.shape != other.kernel.shape or not torch.equal(problem.kernel, other.kernel)
         assert x0.shape == (4, 3, 20, 20) and bool(((problem.weight >= 0.1) & (problem.weight <= 0.3)).all())

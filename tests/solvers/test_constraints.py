@@ -5,10 +5,9 @@ import torch
 from torch.testing import assert_close
 
 import lmd
+from lmd.operators import Identity, Matrix
 from lmd.problems import Box, CompositeProblem, Family, Problem
 from lmd.problems.composite import per_instance
-from lmd.problems.lasso import Matrix
-from lmd.problems.operators import Identity
 from lmd.solvers import PDHG, LearnedPDHG, ProjectedGradient, Status
 
 F64 = torch.float64

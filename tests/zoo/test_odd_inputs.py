@@ -10,6 +10,7 @@ import lmd
 from lmd import zoo
 from lmd.guarantees import DescentSafeguard, Safeguard
 from lmd.mirrors import ConvPair, Euclidean
+from lmd.operators import ParallelBeam
 from lmd.problems import (
     SVM,
     Lasso,
@@ -22,7 +23,6 @@ from lmd.problems import (
     TVTomography,
     gaussian_kernel,
 )
-from lmd.problems.forward import ParallelBeam
 from lmd.solvers import FGP, LearnedMirrorDescent, NotAboveStart, save
 
 SHIPPED = [name for name in zoo.names() if zoo.shipped(name)]

@@ -1,13 +1,12 @@
 """What is minimised: batches of convex functions with values, subgradients and what else they can offer."""
 
+from lmd.operators import Blur, Differences, Identity, LinearOperator, Mask, ParallelBeam, gaussian_kernel
 from lmd.problems.base import Family, FunctionProblem, Problem, as_problem
 from lmd.problems.composite import CompositeProblem
 from lmd.problems.domains import Box, Domain, Simplex, project_simplex
-from lmd.problems.forward import Blur, ParallelBeam, gaussian_kernel
 from lmd.problems.lasso import Lasso, LassoFamily
 from lmd.problems.least_squares import LeastSquares, LeastSquaresFamily
 from lmd.problems.linear_classifier import LinearClassifier, LinearClassifierFamily
-from lmd.problems.operators import FiniteDifferences, Identity, LinearOperator, Mask
 from lmd.problems.penalised import L1, NegativeEntropy, PenalisedProblem, Penalty
 from lmd.problems.reconstruction import TVDeblurring, TVReconstruction, TVTomography
 from lmd.problems.reconstruction_families import TomographyFamily, TVDeblurringFamily
@@ -22,9 +21,9 @@ __all__ = [
     "Blur",
     "Box",
     "CompositeProblem",
+    "Differences",
     "Domain",
     "Family",
-    "FiniteDifferences",
     "FunctionProblem",
     "Identity",
     "KLDivergence",

@@ -5,16 +5,15 @@ from __future__ import annotations
 import abc
 import copy
 from collections.abc import Callable
-from functools import cached_property
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
 from lmd.checks import check_same_kind, shape_of
+from lmd.copies import Index, Part, chosen
 from lmd.errors import CapabilityError, InputError
 from lmd.problems.domains import Domain
-from lmd.problems.operators import LinearOperator
 
 P = TypeVar("P", bound="Problem")
 
@@ -40,7 +39,7 @@ def autograd_subgradient(function: Callable[[Tensor], Tensor], x: Tensor) -> tup
     return (values, subgradient) if recording else (values.detach(), subgradient)
 
 
-class Problem(abc.ABC):
+class Problem(Part, abc.ABC):
     """A batch of B convex functions f_1, ..., f_B.
 
     A problem of your own is a class with one method, `value`. Everything else has a default or is a capability that
@@ -95,17 +94,18 @@ class Problem(abc.ABC):
                 check_same_kind("x0", x0, f"the problem's {name}", data)
         return x0
 
-    def select(self: P, index: int | slice | Tensor) -> P:
+    def select(self: P, index: Index) -> P:
         """The problem of some of the instances; a number selects a batch of one."""
         part = copy.copy(self)
         for name in (*self.batched, *(() if self.reference is None else ("reference",))):
-            setattr(part, name, getattr(self, name)[[index] if isinstance(index, int) else index])
+            setattr(part, name, chosen(getattr(self, name), index))
         return part
 
     def double(self: P) -> P | None:
         """The same problem in float64, in which proofs are evaluated; None where nothing is known of how to make it.
 
-        For a problem of your own whose numbers are all in its attributes it is one line: `return doubled(self)`.
+        For a problem of your own whose numbers are all in its attributes it is one line, `return doubled(self)`, with
+        the function from `lmd.copies`.
         """
         return None
 
@@ -154,24 +154,6 @@ class Problem(abc.ABC):
     def strong_convexity(self) -> Tensor | None:
         """A strong convexity constant of each function in the Euclidean norm `(B,)` or `()`, where there is one."""
         return None
-
-
-def doubled(item: Any, device: str | None = None) -> Any:
-    """A copy of a problem, or of an operator it holds, with every floating-point tensor in float64 and no graph.
-
-    Other tensors keep their dtype; all go to the `device`, where one is given.
-    """
-    part = copy.copy(item)
-    for name, value in list(vars(part).items()):
-        if isinstance(value, Tensor):
-            dtype = torch.float64 if value.dtype.is_floating_point else value.dtype
-            if dtype != value.dtype and isinstance(getattr(type(part), name, None), cached_property):
-                del vars(part)[name]  # to be computed again, from more digits
-            else:
-                setattr(part, name, value.detach().to(device or value.device, dtype))
-        elif isinstance(value, (Problem, LinearOperator)):
-            setattr(part, name, doubled(value, device))
-    return part
 
 
 class FunctionProblem(Problem):

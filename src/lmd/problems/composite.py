@@ -7,8 +7,8 @@ import abc
 import torch
 from torch import Tensor
 
+from lmd.operators.base import LinearOperator, size_of
 from lmd.problems.base import Problem
-from lmd.problems.operators import LinearOperator
 
 Scale = float | Tensor
 """A number, or one per instance `(B,)`."""
@@ -30,11 +30,6 @@ def add_scaled(x: Tensor, scale: Scale, direction: Tensor, out: Tensor | None = 
 def sum_instances(x: Tensor) -> Tensor:
     """The sum over each instance: `(B, ...)` to `(B,)`."""
     return x.flatten(1).sum(dim=1)
-
-
-def size_of(x: Tensor) -> Tensor:
-    """The Euclidean norm of each instance: `(B, ...)` to `(B,)`."""
-    return torch.linalg.vector_norm(x.flatten(1), dim=1)
 
 
 def relative_gap(value: Tensor, gap: Tensor) -> Tensor:

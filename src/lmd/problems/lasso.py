@@ -4,42 +4,20 @@ from __future__ import annotations
 
 import copy
 import math
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from lmd.checks import check_batch, check_count, check_finite, check_positive, check_same_kind, shape_of
+from lmd.copies import doubled
 from lmd.errors import InputError
-from lmd.problems.base import Family, doubled
-from lmd.problems.composite import CompositeProblem, Scale, per_instance, size_of, sum_instances
+from lmd.operators.base import size_of
+from lmd.operators.matrix import Matrix
+from lmd.problems.base import Family
+from lmd.problems.composite import CompositeProblem, Scale, per_instance, sum_instances
 from lmd.problems.lasso_optimum import solve_lasso
 from lmd.problems.least_squares import check_matrix
-from lmd.problems.operators import LinearOperator
 from lmd.problems.optimum import Optimum
-
-
-class Matrix(LinearOperator):
-    """Kx = Ax for rows x `(B, d)`, A `(m, d)`; the norm is the largest singular value."""
-
-    def __init__(self, A: Tensor) -> None:
-        self.A = check_matrix("A", A)
-
-    @cached_property
-    def norm(self) -> float:
-        norm = float(torch.linalg.matrix_norm(self.A.double(), 2))
-        return norm * (1 + 1e-12) if norm > 0 else 1.0
-
-    @cached_property
-    def roundings(self) -> float:
-        """|| |A| || is at most the Frobenius norm."""
-        return max(self.A.shape) * float(torch.linalg.matrix_norm(self.A.double())) / self.norm
-
-    def _apply(self, x: Tensor) -> Tensor:
-        return x @ self.A.T
-
-    def _adjoint(self, z: Tensor) -> Tensor:
-        return z @ self.A
 
 
 class Lasso(CompositeProblem):
@@ -61,7 +39,7 @@ class Lasso(CompositeProblem):
     batched = ("b", "weight")
 
     def __init__(self, A: Tensor, b: Tensor, weight: float | Tensor) -> None:
-        self.operator: Matrix = Matrix(A)
+        self.operator: Matrix = Matrix(check_matrix("A", A))
         self.A = A
         self.b = check_batch("b", b)
         if b.shape[1:] != A.shape[:1]:

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from lmd.checks import check_batch, check_finite, check_floating, check_same_kind, shape_of
+from lmd.copies import doubled
 from lmd.errors import InputError
-from lmd.problems.base import Family, Problem, doubled
+from lmd.problems.base import Family, Problem
 
 PAPER_MATRIX = ((2.0, 1.0), (1.0, 2.0))
 """The W of the paper; the eigenvalues of W'W are 9 and 1."""

@@ -9,12 +9,15 @@ import torch
 from torch import Tensor
 
 from lmd.checks import check_batch, check_interval, shape_of
+from lmd.copies import doubled
 from lmd.errors import InputError
-from lmd.problems.base import doubled
-from lmd.problems.composite import CompositeProblem, Scale, per_instance, size_of, sum_instances
+from lmd.operators.base import LinearOperator, size_of
+from lmd.operators.blur import Blur
+from lmd.operators.differences import Differences
+from lmd.operators.projections import ParallelBeam
+from lmd.operators.stack import Stack
+from lmd.problems.composite import CompositeProblem, Scale, per_instance, sum_instances
 from lmd.problems.domains import Box
-from lmd.problems.forward import Blur, ParallelBeam, Stacked
-from lmd.problems.operators import FiniteDifferences, LinearOperator
 from lmd.problems.optimum import Optimum
 from lmd.problems.reconstruction_optimum import TOLERANCE, solve_reconstruction
 from lmd.problems.tv import TVProblem, check_weight, directions, one_number
@@ -29,11 +32,11 @@ class TVReconstruction(TVProblem):
     -infinity unless A'q + K'p = 0, which no iterate fulfils; with it every dual point gives a finite bound.
 
     As a composite problem: the data term f is the box alone, 0 on it (and taken as 0 elsewhere, so that values are
-    finite), and the regulariser takes differences and measurements, stacked in one array `(B, C, n)`:
+    finite), and the regulariser takes differences and measurements, stacked in one array `(B, n)`:
 
         K_stacked x = (Kx, c Ax),    g(z, w) = s weight TV-norm(z) + s ||w/c - y||^2.
 
-    Dual points (p, q), `operator.split` of one array `(B, C, n)`: p `(B, C, 2, H, W)` is bounded as in `TVProblem`, q
+    Dual points (p, q), `operator.split` of one array `(B, n)`: p `(B, C, 2, H, W)` is bounded as in `TVProblem`, q
     `(B, C, ...)` is free, g*(p, q) = c <y, q> + c^2 ||q||^2 / 4s. At the solution q = 2s (Ax - y) / c.
     c = `balance` weighs the steps that a primal-dual method takes for the two parts; it does not change the problem.
     """
@@ -54,8 +57,9 @@ class TVReconstruction(TVProblem):
         self.isotropic, self.halved = bool(isotropic), bool(halved)
         self.low, self.high = check_interval("box", box)
         self.domain: Box = Box(self.low, self.high)
-        self.forward, self.differences = forward, FiniteDifferences(*size)
-        self.operator: Stacked = Stacked(self.differences, forward, noisy.shape[2:], balance)  # type: ignore[assignment]
+        self.forward, self.differences = forward, Differences(size)
+        shapes = ((noisy.shape[1], 2, *size), noisy.shape[1:])
+        self.operator: Stack = Stack((self.differences, forward), shapes, (1.0, balance))  # type: ignore[assignment]
         self._one_weight = one_number(self.weight)
 
     data_smoothness = None  # type: ignore[assignment]
@@ -69,7 +73,12 @@ class TVReconstruction(TVProblem):
     @property
     def image_shape(self) -> tuple[int, ...]:
         """`(B, C, H, W)` of x."""
-        return (*self.noisy.shape[:2], self.differences.height, self.differences.width)
+        return (*self.noisy.shape[:2], *self.differences.shape)
+
+    @property
+    def balance(self) -> float:
+        """c of the formula."""
+        return self.operator.scales[1]
 
     def start(self) -> Tensor:
         raise NotImplementedError
@@ -91,8 +100,8 @@ class TVReconstruction(TVProblem):
 
     def dual_from(self, p: Tensor, x: Tensor) -> Tensor:
         """(p, 2s (Ax - y) / c): what q is at the solution, taken at x."""
-        q = (self.forward(x) - self.noisy) * (2 * self.scale / self.operator.scale)
-        return self.operator.join(p, q)
+        q = (self.forward(x) - self.noisy) * (2 * self.scale / self.balance)
+        return self.operator.join((p, q))
 
     def value(self, x: Tensor) -> Tensor:
         return self.misfit(x) + super().regulariser_value(self.differences(x))
@@ -122,7 +131,7 @@ class TVReconstruction(TVProblem):
 
     def regulariser_value(self, z: Tensor) -> Tensor:
         differences, measurements = self.operator.split(z)
-        misfit = self.scale * sum_instances((measurements / self.operator.scale - self.noisy).square())
+        misfit = self.scale * sum_instances((measurements / self.balance - self.noisy).square())
         return super().regulariser_value(differences) + misfit
 
     def project_differences(self, p: Tensor, out: Tensor | None = None) -> Tensor:
@@ -132,7 +141,7 @@ class TVReconstruction(TVProblem):
     def project_dual(self, p: Tensor, out: Tensor | None = None) -> Tensor:
         differences, measurements = self.operator.split(p)
         if out is None:
-            return self.operator.join(self.project_differences(differences), measurements)
+            return self.operator.join((self.project_differences(differences), measurements))
         to, rest = self.operator.split(out)
         self.project_differences(differences, out=to)
         if out is not p:
@@ -143,10 +152,10 @@ class TVReconstruction(TVProblem):
         """p projected, q to (q - step c y) / (1 + step c^2 / 2s)."""
         differences, measurements = self.operator.split(p)
         by = per_instance(step, measurements)
-        c = self.operator.scale
+        c = self.balance
         if out is None:
             moved = (measurements - by * c * self.noisy) / (1 + by * (c * c / (2 * self.scale)))
-            return self.operator.join(self.project_differences(differences), moved)
+            return self.operator.join((self.project_differences(differences), moved))
         to, rest = self.operator.split(out)
         self.project_differences(differences, out=to)
         torch.addcmul(
@@ -161,11 +170,11 @@ class TVReconstruction(TVProblem):
 
     def regulariser_conjugate(self, p: Tensor) -> Tensor:
         _, q = self.operator.split(p)
-        c = self.operator.scale
+        c = self.balance
         return sum_instances(q * (c * self.noisy + (c * c / (4 * self.scale)) * q))
 
     def regulariser_residual(self, z: Tensor, p: Tensor) -> Tensor:
-        c = self.operator.scale
+        c = self.balance
         differences, measurements = self.operator.split(z)
         p, q = self.operator.split(p)
         off = measurements / c - self.noisy - (c / (2 * self.scale)) * q
@@ -173,7 +182,7 @@ class TVReconstruction(TVProblem):
 
     def gap_rounding(self, x: Tensor, p: Tensor, value: Tensor, gap: Tensor) -> Tensor:
         """Pixels are no further from their minimisers than from the ends of the box; A is as exact as it says."""
-        eps, c, s, A, K = torch.finfo(x.dtype).eps, self.operator.scale, self.scale, self.forward, self.differences
+        eps, c, s, A, K = torch.finfo(x.dtype).eps, self.balance, self.scale, self.forward, self.differences
         u = self.operator.adjoint(p)
         differences, q = self.operator.split(p)
         reach = torch.maximum((x - self.low).abs(), (x - self.high).abs())
@@ -193,13 +202,13 @@ class TVReconstruction(TVProblem):
 class TVDeblurring(TVReconstruction):
     """F(x) = ||k * x - y||^2 + weight TV(x) over 0 <= x <= 1, or half of it; y = `noisy` `(B, C, H, W)`.
 
-    k is the `kernel` `(h, w)`, the same for all images, see `Blur`; `border` is "circular" or "replicated". The start
+    k is the `kernel` `(h, w)`, the same for all images, see `Blur`; `border` is "circular" or "replicate". The start
     is y, clipped to the box. See `TVReconstruction`.
 
     >>> from lmd.problems import gaussian_kernel
     >>> problem = TVDeblurring(torch.rand(2, 3, 16, 16), gaussian_kernel(1.0))
     >>> problem.start().shape, problem.operator(problem.start()).shape
-    (torch.Size([2, 3, 16, 16]), torch.Size([2, 3, 768]))
+    (torch.Size([2, 3, 16, 16]), torch.Size([2, 2304]))
     """
 
     def __init__(
@@ -257,7 +266,7 @@ class TVTomography(TVReconstruction):
                 "noisy", f"shape {shape_of(noisy)}", f"(B, C, {beams.angles}, {beams.detectors}) for {size}"
             )
         if balance is None:
-            balance = FiniteDifferences(*size).norm / beams.norm
+            balance = Differences(size).norm / beams.norm
         super().__init__(noisy, beams, size, weight, isotropic, halved, box, balance)
 
     def start(self) -> Tensor:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from lmd.checks import check_choice, check_count
-from lmd.problems.forward import BORDERS, Blur, ParallelBeam, gaussian_kernel
+from lmd.operators.blur import BORDERS, Blur, gaussian_kernel
+from lmd.operators.projections import ParallelBeam
 from lmd.problems.reconstruction import TVDeblurring, TVTomography
 from lmd.problems.tv import TVProblem
 from lmd.problems.tv_families import Range, TVFamily, add_noise, check_range

@@ -97,8 +97,8 @@ class _ADMM:
     def answer(self, p: Tensor) -> tuple[Tensor, Tensor]:
         problem = self.problem
         x = problem.data_prox(self.x, 1.0)
-        q = (2 * problem.scale / problem.operator.scale) * (problem.forward(x) - problem.noisy)
-        return x, problem.operator.join(problem.project_differences(p), q)
+        q = (2 * problem.scale / problem.balance) * (problem.forward(x) - problem.noisy)
+        return x, problem.operator.join((problem.project_differences(p), q))
 
     def _system(self, x: Tensor) -> Tensor:
         K, A = self.problem.differences, self.problem.forward
@@ -116,7 +116,7 @@ class _ADMM:
 
         A, K = self.problem.forward, self.problem.differences
         generator = torch.Generator().manual_seed(0)
-        signs = torch.randint(0, 2, (PROBES, 1, K.height, K.width), generator=generator).double() * 2 - 1
+        signs = torch.randint(0, 2, (PROBES, 1, *K.shape), generator=generator).double() * 2 - 1
         measured = (signs * transform(A.adjoint(A(back(signs.clone()))))).mean(dim=0, keepdim=True)
         smooth = avg_pool2d(pad(measured, (1, 1, 1, 1), mode="replicate"), 3, stride=1).clamp(min=0)
         values = self.v_penalty + self.z_penalty * K.eigenvalues() + 2 * self.problem.scale * smooth

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from lmd.checks import check_batch, check_choice, check_count, shape_of
+from lmd.copies import doubled
 from lmd.errors import InputError
-from lmd.problems.base import Family, Problem, doubled
+from lmd.problems.base import Family, Problem
 from lmd.problems.domains import Simplex, check_rows
 
 S = TypeVar("S", bound="SimplexProblem")

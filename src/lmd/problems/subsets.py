@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lmd.checks import check_count, check_finite, check_floating, check_same_kind, shape_of
+from lmd.copies import doubled
 from lmd.errors import InputError
-from lmd.problems.base import Family, Problem, doubled
+from lmd.problems.base import Family, Problem
 from lmd.problems.optimum import Optimum
 
 Subset = TypeVar("Subset", bound="SubsetProblem")

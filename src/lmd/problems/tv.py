@@ -9,10 +9,12 @@ from torch import Tensor
 
 from lmd import kernels
 from lmd.checks import check_batch, check_finite, check_positive, check_same_kind, shape_of
+from lmd.copies import doubled
 from lmd.errors import InputError
-from lmd.problems.base import doubled
-from lmd.problems.composite import CompositeProblem, Scale, add_scaled, per_instance, size_of, sum_instances
-from lmd.problems.operators import FiniteDifferences, check_zero_one
+from lmd.operators.base import size_of
+from lmd.operators.differences import Differences
+from lmd.operators.mask import check_zero_one
+from lmd.problems.composite import CompositeProblem, Scale, add_scaled, per_instance, sum_instances
 from lmd.problems.optimum import Optimum
 from lmd.problems.tv_optimum import optimum
 
@@ -52,7 +54,7 @@ class TVProblem(CompositeProblem):
             raise InputError("noisy", f"shape {shape_of(noisy)}", "images (B, C, H, W)")
         self.weight = check_weight(weight, noisy)
         self.isotropic, self.halved = bool(isotropic), bool(halved)
-        self.operator: FiniteDifferences = FiniteDifferences(*noisy.shape[2:])
+        self.operator: Differences = Differences(noisy.shape[2:])
         self.differences = self.operator
         self._one_weight = one_number(self.weight)
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lmd import zoo
+from lmd.operators import Blur, ParallelBeam, Stack
 from lmd.problems import (
     CompositeProblem,
     Lasso,
@@ -24,7 +25,6 @@ from lmd.problems import (
     gaussian_kernel,
     random_masks,
 )
-from lmd.problems.forward import Blur, ParallelBeam, Stacked
 from lmd.solvers import FGP, LBFGS, PDHG, Adam, GradientDescent, Nesterov, ProjectedGradient, Solver
 from lmd.zoo.imaging_recipes import WEIGHT
 
@@ -114,8 +114,7 @@ class Setting:
             return problem
         assert isinstance(problem, TVReconstruction)
         adapted, old = copy.copy(problem), problem.operator
-        measured = torch.Size(old.measured)
-        adapted.operator = Stacked(old.differences, old.forward, measured, self.balance * old.scale)
+        adapted.operator = Stack(old.parts, old.shapes, (1.0, self.balance * problem.balance))
         return adapted
 
 

@@ -1,0 +1,49 @@
+"""Copies of what is made of tensors: in float64, on another device, of some of the instances."""
+
+from __future__ import annotations
+
+import copy
+from functools import cached_property
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+T = TypeVar("T")
+
+Index = int | slice | Tensor
+"""What selects instances: a number, which selects a batch of one, a slice, places, or true and false for each."""
+
+
+class Part:
+    """What is copied along with the thing that holds it: a problem, an operator."""
+
+
+def chosen(x: Tensor, index: Index) -> Tensor:
+    """Some of the instances of x `(B, ...)`, still as a batch."""
+    return x[[index] if isinstance(index, int) else index]
+
+
+def doubled(item: T, device: str | None = None) -> T:
+    """A copy of a `Part`, and of those it holds, with every floating-point tensor in float64 and no graph.
+
+    Other tensors keep their dtype; all go to the `device`, where one is given.
+    """
+    part = copy.copy(item)
+    for name, value in list(vars(part).items()):
+        lower = isinstance(value, Tensor) and value.dtype.is_floating_point and value.dtype != torch.float64
+        if lower and isinstance(getattr(type(part), name, None), cached_property):
+            del vars(part)[name]  # to be computed again, from more digits
+        else:
+            setattr(part, name, _doubled(value, device))
+    return part
+
+
+def _doubled(value: Any, device: str | None) -> Any:
+    """An attribute, or an entry of a tuple, in float64 where it is made of tensors; anything else as it is."""
+    if isinstance(value, Tensor):
+        dtype = torch.float64 if value.dtype.is_floating_point else value.dtype
+        return value.detach().to(device or value.device, dtype)
+    if isinstance(value, Part):
+        return doubled(value, device)
+    return tuple(_doubled(entry, device) for entry in value) if type(value) is tuple else value

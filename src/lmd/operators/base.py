@@ -1,0 +1,120 @@
+"""What an operator is: a linear map of each instance with its adjoint, a bound on its norm and one on its rounding."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from lmd.checks import shape_of
+from lmd.copies import Index, Part, doubled
+from lmd.errors import InputError
+
+Map = Callable[[Tensor], Tensor]
+
+K = TypeVar("K", bound="LinearOperator")
+
+
+class _Linear(torch.autograd.Function):
+    """A linear map whose derivative is its adjoint, so the fast code below serves training as it serves solving."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, apply: Map, transpose: Map) -> Tensor:
+        ctx.maps = transpose, apply
+        return apply(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return _linear(gradients[0], *ctx.maps), None, None
+
+
+_recorded: Callable[[Tensor, Map, Map], Tensor] = _Linear.apply
+
+
+def _linear(x: Tensor, apply: Map, transpose: Map) -> Tensor:
+    if torch.is_grad_enabled() and x.requires_grad:
+        return _recorded(x, apply, transpose)
+    return apply(x)
+
+
+def size_of(x: Tensor) -> Tensor:
+    """The Euclidean norm of each instance: `(B, ...)` to `(B,)`."""
+    return torch.linalg.vector_norm(x.flatten(1), dim=1)
+
+
+class LinearOperator(Part, abc.ABC):
+    """A linear map K of each instance, with its adjoint: <Kx, z> = <x, K'z>; x `(B, ...)`, z `(B, ...)`.
+
+    An operator is two methods, `_apply` and `_adjoint`, each of which returns a tensor of its own that the caller may
+    write to, and a `norm`. They may work in place: derivatives are taken with the adjoint, not through the code. One
+    that holds a tensor for each instance has a `select` as well.
+
+    >>> class Doubling(LinearOperator):
+    ...     norm, roundings = 2.0, 0.0  # a product with 2 is exact
+    ...
+    ...     def _apply(self, x):
+    ...         return 2 * x
+    ...
+    ...     _adjoint = _apply
+    >>> Doubling()(torch.ones(1, 2)), Doubling().error(torch.ones(1, 2), 2 * torch.ones(1, 2))
+    (tensor([[2., 2.]]), tensor([0.]))
+    """
+
+    @property
+    def roundings(self) -> float:
+        """c with ||computed Kx - Kx|| <= c eps norm ||x||, and the same for K'z, eps the rounding of the dtype.
+
+        Where entries are sums of at most n products, n || |K| || / norm will do, |K| having the absolute entries of K
+        ([Higham 2002](https://doi.org/10.1137/1.9780898718027), section 3.5); 10 000 is for operators that do not say.
+        """
+        return 1e4
+
+    @property
+    @abc.abstractmethod
+    def norm(self) -> float:
+        """A bound on the operator norm: ||Kx|| <= norm ||x||; positive."""
+
+    @abc.abstractmethod
+    def _apply(self, x: Tensor) -> Tensor: ...
+
+    @abc.abstractmethod
+    def _adjoint(self, z: Tensor) -> Tensor: ...
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Kx."""
+        return _linear(x, self._apply, self._adjoint)
+
+    def adjoint(self, z: Tensor) -> Tensor:
+        """K'z."""
+        return _linear(z, self._adjoint, self._apply)
+
+    def write(self, x: Tensor, z: Tensor) -> Tensor:
+        """Write Kx to z, which may be part of a larger array, and return z; nothing is recorded."""
+        return z.copy_(self._apply(x))
+
+    def error(self, x: Tensor, z: Tensor) -> Tensor:
+        """A bound on ||z - Kx|| `(B,)` for z the computed Kx: roundings eps norm ||x||, unless more is known."""
+        return self.roundings * torch.finfo(x.dtype).eps * self.norm * size_of(x)
+
+    def adjoint_error(self, z: Tensor) -> Tensor:
+        """A bound on ||computed K'z - K'z|| `(B,)`."""
+        return self.roundings * torch.finfo(z.dtype).eps * self.norm * size_of(z)
+
+    def double(self: K) -> K:
+        """The same operator with its tensors in float64, in which proofs are evaluated."""
+        return doubled(self)
+
+    def select(self: K, index: Index) -> K:
+        """The operator of some of the instances; a number selects a batch of one."""
+        return self
+
+
+def check_ending(argument: str, x: Tensor, ending: tuple[int, ...]) -> Tensor:
+    """Return `x` if it is a batch `(B, ..., *ending)`."""
+    if x.ndim <= len(ending) or x.shape[-len(ending) :] != ending:
+        accepted = f"shape (B, ..., {', '.join(map(str, ending))})"
+        raise InputError(argument, f"shape {shape_of(x)}", accepted)
+    return x

@@ -1,0 +1,140 @@
+"""Blurs: convolutions of images with a kernel, and kernels to convolve with."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from lmd.checks import check_choice, check_count, check_finite, check_floating, check_positive, shape_of
+from lmd.errors import InputError
+from lmd.operators.base import LinearOperator, check_ending
+from lmd.operators.norms import norm_bound
+
+BORDERS = ("circular", "replicate")
+
+POINTS = 16
+"""How many points a motion has for each pixel of its length."""
+
+
+class Blur(LinearOperator):
+    r"""(Ax)_{i,j} = \sum_{a,b} k_{a,b} x_{i + c - a, j + d - b}: convolution with a kernel k `(h, w)` about its middle.
+
+    (c, d) = (h // 2, w // 2) and x, `(B, ..., H, W)` like Ax, goes on past its borders: around ("circular"), or with
+    the pixel at the border ("replicate"). A kernel of rank one is applied as a column and a row, others entry by entry,
+    those that are 0 left out.
+    """
+
+    def __init__(self, kernel: Tensor, height: int, width: int, border: str = "circular") -> None:
+        self.kernel = check_kernel(kernel)
+        self.height, self.width = check_count("height", height), check_count("width", width)
+        self.border = check_choice("border", border, BORDERS)
+        if kernel.shape[0] > height or kernel.shape[1] > width:
+            raise InputError(
+                "kernel", f"shape {shape_of(kernel)}", f"at most the size of the images ({height}, {width})"
+            )
+        left, values, right = torch.linalg.svd(self.kernel)
+        if float(values[1:].sum()) <= 1e-12 * float(values[0]):
+            scale = float(values[0]) ** 0.5
+            self._passes = [scale * left[:, :1], scale * right[:1]]
+        else:
+            self._passes = [self.kernel]
+
+    @cached_property
+    def norm(self) -> float:
+        sizes = Blur(self.kernel.abs(), self.height, self.width, self.border)  # |A| entry by entry has no smaller norm
+        return norm_bound(lambda v: sizes._adjoint(sizes._apply(v)), (1, 1, self.height, self.width))
+
+    @property
+    def roundings(self) -> float:
+        """The norm is that of |A|; a border adds up at most h or w pixels more."""
+        return 2.0 * (self.kernel.numel() + sum(self.kernel.shape))
+
+    def _apply(self, x: Tensor) -> Tensor:
+        images = check_ending("x", x, (self.height, self.width)).reshape(-1, self.height, self.width)
+        for taps in self._passes:
+            images = self._correlate(pad(images, self._margins(taps), mode=self.border), taps)
+        return images.view(x.shape)
+
+    def _adjoint(self, z: Tensor) -> Tensor:
+        images = check_ending("z", z, (self.height, self.width)).reshape(-1, self.height, self.width)
+        for taps in reversed(self._passes):
+            images = self._fold(self._spread(images, taps), taps)
+        return images.view(z.shape)
+
+    def _margins(self, taps: Tensor) -> tuple[int, int, int, int]:
+        """Left, right, top, bottom: how far a kernel reaches past the borders."""
+        h, w = taps.shape
+        return w - 1 - w // 2, w // 2, h - 1 - h // 2, h // 2
+
+    def _correlate(self, x: Tensor, taps: Tensor) -> Tensor:
+        out = x.new_zeros(len(x), self.height, self.width)
+        for (a, b), weight in _entries(taps):
+            out.add_(x[..., a : a + self.height, b : b + self.width], alpha=weight)
+        return out
+
+    def _spread(self, z: Tensor, taps: Tensor) -> Tensor:
+        """The adjoint of `_correlate`."""
+        out = z.new_zeros(len(z), self.height + taps.shape[0] - 1, self.width + taps.shape[1] - 1)
+        for (a, b), weight in _entries(taps):
+            out[..., a : a + self.height, b : b + self.width].add_(z, alpha=weight)
+        return out
+
+    def _fold(self, z: Tensor, taps: Tensor) -> Tensor:
+        """The adjoint of `pad`: what lies past a border is added to the pixels it was copied from."""
+        left, right, top, bottom = self._margins(taps)
+        for axis, before, after, length in ((-2, top, bottom, self.height), (-1, left, right, self.width)):
+            inside = z.narrow(axis, before, length)
+            first, last = z.narrow(axis, 0, before), z.narrow(axis, before + length, after)
+            if self.border == "circular":
+                inside.narrow(axis, length - before, before).add_(first)
+                inside.narrow(axis, 0, after).add_(last)
+            else:
+                inside.narrow(axis, 0, 1).add_(first.sum(dim=axis, keepdim=True))
+                inside.narrow(axis, length - 1, 1).add_(last.sum(dim=axis, keepdim=True))
+            z = inside
+        return z.contiguous()
+
+
+def _entries(taps: Tensor) -> list[tuple[tuple[int, int], float]]:
+    """Where the flipped kernel is not 0, and what it is there."""
+    rows, columns = taps.shape
+    flipped = taps.flip(0, 1).tolist()
+    return [((a, b), flipped[a][b]) for a in range(rows) for b in range(columns) if flipped[a][b] != 0]
+
+
+def gaussian_kernel(width: float, size: int | None = None) -> Tensor:
+    """A Gaussian of deviation `width` in pixels on `size` x `size` pixels (up to 3 deviations by default), sum 1."""
+    if not (isinstance(width, (int, float)) and math.isfinite(width) and width > 0):
+        raise InputError("width", width, "a positive number of pixels")
+    size = 2 * math.ceil(3 * width) + 1 if size is None else check_count("size", size)
+    at = torch.arange(size, dtype=torch.float64) - size // 2
+    row = torch.exp(-0.5 * (at / width).square())
+    row /= row.sum()
+    return row[:, None] * row[None, :]
+
+
+def motion_kernel(length: float, angle: float) -> Tensor:
+    """A straight motion over `length` pixels at `angle`, in radians from rightwards to upwards; sum 1.
+
+    Points that lie evenly on the line each share their weight between the four nearest pixels, bilinearly.
+    """
+    if not (isinstance(angle, (int, float)) and math.isfinite(angle)):
+        raise InputError("angle", repr(angle), "a finite number of radians")
+    reach, points = math.ceil(check_positive("length", length) / 2), POINTS * math.ceil(length)
+    along = length * ((torch.arange(points, dtype=torch.float64) + 0.5) / points - 0.5)
+    at = torch.arange(-reach, reach + 1, dtype=torch.float64)[:, None]
+    rows, columns = ((1 - (at - place * along).abs()).clamp(min=0) for place in (-math.sin(angle), math.cos(angle)))
+    return rows @ columns.T / points
+
+
+def check_kernel(kernel: Tensor) -> Tensor:
+    """The kernel in float64 on the CPU, if it is a finite matrix that is not 0."""
+    if check_finite("kernel", check_floating("kernel", kernel)).ndim != 2 or kernel.numel() == 0:
+        raise InputError("kernel", f"shape {shape_of(kernel)}", "a matrix (h, w)")
+    if not bool(kernel.any()):
+        raise InputError("kernel", "zeros alone", "a kernel with an entry that is not 0")
+    return kernel.detach().cpu().double()

@@ -1,0 +1,133 @@
+"""Differences of neighbours along one axis or several: what total variation measures."""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from lmd.checks import check_count, check_positive
+from lmd.errors import InputError
+from lmd.operators.base import LinearOperator, check_ending, size_of
+
+
+class Differences(LinearOperator):
+    r"""Forward differences along the last d axes: x `(B, ..., *shape)` to z `(B, ..., d, *shape)`, d = len(shape).
+
+    z_a = (the next entry along axis a - the entry itself) / h_a, and 0 where the next entry would be outside: nothing
+    wraps around. h is the `spacing`, a number or one for each axis, 1 by default. The adjoint does not look at the
+    entries of z that are 0.
+
+    >>> Differences((3,))(torch.tensor([[1.0, 2.0, 4.0]]))
+    tensor([[[1., 2., 0.]]])
+
+    K'K is the Laplacian with reflecting borders, which the cosine transform diagonalises with eigenvalues
+    \sum_a 4 sin^2(pi i_a / 2 n_a) / h_a^2, 0 <= i_a < n_a
+    ([Strang 1999](https://doi.org/10.1137/S0036144598336745)). The largest is ||K||^2; `solve` inverts a I + b K'K.
+    """
+
+    def __init__(self, shape: Sequence[int], spacing: float | Sequence[float] | None = None) -> None:
+        if not isinstance(shape, Iterable) or len(tuple(shape)) == 0:
+            raise InputError("shape", repr(shape), "the length of each axis, such as (height, width)")
+        self.shape = tuple(check_count("shape", n) for n in shape)
+        self.spacing = _check_spacing(spacing, len(self.shape))
+
+    @property
+    def norm(self) -> float:
+        squared = sum(
+            4 * math.sin(math.pi * (n - 1) / (2 * n)) ** 2 / (h * h)
+            for n, h in zip(self.shape, self.spacing, strict=True)
+        )
+        return math.sqrt(squared) if squared > 0 else 1.0  # a single entry has no differences: any bound serves it
+
+    @property
+    def roundings(self) -> float:
+        """An entry of K'z is a sum of 2d quotients; || |K| || is at most 2^(1/2) ||K||, as sin^2 is at least 1/2."""
+        return 8.0 * len(self.shape)
+
+    def error(self, x: Tensor, z: Tensor) -> Tensor:
+        """Differences and quotients are right to eps relative to themselves, however far x is from 0."""
+        once = 1 if all(h == 1 for h in self.spacing) else 2
+        return once * torch.finfo(z.dtype).eps * size_of(z)
+
+    def check(self, argument: str, x: Tensor) -> Tensor:
+        """Return `x` if it is a batch `(B, ..., *shape)`."""
+        return check_ending(argument, x, self.shape)
+
+    def _apply(self, x: Tensor) -> Tensor:
+        axes = len(self.shape)
+        return self.write(x, x.new_empty(*self.check("x", x).shape[:-axes], axes, *self.shape))
+
+    def write(self, x: Tensor, z: Tensor) -> Tensor:
+        """Write Kx to z `(B, ..., d, *shape)`, which may be part of a larger array, and return z."""
+        for axis, part, n, h in self._axes(z):
+            inside = part.narrow(axis, 0, n - 1)
+            torch.sub(x.narrow(axis, 1, n - 1), x.narrow(axis, 0, n - 1), out=inside)
+            if h != 1:
+                inside.div_(h)
+            part.narrow(axis, n - 1, 1).zero_()
+        return z
+
+    def _adjoint(self, z: Tensor) -> Tensor:
+        axes = len(self.shape)
+        check_ending("z", z, (axes, *self.shape))
+        x = z.new_empty(*z.shape[: -axes - 1], *self.shape)
+        for axis, part, n, h in self._axes(z):
+            inside = part.narrow(axis, 0, n - 1)
+            inside = inside if h == 1 else inside / h
+            if axis == -axes:
+                _write_adjoint(x, inside, axis)
+            else:
+                x.narrow(axis, 1, n - 1).add_(inside)
+                x.narrow(axis, 0, n - 1).sub_(inside)
+        return x
+
+    def _axes(self, z: Tensor) -> list[tuple[int, Tensor, int, float]]:
+        """Of each axis its place, counted from the end, the part of z that belongs to it, its length and spacing."""
+        axes = len(self.shape)
+        parts = z.unbind(-axes - 1)
+        return list(zip(range(-axes, 0), parts, self.shape, self.spacing, strict=True))
+
+    def solve(self, x: Tensor, identity: float, gram: float) -> Tensor:
+        """(identity I + gram K'K)^{-1} x by the cosine transform, on the CPU."""
+        from scipy import fft
+
+        axes = tuple(range(-len(self.shape), 0))
+        values = identity + gram * self.eigenvalues().to(x.dtype)
+        spectrum = torch.from_numpy(fft.dctn(x.numpy(), axes=axes, norm="ortho")).div_(values)
+        return torch.from_numpy(fft.idctn(spectrum.numpy(), axes=axes, norm="ortho", overwrite_x=True))
+
+    def eigenvalues(self) -> Tensor:
+        """Those of K'K in the basis of the cosine transform, of this `shape`, float64."""
+        along = [
+            4 * torch.sin(torch.arange(n, dtype=torch.float64) * (math.pi / (2 * n))).square() / (h * h)
+            for n, h in zip(self.shape, self.spacing, strict=True)
+        ]
+        return functools.reduce(operator.add, torch.meshgrid(*along, indexing="ij"))
+
+
+def _write_adjoint(x: Tensor, inside: Tensor, axis: int) -> None:
+    """Write to x what the differences along one axis, n - 1 of them, give to it: 0 where there are none."""
+    n = x.shape[axis]
+    if n == 1:
+        x.zero_()
+        return
+    torch.neg(inside.select(axis, 0), out=x.select(axis, 0))
+    torch.sub(inside.narrow(axis, 0, n - 2), inside.narrow(axis, 1, n - 2), out=x.narrow(axis, 1, n - 2))
+    x.select(axis, n - 1).copy_(inside.select(axis, n - 2))
+
+
+def _check_spacing(spacing: float | Sequence[float] | None, axes: int) -> tuple[float, ...]:
+    """One positive number for each axis."""
+    if spacing is None:
+        return (1.0,) * axes
+    if not isinstance(spacing, Iterable):
+        return (check_positive("spacing", spacing),) * axes
+    each = tuple(check_positive("spacing", h) for h in spacing)
+    if len(each) != axes:
+        raise InputError("spacing", f"{len(each)} numbers", f"one number, or one for each of the {axes} axes")
+    return each

@@ -1,0 +1,48 @@
+"""What keeps some entries and loses the others."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from lmd.checks import shape_of
+from lmd.copies import Index, chosen
+from lmd.errors import InputError
+from lmd.operators.base import LinearOperator
+
+
+class Mask(LinearOperator):
+    """Kx = mask * x, entry by entry: 1 (or true) where an entry is kept, 0 (or false) where it is lost.
+
+    The mask has as many dimensions as x and broadcasts against it: `(B, ...)`, or `(1, ...)` for all instances.
+
+    >>> import torch
+    >>> Mask(torch.tensor([[1, 0]]))(torch.tensor([[2.0, 3.0], [4.0, 5.0]]))
+    tensor([[2., 0.],
+            [4., 0.]])
+    """
+
+    norm, roundings = 1.0, 0.0
+
+    def __init__(self, mask: Tensor) -> None:
+        self.mask = check_zero_one("mask", mask)
+
+    def _apply(self, x: Tensor) -> Tensor:
+        if self.mask.ndim != x.ndim:
+            accepted = f"{self.mask.ndim} dimensions, as the mask {shape_of(self.mask)} has"
+            raise InputError("x", f"shape {shape_of(x)}", accepted)
+        return self.mask.to(x) * x
+
+    def _adjoint(self, z: Tensor) -> Tensor:
+        return self._apply(z)
+
+    def select(self, index: Index) -> Mask:
+        return self if len(self.mask) == 1 else Mask(chosen(self.mask, index))
+
+
+def check_zero_one(argument: str, mask: Tensor) -> Tensor:
+    """Return `mask` if its entries are 0 and 1 or, with bool for dtype, false and true."""
+    if not isinstance(mask, Tensor):
+        raise InputError(argument, type(mask).__name__, "a torch tensor")
+    if not bool(((mask == 0) | (mask == 1)).all()):
+        raise InputError(argument, "entries other than 0 and 1", "1 where a pixel is kept and 0 where it is lost")
+    return mask

@@ -1,0 +1,55 @@
+"""Dense matrices, one for all instances or one for each."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from lmd.checks import check_finite, check_floating, shape_of
+from lmd.copies import Index, chosen
+from lmd.errors import InputError
+from lmd.operators.base import LinearOperator
+
+
+class Matrix(LinearOperator):
+    """Kx = Ax for rows x `(B, d)`, z `(B, m)`: A `(m, d)` for all instances, or one for each `(B, m, d)`.
+
+    The norm is the largest singular value, of all instances.
+
+    >>> Matrix(torch.tensor([[1.0, 2.0], [0.0, 1.0], [0.0, 0.0]]))(torch.tensor([[1.0, 1.0]]))
+    tensor([[3., 1., 0.]])
+    """
+
+    def __init__(self, A: Tensor) -> None:
+        if check_finite("A", check_floating("A", A)).ndim not in (2, 3) or A.numel() == 0:
+            raise InputError("A", f"shape {shape_of(A)}", "a matrix (m, d), or one for each instance (B, m, d)")
+        self.A = A
+
+    @cached_property
+    def norm(self) -> float:
+        norm = float(torch.linalg.matrix_norm(self.A.double(), 2).max())
+        return norm * (1 + 1e-12) if norm > 0 else 1.0
+
+    @cached_property
+    def roundings(self) -> float:
+        """|| |A| || is at most the Frobenius norm."""
+        return max(self.A.shape[-2:]) * float(torch.linalg.matrix_norm(self.A.double()).max()) / self.norm
+
+    def _apply(self, x: Tensor) -> Tensor:
+        return self._times("x", self.A.mT, x)
+
+    def _adjoint(self, z: Tensor) -> Tensor:
+        return self._times("z", self.A, z)
+
+    def _times(self, argument: str, right: Tensor, rows: Tensor) -> Tensor:
+        """Each row times the matrix to its right, `(B, ...)`."""
+        batch = len(rows) if self.A.ndim == 2 else len(self.A)
+        if rows.shape != (batch, right.shape[-2]):
+            expected = f"({'B' if self.A.ndim == 2 else batch}, {right.shape[-2]}) to go with A {shape_of(self.A)}"
+            raise InputError(argument, f"shape {shape_of(rows)}", f"shape {expected}")
+        return rows @ right if self.A.ndim == 2 else (rows[:, None] @ right)[:, 0]
+
+    def select(self, index: Index) -> Matrix:
+        return self if self.A.ndim == 2 else Matrix(chosen(self.A, index))

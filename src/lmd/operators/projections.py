@@ -1,0 +1,87 @@
+"""Parallel-beam projections: what a tomograph measures."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from lmd.checks import check_count
+from lmd.operators.base import LinearOperator, check_ending
+from lmd.operators.norms import norm_bound
+
+
+class ParallelBeam(LinearOperator):
+    r"""Line integrals of images `(B, ..., H, W)` at angles 0, pi/n, 2 pi/n, ...: `(B, ..., n, detectors)`, scaled.
+
+    The image is a square grid of unit pixels about the origin. The pixel at (i, j), that is at height
+    v = (H - 1)/2 - i and breadth h = j - (W - 1)/2, is seen at angle a by the detector at h cos a + v sin a; its value
+    is shared between the two nearest of the detectors, which are a pixel apart and wide enough for the diagonal. All
+    is divided by sqrt(n), so that each column of A has sum sqrt(n).  A is a sparse matrix, its adjoint the transpose.
+    """
+
+    def __init__(self, height: int, width: int, angles: int = 30) -> None:
+        self.height, self.width = check_count("height", height), check_count("width", width)
+        self.angles = check_count("angles", angles)
+        self.detectors = 2 * math.ceil(math.hypot(height - 1, width - 1) / 2) + 3
+        self._matrices: dict[tuple[torch.dtype, torch.device], tuple[Tensor, Tensor]] = {}
+
+    @cached_property
+    def norm(self) -> float:
+        return norm_bound(lambda v: self._adjoint(self._apply(v)), (1, 1, self.height, self.width))
+
+    @property
+    def roundings(self) -> float:
+        """A has no negative entries; a strip two pixels wide has at most 4 (H + W) pixels, and a pixel 2 detectors."""
+        return 4.0 * (self.height + self.width) + 2.0 * self.angles
+
+    def _apply(self, x: Tensor) -> Tensor:
+        check_ending("x", x, (self.height, self.width))
+        return self._times(0, x).view(*x.shape[:-2], self.angles, self.detectors)
+
+    def _adjoint(self, z: Tensor) -> Tensor:
+        check_ending("z", z, (self.angles, self.detectors))
+        return self._times(1, z).view(*z.shape[:-2], self.height, self.width)
+
+    def _times(self, which: int, x: Tensor) -> Tensor:
+        """Each image or sinogram times A (0) or A' (1), `(images, ...)`."""
+        key = (x.dtype, x.device)
+        if key not in self._matrices:
+            self._matrices[key] = self._matrices_of(x.dtype, x.device)
+        return (self._matrices[key][which] @ x.reshape(-1, x.shape[-2] * x.shape[-1]).T).T.contiguous()
+
+    def _matrices_of(self, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+        rows, columns, values = self._entries()
+        shape = (self.angles * self.detectors, self.height * self.width)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # torch calls its compressed sparse matrices a beta
+            return (
+                _compressed(rows, columns, values, shape).to(device, dtype),
+                _compressed(columns, rows, values, shape[::-1]).to(device, dtype),
+            )
+
+    def _entries(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Row, column and value of each entry of A."""
+        angle = torch.arange(self.angles, dtype=torch.float64)[:, None, None] * (math.pi / self.angles)
+        v = (self.height - 1) / 2 - torch.arange(self.height, dtype=torch.float64)[:, None]
+        h = torch.arange(self.width, dtype=torch.float64)[None, :] - (self.width - 1) / 2
+        seen = (h * torch.cos(angle) + v * torch.sin(angle)).flatten(1) + (self.detectors - 1) / 2
+        first = seen.floor()
+        share = seen - first
+        row = first.long() + self.detectors * torch.arange(self.angles)[:, None]
+        column = torch.arange(self.height * self.width).expand_as(row)
+        values = torch.stack([1 - share, share]) / math.sqrt(self.angles)
+        return torch.stack([row, row + 1]).flatten(), torch.stack([column, column]).flatten(), values.flatten()
+
+
+def _compressed(rows: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The sparse matrix of these entries, row by row."""
+    order = torch.argsort(rows * shape[1] + columns)
+    starts = torch.zeros(shape[0] + 1, dtype=torch.int64)
+    starts[1:] = torch.bincount(rows, minlength=shape[0]).cumsum(0)
+    return torch.sparse_csr_tensor(
+        starts.int(), columns[order].int(), values[order], tuple(shape), check_invariants=True
+    )

@@ -1,0 +1,101 @@
+"""Several operators of the same x as one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from lmd.checks import check_positive, shape_of
+from lmd.copies import Index
+from lmd.errors import InputError
+from lmd.operators.base import LinearOperator, size_of
+
+
+class Stack(LinearOperator):
+    """x to (s_1 K_1 x, s_2 K_2 x, ...), flattened instance by instance and joined: z `(B, n)`.
+
+    `shapes` are those of the parts K_j x of one instance, without B; `scales` are s_j, 1 by default. `split` gives the
+    parts of z as views in their shapes `(B, *shape)`, `join` puts parts together.
+
+    >>> from lmd.operators import Differences, Identity
+    >>> stack = Stack((Differences((2,)), Identity()), ((1, 2), (2,)), (1.0, 10.0))
+    >>> stack(torch.tensor([[3.0, 5.0]]))
+    tensor([[ 2.,  0., 30., 50.]])
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[LinearOperator],
+        shapes: Sequence[Sequence[int]],
+        scales: Sequence[float] | None = None,
+    ) -> None:
+        self.parts = tuple(parts)
+        self.shapes = tuple(tuple(shape) for shape in shapes)
+        self.scales = (1.0,) * len(self.parts) if scales is None else tuple(check_positive("scales", s) for s in scales)
+        if len(self.parts) == 0:
+            raise InputError("parts", "none", "at least one operator")
+        for argument, given in (("shapes", self.shapes), ("scales", self.scales)):
+            if len(given) != len(self.parts):
+                raise InputError(argument, f"{len(given)} of them", f"{len(self.parts)}, one for each part")
+        self._sizes = [math.prod(shape) for shape in self.shapes]
+
+    @cached_property
+    def norm(self) -> float:
+        return math.hypot(*(scale * part.norm for part, scale in zip(self.parts, self.scales, strict=True)))
+
+    @property
+    def roundings(self) -> float:
+        return sum(part.roundings for part in self.parts) + len(self.parts)
+
+    def error(self, x: Tensor, z: Tensor) -> Tensor:
+        """Those of the parts, and of the products with their scales: right to eps relative to themselves."""
+        eps = torch.finfo(z.dtype).eps
+        errors = [
+            part.error(x, piece) if scale == 1 else scale * part.error(x, piece / scale) + eps * size_of(piece)
+            for part, piece, scale in zip(self.parts, self.split(z), self.scales, strict=True)
+        ]
+        return torch.linalg.vector_norm(torch.stack(errors), dim=0)
+
+    def adjoint_error(self, z: Tensor) -> Tensor:
+        """Those of the parts, and of their sum: none of its terms s_j K_j'z_j is larger than s_j norm_j ||z_j||."""
+        eps = len(self.parts) * torch.finfo(z.dtype).eps
+        pieces = zip(self.parts, self.split(z), self.scales, strict=True)
+        errors = [scale * (part.adjoint_error(p) + eps * part.norm * size_of(p)) for part, p, scale in pieces]
+        return torch.stack(errors).sum(dim=0)
+
+    def split(self, z: Tensor) -> tuple[Tensor, ...]:
+        """The parts of z `(B, n)` in their shapes `(B, *shape)`, as views of it."""
+        if z.ndim != 2 or z.shape[1] != sum(self._sizes):
+            raise InputError("z", f"shape {shape_of(z)}", f"shape (B, {sum(self._sizes)})")
+        pieces = torch.split(z, self._sizes, dim=1)
+        return tuple(piece.view(len(z), *shape) for piece, shape in zip(pieces, self.shapes, strict=True))
+
+    def join(self, parts: Sequence[Tensor]) -> Tensor:
+        """The parts `(B, *shape)` in one array `(B, n)`."""
+        return torch.cat([part.flatten(1) for part in parts], dim=1)
+
+    def _apply(self, x: Tensor) -> Tensor:
+        return self.write(x, x.new_empty(len(x), sum(self._sizes)))
+
+    def write(self, x: Tensor, z: Tensor) -> Tensor:
+        for part, piece, scale in zip(self.parts, self.split(z), self.scales, strict=True):
+            if scale == 1:
+                part.write(x, piece)
+            else:
+                torch.mul(part(x), scale, out=piece)
+        return z
+
+    def _adjoint(self, z: Tensor) -> Tensor:
+        first, *others = zip(self.parts, self.split(z), self.scales, strict=True)
+        x = first[0].adjoint(first[1])
+        x = x if first[2] == 1 else x.mul_(first[2])
+        for part, piece, scale in others:
+            x.add_(part.adjoint(piece), alpha=scale)
+        return x
+
+    def select(self, index: Index) -> Stack:
+        return Stack([part.select(index) for part in self.parts], self.shapes, self.scales)

@@ -1,0 +1,208 @@
+"""The suite finds what is wrong: operators with one mistake each, and the test that catches it."""
+
+import pytest
+import torch
+
+from lmd.operators import LinearOperator
+from lmd.operators.conformance import OperatorConformance
+
+
+class Shift(LinearOperator):
+    """(Kx)_i = 2 x_{i-1}, around."""
+
+    norm, roundings = 2.0, 0.0
+
+    def _apply(self, x):
+        return 2 * x.roll(1, -1)
+
+    def _adjoint(self, z):
+        return 2 * z.roll(-1, -1)
+
+
+class WrongAdjoint(Shift):
+    def _adjoint(self, z):
+        return 2 * z.roll(1, -1)
+
+
+class Affine(Shift):
+    def _apply(self, x):
+        return 2 * x.roll(1, -1) + 1e-3
+
+
+class Squared(Shift):
+    def _apply(self, x):
+        return 2 * x.roll(1, -1) + 1e-3 * x.square()
+
+
+class SmallNorm(Shift):
+    norm = 1.9
+
+
+class LargeNorm(Shift):
+    norm = 2.2
+
+
+class WholeNorm(Shift):
+    norm = 2
+
+
+class NotRecorded(Shift):
+    def __call__(self, x):
+        return self._apply(x.detach())
+
+
+class SecondOrderLost(Shift):
+    def __call__(self, x):
+        value = super().__call__(x)
+        return value if not value.requires_grad else _Once.apply(x)
+
+
+class _Once(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x.roll(1, -1)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, gradient):
+        return 2 * gradient.roll(-1, -1)
+
+
+class MixesInstances(Shift):
+    def _apply(self, x):
+        return 2 * x.roll(1, -1) + 1e-3 * (x - x.mean(dim=0))
+
+
+class Scaled(Shift):
+    """A number for each instance, and no `select`."""
+
+    def _apply(self, x):
+        return 2 * x.roll(1, -1) * torch.linspace(1, 0.5, len(x), dtype=x.dtype).reshape(-1, 1)
+
+    def _adjoint(self, z):
+        return 2 * z.roll(-1, -1) * torch.linspace(1, 0.5, len(z), dtype=z.dtype).reshape(-1, 1)
+
+
+class HidesNaN(Shift):
+    def _apply(self, x):
+        return 2 * x.roll(1, -1).nan_to_num()
+
+
+class Strided(Shift):
+    """Reads memory as if it lay row by row."""
+
+    def _apply(self, x):
+        return 2 * torch.as_strided(x, x.shape, (x.shape[1], 1)).roll(1, -1) if x.storage_offset() == 0 else 0 * x
+
+
+class WritesToWhatItWasGiven(Shift):
+    def _apply(self, x):
+        return x.mul_(2).roll(1, -1)
+
+
+class SharesMemory(Shift):
+    norm = 1.0
+
+    def _apply(self, x):
+        return x.view_as(x)
+
+    def _adjoint(self, z):
+        return z.view_as(z)
+
+
+class Remembers(Shift):
+    def __init__(self):
+        self.answers = {}
+
+    def _apply(self, x):
+        key = (x.dtype, x.shape)
+        self.answers.setdefault(key, 2 * x.roll(1, -1))
+        return self.answers[key]
+
+
+class WritesTooMuch(Shift):
+    def write(self, x, z):
+        z.copy_(self._apply(x))
+        torch.as_strided(z, (1,), (1,), 0).zero_()
+        return z
+
+
+class FewDigits(Shift):
+    def _apply(self, x):
+        return (2 * x.double().roll(1, -1) * (1 + 2**-22 * (x.dtype == torch.float32))).to(x)
+
+
+class NotInFloat64(Shift):
+    def double(self):
+        return self
+
+    def _apply(self, x):
+        return (2 * x.roll(1, -1)).float()
+
+
+class DefaultDtype(Shift):
+    def _apply(self, x):
+        return torch.tensor((2 * x.roll(1, -1)).tolist())
+
+
+CAUGHT = [
+    (Shift, None),
+    (WrongAdjoint, "test_the_adjoint_is_one"),
+    (Affine, "test_both_are_linear"),
+    (Squared, "test_both_are_linear"),
+    (SmallNorm, "test_the_norm_is_a_bound"),
+    (LargeNorm, "test_the_norm_is_a_bound"),
+    (WholeNorm, "test_the_norm_is_a_bound"),
+    (WrongAdjoint, "test_derivatives_of_first_and_second_order"),
+    (SecondOrderLost, "test_derivatives_of_first_and_second_order"),
+    (NotRecorded, "test_nothing_is_recorded_where_nothing_should_be"),
+    (MixesInstances, "test_an_instance_alone_is_as_in_the_batch"),
+    (Scaled, "test_an_instance_alone_is_as_in_the_batch"),
+    (MixesInstances, "test_an_instance_that_is_nan_leaves_the_others_alone"),
+    (HidesNaN, "test_an_instance_that_is_nan_leaves_the_others_alone"),
+    (Strided, "test_every_memory_layout_gives_the_same"),
+    (WritesToWhatItWasGiven, "test_every_memory_layout_gives_the_same"),
+    (SharesMemory, "test_answers_are_tensors_of_their_own"),
+    (Remembers, "test_answers_are_tensors_of_their_own"),
+    (WritesTooMuch, "test_it_writes_to_part_of_a_larger_array"),
+    (FewDigits, "test_rounding_is_within_its_bounds"),
+    (NotInFloat64, "test_the_copy_in_float64_leaves_the_operator_alone"),
+    (DefaultDtype, "test_the_default_dtype_does_not_matter"),
+]
+
+ARGUMENTS = {"batch": 2, "dtype": torch.float32, "offset": 0.0}
+
+
+def run(operator, name):
+    """One test of the suite with one choice of what it is run for."""
+
+    class Suite(OperatorConformance):
+        def make_operator(self, batch, dtype):
+            return operator()
+
+        def points(self, batch, dtype, generator):
+            return torch.randn(batch, 6, dtype=dtype, generator=generator)
+
+    test = getattr(Suite(), name)
+    wanted = test.__func__.__code__.co_varnames[: test.__func__.__code__.co_argcount]
+    test(**{key: value for key, value in ARGUMENTS.items() if key in wanted})
+
+
+TESTS = [name for name in dir(OperatorConformance) if name.startswith("test_")]
+
+
+@pytest.mark.parametrize("name", TESTS)
+def test_the_right_one_passes(name):
+    run(Shift, name)
+
+
+@pytest.mark.parametrize(
+    ("operator", "name"), [case for case in CAUGHT if case[1]], ids=lambda part: getattr(part, "__name__", part)
+)
+def test_a_wrong_one_is_caught(operator, name):
+    with pytest.raises((AssertionError, RuntimeError)):
+        run(operator, name)
+
+
+def test_every_test_of_the_suite_catches_something():
+    assert set(TESTS) - {name for _, name in CAUGHT} == {"test_derivatives_are_taken_with_the_adjoint"}
