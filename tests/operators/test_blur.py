@@ -111,6 +111,17 @@ def test_the_adjoint_is_one_at_any_size(border, seed, height, width, name):
     assert_close((operator(x) * z).sum(), (x * operator.adjoint(z)).sum())
 
 
+def test_a_kernel_that_is_nearly_of_rank_one_is_not_taken_for_it():
+    kernel, x = gaussian_kernel(0.8, 5) + 1e-13 * random(5, 5), random(1, 1, 9, 9)
+    exact = by_loops(kernel, x[0, 0], "circular")
+    assert float((Blur(kernel, 9, 9)(x)[0, 0] - exact).abs().max()) < 3e-15
+
+
+@pytest.mark.parametrize("width", [0.3, 0.8, 1.5, 3.0, 10.0])
+def test_gaussians_are_of_rank_one(width):
+    assert len(Blur(gaussian_kernel(width), 70, 70)._passes) == 2
+
+
 def test_leading_axes_do_not_mix():
     operator, x = Blur(KERNELS["diagonal"], 5, 6), random(2, 3, 2, 5, 6)
     assert_close(operator(x)[:, 1], operator(x[:, 1]), rtol=0, atol=0)

@@ -16,6 +16,9 @@ from lmd.operators.norms import norm_bound
 
 BORDERS = ("circular", "replicate")
 
+ROUNDING = torch.finfo(torch.float64).eps
+"""How far a kernel may be from one of rank one and still be applied as such, times the root of its entries."""
+
 POINTS = 16
 """How many points a motion has for each pixel of its length."""
 
@@ -37,7 +40,7 @@ class Blur(LinearOperator):
                 "kernel", f"shape {shape_of(kernel)}", f"at most the size of the images ({height}, {width})"
             )
         left, values, right = torch.linalg.svd(self.kernel)
-        if float(values[1:].sum()) <= 1e-12 * float(values[0]):
+        if float(values[1:].sum()) <= ROUNDING * self.kernel.numel() ** 0.5 * float(values[0]):
             scale = float(values[0]) ** 0.5
             self._passes = [scale * left[:, :1], scale * right[:1]]
         else:
@@ -50,7 +53,11 @@ class Blur(LinearOperator):
 
     @property
     def roundings(self) -> float:
-        """The norm is that of |A|; a border adds up at most h or w pixels more."""
+        """The norm is that of |A|; a border adds up at most h or w pixels more.
+
+        A column and a row make h + w products; what is left of a kernel beside them, R, changes Ax by at most
+        sum |R| <= (h w)^(1/2) ||R||_F <= h w eps ||k||, and ||k|| is at most the norm.
+        """
         return 2.0 * (self.kernel.numel() + sum(self.kernel.shape))
 
     def _apply(self, x: Tensor) -> Tensor:
