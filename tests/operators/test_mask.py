@@ -42,7 +42,11 @@ def test_a_mask_of_more_digits_does_not_change_the_dtype():
     [
         (lambda: Mask(torch.tensor([0.0, 0.5])), "mask: got entries other than 0 and 1"),
         (lambda: Mask([0, 1]), "mask: got list"),
-        (lambda: Mask(torch.ones(4, 5))(torch.ones(2, 3, 4, 5)), r"x: got shape \(2, 3, 4, 5\), expected 2 dimensions"),
+        (lambda: Mask(torch.ones(4, 5))(torch.ones(2, 3, 4, 5)), r"x: got shape \(2, 3, 4, 5\), expected a shape"),
+        (
+            lambda: Mask(torch.ones(4, 5))(torch.ones(1, 5)),
+            r"x: got shape \(1, 5\), expected a shape that the mask \(4, 5",
+        ),
     ],
 )
 def test_bad_arguments(call, words):

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 import lmd
+from lmd import operators
 from lmd.problems import CompositeProblem, LinearOperator
 from lmd.problems.composite import add_scaled, per_instance
 from lmd.solvers import FGP, PDHG
@@ -142,6 +143,19 @@ def test_solvers_take_a_strong_convexity_and_a_conjugate_per_instance(solver):
         alone = lmd.run(solver, problem.select(i), x0[:1], tolerance=1e-6, iterations=3000)
         assert_close(alone.x[0], result.x[i], rtol=1e-10, atol=1e-10)
         assert int(alone.iterations) == int(result.iterations[i])
+
+
+def test_a_matrix_for_each_instance_is_selected_with_it():
+    problem, alone = ridge(), ridge()
+    matrices = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+    problem.operator = operators.Matrix(matrices)
+    x = torch.ones(3, 5, dtype=torch.float64)
+    for i in range(3):
+        alone.operator = operators.Matrix(matrices[i])
+        expected = alone.value(x)[i : i + 1]
+        assert_close(problem.value(x)[i : i + 1], expected)
+        assert_close(problem.select(i).value(x[i : i + 1]), expected)
+    assert problem.operator.A.shape == (3, 4, 5)
 
 
 def test_a_scale_per_instance():

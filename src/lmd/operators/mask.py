@@ -27,8 +27,8 @@ class Mask(LinearOperator):
         self.mask = check_zero_one("mask", mask)
 
     def _apply(self, x: Tensor) -> Tensor:
-        if self.mask.ndim != x.ndim:
-            accepted = f"{self.mask.ndim} dimensions, as the mask {shape_of(self.mask)} has"
+        if self.mask.ndim != x.ndim or any(m not in (1, n) for m, n in zip(self.mask.shape, x.shape, strict=True)):
+            accepted = f"a shape that the mask {shape_of(self.mask)} broadcasts to, dimension by dimension"
             raise InputError("x", f"shape {shape_of(x)}", accepted)
         return self.mask.to(x) * x
 

@@ -98,4 +98,5 @@ class Stack(LinearOperator):
         return x
 
     def select(self, index: Index) -> Stack:
-        return Stack([part.select(index) for part in self.parts], self.shapes, self.scales)
+        parts = tuple(part.select(index) for part in self.parts)
+        return self if parts == self.parts else Stack(parts, self.shapes, self.scales)

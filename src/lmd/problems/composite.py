@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import abc
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from lmd.copies import Index
 from lmd.operators.base import LinearOperator, size_of
 from lmd.problems.base import Problem
+
+C = TypeVar("C", bound="CompositeProblem")
 
 Scale = float | Tensor
 """A number, or one per instance `(B,)`."""
@@ -94,6 +98,11 @@ class CompositeProblem(Problem):
     def regulariser_conjugate(self, p: Tensor) -> Tensor:
         """g*(p) `(B,)` for p in the domain of g*; 0 where g is a norm."""
         return p.new_zeros(p.shape[0])
+
+    def select(self: C, index: Index) -> C:
+        part = super().select(index)
+        part.operator = self.operator.select(index)
+        return part
 
     def value(self, x: Tensor) -> Tensor:
         return self.data_value(x) + self.regulariser_value(self.operator(x))
