@@ -53,6 +53,7 @@ __all__ = [
     "run",
     "solve",
     "solvers",
+    "terms",
     "train",
     "training",
     "zoo",

@@ -1,0 +1,248 @@
+"""What a term is: a convex function of one array per instance, with its prox, its conjugate and their residual."""
+
+from __future__ import annotations
+
+import abc
+import copy
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor
+
+from lmd.checks import check_finite, check_floating, check_positive, shape_of
+from lmd.errors import CapabilityError, InputError
+
+T = TypeVar("T", bound="Term")
+
+Scale = float | Tensor
+"""A number, one per instance `(B,)`, or one per entry: as many dimensions as the array, and broadcasting against it."""
+
+
+def per_instance(scale: Scale, like: Tensor) -> Scale:
+    """A number as it is; one per instance `(B,)` in the shape `(B, 1, ...)` that multiplies `like`."""
+    if isinstance(scale, Tensor) and scale.ndim == 1:
+        return scale.reshape(-1, *(1,) * (like.ndim - 1))
+    return scale
+
+
+def filled(scale: Scale, like: Tensor) -> Tensor:
+    """The scale as a tensor that broadcasts against `like`, of its dtype."""
+    scale = per_instance(scale, like)
+    return scale if isinstance(scale, Tensor) else like.new_full((), scale)
+
+
+def sum_instances(x: Tensor) -> Tensor:
+    """The sum over each instance: `(B, ...)` to `(B,)`."""
+    return x.flatten(1).sum(dim=1)
+
+
+def size_of(x: Tensor) -> Tensor:
+    """The Euclidean norm of each instance: `(B, ...)` to `(B,)`."""
+    return torch.linalg.vector_norm(x.flatten(1), dim=1)
+
+
+def inner(x: Tensor, y: Tensor) -> Tensor:
+    """<x, y> of each instance `(B,)`."""
+    return sum_instances(x * y)
+
+
+def largest(scale: Scale) -> Scale:
+    """The largest entry of each instance: a number or `(B,)`."""
+    return scale.flatten(1).amax(dim=1) if isinstance(scale, Tensor) and scale.ndim > 1 else scale
+
+
+def smallest(scale: Scale) -> Scale:
+    """The smallest entry of each instance: a number or `(B,)`."""
+    return scale.flatten(1).amin(dim=1) if isinstance(scale, Tensor) and scale.ndim > 1 else scale
+
+
+def positive(scale: Scale) -> bool:
+    """Whether every entry is above 0."""
+    return bool((scale > 0).all()) if isinstance(scale, Tensor) else scale > 0
+
+
+def divided(x: Tensor, by: Scale) -> Tensor:
+    """x / by, and 0 where `by` is 0, with the derivative 0 there."""
+    if not isinstance(by, Tensor):
+        return x / by
+    usable = by != 0
+    return torch.where(usable, x / torch.where(usable, by, 1), 0)
+
+
+def clip(x: Tensor, low: Scale, high: Scale, out: Tensor | None = None) -> Tensor:
+    """x within [low, high]; for bounds that broadcast torch's own clamp is ten times slower than these two passes."""
+    if isinstance(low, Tensor) or isinstance(high, Tensor):
+        return torch.minimum(torch.maximum(x, filled(low, x), out=out), filled(high, x), out=out)
+    return torch.clamp(x, low, high, out=out)
+
+
+def written(answer: Tensor, out: Tensor | None) -> Tensor:
+    """The answer, in `out` where that is given."""
+    return answer if out is None else out.copy_(answer)
+
+
+def rounding_of_sum(x: Tensor, total: Tensor) -> Tensor:
+    """How far a sum over an instance of x of what is never negative can be off `(B,)`: docs/guarantees.md."""
+    return (x[0].numel() + 8) * torch.finfo(x.dtype).eps * total
+
+
+def check_scale(argument: str, scale: Scale, *, zero: bool = False) -> Scale:
+    """Return `scale` if it is a positive number, or a tensor of positive numbers or, with `zero`, of 0 or more."""
+    if not isinstance(scale, Tensor):
+        return check_positive(argument, scale)
+    least = float(check_finite(argument, check_floating(argument, scale)).detach().min())
+    if least < 0 or (least == 0 and not zero):
+        raise InputError(argument, f"{least:g}", "numbers of 0 or more" if zero else "positive numbers")
+    return scale
+
+
+def check_fits(argument: str, scale: Scale, y: Tensor) -> Scale:
+    """Return `scale` if it is a number, one per instance of y, or broadcasts against y and has its instances."""
+    if not isinstance(scale, Tensor) or scale.shape in ((), y.shape[:1]):
+        return scale
+    pairs = zip(scale.shape[1:], y.shape[1:], strict=False)
+    if scale.ndim != y.ndim or len(scale) != len(y) or any(n not in (1, m) for n, m in pairs):
+        accepted = f"one number, one per instance ({len(y)},), or entries that go with {shape_of(y)}"
+        raise InputError(argument, f"shape {shape_of(scale)}", accepted)
+    return scale
+
+
+def _changed(value: Any, change: Any) -> Any:
+    """A term's attribute with the terms in it changed, alone or in a tuple; others as they are."""
+    if isinstance(value, Term):
+        return change(value)
+    if isinstance(value, tuple):
+        return tuple(_changed(part, change) for part in value)
+    return value
+
+
+class Term(abc.ABC):
+    r"""A convex function h of one array per instance: z `(B, ...)` to `(B,)`.
+
+    With h*(p) = sup_z <z, p> - h(z) the Fenchel-Young inequality is h(z) + h*(p) >= <z, p>, with equality where p is a
+    subgradient of h at z; the difference is the `residual`, of which duality gaps are made. A term of your own needs
+    `value`; everything else has a default or is a capability that a composite may ask for
+    ([Parikh and Boyd 2014](https://web.stanford.edu/~boyd/papers/prox_algs.html) list the closed forms).
+
+    A `step` is a number or one per instance `(B,)`. Methods with `out` write their answer there if given; it may be
+    one of their arguments. Without `out` everything has derivatives, in the points and in the term's own tensors.
+
+    >>> class Quartic(Term):
+    ...     def value(self, z):
+    ...         return (z**4).sum(dim=1)
+    >>> Quartic().subgradient(torch.tensor([[1.0, 2.0]]))
+    tensor([[ 4., 32.]])
+    """
+
+    batched: ClassVar[tuple[str, ...]] = ()
+    """Names of the attributes that, where they are tensors, have the instance for their first dimension."""
+
+    @property
+    def conjugate_is_finite(self) -> bool:
+        """Whether h* is finite everywhere: whether the domain of the dual is everything."""
+        return False
+
+    @property
+    def strong_convexity(self) -> Scale | None:
+        """A strong convexity constant, a number or one per instance `(B,)`, where there is one."""
+        return None
+
+    @property
+    def smoothness(self) -> Scale | None:
+        """A Lipschitz constant of the gradient where h is finite, a number or `(B,)`, where there is one."""
+        return None
+
+    @abc.abstractmethod
+    def value(self, z: Tensor) -> Tensor:
+        """h(z) `(B,)`."""
+
+    def subgradient(self, z: Tensor) -> Tensor:
+        """A subgradient of h at z of its domain, same shape as z; by automatic differentiation."""
+        recording = torch.is_grad_enabled() and z.requires_grad
+        with torch.enable_grad():
+            point = z if recording else z.detach().requires_grad_()
+            (gradient,) = torch.autograd.grad(self.value(point).sum(), point, create_graph=recording)
+        return gradient
+
+    def prox(self, z: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
+        """argmin_v h(v) + ||v - z||^2 / (2 step), same shape as z."""
+        raise self._lacks("prox")
+
+    def conjugate(self, p: Tensor) -> Tensor:
+        """h*(p) `(B,)` for p in the domain of h*."""
+        raise self._lacks("conjugate")
+
+    def project(self, p: Tensor, out: Tensor | None = None) -> Tensor:
+        """The nearest point of the domain of h*, same shape as p."""
+        if not self.conjugate_is_finite:
+            raise self._lacks("project")
+        return written(p, out)
+
+    def conjugate_prox(self, p: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
+        """argmin_q h*(q) + ||q - p||^2 / (2 step), same shape as p: p - step prox_{h/step}(p/step), by Moreau."""
+        by = per_instance(step, p)
+        return torch.sub(p, by * self.prox(p / by, 1 / step), out=out)
+
+    def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
+        """argmin_z h(z) + <u, z>, a subgradient of h* at -u; for -u in the domain of h*, same shape as u."""
+        raise self._lacks("tilted_minimiser")
+
+    def tilted_minimum(self, u: Tensor) -> Tensor:
+        """min_z h(z) + <u, z> = -h*(-u) `(B,)`, for -u in the domain of h*."""
+        return -self.conjugate(-u)
+
+    def residual(self, z: Tensor, p: Tensor) -> Tensor:
+        """h(z) + h*(p) - <z, p> >= 0 `(B,)` for p in the domain of h*; 0 where p is a subgradient of h at z.
+
+        This default cancels; a term that adds it up from what is never negative keeps its digits.
+        """
+        return (self.value(z) + self.conjugate(p) - inner(z, p)).clamp(min=0)
+
+    def rounding(self, z: Tensor, p: Tensor, z_error: Tensor, p_error: Tensor, residual: Tensor) -> Tensor:
+        """How far `residual`, as computed of z and p, can be below that of the true z and p `(B,)`.
+
+        The true points are in the domains of h and h*, at most `z_error` and `p_error` `(B,)` away in the Euclidean
+        norm; the rounding of the evaluation itself is included.
+        """
+        raise self._lacks("rounding")
+
+    def best_multiple(self, p: Tensor, most: Scale) -> Tensor:
+        """The number t in [-most, most] for which -h*(t p) is largest, `(B,)`, p in the domain of h*; else a good one.
+
+        1 where that is allowed: it keeps p, and less keeps p in the domain, which has 0 in it.
+        """
+        ones = p.new_ones(len(p))
+        return torch.minimum(ones, filled(most, ones))
+
+    def gauge(self, u: Tensor) -> Tensor:
+        """The smallest number g of 0 or more with u / g in the domain of h*, `(B,)`; infinite where there is none."""
+        if not self.conjugate_is_finite:
+            raise self._lacks("gauge")
+        return u.new_zeros(len(u))
+
+    def violation(self, z: Tensor) -> Tensor:
+        """How far z is outside the domain of h `(B,)`; 0 inside."""
+        return z.new_zeros(len(z))
+
+    def select(self: T, index: int | slice | Tensor) -> T:
+        """The term of some of the instances; a number selects a batch of one."""
+        part = copy.copy(self)
+        for name, value in vars(self).items():
+            if name in self.batched and isinstance(value, Tensor) and value.ndim > 0:
+                setattr(part, name, value[[index] if isinstance(index, int) else index])
+            else:
+                setattr(part, name, _changed(value, lambda term: term.select(index)))
+        return part
+
+    def double(self: T) -> T:
+        """The same term with every floating-point tensor in float64 and no graph."""
+        part = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(part, name, value.detach().double() if value.dtype.is_floating_point else value)
+            else:
+                setattr(part, name, _changed(value, lambda term: term.double()))
+        return part
+
+    def _lacks(self, capability: str) -> CapabilityError:
+        return CapabilityError("term", f"{type(self).__name__}, which has no {capability}", f"a term with {capability}")
