@@ -1,10 +1,19 @@
 """Convex functions of one array: each with its prox, conjugate and residual, and a conformance suite beside them."""
 
+from lmd.terms.absolute import Absolute
 from lmd.terms.base import Term
+from lmd.terms.huber import Huber
+from lmd.terms.norms import L1, GroupNorm
+from lmd.terms.shifted import Shifted
 from lmd.terms.squares import BoxedSquares, Squares
 
 __all__ = [
+    "L1",
+    "Absolute",
     "BoxedSquares",
+    "GroupNorm",
+    "Huber",
+    "Shifted",
     "Squares",
     "Term",
 ]
