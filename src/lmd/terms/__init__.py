@@ -2,7 +2,9 @@
 
 from lmd.terms.absolute import Absolute
 from lmd.terms.base import Term
+from lmd.terms.hinge import Hinge
 from lmd.terms.huber import Huber
+from lmd.terms.kullback_leibler import KullbackLeibler
 from lmd.terms.norms import L1, GroupNorm
 from lmd.terms.shifted import Shifted
 from lmd.terms.squares import BoxedSquares, Squares
@@ -12,7 +14,9 @@ __all__ = [
     "Absolute",
     "BoxedSquares",
     "GroupNorm",
+    "Hinge",
     "Huber",
+    "KullbackLeibler",
     "Shifted",
     "Squares",
     "Term",
