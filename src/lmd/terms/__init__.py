@@ -2,22 +2,29 @@
 
 from lmd.terms.absolute import Absolute
 from lmd.terms.base import Term
+from lmd.terms.box import Box
 from lmd.terms.hinge import Hinge
 from lmd.terms.huber import Huber
 from lmd.terms.kullback_leibler import KullbackLeibler
 from lmd.terms.norms import L1, GroupNorm
 from lmd.terms.shifted import Shifted
+from lmd.terms.simplex import Max, Simplex
 from lmd.terms.squares import BoxedSquares, Squares
+from lmd.terms.zero import Zero
 
 __all__ = [
     "L1",
     "Absolute",
+    "Box",
     "BoxedSquares",
     "GroupNorm",
     "Hinge",
     "Huber",
     "KullbackLeibler",
+    "Max",
     "Shifted",
+    "Simplex",
     "Squares",
     "Term",
+    "Zero",
 ]

@@ -1,0 +1,111 @@
+"""Constraints to a box, entry by entry: non-negative numbers, pixels between 0 and 1."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from lmd.errors import InputError
+from lmd.terms.base import Scale, Term, clip, filled, per_instance, rounding_of_sum, size_of, sum_instances, written
+
+STORED = torch.finfo(torch.float32).eps
+"""A run in float32 that clips to 0.1 stores 0.1000000015: such a point counts as inside, also in float64."""
+
+
+class Box(Term):
+    r"""h(z) = 0 where low <= z <= high, infinite elsewhere; z `(B, ...)`.
+
+    The ends are numbers, per instance `(B,)` or per entry, and may be infinite: `Box(0.0, math.inf)` is z >= 0. An end
+    is met to the rounding of float32. h*(p) = \sum max(low p, high p), finite everywhere where the ends are; else
+    p <= 0 where `high` is infinite, and p >= 0 where `low` is.
+
+    >>> term = Box(0.0, 1.0)
+    >>> term.prox(torch.tensor([[2.0, 0.5]]), step=1.0), term.conjugate(torch.tensor([[2.0, -3.0]]))
+    (tensor([[1.0000, 0.5000]]), tensor([2.]))
+    """
+
+    batched = ("low", "high")
+
+    def __init__(self, low: Scale = 0.0, high: Scale = 1.0) -> None:
+        ordered = high >= low
+        if not (bool(ordered.all()) if isinstance(ordered, Tensor) else ordered):
+            raise InputError("low, high", "ends in the wrong order, or not numbers", "low <= high")
+        self.low, self.high = low, high
+
+    @property
+    def conjugate_is_finite(self) -> bool:
+        ends = (self.low, self.high)
+        return all(bool(torch.isfinite(e).all()) if isinstance(e, Tensor) else math.isfinite(e) for e in ends)
+
+    def _ends(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        return filled(self.low, z), filled(self.high, z)
+
+    def _outside(self, z: Tensor) -> Tensor:
+        """How far each entry is past an end."""
+        low, high = self._ends(z)
+        past = torch.maximum(low - z, z - high).clamp(min=0)
+        met = STORED * torch.where(z > high, high, low).abs()
+        return torch.where(past > met, past, 0)
+
+    def value(self, z: Tensor) -> Tensor:
+        return torch.where(self.violation(z) > 0, torch.inf, z.new_zeros(len(z)))
+
+    def subgradient(self, z: Tensor) -> Tensor:
+        """0."""
+        return torch.zeros_like(z)
+
+    def prox(self, z: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
+        """The nearest point of the box."""
+        return clip(z, per_instance(self.low, z), per_instance(self.high, z), out)
+
+    def _end(self, p: Tensor) -> Tensor:
+        """argmax <z, p> over the box: the end that p points to, and where p is 0 the point nearest to 0."""
+        low, high = self._ends(p)
+        nearest = clip(torch.zeros_like(p), low, high)
+        return torch.where(p > 0, high, torch.where(p < 0, low, nearest))
+
+    def conjugate(self, p: Tensor) -> Tensor:
+        return sum_instances(p * self._end(p))
+
+    def project(self, p: Tensor, out: Tensor | None = None) -> Tensor:
+        if self.conjugate_is_finite:
+            return written(p, out)
+        low, high = self._ends(p)
+        least = torch.where(torch.isfinite(low), -torch.inf, torch.zeros_like(low))
+        most = torch.where(torch.isfinite(high), torch.inf, torch.zeros_like(high))
+        return clip(p, least, most, out)
+
+    def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
+        return written(self._end(-u), out)
+
+    def residual(self, z: Tensor, p: Tensor) -> Tensor:
+        """sum p (end - z), each product of 0 or more; infinite outside the box."""
+        products = torch.where(p != 0, p * (self._end(p) - z), 0).clamp(min=0)
+        return torch.where(self.violation(z) > 0, torch.inf, sum_instances(products))
+
+    def rounding(self, z: Tensor, p: Tensor, z_error: Tensor, p_error: Tensor, residual: Tensor) -> Tensor:
+        """end - z is right relative to itself; how far a stored z or end is from the box counts as an error of z.
+
+        Moving z by d changes the residual by -<p, d>; in p it is r-Lipschitz, r = max(|z - low|, |z - high|), entry by
+        entry, as its derivative is a point of the box minus z; the two together add z_error p_error more.
+        """
+        low, high = self._ends(z)
+        reach = size_of(torch.maximum((z - low).abs(), (z - high).abs()))
+        z_error = z_error + size_of(z - self.prox(z, 1.0)) + self._stored(z) * z[0].numel() ** 0.5
+        evaluation = 8 * torch.finfo(z.dtype).eps * residual
+        moved = z_error * (size_of(p) + p_error) + torch.where(p_error > 0, reach * p_error, 0)
+        return evaluation + moved + rounding_of_sum(z, residual)
+
+    def _stored(self, z: Tensor) -> float:
+        """How far an end that is a number can be from what the dtype of z stores."""
+        numbers = [end for end in (self.low, self.high) if not isinstance(end, Tensor) and math.isfinite(end)]
+        return max((abs(float(z.new_full((), end)) - end) for end in numbers), default=0.0)
+
+    def gauge(self, u: Tensor) -> Tensor:
+        """0, or infinite where u points to an end that is."""
+        return torch.where(torch.isfinite(self._end(u)).flatten(1).all(dim=1), u.new_zeros(len(u)), torch.inf)
+
+    def violation(self, z: Tensor) -> Tensor:
+        return size_of(self._outside(z))

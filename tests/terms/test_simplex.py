@@ -1,0 +1,58 @@
+import pytest
+import torch
+
+from lmd.errors import CapabilityError
+from lmd.problems import domains
+from lmd.terms import Max, Simplex, Zero
+from lmd.terms.conformance import OFFSET, TermConformance, normal, units
+from lmd.terms.simplex import project_simplex
+
+
+class TestSimplex(TermConformance):
+    def make_term(self, batch, dtype, generator):
+        return Simplex()
+
+    def points(self, term, batch, dtype, generator):
+        return normal(batch, 5, dtype=dtype, generator=generator).softmax(dim=-1)
+
+    def _near(self, v):
+        """Within the rounding of float32 other points count as inside: neighbours are in it."""
+        return (project_simplex(w) for w in super()._near(v))
+
+
+class TestSimplexOfRows(TestSimplex):
+    def points(self, term, batch, dtype, generator):
+        return normal(batch, 2, 3, dtype=dtype, generator=generator).softmax(dim=-1)
+
+
+class TestMax(TermConformance):
+    def make_term(self, batch, dtype, generator):
+        return Max()
+
+    def points(self, term, batch, dtype, generator):
+        return normal(batch, 2, 3, dtype=dtype, generator=generator)
+
+    def make_offset(self, batch, dtype, generator):
+        return Max(), OFFSET + units(batch, 4, dtype=dtype, generator=generator)
+
+
+class TestZero(TestMax):
+    def make_term(self, batch, dtype, generator):
+        return Zero()
+
+
+def test_the_projection_is_that_of_the_domain():
+    x = 3 * torch.randn(20, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert torch.equal(project_simplex(x), domains.project_simplex(x))
+
+
+def test_outside_it_is_infinite_and_says_how_far():
+    z = torch.tensor([[2.0, 0.0], [0.5, 0.5], [2.0, -1.0]])
+    assert Simplex().value(z).tolist() == [torch.inf, 0.0, torch.inf]
+    assert Simplex().violation(z).tolist() == [1.0, 0.0, 1.0]
+
+
+def test_max_has_no_gauge():
+    for method, more in ((Max().gauge, ()), (Max().best_multiple, (1.0,))):
+        with pytest.raises(CapabilityError, match=r"\Aterm: got Max, which has no \w+, expected a term with \w+\Z"):
+            method(torch.ones(1, 2), *more)
