@@ -10,6 +10,7 @@ from lmd.terms.norms import L1, GroupNorm
 from lmd.terms.shifted import Shifted
 from lmd.terms.simplex import Max, Simplex
 from lmd.terms.squares import BoxedSquares, Squares
+from lmd.terms.stacked import Stacked
 from lmd.terms.zero import Zero
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Shifted",
     "Simplex",
     "Squares",
+    "Stacked",
     "Term",
     "Zero",
 ]
