@@ -83,10 +83,15 @@ class KullbackLeibler(Term):
         return torch.minimum(p, edge, out=out)
 
     def conjugate_prox(self, p: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
-        """1 - r, r the positive root of r^2 - (1 - p - step background) r - step y = 0."""
+        """1 - r, r the positive root of r^2 - (1 - p - step background) r - step y = 0.
+
+        Near 0 that has only the digits of 1; there it is p + step background - step y / r.
+        """
         by = filled(step, p)
-        root = positive_root(1 - p - by * self.background, by * self.y)
-        return written(1 - root, out)
+        up, down = by * self.background, by * self.y
+        root = positive_root(1 - p - up, down)
+        down = down / torch.where(root > 0, root, 1)
+        return written(torch.where(p.abs() + up + down < root, p + up - down, 1 - root), out)
 
     def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
         """y / (1 + u) - background."""
