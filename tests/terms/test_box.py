@@ -65,6 +65,11 @@ def test_a_direction_without_end_has_no_feasible_multiple():
     assert term.gauge(torch.tensor([[-1.0, 0.0], [-1.0, 2.0]])).tolist() == [0.0, torch.inf]
 
 
+def test_the_prox_of_the_conjugate_stays_exactly_in_its_domain():
+    p = torch.randn(1, 100, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(Box(0.0, math.inf).conjugate_prox(p, 0.3), p.clamp(max=0))
+
+
 def test_ends_in_the_wrong_order():
     for low, high in ((1.0, 0.0), (0.0, math.nan), (torch.ones(2), 0.0)):
         with pytest.raises(InputError, match=r"\Alow, high: got [^\n]+, expected low <= high\Z"):

@@ -77,6 +77,12 @@ class Box(Term):
         most = torch.where(torch.isfinite(high), torch.inf, torch.zeros_like(high))
         return clip(p, least, most, out)
 
+    def conjugate_prox(self, p: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
+        """p minus the nearest point of step times the box: exactly 0 inside it."""
+        by = per_instance(step, p)
+        inside = clip(p, by * per_instance(self.low, p), by * per_instance(self.high, p))
+        return torch.sub(p, inside, out=out)
+
     def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
         return written(self._end(-u), out)
 
