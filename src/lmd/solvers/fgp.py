@@ -10,9 +10,9 @@ from torch import Tensor
 
 from lmd.checks import check_positive
 from lmd.mirrors.base import inner
+from lmd.operators.base import LinearOperator
 from lmd.problems.base import Problem
 from lmd.problems.composite import Scale, add_scaled, per_instance
-from lmd.problems.operators import LinearOperator
 from lmd.solvers.base import DualState, Solver
 
 

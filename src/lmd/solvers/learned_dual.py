@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from lmd import kernels
 from lmd.checks import check_count, check_module_kind
 from lmd.errors import InputError
+from lmd.operators.base import LinearOperator
 from lmd.problems.composite import Scale, per_instance
-from lmd.problems.operators import LinearOperator
 from lmd.solvers.base import DualState
 from lmd.solvers.fgp import FGP, DualProblem
 from lmd.solvers.learned_prefix import LearnedPrefix

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from lmd import kernels
 from lmd.checks import check_count, check_module_kind, check_positive
+from lmd.operators.base import LinearOperator
 from lmd.problems.composite import Scale
-from lmd.problems.operators import LinearOperator
 from lmd.solvers.base import DualState
 from lmd.solvers.learned_dual import check_kernel_size, convolve
 from lmd.solvers.learned_prefix import LearnedPrefix
