@@ -163,7 +163,7 @@ def train_pair(dimension):
     """A pair that a short training has taught to solve least squares, and to be inverse, somewhat."""
     solver = LearnedMirrorDescent(TwoNetworks(dimension, 0), 4).double()
     family = LeastSquaresFamily(torch.diag(torch.linspace(0.5, 1.5, dimension, dtype=torch.float64)))
-    return lmd.train(solver, family, steps=40, batch=32, learning_rate=1e-2, progress=False).solver.mirror
+    return lmd.train(solver, family, updates=40, batch=32, learning_rate=1e-2, progress=False).solver.mirror
 
 
 MIRRORS = {

@@ -113,7 +113,7 @@ class NearestFamily(Family):
 def test_training_with_constraints():
     solver = LearnedPDHG(4, tau=0.3).double()
     result = lmd.train(
-        solver, NearestFamily(), steps=60, batch=16, learning_rate=0.02, progress=False, validate_every=60
+        solver, NearestFamily(), updates=60, batch=16, learning_rate=0.02, progress=False, validate_every=60
     )
     assert result.skipped == 0
     first, last = result.curve("validation_value")[1]

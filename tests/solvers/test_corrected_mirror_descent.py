@@ -54,7 +54,7 @@ def test_with_an_exact_mirror_there_is_nothing_to_correct() -> None:
 
 def test_it_trains_saves_and_keeps_its_corrections_in_bounds(tmp_path) -> None:
     solver = crooked()
-    lmd.train(solver, lmd.problems.LeastSquaresFamily(), steps=30, batch=16, learning_rate=0.1)
+    lmd.train(solver, lmd.problems.LeastSquaresFamily(), updates=30, batch=16, learning_rate=0.1)
     assert not torch.equal(solver.corrections, torch.full_like(solver.corrections, 0.5))
     assert bool(((solver.corrections >= 0) & (solver.corrections <= 1)).all())
     again = load(save(solver, tmp_path))

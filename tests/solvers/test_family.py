@@ -367,7 +367,7 @@ def test_they_learn(make):
     W = torch.diag(torch.tensor([1.0, 0.5, 0.2])).double()
     family = lmd.problems.LeastSquaresFamily(W.repeat(2, 1))
     solver = make()
-    result = lmd.train(solver, family, steps=60, batch=64, learning_rate=0.03, validate_every=20, progress=False)
+    result = lmd.train(solver, family, updates=60, batch=64, learning_rate=0.03, validate_every=20, progress=False)
     problem, x0 = family.sample(256, torch.Generator().manual_seed(99))
     trained, fresh = (
         lmd.run(each, problem, x0).history.values[1:].sum(dim=0).mean() for each in (result.solver, make())

@@ -76,7 +76,7 @@ def test_training_brings_it_closer_than_it_began(tmp_path: object) -> None:
     family = SolvedFamily(TVDenoisingFamily(images, crop=16), 20, FGP(restart=True), iterations=200)
     solver = LearnedDual(3, 3)
     options = {"objective": "distance", "value_weights": "last", "learning_rate": 1e-2}
-    result = lmd.train(solver, family, steps=40, batch=4, progress=False, **options)
+    result = lmd.train(solver, family, updates=40, batch=4, progress=False, **options)
     _, values = result.curve("validation_value")
     assert min(values) < values[0] - 1.0  # a decibel
     save(solver, str(tmp_path))
