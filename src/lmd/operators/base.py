@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -93,7 +93,8 @@ class LinearOperator(Part, abc.ABC):
 
     def write(self, x: Tensor, z: Tensor) -> Tensor:
         """Write Kx to z, which may be part of a larger array, and return z; nothing is recorded."""
-        return z.copy_(self._apply(x))
+        image = self._apply(x)
+        return check_place(z, image.shape).copy_(image)
 
     def error(self, x: Tensor, z: Tensor) -> Tensor:
         """A bound on ||z - Kx|| `(B,)` for z the computed Kx: roundings eps norm ||x||, unless more is known."""
@@ -110,6 +111,13 @@ class LinearOperator(Part, abc.ABC):
     def select(self: K, index: Index) -> K:
         """The operator of some of the instances; a number selects a batch of one."""
         return self
+
+
+def check_place(z: Tensor, shape: Sequence[int]) -> Tensor:
+    """Return `z` if an answer of this shape can be written to it: torch would broadcast, or take other memory."""
+    if z.shape != tuple(shape):
+        raise InputError("z", f"a place of shape {shape_of(z)}", f"shape {tuple(shape)}, as the answer has")
+    return z
 
 
 def check_ending(argument: str, x: Tensor, ending: tuple[int, ...]) -> Tensor:

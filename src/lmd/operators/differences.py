@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lmd.checks import check_count, check_positive
 from lmd.errors import InputError
-from lmd.operators.base import LinearOperator, check_ending, size_of
+from lmd.operators.base import LinearOperator, check_ending, check_place, size_of
 
 
 class Differences(LinearOperator):
@@ -54,16 +54,19 @@ class Differences(LinearOperator):
         once = 1 if all(h == 1 for h in self.spacing) else 2
         return once * torch.finfo(z.dtype).eps * size_of(z)
 
-    def check(self, argument: str, x: Tensor) -> Tensor:
-        """Return `x` if it is a batch `(B, ..., *shape)`."""
-        return check_ending(argument, x, self.shape)
-
     def _apply(self, x: Tensor) -> Tensor:
-        axes = len(self.shape)
-        return self.write(x, x.new_empty(*self.check("x", x).shape[:-axes], axes, *self.shape))
+        return self._write(x, x.new_empty(self._image(x)))
 
     def write(self, x: Tensor, z: Tensor) -> Tensor:
         """Write Kx to z `(B, ..., d, *shape)`, which may be part of a larger array, and return z."""
+        return self._write(x, check_place(z, self._image(x)))
+
+    def _image(self, x: Tensor) -> tuple[int, ...]:
+        """The shape of Kx."""
+        axes = len(self.shape)
+        return (*check_ending("x", x, self.shape).shape[:-axes], axes, *self.shape)
+
+    def _write(self, x: Tensor, z: Tensor) -> Tensor:
         for axis, part, n, h in self._axes(z):
             inside = part.narrow(axis, 0, n - 1)
             torch.sub(x.narrow(axis, 1, n - 1), x.narrow(axis, 0, n - 1), out=inside)

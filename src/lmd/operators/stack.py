@@ -12,7 +12,7 @@ from torch import Tensor
 from lmd.checks import check_positive, shape_of
 from lmd.copies import Index
 from lmd.errors import InputError
-from lmd.operators.base import LinearOperator, size_of
+from lmd.operators.base import LinearOperator, check_place, size_of
 
 
 class Stack(LinearOperator):
@@ -86,7 +86,8 @@ class Stack(LinearOperator):
             if scale == 1:
                 part.write(x, piece)
             else:
-                torch.mul(part(x), scale, out=piece)
+                image = part(x)
+                torch.mul(image, scale, out=check_place(piece, image.shape))
         return z
 
     def _adjoint(self, z: Tensor) -> Tensor:
