@@ -11,7 +11,7 @@ from lmd.cli import main
 from lmd.errors import FileError, InputError
 from lmd.experiments import tables_of
 from lmd.experiments.bench import Plan, peers, run_bench, scheduling
-from lmd.experiments.bench.measuring import TARGETS, KnownInstances, MeasuredSolver, Target, quality_curve
+from lmd.experiments.bench.measuring import TARGETS, KnownInstances, MeasuredSolver, QualityTarget, quality_curve
 from lmd.experiments.bench.methods import TASKS, Setting, methods_for
 from lmd.experiments.bench.plan import known_methods
 from lmd.experiments.bench.report import to_json, write
@@ -139,9 +139,9 @@ def test_a_method_is_tuned_on_other_instances_for_each_number():
 
 def test_targets():
     assert [target.name for target in TARGETS] == ["gap_1e-1", "gap_1e-2", "gap_1e-3", "30db", "40db", "50db"]
-    assert Target("psnr", 40).reached([10.0, 41.0, 39.0]) == 1
-    assert Target("relative_gap", 0.01).reached([1.0, math.inf, 0.01]) == 2
-    assert Target("relative_gap", 0.01).reached([1.0, 0.1]) is None
+    assert QualityTarget("psnr", 40).reached([10.0, 41.0, 39.0]) == 1
+    assert QualityTarget("relative_gap", 0.01).reached([1.0, math.inf, 0.01]) == 2
+    assert QualityTarget("relative_gap", 0.01).reached([1.0, 0.1]) is None
 
 
 @pytest.mark.parametrize("task", list(TASKS))

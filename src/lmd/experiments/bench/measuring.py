@@ -25,7 +25,7 @@ DRAWN = 100
 
 
 @dataclass(frozen=True)
-class Target:
+class QualityTarget:
     """A quality that a method is timed to."""
 
     metric: str
@@ -43,7 +43,10 @@ class Target:
         return next((k for k, q in enumerate(quality) if sign * q >= sign * self.level), None)
 
 
-TARGETS = (*(Target("relative_gap", level) for level in GAPS), *(Target("psnr", level) for level in DECIBELS))
+TARGETS = (
+    *(QualityTarget("relative_gap", level) for level in GAPS),
+    *(QualityTarget("psnr", level) for level in DECIBELS),
+)
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,7 @@ class MeasuredSolver(Measured):
         scores = [sign * float(curve[metric][k].mean()) for curve in self._tuning]
         return min(range(len(scores)), key=lambda i: scores[i] if math.isfinite(scores[i]) else math.inf)
 
-    def best_to(self, target: Target) -> int:
+    def best_to(self, target: QualityTarget) -> int:
         """The setting that reaches a target first on the tuning instances, or else comes nearest."""
         if not self._tuning:
             return 0

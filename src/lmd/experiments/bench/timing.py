@@ -20,7 +20,7 @@ from lmd.experiments.bench.measuring import (
     Measured,
     MeasuredPeer,
     MeasuredSolver,
-    Target,
+    QualityTarget,
 )
 from lmd.experiments.bench.methods import Setting
 from lmd.experiments.bench.peers import Call, numpy_errors_as_they_are
@@ -43,7 +43,7 @@ class Job:
     """A run that is timed, and which of its marks are of interest."""
 
     run: Timer
-    at: dict[Target, tuple[int, int]] = field(default_factory=dict)
+    at: dict[QualityTarget, tuple[int, int]] = field(default_factory=dict)
     """For each target that it reaches, which mark that is, and at which iteration."""
 
     marks: tuple[int, ...] = ()
@@ -92,9 +92,9 @@ class TimedSolver(Timed):
                 found.append(Job(self._steps(which, chosen, last), at, tuple(range(len(gaps))), gaps))
         return found
 
-    def _reached(self, part: slice, drawn: int) -> dict[int, dict[Target, int]]:
+    def _reached(self, part: slice, drawn: int) -> dict[int, dict[QualityTarget, int]]:
         """For each setting, the one that is drawn first, the targets it is timed to and the iterations they take."""
-        found: dict[int, dict[Target, int]] = {drawn: {}}
+        found: dict[int, dict[QualityTarget, int]] = {drawn: {}}
         for target in TARGETS:
             which = self.measured.best_to(target)
             k = target.reached(self._curve(which, target.metric, part))
@@ -204,7 +204,7 @@ def _sample(jobs: Sequence[Job], repeats: int) -> None:
                 job.samples.append(job.run())
 
 
-def _time_row(name: str, target: Target, found: Sequence[Sequence[Job]], **settings: Any) -> Row:
+def _time_row(name: str, target: QualityTarget, found: Sequence[Sequence[Job]], **settings: Any) -> Row:
     """The median over instances of the median over repeats, or null where some instance does not reach the target."""
     metric = f"seconds_to_{target.name}"
     reached = [job for part in found for job in part if target in job.at]
