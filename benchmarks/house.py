@@ -24,8 +24,8 @@ ROOT = Path(__file__).parents[1]
 BASES = ("Problem", "Family", "Solver", "Mirror")
 """Who derives from one of these is concrete; they themselves are not."""
 
-BENEATH = ("errors", "checks", "config", "files")
-"""Modules that lie beneath all rooms."""
+FACES = ("__init__", "cli")
+"""The modules at the top that see all rooms; the others lie beneath all of them."""
 
 LONG, SHOWN = 60, 10
 """How many lines a function may have, and how many of the longest are shown."""
@@ -88,11 +88,12 @@ class House:
             for path in sorted(package.rglob("*.py"))
         ]
         there = dict.fromkeys(module.room for module in self.modules)
-        first = [room for room in BENEATH if room in there]
+        top = [module.room for module in self.modules if module.file == f"{module.room}.py"]
+        self.beneath = [room for room in top if room not in FACES]
         known = [room for room in order if room in there]
-        ends = [room for room in ("__init__", "cli") if room in there]
-        others = [room for room in there if room not in {*first, *known, *ends}]
-        self.rooms = [*first, *known, *others, *ends]
+        faces = [room for room in FACES if room in there]
+        others = [room for room in there if room not in {*self.beneath, *known, *faces}]
+        self.rooms = [*self.beneath, *known, *others, *faces]
 
     def of(self, room: str) -> list[Module]:
         return [module for module in self.modules if module.room == room]
@@ -119,8 +120,11 @@ class House:
         ]
 
     def upwards(self) -> list[Finding]:
-        """Imports of a room that comes later in the order; the package's own face is open to all."""
-        place = {room: at for at, room in enumerate(self.rooms)}
+        """Imports of a room that comes later in the order.
+
+        The package's own face is open to all, and what lies beneath the rooms is of one height.
+        """
+        place = {room: at for at, room in enumerate(self.rooms)} | dict.fromkeys(self.beneath, 0)
         found = [each for each in self.imports() if each.what != "__init__"]
         return [each for each in found if place[each.what] > place[each.room]]
 

@@ -10,6 +10,8 @@ import pytest
 PATH = Path(__file__).parents[1] / "benchmarks" / "house.py"
 
 FILES = {
+    "cli.py": "import toy.upper\n",
+    "copies.py": "from toy.errors import Wrong\n",
     "errors.py": "class Wrong(Exception): ...\n",
     "lower/__init__.py": "",
     "lower/base.py": "from toy.errors import Wrong\n\nclass Problem: ...\n\nclass Solver: ...\n\ndef same(): ...\n",
@@ -61,9 +63,11 @@ def places(found):
 
 
 def test_rooms_and_imports(toy):
-    assert toy.rooms == ["errors", "lower", "upper"]
+    assert toy.rooms == ["copies", "errors", "lower", "upper", "cli"]
     assert toy.lines == sum(len(text.splitlines()) for text in FILES.values())
     assert places(toy.imports()) == [
+        ("cli.py:1", "upper"),
+        ("copies.py:1", "errors"),
         ("lower/base.py:1", "errors"),
         ("lower/tv.py:2", "upper"),
         ("upper/__init__.py:1", "lower"),
