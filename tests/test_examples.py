@@ -30,3 +30,13 @@ def test_denoise_photo_takes_the_noise_off(
 def test_every_example_is_tested() -> None:
     text = Path(__file__).read_text(encoding="utf-8")
     assert [path.name for path in EXAMPLES.glob("*.py") if path.name not in text] == []
+
+
+def test_own_term_is_a_term_and_learns(capsys: pytest.CaptureFixture[str]) -> None:
+    names = runpy.run_path(str(EXAMPLES / "own_term.py"), run_name="__main__")
+    classical, learned = (float(line.split()[-1]) for line in capsys.readouterr().out.splitlines())
+    assert 0 <= learned < 0.6 * classical
+    suite = names["TestPinball"]()
+    for batch in (1, 3):
+        suite.test_value_is_convex_along_segments(batch)
+        suite.test_subgradient_inequality_and_its_constants(batch)

@@ -7,6 +7,7 @@ from lmd.problems.domains import Box, Domain, Simplex, project_simplex
 from lmd.problems.lasso import Lasso, LassoFamily
 from lmd.problems.least_squares import LeastSquares, LeastSquaresFamily
 from lmd.problems.linear_classifier import LinearClassifier, LinearClassifierFamily
+from lmd.problems.parts import Composite
 from lmd.problems.penalised import L1, NegativeEntropy, PenalisedProblem, Penalty
 from lmd.problems.reconstruction import TVDeblurring, TVReconstruction, TVTomography
 from lmd.problems.reconstruction_families import TomographyFamily, TVDeblurringFamily
@@ -20,6 +21,7 @@ __all__ = [
     "SVM",
     "Blur",
     "Box",
+    "Composite",
     "CompositeProblem",
     "Differences",
     "Domain",

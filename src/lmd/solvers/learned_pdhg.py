@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lmd.checks import check_count, check_positive
+from lmd.problems.composite import per_instance
 from lmd.solvers.base import DualState
 from lmd.solvers.learned_prefix import LearnedPrefix
 from lmd.solvers.pdhg import PDHG, SaddleProblem
@@ -74,7 +75,7 @@ class LearnedPDHG(LearnedPrefix[LearnedPDHGState, SaddleProblem]):
         log_t, log_s, ahead, dual_momentum, momentum = self.numbers[state.iteration].to(x.dtype).unbind()
         t, s = (log_t.exp() * tau).expand(len(x)), (log_s.exp() * sigma).expand(len(x))
         rise = problem.operator(x + ahead * moved)
-        dual = problem.dual_prox(p + dual_momentum * dual_moved + (log_s.exp() * sigma) * rise, s)
+        dual = problem.dual_prox(p + dual_momentum * dual_moved + per_instance(s, rise) * rise, s)
         fall = problem.operator.adjoint(dual)
-        target = problem.data_prox(x + momentum * moved - (log_t.exp() * tau) * fall, t)
+        target = problem.data_prox(x + momentum * moved - per_instance(t, fall) * fall, t)
         return LearnedPDHGState(target, state.iteration + 1, dual=dual, moved=target - x, dual_moved=dual - p)

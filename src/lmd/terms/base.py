@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lmd.checks import check_finite, check_floating, check_positive, shape_of
+from lmd.copies import Part
 from lmd.errors import CapabilityError, InputError
 
 T = TypeVar("T", bound="Term")
@@ -116,7 +117,7 @@ def _changed(value: Any, change: Any) -> Any:
     return value
 
 
-class Term(abc.ABC):
+class Term(Part, abc.ABC):
     r"""A convex function h of one array per instance: z `(B, ...)` to `(B,)`.
 
     With h*(p) = sup_z <z, p> - h(z) the Fenchel-Young inequality is h(z) + h*(p) >= <z, p>, with equality where p is a
