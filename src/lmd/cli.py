@@ -436,13 +436,15 @@ def _reproduce_all(
     as_json: bool,
 ) -> None:
     """Run experiments one after the other, as they measure seconds, print their tables and write the page."""
-    if len(names) > 1:
-        os.environ.setdefault("OMP_NUM_THREADS", "1")  # most have problems too small for several threads
+    import torch
+
     from lmd import experiments
     from lmd.experiments.base import reproduce as reproduce_experiment
     from lmd.report.metrics import read_metrics
     from lmd.report.page import write_page
 
+    if len(names) > 1 and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)  # most have problems too small for several threads, and numbers are those of one
     for name in names:
         experiment = experiments.get(name)
         passed_on = images if len(names) == 1 or experiment.imaging else None
