@@ -24,12 +24,20 @@ def test_the_first_example_runs_and_is_ten_lines(capsys: pytest.CaptureFixture[s
 
 
 def test_the_second_example_runs_and_is_as_exact_as_it_says() -> None:
-    assert len(EXAMPLES) == 2
+    assert len(EXAMPLES) == 3
     names: dict[str, Any] = {}
     exec(compile(EXAMPLES[1], "README.md", "exec"), names)
     assert bool((names["result"].certificate.bound >= 0).all())
     exact = names["exact"]
     assert bool((names["problem"].relative_gap(exact.x, exact.dual) <= 1e-4).all())
+
+
+def test_the_third_example_runs_and_proves_what_it_says() -> None:
+    names: dict[str, Any] = {}
+    exec(compile(EXAMPLES[2], "README.md", "exec"), names)
+    result, closer = names["result"], names["closer"]
+    for found, tolerance in ((result, 1e-3), (closer, 1e-4)):
+        assert bool((found.certificate.bound <= 1.001 * tolerance * found.certificate.lower_bound.abs()).all())
 
 
 def test_links_to_files_lead_somewhere() -> None:
