@@ -12,7 +12,7 @@ from lmd.errors import InputError
 from lmd.guarantees.safeguard import step_costs, widen
 from lmd.mirrors.base import norm_of
 from lmd.problems.base import Problem
-from lmd.solvers.base import Solver, State, add_evaluations
+from lmd.solvers.base import State, Wrapper, add_evaluations
 
 PROGRESS = 0.5
 """The share of a gradient step's sure gain that a learned step has to gain."""
@@ -41,7 +41,7 @@ class DescentState(State):
         return self.value
 
 
-class DescentSafeguard(Solver[DescentState]):
+class DescentSafeguard(Wrapper[DescentState]):
     r"""Takes a step of the learned solver where f falls by ||g||^2 / (4 L) or more, and x - g / L elsewhere.
 
     g is the gradient at x and L the smoothness of f, so a gradient step gains at least ||g||^2 / (2 L). Whichever step
@@ -61,18 +61,13 @@ class DescentSafeguard(Solver[DescentState]):
     (True, [200, 200, 200])
     """
 
-    def __init__(self, solver: Solver[Any]) -> None:
-        super().__init__()
-        if not isinstance(solver, Solver):
-            raise InputError("solver", type(solver).__name__, "an lmd.solvers.Solver")
-        self.solver = solver
-
-    def config(self) -> dict[str, Any]:
-        return {"solver": self.solver}
-
     @property
     def needs(self) -> tuple[str, ...]:
         return (*self.solver.needs, "smoothness")
+
+    def keeps_to_domain(self, problem: Problem) -> bool:
+        """On the whole space alone: gradient steps leave any other set."""
+        return problem.domain is None
 
     @property
     def init_cost(self) -> dict[str, int]:
@@ -82,10 +77,6 @@ class DescentSafeguard(Solver[DescentState]):
     def step_cost(self) -> dict[str, int]:
         """One value; the rest is counted when it is done."""
         return {"value": 1}
-
-    @property
-    def horizon(self) -> int | None:
-        return self.solver.horizon
 
     def init(self, problem: Problem, x0: Tensor) -> DescentState:
         value = problem.value(x0)

@@ -9,21 +9,7 @@ from torch import Tensor
 
 from lmd.checks import check_interval, shape_of
 from lmd.errors import DomainError
-
-
-def project_simplex(x: Tensor) -> Tensor:
-    """Euclidean projection of each row of `x` `(..., d)` onto the simplex {x >= 0, sum x = 1}.
-
-    Sort-based algorithm (Held, Wolfe, Crowder 1974): x -> max(x - tau, 0), where tau makes the result sum to one.
-    Adding a constant to a row changes nothing, so each is first moved to have its maximum at 0, where tau is in
-    [-1, 0): far from the simplex the sum would otherwise be off by the rounding of x.
-    """
-    x = x - x.detach().amax(dim=-1, keepdim=True)
-    ordered = x.sort(dim=-1, descending=True).values
-    count = torch.arange(1, x.shape[-1] + 1, dtype=x.dtype, device=x.device)
-    threshold = (ordered.cumsum(dim=-1) - 1) / count
-    support = (ordered > threshold).sum(dim=-1, keepdim=True).clamp(min=1)
-    return (x - threshold.gather(-1, support - 1)).clamp(min=0)
+from lmd.terms.simplex import project_simplex
 
 
 class Domain(abc.ABC):

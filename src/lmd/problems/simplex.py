@@ -12,6 +12,7 @@ from lmd.copies import doubled
 from lmd.errors import InputError
 from lmd.problems.base import Family, Problem
 from lmd.problems.domains import Simplex, check_rows
+from lmd.terms.kullback_leibler import divergence
 
 S = TypeVar("S", bound="SimplexProblem")
 
@@ -40,22 +41,11 @@ class SimplexProblem(Problem):
 def kl_divergence(x: Tensor, y: Tensor) -> Tensor:
     r"""\sum_i x_i log(x_i / y_i) - x_i + y_i of each instance, x, y `(B, d)` to `(B,)`: KL(x || y) on the simplex.
 
-    The textbook form cancels near y and bottoms out at the rounding of 1. Here each term is y_i phi(u_i) with
-    phi(u) = (1 + u) log(1 + u) - u, u = (x - y) / y, and for small u, with s = u / (2 + u) and log(1 + u) = 2 artanh s,
-    phi(u) = u s + 2 (1 + u) (s^3/3 + s^5/5 + ...): to rounding, and never negative. Entries of x and y below the
-    smallest normal number count as that number.
+    Evaluated without cancellation near y (`lmd.terms.kullback_leibler.divergence`): to rounding, and never negative.
+    Entries of x and y below the smallest normal number count as that number.
     """
     tiny = torch.finfo(x.dtype).tiny
-    x, y = x.clamp(min=tiny), y.clamp(min=tiny)
-    u = (x - y) / y
-    small = u.clamp(-0.1, 0.1)
-    s = small / (2 + small)
-    tail = torch.zeros_like(s)
-    for order in range(15, 1, -2):
-        tail = tail * s.square() + 1 / order
-    near = y * (small * s + 2 * (1 + small) * s**3 * tail)
-    far = x * torch.log(x / y) - x + y
-    return torch.where(u == small, near, far).sum(dim=1)
+    return divergence(x.clamp(min=tiny), y.clamp(min=tiny)).sum(dim=1)
 
 
 class KLDivergence(SimplexProblem):

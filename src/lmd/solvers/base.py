@@ -12,7 +12,7 @@ from typing_extensions import TypeVar
 
 from lmd.checks import check_batch
 from lmd.config import Configurable
-from lmd.errors import CapabilityError
+from lmd.errors import CapabilityError, InputError
 from lmd.mirrors.base import Mirror
 from lmd.problems.base import Problem, check_capabilities
 
@@ -136,6 +136,34 @@ class Solver(nn.Module, Configurable, abc.ABC, Generic[S, P]):
             state = self.step(problem, state)
             beyond = add_evaluations(beyond, state.evaluations)
         return replace(state, evaluations=beyond) if beyond else state
+
+
+class Wrapper(Solver[S, P]):
+    """A solver around another one: what it does not change is that one's."""
+
+    def __init__(self, solver: Solver[Any]) -> None:
+        super().__init__()
+        if not isinstance(solver, Solver):
+            raise InputError("solver", type(solver).__name__, "an lmd.solvers.Solver")
+        self.solver = solver
+
+    def config(self) -> dict[str, Any]:
+        return {"solver": self.solver}
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return self.solver.needs
+
+    def keeps_to_domain(self, problem: Problem) -> bool:
+        return self.solver.keeps_to_domain(problem)
+
+    @property
+    def horizon(self) -> int | None:
+        return self.solver.horizon
+
+    @property
+    def ends_proven(self) -> bool:
+        return self.solver.ends_proven
 
 
 def check_fit(solver: Solver[Any], problem: Problem, x0: Tensor) -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from lmd.errors import InputError
 from lmd.mirrors.base import Mirror
 from lmd.problems.base import Problem
-from lmd.solvers.base import Solver, State
+from lmd.solvers.base import State, Wrapper
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,28 +32,12 @@ class BestState(State):
         return self.inner.dual_point
 
 
-class BestSoFar(Solver[BestState]):
+class BestSoFar(Wrapper[BestState]):
     """Runs a solver; its `x` is, instance by instance, the iterate of the lowest value so far.
 
     Subgradient methods do not descend at every step, and their theorems speak of the best iterate: this is it.
     Costs one function value per iteration.
     """
-
-    def __init__(self, solver: Solver[Any]) -> None:
-        super().__init__()
-        if not isinstance(solver, Solver):
-            raise InputError("solver", type(solver).__name__, "an lmd.solvers.Solver")
-        self.solver = solver
-
-    def config(self) -> dict[str, Any]:
-        return {"solver": self.solver}
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return self.solver.needs
-
-    def keeps_to_domain(self, problem: Problem) -> bool:
-        return self.solver.keeps_to_domain(problem)
 
     @property
     def init_cost(self) -> dict[str, int]:
@@ -64,14 +46,6 @@ class BestSoFar(Solver[BestState]):
     @property
     def step_cost(self) -> dict[str, int]:
         return _plus_value(self.solver.step_cost)
-
-    @property
-    def horizon(self) -> int | None:
-        return self.solver.horizon
-
-    @property
-    def ends_proven(self) -> bool:
-        return self.solver.ends_proven
 
     @property
     def geometry(self) -> Mirror | None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from lmd.errors import InputError
 from lmd.problems.base import Problem
-from lmd.solvers.base import Solver, State, add_evaluations
+from lmd.solvers.base import State, Wrapper, add_evaluations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +35,7 @@ class NotAboveStartState(State):
         return self.inner.dual_point
 
 
-class NotAboveStart(Solver[NotAboveStartState]):
+class NotAboveStart(Wrapper[NotAboveStartState]):
     """x_k of the solver inside where f(x_k) <= f(x_0), and x_0 elsewhere, instance by instance.
 
     For solvers that end proven, so that all they can do wrong is not to have come down yet. Each answer depends on x_k
@@ -50,22 +48,6 @@ class NotAboveStart(Solver[NotAboveStartState]):
     [3.0]
     """
 
-    def __init__(self, solver: Solver[Any]) -> None:
-        super().__init__()
-        if not isinstance(solver, Solver):
-            raise InputError("solver", type(solver).__name__, "an lmd.solvers.Solver")
-        self.solver = solver
-
-    def config(self) -> dict[str, Any]:
-        return {"solver": self.solver}
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return self.solver.needs
-
-    def keeps_to_domain(self, problem: Problem) -> bool:
-        return self.solver.keeps_to_domain(problem)
-
     @property
     def init_cost(self) -> dict[str, int]:
         return {**self.solver.init_cost, "value": self.solver.init_cost.get("value", 0) + 1}
@@ -74,14 +56,6 @@ class NotAboveStart(Solver[NotAboveStartState]):
     def step_cost(self) -> dict[str, int]:
         """That of the step inside; the value, which is one however many steps are taken at once, is in the state."""
         return self.solver.step_cost
-
-    @property
-    def horizon(self) -> int | None:
-        return self.solver.horizon
-
-    @property
-    def ends_proven(self) -> bool:
-        return self.solver.ends_proven
 
     def init(self, problem: Problem, x0: Tensor) -> NotAboveStartState:
         inner, value = self.solver.init(problem, x0), problem.value(x0)

@@ -10,7 +10,7 @@ from torch import Tensor
 from lmd.checks import check_count
 from lmd.errors import InputError
 from lmd.problems.base import Problem
-from lmd.solvers.base import Solver, State
+from lmd.solvers.base import Solver, State, Wrapper
 
 
 class FiniteSum(Protocol):
@@ -22,7 +22,7 @@ class FiniteSum(Protocol):
     def minibatch(self, indices: Tensor) -> Problem: ...
 
 
-class Stochastic(Solver[State, FiniteSum]):
+class Stochastic(Wrapper[State, FiniteSum]):
     """Runs a solver whose every step sees `minibatch` of the problem's terms, drawn anew without replacement.
 
     The terms of iteration k depend on `seed` and k alone and are the same for all instances, so a run can be repeated,
@@ -37,10 +37,7 @@ class Stochastic(Solver[State, FiniteSum]):
     """
 
     def __init__(self, solver: Solver[Any], minibatch: int, seed: int = 0) -> None:
-        super().__init__()
-        if not isinstance(solver, Solver):
-            raise InputError("solver", type(solver).__name__, "an lmd.solvers.Solver")
-        self.solver = solver
+        super().__init__(solver)
         self.minibatch = check_count("minibatch", minibatch)
         self.seed = check_count("seed", seed, least=0)
 
@@ -51,8 +48,10 @@ class Stochastic(Solver[State, FiniteSum]):
     def needs(self) -> tuple[str, ...]:
         return (*self.solver.needs, "terms")
 
-    def keeps_to_domain(self, problem: Problem) -> bool:
-        return self.solver.keeps_to_domain(problem)
+    @property
+    def ends_proven(self) -> bool:
+        """No: what is proven is about whole subgradients."""
+        return False
 
     @property
     def init_cost(self) -> dict[str, int]:
@@ -65,10 +64,6 @@ class Stochastic(Solver[State, FiniteSum]):
         if "subgradient" in cost:
             cost["minibatch_subgradient"] = cost.pop("subgradient")
         return cost
-
-    @property
-    def horizon(self) -> int | None:
-        return self.solver.horizon
 
     def init(self, problem: FiniteSum, x0: Tensor) -> State:
         if self.minibatch > problem.terms:
