@@ -193,3 +193,9 @@ class TestSettling:
     def test_only_downwards(self):
         with pytest.raises(InputError, match=r"^settle: got 0.5, expected a number of 1 or more"):
             PDHG(settle=0.5)
+
+
+@pytest.mark.parametrize("argument", ["tau", "sigma", "settle"])
+def test_steps_that_no_float32_can_take_are_refused(argument):
+    with pytest.raises(InputError, match=rf"^{argument}: got 1e\+300, expected a number from 1e-12 to 1e\+12"):
+        PDHG(**{argument: 1e300})

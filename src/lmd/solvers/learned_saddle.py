@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from lmd import kernels
-from lmd.checks import check_count, check_module_kind, check_positive
+from lmd.checks import check_count, check_module_kind
 from lmd.operators.base import LinearOperator
 from lmd.problems.composite import Scale
 from lmd.solvers.base import DualState
 from lmd.solvers.learned_dual import check_kernel_size, convolve
 from lmd.solvers.learned_prefix import LearnedPrefix
-from lmd.solvers.pdhg import PDHG, PDHGState, SaddleProblem
+from lmd.solvers.pdhg import PDHG, PDHGState, SaddleProblem, check_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +117,7 @@ class LearnedSaddle(LearnedPrefix[LearnedSaddleState, Any]):
         """C_k, D_k: `(N, 2, 3, k, k)`, to kept and lost pixels, from kept ones, lost ones and the move; `(N, 1, 2, k,
         k)` where there are no lost pixels."""
         self.tail: PDHG = PDHG(tau, accelerated=False)
-        self.settle = check_positive("settle", settle)
+        self.settle = check_step("settle", settle)
 
     def config(self) -> dict[str, Any]:
         return {

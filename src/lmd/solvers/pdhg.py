@@ -16,6 +16,9 @@ from lmd.problems.base import Problem
 from lmd.problems.composite import Scale, add_scaled, per_instance
 from lmd.solvers.base import DualState, Solver
 
+LARGEST = 1e12
+"""No step is longer, nor shorter than one over it: numbers in files may be anything."""
+
 SETTLING = 20
 """The iteration after which tau may begin to fall."""
 
@@ -74,10 +77,10 @@ class PDHG(Solver[PDHGState, SaddleProblem]):
         settle: float = 1.0,
     ) -> None:
         super().__init__()
-        self.tau = None if tau is None else check_positive("tau", tau)
-        self.sigma = None if sigma is None else check_positive("sigma", sigma)
+        self.tau = None if tau is None else check_step("tau", tau)
+        self.sigma = None if sigma is None else check_step("sigma", sigma)
         self.accelerated = bool(accelerated)
-        self.settle = check_positive("settle", settle)
+        self.settle = check_step("settle", settle)
         if settle < 1:
             raise InputError("settle", settle, "a number of 1 or more")
 
@@ -150,6 +153,13 @@ class PDHG(Solver[PDHGState, SaddleProblem]):
     def _size(self, k: int) -> float:
         """tau at iteration k in units of the first."""
         return min(1.0, max(1 / self.settle, SETTLING / max(k, 1)))
+
+
+def check_step(argument: str, value: float) -> float:
+    """Return `value` if it is a positive number that leaves room in float32 for what it is multiplied with."""
+    if not 1 / LARGEST <= check_positive(argument, value) <= LARGEST:
+        raise InputError(argument, f"{value:g}", f"a number from {1 / LARGEST:g} to {LARGEST:g}")
+    return float(value)
 
 
 def _unless_settled(theta: Scale, state: PDHGState) -> Scale:
