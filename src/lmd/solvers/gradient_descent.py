@@ -8,12 +8,12 @@ from torch import Tensor
 
 from lmd.problems.base import Problem
 from lmd.problems.domains import Domain
-from lmd.solvers.base import Solver, State
+from lmd.solvers.base import P, Solver, State
 from lmd.solvers.steps import Steps, as_steps
 
 
-class GradientDescent(Solver[State]):
-    """x_{k+1} = x_k - t_k g_k with g_k a subgradient at x_k."""
+class _GradientSteps(Solver[State, P]):
+    """What both methods share: steps, and one subgradient for each."""
 
     def __init__(self, steps: Steps | float = 0.01) -> None:
         super().__init__()
@@ -25,6 +25,10 @@ class GradientDescent(Solver[State]):
     @property
     def step_cost(self) -> dict[str, int]:
         return {"subgradient": 1}
+
+
+class GradientDescent(_GradientSteps[Problem]):
+    """x_{k+1} = x_k - t_k g_k with g_k a subgradient at x_k."""
 
     def init(self, problem: Problem, x0: Tensor) -> State:
         return State(x0)
@@ -43,19 +47,8 @@ class DomainProblem(Protocol):
     def subgradient(self, x: Tensor) -> Tensor: ...
 
 
-class ProjectedGradient(Solver[State, DomainProblem]):
+class ProjectedGradient(_GradientSteps[DomainProblem]):
     """x_{k+1} = P(x_k - t_k g_k) with P the Euclidean projection onto the problem's domain."""
-
-    def __init__(self, steps: Steps | float = 0.01) -> None:
-        super().__init__()
-        self.steps = as_steps(steps)
-
-    def config(self) -> dict[str, Any]:
-        return {"steps": self.steps}
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return {"subgradient": 1}
 
     @property
     def needs(self) -> tuple[str, ...]:
