@@ -29,6 +29,8 @@ def check_floating(argument: str, x: object) -> Tensor:
 
 def check_finite(argument: str, x: Tensor) -> Tensor:
     """Return `x` if every entry is finite; otherwise say how many are not and where the first one is."""
+    if math.isfinite(float(x.detach().sum())):  # then all are: one pass, and nothing is stored
+        return x
     bad = ~torch.isfinite(x)
     if bool(bad.any()):
         first = tuple(int(i) for i in bad.nonzero()[0])
@@ -106,3 +108,12 @@ def check_choice(argument: str, value: str, choices: tuple[str, ...]) -> str:
         accepted = f"one of {', '.join(choices)}{hint}" if choices else "nothing, as there is nothing to choose from"
         raise InputError(argument, repr(value), accepted)
     return value
+
+
+def check_zero_one(argument: str, mask: Tensor) -> Tensor:
+    """Return `mask` if its entries are 0 and 1 or, with bool for dtype, false and true."""
+    if not isinstance(mask, Tensor):
+        raise InputError(argument, type(mask).__name__, "a torch tensor")
+    if not bool(((mask == 0) | (mask == 1)).all()):
+        raise InputError(argument, "entries other than 0 and 1", "1 where a pixel is kept and 0 where it is lost")
+    return mask

@@ -27,23 +27,31 @@ def chosen(x: Tensor, index: Index) -> Tensor:
 def doubled(item: T, device: str | None = None) -> T:
     """A copy of a `Part`, and of those it holds, with every floating-point tensor in float64 and no graph.
 
-    Other tensors keep their dtype; all go to the `device`, where one is given.
+    Other tensors keep their dtype; all go to the `device`, where one is given. What is held twice is copied once.
     """
+    return _copied(item, device, {})
+
+
+def _copied(item: T, device: str | None, done: dict[int, Any]) -> T:
     part = copy.copy(item)
     for name, value in list(vars(part).items()):
         lower = isinstance(value, Tensor) and value.dtype.is_floating_point and value.dtype != torch.float64
         if lower and isinstance(getattr(type(part), name, None), cached_property):
             del vars(part)[name]  # to be computed again, from more digits
         else:
-            setattr(part, name, _doubled(value, device))
+            setattr(part, name, _doubled(value, device, done))
     return part
 
 
-def _doubled(value: Any, device: str | None) -> Any:
+def _doubled(value: Any, device: str | None, done: dict[int, Any]) -> Any:
     """An attribute, or an entry of a tuple, in float64 where it is made of tensors; anything else as it is."""
+    if id(value) in done:
+        return done[id(value)]
     if isinstance(value, Tensor):
         dtype = torch.float64 if value.dtype.is_floating_point else value.dtype
-        return value.detach().to(device or value.device, dtype)
-    if isinstance(value, Part):
-        return doubled(value, device)
-    return tuple(_doubled(entry, device) for entry in value) if type(value) is tuple else value
+        done[id(value)] = value.detach().to(device or value.device, dtype)
+    elif isinstance(value, Part):
+        done[id(value)] = _copied(value, device, done)
+    else:
+        return tuple(_doubled(entry, device, done) for entry in value) if type(value) is tuple else value
+    return done[id(value)]

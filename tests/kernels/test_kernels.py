@@ -11,8 +11,8 @@ from torch.nn.functional import conv2d
 
 from lmd import kernels
 from lmd.problems import TVDenoising, TVInpainting, TVProblem, random_masks
-from lmd.problems.composite import per_instance
 from lmd.solvers import LearnedDual, LearnedSaddle, Solver
+from lmd.terms.base import per_instance
 
 compiled = pytest.mark.skipif(kernels.library() is None, reason="no compiled kernels: installed without a C compiler")
 

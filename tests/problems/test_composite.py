@@ -9,8 +9,8 @@ from torch.testing import assert_close
 import lmd
 from lmd import operators
 from lmd.problems import CompositeProblem, LinearOperator
-from lmd.problems.composite import add_scaled, per_instance
 from lmd.solvers import FGP, PDHG
+from lmd.terms.base import add_scaled, per_instance
 
 
 class Matrix(LinearOperator):

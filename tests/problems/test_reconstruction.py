@@ -185,8 +185,9 @@ class TestDuality:
         x = inside(random(2, 2, 5, 6, seed=5))
         p = random(*problem.operator(x).shape, seed=6)
         assert_close(problem.select(1).gap(x[1:], p[1:]), problem.gap(x, p)[1:])
-        single = make(kind, isotropic=isotropic)
-        single.noisy, single.weight = problem.noisy.float(), problem.weight.float()
+        data = problem.noisy.float(), (5, 6) if kind == "tomography" else problem.kernel, problem.weight.float()
+        border = {} if kind == "tomography" else {"border": kind}
+        single = type(problem)(*data, isotropic=isotropic, **border)
         assert_close(single.gap(x.float(), p.float()), problem.gap(x, p).float(), rtol=1e-4, atol=1e-4)
 
 

@@ -46,7 +46,7 @@ def by_loops(problem, x):
         for c in range(C):
             for i in range(H):
                 for j in range(W):
-                    z = problem.mask[b, min(c, problem.mask.shape[1] - 1), i, j] if hasattr(problem, "mask") else 1
+                    z = problem.mask[b, min(c, problem.mask.shape[1] - 1), i, j] if problem.mask is not None else 1
                     down = float(x[b, c, i + 1, j] - x[b, c, i, j]) if i + 1 < H else 0.0
                     right = float(x[b, c, i, j + 1] - x[b, c, i, j]) if j + 1 < W else 0.0
                     tv = math.hypot(down, right) if problem.isotropic else abs(down) + abs(right)
@@ -114,8 +114,9 @@ class TestDuality:
 
     def test_one_weight_for_all_projects_like_one_per_image(self, kind, isotropic):
         problem = make(kind, isotropic=isotropic)
-        same = make(kind, isotropic=isotropic)
-        same.weight, same._one_weight = torch.full_like(same.weight, 0.2), 0.2
+        data = (problem.noisy,) if kind == "denoising" else (problem.noisy, problem.mask)
+        same = type(problem)(*data, 0.2, isotropic=isotropic)
+        assert same.bound == 0.2 and problem.bound.tolist() == problem.weight.tolist()
         p = random(2, 3, 2, 5, 6, seed=3)
         assert_close(same.project_dual(p)[0], problem.project_dual(p)[0])
         assert_close(same.value(random(2, 3, 5, 6))[0], problem.value(random(2, 3, 5, 6))[0])
@@ -194,11 +195,11 @@ def independent_bound(problem):
     The dual point comes from FGP or PDHG, which share nothing with the ADMM of the minimiser; the bound that it proves
     is worked out here pixel by pixel, from the saddle form.
     """
-    solver = PDHG(0.2) if hasattr(problem, "mask") else FGP(restart=True)
+    solver = PDHG(0.2) if problem.mask is not None else FGP(restart=True)
     lmd.run(solver, problem, iterations=2500, callbacks=[states := States()])
     down, right = states.last.dual[0, 0]
     y, s, b = problem.noisy[0, 0], problem.scale, float(problem.weight) * problem.scale
-    kept = problem.mask[0, 0] > 0 if hasattr(problem, "mask") else torch.ones_like(y, dtype=torch.bool)
+    kept = problem.mask[0, 0] > 0 if problem.mask is not None else torch.ones_like(y, dtype=torch.bool)
     low, high = float(y[kept].min()), float(y[kept].max())
     bound = 0.0
     for i in range(y.shape[0]):
@@ -359,7 +360,7 @@ class TestCache:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: TVDenoising(torch.ones(3, 4, 4)), r"noisy: got shape \(3, 4, 4\), expected images \(B, C, H, W\)"),
+        (lambda: TVDenoising(torch.ones(3, 4)), r"noisy: got shape \(3, 4\), expected signals, images or volumes"),
         (lambda: TVDenoising([1.0]), "noisy: got list"),
         (lambda: TVDenoising(torch.ones(1, 1, 2, 2, dtype=torch.uint8)), "noisy: got torch.uint8"),
         (lambda: TVDenoising(torch.full((1, 1, 2, 2), math.nan)), "noisy: got 4 non-finite entries"),

@@ -7,8 +7,8 @@ from torch.testing import assert_close
 import lmd
 from lmd.operators import Identity, Matrix
 from lmd.problems import Box, CompositeProblem, Family, Problem
-from lmd.problems.composite import per_instance
 from lmd.solvers import PDHG, LearnedPDHG, ProjectedGradient, Status
+from lmd.terms.base import per_instance
 
 F64 = torch.float64
 

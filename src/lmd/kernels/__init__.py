@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import conv2d, pad
+from torch.nn.functional import conv1d, conv2d, conv3d, pad
 
 from lmd.checks import shape_of
 from lmd.errors import InputError
@@ -43,8 +43,9 @@ BUILDS = {"AVX512": ("_tv_avx512", "_tv_avx2", "_tv"), "AVX2": ("_tv_avx2", "_tv
 TABLE: dict[tuple[str, ...], frozenset[str]] = {
     ("squares", "l1", "differences"): frozenset({"dual_steps", "tv_sums"}),
     ("kept squares", "l1", "differences"): frozenset({"saddle_steps"}),
+    ("l1", "differences"): frozenset({"tv_sums"}),
 }
-"""Which functions here serve which problems, by the names of their parts: f, g and K of f(x) + g(Kx)."""
+"""Which functions here serve which problems, by the names of their parts: f, g and K of f(x) + g(Kx), or g and K."""
 
 
 def has(function: str, parts: tuple[str, ...]) -> bool:
@@ -178,13 +179,15 @@ def tv_sums(x: Tensor, p: Tensor | None, y: Tensor | None, bound: float | Tensor
 
 
 def convolve(x: Tensor, kernel: Tensor) -> Tensor:
-    """`conv2d` with zeros around the images: x `(n, I, H, W)`, kernel `(O, I, k, k)` of an odd k, to `(n, O, H, W)`.
+    """Convolution with zeros around: x `(n, I, *size)`, kernel `(O, I, k, ...)` of an odd k, to `(n, O, *size)`.
 
-    For few channels, where PyTorch's own is slow forward and slower backward; elsewhere it is PyTorch's own.
+    Along one axis, two or three. Compiled along two for few channels, where PyTorch's own is slow forward and slower
+    backward; elsewhere it is PyTorch's own.
     """
     fits = x.dtype == kernel.dtype == torch.float32 and x.device.type == "cpu" and kernel.shape[-1] <= LARGEST
-    if not fits or library() is None:
-        return conv2d(x, kernel, padding=kernel.shape[-1] // 2)
+    if not fits or x.ndim != 4 or library() is None:
+        own = {3: conv1d, 4: conv2d, 5: conv3d}[x.ndim]
+        return own(x, kernel, padding=kernel.shape[-1] // 2)
     return cast(Tensor, _Convolution.apply(x, kernel))  # type: ignore[no-untyped-call]
 
 

@@ -12,6 +12,8 @@ from torch import Tensor
 from lmd.checks import shape_of
 from lmd.copies import Index, Part, doubled
 from lmd.errors import InputError
+from lmd.terms import Term
+from lmd.terms.base import size_of
 
 Map = Callable[[Tensor], Tensor]
 
@@ -40,11 +42,6 @@ def _linear(x: Tensor, apply: Map, transpose: Map) -> Tensor:
     return apply(x)
 
 
-def size_of(x: Tensor) -> Tensor:
-    """The Euclidean norm of each instance: `(B, ...)` to `(B,)`."""
-    return torch.linalg.vector_norm(x.flatten(1), dim=1)
-
-
 class LinearOperator(Part, abc.ABC):
     """A linear map K of each instance, with its adjoint: <Kx, z> = <x, K'z>; x `(B, ...)`, z `(B, ...)`.
 
@@ -62,6 +59,30 @@ class LinearOperator(Part, abc.ABC):
     >>> Doubling()(torch.ones(1, 2)), Doubling().error(torch.ones(1, 2), 2 * torch.ones(1, 2))
     (tensor([[2., 2.]]), tensor([0.]))
     """
+
+    @property
+    def name(self) -> str:
+        """What `lmd.kernels` knows it by, where there is compiled code for it as it is."""
+        return type(self).__name__
+
+    @property
+    def grid(self) -> tuple[int, ...] | None:
+        """The lengths of the last axes of x, where Kx are the differences of neighbours along each; otherwise None."""
+        return None
+
+    @property
+    def blocks(self) -> tuple[LinearOperator, ...]:
+        """The operators that are stacked in it; otherwise itself."""
+        return (self,)
+
+    @property
+    def scales(self) -> tuple[float, ...]:
+        """What the `blocks` are multiplied by."""
+        return (1.0,)
+
+    def stacked(self, terms: Sequence[Term]) -> Term:
+        """The term of Kx that belongs to those of the `blocks`."""
+        return terms[0]
 
     @property
     def roundings(self) -> float:
@@ -90,6 +111,14 @@ class LinearOperator(Part, abc.ABC):
     def adjoint(self, z: Tensor) -> Tensor:
         """K'z."""
         return _linear(z, self._adjoint, self._apply)
+
+    def value_behind(self, term: Term, x: Tensor) -> Tensor:
+        """h(Kx) of a term h `(B,)`."""
+        return term.value(self(x))
+
+    def add_subgradient(self, term: Term, x: Tensor, onto: Tensor) -> Tensor:
+        """onto + K' h'(Kx) for a subgradient h' of a term h, in a tensor of its own."""
+        return self.adjoint(term.subgradient(self(x))).add_(onto)
 
     def write(self, x: Tensor, z: Tensor) -> Tensor:
         """Write Kx to z, which may be part of a larger array, and return z; nothing is recorded."""

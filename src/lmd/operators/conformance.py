@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.testing import assert_close
 
-from lmd.operators.base import LinearOperator, size_of
+from lmd.operators.base import LinearOperator
+from lmd.terms.base import size_of
 
 every_kind = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 every_batch = pytest.mark.parametrize("batch", [1, 2, 7])

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from lmd.checks import check_count, check_positive
 from lmd.errors import InputError
-from lmd.operators.base import LinearOperator, check_ending, check_place, size_of
+from lmd.operators.base import LinearOperator, check_ending, check_place
+from lmd.terms import Term
+from lmd.terms.base import Scale, add_scaled, size_of, sum_instances
 
 
 class Differences(LinearOperator):
@@ -35,6 +37,15 @@ class Differences(LinearOperator):
             raise InputError("shape", repr(shape), "the length of each axis, such as (height, width)")
         self.shape = tuple(check_count("shape", n) for n in shape)
         self.spacing = _check_spacing(spacing, len(self.shape))
+
+    @property
+    def name(self) -> str:
+        plain = type(self) is Differences and len(self.shape) == 2 and all(h == 1 for h in self.spacing)
+        return "differences" if plain else super().name
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        return self.shape
 
     @property
     def norm(self) -> float:
@@ -60,6 +71,45 @@ class Differences(LinearOperator):
     def write(self, x: Tensor, z: Tensor) -> Tensor:
         """Write Kx to z `(B, ..., d, *shape)`, which may be part of a larger array, and return z."""
         return self._write(x, check_place(z, self._image(x)))
+
+    def value_behind(self, term: Term, x: Tensor) -> Tensor:
+        """Axis by axis, without the array Kx, where the term is a sum of absolute values."""
+        if (weight := term.absolute_weight) is None:
+            return super().value_behind(term, x)
+        check_ending("x", x, self.shape)
+        sums = [sum_instances(self._along(x, axis).abs()) for axis in range(-len(self.shape), 0)]
+        return weight * functools.reduce(operator.add, sums)
+
+    def add_subgradient(self, term: Term, x: Tensor, onto: Tensor) -> Tensor:
+        """Likewise; the signs do not change near almost every x, so they have no derivative to record."""
+        if (weight := term.absolute_weight) is None:
+            return super().add_subgradient(term, x, onto)
+        check_ending("x", x, self.shape)
+        if not torch.is_grad_enabled():
+            return self._add_signs(x, weight, onto)
+        with torch.no_grad():
+            signs = self._add_signs(x, 1.0, torch.zeros_like(x))
+        return add_scaled(onto, weight, signs)
+
+    def _add_signs(self, x: Tensor, weight: Scale, onto: Tensor) -> Tensor:
+        """onto + weight K' sign(Kx), in as few passes as it takes."""
+        out = torch.empty_like(x)
+        for axis, n, h in zip(range(-len(self.shape), 0), self.shape, self.spacing, strict=True):
+            signs, ahead, here = self._along(x, axis).sign_(), out.narrow(axis, 1, n - 1), out.narrow(axis, 0, n - 1)
+            by = weight if h == 1 else weight / h
+            if axis == -len(self.shape):
+                out.select(axis, 0).copy_(onto.select(axis, 0))
+                add_scaled(onto.narrow(axis, 1, n - 1), by, signs, out=ahead)
+            else:
+                add_scaled(ahead, by, signs, out=ahead)
+            add_scaled(here, -by, signs, out=here)
+        return out
+
+    def _along(self, x: Tensor, axis: int) -> Tensor:
+        """The n - 1 differences along an axis."""
+        n, h = x.shape[axis], self.spacing[axis]
+        differences = x.narrow(axis, 1, n - 1) - x.narrow(axis, 0, n - 1)
+        return differences if h == 1 else differences / h
 
     def _image(self, x: Tensor) -> tuple[int, ...]:
         """The shape of Kx."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from lmd.checks import shape_of
+from lmd.checks import check_zero_one, shape_of
 from lmd.copies import Index, chosen
 from lmd.errors import InputError
 from lmd.operators.base import LinearOperator
@@ -37,12 +37,3 @@ class Mask(LinearOperator):
 
     def select(self, index: Index) -> Mask:
         return self if len(self.mask) == 1 else Mask(chosen(self.mask, index))
-
-
-def check_zero_one(argument: str, mask: Tensor) -> Tensor:
-    """Return `mask` if its entries are 0 and 1 or, with bool for dtype, false and true."""
-    if not isinstance(mask, Tensor):
-        raise InputError(argument, type(mask).__name__, "a torch tensor")
-    if not bool(((mask == 0) | (mask == 1)).all()):
-        raise InputError(argument, "entries other than 0 and 1", "1 where a pixel is kept and 0 where it is lost")
-    return mask

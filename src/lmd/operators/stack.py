@@ -12,7 +12,9 @@ from torch import Tensor
 from lmd.checks import check_positive, shape_of
 from lmd.copies import Index
 from lmd.errors import InputError
-from lmd.operators.base import LinearOperator, check_place, size_of
+from lmd.operators.base import LinearOperator, check_place
+from lmd.terms import Stacked, Term
+from lmd.terms.base import size_of
 
 
 class Stack(LinearOperator):
@@ -35,13 +37,25 @@ class Stack(LinearOperator):
     ) -> None:
         self.parts = tuple(parts)
         self.shapes = tuple(tuple(shape) for shape in shapes)
-        self.scales = (1.0,) * len(self.parts) if scales is None else tuple(check_positive("scales", s) for s in scales)
+        ones = (1.0,) * len(self.parts)
+        self._scales = ones if scales is None else tuple(check_positive("scales", scale) for scale in scales)
         if len(self.parts) == 0:
             raise InputError("parts", "none", "at least one operator")
         for argument, given in (("shapes", self.shapes), ("scales", self.scales)):
             if len(given) != len(self.parts):
                 raise InputError(argument, f"{len(given)} of them", f"{len(self.parts)}, one for each part")
         self._sizes = [math.prod(shape) for shape in self.shapes]
+
+    @property
+    def blocks(self) -> tuple[LinearOperator, ...]:
+        return self.parts
+
+    @property
+    def scales(self) -> tuple[float, ...]:
+        return self._scales
+
+    def stacked(self, terms: Sequence[Term]) -> Stacked:
+        return Stacked(terms, self.shapes, self.scales)
 
     @cached_property
     def norm(self) -> float:

@@ -9,31 +9,11 @@ import torch
 from torch import Tensor
 
 from lmd.copies import Index
-from lmd.operators.base import LinearOperator, size_of
+from lmd.operators.base import LinearOperator
 from lmd.problems.base import Problem
+from lmd.terms.base import Scale, size_of, sum_instances
 
 C = TypeVar("C", bound="CompositeProblem")
-
-Scale = float | Tensor
-"""A number, or one per instance `(B,)`."""
-
-
-def per_instance(scale: Scale, like: Tensor) -> Scale:
-    """A number as it is; one per instance `(B,)` in the shape `(B, 1, ...)` that multiplies `like`."""
-    return scale.reshape(-1, *(1,) * (like.ndim - 1)) if isinstance(scale, Tensor) else scale
-
-
-def add_scaled(x: Tensor, scale: Scale, direction: Tensor, out: Tensor | None = None) -> Tensor:
-    """x + scale * direction in one pass, into `out` where it is given."""
-    factor = per_instance(scale, x)
-    if isinstance(factor, Tensor):
-        return torch.addcmul(x, direction, factor, out=out)
-    return torch.add(x, direction, alpha=factor, out=out)
-
-
-def sum_instances(x: Tensor) -> Tensor:
-    """The sum over each instance: `(B, ...)` to `(B,)`."""
-    return x.flatten(1).sum(dim=1)
 
 
 def relative_gap(value: Tensor, gap: Tensor) -> Tensor:

@@ -11,13 +11,13 @@ from torch import Tensor
 from lmd.checks import check_batch, check_count, check_finite, check_positive, check_same_kind, shape_of
 from lmd.copies import doubled
 from lmd.errors import InputError
-from lmd.operators.base import size_of
 from lmd.operators.matrix import Matrix
 from lmd.problems.base import Family
-from lmd.problems.composite import CompositeProblem, Scale, per_instance, sum_instances
+from lmd.problems.composite import CompositeProblem
 from lmd.problems.lasso_optimum import solve_lasso
 from lmd.problems.least_squares import check_matrix
 from lmd.problems.optimum import Optimum
+from lmd.terms.base import Scale, per_instance, size_of, sum_instances
 
 
 class Lasso(CompositeProblem):

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import copy
+from typing import ClassVar
+
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
 from lmd.checks import check_batch, shape_of
-from lmd.copies import Index, doubled
+from lmd.copies import Index, chosen, doubled
 from lmd.errors import CapabilityError, InputError
 from lmd.operators import LinearOperator, Stack
-from lmd.problems.composite import CompositeProblem, Scale
-from lmd.terms import Stacked, Term
+from lmd.problems import compiled
+from lmd.problems.composite import CompositeProblem
+from lmd.terms import Term
+from lmd.terms.base import Scale
 
 
 class Composite(CompositeProblem):
     r"""F(x) = f(x) + \sum_j g_j(K_j x): a term f, and terms g_j behind operators K_j.
 
     What it can do follows from the parts: PDHG needs a prox of each term, FGP a strongly convex f, certificates a
-    conjugate of each; `lmd.solve` and every solver that asks for these runs on it. `start` `(B, ...)` are the points
-    that runs begin at, and say what shape x has. With several terms their arrays are stacked into one, `(B, n)`, in
-    which they are weighed by `scales` (1 each by default): numbers that change the steps of primal-dual methods and
-    nothing else.
+    conjugate of each, learned solvers differences along axes; `lmd.solve` and every solver that asks for these runs on
+    it. `start` `(B, ...)` are the points that runs begin at, and say what shape x has. With several terms their arrays
+    are stacked into one, `(B, n)`, in which they are weighed by `scales` (1 each by default): numbers that change the
+    steps of primal-dual methods and nothing else.
 
     *The dual.* Any p gives a bound once it is in the domains of all g_j*, and -K'p in that of f*. The first is a
     projection. Where f* is not finite everywhere, as for a norm, p is multiplied by the number for which the second
@@ -35,7 +41,10 @@ class Composite(CompositeProblem):
     tensor([[0.1000, 0.1000, 0.1000, 0.9500, 0.9500]])
     """
 
-    batched = ("points",)
+    batched: ClassVar[tuple[str, ...]] = ("points",)
+
+    differences: LinearOperator | None
+    """The K_j that takes differences of neighbours along axes, where there is one and its scale is 1."""
 
     def __init__(
         self,
@@ -44,41 +53,94 @@ class Composite(CompositeProblem):
         start: Tensor,
         scales: tuple[float, ...] | None = None,
     ) -> None:
-        self.points = check_batch("start", start)
+        check_batch("start", start)
         if not behind:
             raise InputError("behind", "nothing", "at least one pair of a term and the operator it stands behind")
-        self.f = _check_term("f", f)
-        terms = tuple(_check_term("term", term) for term, _ in behind)
-        if len(behind) == 1 and scales is None:
-            self.g, self.operator = terms[0], behind[0][1]
-        else:
-            shapes = [tuple(operator(start).shape[1:]) for _, operator in behind]
-            self.operator = Stack([operator for _, operator in behind], shapes, scales)
-            self.g = Stacked(terms, shapes, scales)
-        self.data_strong_convexity, self.data_smoothness = f.strong_convexity, f.smoothness
+        for argument, term in (("f", f), *(("term", term) for term, _ in behind)):
+            if not isinstance(term, Term):
+                raise CapabilityError(argument, type(term).__name__, "an lmd.terms.Term")
+        self.compose(f, *behind, start=start, scales=scales)
         with torch.no_grad():
             if self.value(start).shape != (len(start),):
                 raise InputError("start", f"shape {shape_of(start)}", "points that the terms give one value each for")
+
+    def compose(
+        self,
+        f: Term,
+        *behind: tuple[Term, LinearOperator],
+        start: Tensor,
+        scales: tuple[float, ...] | None = None,
+    ) -> None:
+        """Take the parts as they are: for models, which have checked what they are made of."""
+        self.points, self.f, self.regularisers = start, f, tuple(term for term, _ in behind)
+        operators = [operator for _, operator in behind]
+        self.operator = operators[0]
+        if len(operators) > 1 or scales is not None:
+            shapes = [operator.select(0)(start[:1]).shape[1:] for operator in operators]
+            self.operator = Stack(operators, shapes, scales)
+        self._parts = (f.name, *(part.name for pair in behind for part in pair))
+        grids = [j for j, operator in enumerate(operators) if operator.grid is not None]
+        self._grid = grids[0] if len(grids) == 1 and self.operator.scales[grids[0]] == 1 else -1
+        self.differences = operators[self._grid] if self._grid >= 0 else None
+        self._take_constants()
+
+    def _take_constants(self) -> None:
+        self.data_strong_convexity, smoothness = self.f.strong_convexity, self.f.smoothness
+        self.data_smoothness = None if isinstance(smoothness, float) and smoothness == 0 else smoothness
+
+    @property
+    def g(self) -> Term:
+        """The term of the array Kx, which holds all K_j x."""
+        return self.operator.stacked(self.regularisers)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The names of f, g_1, K_1, g_2, ..."""
+        return self._parts
+
+    @property
+    def strong_convexity(self) -> Tensor | None:
+        constant, like = self.data_strong_convexity, self.points
+        return None if constant is None else torch.as_tensor(constant, dtype=like.dtype, device=like.device)
 
     def start(self) -> Tensor:
         return self.points
 
     def check_start(self, x0: Tensor) -> Tensor:
+        super().check_start(x0)
         if x0.shape[1:] != self.points.shape[1:]:
             raise InputError("x0", f"shape {shape_of(x0)}", f"shape {shape_of(self.points)}, as the start has")
-        return super().check_start(x0)
+        return x0
 
-    def select(self, index: Index) -> Composite:
-        part = super().select(index)
-        part.f, part.g = self.f.select(index), self.g.select(index)
-        part.data_strong_convexity, part.data_smoothness = part.f.strong_convexity, part.f.smoothness
+    def select(self, index: Index) -> Self:
+        part = copy.copy(self)
+        for name in {*self.batched, "points", "reference"} & vars(self).keys():
+            setattr(part, name, chosen(getattr(self, name), index))
+        part.operator = self.operator.select(index)
+        part.f, part.regularisers = self.f.select(index), tuple(term.select(index) for term in self.regularisers)
+        part._take_constants()
         return part
 
-    def double(self) -> Composite:
+    def double(self) -> Self:
         return doubled(self)
 
+    def value(self, x: Tensor) -> Tensor:
+        if (sums := compiled.sums_of(self, x)) is not None:
+            return sums.value.to(x.dtype)
+        behind = compiled.regulariser_of(self, x)
+        return self.data_value(x) + (self._value_behind(x) if behind is None else behind)
+
+    def _value_behind(self, x: Tensor) -> Tensor:
+        first, *others = (
+            K.value_behind(term, x) for term, K in zip(self.regularisers, self.operator.blocks, strict=True)
+        )
+        return sum(others, first)
+
     def subgradient(self, x: Tensor) -> Tensor:
-        return self.f.subgradient(x) + self.operator.adjoint(self.g.subgradient(self.operator(x)))
+        gradient = self.f.subgradient(x)
+        for term, K in zip(self.regularisers, self.operator.blocks, strict=True):
+            gradient = K.add_subgradient(term, x, gradient)
+        return gradient
 
     def data_value(self, x: Tensor) -> Tensor:
         return self.f.value(x)
@@ -130,20 +192,82 @@ class Composite(CompositeProblem):
         return self.tilted_minimum(self.operator.adjoint(p)) - self.regulariser_conjugate(p)
 
     def gap(self, x: Tensor, dual: Tensor) -> Tensor:
+        if (sums := compiled.sums_of(self, x, dual)) is not None:
+            return sums.gap.to(x.dtype)
         p = self.feasible_dual(dual)
-        residual = self.data_residual(x, self.operator.adjoint(p))
-        return residual + self.regulariser_residual(self.operator(x), p)
+        residual = self.f.residual(x, self.operator.adjoint(p).neg_())
+        return residual + self.g.residual(self.operator(x), p)
 
     def gap_rounding(self, x: Tensor, p: Tensor, value: Tensor, gap: Tensor) -> Tensor:
-        """That of both residuals, from the errors of Kx and K'p."""
-        p = self.feasible_dual(p)
-        z, u, none = self.operator(x), self.operator.adjoint(p), torch.zeros_like(gap)
-        first, second = self.data_residual(x, u), self.regulariser_residual(z, p)
-        rounding = self.f.rounding(x, -u, none, self.operator.adjoint_error(p), first)
-        return rounding + self.g.rounding(z, p, self.operator.error(x, z), none, second)
+        """That of both residuals, from the errors of Kx and K'p, and that of g(Kx)."""
+        return self._evaluate(x, self.feasible_dual(p))[2]
 
+    def _evaluate(self, x: Tensor, p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The value, the gap and its rounding, for p in the domains; Kx and K'p are computed once.
 
-def _check_term(argument: str, term: object) -> Term:
-    if not isinstance(term, Term):
-        raise CapabilityError(argument, type(term).__name__, "an lmd.terms.Term")
-    return term
+        g is convex: as computed of Kx, it is above the true one by at most the length of a subgradient times the error.
+        """
+        K, f, g, none = self.operator, self.f, self.g, x.new_zeros(len(x))
+        z, u = K(x), K.adjoint(p).neg_()
+        first, second, error = f.residual(x, u), g.residual(z, p), K.error(x, z)
+        rounding = f.rounding(x, u, none, K.adjoint_error(p), first) + g.rounding(z, p, error, none, second)
+        return self.data_value(x) + g.value(z), first + second, rounding + g.steepness(z) * error
+
+    def certified_gap(self, x: Tensor, dual: Tensor) -> tuple[Tensor, Tensor]:
+        if (sums := compiled.sums_of(self, x, dual)) is not None:
+            value, gap = sums.value, sums.gap
+            rounding, eps = sums.rounding(self.operator.norm, self.operator.roundings), compiled.EPSILON
+        else:
+            x, exact, eps = x.double(), self.double(), torch.finfo(torch.float64).eps
+            value, gap, rounding = exact._evaluate(x, exact.feasible_dual(dual.double()))
+        return value, gap + rounding + self.rounding_of_sums(x, dual, eps, value, gap)
+
+    # What learned solvers ask for: differences on a grid, beside terms that are smooth.
+
+    @property
+    def mask(self) -> Tensor | None:
+        """1 where something is known of an entry of x, 0 where not, where there are such."""
+        return self.f.mask
+
+    def clip(self, x: Tensor) -> Tensor:
+        """The nearest point of the domain of f, in which the minimisers lie; x itself where there is none."""
+        return self.f.nearest(x)
+
+    def filled(self, x: Tensor) -> Tensor:
+        """x with a guess in place of entries that nothing is known of; x itself where there are none."""
+        return self.f.guess(x)
+
+    @property
+    def gradient_smoothness(self) -> Scale | None:
+        """A Lipschitz constant of `data_gradient`; None where one of its terms has none, or all are 0."""
+        pairs = [(self.f, 1.0), *((term, K.norm) for term, K, _ in self._beside())]
+        constants = [None if term.smoothness is None else term.smoothness * norm**2 for term, norm in pairs]
+        known = [constant for constant in constants if constant is not None]
+        total = sum(known)
+        if len(known) < len(constants) or (isinstance(total, (int, float)) and total == 0):
+            return None
+        return total
+
+    def data_gradient(self, x: Tensor) -> Tensor:
+        """The gradient of everything but what stands behind the differences."""
+        gradient = self.f.subgradient(x)
+        for term, K, _ in self._beside():
+            gradient = K.add_subgradient(term, x, gradient)
+        return gradient
+
+    def project_differences(self, p: Tensor, out: Tensor | None = None) -> Tensor:
+        """The nearest feasible p of the differences: all of the dual point, or a part of it where there is more."""
+        return self.regularisers[self._grid].project(p, out=out)
+
+    def dual_from(self, p: Tensor, x: Tensor) -> Tensor:
+        """The dual point of which p belongs to the differences, and the rest is the one that belongs to x."""
+        if len(self.regularisers) == 1:
+            return p
+        parts = [term.subgradient(K(x)) / scale for term, K, scale in self._beside()]
+        parts.insert(self._grid, p)
+        return torch.cat([part.flatten(1) for part in parts], dim=1)
+
+    def _beside(self) -> list[tuple[Term, LinearOperator, float]]:
+        """The terms, operators and scales other than those of the differences."""
+        blocks = list(zip(self.regularisers, self.operator.blocks, self.operator.scales, strict=True))
+        return blocks[: self._grid] + blocks[self._grid + 1 :] if self._grid >= 0 else blocks

@@ -86,9 +86,9 @@ def solve_tv(problem: TVProblem) -> tuple[Tensor, Tensor]:
     side, which the cosine transform solves; the steps in v and z are proximal. a and r are penalties; their sizes
     decide the speed, not the answer. Boyd, Parikh, Chu, Peleato and Eckstein 2011, section 3.
     """
-    K = problem.operator
+    K = problem.differences
     spread = float(problem.noisy.max() - problem.noisy.min()) or 1.0
-    a = problem.data_smoothness
+    a = 2 * problem.scale
     # Found by trial on photographs with noise of 1 to 20% and weights of 0.04 to 2.
     r = 18 * a * (float(problem.weight) / spread) ** 0.5
     v = problem.data_prox(problem.noisy, 1 / a)

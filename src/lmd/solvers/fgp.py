@@ -12,8 +12,8 @@ from lmd.checks import check_positive
 from lmd.mirrors.base import inner
 from lmd.operators.base import LinearOperator
 from lmd.problems.base import Problem
-from lmd.problems.composite import Scale, add_scaled, per_instance
 from lmd.solvers.base import DualState, Solver
+from lmd.terms.base import Scale, add_scaled, per_instance
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,10 +12,10 @@ from lmd import kernels
 from lmd.checks import check_count, check_module_kind
 from lmd.errors import InputError
 from lmd.operators.base import LinearOperator
-from lmd.problems.composite import Scale, per_instance
 from lmd.solvers.base import DualState
 from lmd.solvers.fgp import FGP, DualProblem
 from lmd.solvers.learned_prefix import LearnedPrefix
+from lmd.terms.base import Scale, per_instance
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from lmd.checks import check_count, check_positive
-from lmd.problems.composite import per_instance
 from lmd.solvers.base import DualState
 from lmd.solvers.learned_prefix import LearnedPrefix
 from lmd.solvers.pdhg import PDHG, SaddleProblem
+from lmd.terms.base import per_instance
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from lmd import kernels
 from lmd.checks import check_count, check_module_kind
 from lmd.operators.base import LinearOperator
-from lmd.problems.composite import Scale
 from lmd.solvers.base import DualState
 from lmd.solvers.learned_dual import check_kernel_size, convolve
 from lmd.solvers.learned_prefix import LearnedPrefix
 from lmd.solvers.pdhg import PDHG, PDHGState, SaddleProblem, check_step
+from lmd.terms.base import Scale
 
 
 @dataclass(frozen=True, kw_only=True)

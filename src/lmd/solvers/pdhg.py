@@ -13,8 +13,8 @@ from lmd.checks import check_positive
 from lmd.errors import InputError
 from lmd.operators.base import LinearOperator
 from lmd.problems.base import Problem
-from lmd.problems.composite import Scale, add_scaled, per_instance
 from lmd.solvers.base import DualState, Solver
+from lmd.terms.base import Scale, add_scaled, per_instance
 
 LARGEST = 1e12
 """No step is longer, nor shorter than one over it: numbers in files may be anything."""

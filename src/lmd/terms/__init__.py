@@ -5,6 +5,7 @@ from lmd.terms.base import Term
 from lmd.terms.box import Box
 from lmd.terms.hinge import Hinge
 from lmd.terms.huber import Huber
+from lmd.terms.kept_squares import KeptSquares
 from lmd.terms.kullback_leibler import KullbackLeibler
 from lmd.terms.norms import L1, GroupNorm
 from lmd.terms.shifted import Shifted
@@ -21,6 +22,7 @@ __all__ = [
     "GroupNorm",
     "Hinge",
     "Huber",
+    "KeptSquares",
     "KullbackLeibler",
     "Max",
     "Shifted",

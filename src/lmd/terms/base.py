@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lmd.checks import check_finite, check_floating, check_positive, shape_of
-from lmd.copies import Part
+from lmd.copies import Index, Part, chosen, doubled
 from lmd.errors import CapabilityError, InputError
 
 T = TypeVar("T", bound="Term")
@@ -37,9 +37,31 @@ def sum_instances(x: Tensor) -> Tensor:
     return x.flatten(1).sum(dim=1)
 
 
+def add_scaled(x: Tensor, scale: Scale, direction: Tensor, out: Tensor | None = None) -> Tensor:
+    """x + scale * direction in one pass, into `out` where it is given."""
+    factor = per_instance(scale, x)
+    if isinstance(factor, Tensor):
+        return torch.addcmul(x, direction, factor, out=out)
+    return torch.add(x, direction, alpha=factor, out=out)
+
+
+def weighted_sum(weight: Scale, x: Tensor) -> Tensor:
+    """sum weight x over each instance `(B,)`."""
+    if isinstance(weight, Tensor) and weight.ndim > 1:
+        return sum_instances(weight * x)
+    return weight * sum_instances(x)
+
+
 def size_of(x: Tensor) -> Tensor:
     """The Euclidean norm of each instance: `(B, ...)` to `(B,)`."""
     return torch.linalg.vector_norm(x.flatten(1), dim=1)
+
+
+def size_of_scale(scale: Scale, like: Tensor) -> Scale:
+    """The Euclidean norm of as many entries of the scale as an instance of `like` has: a number or `(B,)`."""
+    if isinstance(scale, Tensor) and scale.ndim > 1:
+        return size_of(scale.expand_as(like))
+    return scale * like[0].numel() ** 0.5
 
 
 def inner(x: Tensor, y: Tensor) -> Tensor:
@@ -139,6 +161,26 @@ class Term(Part, abc.ABC):
     """Names of the attributes that, where they are tensors, have the instance for their first dimension."""
 
     @property
+    def name(self) -> str:
+        """What `lmd.kernels` knows it by, where there is compiled code for it as it is."""
+        return type(self).__name__
+
+    @property
+    def blocks(self) -> tuple[Term, ...]:
+        """The terms of the parts of its array, where it is stacked; otherwise itself."""
+        return (self,)
+
+    @property
+    def absolute_weight(self) -> Scale | None:
+        """w, a number or `(B,)`, where h(z) = w sum |z_i|; None where it is anything else."""
+        return None
+
+    @property
+    def mask(self) -> Tensor | None:
+        """1 where an entry counts and 0 where nothing is known of it, where there are such; broadcasts against z."""
+        return None
+
+    @property
     def conjugate_is_finite(self) -> bool:
         """Whether h* is finite everywhere: whether the domain of the dual is everything."""
         return False
@@ -164,6 +206,10 @@ class Term(Part, abc.ABC):
             point = z if recording else z.detach().requires_grad_()
             (gradient,) = torch.autograd.grad(self.value(point).sum(), point, create_graph=recording)
         return gradient
+
+    def steepness(self, z: Tensor) -> Scale:
+        """A bound on the length of a subgradient at z, a number or `(B,)`."""
+        return size_of(self.subgradient(z))
 
     def prox(self, z: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
         """argmin_v h(v) + ||v - z||^2 / (2 step), same shape as z."""
@@ -225,25 +271,27 @@ class Term(Part, abc.ABC):
         """How far z is outside the domain of h `(B,)`; 0 inside."""
         return z.new_zeros(len(z))
 
-    def select(self: T, index: int | slice | Tensor) -> T:
+    def nearest(self, z: Tensor) -> Tensor:
+        """The nearest point of the domain of h; z itself where h is finite everywhere."""
+        return z
+
+    def guess(self, z: Tensor) -> Tensor:
+        """z with a guess in place of entries that nothing is known of; z itself where there are none."""
+        return z
+
+    def select(self: T, index: Index) -> T:
         """The term of some of the instances; a number selects a batch of one."""
         part = copy.copy(self)
         for name, value in vars(self).items():
             if name in self.batched and isinstance(value, Tensor) and value.ndim > 0:
-                setattr(part, name, value[[index] if isinstance(index, int) else index])
+                setattr(part, name, chosen(value, index))
             else:
                 setattr(part, name, _changed(value, lambda term: term.select(index)))
         return part
 
     def double(self: T) -> T:
         """The same term with every floating-point tensor in float64 and no graph."""
-        part = copy.copy(self)
-        for name, value in vars(self).items():
-            if isinstance(value, Tensor):
-                setattr(part, name, value.detach().double() if value.dtype.is_floating_point else value)
-            else:
-                setattr(part, name, _changed(value, lambda term: term.double()))
-        return part
+        return doubled(self)
 
     def _lacks(self, capability: str) -> CapabilityError:
         return CapabilityError("term", f"{type(self).__name__}, which has no {capability}", f"a term with {capability}")

@@ -39,6 +39,10 @@ class Box(Term):
         ends = (self.low, self.high)
         return all(bool(torch.isfinite(e).all()) if isinstance(e, Tensor) else math.isfinite(e) for e in ends)
 
+    @property
+    def smoothness(self) -> Scale | None:
+        return 0.0
+
     def _ends(self, z: Tensor) -> tuple[Tensor, Tensor]:
         return filled(self.low, z), filled(self.high, z)
 
@@ -112,6 +116,9 @@ class Box(Term):
     def gauge(self, u: Tensor) -> Tensor:
         """0, or infinite where u points to an end that is."""
         return torch.where(torch.isfinite(self._end(u)).flatten(1).all(dim=1), u.new_zeros(len(u)), torch.inf)
+
+    def nearest(self, z: Tensor) -> Tensor:
+        return self.prox(z, 1.0)
 
     def violation(self, z: Tensor) -> Tensor:
         return size_of(self._outside(z))

@@ -15,7 +15,9 @@ from lmd.terms.base import (
     per_instance,
     rounding_of_sum,
     size_of,
+    size_of_scale,
     sum_instances,
+    weighted_sum,
     written,
 )
 
@@ -45,7 +47,7 @@ def lengths(z: Tensor, axes: Axes) -> Tensor:
 def directions(z: Tensor, axes: Axes) -> Tensor:
     """z / |z| for each group, and 0 where z is 0."""
     if not axes:
-        return z.sign()
+        return z.detach().sign()  # which have no derivative to record
     squares = z.square().sum(dim=axes, keepdim=True)
     positive = squares > 0
     return z * torch.where(positive, torch.where(positive, squares, 1).rsqrt(), 0)
@@ -83,12 +85,19 @@ class GroupNorm(Term):
         self.weight = check_scale("weight", weight)
         self.axes = check_axes(axes)
 
+    @property
+    def name(self) -> str:
+        return "lengths" if type(self) is GroupNorm else super().name
+
     def value(self, z: Tensor) -> Tensor:
-        return sum_instances(per_instance(self.weight, z) * lengths(z, self.axes))
+        return weighted_sum(self.weight, lengths(z, self.axes))
 
     def subgradient(self, z: Tensor) -> Tensor:
         """weight z / |z|, and 0 where z is 0."""
-        return per_instance(self.weight, z) * directions(z, self.axes)
+        return directions(z, self.axes).mul_(per_instance(self.weight, z))
+
+    def steepness(self, z: Tensor) -> Scale:
+        return size_of_scale(self.weight, z.sum(dim=self.axes, keepdim=True) if self.axes else z)
 
     def prox(self, z: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
         """Lengths drawn to 0 by step * weight."""
@@ -111,8 +120,10 @@ class GroupNorm(Term):
 
     def residual(self, z: Tensor, p: Tensor) -> Tensor:
         """sum weight |z_g| - <z_g, p_g>."""
-        products = (p * z).sum(dim=self.axes, keepdim=True) if self.axes else p * z
-        return sum_instances((per_instance(self.weight, z) * lengths(z, self.axes) - products).clamp(min=0))
+        most = lengths(z, self.axes).mul_(per_instance(self.weight, z))
+        if self.axes:
+            return sum_instances(most.sub_((p * z).sum(dim=self.axes, keepdim=True)).clamp_(min=0))
+        return sum_instances(most.addcmul_(p, z, value=-1).clamp_(min=0))
 
     def rounding(self, z: Tensor, p: Tensor, z_error: Tensor, p_error: Tensor, residual: Tensor) -> Tensor:
         """A group of n is right to (24 + 4n) eps weight |z_g|, also where p is longer than the weight by a few eps.
@@ -120,8 +131,8 @@ class GroupNorm(Term):
         Its residual is 2 weight-Lipschitz in z_g and |z_g|-Lipschitz in p_g; sums are at most these times the errors.
         """
         each = lengths(z, self.axes)
-        weights = size_of(filled(self.weight, z).expand_as(each))
-        evaluation = group_roundings(z, each) * torch.finfo(z.dtype).eps * self.value(z)
+        weights = size_of_scale(self.weight, each)
+        evaluation = group_roundings(z, each) * torch.finfo(z.dtype).eps * weighted_sum(self.weight, each)
         return evaluation + 2 * weights * z_error + size_of(z) * p_error + rounding_of_sum(z, residual)
 
     def gauge(self, u: Tensor) -> Tensor:
@@ -143,3 +154,12 @@ class L1(GroupNorm):
     def __init__(self, weight: Scale = 1.0) -> None:
         self.weight = check_scale("weight", weight, zero=True)
         self.axes = ()
+
+    @property
+    def name(self) -> str:
+        return "l1" if self.absolute_weight is not None else super().name
+
+    @property
+    def absolute_weight(self) -> Scale | None:
+        alike = not isinstance(self.weight, Tensor) or self.weight.ndim < 2
+        return self.weight if alike and type(self) is L1 else None

@@ -91,6 +91,9 @@ class Simplex(Term):
         """See `products_rounding`."""
         return products_rounding(z, p, z_error, p_error, residual)
 
+    def nearest(self, z: Tensor) -> Tensor:
+        return project_simplex(z)
+
     def violation(self, z: Tensor) -> Tensor:
         return outside(z)
 

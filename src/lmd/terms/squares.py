@@ -25,6 +25,7 @@ from lmd.terms.base import (
     size_of,
     smallest,
     sum_instances,
+    weighted_sum,
     written,
 )
 
@@ -57,6 +58,10 @@ class Squares(Term):
         return per_instance(self.scale, self.y) * per_instance(self.weight, self.y)
 
     @property
+    def name(self) -> str:
+        return "squares" if type(self) is Squares and not isinstance(self.curvature, Tensor) else super().name
+
+    @property
     def conjugate_is_finite(self) -> bool:
         return positive(self.weight)
 
@@ -69,7 +74,7 @@ class Squares(Term):
         return 2 * largest(self.curvature)
 
     def value(self, z: Tensor) -> Tensor:
-        return sum_instances(self.curvature * (z - self.y).square())
+        return weighted_sum(self.curvature, (z - self.y).square())
 
     def subgradient(self, z: Tensor) -> Tensor:
         return (2 * self.curvature) * (z - self.y)
@@ -79,7 +84,7 @@ class Squares(Term):
         return torch.lerp(z, self.y, pull / (1 + pull), out=out)
 
     def conjugate(self, p: Tensor) -> Tensor:
-        return inner(p, self.y + divided(p, 4 * self.curvature))
+        return inner(p, self._moved(self.y, p, 0.25))
 
     def project(self, p: Tensor, out: Tensor | None = None) -> Tensor:
         if not isinstance(self.weight, Tensor):
@@ -92,11 +97,19 @@ class Squares(Term):
         return torch.mul(p - by * self.y, double / (double + by), out=out)
 
     def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
-        return torch.sub(self.y, divided(u, 2 * self.curvature), out=out)
+        return self._moved(self.y, u, -0.5, out)
+
+    def _moved(self, z: Tensor, p: Tensor, by: float, out: Tensor | None = None) -> Tensor:
+        """z + by p / c."""
+        c = self.curvature
+        if isinstance(c, Tensor):
+            return torch.add(z, divided(p, c), alpha=by, out=out)
+        return torch.add(z, p, alpha=by / c, out=out)
 
     def residual(self, z: Tensor, p: Tensor) -> Tensor:
         """sum c (z - y - p / 2c)^2."""
-        return sum_instances(self.curvature * (z - self.y - divided(p, 2 * self.curvature)).square())
+        away = z - self.y
+        return weighted_sum(self.curvature, self._moved(away, p, -0.5).square())
 
     def rounding(self, z: Tensor, p: Tensor, z_error: Tensor, p_error: Tensor, residual: Tensor) -> Tensor:
         """The residual is ||a||^2, a = root(c) (z - y) - p / 2 root(c), each part right to 8 eps relative to itself.
@@ -104,11 +117,11 @@ class Squares(Term):
         So a is off by e = 8 eps of the sizes of both parts + root(max c) z_error + p_error / 2 root(min c), the square
         by 2 ||a|| e + e^2, and the sum by rounding.
         """
-        root = filled(self.curvature, z).sqrt()
-        halved = divided(p, 2 * root)
-        least = torch.where(root > 0, root, torch.inf).expand_as(z).flatten(1).amin(dim=1)
-        off = 8 * torch.finfo(z.dtype).eps * (size_of(root * (z - self.y)) + size_of(halved))
-        off = off + root.expand_as(z).flatten(1).amax(dim=1) * z_error + p_error / (2 * least)
+        root = self.curvature**0.5
+        least = torch.where(root > 0, root, torch.inf) if isinstance(root, Tensor) else root
+        eps, halved = torch.finfo(z.dtype).eps, divided(p, 2 * root)
+        off = 8 * eps * (size_of((z - self.y).mul_(root)) + size_of(halved))
+        off = off + largest(root) * z_error + p_error / (2 * smallest(least))
         return 2 * residual.sqrt() * off + off.square() + rounding_of_sum(z, residual + off.square())
 
     def best_multiple(self, p: Tensor, most: Scale) -> Tensor:
@@ -205,6 +218,9 @@ class BoxedSquares(Squares):
 
     def gauge(self, u: Tensor) -> Tensor:
         return u.new_zeros(len(u))
+
+    def nearest(self, z: Tensor) -> Tensor:
+        return self._clip(z)
 
     def violation(self, z: Tensor) -> Tensor:
         return size_of(z - self._clip(z))

@@ -48,6 +48,10 @@ class Stacked(Term):
         parts = torch.split(z, list(self.sizes), dim=1)
         return tuple(part.view(len(z), *shape) for part, shape in zip(parts, self.shapes, strict=True))
 
+    @property
+    def blocks(self) -> tuple[Term, ...]:
+        return self.terms
+
     def _parts(self, *arrays: Tensor) -> Iterator[tuple[Term, float, tuple[Tensor, ...]]]:
         """Each term with its scale and its parts of the arrays."""
         return zip(self.terms, self.scales, zip(*(self.split(z) for z in arrays), strict=True), strict=True)
@@ -92,25 +96,25 @@ class Stacked(Term):
         return reduce(both, present)
 
     def value(self, z: Tensor) -> Tensor:
-        return _total([term.value(part / scale) for term, scale, (part,) in self._parts(z)])
+        return _total([term.value(_over(part, scale)) for term, scale, (part,) in self._parts(z)])
 
     def subgradient(self, z: Tensor) -> Tensor:
-        return self._map(lambda term, part, scale, _: term.subgradient(part / scale) / scale, z, None)
+        return self._map(lambda term, part, scale, _: term.subgradient(_over(part, scale)) / scale, z, None)
 
     def prox(self, z: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
         def method(term: Term, part: Tensor, scale: float, place: Tensor | None) -> Tensor:
-            return torch.mul(term.prox(part / scale, step / scale**2), scale, out=place)
+            return torch.mul(term.prox(_over(part, scale), step / scale**2), scale, out=place)
 
         return self._map(method, z, out)
 
     def conjugate(self, p: Tensor) -> Tensor:
-        return _total([term.conjugate(part * scale) for term, scale, (part,) in self._parts(p)])
+        return _total([term.conjugate(_times(part, scale)) for term, scale, (part,) in self._parts(p)])
 
     def project(self, p: Tensor, out: Tensor | None = None) -> Tensor:
         def method(term: Term, part: Tensor, scale: float, place: Tensor | None) -> Tensor:
             if scale == 1 or term.conjugate_is_finite:
                 return term.project(part, place)
-            return torch.div(term.project(part * scale), scale, out=place)
+            return torch.div(term.project(_times(part, scale)), scale, out=place)
 
         return self._map(method, p, out)
 
@@ -118,18 +122,18 @@ class Stacked(Term):
         def method(term: Term, part: Tensor, scale: float, place: Tensor | None) -> Tensor:
             if scale == 1:
                 return term.conjugate_prox(part, step, place)
-            return torch.div(term.conjugate_prox(part * scale, step * scale**2), scale, out=place)
+            return torch.div(term.conjugate_prox(_times(part, scale), step * scale**2), scale, out=place)
 
         return self._map(method, p, out)
 
     def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
         def method(term: Term, part: Tensor, scale: float, place: Tensor | None) -> Tensor:
-            return torch.mul(term.tilted_minimiser(part * scale), scale, out=place)
+            return torch.mul(term.tilted_minimiser(_times(part, scale)), scale, out=place)
 
         return self._map(method, u, out)
 
     def residual(self, z: Tensor, p: Tensor) -> Tensor:
-        return _total([term.residual(a / scale, b * scale) for term, scale, (a, b) in self._parts(z, p)])
+        return _total([term.residual(_over(a, scale), _times(b, scale)) for term, scale, (a, b) in self._parts(z, p)])
 
     def rounding(self, z: Tensor, p: Tensor, z_error: Tensor, p_error: Tensor, residual: Tensor) -> Tensor:
         """The sum of the parts', each with all of the errors and of the residual.
@@ -139,18 +143,27 @@ class Stacked(Term):
         total = (len(self.terms) + 8) * torch.finfo(z.dtype).eps * residual
         for term, scale, (a, b) in self._parts(z, p):
             eps = 0.0 if math.frexp(scale)[0] == 0.5 else torch.finfo(z.dtype).eps
-            a, b = a / scale, b * scale
+            a, b = _over(a, scale), _times(b, scale)
             errors = z_error / scale + eps * size_of(a), p_error * scale + eps * size_of(b)
             total = total + term.rounding(a, b, *errors, residual)
         return total
 
     def gauge(self, u: Tensor) -> Tensor:
-        return reduce(torch.maximum, [term.gauge(part * scale) for term, scale, (part,) in self._parts(u)])
+        return reduce(torch.maximum, [term.gauge(_times(part, scale)) for term, scale, (part,) in self._parts(u)])
 
     def violation(self, z: Tensor) -> Tensor:
-        parts = [scale * term.violation(part / scale) for term, scale, (part,) in self._parts(z)]
+        parts = [scale * term.violation(_over(part, scale)) for term, scale, (part,) in self._parts(z)]
         return torch.stack(parts, dim=1).norm(dim=1)
 
 
 def _total(parts: Sequence[Tensor]) -> Tensor:
     return reduce(torch.add, parts)
+
+
+def _over(part: Tensor, scale: float) -> Tensor:
+    """part / scale, and part itself where that is the same."""
+    return part if scale == 1 else part / scale
+
+
+def _times(part: Tensor, scale: float) -> Tensor:
+    return part if scale == 1 else part * scale

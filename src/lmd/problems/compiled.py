@@ -1,0 +1,75 @@
+"""Values and gaps of composites whose parts there is compiled code for: the one place that looks them up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from lmd import kernels
+from lmd.terms.base import Scale
+
+if TYPE_CHECKING:
+    from lmd.problems.parts import Composite
+
+EPSILON = torch.finfo(torch.float64).eps
+"""The rounding of what is summed up in float64."""
+
+
+@dataclass(frozen=True)
+class Sums:
+    """F(x) = s ||x - y||^2 + b |Kx| and its gaps `(B,)`, in float64, from sums over float32 numbers."""
+
+    sums: kernels.TVSums
+    s: float
+    b: Scale
+
+    @property
+    def value(self) -> Tensor:
+        return self.s * self.sums.misfit + self.b * self.sums.length
+
+    @property
+    def gap(self) -> Tensor:
+        return self.sums.slack + self.s * self.sums.square
+
+    def rounding(self, norm: float, roundings: float) -> Tensor:
+        """Of the gap, from b |Kx|, ||x - y|| and ||p||: docs/guarantees.md.
+
+        The misfit is that of x - y + K'p / 2s, each part of which is right to a few eps relative to its own size.
+        """
+        sums, s = self.sums, self.s
+        off = roundings * EPSILON * (sums.misfit.sqrt() + norm / (2 * s) * sums.dual.sqrt())
+        return 32 * EPSILON * self.b * sums.length + 2 * (s * self.gap).sqrt() * off + s * off.square()
+
+
+def sums_of(problem: Composite, x: Tensor, dual: Tensor | None = None) -> Sums | None:
+    """What the value of x, and with a dual point the gap, is made of; None where nothing is compiled for it."""
+    if not kernels.serves(x) or not kernels.has("tv_sums", problem.parts):
+        return None
+    f: Any = problem.f
+    if not _serves(problem, x, f.y, *(() if dual is None else (dual,))):
+        return None
+    s, bound = f.curvature, _bound(problem)
+    return Sums(kernels.tv_sums(x, dual, f.y, bound, 0.5 / s), s, bound)
+
+
+def regulariser_of(problem: Composite, x: Tensor) -> Tensor | None:
+    """g(Kx) `(B,)`; None where nothing is compiled for it."""
+    if not kernels.serves(x) or not kernels.has("tv_sums", problem.parts[1:]) or not _serves(problem, x):
+        return None
+    bound = _bound(problem)
+    return bound * kernels.tv_sums(x, None, None, bound).length.to(x.dtype)
+
+
+def _bound(problem: Composite) -> Scale:
+    g: Any = problem.regularisers[0]
+    weight: Scale = g.weight
+    return weight
+
+
+def _serves(problem: Composite, x: Tensor, *others: Tensor) -> bool:
+    """Whether x are float32 images `(B, C, H, W)` on the CPU, and nothing is recorded."""
+    bound = _bound(problem)
+    return x.ndim == 4 and kernels.serves(x, *others, *((bound,) if isinstance(bound, Tensor) else ()))
