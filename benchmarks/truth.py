@@ -262,7 +262,7 @@ def svm(generator: torch.Generator, dtype: torch.dtype) -> Instance:
     rows, labels = features(generator, dtype, 2)
     problem = SVM(rows, 2 * labels - 1, C=10 ** uniform(generator, -3, 3), starts=BATCH)
     x0 = torch.randn(BATCH, problem.dimension, dtype=torch.float64, generator=generator)
-    best = torch.stack([optimum.x for optimum in problem.select(0).optima()]).expand(BATCH, -1)
+    best = lmd.reference.optimum(problem.select(0)).x.expand(BATCH, -1)
     return without_offset(problem, (x0 * 10 ** uniform(generator, -2, 2)).to(dtype), (best,))
 
 
@@ -270,7 +270,7 @@ def classifier(generator: torch.Generator, dtype: torch.dtype) -> Instance:
     rows, labels = features(generator, dtype, 3)
     problem = LinearClassifier(rows, labels, classes=3, ridge=10 ** uniform(generator, -3, 1), starts=BATCH)
     x0 = torch.randn(BATCH, problem.dimension, dtype=torch.float64, generator=generator)
-    best = torch.stack([optimum.x for optimum in problem.select(0).optima()]).expand(BATCH, -1)
+    best = lmd.reference.optimum(problem.select(0)).x.expand(BATCH, -1)
     return without_offset(problem, x0.to(dtype), (best,))
 
 

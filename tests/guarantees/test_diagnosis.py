@@ -151,7 +151,7 @@ class TestCompare:
     def test_gaps_are_relative_to_the_minimum_or_where_that_is_0_to_the_value_at_0(self):
         problem, x0 = svm_family().sample(3, torch.Generator().manual_seed(0))
         found = compare(Safeguard(GradientDescent(1e-3), GradientDescent(1e-3)), problem, x0, iterations=25)
-        minimum = problem.minimum().double()
+        minimum = lmd.reference.minimum(problem).double()
         assert_close(found.gap, (found.guarded.values.double() - minimum) / minimum)
         squares, start = LeastSquaresFamily().sample(2, torch.Generator().manual_seed(0))
         found = compare(Safeguard(GradientDescent(1e-3), GradientDescent(1e-3)), squares, start, iterations=25)

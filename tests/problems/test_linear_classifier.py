@@ -6,7 +6,7 @@ from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
 import lmd
-from lmd.errors import InputError, LmdError
+from lmd.errors import InputError
 from lmd.problems.linear_classifier import LinearClassifier, LinearClassifierFamily
 
 
@@ -89,54 +89,6 @@ class TestValueAndSubgradient:
             largest = float(torch.linalg.eigvalsh(hessian)[-1])
             assert 0.5 * float(problem.smoothness) < largest <= float(problem.smoothness)
         assert float(problem.strong_convexity) == pytest.approx(0.1)
-
-
-class TestInfimum:
-    def test_separable_data_have_the_infimum_0_and_no_minimiser(self):
-        features, labels = pairs(1, 10, 20)
-        problem = LinearClassifier(features[0], labels[0], 3)
-        (optimum,) = problem.optima()
-        assert not optimum.attained and optimum.bound == 0
-        assert problem.minimum().tolist() == [0.0] and problem.minimiser() is None
-        values = [float(problem.value(scale * optimum.x[None])) for scale in (1.0, 10.0, 100.0)]
-        assert values[0] > values[1] > values[2] and values[2] < 1e-6
-        assert float(problem.accuracy(optimum.x[None])) == 1
-
-    def test_overlapping_data_have_a_minimiser_with_a_certified_value(self):
-        features, labels = pairs(1, 200, 3)
-        problem = LinearClassifier(features[0], labels[0], 3)
-        (optimum,) = problem.optima()
-        assert optimum.attained and optimum.gap <= 1e-10 * optimum.value
-        minimiser = problem.minimiser()
-        assert_close(problem.subgradient(minimiser), torch.zeros_like(minimiser), atol=1e-5, rtol=0)
-        result = lmd.run(lmd.solvers.LBFGS(), problem, torch.zeros(1, 9, dtype=torch.float64), 100)
-        assert float(result.values) == pytest.approx(optimum.value, rel=1e-9)
-        assert optimum.bound <= float(result.values) + 1e-12
-
-    def test_with_a_ridge_there_is_always_a_minimiser(self):
-        features, labels = pairs(1, 10, 20)
-        problem = LinearClassifier(features[0], labels[0], 3, ridge=0.01)
-        (optimum,) = problem.optima()
-        assert optimum.attained and optimum.gap <= 1e-10 * optimum.value
-        result = lmd.run(lmd.solvers.LBFGS(), problem, torch.zeros(1, 60, dtype=torch.float64), 200)
-        assert optimum.bound - 1e-12 <= float(result.values) == pytest.approx(optimum.value, rel=1e-8)
-
-    def test_useless_and_repeated_features_and_a_class_without_pairs(self):
-        features, labels = pairs(1, 200, 3)
-        features = torch.cat([features[0], features[0], torch.zeros(200, 1)], dim=1)
-        (optimum,) = LinearClassifier(features, labels[0], 3).optima()
-        (plain_optimum,) = LinearClassifier(features[:, :3], labels[0], 3).optima()
-        assert optimum.value == pytest.approx(plain_optimum.value, rel=1e-9)
-        (more,) = LinearClassifier(features[:, :3], labels[0], 4, ridge=1e-3).optima()
-        assert more.value > plain_optimum.value
-
-    def test_an_infimum_above_0_that_nothing_attains_is_not_pretended_to(self):
-        # The two classes overlap, and the third feature is 0 for all of class 0: its weight falls for ever.
-        features, labels = pairs(1, 200, 3, classes=2)
-        features[0, :, 2] = torch.where(labels[0] == 0, 0.0, features[0, :, 2].abs())
-        with pytest.raises(LmdError, match=r"no certified infimum.*give the problem a ridge"):
-            LinearClassifier(features[0], labels[0], 2).minimum()
-        assert LinearClassifier(features[0], labels[0], 2, ridge=1e-4).minimiser() is not None
 
 
 class TestFamily:

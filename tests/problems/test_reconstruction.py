@@ -2,11 +2,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import minimize
 from torch.testing import assert_close
 
 import lmd
-from lmd.errors import InputError, LmdError
+from lmd.errors import InputError
 from lmd.operators import Blur, ParallelBeam
 from lmd.problems import (
     TomographyFamily,
@@ -14,20 +13,12 @@ from lmd.problems import (
     TVDeblurringFamily,
     TVTomography,
     gaussian_kernel,
-    reconstruction_optimum,
-    tv_optimum,
 )
 from lmd.problems.base import autograd_subgradient
 from lmd.solvers import PDHG
 
 FORMS = pytest.mark.parametrize("isotropic", [False, True], ids=["anisotropic", "isotropic"])
 KINDS = pytest.mark.parametrize("kind", ["circular", "replicate", "tomography"])
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("LMD_CACHE", str(tmp_path))
-    return tmp_path / "optima"
 
 
 def random(*shape, seed=0):
@@ -51,24 +42,6 @@ def tv(x, isotropic):
     down = torch.diff(x, dim=2, append=x[:, :, -1:])
     right = torch.diff(x, dim=3, append=x[..., -1:])
     return ((down.square() + right.square()).sqrt() if isotropic else down.abs() + right.abs()).sum((1, 2, 3))
-
-
-def by_scipy(problem, shape, isotropic):
-    """The minimum of the problem over the box, by L-BFGS-B on a smoothed total variation."""
-
-    def function(flat):
-        x = torch.from_numpy(flat).reshape(shape).requires_grad_()
-        down, right = torch.diff(x, dim=2, append=x[:, :, -1:]), torch.diff(x, dim=3, append=x[..., -1:])
-        squares = [down.square() + right.square()] if isotropic else [down.square(), right.square()]
-        smooth = sum((square + 1e-10).sqrt().sum() for square in squares)
-        value = (problem.forward(x) - problem.noisy).square().sum() + problem.weight[0] * smooth
-        value.backward()
-        return value.item(), x.grad.flatten().numpy()
-
-    options = {"maxiter": 1000, "maxfun": 10_000, "ftol": 1e-14, "gtol": 1e-9}
-    start = problem.start().flatten().numpy()
-    found = minimize(function, start, jac=True, method="L-BFGS-B", bounds=[(0, 1)] * len(start), options=options)
-    return problem.value(torch.from_numpy(found.x).reshape(shape))[0]
 
 
 def inside(x):
@@ -144,7 +117,7 @@ class TestDuality:
     @given(seed=st.integers(0, 10_000), size=st.floats(0, 3), at=st.sampled_from(["near", "far"]))
     def test_the_gap_bounds_the_true_gap_whatever_x_and_p(self, kind, isotropic, seed, size, at):
         problem = make(kind, (2, 1, 4, 4), isotropic=isotropic)
-        minimisers, minimum = problem.minimiser(), problem.minimum()
+        minimisers, minimum = lmd.reference.minimiser(problem), lmd.reference.minimum(problem)
         x = inside((minimisers if at == "near" else 0) + size * random(2, 1, 4, 4, seed=seed))
         p = size * random(*problem.operator(x).shape, seed=seed + 1)
         gap = problem.gap(x, p)
@@ -153,24 +126,11 @@ class TestDuality:
         assert bool((problem.relative_gap(x, p) >= (problem.value(x) - minimum) / minimum - 2e-5).all())
         assert bool((problem.dual_value(p) <= minimum).all())
 
-    def test_the_minimiser_is_in_the_box_and_nothing_in_it_is_lower(self, kind, isotropic):
-        problem = make(kind, isotropic=isotropic)
-        x = problem.minimiser()
-        assert bool(((x >= 0) & (x <= 1)).all())
-        assert bool((x == 1).any())  # the box is active on these
-        for optimum in problem.optima():
-            assert optimum.gap <= 1e-5 * optimum.value
-        # An independent method on a smooth function just above F: |t| replaced by (t^2 + 1e-10)^{1/2}.
-        for i in range(2):
-            expected = by_scipy(problem.select(i), x[i : i + 1].shape, isotropic)
-            assert_close(problem.minimum()[i], expected, rtol=2e-3, atol=0)
-            assert float(problem.minimum()[i]) <= float(expected) + 1e-9
-
     def test_pdhg_converges_to_it(self, kind, isotropic):
         problem = make(kind, (2, 1, 4, 5), isotropic=isotropic)
         result = lmd.run(PDHG(), problem, tolerance=1e-4, iterations=20_000)
         assert all(status.name == "TOLERANCE_REACHED" for status in result.status)
-        assert_close(result.values, problem.minimum(), rtol=2e-4, atol=0)
+        assert_close(result.values, lmd.reference.minimum(problem), rtol=2e-4, atol=0)
 
     def test_balance_changes_no_value(self, kind, isotropic):
         one, other = (make(kind, isotropic=isotropic, balance=c) for c in (1.0, 0.3))
@@ -189,27 +149,6 @@ class TestDuality:
         border = {} if kind == "tomography" else {"border": kind}
         single = type(problem)(*data, isotropic=isotropic, **border)
         assert_close(single.gap(x.float(), p.float()), problem.gap(x, p).float(), rtol=1e-4, atol=1e-4)
-
-
-class TestOptimum:
-    def test_it_is_remembered_on_disk_and_proven_again(self, cache, monkeypatch):
-        problem = make("circular", (1, 1, 5, 6))
-        first = problem.minimiser()
-        assert len(list(cache.iterdir())) == 1
-        monkeypatch.setattr(tv_optimum, "_memory", tv_optimum._Memory())
-        monkeypatch.setattr(reconstruction_optimum, "ITERATIONS", 0)  # nothing can be solved now
-        assert_close(problem.minimiser(), first, rtol=0, atol=0)
-        for other in (make("replicate", (1, 1, 5, 6)), make("circular", (1, 1, 5, 6), box=(0.0, 0.9))):
-            with pytest.raises(LmdError, match="no certified minimiser"):
-                other.minimiser()
-
-    def test_a_kernel_of_other_numbers_is_another_problem(self):
-        noisy = torch.rand(1, 1, 5, 5, dtype=torch.float64)
-        keys = {
-            tv_optimum.content_key(TVDeblurring(noisy, kernel).double())
-            for kernel in (gaussian_kernel(0.7, 3), gaussian_kernel(0.8, 3), torch.ones(3, 1), torch.ones(1, 3))
-        }
-        assert len(keys) == 4
 
 
 class TestChecks:

@@ -1,4 +1,3 @@
-import itertools
 import math
 
 import pytest
@@ -6,9 +5,8 @@ import torch
 from torch.testing import assert_close
 
 import lmd
-from lmd.errors import InputError, LmdError
+from lmd.errors import InputError
 from lmd.problems.svm import SVM, SVMFamily
-from lmd.problems.svm_optimum import certified, solve_svm
 
 
 def pairs(sets, count, width, seed=0, dtype=torch.float64):
@@ -92,82 +90,6 @@ class TestValueAndSubgradient:
         monkeypatch.setattr(problem, "evaluate", lambda *a, **k: seen.append(len(a[1])) or evaluate(*a, **k))
         problem.value_and_subgradient(torch.zeros(2000, 51))
         assert sum(seen) == 2000 and max(seen) * 1000 <= 2**18
-
-
-class TestOptimum:
-    def test_against_every_possible_set_of_support_vectors(self):
-        """Brute force: in the dual each pair is at 0, at C or free; the best of the 3^6 stationary points wins."""
-        features, labels = (tensor[0] for tensor in pairs(1, 6, 2))
-        signed = labels[:, None] * features
-        C, best = 0.3, -math.inf
-        for kinds in itertools.product((0, 1, 2), repeat=6):
-            free = [i for i, kind in enumerate(kinds) if kind == 2]
-            a = torch.tensor([C if kind == 1 else 0.0 for kind in kinds], dtype=torch.float64)
-            # Stationarity on the free pairs and sum a_i y_i = 0, as one linear system.
-            system = torch.zeros(len(free) + 1, len(free) + 1, dtype=torch.float64)
-            system[:-1, :-1] = signed[free] @ signed[free].T
-            system[:-1, -1] = system[-1, :-1] = labels[free].double()
-            right = torch.cat([1 - signed[free] @ (a @ signed), -(a @ labels.double())[None]])
-            a[free] = torch.linalg.lstsq(system, right, driver="gelsd").solution[:-1]
-            if abs(a @ labels.double()) < 1e-9 and bool(((a >= -1e-12) & (a <= C + 1e-12)).all()):
-                best = max(best, float(a.sum() - 0.5 * (a @ signed).square().sum()))
-        optimum = SVM(features, labels, C).optima()[0]
-        assert optimum.value == pytest.approx(best, rel=1e-9)
-        assert optimum.bound == pytest.approx(best, rel=1e-9)
-
-    @pytest.mark.parametrize("C", [1e-3, 1.0, 100.0])
-    @pytest.mark.parametrize("shape", [(200, 5), (60, 50), (20, 50)], ids=["overlapping", "square", "separable"])
-    def test_the_gap_is_closed_and_the_answer_is_that_of_libsvm(self, shape, C):
-        from sklearn.svm import SVC
-
-        features, labels = (tensor[0] for tensor in pairs(1, *shape))
-        problem = SVM(features, labels, C)
-        (optimum,) = problem.optima()
-        assert -1e-14 <= optimum.gap <= 1e-10 * optimum.value and optimum.attained
-        assert optimum.value == pytest.approx(textbook(features, labels, C, optimum.x), rel=1e-12)
-        other = SVC(kernel="linear", C=C, tol=1e-8).fit(features.numpy(), labels.numpy())
-        x = torch.cat([torch.tensor(other.coef_[0]), torch.tensor(other.intercept_)])
-        theirs = float(problem.value(x[None]))
-        assert theirs == pytest.approx(optimum.value, rel=1e-3) and theirs >= optimum.bound
-
-    def test_unbalanced_classes_and_useless_features(self):
-        features, labels = pairs(1, 40, 3)
-        features, labels = torch.cat([features[0], torch.zeros(40, 1)], dim=1), torch.ones(40)
-        labels[0] = -1
-        (optimum,) = SVM(features, labels).optima()
-        assert optimum.gap <= 1e-10 * optimum.value and float(optimum.x[3]) == pytest.approx(0, abs=1e-12)
-
-    def test_a_bound_holds_wherever_it_is_computed(self):
-        features, labels = pairs(1, 30, 3)
-        problem = SVM(features[0], labels[0])
-        rows, minimum = problem.rows[0], float(problem.minimum())
-        generator = torch.Generator().manual_seed(0)
-        for _ in range(20):
-            x = torch.randn(4, dtype=torch.float64, generator=generator)
-            a = 2 * torch.rand(30, dtype=torch.float64, generator=generator) - 0.3
-            proven = certified(rows, 1.0, x, a)
-            assert proven.bound <= minimum <= proven.value + 1e-12
-            # The bias is the best one for these weights.
-            near = torch.stack([torch.cat([x[:-1], proven.x[-1:] + shift]) for shift in torch.linspace(-3, 3, 101)])
-            assert proven.value <= float(SVM(features[0], labels[0], starts=101).value(near).min()) + 1e-12
-
-    def test_it_is_solved_once_per_data_set_and_shared_with_parts(self, monkeypatch):
-        features, labels = pairs(2, 30, 3, dtype=torch.float32)
-        problem = SVM(features, labels, starts=4)
-        solved = []
-        solve = problem.solve
-        monkeypatch.setattr(problem, "solve", lambda data_set: solved.append(data_set) or solve(data_set))
-        minimum, minimiser = problem.minimum(), problem.minimiser()
-        assert minimum.dtype == torch.float32 and minimiser.shape == (8, 4)
-        assert sorted(solved) == [0, 1]
-        assert_close(problem.value(minimiser), minimum)
-        assert torch.equal(problem.select(slice(3, 5)).minimum(), minimum[3:5]) and len(solved) == 2
-
-    def test_giving_up_is_said(self, monkeypatch):
-        monkeypatch.setattr("lmd.problems.svm_optimum.ITERATIONS", 2)
-        features, labels = pairs(1, 30, 3)
-        with pytest.raises(LmdError, match=r"^SVM: no certified optimum, the duality gap stays at"):
-            solve_svm(SVM(features[0], labels[0]).rows[0], 1.0)
 
 
 class TestFamily:

@@ -1,3 +1,4 @@
+import functools
 import math
 
 import pytest
@@ -7,19 +8,13 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 import lmd
-from lmd.errors import InputError, LmdError
-from lmd.problems import TVDenoising, TVInpainting, tv_optimum
+from lmd.errors import InputError
+from lmd.problems import TVDenoising, TVInpainting
 from lmd.problems.base import autograd_subgradient
 from lmd.solvers import FGP, PDHG, LearnedDual, LearnedSaddle
 
 FORMS = pytest.mark.parametrize("isotropic", [False, True], ids=["anisotropic", "isotropic"])
 KINDS = pytest.mark.parametrize("kind", ["denoising", "inpainting"])
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("LMD_CACHE", str(tmp_path))
-    return tmp_path / "optima"
 
 
 def random(*shape, seed=0):
@@ -36,6 +31,11 @@ def make(kind, shape=(2, 3, 5, 6), seed=0, **arguments):
     mask = torch.rand(shape[0], 1, *shape[2:], generator=torch.Generator().manual_seed(seed + 1)) < 0.7
     mask[:, :, 0, 0] = True
     return TVInpainting(noisy, mask, weight, **arguments)
+
+
+@functools.cache
+def solved(kind, shape, isotropic):
+    return lmd.reference.optimum(make(kind, shape, isotropic=isotropic))
 
 
 def by_loops(problem, x):
@@ -136,7 +136,8 @@ class TestDuality:
     @given(seed=st.integers(0, 10_000), size=st.floats(0, 3), at=st.sampled_from(["near", "far"]))
     def test_the_gap_bounds_the_true_gap_whatever_x_and_p(self, kind, isotropic, seed, size, at):
         problem = make(kind, (2, 1, 4, 4), isotropic=isotropic)
-        minimisers, minimum = problem.minimiser(), problem.minimum()
+        found = solved(kind, (2, 1, 4, 4), isotropic)
+        minimisers, minimum = found.x, found.value
         x = (minimisers if at == "near" else 0) + size * random(2, 1, 4, 4, seed=seed)
         p = size * random(2, 1, 2, 4, 4, seed=seed + 1)
         gap = problem.gap(x, p)
@@ -158,85 +159,25 @@ class TestDuality:
         assert bool((single.relative_gap(result.x, states.last.dual) < 1e-4).all())
 
 
-@KINDS
-@FORMS
-class TestMinimiser:
-    def test_its_certificate_holds_by_an_independent_dual_method(self, kind, isotropic):
-        problem = make(kind, (2, 1, 6, 7), isotropic=isotropic)
-        value = problem.value(problem.minimiser())
-        for i in range(2):
-            assert float(value[i]) - independent_bound(problem.select(i)) <= 1e-6 * float(value[i])
-
-    def test_optima_are_certified_and_the_batch_does_not_matter(self, kind, isotropic):
-        problem = make(kind, (2, 1, 6, 7), isotropic=isotropic)
-        for i, found in enumerate(problem.optima()):
-            assert 0 <= found.gap <= 1e-6 * found.value
-            assert_close(problem.select(i).minimiser()[0], found.x, rtol=0, atol=0)
-        assert_close(problem.minimum(), problem.value(problem.minimiser()))
-        assert problem.minimiser().dtype == torch.float64
-
-    def test_a_flat_image_is_its_own_minimiser(self, kind, isotropic):
-        flat = torch.full((1, 2, 4, 5), 0.3)
-        problem = TVDenoising(flat, 0.3, isotropic) if kind == "denoising" else TVInpainting(flat, flat[0, 0] > 0, 0.3)
-        assert_close(problem.minimiser(), flat)
-        assert float(problem.minimum()) < 1e-12
-
-    @pytest.mark.parametrize("size", [(1, 1), (1, 7), (6, 1)], ids=str)
-    def test_one_pixel_wide(self, kind, isotropic, size):
-        problem = make(kind, (2, 2, *size), isotropic=isotropic)
-        found = problem.minimiser()
-        other = found + 0.01 * random(2, 2, *size, seed=9)
-        assert bool((problem.value(other) >= problem.minimum() * (1 - 1e-6)).all())
-
-
-def independent_bound(problem):
-    """A lower bound on the minimum of one instance with one channel, from another method and by another formula.
-
-    The dual point comes from FGP or PDHG, which share nothing with the ADMM of the minimiser; the bound that it proves
-    is worked out here pixel by pixel, from the saddle form.
-    """
-    solver = PDHG(0.2) if problem.mask is not None else FGP(restart=True)
-    lmd.run(solver, problem, iterations=2500, callbacks=[states := States()])
-    down, right = states.last.dual[0, 0]
-    y, s, b = problem.noisy[0, 0], problem.scale, float(problem.weight) * problem.scale
-    kept = problem.mask[0, 0] > 0 if problem.mask is not None else torch.ones_like(y, dtype=torch.bool)
-    low, high = float(y[kept].min()), float(y[kept].max())
-    bound = 0.0
-    for i in range(y.shape[0]):
-        for j in range(y.shape[1]):
-            length = (
-                math.hypot(down[i, j], right[i, j]) if problem.isotropic else max(abs(down[i, j]), abs(right[i, j]))
-            )
-            assert length <= b * (1 + 1e-12)
-            u = 0.0  # what multiplies the pixel in <Kx, p>
-            u += float(down[i - 1, j]) if i > 0 else 0.0
-            u -= float(down[i, j]) if i + 1 < y.shape[0] else 0.0
-            u += float(right[i, j - 1]) if j > 0 else 0.0
-            u -= float(right[i, j]) if j + 1 < y.shape[1] else 0.0
-            if kept[i, j]:
-                x = min(max(float(y[i, j]) - u / (2 * s), low), high)
-                bound += s * (x - float(y[i, j])) ** 2 + u * x
-            else:
-                bound += min(u * low, u * high)
-    return bound
-
-
 class TestDenoising:
     def test_two_pixels_by_hand(self):
         # Each pixel moves towards the other by weight / 2, until they meet.
         noisy = torch.tensor([[[[0.0, 1.0]]], [[[0.0, 1.0]]]], dtype=torch.float64)
         problem = TVDenoising(noisy, torch.tensor([0.5, 3.0], dtype=torch.float64))
         assert_close(
-            problem.minimiser().flatten(1), torch.tensor([[0.25, 0.75], [0.5, 0.5]]).double(), rtol=1e-4, atol=0
+            lmd.reference.minimiser(problem).flatten(1),
+            torch.tensor([[0.25, 0.75], [0.5, 0.5]]).double(),
+            rtol=1e-4,
+            atol=0,
         )
-        assert_close(problem.minimum(), torch.tensor([0.375, 0.5], dtype=torch.float64))
+        assert_close(lmd.reference.minimum(problem), torch.tensor([0.375, 0.5], dtype=torch.float64))
 
     def test_the_halved_form_is_half(self):
         problem, half = make("denoising"), make("denoising", halved=True)
         x, p = random(2, 3, 5, 6, seed=1), problem.project_dual(random(2, 3, 2, 5, 6, seed=2))
         assert_close(half.value(x), problem.value(x) / 2)
         assert_close(half.gap(x, p / 2), problem.gap(x, p) / 2)
-        assert_close(half.minimum(), problem.minimum() / 2, rtol=1e-6, atol=0)
+        assert_close(lmd.reference.minimum(half), lmd.reference.minimum(problem) / 2, rtol=1e-6, atol=0)
 
     def test_strong_convexity(self):
         problem = make("denoising", halved=True)
@@ -289,72 +230,8 @@ class TestInpainting:
     def test_with_every_pixel_kept_it_is_denoising(self):
         problem = make("denoising", (2, 1, 6, 6))
         same = TVInpainting(problem.noisy, torch.ones(6, 6), problem.weight)
-        assert_close(same.minimum(), problem.minimum(), rtol=1e-6, atol=0)
-        assert_close(same.minimiser(), problem.minimiser(), rtol=0, atol=1e-3)
-
-
-class TestCache:
-    def count(self, monkeypatch):
-        solved = []
-        solve = tv_optimum.solve_tv
-        monkeypatch.setattr(tv_optimum, "solve_tv", lambda problem: solved.append(1) or solve(problem))
-        monkeypatch.setattr(tv_optimum, "_memory", tv_optimum._Memory())
-        return solved
-
-    def test_an_optimum_is_solved_once_for_each_content(self, monkeypatch, cache):
-        solved = self.count(monkeypatch)
-        problem = make("denoising", (3, 1, 4, 5))
-        first = problem.minimiser()
-        assert len(solved) == len(list(cache.glob("*.safetensors"))) == 3
-        assert_close(make("denoising", (3, 1, 4, 5)).minimiser(), first, rtol=0, atol=0)
-        monkeypatch.setattr(tv_optimum, "_memory", tv_optimum._Memory())
-        assert_close(problem.minimiser(), first, rtol=0, atol=0)  # from disk
-        assert len(solved) == 3
-        for other in (
-            TVDenoising(problem.noisy, problem.weight + 0.01),
-            TVDenoising(problem.noisy + 1e-9, problem.weight),
-            TVDenoising(problem.noisy, problem.weight, isotropic=True),
-            TVInpainting(problem.noisy, torch.eye(4, 5), problem.weight),
-        ):
-            before = len(solved)
-            other.minimiser()
-            assert len(solved) == before + 3
-
-    @pytest.mark.parametrize("damage", ["truncated", "empty", "wrong numbers", "wrong shape", "not a number"])
-    def test_a_damaged_cache_is_solved_again(self, monkeypatch, cache, damage):
-        solved = self.count(monkeypatch)
-        problem = make("denoising", (1, 1, 4, 5))
-        first = problem.minimiser()
-        (path,) = cache.glob("*.safetensors")
-        tensors = lmd.files.read_tensors(path)
-        if damage in ("truncated", "empty"):
-            path.write_bytes(path.read_bytes()[: 100 if damage == "truncated" else 0])
-        else:
-            wrong = {"wrong numbers": tensors["x"] + 0.1, "wrong shape": tensors["x"][..., :3]}
-            lmd.files.write_tensors(path, {**tensors, "x": wrong.get(damage, tensors["x"] * math.nan)})
-        monkeypatch.setattr(tv_optimum, "_memory", tv_optimum._Memory())
-        assert_close(problem.minimiser(), first, rtol=0, atol=0)
-        assert len(solved) == 2
-
-    def test_a_cache_that_cannot_be_written_is_no_reason_to_fail(self, monkeypatch, tmp_path):
-        self.count(monkeypatch)
-        (tmp_path / "file").write_text("in the way")
-        monkeypatch.setenv("LMD_CACHE", str(tmp_path / "file"))
-        assert make("denoising", (1, 1, 4, 5)).minimiser().shape == (1, 1, 4, 5)
-
-    def test_memory_is_bounded(self, monkeypatch):
-        monkeypatch.setattr(tv_optimum, "MEMORY", 3 * 8 * 20)
-        solved = self.count(monkeypatch)
-        make("denoising", (6, 1, 4, 5)).minimiser()
-        assert len(solved) == 6
-        assert len(tv_optimum._memory._found) == 3
-
-    def test_giving_up_says_how_far_it_came(self, monkeypatch):
-        monkeypatch.setattr(tv_optimum, "ITERATIONS", 20)
-        with pytest.raises(
-            LmdError, match=r"^TVDenoising: no certified minimiser, the relative duality gap stays at \d"
-        ):
-            tv_optimum.solve_tv(make("denoising", (1, 1, 9, 9)).double())
+        assert_close(lmd.reference.minimum(same), lmd.reference.minimum(problem), rtol=1e-6, atol=0)
+        assert_close(lmd.reference.minimiser(same), lmd.reference.minimiser(problem), rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmd import zoo
+from lmd import reference, zoo
 from lmd.experiments.base import Experiment, Session, measure
 from lmd.experiments.imaging import HORIZON, ITERATIONS, images_for
 from lmd.experiments.inpaint import inpainting_problem
@@ -49,7 +49,7 @@ class AblationExperiment(Experiment):
 
     def run(self, session: Session) -> None:
         problem = inpainting_problem(session, images_for(session))
-        session.facts["mean minimum"] = float(problem.minimum().mean())
+        session.facts["mean minimum"] = float(reference.minimum(problem, reference.Cache()).mean())
         for method in METHODS:
             _record(session, method, _trained(session, method), problem)
         draw(session)
@@ -106,7 +106,7 @@ def _record(session: Session, method: str, solver: MirrorDescent, problem: TVInp
     def watch(x: Tensor) -> Tensor:
         return solver.mirror.inconsistency(x).mean()
 
-    minimum = problem.minimum()
+    minimum = reference.minimum(problem, reference.Cache())
     result, inconsistency = measure(solver, problem, problem.start(), ITERATIONS, session.repeats, watch)
     session.record_run(method, result, ITERATIONS)
     gaps = ((result.history.values - minimum) / minimum).mean(dim=1)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lmd import zoo
+from lmd import reference, zoo
 from lmd.checks import check_choice
 from lmd.errors import InputError
 from lmd.files import read_json, staged, writable_folder, write_json
@@ -45,7 +46,8 @@ def check(
         sampled = named_family(family) if isinstance(family, str) else family
     folder = None if out is None else writable_folder("out", out)
     kind = sampled.sample(batch, torch.Generator().manual_seed(seed))[1].dtype
-    found = diagnose(solver.to(kind), sampled, batch=batch, iterations=iterations, seed=seed)
+    known = partial(reference.minimum, cache=reference.Cache())
+    found = diagnose(solver.to(kind), sampled, batch=batch, iterations=iterations, seed=seed, minimum_of=known)
     if folder is not None:
         with staged("out", folder) as staging:
             write_check(found, staging, str(name))

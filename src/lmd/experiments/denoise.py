@@ -7,6 +7,7 @@ import time
 
 import torch
 
+from lmd import reference
 from lmd.experiments.base import Experiment, Session
 from lmd.experiments.imaging import (
     ADAM_STEP,
@@ -79,7 +80,8 @@ def record_scikit_image(session: Session, problem: TVDenoising) -> None:
     """
     from skimage.restoration import denoise_tv_bregman
 
-    minimiser, minimum = problem.minimiser(), problem.minimum().double()
+    minimiser, minimum = (known(problem, reference.Cache()) for known in (reference.minimiser, reference.minimum))
+    minimum = minimum.double()
     noisy = problem.noisy.double().numpy()
     fidelity = 2 / WEIGHT
     for k in (0, *SCIKIT_IMAGE_ITERATIONS):

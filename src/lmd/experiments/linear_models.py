@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lmd import reference
 from lmd.data import DigitFeatures, digit_features, digits_data
 from lmd.experiments.base import MULTIPLIERS, Session, measure
 from lmd.problems.subsets import SubsetFamily, SubsetProblem
@@ -68,11 +69,11 @@ class Instances:
 def make_instances(session: Session, train: SubsetFamily, test: SubsetFamily, starts: int) -> Instances:
     """Draw test instances, certify their minima, and average the optima of twenty training instances."""
     problem, x0 = test.sample(test.subsets * starts, torch.Generator().manual_seed(TEST_SEED + session.seed))
-    minimum = problem.minimum()
+    minimum = reference.minimum(problem)
     at_zero = problem.value(torch.zeros_like(x0))
     scale = torch.where(minimum > 1e-6 * at_zero, minimum, at_zero)
     generator = torch.Generator().manual_seed(WARM_START_SEED + session.seed)
-    optima = [train.sample(train.subsets, generator)[0].optima()[0].x for _ in range(20)]
+    optima = [reference.optimum(train.sample(train.subsets, generator)[0]).x[0] for _ in range(20)]
     warm = torch.stack(optima).mean(dim=0).to(x0).expand_as(x0).contiguous()
     everything = test.problem(test.features[None], test.labels[None], len(x0))
     session.facts["instances"] = f"{test.subsets} subsets of {test.subset} test pairs, {starts} starts each"

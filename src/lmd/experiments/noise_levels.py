@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from lmd import reference
 from lmd.experiments.base import Experiment, Session
 from lmd.experiments.imaging import (
     ADAM_STEP,
@@ -64,7 +65,7 @@ class NoiseLevelsExperiment(Experiment):
         for percent in PERCENT:
             noisy = add_noise(images, percent / 100, generator_for(session, purpose=percent))
             problem = TVDenoising(noisy, WEIGHT)
-            minimiser = problem.minimiser()
+            minimiser = reference.minimiser(problem, reference.Cache())
             for name in METHODS:
                 tried = [_Tried(problem, minimiser, trial) for trial in trials_for(problem, learned, (name,))]
                 _record(session, name, tried, percent)

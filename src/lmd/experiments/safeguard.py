@@ -6,14 +6,16 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lmd import zoo
+from lmd import reference, zoo
 from lmd.data import image_data, read_images
+from lmd.errors import CapabilityError
 from lmd.experiments.base import Experiment, Session
 from lmd.guarantees import Comparison, compare, default_fallback, guard, run
 from lmd.guarantees.comparison import EARLY, EXCESS, GAP
@@ -172,7 +174,8 @@ def record_case(session: Session, case: Case, solver: Solver[Any]) -> Comparison
     guarded = guard(solver.to(case.x0.dtype), case.problem)
     assert guarded is not None
     iterations = ITERATIONS[session.preset]
-    found = compare(guarded, case.problem, case.x0, iterations=iterations, target=target_of(case))
+    known = partial(reference.minimum, cache=reference.Cache())
+    found = compare(guarded, case.problem, case.x0, iterations=iterations, target=target_of(case), minimum_of=known)
     fell_back = found.guarded.history.diagnostics["fallback"][1 : EARLY + 1].nanmean()
     settings = {
         "condition": case.condition,
@@ -191,8 +194,9 @@ def target_of(case: Case) -> Tensor | None:
     """Values so close to the minimum that a run may end, where the minimum is cheap to have: not for images."""
     if case.x0.ndim > 2:
         return None
-    minimum = case.problem.minimum()
-    if minimum is None:
+    try:
+        minimum = reference.minimum(case.problem)
+    except CapabilityError:
         return None
     at_zero = case.problem.value(torch.zeros_like(case.x0))
     return minimum + CLOSE * torch.where(minimum > 1e-6 * at_zero, minimum, at_zero)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from lmd.errors import CapabilityError
 from lmd.guarantees.certify import certify, run
 from lmd.guarantees.safeguard import Safeguard, default_fallback
 from lmd.problems.base import Problem, offers
@@ -26,6 +29,9 @@ LONGEST = 10_000
 
 GAP = 1e-3
 """How near the minimum it is promised to be at iteration `ITERATIONS`, relative to the minimum."""
+
+MinimumOf = Callable[[Problem], Tensor]
+"""What knows the minima `(B,)` of a problem; a CapabilityError says that it does not."""
 
 
 @dataclass(frozen=True)
@@ -65,14 +71,15 @@ def compare(
     early: int = EARLY,
     iterations: int = ITERATIONS,
     target: Tensor | None = None,
+    minimum_of: MinimumOf = Problem.minimum,
 ) -> Comparison:
     """Run a guarded solver, and its fall-back alone.
 
     The guarded run ends when all values are at most `target` `(B,)`, but not before iteration `early`: as its values
     never rise, going on would change nothing about that. The minimum is bounded from below by the certificate of the
     guarded run where that proves it to be at the minimum already; elsewhere by the one of a longer run, of the
-    fall-back or of a learned solver that ends proven, where the problem is composite; and it is asked of the problem
-    where neither proves enough.
+    fall-back or of a learned solver that ends proven, where the problem is composite; and where neither proves enough
+    `minimum_of` is asked, such as `lmd.reference.minimum`: by default the problem itself, for a closed form.
 
     >>> import lmd
     >>> problem, x0 = lmd.problems.LeastSquaresFamily().sample(3, torch.Generator().manual_seed(0))
@@ -87,14 +94,14 @@ def compare(
 
     result = run(guarded, problem, x0, iterations, callbacks=[reached])
     classical = run(fallback, problem, x0, early)
-    lower = _lower_bound(result, guarded.solver if guarded.solver.ends_proven else fallback, problem, x0)
+    lower = _lower_bound(result, guarded.solver if guarded.solver.ends_proven else fallback, problem, x0, minimum_of)
     with torch.no_grad():
         at_zero = problem.value(torch.zeros_like(x0)).double()
     scale = torch.where(lower > 1e-6 * at_zero, lower, at_zero)
     return Comparison(result, classical, early, lower, scale)
 
 
-def _lower_bound(result: Result, prover: Solver[Any], problem: Problem, x0: Tensor) -> Tensor:
+def _lower_bound(result: Result, prover: Solver[Any], problem: Problem, x0: Tensor, minimum_of: MinimumOf) -> Tensor:
     """A lower bound on the minima `(B,)`, close enough to tell whether the answers are as near as is promised."""
     values, lower = result.values.double(), (result.certificate or certify(result)).lower_bound.clone()
     far = (values - lower > GAP * lower).nonzero().flatten()
@@ -102,6 +109,6 @@ def _lower_bound(result: Result, prover: Solver[Any], problem: Problem, x0: Tens
         longer = run(prover, problem.select(far), x0[far], LONGEST, tolerance=GAP / 4)
         lower[far] = torch.maximum(lower[far], (longer.certificate or certify(longer)).lower_bound)
     if bool((values - lower > GAP * lower).any()):
-        minimum = problem.minimum()
-        lower = lower if minimum is None else minimum.double()
+        with suppress(CapabilityError):
+            lower = minimum_of(problem).double()
     return lower

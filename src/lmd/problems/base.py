@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import copy
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -131,14 +131,14 @@ class Problem(Part, abc.ABC):
         """The problem of some of the `terms`, scaled such that over random indices its values are right on average."""
         raise NotImplementedError(f"{type(self).__name__} has no terms")
 
-    def minimiser(self) -> Tensor | None:
-        """The true minimisers `(B, ...)` where they are known in closed form."""
-        return None
+    def minimiser(self) -> Tensor:
+        """The true minimisers `(B, ...)`, where they are known in closed form."""
+        accepted = "lmd.reference.minimiser(problem) or lmd.reference.minimum(problem), which find and certify them"
+        raise CapabilityError("problem", f"{type(self).__name__}, which has no minimiser in closed form", accepted)
 
-    def minimum(self) -> Tensor | None:
-        """The true minima `(B,)` where they are known."""
-        minimiser = self.minimiser()
-        return None if minimiser is None else self.value(minimiser)
+    def minimum(self) -> Tensor:
+        """The true minima `(B,)`, where the minimisers are known in closed form."""
+        return self.value(self.minimiser())
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -187,12 +187,12 @@ def check_values(problem: Problem, values: object, x: Tensor) -> Tensor:
 
 
 def offers(problem: Problem, needs: tuple[str, ...]) -> bool:
-    """Whether a problem has all of these capabilities: attributes that are not None, minimisers that are known."""
-    for capability in needs:
-        offered: Any = getattr(problem, capability, None)
-        if offered is None or (capability in ("minimiser", "minimum") and offered() is None):
-            return False
-    return True
+    """Whether a problem has all of these capabilities: attributes that are not None, closed forms."""
+    closed = type(problem).minimiser is not Problem.minimiser
+    return all(
+        closed if capability in ("minimiser", "minimum") else getattr(problem, capability, None) is not None
+        for capability in needs
+    )
 
 
 def check_capabilities(problem: Problem, needs: tuple[str, ...], solver: str) -> None:

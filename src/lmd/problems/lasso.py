@@ -14,9 +14,7 @@ from lmd.errors import InputError
 from lmd.operators.matrix import Matrix
 from lmd.problems.base import Family
 from lmd.problems.composite import CompositeProblem
-from lmd.problems.lasso_optimum import solve_lasso
 from lmd.problems.least_squares import check_matrix
-from lmd.problems.optimum import Optimum
 from lmd.terms.base import Scale, per_instance, size_of, sum_instances
 
 
@@ -130,19 +128,6 @@ class Lasso(CompositeProblem):
         p = self.feasible_dual(dual)
         slack = self.weight[:, None] * x.abs() + self.operator.adjoint(p) * x
         return sum_instances(slack.clamp(min=0)) + self.regulariser_residual(self.operator(x), p)
-
-    def optima(self) -> list[Optimum]:
-        """The certified optimum of each instance, in float64."""
-        A = self.A.detach().cpu().double()
-        b, weight = self.b.detach().cpu().double(), self.weight.detach().cpu().double()
-        return [solve_lasso(Lasso(A, b[i : i + 1], weight[i : i + 1])) for i in range(len(b))]
-
-    def minimiser(self) -> Tensor:
-        """The true minimisers `(B, d)`: their duality gap is certified to 1e-6 relative or better."""
-        return torch.stack([found.x for found in self.optima()]).to(self.b)
-
-    def minimum(self) -> Tensor:
-        return torch.tensor([found.value for found in self.optima()], dtype=torch.float64).to(self.b)
 
 
 class LassoFamily(Family):

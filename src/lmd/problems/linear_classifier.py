@@ -7,8 +7,6 @@ from torch import Tensor
 
 from lmd.checks import check_count, check_positive
 from lmd.errors import InputError
-from lmd.problems.linear_classifier_optimum import solve_linear_classifier
-from lmd.problems.optimum import Optimum
 from lmd.problems.subsets import SubsetFamily, SubsetProblem
 
 FLOOR = -60.0
@@ -24,7 +22,7 @@ class LinearClassifier(SubsetProblem):
     consecutive instances of the batch.
 
     The paper has no ridge. Where W can separate the data, and it can for 2000 MNIST features, f then has the infimum
-    0 and no minimiser: `minimum` is 0, and `minimiser` is None.
+    0 and no minimiser.
 
     >>> problem = LinearClassifier(torch.tensor([[1.0], [-1.0]]), torch.tensor([0, 1]), classes=2)
     >>> problem.value(torch.zeros(1, 2))
@@ -101,10 +99,6 @@ class LinearClassifier(SubsetProblem):
             return ((own >= scores.amax(dim=1)).to(x.dtype).mean(dim=1),)
 
         return self.in_chunks(share, x)[0]
-
-    def solve(self, data_set: int) -> Optimum:
-        features = self.features[data_set].detach().cpu().double()
-        return solve_linear_classifier(features, self.labels[data_set].cpu().long(), self.classes, self.ridge)
 
     def _scores(self, data_set: int, x: Tensor) -> Tensor:
         """(W phi_i)_k of b instances: `(b, classes, m)`, one matrix product."""

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-from typing import Any
-
 from torch import Tensor
 
 from lmd.checks import check_batch, check_interval, shape_of
-from lmd.copies import doubled
 from lmd.errors import InputError
 from lmd.operators.base import LinearOperator
 from lmd.operators.blur import Blur
@@ -16,10 +12,7 @@ from lmd.operators.differences import Differences
 from lmd.operators.projections import ParallelBeam
 from lmd.operators.stack import Stack
 from lmd.problems.domains import Box
-from lmd.problems.optimum import Optimum
-from lmd.problems.reconstruction_optimum import TOLERANCE, solve_reconstruction
 from lmd.problems.tv import TVProblem
-from lmd.problems.tv_optimum import optimum
 from lmd.terms import Box as BoxTerm
 from lmd.terms import Squares
 
@@ -81,13 +74,6 @@ class TVReconstruction(TVProblem):
         """f(x) = 0: the box, where x is in it."""
         return x.new_zeros(len(x))
 
-    def optima(self) -> list[Optimum]:
-        whole = doubled(self, "cpu")
-        return [optimum(whole.select(i), solve_reconstruction, TOLERANCE) for i in range(len(self.noisy))]
-
-    def description(self) -> dict[str, Any]:
-        return {**super().description(), "low": self.low, "high": self.high}
-
 
 class TVDeblurring(TVReconstruction):
     """F(x) = ||k * x - y||^2 + weight TV(x) over 0 <= x <= 1, or half of it; y = `noisy` `(B, C, H, W)`.
@@ -121,11 +107,6 @@ class TVDeblurring(TVReconstruction):
 
     def first_guess(self, size: tuple[int, int]) -> Tensor:
         return self.noisy
-
-    def description(self) -> dict[str, Any]:
-        kernel = hashlib.sha256(self.kernel.contiguous().numpy().data).hexdigest()
-        shape = list(self.kernel.shape)
-        return {**super().description(), "border": self.border, "kernel": kernel, "kernel_shape": shape}
 
 
 class TVTomography(TVReconstruction):
@@ -163,6 +144,3 @@ class TVTomography(TVReconstruction):
         seen = self.forward(self.noisy.new_ones(1, 1, *size)).sum()
         mean = self.noisy.flatten(2).sum(dim=2) / seen
         return mean[..., None, None].expand(*mean.shape, *size).contiguous()
-
-    def description(self) -> dict[str, Any]:
-        return {**super().description(), "size": list(self.image_shape[2:])}

@@ -16,7 +16,6 @@ from lmd.checks import check_count, check_finite, check_floating, check_same_kin
 from lmd.copies import doubled
 from lmd.errors import InputError
 from lmd.problems.base import Family, Problem
-from lmd.problems.optimum import Optimum
 
 Subset = TypeVar("Subset", bound="SubsetProblem")
 
@@ -39,7 +38,6 @@ class SubsetProblem(Problem):
         self.features, self.labels = check_pairs(features, labels)
         sets = torch.arange(len(self.features), device=features.device)
         self.subset = sets.repeat_interleave(check_count("starts", starts))
-        self._optima: dict[int, Optimum] = {}  # by data set; parts of the batch share it
 
     @property
     @abc.abstractmethod
@@ -63,10 +61,6 @@ class SubsetProblem(Problem):
     def accuracy(self, x: Tensor) -> Tensor:
         """The share of an instance's pairs that x classifies well, `(B,)`."""
 
-    @abc.abstractmethod
-    def solve(self, data_set: int) -> Optimum:
-        """The certified optimum on one of the data sets."""
-
     @property
     def terms(self) -> int:
         """m: one for each pair of a data set."""
@@ -76,7 +70,6 @@ class SubsetProblem(Problem):
         """A copy with some of the pairs of every data set; what else depends on the pairs is left to the caller."""
         part = copy.copy(self)
         part.features, part.labels = self.features[:, indices], self.labels[:, indices]
-        part._optima = {}
         return part
 
     def check_start(self, x0: Tensor) -> Tensor:
@@ -117,24 +110,6 @@ class SubsetProblem(Problem):
                 parts.append(function(data_set, *(point[first:last] for point in points)))
             begin += count
         return tuple(torch.cat(pieces) for pieces in zip(*parts, strict=True))
-
-    def optima(self) -> list[Optimum]:
-        """The certified optimum of each instance, solved once per data set."""
-        sets = self.subset.tolist()
-        for data_set in set(sets) - set(self._optima):
-            self._optima[data_set] = self.solve(data_set)
-        return [self._optima[data_set] for data_set in sets]
-
-    def minimiser(self) -> Tensor | None:
-        """The certified minimisers `(B, n)`; None where a function of the batch has none."""
-        optima = self.optima()
-        if not all(optimum.attained for optimum in optima):
-            return None
-        return torch.stack([optimum.x for optimum in optima]).to(self.features)
-
-    def minimum(self) -> Tensor:
-        """The certified infima `(B,)`."""
-        return torch.tensor([optimum.infimum for optimum in self.optima()], dtype=torch.float64).to(self.features)
 
 
 class _Value(torch.autograd.Function):

@@ -7,9 +7,7 @@ from torch import Tensor
 
 from lmd.checks import check_positive
 from lmd.errors import InputError
-from lmd.problems.optimum import Optimum
 from lmd.problems.subsets import SubsetFamily, SubsetProblem, check_pairs
-from lmd.problems.svm_optimum import solve_svm
 
 
 class SVM(SubsetProblem):
@@ -106,9 +104,6 @@ class SVM(SubsetProblem):
         squares = (total * longest).square()
         sizes = (pairs + width) * (value + total * bias + squares) + width * hinges
         return value, value - lower + 8 * torch.finfo(torch.float64).eps * sizes
-
-    def solve(self, data_set: int) -> Optimum:
-        return solve_svm(self.rows[data_set].detach().cpu().double(), self.C)
 
 
 class SVMFamily(SubsetFamily):

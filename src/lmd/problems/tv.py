@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from lmd.checks import check_batch, check_finite, check_positive, check_same_kind, shape_of
-from lmd.copies import doubled
 from lmd.errors import InputError
 from lmd.operators.differences import Differences
-from lmd.problems.optimum import Optimum
 from lmd.problems.parts import Composite
-from lmd.problems.tv_optimum import optimum
 from lmd.terms import L1, GroupNorm, KeptSquares, Squares, Term
 from lmd.terms.base import Scale
 
@@ -64,25 +60,6 @@ class TVProblem(Composite):
         """s weight TV as a term and the differences it stands behind."""
         bound = self.bound
         return (GroupNorm(bound, axes=2) if self.isotropic else L1(bound)), Differences(size, spacing)
-
-    def optima(self) -> list[Optimum]:
-        """The certified optimum of each instance, in float64, solved once for each content and then remembered."""
-        whole = doubled(self, "cpu")
-        return [optimum(whole.select(i)) for i in range(len(self.noisy))]
-
-    def minimiser(self) -> Tensor:
-        """The true minimisers `(B, C, *size)`: their duality gap is certified to 1e-6 relative or better."""
-        return torch.stack([found.x for found in self.optima()]).to(self.noisy)
-
-    def minimum(self) -> Tensor:
-        """The true minima `(B,)`, each between the value of the certified minimiser and its lower bound."""
-        return torch.tensor([found.value for found in self.optima()], dtype=torch.float64).to(self.noisy)
-
-    def description(self) -> dict[str, Any]:
-        """What a cached optimum depends on besides the numbers in `batched`."""
-        about = {"type": type(self).__name__, "isotropic": self.isotropic, "scale": self.scale}
-        spacing = self.differences.spacing
-        return about if set(spacing) == {1.0} else {**about, "spacing": list(spacing)}
 
 
 class TVDenoising(TVProblem):

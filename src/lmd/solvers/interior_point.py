@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from lmd.checks import check_positive
 from lmd.solvers.base import DualState, Solver
 
 CENTRALITY = 1e-3
@@ -29,9 +30,6 @@ TRIALS = 60
 SHORTER = 0.7
 SHORTEST = 0.01
 """The least length of a step of the corrected direction; shorter ones are left to the plain one."""
-
-SOLVED = 1e-9
-"""Products of this sum, relative to the value, leave nothing to gain."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,11 +80,16 @@ class InteriorPoint(Solver[InteriorState, MarginProblem]):
     problem"; Wright 1997, chapter 6. Ten to twenty iterations are usual.
 
     Starts at x0 with the a that suits it: products that are equal up to a factor of 2. An iteration factorises a matrix
-    of size n per instance, about ten times the cost of a subgradient; one that is solved costs nothing more.
+    of size n per instance, about ten times the cost of a subgradient; one that is solved costs nothing more. It is
+    where the sum of its products is `precision` of its value, or where rounding leaves no step.
     """
 
+    def __init__(self, precision: float = 1e-9) -> None:
+        super().__init__()
+        self.precision = check_positive("precision", precision, zero=True)
+
     def config(self) -> dict[str, Any]:
-        return {}
+        return {"precision": self.precision}
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -128,7 +131,7 @@ class InteriorPoint(Solver[InteriorState, MarginProblem]):
             index = index[~state.done[index]]
             if len(index):
                 kept = {name: getattr(state, name)[index] for name in _KEPT}
-                moved = _Point(problem.rows[data_set].double(), problem.C, **kept).next()
+                moved = _Point(problem.rows[data_set].double(), problem.C, self.precision, **kept).next()
                 for name in _KEPT:
                     after[name][index] = getattr(moved, name)
         return InteriorState(after["point"].to(state.x), state.iteration + 1, evaluations=counted, **after)
@@ -154,6 +157,7 @@ class _Point:
 
     rows: Tensor
     C: float
+    precision: float
     point: Tensor
     dual: Tensor
     slack: Tensor
@@ -187,7 +191,7 @@ class _Point:
             length = torch.where(stuck, self.accepted(other, TRIALS), length)
         after = self.moved(length, direction)
         left = 2 * self.dual.shape[1] * after.mean_product()
-        return replace(after, done=self.done | (length == 0) | ~(left > SOLVED * after.value()))
+        return replace(after, done=self.done | (length == 0) | ~(left > self.precision * after.value()))
 
     def value(self) -> Tensor:
         """f(x) `(b,)`."""
@@ -225,7 +229,7 @@ class _Point:
         return replace(self, residual=self.residual * (1 - length), **stepped)
 
 
-_KEPT = tuple(field.name for field in fields(_Point) if field.name not in ("rows", "C"))
+_KEPT = tuple(field.name for field in fields(_Point) if field.name not in ("rows", "C", "precision"))
 """What a state keeps of a point."""
 
 

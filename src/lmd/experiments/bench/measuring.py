@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lmd import reference
 from lmd.experiments.bench.methods import Method, Setting
 from lmd.experiments.bench.peers import Peer, numpy_errors_as_they_are
 from lmd.report.rows import Row, row
@@ -60,10 +61,8 @@ class KnownInstances:
 
     @classmethod
     def of(cls, problem: Any) -> KnownInstances:
-        optima = problem.optima()
-        minimiser = torch.stack([found.x for found in optima]).to(problem.start())
-        minimum = torch.tensor([found.value for found in optima], dtype=torch.float64)
-        return cls(problem, problem.start(), minimiser, minimum)
+        found = reference.optimum(problem, reference.Cache())
+        return cls(problem, problem.start(), found.x.to(problem.start()), found.value)
 
     def __len__(self) -> int:
         return len(self.minimum)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from lmd.errors import LmdError
-from lmd.problems.optimum import Optimum
+from lmd.reference.optimum import Optimum
 
 TOLERANCE = 1e-10
 """The gap, relative to the value, that counts as solved."""
@@ -17,8 +18,11 @@ ITERATIONS = 60
 """When to give up; 3 to 20 are usual."""
 
 
-def solve_linear_classifier(features: Tensor, labels: Tensor, classes: int, ridge: float) -> Optimum:
-    r"""inf_W mean_i [log \sum_k exp(W phi_i)_k - (W phi_i)_{y_i}] + ridge/2 ||W||^2, features `(m, d)` in float64.
+NEEDS = ("features", "labels", "subset", "classes", "ridge")
+
+
+def solve(problem: Any) -> Optimum:
+    r"""inf_W mean_i [log \sum_k exp(W phi_i)_k - (W phi_i)_{y_i}] + ridge/2 ||W||^2 of a batch of one.
 
     Newton's method from W = 0, until the infimum is certified, in one of three ways:
 
@@ -28,17 +32,18 @@ def solve_linear_classifier(features: Tensor, labels: Tensor, classes: int, ridg
       the Newton step, are such a P. (The gradient alone bounds nothing without a ridge.)
     - Where W gives each pair's own class the highest score, f(tW) falls to 0 as t grows: inf f = 0, never attained.
     """
-    objective = _Objective.of(features, labels, classes, ridge)
-    W = features.new_zeros(classes, objective.features.shape[1])
+    data_set, ridge = int(problem.subset), problem.ridge
+    objective = _Objective.of(problem.features[data_set], problem.labels[data_set].long(), problem.classes, ridge)
+    W = objective.features.new_zeros(problem.classes, objective.features.shape[1])
     for _ in range(ITERATIONS):
         value, probability = objective.value(W), objective.probability(W)
         gradient = objective.gradient(W, probability)
         if ridge == 0 and objective.separates(W):
-            return Optimum(objective.flat(W), value, 0.0, attained=False)
+            return objective.answer(W, value, value, attained=False)
         step = objective.newton_step(probability, gradient)
         gap = objective.gap(value, probability, gradient, step)
         if gap <= TOLERANCE * value:
-            return Optimum(objective.flat(W), value, value - gap)
+            return objective.answer(W, value, gap)
         W = objective.descend(W, value, gradient, step)
     raise LmdError(
         f"linear classifier: no certified infimum, the value {value:.6g} falls for ever towards something above 0; "
@@ -63,8 +68,10 @@ class _Objective:
         indicators = torch.nn.functional.one_hot(labels, classes).to(features.dtype)
         return cls(features @ basis, labels, indicators, basis, ridge)
 
-    def flat(self, W: Tensor) -> Tensor:
-        return (W @ self.basis.T).flatten()
+    def answer(self, W: Tensor, value: float, gap: float, attained: bool = True) -> Optimum:
+        """W of all features, flattened, `(1, n)`; what a point far along the way has for a gap is all of its value."""
+        x = (W @ self.basis.T).reshape(1, -1)
+        return Optimum.of(x, x.new_tensor([value]), x.new_tensor([value - gap]), attained)
 
     def value(self, W: Tensor) -> float:
         loss = torch.nn.functional.cross_entropy(self.features @ W.T, self.labels)
