@@ -228,7 +228,7 @@ class Valid:
             lmd.solvers.save(made, folder / name)
         lmd.solvers.save(lmd.solvers.LearnedMirrorDescent(lmd.mirrors.Quadratic(2), 3), folder / "quadratic")
         with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
-            command_line(["train", "least-squares-quadratic", "--out", str(folder / "run")])
+            command_line(["train", "least-squares-quadratic-10", "--out", str(folder / "run")])
         (folder / "report" / "toy" / "figures").mkdir(parents=True)
         shutil.copy(folder / "pictures" / "grey.png", folder / "report" / "toy" / "figures" / "one.png")
         (folder / "report" / "toy" / "metrics.json").write_text(json.dumps(metrics()))
@@ -360,7 +360,7 @@ class Cases:
 
     def make_check(self, draw: Random, folder: Path) -> list[str]:
         path = self.valid.copy("quadratic", folder, "solver")
-        options = ["--iterations", "2", "--family", "least-squares-quadratic"]
+        options = ["--iterations", "2", "--family", "least-squares-quadratic-10"]
         if draw.random() < 0.6:
             damage_file(draw, path / draw.choice(("solver.json", "weights.safetensors")))
         else:
@@ -380,7 +380,7 @@ class Cases:
             description = json.loads((path / "solver.json").read_text())
             description["solver"] = damage_json(draw, description["solver"])
             (path / "solver.json").write_bytes(json.dumps(description).encode("utf-8", "surrogatepass"))
-        family = draw.choice(("least-squares-quadratic", "lasso"))
+        family = draw.choice(("least-squares-quadratic-10", "lasso-10"))
         return ["check", "./solver", "--iterations", "2", "--family", family, "--out", "out"]
 
     def make_report(self, draw: Random, folder: Path) -> list[str]:
@@ -414,7 +414,7 @@ class Cases:
             file.write_bytes(json_bytes(draw, json.loads(file.read_text())))
         else:
             damage_file(draw, file)
-        return ["train", "least-squares-quadratic", "--out", "run", "--resume"]
+        return ["train", "least-squares-quadratic-10", "--out", "run", "--resume"]
 
     def make_images(self, draw: Random, folder: Path) -> list[str]:
         """Test images for an experiment that has none, so that those which are still valid end there."""
@@ -449,7 +449,7 @@ class Cases:
     def make_long(self, draw: Random, folder: Path) -> list[str]:
         """Commands that would take long, with one thing in them that is certainly wrong."""
         (folder / "file").write_text("mine")
-        start = draw.choice((["demo"], ["reproduce", "simplex"], ["reproduce", "all"], ["train", "svm-quadratic"]))
+        start = draw.choice((["demo"], ["reproduce", "simplex"], ["reproduce", "all"], ["train", "svm-quadratic-10"]))
         wrong = {
             "seed": ("-1", "9" * 23, "nan", "", "1.5", "2**3", str(2**32), "\u0663x"),
             "out": ("file", "file/below", "x" * 300, "x" * 200 + "/" + "y" * 300, "a\nb/" + "x" * 300),

@@ -5,8 +5,8 @@
     lmd reproduce all --preset quick --seed 0 --out after
     python benchmarks/held.py before after [--relative 1e-4]
 
-Every row of every metrics.json that is no time is compared, by all that names it. Exit code 1 where one differs by
-more, or is missing.
+Every row of every metrics.json that is no time is compared, by all that names it; solvers by the names they have now.
+Exit code 1 where one differs by more, or is missing.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import lmd
+
 TIMES = ("second", "time", "_ms", "memory", "bytes", "peak")
 """Metrics with these words in their names depend on the machine."""
 
@@ -24,12 +26,15 @@ TIMES = ("second", "time", "_ms", "memory", "bytes", "peak")
 def rows_of(folder: Path) -> dict[tuple[Any, ...], float]:
     """The value of each row, by its experiment and everything else in it."""
     found: dict[tuple[Any, ...], float] = {}
+    now = lmd.zoo.old_names()
     for path in sorted(folder.glob("*/metrics.json")):
         metrics = json.loads(path.read_text(encoding="utf-8"))
         for row in metrics["rows"]:
             if any(word in str(row["metric"]) for word in TIMES):
                 continue
-            names = tuple(sorted((key, str(value)) for key, value in row.items() if key != "value"))
+            names = tuple(
+                sorted((key, now.get(str(value), str(value))) for key, value in row.items() if key != "value")
+            )
             key, place = (metrics["experiment"], names), 0
             while (*key, place) in found:
                 place += 1

@@ -36,7 +36,7 @@ from lmd.files import read_json, write_json, write_text
 from lmd.problems import TVDenoising, TVInpainting
 from lmd.problems.tv import TVProblem
 from lmd.solvers import FGP, PDHG, Result
-from lmd.zoo.imaging_recipes import WEIGHT
+from lmd.tasks.unrolled import WEIGHT
 
 ROOT = Path(__file__).parents[1]
 MEASUREMENTS = ROOT / "docs" / "measurements"
@@ -101,8 +101,8 @@ def cases(images: Tensor) -> Iterator[tuple[str, Callable[[], TVProblem]]]:
 
 def our_ways(make: Callable[[], TVProblem]) -> dict[str, list[Call]]:
     """Our own methods, each with its ways to call it, the cheap ones first."""
-    kind = "tv-denoising" if isinstance(make(), TVDenoising) else "tv-inpainting"
-    names = [name for name in lmd.zoo.names() if name.startswith(kind) and lmd.zoo.shipped(name)]
+    kind = "denoise" if isinstance(make(), TVDenoising) else "inpaint"
+    names = [name for name in lmd.tasks.get(kind).solvers if lmd.zoo.shipped(name) and "-pair-" not in name]
     tolerances = sorted((factor * target for target in TARGETS for factor in (1, 2, 4)), reverse=True)
     learned = sorted((lmd.zoo.load(name) for name in names), key=lambda solver: solver.horizon or 0)
     ways = {
@@ -110,7 +110,7 @@ def our_ways(make: Callable[[], TVProblem]) -> dict[str, list[Call]]:
         f"lmd, `{kind}-20` to a tolerance": [_call(lmd.zoo.load(f"{kind}-20"), make, tolerance=t) for t in tolerances],
         "lmd, PDHG to a tolerance": [_call(PDHG(settle=8), make, tolerance=t) for t in tolerances],
     }
-    if kind == "tv-denoising":
+    if kind == "denoise":
         ways["lmd, FGP to a tolerance"] = [_call(FGP(restart=True), make, tolerance=t) for t in tolerances]
     return ways
 

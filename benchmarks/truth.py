@@ -290,7 +290,7 @@ def named(names: tuple[str, ...]) -> Callable[[torch.Generator, Instance], dict[
 
     def make(generator: torch.Generator, instance: Instance) -> dict[str, Solver[Any]]:
         name, dtype = choose(generator, names), instance.x0.dtype
-        if name in ("denoise", "inpaint") and instance.x0.shape[1] != 3:
+        if "-pair-" in name and instance.x0.shape[1] != 3:
             name = names[0]
         bare = by_name(name, True, dtype)
         found = {f"{name} by name": by_name(name, False, dtype), f"Safeguard({name})": Safeguard(bare)}
@@ -330,7 +330,7 @@ def smooth_solvers(generator: torch.Generator, instance: Instance) -> dict[str, 
 def least_squares_solvers(generator: torch.Generator, instance: Instance) -> dict[str, Solver[Any]]:
     found = smooth_solvers(generator, instance)
     if instance.x0.shape[1] == 2:
-        found |= named(("least-squares-quadratic", "least-squares-one-layer"))(generator, instance)
+        found |= named(("least-squares-quadratic-10", "least-squares-one-layer-10"))(generator, instance)
     return found
 
 
@@ -361,22 +361,22 @@ def denoising_reference(problem: Problem) -> Solver[Any]:
 
 
 DENOISERS = (
-    "tv-denoising",
-    "tv-denoising-5",
-    "tv-denoising-20",
-    "tv-denoising-fast-7",
-    "tv-denoising-fast-20",
-    "isotropic-tv-denoising",
-    "denoise",
+    "denoise-10",
+    "denoise-5",
+    "denoise-20",
+    "denoise-7-fast",
+    "denoise-20-fast",
+    "denoise-isotropic-10",
+    "denoise-pair-10",
 )
-INPAINTERS = ("tv-inpainting", "tv-inpainting-20", "tv-inpainting-fast-7", "tv-inpainting-fast-15", "inpaint")
+INPAINTERS = ("inpaint-10", "inpaint-20", "inpaint-7-fast", "inpaint-15-fast", "inpaint-pair-10")
 
 KINDS = {
     "denoising": Kind(denoising, tv_solvers(DENOISERS, dual=True), denoising_reference),
     "inpainting": Kind(inpainting, tv_solvers(INPAINTERS, dual=False), composite_reference),
-    "deblurring": Kind(deblurring, tv_solvers(("tv-deblurring",), dual=False), composite_reference),
-    "tomography": Kind(tomography, tv_solvers(("tv-tomography",), dual=False), composite_reference),
-    "lasso": Kind(lasso, tv_solvers(("lasso",), dual=False), composite_reference),
+    "deblurring": Kind(deblurring, tv_solvers(("deblur-20",), dual=False), composite_reference),
+    "tomography": Kind(tomography, tv_solvers(("tomography-20",), dual=False), composite_reference),
+    "lasso": Kind(lasso, tv_solvers(("lasso-10",), dual=False), composite_reference),
     "least-squares": Kind(least_squares, least_squares_solvers, lambda problem: LBFGS()),
     "simplex": Kind(simplex, simplex_solvers, lambda problem: ProjectedGradient(0.1)),
     "svm": Kind(svm, svm_solvers, lambda problem: InteriorPoint()),

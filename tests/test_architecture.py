@@ -20,6 +20,7 @@ ROOMS = [
     "reference",
     "training",
     "data",
+    "tasks",
     "zoo",
     "report",
     "experiments",
@@ -86,13 +87,11 @@ DEFAULT_DTYPE = {
     "__init__": BEGINS,
     "_set_parameters": BEGINS,
     "random": BEGINS,
-    "_quadratic_least_squares": BEGINS,
-    "_quadratic_svm": BEGINS,
-    "_one_layer_svm": BEGINS,
+    "_quadratic": BEGINS,
+    "_one_layer": BEGINS,
     "strong_convexity": NUMBER,
     "smoothness": NUMBER,
-    "_stacked": NUMPY,
-    "_channels_last": NUMPY,
+    "stacked": NUMPY,
 }
 """Functions that may make a tensor of the default dtype, and why."""
 

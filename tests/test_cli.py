@@ -19,7 +19,7 @@ from lmd.cli import cli, main
 from lmd.errors import FileError
 from lmd.mirrors import Quadratic
 from lmd.solvers import LearnedMirrorDescent, load
-from lmd.zoo.imaging_recipes import WEIGHT
+from lmd.tasks.unrolled import WEIGHT
 
 
 class Outcome:
@@ -64,8 +64,8 @@ def test_without_arguments_it_shows_the_help(lmd) -> None:
 def test_list_names_experiments_and_solvers(lmd) -> None:
     found = json.loads(lmd("list", "--json").out)
     assert {"simplex", "least-squares"} <= {experiment["name"] for experiment in found["experiments"]}
-    assert {"least-squares-quadratic"} <= {solver["name"] for solver in found["solvers"] if solver["shipped"]}
-    assert "least-squares-one-layer" in lmd("list").out
+    assert {"least-squares-quadratic-10"} <= {solver["name"] for solver in found["solvers"] if solver["shipped"]}
+    assert "least-squares-one-layer-10" in lmd("list").out
 
 
 def test_data_are_listed_and_what_ships_needs_no_fetching(lmd) -> None:
@@ -84,7 +84,7 @@ def test_data_are_listed_and_what_ships_needs_no_fetching(lmd) -> None:
         (("reproduce", "simplex", "--preset", "fast"), ("--preset", "fast", "standard")),
         (("reproduce", "simplex", "--seed", "-1"), ("--seed", "-1")),
         (("reproduce", "simplex", "--seed", "many"), ("--seed", "many")),
-        (("train", "least-squares"), ("solver", "'least-squares'", "least-squares-quadratic")),
+        (("train", "least-squares"), ("solver", "'least-squares'", "least-squares-quadratic-10")),
         (("frobnicate",), ("frobnicate",)),
         (("data", "fetch", "minst"), ("dataset", "'minst'", "did you mean mnist")),
         (("reproduce", "simplex", "--colour"), ("--colour",)),
@@ -96,10 +96,10 @@ def test_data_are_listed_and_what_ships_needs_no_fetching(lmd) -> None:
         (("reproduce", "simplex", "--out", "x" * 300), ("out", "File name too long")),
         (("reproduce", "simplex", "--images", "x" * 300), ("File name too long",)),
         (("demo", "--seed", str(2**32)), ("--seed", "4294967296")),
-        (("train", "least-squares-quadratic", "--seed", "9" * 23), ("--seed",)),
-        (("train", "least-squares-quadratic", "--out", "x" * 300), ("out", "File name too long")),
-        (("check", "svm", "--iterations", "9" * 20), ("--iterations", "1<=x<=100000")),
-        (("check", "svm", "--family", "nope"), ("family", "'nope'", "svm")),
+        (("train", "least-squares-quadratic-10", "--seed", "9" * 23), ("--seed",)),
+        (("train", "least-squares-quadratic-10", "--out", "x" * 300), ("out", "File name too long")),
+        (("check", "svm-pair-10", "--iterations", "9" * 20), ("--iterations", "1<=x<=100000")),
+        (("check", "svm-pair-10", "--family", "nope"), ("family", "'nope'", "svm")),
         (("bench", "--methods", "nope"), ("methods", "'nope'", "pdhg")),
         (("bench", "--methods", ""), ("methods", "''", "pdhg")),
         (("bench", "--noise", "-5"), ("noise", "-5", "1, 2, 5, 10, 15, 20")),
@@ -260,27 +260,28 @@ def test_a_name_that_is_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_train_writes_a_solver_and_refuses_to_overwrite_it(lmd, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    outcome = lmd("train", "least-squares-quadratic", "--out", str(out))
+    outcome = lmd("train", "least-squares-quadratic-10", "--out", str(out))
     assert outcome.code == 0, outcome.err
     before = (out / "weights.safetensors").read_bytes()
     assert load(out).horizon == 10
-    assert_one_line(lmd("train", "least-squares-quadratic", "--out", str(out)), "out", str(out))
+    assert_one_line(lmd("train", "least-squares-quadratic-10", "--out", str(out)), "out", str(out))
     assert (out / "weights.safetensors").read_bytes() == before
-    assert lmd("train", "least-squares-quadratic", "--out", str(out), "--resume").code == 0
+    assert lmd("train", "least-squares-quadratic-10", "--out", str(out), "--resume").code == 0
 
 
 @pytest.mark.filterwarnings("always")
 def test_training_in_vain_is_said_in_one_line(lmd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = zoo.recipe("least-squares-quadratic")
+    made = zoo.recipe("least-squares-quadratic-10")
     hopeless = {"quick": {"updates": 3, "batch": 4, "learning_rate": 1e3}}
-    monkeypatch.setitem(zoo.RECIPES, "least-squares-quadratic", replace(made, settings=hopeless))
-    outcome = lmd("train", "least-squares-quadratic", "--out", str(tmp_path / "run"))
+    changed = replace(made, settings=hopeless)
+    monkeypatch.setitem(zoo.task_of("least-squares-quadratic-10").solvers, made.name("least-squares"), changed)
+    outcome = lmd("train", "least-squares-quadratic-10", "--out", str(tmp_path / "run"))
     assert outcome.code == 0
     assert outcome.err.startswith("lmd: warning: training never improved") and outcome.err.count("\n") == 1
 
 
 def test_check_writes_what_it_found_and_its_exit_code_says_whether_promises_hold(lmd, tmp_path: Path) -> None:
-    outcome = lmd("check", "least-squares-quadratic", "--iterations", "30", "--out", str(tmp_path))
+    outcome = lmd("check", "least-squares-quadratic-10", "--iterations", "30", "--out", str(tmp_path))
     assert outcome.code == 0, outcome.out
     assert (tmp_path / "check.png").is_file()
     assert json.loads((tmp_path / "check.json").read_text())

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import os
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,7 @@ def cli() -> None:
     \b
     Start with
       lmd demo                                        a tour, in under two minutes
-      lmd list                                        experiments, trained solvers
+      lmd list                                        experiments, tasks, trained solvers
       lmd reproduce simplex --preset standard         Figure 1 of the paper
     """
 
@@ -59,17 +60,26 @@ def cli() -> None:
 @cli.command("list")
 @_JSON
 def list_command(as_json: bool) -> None:
-    """Show the experiments and the trained solvers.
+    """Show the experiments, the tasks and the trained solvers.
 
     \b
     Example
       lmd list --json
     """
-    from lmd import experiments, zoo
+    from lmd import experiments, tasks, zoo
 
     tried = [experiments.get(name) for name in experiments.names()]
     found: dict[str, list[dict[str, Any]]] = {
         "experiments": [{"name": e.name, "title": e.title, "paper": e.paper} for e in tried],
+        "tasks": [
+            {
+                "name": task.name,
+                "title": task.title,
+                "bench": task.contest is not None,
+                "solve": task.picture is not None,
+            }
+            for task in tasks.every()
+        ],
         "solvers": [
             {"name": name, "title": zoo.recipe(name).title, "shipped": zoo.shipped(name)} for name in zoo.names()
         ],
@@ -81,6 +91,11 @@ def list_command(as_json: bool) -> None:
 
     lines = tuple((e["name"], e["paper"], e["title"]) for e in found["experiments"])
     _print_table(Table("Experiments: lmd reproduce NAME", ("name", "paper", "what it shows"), lines))
+    lines = tuple(
+        (t["name"], *("yes" if t[key] else "no" for key in ("bench", "solve")), t["title"]) for t in found["tasks"]
+    )
+    columns = ("name", "lmd bench", "lmd solve", "what it is")
+    _print_table(Table("Tasks", columns, lines))
     lines = tuple((s["name"], "yes" if s["shipped"] else "no", s["title"]) for s in found["solvers"])
     _print_table(Table("Solvers: lmd.zoo.load(NAME), lmd train NAME", ("name", "ships", "what it is"), lines))
 
@@ -161,75 +176,68 @@ def train(name: str, preset: str, out: str | None, seed: int, resume: bool) -> N
     \b
     The folder can be given to lmd.zoo.load. A run that was killed goes on with --resume.
     Example
-      lmd train least-squares-quadratic --preset standard --out runs/mine
+      lmd train least-squares-quadratic-10 --preset standard --out runs/mine
     """
     from lmd import zoo
 
-    folder = Path(out) if out else Path("runs") / name
+    folder = Path(out) if out else Path("runs") / zoo.current_name(name)
     zoo.train_recipe(name, preset, out=folder, seed=seed, resume=resume)
     click.echo(f"trained solver: {folder}")
 
 
-@cli.group(cls=_Group)
+class _Pictures(_Group):
+    """A command for each task that takes pictures, made when it is asked for: the tasks are long to import."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        from lmd import tasks
+
+        return [task.name for task in tasks.every() if task.picture is not None]
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        from lmd import tasks
+
+        picture = tasks.get(name).picture if name in self.list_commands(ctx) else None
+        if picture is None:
+            return None
+        help_text = f"{picture.about}\n\n{_PICTURES.format(name=name, mask=' --mask mask.png' * picture.masked)}"
+        options = [*_PICTURE_OPTIONS, _MASK] if picture.masked else _PICTURE_OPTIONS
+        return click.Command(name, params=options, help=help_text, callback=functools.partial(_solve, name))
+
+
+_PICTURES = """\b
+OUT ends in .png, .jpg or .tif. Transparency, 16 bits and the colour profile are kept where OUT can
+hold them; a turned photograph is set upright.
+Examples
+  lmd solve {name} in.jpg out.png{mask}
+  lmd solve {name} in.tif out.tif{mask} --weight 0.1 --tolerance 1e-5 --json
+"""
+
+_MASK = click.Option(["--mask"], required=True, metavar="FILE", help="Black and white, as large as IN: white is kept.")
+_PICTURE_OPTIONS: list[click.Parameter] = [
+    click.Argument(["image"], metavar="IN"),
+    click.Argument(["out"], metavar="OUT"),
+    click.Option(["--solver"], help="fgp, pdhg, a name that `lmd list` shows, or a folder.  [default: the best]"),
+    click.Option(
+        ["--iterations"],
+        type=click.IntRange(1, MOST_ITERATIONS),
+        help="Stop after so many.  [default: what the solver is made for]",
+    ),
+    click.Option(["--weight"], type=float, help="Larger is smoother.  [default: 0.3]"),
+    click.Option(["--tolerance"], type=float, help="Stop when proven to be so near to the minimum, such as 1e-3."),
+    click.Option(["--isotropic"], is_flag=True, help="Treat all directions alike, not along rows and columns."),
+    click.Option(["--json", "as_json"], is_flag=True, help="Print JSON instead of text."),
+]
+
+
+@cli.group(cls=_Pictures)
 def solve() -> None:
-    """Denoise or inpaint a picture: PNG, JPEG or TIFF of any size, grey or colour, 8 or 16 bits.
+    """Solve for a picture: PNG, JPEG or TIFF of any size, grey or colour, 8 or 16 bits.
 
     \b
     Examples
       lmd solve denoise noisy.jpg clean.png
       lmd solve inpaint scratched.png whole.png --mask scratches.png
     """
-
-
-def _solve_options(command: Callable[..., None]) -> Callable[..., None]:
-    """What both ways of solving take."""
-    options = (
-        click.argument("image", metavar="IN"),
-        click.argument("out", metavar="OUT"),
-        click.option("--solver", help="fgp, pdhg, a name that `lmd list` shows, or a folder.  [default: the best]"),
-        click.option(
-            "--iterations",
-            type=click.IntRange(1, MOST_ITERATIONS),
-            help="Stop after so many.  [default: what the solver is made for]",
-        ),
-        click.option("--weight", type=float, help="Larger is smoother.  [default: 0.3]"),
-        click.option("--tolerance", type=float, help="Stop when proven to be so near to the minimum, such as 1e-3."),
-        click.option("--isotropic", is_flag=True, help="Treat all directions alike, not along rows and columns."),
-        click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text."),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-@solve.command("denoise")
-@_solve_options
-def solve_denoise(image: str, out: str, as_json: bool, **settings: Any) -> None:
-    """Remove the noise from the picture IN and write it to OUT.
-
-    \b
-    Minimises ||x - y||^2 + weight TV(x), y the picture with colours from 0 to 1. OUT ends in .png, .jpg or .tif.
-    Transparency, 16 bits and the colour profile are kept where OUT can hold them; a turned photograph is set upright.
-    Examples
-      lmd solve denoise noisy.jpg clean.png
-      lmd solve denoise noisy.tif clean.tif --weight 0.1 --tolerance 1e-5 --json
-    """
-    _solve("denoise", image, out, as_json, **settings)
-
-
-@solve.command("inpaint")
-@click.option("--mask", required=True, metavar="FILE", help="Black and white, as large as IN: white is kept.")
-@_solve_options
-def solve_inpaint(image: str, out: str, as_json: bool, **settings: Any) -> None:
-    """Fill in the lost pixels of the picture IN and write it to OUT.
-
-    \b
-    Minimises ||Z(x - y)||^2 + weight TV(x), y the picture with colours from 0 to 1, Z the mask. Pixels are kept where
-    the mask is white (lighter than half) and lost where it is black. OUT ends in .png, .jpg or .tif.
-    Example
-      lmd solve inpaint scratched.png whole.png --mask scratches.png
-    """
-    _solve("inpaint", image, out, as_json, **settings)
 
 
 def _solve(task: str, image: str, out: str, as_json: bool, **settings: Any) -> None:
@@ -260,10 +268,10 @@ def _solve(task: str, image: str, out: str, as_json: bool, **settings: Any) -> N
 @click.option("--quick", is_flag=True, help="A few small images: seconds.")
 @_SEED
 def bench(names: tuple[str, ...], json_file: str | None, out: str | None, quick: bool, **choices: Any) -> None:
-    """Compare every solver and every peer on the problems NAME (all by default), per iteration and per second.
+    """Compare every solver and every peer on the tasks NAME (all by default), per iteration and per second.
 
     \b
-    Problems: denoise, denoise-isotropic, inpaint, deblur, tomography, lasso.
+    `lmd list` shows the tasks.
     Examples
       lmd bench denoise --noise 5 --json bench.json
       lmd bench --images my-photographs --out results
@@ -350,8 +358,8 @@ def check(solver: str, out: str, iterations: int, family: str | None, seed: int)
     \b
     Exit code 1 where a promise is broken. What `lmd import` wrote does not know its family; say it.
     Examples
-      lmd check least-squares-quadratic --out check
-      lmd check solvers/inpainting --family inpaint
+      lmd check least-squares-quadratic-10 --out check
+      lmd check solvers/inpainting --family inpaint-pair-10
     """
     from lmd.experiments.check import check as check_solver
     from lmd.experiments.check import check_table

@@ -14,7 +14,7 @@ from lmd.solvers import GradientDescent
 
 
 def test_a_shipped_solver_passes_and_leaves_a_table_and_a_figure(tmp_path):
-    found = check("least-squares-quadratic", tmp_path / "out", batch=4, iterations=40)
+    found = check("least-squares-quadratic-10", tmp_path / "out", batch=4, iterations=40)
     assert found.broken == ()
     written = json.loads((tmp_path / "out" / "check.json").read_text())
     assert written["broken"] == 0 and len(written["findings"]) == len(found.findings)
@@ -24,7 +24,7 @@ def test_a_shipped_solver_passes_and_leaves_a_table_and_a_figure(tmp_path):
 
 
 def test_the_family_of_a_trained_folder_is_that_of_its_command(tmp_path):
-    lmd.solvers.save(GradientDescent(0.03), tmp_path, card={"command": "lmd train least-squares-quadratic --seed 0"})
+    lmd.solvers.save(GradientDescent(0.03), tmp_path, card={"command": "lmd train least-squares-quadratic-10 --seed 0"})
     assert isinstance(family_of(tmp_path), LeastSquaresFamily)
     assert check(tmp_path, batch=2, iterations=12).broken == ()
 
@@ -44,7 +44,7 @@ def test_a_family_can_be_named(tmp_path):
                 "check",
                 str(tmp_path / "solver"),
                 "--family",
-                "least-squares-quadratic",
+                "least-squares-quadratic-10",
                 "--iterations",
                 "12",
                 "--out",
@@ -52,7 +52,7 @@ def test_a_family_can_be_named(tmp_path):
             ]
         )
     assert ended.value.code == 0 and (tmp_path / "out" / "check.json").is_file()
-    assert isinstance(named_family("lasso"), LassoFamily), "not what training drew beforehand"
+    assert isinstance(named_family("lasso-10"), LassoFamily), "not what training drew beforehand"
     with pytest.raises(InputError, match=r"^family: got 'lass', expected one of .*did you mean lasso"):
         named_family("lass")
 
@@ -71,7 +71,7 @@ def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
     with pytest.raises(FileError, match=r"^out: got .*out \(No space left on device\)"):
-        check("least-squares-quadratic", tmp_path / "out", batch=2, iterations=12)
+        check("least-squares-quadratic-10", tmp_path / "out", batch=2, iterations=12)
     assert list(tmp_path.rglob("*")) == [tmp_path / "out"]
 
 

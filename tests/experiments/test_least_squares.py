@@ -76,6 +76,6 @@ def test_curvature_of_a_quadratic_is_its_matrix() -> None:
 
 
 def test_the_shipped_solver_is_used_where_there_is_one() -> None:
-    assert "ships" in zoo.origin("least-squares-quadratic", "standard")
-    assert "training" in zoo.origin("least-squares-quadratic", "standard", retrain=True)
-    assert "training" in zoo.origin("least-squares-quadratic", "quick")
+    assert "ships" in zoo.origin("least-squares-quadratic-10", "standard")
+    assert "training" in zoo.origin("least-squares-quadratic-10", "standard", retrain=True)
+    assert "training" in zoo.origin("least-squares-quadratic-10", "quick")

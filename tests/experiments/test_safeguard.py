@@ -5,10 +5,10 @@ import json
 import pytest
 import torch
 
-from lmd import zoo
+from lmd import tasks
 from lmd.experiments import get, safeguard, tables_of
 from lmd.experiments.base import reproduce
-from lmd.problems import LinearClassifierFamily, SVMFamily, TVDenoisingFamily, TVInpaintingFamily
+from lmd.problems import TVDenoisingFamily
 from lmd.report.rows import distinct, select
 
 
@@ -36,16 +36,16 @@ def test_every_shipped_solver_keeps_both_promises_in_every_condition(metrics):
 
 
 def test_conditions_are_shifted_features_and_noise(metrics):
-    conditions = {row["condition"] for row in select(metrics["rows"], method="svm", metric="fallback_share")}
+    conditions = {row["condition"] for row in select(metrics["rows"], method="svm-pair-10", metric="fallback_share")}
     assert conditions == {"held out", "shifted features", "doubled features", "features with 20% noise"}
-    noisy = safeguard.conditions_of(TVDenoisingFamily(torch.rand(2, 1, 8, 8)))
+    noisy = tasks.get("denoise").conditions(TVDenoisingFamily(torch.rand(2, 1, 8, 8)))
     assert {name: family.noise for name, family in noisy.items()} == {
         f"{percent}% noise": (percent / 100, percent / 100) for percent in (1, 5, 10, 20)
     }
 
 
 def test_the_figure_has_a_curve_that_rises_and_one_that_does_not(metrics):
-    rows = select(metrics["rows"], metric="largest_relative_gap", solver="svm-published")
+    rows = select(metrics["rows"], metric="largest_relative_gap", solver="svm-published-10")
     curves = {method: [row["value"] for row in select(rows, method=method)] for method in ("alone", "guarded")}
     assert len(curves["alone"]) == len(curves["guarded"]) == 31
     assert all(after <= before for before, after in zip(curves["guarded"], curves["guarded"][1:], strict=False))
@@ -59,18 +59,6 @@ def test_the_table_has_a_line_for_each_solver_and_condition(metrics):
     assert table.title == "Safeguarded, the worst instance"
     assert len(table.lines) == len(select(metrics["rows"], metric="excess_over_fallback"))
     assert table.columns[-1] == "relative gap at 100"
-
-
-def test_held_out_instances_are_of_the_test_fold():
-    for name, kind in (("svm", SVMFamily), ("linear-classifier", LinearClassifierFamily)):
-        trained = zoo.recipe(name).family("quick")
-        held_out = safeguard.held_out_features(trained, "quick", subsets=2)
-        assert isinstance(held_out, kind) and held_out.subset == trained.subset
-        assert not bool((held_out.features[:5, None] == trained.features[None]).all(dim=2).any())
-    trained = TVInpaintingFamily(torch.rand(3, 3, 40, 40), crop=20, weight=0.2, kept=0.5, halved=True)
-    held_out = safeguard.held_out_images(trained, [torch.rand(3, 32, 24), torch.rand(3, 40, 40)], 32)
-    assert (held_out.kept, held_out.weight, held_out.halved, held_out.crop) == ((0.5, 0.5), (0.2, 0.2), True, 24)
-    assert len(held_out.images) == 2 and len(trained.images) == 3 and trained.crop == 20
 
 
 def test_published_checkpoints_are_found_beside_the_data(tmp_path, monkeypatch):

@@ -2,7 +2,6 @@
 
 import json
 import math
-import sys
 
 import numpy as np
 import pytest
@@ -18,7 +17,8 @@ from lmd.mirrors import ConvPair
 from lmd.pictures import PictureSolver, Proof, solve, solve_file
 from lmd.problems import TVDenoising, TVInpainting
 from lmd.solvers import GradientDescent, LearnedMirrorDescent, save
-from lmd.zoo import defaults
+
+TASKS = ("denoise", "inpaint")
 
 
 def noisy(channels=3, dtype=np.uint8, alpha=False, size=(20, 26)):
@@ -93,7 +93,7 @@ class TestSolve:
         _, short = PictureSolver("denoise", "pdhg", iterations=2, tolerance=1e-6).solve(before)
         assert short.iterations == 2
         assert short.notes == ("the tolerance of 1e-06 was not reached in 2 iterations",)
-        monkeypatch.setattr(sys.modules["lmd.solvers.run"], "MOST_ITERATIONS", 3)
+        monkeypatch.setattr(solve, "ENDLESS", 3)
         _, short = PictureSolver("denoise", "pdhg", tolerance=1e-6).solve(before)
         assert short.notes == ("the tolerance of 1e-06 was not reached in 3 iterations",)
         _, usual = PictureSolver("denoise", "pdhg").solve(before)
@@ -140,31 +140,35 @@ class TestNetworks:
         assert summary.proof.relative_bound < 0.011
 
     def test_a_solver_of_something_else(self, tmp_path):
-        with pytest.raises(InputError, match=r"^solver: got 'svm', expected one of fgp, pdhg"):
-            PictureSolver("denoise", "svm")
+        with pytest.raises(InputError, match=r"^solver: got 'svm-pair-10', expected one of fgp, pdhg"):
+            PictureSolver("denoise", "svm-pair-10")
         with pytest.raises(InputError, match=r"^solver: got 'fgp', expected one of pdhg"):
             PictureSolver("inpaint", "fgp")
-        folder = str(save(lmd.zoo.load("svm"), tmp_path / "svm"))
+        folder = str(save(lmd.zoo.load("svm-pair-10"), tmp_path / "svm"))
         with pytest.raises(InputError, match=r"svm, which does not denoise images, expected the folder of a solver"):
             PictureSolver("denoise", folder)
 
 
 class TestDefaults:
-    @pytest.mark.parametrize("task", solve.TASKS)
+    @pytest.mark.parametrize("task", TASKS)
     def test_a_learned_solver_is_taken_as_soon_as_it_ships(self, task, monkeypatch):
-        learned, classical = defaults.CHOICES[task]
+        assert PictureSolver(task).name == f"{task}-20"
+        assert PictureSolver(task, tolerance=0.1).name == f"{task}-7-fast", "what lmd.solve would take"
         monkeypatch.setattr("lmd.zoo.shipped", lambda name: False)
-        assert defaults.default(task) == classical
-        monkeypatch.setattr("lmd.zoo.shipped", lambda name: name == learned)
-        assert defaults.default(task) == learned
+        assert PictureSolver(task).name == "pdhg"
 
-    @pytest.mark.parametrize("task", solve.TASKS)
+    def test_an_old_name_is_known(self):
+        lmd.zoo._say_once.cache_clear()
+        with pytest.warns(FutureWarning, match="tv-denoising-20 is called denoise-20 now"):
+            assert PictureSolver("denoise", "tv-denoising-20").name == "denoise-20"
+
+    @pytest.mark.parametrize("task", TASKS)
     def test_the_default_solves_its_task(self, task):
         before = noisy()
         kept = np.ones(before.size, dtype=bool) if task == "inpaint" else None
         _, summary = PictureSolver(task).solve(before, kept)
         assert summary.value_after < 0.5 * summary.value_before
-        assert summary.solver == defaults.default(task)
+        assert summary.solver == f"{task}-20"
 
     @pytest.mark.parametrize("weight", [1e300, 1e-300, 2e6])
     def test_a_weight_that_single_precision_has_no_use_for(self, weight):
@@ -184,7 +188,7 @@ class TestDefaults:
 
     def test_bad_task(self):
         with pytest.raises(InputError, match=r"^task: got 'denoising', expected one of denoise, inpaint"):
-            defaults.default("denoising")
+            PictureSolver("denoising")
 
 
 class TestProof:
@@ -307,5 +311,5 @@ class TestFiles:
 
     def test_mask_and_task_belong_together(self, tmp_path):
         for task, mask in (("inpaint", None), ("denoise", "mask.png")):
-            with pytest.raises(InputError, match=r"^mask: got .* expected a file for inpaint, nothing for denoise"):
+            with pytest.raises(InputError, match=rf"^mask: got .* expected (a file|nothing) for {task}"):
                 solve_file(task, "in.png", "out.png", mask=mask)

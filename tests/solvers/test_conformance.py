@@ -130,22 +130,19 @@ ZOO = {
     "least-squares": "least squares",
     "svm": "svm",
     "linear-classifier": "classifier",
-    "isotropic": "isotropic denoising",
-    "tv-denoising": "denoising in colour",
-    "tv-inpainting": "inpainting in colour",
-    "tv-deblurring": "deblurring",
-    "tv-tomography": "tomography",
-    "lasso": "lasso",
     "denoise": "denoising in colour",
+    "denoise-isotropic": "isotropic denoising",
     "inpaint": "inpainting in colour",
+    "deblur": "deblurring",
+    "tomography": "tomography",
+    "lasso": "lasso",
 }
-"""The problems of the zoo's solvers, by how their names begin."""
+"""The problems of the zoo's solvers, by task."""
 
 
 def zoo_cases():
     for name in filter(zoo.shipped, zoo.names()):
-        (problem,) = [problem for begin, problem in ZOO.items() if name.startswith(begin)]
-        yield name, (lambda name=name: zoo.load(name), problem)
+        yield name, (lambda name=name: zoo.load(name), ZOO[zoo.task_of(name).name])
 
 
 class Conformance(SolverConformance):

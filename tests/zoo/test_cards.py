@@ -7,6 +7,7 @@ import lmd
 from lmd import zoo
 from lmd.files import sha256
 from lmd.problems import TVDenoising
+from lmd.solvers import Solver
 from lmd.zoo.measure import DISTANCE, GAP, data_sha256, held_out, measure
 
 SHIPPED = [name for name in zoo.names() if zoo.shipped(name)]
@@ -18,10 +19,14 @@ def card_of(name: str) -> dict:  # type: ignore[type-arg]
     return zoo.card(name)
 
 
+def measured(name: str, solver: Solver, preset: str) -> dict:  # type: ignore[type-arg]
+    return measure(zoo.task_of(name), zoo.recipe(name), solver, preset)
+
+
 @pytest.mark.parametrize("name", SHIPPED)
 def test_what_was_measured_is_measured_again(name: str) -> None:
     said = card_of(name)["measured"]
-    found = measure(name, zoo.load(name, bare=True), "standard")
+    found = measured(name, zoo.load(name, bare=True), "standard")
     assert found.keys() == said.keys()
     assert (found["instances"], found["iterations"]) == (said["instances"], said["iterations"])
     assert found[GAP] == pytest.approx(said[GAP], rel=0.1, abs=1e-12)
@@ -33,7 +38,7 @@ def test_what_was_measured_is_measured_again(name: str) -> None:
 def test_what_made_it_is_what_would(name: str) -> None:
     card = card_of(name)
     made = zoo.recipe(name)
-    assert card["data_sha256"] == data_sha256(name, "standard")
+    assert card["data_sha256"] == data_sha256(made, "standard")
     assert card["command"] == f"lmd train {name} --preset standard --seed {card['seed']}"
     assert card["settings"] == {
         key: list(value) if isinstance(value, tuple) else value for key, value in made.settings["standard"].items()
@@ -45,16 +50,16 @@ def test_what_made_it_is_what_would(name: str) -> None:
 
 
 def test_measuring_is_on_test_images_and_compares_with_the_minimiser() -> None:
-    made = zoo.recipe("tv-denoising")
-    problem, x0 = held_out(made.family("quick"), "photographs", "quick")
+    made = zoo.recipe("denoise-10")
+    problem, x0 = held_out(made.family, made.source, 8, "quick")
     assert isinstance(problem, TVDenoising)
-    solver = zoo.load("tv-denoising", bare=True)
+    solver = zoo.load("denoise-10", bare=True)
     result = lmd.run(solver.double(), problem, x0)
     gap = ((result.values - lmd.reference.minimum(problem)) / lmd.reference.minimum(problem)).mean()
     distance = -10 * (result.x - lmd.reference.minimiser(problem)).square().flatten(1).mean(dim=1).log10().mean()
-    found = measure("tv-denoising", solver, "quick")
+    found = measured("denoise-10", solver, "quick")
     assert found[GAP] == pytest.approx(float(gap), rel=1e-2)
     assert found[DISTANCE] == pytest.approx(float(distance), abs=0.05)
-    worse = measure("tv-denoising", lmd.solvers.LearnedDual(10), "quick")
+    worse = measured("denoise-10", lmd.solvers.LearnedDual(10), "quick")
     assert worse[GAP] > found[GAP] and worse[DISTANCE] < found[DISTANCE]
     assert next(solver.parameters()).dtype == torch.float64  # measuring changes nothing

@@ -55,25 +55,25 @@ def odd_problem(name: str, kind: str, scale: float, seed: int, size: tuple[int, 
     if name.startswith("least-squares"):
         b, W = odd_array(kind, scale, seed, 3, 2), odd_array("noise", 1.0, seed + 1, 2, 2)
         return LeastSquares(W.double(), b.double()), odd_array("noise", scale, seed + 2, 3, 2).double()
-    if name == "lasso":
+    if name.startswith("lasso"):
         problem = Lasso(odd_array("noise", 0.1, seed, 100, 200), odd_array(kind, scale, seed, 3, 100), 0.1)
         return problem, torch.zeros(3, 200)
     features = odd_array(kind, scale, seed, 20, 50)
     if name.startswith("svm"):
         return SVM(features, 2 * (torch.arange(20) % 2) - 1, starts=3), odd_array("noise", 1.0, seed, 3, 51)
-    if name == "linear-classifier":
+    if name.startswith("linear-classifier"):
         return LinearClassifier(features, torch.arange(20) % 10, starts=3), odd_array("noise", 0.1, seed, 3, 500)
     images = odd_array(kind, scale, seed, 2, 3, *size)
     if "inpaint" in name:
         mask = (torch.rand(size, generator=torch.Generator().manual_seed(seed)) < 0.7).float()
         mask[0, 0] = 1  # one pixel has to be kept
         image_problem: lmd.problems.TVProblem = TVInpainting(images * mask, mask, 0.3)
-    elif name == "tv-deblurring":
+    elif name == "deblur-20":
         image_problem = TVDeblurring(images, gaussian_kernel(1.5) if min(size) > 9 else torch.ones(1, 1))
-    elif name == "tv-tomography":
+    elif name == "tomography-20":
         image_problem = TVTomography(ParallelBeam(*size)(images), size)
     else:
-        image_problem = TVDenoising(images, 0.3, isotropic=name.startswith("isotropic"))
+        image_problem = TVDenoising(images, 0.3, isotropic="isotropic" in name)
     return image_problem, image_problem.start()
 
 
@@ -100,7 +100,7 @@ def test_no_answer_is_above_its_start(
         assert bool((problem.value(result.x) <= before).all())
 
 
-@pytest.mark.parametrize("name", ["denoise", "inpaint"])
+@pytest.mark.parametrize("name", ["denoise-pair-10", "inpaint-pair-10"])
 def test_networks_on_bytes_are_below_their_start_only_when_guarded(name: str) -> None:
     problem, x0 = odd_problem(name, "bytes", 1.0, 0, (12, 17))
     bare, guarded = (lmd.run(zoo.load(name, bare=kind), problem, x0) for kind in (True, False))
@@ -115,7 +115,7 @@ def test_one_impulse_of_a_million_in_a_hole() -> None:
     y[0, 0, 8, 8] = 1e6
     mask[0, 0, 4:8, 4:8] = 0
     problem = TVInpainting(y * mask, mask, 0.3)
-    bare, safe = (lmd.run(zoo.load("tv-inpainting-20", bare=kind), problem) for kind in (True, False))
+    bare, safe = (lmd.run(zoo.load("inpaint-20", bare=kind), problem) for kind in (True, False))
     assert float(bare.values) > float(problem.value(problem.start())) >= float(safe.values)
 
 

@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmd import reference, zoo
+from lmd import zoo
 from lmd.experiments.base import Experiment, Session, measure
-from lmd.experiments.imaging import HORIZON, ITERATIONS, images_for
+from lmd.experiments.curves import HORIZON
+from lmd.experiments.imaging import ITERATIONS, images_for
 from lmd.experiments.inpaint import inpainting_problem
 from lmd.mirrors import Euclidean
 from lmd.mirrors.pairs import Pair
@@ -17,8 +18,10 @@ from lmd.problems import TVInpainting
 from lmd.report.figures import figure, legend_below, plain_log, plot_curve
 from lmd.report.rows import curve, select
 from lmd.solvers import CorrectedMirrorDescent, LearnedMirrorDescent, LearnedSteps, MirrorDescent
+from lmd.tasks import Recipe
+from lmd.tasks.optima import minimum
+from lmd.tasks.pairs import PUBLISHED
 from lmd.training.train import train
-from lmd.zoo.recipe import Recipe
 
 METHODS = ("lmd-adaptive", "lmd-two-iterations", "lmd-no-consistency", "lgd", "lmd-corrected")
 
@@ -34,7 +37,7 @@ _SMALL: dict[str, Any] = {
 SETTINGS: dict[str, dict[str, Any]] = {
     "quick": {**_SMALL, "updates": 45},
     "standard": {**_SMALL, "updates": 300},
-    "paper": dict(zoo.recipe("inpaint-published").settings["paper"]),
+    "paper": PUBLISHED["paper"],
 }
 """Arguments of `lmd.train`, the same for every method: the paper's loss, with s = 1 at the start."""
 
@@ -49,7 +52,7 @@ class AblationExperiment(Experiment):
 
     def run(self, session: Session) -> None:
         problem = inpainting_problem(session, images_for(session))
-        session.facts["mean minimum"] = float(reference.minimum(problem, reference.Cache()).mean())
+        session.facts["mean minimum"] = float(minimum(problem).mean())
         for method in METHODS:
             _record(session, method, _trained(session, method), problem)
         draw(session)
@@ -57,14 +60,14 @@ class AblationExperiment(Experiment):
 
 def inpainting_recipe(preset: str) -> Recipe:
     """The networks and the training images: the published ones, or those of the solver that a CPU can train."""
-    return zoo.recipe("inpaint-published" if preset == "paper" else "inpaint")
+    return zoo.recipe("inpaint-published-10" if preset == "paper" else "inpaint-pair-10")
 
 
 def inpainting_pair(preset: str, seed: int) -> Pair:
     """The learned pair before its training."""
-    solver = inpainting_recipe(preset).solver(seed)
-    assert isinstance(solver, MirrorDescent) and isinstance(solver.mirror, Pair)
-    return solver.mirror
+    solver: Any = inpainting_recipe(preset).solver(seed)
+    pair: Pair = solver.mirror
+    return pair
 
 
 def adaptive(mirror: Pair, iterations: int = HORIZON) -> LearnedMirrorDescent:
@@ -106,15 +109,13 @@ def _record(session: Session, method: str, solver: MirrorDescent, problem: TVInp
     def watch(x: Tensor) -> Tensor:
         return solver.mirror.inconsistency(x).mean()
 
-    minimum = reference.minimum(problem, reference.Cache())
+    least = minimum(problem)
     result, inconsistency = measure(solver, problem, problem.start(), ITERATIONS, session.repeats, watch)
     session.record_run(method, result, ITERATIONS)
-    gaps = ((result.history.values - minimum) / minimum).mean(dim=1)
-    for k in range(ITERATIONS + 1):
-        at = min(k, len(gaps) - 1)
-        session.record(method, k, "relative_gap", float(gaps[at]))
-        if not solver.mirror.is_exact:
-            session.record(method, k, "inconsistency", inconsistency[at])
+    curves = {"relative_gap": ((result.history.values - least) / least).mean(dim=1).tolist()}
+    if not solver.mirror.is_exact:
+        curves["inconsistency"] = inconsistency
+    session.record_curves(method, ITERATIONS, curves)
 
 
 def draw(session: Session) -> None:
@@ -130,10 +131,10 @@ def draw(session: Session) -> None:
             axes.set(xlabel="iteration", ylabel=label)
             axes.set_xticks(range(0, ITERATIONS + 1, 5))
             plain_log(axes)
-        minimum, start = session.facts["mean minimum"], curve(select(session.rows, method="lgd"), "loss")[1][0]
-        right.axhline(minimum, color="0.3", linewidth=1.0, linestyle=(0, (2, 2)))
-        right.annotate("minimum", (0, minimum), xytext=(0, 3), textcoords="offset points", fontsize=10.5, color="0.3")
-        right.set_ylim(minimum / 1.2, 1.5 * start)
+        least, start = session.facts["mean minimum"], curve(select(session.rows, method="lgd"), "loss")[1][0]
+        right.axhline(least, color="0.3", linewidth=1.0, linestyle=(0, (2, 2)))
+        right.annotate("minimum", (0, least), xytext=(0, 3), textcoords="offset points", fontsize=10.5, color="0.3")
+        right.set_ylim(least / 1.2, 1.5 * start)
         legend_below(drawing, METHODS)
         session.save_figure(
             "figure-14-ablation",

@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,13 +16,14 @@ import torch
 from torch import Tensor
 
 import lmd
+from lmd import zoo
 from lmd.checks import check_choice, check_count
 from lmd.errors import InputError
 from lmd.files import staged, write_json
 from lmd.problems.base import Problem
 from lmd.report.rows import Row, row
 from lmd.report.tables import Table, method_tables
-from lmd.solvers import Result, Solver, run
+from lmd.solvers import MirrorDescent, Result, Solver, run
 
 PRESETS = ("quick", "standard", "paper")
 MOST_SEED = 2**32 - 1
@@ -77,15 +78,31 @@ class Session:
         history = result.history
         values = history.values.double()
         quantiles = torch.nanquantile(values, values.new_tensor([0.1, 0.9]), dim=1)
-        for k in range(iterations + 1):
-            at = min(k, len(history) - 1)
-            self.record(method, k, metric, float(values[at].mean()), **settings)
-            self.record(method, k, f"{metric}_q10", float(quantiles[0, at]), **settings)
-            self.record(method, k, f"{metric}_q90", float(quantiles[1, at]), **settings)
-            self.record(method, k, "seconds", float(history.seconds[at]), **settings)
+        curves = {
+            metric: values.mean(dim=1),
+            f"{metric}_q10": quantiles[0],
+            f"{metric}_q90": quantiles[1],
+            "seconds": history.seconds,
+        }
+        self.record_curves(method, iterations, {name: found.tolist() for name, found in curves.items()}, **settings)
         failed = sum(status.failed for status in result.status)
         self.record(method, iterations, "diverged_share", failed / len(result.status), **settings)
         self.log("run", method=method, failed=failed, instances=len(result.status), **settings)
+
+    def record_curves(
+        self, method: str, iterations: int, curves: Mapping[str, Sequence[float]], **settings: Any
+    ) -> None:
+        """Add the rows of curves by metric for iterations 0 to `iterations`; one that ended before keeps its last."""
+        for metric, found in curves.items():
+            for k in range(iterations + 1):
+                self.record(method, k, metric, float(found[min(k, len(found) - 1)]), **settings)
+
+    def learned(self, name: str, label: str = "lmd", preset: str | None = None) -> MirrorDescent:
+        """A learned solver of the zoo, or one trained now, and a fact that says which."""
+        chosen = self.preset if preset is None else preset
+        solver: Any = zoo.obtain(name, chosen, retrain=self.retrain, progress=self.progress)
+        self.facts[f"{label} comes from"] = zoo.origin(name, chosen, retrain=self.retrain)
+        return solver
 
     def save_figure(self, name: str, drawing: Any, caption: str) -> None:
         """Write a figure to figures/NAME.png."""

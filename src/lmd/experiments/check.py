@@ -56,18 +56,20 @@ def check(
 
 def named_family(name: str) -> Family:
     """What the solver of the zoo called `name` is trained on, drawn anew where training drew it beforehand."""
-    family = zoo.recipe(check_choice("family", name, tuple(zoo.names()))).family(PRESET)
-    return family.inside
+    known = check_choice("family", zoo.current_name(name), tuple(zoo.names()))
+    return zoo.recipe(known).family(PRESET).inside
 
 
 def family_of(name: str | Path) -> Family:
     """What a solver was trained on: by its name, or by the command that its folder remembers."""
-    if str(name) in zoo.names():
+    if zoo.shipped(str(name)):
         return named_family(str(name))
     card = read_json(Path(name) / SOLVER_FILE).get("card")
     words = str(card.get("command")).split() if isinstance(card, dict) else []
-    if words[:2] == ["lmd", "train"] and len(words) > 2 and words[2] in zoo.names():
-        return named_family(words[2])
+    if words[:2] == ["lmd", "train"] and len(words) > 2:
+        trained = zoo.old_names().get(words[2], words[2])
+        if trained in zoo.names():
+            return named_family(trained)
     accepted = f"one to check {name} on, named like the solver that is for it, as the folder does not say"
     raise InputError("family", "none", accepted)
 

@@ -12,16 +12,18 @@ from lmd.experiments.ablation import adaptive, inpainting_pair, inpainting_recip
 from lmd.experiments.base import Experiment, Session
 from lmd.experiments.imaging import images_for
 from lmd.experiments.inpaint import inpainting_problem
-from lmd.experiments.linear_models import TEST_SEED, features_for
-from lmd.problems import Family, Problem, SVMFamily
+from lmd.experiments.linear_models import TEST_SEED
+from lmd.problems import Family, Problem
 from lmd.report.figures import COLOURS, figure, plain_log
 from lmd.report.rows import curve, select
 from lmd.solvers import Solver
+from lmd.tasks import HeldOut
+from lmd.tasks.pairs import PUBLISHED
+from lmd.tasks.svm import SOURCE
 from lmd.training.log import LogLine
 from lmd.training.loss import UnrolledLoss
 from lmd.training.settings import TrainingSettings
 from lmd.training.train import train
-from lmd.zoo.linear_recipes import SVM_SUBSET
 
 PROBLEMS = {"svm": "SVM", "inpaint": "inpainting"}
 PARTS = ("value", "inconsistency")
@@ -48,7 +50,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         "quick": {**_INPAINT, "updates": 46, "consistency_growth_every": 2},
         "standard": {**_INPAINT, "updates": 460, "consistency_growth_every": 5, "updates_per_epoch": 4},
         "paper": {
-            **zoo.recipe("inpaint-published").settings["paper"],
+            **PUBLISHED["paper"],
             "updates": 110_000,
             "consistency_growth_every": 50,
             "consistency_growth": 1.05,
@@ -69,12 +71,12 @@ class ConsistencyExperiment(Experiment):
 
     def run(self, session: Session) -> None:
         for problem in PROBLEMS:
-            solver, family, settings = ingredients(problem, session.preset, session.seed)
+            solver, trained_on, settings = ingredients(problem, session.preset, session.seed)
             chosen = TrainingSettings.from_arguments(settings)
             session.facts[f"{problem} s grew at epochs"] = growth_epochs(chosen)
             look = Observer(session, problem, UnrolledLoss(solver, chosen))
             look({"updates": 0})
-            result = train(solver, family, progress=session.progress, callback=look, **settings)
+            result = train(solver, trained_on, progress=session.progress, callback=look, **settings)
             session.log("trained", problem=problem, seconds=round(result.seconds, 1), skipped=result.skipped)
         draw(session)
 
@@ -102,23 +104,22 @@ def ingredients(problem: str, preset: str, seed: int) -> tuple[Solver[Any], Fami
     """What is trained, on what and how: the paper's algorithm, with a constant learning rate, logged every epoch."""
     own = SETTINGS[problem][preset]
     if problem == "svm":
-        recipe = zoo.recipe("svm-published")
-        solver, family = recipe.solver(seed), recipe.family(preset)
+        recipe = zoo.recipe("svm-published-10")
+        solver, instances = recipe.solver(seed), recipe.family(preset)
         own = {**recipe.settings[preset], "consistency_at": "all", **own}
     else:
         recipe = inpainting_recipe(preset)
-        solver, family = adaptive(inpainting_pair(preset, seed)), recipe.family(preset)
+        solver, instances = adaptive(inpainting_pair(preset, seed)), recipe.family(preset)
     every = own.get("updates_per_epoch", 1)
-    return solver, family, {**own, "schedule": "constant", "log_every": every, "validate_every": 0, "seed": seed}
+    return solver, instances, {**own, "schedule": "constant", "log_every": every, "validate_every": 0, "seed": seed}
 
 
 def _held_out(session: Session, problem: str) -> tuple[Problem, Tensor]:
     """Instances from the test fold: of the digits, or the middles of the test images."""
     if problem == "svm":
-        features = features_for(session.preset)
-        session.facts["svm data"] = features.data_name
-        family = SVMFamily(features.test_features, features.test_labels, subset=SVM_SUBSET[features.data_name])
-        return family.sample(STARTS[session.preset], torch.Generator().manual_seed(TEST_SEED + session.seed))
+        session.facts["svm data"] = SOURCE.name(session.preset)
+        test: Family = SOURCE.held_out(None, HeldOut(session.preset, subsets=1))
+        return test.sample(STARTS[session.preset], torch.Generator().manual_seed(TEST_SEED + session.seed))
     images = images_for(session)
     side = min(SIDES[session.preset], *images.shape[2:])
     top, left = ((size - side) // 2 for size in images.shape[2:])

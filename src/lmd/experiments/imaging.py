@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from lmd import reference, zoo
+from lmd import zoo
 from lmd.data import image_data, read_images
 from lmd.data.images import CROP
-from lmd.experiments.base import MULTIPLIERS, Session, measure
+from lmd.experiments.base import MULTIPLIERS, Experiment, Session, measure
+from lmd.experiments.curves import best_multiplier, draw_comparison
 from lmd.problems.tv import TVProblem
 from lmd.problems.tv_families import as_float
-from lmd.report.figures import figure, legend_below, plot_curve
-from lmd.report.rows import Row, best, curve, distinct, select
+from lmd.report.figures import figure
 from lmd.solvers import FGP, PDHG, Adam, GradientDescent, MirrorDescent, Nesterov, ScaledSteps, Solver, run
+from lmd.tasks.optima import minimiser, minimum
 
 ITERATIONS = 20
-HORIZON = 10
-"""Where the trained iterations end: N of the paper."""
-
 BASE_STEP = 0.01
 ADAM_STEP = 0.05
 TAU = 0.2
@@ -36,6 +35,42 @@ SIDES = {"quick": 48, "standard": CROP, "paper": CROP}
 """Their size."""
 
 LABELS = {"loss": "mean loss", "relative_gap": "mean relative gap", "psnr": "mean PSNR to the minimiser, dB"}
+
+
+class PhotographExperiment(Experiment):
+    """A learned pair against GD, Adam and Nesterov at five step-sizes, and the classical methods of the problem."""
+
+    imaging = True
+    methods: ClassVar[tuple[str, ...]]
+    tuned: ClassVar[tuple[str, ...]]
+    """Those of which only the best step is drawn."""
+
+    figures: ClassVar[tuple[str, str]]
+    damaged: ClassVar[str]
+    """What has been done to the images, in words."""
+
+    @abc.abstractmethod
+    def problem(self, session: Session, images: Tensor) -> TVProblem:
+        """The paper's problem for these images `(B, C, H, W)`, and facts about it."""
+
+    def record_peers(self, session: Session, problem: TVProblem) -> tuple[str, ...]:
+        """Rows of other people's solvers, and the names of these."""
+        return ()
+
+    def run(self, session: Session) -> None:
+        images = images_for(session)
+        problem = self.problem(session, images)
+        session.facts.update(base_step=BASE_STEP, adam_step=ADAM_STEP, pdhg_tau=TAU)
+        learned = learned_solver(session, self.name)
+        record_trials(session, problem, trials_for(problem, learned, self.methods))
+        peers = self.record_peers(session, problem)
+        caption = (
+            f"TV {self.name}, {session.facts['data']}, {self.damaged}: mean loss, relative gap, and PSNR to the true "
+            f"minimiser, per iteration and time. {' and '.join(self.tuned).upper()} with the step that is best at "
+            "iteration 10. The grey line ends the trained iterations."
+        )
+        draw_trials(session, self.figures[0], (*self.methods, *peers), self.tuned, caption)
+        draw_pictures(session, self.figures[1], images, problem, learned, self.damaged)
 
 
 def images_for(session: Session) -> Tensor:
@@ -63,20 +98,15 @@ def generator_for(session: Session, purpose: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(TEST_SEED + 100 * session.seed + purpose)
 
 
-def learned_solver(session: Session, name: str) -> MirrorDescent:
-    """The learned solver of the experiment, and a fact that says where it is from.
+def learned_solver(session: Session, task: str) -> MirrorDescent:
+    """The learned pair of a task, and a fact that says where it is from.
 
     Where one ships it serves at quick size too, as it is trained on the same photographs. At `paper` size it is the
     published one.
     """
-    name = f"{name}-published" if session.preset == "paper" else name
-    preset = session.preset
-    if preset == "quick" and zoo.shipped(name) and not session.retrain:
-        preset = zoo.SHIPPED_PRESET
-    solver = zoo.obtain(name, preset, retrain=session.retrain, progress=session.progress)
-    session.facts["lmd comes from"] = zoo.origin(name, preset, retrain=session.retrain)
-    assert isinstance(solver, MirrorDescent)
-    return solver
+    name = f"{task}-{'published' if session.preset == 'paper' else 'pair'}-10"
+    ships = session.preset == "quick" and zoo.shipped(name) and not session.retrain
+    return session.learned(name, preset=zoo.SHIPPED_PRESET if ships else session.preset)
 
 
 @dataclass(frozen=True)
@@ -116,20 +146,16 @@ def trials_for(problem: TVProblem, learned: MirrorDescent, names: Sequence[str])
 
 def record_trials(session: Session, problem: TVProblem, trials: Sequence[Trial]) -> None:
     """Run the trials and add their rows to iteration 20: loss, relative gap, PSNR to the minimiser, seconds."""
-    minimiser, minimum = (known(problem, reference.Cache()) for known in (reference.minimiser, reference.minimum))
-    minimum = minimum.double()
-    session.facts["mean minimum"] = float(minimum.mean())
+    best, least = minimiser(problem), minimum(problem).double()
+    session.facts["mean minimum"] = float(least.mean())
     for trial in trials:
         repeats = min(3, session.repeats)
         result, quality = measure(
-            trial.solver, problem, problem.start(), ITERATIONS, repeats, watch=lambda x: psnr(x, minimiser).mean()
+            trial.solver, problem, problem.start(), ITERATIONS, repeats, watch=lambda x: psnr(x, best).mean()
         )
         session.record_run(trial.name, result, ITERATIONS, **trial.settings)
-        gaps = ((result.history.values.double() - minimum) / minimum).mean(dim=1)
-        for k in range(ITERATIONS + 1):
-            at = min(k, len(result.history) - 1)
-            session.record(trial.name, k, "relative_gap", float(gaps[at]), **trial.settings)
-            session.record(trial.name, k, "psnr", quality[at], **trial.settings)
+        gaps = ((result.history.values.double() - least) / least).mean(dim=1).tolist()
+        session.record_curves(trial.name, ITERATIONS, {"relative_gap": gaps, "psnr": quality}, **trial.settings)
 
 
 def psnr(x: Tensor, reference: Tensor) -> Tensor:
@@ -151,55 +177,20 @@ def ssim(x: Tensor, reference: Tensor) -> Tensor:
     return torch.tensor(found, dtype=reference.dtype)
 
 
-def best_multiplier(rows: Sequence[Row], method: str, metric: str = "loss", iteration: int = HORIZON) -> float | None:
-    """The multiplier that is best at an iteration; None for a method that has none."""
-    found = best(select(rows, method=method, metric=metric, iteration=iteration), largest=metric == "psnr")
-    return None if found is None else found.get("multiplier")
+def draw_trials(session: Session, name: str, methods: Sequence[str], tuned: Sequence[str], caption: str) -> None:
+    """Loss, relative gap and PSNR of the methods; of `tuned` ones only the best step is drawn."""
 
-
-def draw_curves(
-    session: Session, name: str, metrics: Sequence[str], methods: Sequence[str], tuned: Sequence[str], caption: str
-) -> None:
-    """Each metric against iterations (top) and time (bottom); of `tuned` methods only the best step is drawn."""
-    with figure(4.9 * len(metrics), 8.0) as drawing:
-        panels = drawing.subplots(2, len(metrics), squeeze=False)
-        for column, metric in enumerate(metrics):
-            for method in methods:
-                rows = select(session.rows, method=method)
-                multipliers = distinct(rows, "multiplier") or [None]
-                if method in tuned:
-                    multipliers = [best_multiplier(rows, method)]
-                for multiplier in multipliers:
-                    own = rows if multiplier is None else select(rows, multiplier=multiplier)
-                    style = None if method in tuned else multiplier
-                    _draw_curve(panels[:, column], own, metric, method, style)
-            _finish_panels(panels[:, column], session.rows, metric)
-        legend_below(drawing, methods, MULTIPLIERS)
-        session.save_figure(name, drawing, caption)
-
-
-def _draw_curve(panels: Any, rows: Sequence[Row], metric: str, method: str, multiplier: float | None) -> None:
-    iterations, values = curve(rows, metric)
-    _, seconds = curve(rows, "seconds")
-    plot_curve(panels[0], iterations, values, method, multiplier)
-    plot_curve(panels[1], [1e3 * t for t in seconds][-len(values) :][1:], values[1:], method, multiplier)
-
-
-def _finish_panels(panels: Any, rows: Sequence[Row], metric: str) -> None:
-    measured = [row for row in rows if row["metric"] == metric and row["value"] is not None]
-    start = next(row["value"] for row in measured if row["iteration"] == 0)
-    values = [row["value"] for row in measured]
-    panels[0].axvline(HORIZON, color="0.6", linewidth=1.0, zorder=0)
-    panels[0].set_xlabel("iteration")
-    panels[0].set_xticks(range(0, ITERATIONS + 1, 5))
-    panels[1].set(xlabel="ms, all images together", xscale="log")
-    for axes in panels:
-        axes.set_ylabel(LABELS[metric])
+    def finish(axes: Any, metric: str) -> None:
+        measured = [row for row in session.rows if row["metric"] == metric and row["value"] is not None]
+        start = next(row["value"] for row in measured if row["iteration"] == 0)
+        values = [row["value"] for row in measured]
         if metric == "psnr":
             axes.set_ylim(max(min(values), start - 3), max(values) + 1)
         else:
             axes.set_yscale("log")
             axes.set_ylim(0.9 * min(value for value in values if value > 0), 1.5 * start)
+
+    draw_comparison(session, name, LABELS, methods, caption, finish=finish, what="images", tuned=tuned)
 
 
 def snapshots(solver: Solver[Any], problem: TVProblem, iterations: Sequence[int]) -> list[Tensor]:
@@ -222,17 +213,16 @@ def draw_pictures(
     problems: TVProblem,
     learned: MirrorDescent,
     damaged: str,
-    caption: str,
 ) -> None:
     """Pictures of one instance: truth, start, ratio of the forward map to it, LMD, Adam, PDHG, the minimiser.
 
     The instance is the one in the middle when they are ordered by their minima.
     """
-    middle = int(reference.minimum(problems, reference.Cache()).argsort()[len(images) // 2])
+    middle = int(minimum(problems).argsort()[len(images) // 2])
     truth, problem = images[middle : middle + 1], problems.select(slice(middle, middle + 1))
     adam = Adam(ScaledSteps(ADAM_STEP, best_multiplier(session.rows, "adam") or 1.0))
     pdhg = PDHG(TAU * (best_multiplier(session.rows, "pdhg") or 1.0))
-    start, minimiser = problem.start(), reference.minimiser(problem, reference.Cache())
+    start, best = problem.start(), minimiser(problem)
     lmd_early, lmd_late = snapshots(learned, problem, (3, 10))
     adam_early, adam_late = snapshots(adam, problem, (3, 10))
     (pdhg_late,) = snapshots(pdhg, problem, (10,))
@@ -242,7 +232,7 @@ def draw_pictures(
         ("forward map over input", forward_ratio(learned, start, getattr(problem, "mask", None))),
         ("adaptive LMD, 3 iterations", lmd_early),
         ("adaptive LMD, 10 iterations", lmd_late),
-        ("true minimiser", minimiser),
+        ("true minimiser", best),
         ("Adam, 3 iterations", adam_early),
         ("Adam, 10 iterations", adam_late),
         ("PDHG, 10 iterations", pdhg_late),
@@ -255,11 +245,14 @@ def draw_pictures(
             else:
                 axes.imshow(picture[0].permute(1, 2, 0).clamp(0, 1).numpy(), interpolation="nearest")
                 value = f"loss {float(problem.value(picture)):.4g}"
-                title += (
-                    f"\n{value}" if picture is minimiser else f"\n{value}, {float(psnr(picture, minimiser)):.1f} dB"
-                )
+                title += f"\n{value}" if picture is best else f"\n{value}, {float(psnr(picture, best)):.1f} dB"
             axes.set_title(title, fontsize=11.5)
-        session.save_figure(name, drawing, caption)
+        session.save_figure(
+            name,
+            drawing,
+            "The test image with the median minimum: loss, and PSNR to the true minimiser. Adam and PDHG with the step "
+            "that is best at iteration 10. The ratio shows where the learned geometry departs from the identity.",
+        )
 
 
 def forward_ratio(learned: MirrorDescent, y: Tensor, mask: Tensor | None = None) -> Tensor:

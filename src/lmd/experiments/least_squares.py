@@ -7,19 +7,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmd import zoo
 from lmd.experiments.base import MULTIPLIERS, Experiment, Session, measure
-from lmd.mirrors import Mirror, OneLayer, Quadratic
-from lmd.problems import LeastSquares, LeastSquaresFamily
-from lmd.report.figures import COLOURS, figure, legend_below, plot_curve
-from lmd.report.rows import curve, distinct, select
-from lmd.solvers import Adam, GradientDescent, LearnedMirrorDescent, MirrorDescent, Result, ScaledSteps, Solver, run
+from lmd.experiments.curves import HORIZON, plot_methods
+from lmd.mirrors import Mirror, Quadratic
+from lmd.problems import LeastSquares
+from lmd.report.figures import COLOURS, figure, legend_below
+from lmd.report.rows import select
+from lmd.solvers import Adam, GradientDescent, MirrorDescent, Result, ScaledSteps, Solver, run
+from lmd.tasks.least_squares import SOURCE, family
+from lmd.tasks.optima import minimiser
 
 BASE_STEP = 0.1
 ITERATIONS = 50
-HORIZON = 10
 INSTANCES = {"quick": 200, "standard": 1000, "paper": 1000}
-LEARNED = {"lmd-quadratic": "least-squares-quadratic", "lmd-one-layer": "least-squares-one-layer"}
+LEARNED = {"lmd-quadratic": "least-squares-quadratic-10", "lmd-one-layer": "least-squares-one-layer-10"}
 
 
 class LeastSquaresExperiment(Experiment):
@@ -32,11 +33,10 @@ class LeastSquaresExperiment(Experiment):
 
     def run(self, session: Session) -> None:
         # Test instances come from a seed of their own, far from those that training draws.
-        problem, x0 = LeastSquaresFamily().sample(
-            INSTANCES[session.preset], torch.Generator().manual_seed(10**6 + session.seed)
-        )
-        assert isinstance(problem, LeastSquares)
-        session.facts.update(data="right-hand sides and starts standard normal", base_step=BASE_STEP)
+        generator = torch.Generator().manual_seed(10**6 + session.seed)
+        sampled: tuple[Any, Tensor] = family(session.preset).sample(INSTANCES[session.preset], generator)
+        problem, x0 = sampled
+        session.facts.update(data=SOURCE.name(session.preset), base_step=BASE_STEP)
         gram = problem.W.T @ problem.W
         for multiplier in MULTIPLIERS:
             steps = ScaledSteps(BASE_STEP, multiplier)
@@ -48,14 +48,12 @@ class LeastSquaresExperiment(Experiment):
             for method, solver in methods.items():
                 _run(session, method, solver, problem, x0, multiplier=multiplier)
         for method, name in LEARNED.items():
-            learned = zoo.obtain(name, session.preset, retrain=session.retrain, progress=session.progress)
-            assert isinstance(learned, LearnedMirrorDescent)
+            learned = session.learned(name, method)
             for multiplier in MULTIPLIERS:
                 fixed = learned.with_steps(ScaledSteps(BASE_STEP, multiplier))
                 _run(session, method, fixed, problem, x0, multiplier=multiplier)
             adaptive = _run(session, f"{method}-adaptive", learned, problem, x0)
             session.facts[f"{method} learned steps"] = [round(learned.steps(k).item(), 4) for k in range(HORIZON)]
-            session.facts[f"{method} comes from"] = zoo.origin(name, session.preset, retrain=session.retrain)
             _record_matrix(session, method, learned.mirror, gram)
             draw(session, method, learned, problem, x0, adaptive)
 
@@ -73,9 +71,10 @@ def _run(
 
 def _record_matrix(session: Session, method: str, mirror: Mirror, gram: Tensor) -> None:
     """The shape of the learned matrix: its off-diagonal over its diagonal (0.8 for W'W) and its eigenvalues."""
-    if not isinstance(mirror, Quadratic):
+    learned = getattr(mirror, "matrix", None)
+    if learned is None:
         return
-    matrix = mirror.matrix.detach()
+    matrix = learned.detach()
     diagonal = matrix.diagonal().mean()
     session.record(method, HORIZON, "matrix_ratio", float((matrix[0, 1] + matrix[1, 0]) / 2 / diagonal))
     session.record("md", HORIZON, "matrix_ratio", float(gram[0, 1] / gram.diagonal().mean()))
@@ -84,7 +83,7 @@ def _record_matrix(session: Session, method: str, mirror: Mirror, gram: Tensor) 
 
 
 def draw(
-    session: Session, method: str, learned: LearnedMirrorDescent, problem: LeastSquares, x0: Tensor, adaptive: Result
+    session: Session, method: str, learned: MirrorDescent, problem: LeastSquares, x0: Tensor, adaptive: Result
 ) -> None:
     """All panels of one figure of the paper: losses, paths, potential, iterates, and the learned matrix."""
     quadratic = method == "lmd-quadratic"
@@ -107,14 +106,8 @@ def draw(
 
 
 def _draw_losses(by_iteration: Any, by_time: Any, session: Session, method: str) -> None:
-    for name in ("gd", "adam", "md", method, f"{method}-adaptive"):
-        rows = select(session.rows, method=name)
-        for multiplier in distinct(rows, "multiplier") or [None]:
-            own = rows if multiplier is None else select(rows, multiplier=multiplier)
-            iterations, losses = curve(own, "loss")
-            _, seconds = curve(own, "seconds")
-            plot_curve(by_iteration, iterations, losses, name, multiplier)
-            plot_curve(by_time, [1e3 * value for value in seconds], losses, name, multiplier)
+    methods = ("gd", "adam", "md", method, f"{method}-adaptive")
+    plot_methods((by_iteration, by_time), session.rows, "loss", methods, first=0)
     for axes in (by_iteration, by_time):
         axes.set_yscale("log")
         axes.set_ylim(1e-33, 1e3)
@@ -174,9 +167,9 @@ def _draw_potential(axes: Any, mirror: Mirror) -> None:
     axes.grid(False)
 
 
-def _draw_iterates(axes: Any, learned: LearnedMirrorDescent, problem: LeastSquares, x0: Tensor) -> None:
+def _draw_iterates(axes: Any, learned: MirrorDescent, problem: LeastSquares, x0: Tensor) -> None:
     reached = run(learned, problem, x0, HORIZON).x.numpy()
-    true = problem.minimiser().numpy()
+    true = minimiser(problem).numpy()
     shown = slice(0, 200)
     axes.scatter(true[shown, 0], true[shown, 1], s=34, facecolors="none", edgecolors=COLOURS["truth"], label="true")
     axes.scatter(reached[shown, 0], reached[shown, 1], s=9, color=COLOURS["adaptive"], label="adaptive LMD")
@@ -201,9 +194,7 @@ def _draw_matrix(drawing: Any, axes: Any, mirror: Mirror, gram: Tensor) -> None:
 
 
 def curvature_at_zero(mirror: Mirror) -> Tensor:
-    """The Hessian of the potential at 0 `(d, d)`, which for a quadratic is its matrix."""
-    dimension = mirror.dimension
-    assert isinstance(mirror, (Quadratic, OneLayer)) and isinstance(dimension, int)
-    zero = next(mirror.parameters()).new_zeros(1, dimension)
+    """The Hessian of the potential at 0 `(2, 2)`, which for a quadratic is its matrix."""
+    zero = next(mirror.parameters()).new_zeros(1, 2)
     hessian: Tensor = torch.func.jacrev(lambda x: mirror.to_dual(x[None])[0])(zero[0])
     return hessian.detach()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,12 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmd import reference
-from lmd.data import DigitFeatures, digit_features, digits_data
 from lmd.experiments.base import MULTIPLIERS, Session, measure
+from lmd.experiments.curves import draw_comparison
 from lmd.problems.subsets import SubsetFamily, SubsetProblem
-from lmd.report.figures import figure, legend_below, plot_curve
-from lmd.report.rows import Row, best, curve, distinct, select
+from lmd.report.rows import Row, best, distinct, select
 from lmd.report.tables import Table, number
 from lmd.solvers import (
     LBFGS,
@@ -28,23 +28,20 @@ from lmd.solvers import (
     Status,
     run,
 )
+from lmd.tasks.optima import gap_scale, minimum, optimum
+from lmd.tasks.sources import Digits, HeldOut
 
 ITERATIONS = 100
-HORIZON = 10
 BASE_STEP = 0.01
 ADAM_STEP = 0.05
 GAP = 1e-2
 WARM_START_SEED = 3_000_000
 TEST_SEED = 2_000_000
-
-
-def features_for(preset: str) -> DigitFeatures:
-    """The bundled digits at quick size, MNIST where it is at hand otherwise; the result says which."""
-    return digit_features(digits_data("digits" if preset == "quick" else "auto"))
+LABELS = {"loss": "mean loss", "relative_gap": "mean relative gap", "accuracy": "mean test accuracy"}
 
 
 @dataclass(frozen=True)
-class Instances:
+class DigitInstances:
     """Test instances with their certified minima, and the cheap start that a practitioner would try."""
 
     problem: SubsetProblem
@@ -66,26 +63,27 @@ class Instances:
         return (values - self.minimum) / self.scale
 
 
-def make_instances(session: Session, train: SubsetFamily, test: SubsetFamily, starts: int) -> Instances:
-    """Draw test instances, certify their minima, and average the optima of twenty training instances."""
+def make_instances(session: Session, source: Digits, subsets: int, starts: int, **warm_settings: Any) -> DigitInstances:
+    """Draw instances of the test fold, certify their minima, and average the optima of twenty training instances."""
+    features, warm = source.features(session.preset), source.train(session.preset, **warm_settings)
+    session.facts.update(data=features.data_name, feature_accuracy=features.accuracy, base_step=BASE_STEP)
+    test: SubsetFamily = source.held_out(warm, HeldOut(session.preset, subsets=subsets))
     problem, x0 = test.sample(test.subsets * starts, torch.Generator().manual_seed(TEST_SEED + session.seed))
-    minimum = reference.minimum(problem)
-    at_zero = problem.value(torch.zeros_like(x0))
-    scale = torch.where(minimum > 1e-6 * at_zero, minimum, at_zero)
+    least = minimum(problem)
     generator = torch.Generator().manual_seed(WARM_START_SEED + session.seed)
-    optima = [reference.optimum(train.sample(train.subsets, generator)[0]).x[0] for _ in range(20)]
-    warm = torch.stack(optima).mean(dim=0).to(x0).expand_as(x0).contiguous()
+    solved = [optimum(warm.sample(warm.subsets, generator)[0]).x[0] for _ in range(20)]
+    start = torch.stack(solved).mean(dim=0).to(x0).expand_as(x0).contiguous()
     everything = test.problem(test.features[None], test.labels[None], len(x0))
     session.facts["instances"] = f"{test.subsets} subsets of {test.subset} test pairs, {starts} starts each"
-    session.facts["mean minimum"] = float(minimum.mean())
-    return Instances(problem, x0, minimum, scale, everything.accuracy, warm)
+    session.facts["mean minimum"] = float(least.mean())
+    return DigitInstances(problem, x0, least, gap_scale(problem, least, x0), everything.accuracy, start)
 
 
 def record(
     session: Session,
     method: str,
     solver: Solver[Any],
-    instances: Instances,
+    instances: DigitInstances,
     x0: Tensor | None = None,
     **settings: Any,
 ) -> None:
@@ -96,26 +94,34 @@ def record(
     )
     session.record_run(method, result, ITERATIONS, **settings)
     gaps = instances.relative_gap(result.history.values.double())
-    for k in range(ITERATIONS + 1):
-        at = min(k, len(result.history) - 1)
-        session.record(method, k, "relative_gap", float(gaps[at].mean()), **settings)
-        session.record(method, k, "relative_gap_q10", float(gaps[at].nanquantile(0.1)), **settings)
-        session.record(method, k, "relative_gap_q90", float(gaps[at].nanquantile(0.9)), **settings)
-        session.record(method, k, "accuracy", accuracy[at], **settings)
+    curves = {
+        "relative_gap": gaps.mean(dim=1).tolist(),
+        "relative_gap_q10": gaps.nanquantile(0.1, dim=1).tolist(),
+        "relative_gap_q90": gaps.nanquantile(0.9, dim=1).tolist(),
+        "accuracy": accuracy,
+    }
+    session.record_curves(method, ITERATIONS, curves, **settings)
 
 
-def record_comparison(session: Session, instances: Instances, learned: MirrorDescent) -> None:
+def record_learned(session: Session, method: str, learned: MirrorDescent, instances: DigitInstances) -> None:
+    """The rows of a learned solver with fixed steps, and with its own."""
+    for multiplier in MULTIPLIERS:
+        fixed = learned.with_steps(ScaledSteps(BASE_STEP, multiplier))
+        record(session, method, fixed, instances, multiplier=multiplier)
+    record(session, f"{method}-adaptive", learned, instances)
+
+
+def record_comparison(session: Session, instances: DigitInstances, learned: MirrorDescent) -> None:
     """The rows of every method: the paper's, what a user would pick, the warm start, and the learned solver."""
     for multiplier in MULTIPLIERS:
         classical: dict[str, Solver[Any]] = {
             "gd": GradientDescent(ScaledSteps(BASE_STEP, multiplier)),
             "adam": Adam(ScaledSteps(ADAM_STEP, multiplier)),
             "nesterov": Nesterov(ScaledSteps(BASE_STEP, multiplier)),
-            "lmd": learned.with_steps(ScaledSteps(BASE_STEP, multiplier)),
         }
         for method, solver in classical.items():
             record(session, method, solver, instances, multiplier=multiplier)
-    record(session, "lmd-adaptive", learned, instances)
+    record_learned(session, "lmd", learned, instances)
     record(session, "lbfgs", LBFGS(), instances)
     record(session, "warm-start", LBFGS(), instances, instances.warm_start)
     tuned: dict[str, Callable[[float], Solver[Any]]] = {
@@ -131,7 +137,7 @@ def record_comparison(session: Session, instances: Instances, learned: MirrorDes
     record(session, "warm-start-lmd", learned, instances, instances.warm_start)
 
 
-def _best_step(make: Callable[[float], Solver[Any]], instances: Instances, start: Tensor) -> float:
+def _best_step(make: Callable[[float], Solver[Any]], instances: DigitInstances, start: Tensor) -> float:
     """The step of a grid of half decades that is best after twenty iterations, on the test instances themselves."""
     grid = [float(10.0 ** (exponent / 2)) for exponent in range(-10, 2)]
     return min(grid, key=lambda step: _nan_last(run(make(step), instances.problem, start, 20).values.mean().item()))
@@ -141,8 +147,39 @@ def _nan_last(value: float) -> float:
     return value if math.isfinite(value) else math.inf
 
 
+def compare(
+    session: Session, instances: DigitInstances, learned: MirrorDescent, fit: Callable[[float], tuple[float, float]]
+) -> None:
+    """The rows of every method, and the times to a gap of the best ones beside scikit-learn."""
+    record_comparison(session, instances, learned)
+    solvers: dict[str, Solver[Any]] = {
+        "lbfgs": LBFGS(),
+        "warm-start": LBFGS(),
+        "lmd-adaptive": learned,
+        "warm-start-lmd": learned,
+    }
+    record_wall_clock(session, instances, solvers, fit)
+
+
+def fit_first(instances: DigitInstances, model: Any, weights: Callable[[Any], Any]) -> tuple[float, float]:
+    """Seconds and relative gap of scikit-learn's model on the first instance."""
+    problem = instances.problem.select(slice(0, 1))
+    data_set = int(problem.subset[0])
+    features, labels = problem.features[data_set].double().numpy(), problem.labels[data_set].numpy()
+    begun = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it stopped early is what the tolerance is for
+        model.fit(features, labels)
+    seconds = time.perf_counter() - begun
+    x = torch.as_tensor(weights(model), dtype=problem.features.dtype)
+    return seconds, float((problem.value(x[None])[0] - instances.minimum[0]) / instances.scale[0])
+
+
 def record_wall_clock(
-    session: Session, instances: Instances, solvers: dict[str, Solver[Any]], fit: Callable[[float], tuple[float, float]]
+    session: Session,
+    instances: DigitInstances,
+    solvers: dict[str, Solver[Any]],
+    fit: Callable[[float], tuple[float, float]],
 ) -> None:
     """Seconds to a relative gap of 1e-2 on one instance, from its random start, beside scikit-learn in the same run.
 
@@ -188,31 +225,15 @@ def target_table(rows: Sequence[Row]) -> list[Table]:
     return [Table("One instance from a random start", columns, tuple(lines))]
 
 
-def draw_comparison(session: Session, name: str, metrics: Sequence[str], methods: Sequence[str], caption: str) -> None:
-    """Each metric against iterations (top) and against seconds (bottom)."""
-    labels = {"loss": "mean loss", "relative_gap": "mean relative gap", "accuracy": "mean test accuracy"}
-    with figure(4.4 * len(metrics), 7.2) as drawing:
-        panels = drawing.subplots(2, len(metrics), squeeze=False)
-        for column, metric in enumerate(metrics):
-            for method in methods:
-                rows = select(session.rows, method=method)
-                for multiplier in distinct(rows, "multiplier") or [None]:
-                    own = rows if multiplier is None else select(rows, multiplier=multiplier)
-                    iterations, values = curve(own, metric)
-                    _, seconds = curve(own, "seconds")
-                    plot_curve(panels[0, column], iterations, values, method, multiplier)
-                    milliseconds = [1e3 * value for value in seconds]
-                    plot_curve(panels[1, column], milliseconds[1:], values[1:], method, multiplier)
-            panels[0, column].axvline(HORIZON, color="0.6", linewidth=1.0, zorder=0)
-            panels[0, column].set_xlabel("iteration")
-            panels[1, column].set(xlabel="ms, all instances together", xscale="log")
-            for axes in panels[:, column]:
-                axes.set_ylabel(labels[metric])
-                if metric != "accuracy":
-                    axes.set_yscale("log")
-                    axes.set_ylim(*_range(session, methods, metric))
-        legend_below(drawing, methods, MULTIPLIERS)
-        session.save_figure(name, drawing, caption)
+def draw_methods(session: Session, name: str, methods: Sequence[str], caption: str) -> None:
+    """Loss, relative gap and accuracy of the methods, per iteration and time."""
+
+    def finish(axes: Any, metric: str) -> None:
+        if metric != "accuracy":
+            axes.set_yscale("log")
+            axes.set_ylim(*_range(session, methods, metric))
+
+    draw_comparison(session, name, LABELS, methods, caption, finish=finish)
 
 
 def _range(session: Session, methods: Sequence[str], metric: str) -> tuple[float, float]:

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lmd import reference
 from lmd.experiments.base import Experiment, Session
+from lmd.experiments.curves import HORIZON
 from lmd.experiments.imaging import (
     ADAM_STEP,
     BASE_STEP,
-    HORIZON,
     ITERATIONS,
     TAU,
     Trial,
@@ -24,12 +23,13 @@ from lmd.experiments.imaging import (
     trials_for,
 )
 from lmd.problems import TVDenoising
-from lmd.problems.tv_families import add_noise
 from lmd.report.figures import figure, legend_below, method_colour
 from lmd.report.rows import Row, distinct, select
 from lmd.report.tables import Table, cell
 from lmd.solvers import run
-from lmd.zoo.imaging_recipes import WEIGHT
+from lmd.tasks.denoise import make
+from lmd.tasks.optima import minimiser
+from lmd.tasks.unrolled import WEIGHT
 
 PERCENT = (1, 2, 5, 10, 15, 20)
 METHODS = ("gd", "adam", "fgp", "pdhg", "lmd", "lmd-adaptive")
@@ -48,7 +48,7 @@ class NoiseLevelsExperiment(Experiment):
     name = "denoise-noise-levels"
     title = "TV denoising from 1 to 20% noise: PSNR and SSIM to the true minimiser"
     paper = "Table 1"
-    solvers = ("denoise",)
+    solvers = ("denoise-pair-10",)
     imaging = True
 
     @classmethod
@@ -63,11 +63,10 @@ class NoiseLevelsExperiment(Experiment):
         )
         session.facts.update(pdhg_tau=TAU, diverged=f"not finite, or {DIVERGED:g} times the value of the start")
         for percent in PERCENT:
-            noisy = add_noise(images, percent / 100, generator_for(session, purpose=percent))
-            problem = TVDenoising(noisy, WEIGHT)
-            minimiser = reference.minimiser(problem, reference.Cache())
+            problem = make(images, percent / 100, generator_for(session, purpose=percent))
+            best = minimiser(problem)
             for name in METHODS:
-                tried = [_Tried(problem, minimiser, trial) for trial in trials_for(problem, learned, (name,))]
+                tried = [_Tried(problem, best, trial) for trial in trials_for(problem, learned, (name,))]
                 _record(session, name, tried, percent)
             session.log("noise level", noise=percent)
         _draw(session)
@@ -76,15 +75,15 @@ class NoiseLevelsExperiment(Experiment):
 class _Tried:
     """A method at one step-size: what it reaches at each iteration."""
 
-    def __init__(self, problem: TVDenoising, minimiser: Tensor, trial: Trial) -> None:
+    def __init__(self, problem: TVDenoising, best: Tensor, trial: Trial) -> None:
         start = problem.start()
-        found = {metric: [measured(start, minimiser)] for metric, measured in METRICS.items()}
+        found = {metric: [measured(start, best)] for metric, measured in METRICS.items()}
         values = [problem.value(start)]
 
         def look(x: Tensor, value: Tensor) -> None:
             finite = torch.nan_to_num(x, nan=FAR).clamp(-FAR, FAR)
             for metric, measured in METRICS.items():
-                found[metric].append(measured(finite, minimiser))
+                found[metric].append(measured(finite, best))
             values.append(value)
 
         run(

@@ -6,32 +6,26 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lmd import reference, zoo
+from lmd import tasks, zoo
 from lmd.data import image_data, read_images
 from lmd.errors import CapabilityError
 from lmd.experiments.base import Experiment, Session
 from lmd.guarantees import Comparison, compare, default_fallback, guard, run
 from lmd.guarantees.comparison import EARLY, EXCESS, GAP
-from lmd.problems import (
-    Family,
-    LinearClassifierFamily,
-    Problem,
-    SVMFamily,
-    TVInpaintingFamily,
-)
-from lmd.problems.tv_families import TVFamily
+from lmd.problems import Family, Problem, TVInpaintingFamily
 from lmd.report.figures import figure, log_floor
 from lmd.report.rows import Row, select
 from lmd.report.tables import Table, number
 from lmd.solvers import Solver
-from lmd.zoo.measure import held_out_features, held_out_images
+from lmd.tasks import HeldOut, Task
+from lmd.tasks.optima import gap_scale, minimum
 from lmd.zoo.published import import_checkpoint
 
 INSTANCES = {"quick": 4, "standard": 50, "paper": 100}
@@ -47,7 +41,6 @@ SHOWN_ITERATIONS = {"quick": 30, "standard": 100, "paper": 100}
 SIDE = 96
 CROP = {"quick": 32, "standard": SIDE, "paper": SIDE}
 
-NOISE = (0.01, 0.05, 0.1, 0.2)
 CLOSE = 1e-5
 """A run of a problem whose minimum is known ends when all its instances are as close as this."""
 
@@ -94,8 +87,7 @@ class SafeguardExperiment(Experiment):
 
 def guarded_solvers(preset: str) -> list[str]:
     """Every solver that ships; at quick size without those whose true minima take long to find."""
-    left_out = ("tv-deblurring", "tv-tomography") if preset == "quick" else ()
-    return [name for name in zoo.names() if zoo.shipped(name) and name not in left_out]
+    return [name for name in zoo.names() if zoo.shipped(name) and not (preset == "quick" and zoo.task_of(name).slow)]
 
 
 def find_checkpoints() -> list[Path]:
@@ -112,15 +104,15 @@ class Conditions:
 
     def __init__(self, session: Session) -> None:
         self.session, self.preset = session, session.preset
-        self._drawn: dict[str, dict[str, tuple[Problem, Tensor]]] = {}
+        self._drawn: dict[object, dict[str, tuple[Problem, Tensor]]] = {}
 
     def of(self, name: str) -> Iterator[Case]:
         """Every condition of one solver."""
-        key, family = self._family(name)
+        key, task, family = self._family(name)
         if key not in self._drawn:
             self._drawn[key] = {
                 condition: harder.sample(INSTANCES[self.preset], self._generator())
-                for condition, harder in conditions_of(family).items()
+                for condition, harder in task.conditions(family).items()
             }
         for condition, (problem, x0) in self._drawn[key].items():
             yield Case(name, condition, problem, x0)
@@ -128,30 +120,28 @@ class Conditions:
     def _generator(self) -> torch.Generator:
         return torch.Generator().manual_seed(TEST_SEED + self.session.seed)
 
-    def _family(self, name: str) -> tuple[str, Family]:
-        """The held-out twin of the family that a solver was trained on, and a name that says when two are the same."""
+    def _family(self, name: str) -> tuple[object, Task, Family]:
+        """The held-out twin of the family that a solver was trained on, and a key that says when two are the same."""
         if name == "published-inpainting":
-            return name, published_inpainting(self._images())
-        trained = zoo.recipe("svm" if name == "published-svm" else name).family(self.preset)
-        trained = trained.inside
-        if isinstance(trained, (SVMFamily, LinearClassifierFamily)):
-            return type(trained).__name__, held_out_features(trained, self.preset, SUBSETS[self.preset])
-        if isinstance(trained, TVFamily):
-            return name, held_out_images(trained, self._images(), CROP[self.preset])
-        return type(trained).__name__, trained
+            return name, tasks.get("inpaint"), published_inpainting(self.images)
+        solver = "svm-pair-10" if name == "published-svm" else name
+        recipe = zoo.recipe(solver)
+        wanted = HeldOut(self.preset, SUBSETS[self.preset], CROP[self.preset], self.images)
+        return recipe.family, zoo.task_of(solver), recipe.source.held_out(recipe.family(self.preset), wanted)
 
-    def _images(self) -> list[Tensor]:
+    @cached_property
+    def images(self) -> tuple[Tensor, ...]:
         """Test images, those that were brought or our own, of 96 x 96 pixels or as large as the smallest."""
         if self.session.images is None:
             data = image_data("auto")
             self.session.facts["images"] = data.name
-            return list(data.test_images)
+            return tuple(data.test_images)
         brought = read_images(self.session.images)
         self.session.facts["images"] = brought.name
-        return list(brought.crops(min([SIDE, *(min(image.shape[1:]) for image in brought.images)])))
+        return tuple(brought.crops(min([SIDE, *(min(image.shape[1:]) for image in brought.images)])))
 
 
-def published_inpainting(images: list[Tensor]) -> TVFamily:
+def published_inpainting(images: Sequence[Tensor]) -> Family:
     """What the published checkpoint was trained for, on test images: the halved objective, 80% of the pixels kept.
 
     Its networks divide by the number of pixels, so crops of another size than 96 x 96 would be another solver.
@@ -159,23 +149,14 @@ def published_inpainting(images: list[Tensor]) -> TVFamily:
     return TVInpaintingFamily(images, halved=True)
 
 
-def conditions_of(family: Family) -> dict[str, Family]:
-    """1 to 20% noise on images and regressions; else as it is and harder, features with the starts they were given."""
-    noisy = {f"{noise:.0%} noise": family.with_noise(noise) for noise in NOISE}
-    found = {condition: other for condition, other in noisy.items() if other is not None}
-    if found:
-        return found
-    shifted = getattr(family, "shifted", family.harder)
-    return {"held out": family, **shifted()}
-
-
 def record_case(session: Session, case: Case, solver: Solver[Any]) -> Comparison:
     """The worst instance: how far above its fall-back at 20 iterations, how far above the minimum in the end."""
     guarded = guard(solver.to(case.x0.dtype), case.problem)
-    assert guarded is not None
+    if guarded is None:
+        given = f"{type(case.problem).__name__}, for which no fall-back is known"
+        raise CapabilityError("problem", given, "one with a classical method")
     iterations = ITERATIONS[session.preset]
-    known = partial(reference.minimum, cache=reference.Cache())
-    found = compare(guarded, case.problem, case.x0, iterations=iterations, target=target_of(case), minimum_of=known)
+    found = compare(guarded, case.problem, case.x0, iterations=iterations, target=target_of(case), minimum_of=minimum)
     fell_back = found.guarded.history.diagnostics["fallback"][1 : EARLY + 1].nanmean()
     settings = {
         "condition": case.condition,
@@ -195,16 +176,15 @@ def target_of(case: Case) -> Tensor | None:
     if case.x0.ndim > 2:
         return None
     try:
-        minimum = reference.minimum(case.problem)
+        least = minimum(case.problem)
     except CapabilityError:
         return None
-    at_zero = case.problem.value(torch.zeros_like(case.x0))
-    return minimum + CLOSE * torch.where(minimum > 1e-6 * at_zero, minimum, at_zero)
+    return least + CLOSE * gap_scale(case.problem, least, case.x0)
 
 
 def shown_case(solvers: dict[str, Solver[Any]]) -> str:
     """The solver of the figure: the published one where it is at hand, else the paper's algorithm that ships."""
-    return "published-inpainting" if "published-inpainting" in solvers else "svm-published"
+    return "published-inpainting" if "published-inpainting" in solvers else "svm-published-10"
 
 
 def record_divergence(session: Session, case: Case, solver: Solver[Any], found: Comparison) -> None:

@@ -7,10 +7,11 @@ from typing import Any
 import torch
 
 from lmd.experiments.base import MULTIPLIERS, Experiment, Session, measure
+from lmd.experiments.curves import plot_methods
 from lmd.mirrors import Entropic
 from lmd.problems import SimplexFamily
-from lmd.report.figures import figure, legend_below, log_floor, plot_curve
-from lmd.report.rows import Row, curve, select
+from lmd.report.figures import figure, legend_below, log_floor
+from lmd.report.rows import Row, select
 from lmd.solvers import MirrorDescent, ProjectedGradient, ScaledSteps, Solver
 
 BASE_STEP = 0.1
@@ -71,15 +72,7 @@ def draw(session: Session) -> None:
 
 
 def _column(panels: Any, rows: list[Row]) -> None:
-    curves = []
-    for method in ("gd", "md"):
-        for multiplier in MULTIPLIERS:
-            own = select(rows, method=method, multiplier=multiplier)
-            iterations, losses = curve(own, "loss")
-            _, seconds = curve(own, "seconds")
-            plot_curve(panels[0], iterations, losses, method, multiplier)
-            plot_curve(panels[1], [1e3 * value for value in seconds], losses, method, multiplier)
-            curves.append(losses)
+    curves = plot_methods(panels, rows, "loss", ("gd", "md"), first=0)
     for axes in panels:
         axes.set_yscale("log")
         axes.set_ylim(bottom=log_floor(curves, 1e-35))

@@ -67,7 +67,7 @@ def diagnose(
     where `minimum_of` knows the minima: `lmd.reference.minimum` does of far more than closed forms, the default.
 
     >>> import lmd
-    >>> solver = lmd.zoo.load("least-squares-quadratic", bare=True)
+    >>> solver = lmd.zoo.load("least-squares-quadratic-10", bare=True)
     >>> found = diagnose(solver, lmd.problems.LeastSquaresFamily(), batch=4, iterations=50)
     >>> found.broken, len(found.findings) > 10
     ((), True)

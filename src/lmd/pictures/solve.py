@@ -1,4 +1,4 @@
-"""Picture files through a solver: what `lmd solve` does. TV denoising and inpainting of images of any size."""
+"""Picture files through a solver: what `lmd solve` does, for every task that takes pictures, of any size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmd import zoo
+from lmd import tasks, zoo
 from lmd.checks import check_choice, check_count, check_positive
 from lmd.data.image_files import (
     Header,
@@ -27,13 +27,13 @@ from lmd.data.image_files import (
 from lmd.data.memory import check_memory
 from lmd.data.progress import LateBar
 from lmd.errors import InputError, LmdError
-from lmd.guarantees import run
-from lmd.problems import TVDenoising, TVInpainting
-from lmd.problems.tv import TVProblem
-from lmd.solvers import Result, Status
+from lmd.guarantees import certify, run
+from lmd.solvers import Certificate, Result, Status
 from lmd.solvers.base import Solver
-from lmd.zoo.defaults import CLASSICAL, default, find
-from lmd.zoo.imaging_recipes import WEIGHT
+from lmd.tasks import PictureTask
+from lmd.tasks.unrolled import WEIGHT
+from lmd.zoo.defaults import CLASSICAL, chosen_name, find
+from lmd.zoo.solve import solve
 
 WEIGHTS = (1e-6, 1e6)
 """What is less changes no pixel, what is more leaves one colour; and single precision holds what comes of them."""
@@ -44,11 +44,11 @@ TOLERANCE = 3e-3
 MOST_ITERATIONS = 2000
 """Where such a solver ends if it has not got there."""
 
+ENDLESS = 100_000
+"""Where one ends that is given a tolerance and no number of iterations."""
+
 PLANES = 32
 """How many numbers there are for each pixel of the channels that are solved together, at most, while a solver runs."""
-
-DOING = {"denoise": "denoising", "inpaint": "inpainting"}
-TASKS = tuple(DOING)
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class Summary:
         kind = "isotropic" if self.isotropic else "anisotropic"
         rows = {
             "value": f"{self.value_before:.6g} before, {self.value_after:.6g} after",
-            "problem": f"TV {DOING[self.task]}, {kind}, weight {self.weight:g}",
+            "problem": f"TV {picture_task(self.task).doing}, {kind}, weight {self.weight:g}",
             "iterations": f"{self.iterations} of {self.solver}",
             "seconds": f"{self.seconds:.3g}",
             "certificate": str(self.proof),
@@ -153,14 +153,14 @@ def solve_file(
     tolerance: float | None = None,
     isotropic: bool = False,
 ) -> tuple[Picture, Summary]:
-    """Denoise or inpaint (the `task`) the picture in the file `image` and write it to the file `out`.
+    """Do the `task`, such as denoise, with the picture in the file `image` and write it to the file `out`.
 
-    `mask`, for inpainting, is a file of the same size: white pixels are kept, black ones are lost. The rest is what
-    `PictureSolver` takes. Everything that can be checked is checked before the work begins.
+    `mask`, for a task that has one, is a file of the same size: white pixels are kept, black ones are lost. The rest
+    is what `PictureSolver` takes. Everything that can be checked is checked before the work begins.
     """
-    check_choice("task", task, TASKS)
-    if (mask is None) == (task == "inpaint"):
-        raise InputError("mask", mask, "a file for inpaint, nothing for denoise")
+    masked = picture_task(task).masked
+    if (mask is None) == masked:
+        raise InputError("mask", mask, f"{'a file' if masked else 'nothing'} for {task}")
     header = read_header(image)
     path = check_out(out, header, image, *([] if mask is None else [mask]))
     if mask is not None:
@@ -193,13 +193,13 @@ class PictureSolver:
         tolerance: float | None = None,
         isotropic: bool = False,
     ) -> None:
-        self.task = check_choice("task", task, TASKS)
+        self.task, self.model = task, picture_task(task)
         self.weight, self.isotropic = check_positive("weight", weight), bool(isotropic)
         if not WEIGHTS[0] <= self.weight <= WEIGHTS[1]:
             raise InputError("weight", repr(weight), f"a number from {WEIGHTS[0]:g} to {WEIGHTS[1]:g}")
         self.iterations = None if iterations is None else check_count("iterations", iterations)
         self.tolerance = None if tolerance is None else check_positive("tolerance", tolerance)
-        self.name = default(task) if solver is None else solver
+        self.name = self._default() if solver is None else _current(solver)
         self.solver, self.channels, proves = _find(task, self.name)
         least = torch.finfo(_dtype(self.solver)).eps
         if tolerance is not None and tolerance < least:
@@ -221,32 +221,39 @@ class PictureSolver:
         mask = None if kept is None else torch.from_numpy(kept)
         colours, accounts = np.empty_like(picture.colours), []
         parts = [slice(i, i + self.channels) for i in range(0, len(colours), self.channels)]
-        count = self.iterations or self.solver.horizon or 0
-        with LateBar(DOING[self.task], total=count * len(parts) if self.tolerance is None else 0) as bar:
+        with LateBar(self.model.doing, total=len(parts)) as bar:
             for part in parts:
                 images = torch.tensor(picture.colours[part], dtype=_dtype(self.solver)).div_(picture.most)[None]
-                x, account = self._solve_part(images, mask, bar)
+                x, account = self._solve_part(images, mask)
                 colours[part] = x.mul_(picture.most).round_().clamp_(0, picture.most).numpy()
                 accounts.append(account)
+                bar.update(1)
         return replace(picture, colours=colours), self._summary(accounts, colours.size)
 
-    def _solve_part(self, images: Tensor, mask: Tensor | None, bar: LateBar) -> tuple[Tensor, _Account]:
+    def _default(self) -> str:
+        """The name of the best solver there is: what the task has for pictures, or for a tolerance."""
+        if self.tolerance is None:
+            return self.model.solver if zoo.shipped(self.model.solver) else "pdhg"
+        parts = self._problem(torch.zeros(1, 1, 2, 2, dtype=torch.float32), None).parts
+        return chosen_name(parts, self.tolerance) or "pdhg"
+
+    def _problem(self, images: Tensor, mask: Tensor | None) -> Any:
+        return self.model.problem(images, mask, self.weight, self.isotropic)
+
+    def _solve_part(self, images: Tensor, mask: Tensor | None) -> tuple[Tensor, _Account]:
         """The answer `(C, H, W)` for images `(1, C, H, W)` of the channels the solver takes, or of one, if grey."""
-        problem = _problem(images.expand(1, self.channels, -1, -1), mask, self.weight, self.isotropic)
-        result = run(
-            self.solver,
-            problem,
-            problem.start(),
-            self.iterations,
-            tolerance=self.tolerance,
-            callbacks=[lambda state, values: bar.update(1)],
-        )
+        problem = self._problem(images.expand(1, self.channels, -1, -1), mask)
+        if self.tolerance is None:
+            result = run(self.solver, problem, iterations=self.iterations, record=False)
+        else:
+            most = ENDLESS if self.iterations is None else self.iterations
+            result = solve(problem, self.tolerance, solver=self.solver, iterations=most)
         account = _Account.of(result)
         if images.shape[1] == self.channels:
             return result.x[0], account
         # Copies of one channel have the sum of its values, and the mean of their answers is no worse than they are.
         x = result.x.mean(dim=1, keepdim=True)
-        value = float(_problem(images, mask, self.weight, self.isotropic).value(x))
+        value = float(self._problem(images, mask).value(x))
         return x[0], replace(
             account,
             before=account.before / self.channels,
@@ -291,14 +298,13 @@ class _Account:
 
     @classmethod
     def of(cls, result: Result) -> _Account:
-        certificate = result.certificate
-        assert certificate is not None
+        proven: Certificate = certify(result)
         curvature = result.problem.strong_convexity
         return cls(
             float(result.history.values[0]),
             float(result.values),
-            float(certificate.lower_bound),
-            certificate.theorem,
+            float(proven.lower_bound),
+            proven.theorem,
             int(result.iterations),
             result.seconds,
             result.status[0],
@@ -306,10 +312,10 @@ class _Account:
         )
 
 
-def _problem(images: Tensor, mask: Tensor | None, weight: float = WEIGHT, isotropic: bool = False) -> TVProblem:
-    if mask is None:
-        return TVDenoising(images, weight, isotropic)
-    return TVInpainting(images, mask, weight, isotropic)
+def picture_task(name: str) -> PictureTask:
+    """What is known of the task of that name, one that takes pictures."""
+    able = {task.name: task.picture for task in tasks.every() if task.picture is not None}
+    return able[check_choice("task", name, tuple(able))]
 
 
 def _dtype(solver: Solver[Any]) -> torch.dtype:
@@ -329,6 +335,10 @@ def _find(task: str, name: str) -> tuple[Solver[Any], int, bool]:
     raise AssertionError("a name that is none of its own choices")
 
 
+def _current(name: str) -> str:
+    return zoo.current_name(name) if _is_name(name) else name
+
+
 def _is_name(name: str) -> bool:
     return "/" not in name and not Path(name).is_dir()
 
@@ -344,7 +354,7 @@ def _try_out(task: str, solver: Solver[Any]) -> tuple[int, bool] | None:
     """
     for channels in (1, 3):
         images = torch.linspace(0, 1, 256 * channels, dtype=_dtype(solver)).reshape(1, channels, 16, 16)
-        problem = _problem(images, None if task == "denoise" else images.new_ones(16, 16))
+        problem = picture_task(task).problem(images, None, WEIGHT, False)
         try:
             result = run(solver, problem, images, 1)
         except LmdError:

@@ -1,34 +1,41 @@
-"""Trained solvers that ship with the package, by name, and how to make them again."""
+"""Trained solvers that ship with the package, by name, and how to make them again.
+
+A name says the task, the form where there are several, the iterations, and whether it is made for speed:
+`denoise-20-fast`, `denoise-pair-10`, `svm-quadratic-10`, `lasso-10`.
+"""
 
 from __future__ import annotations
 
+import functools
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
-from lmd import solvers
+from lmd import solvers, tasks
 from lmd.checks import check_choice
 from lmd.files import read_json
 from lmd.guarantees import DescentSafeguard, Safeguard
 from lmd.solvers import BestSoFar, NotAboveStart
 from lmd.solvers.base import Solver
 from lmd.solvers.saving import SOLVER_FILE
+from lmd.tasks import Recipe, Task
 from lmd.training.train import train
 from lmd.zoo.measure import data_sha256, measure
-from lmd.zoo.recipe import Recipe
-from lmd.zoo.recipes import RECIPES
 
 __all__ = [
-    "Recipe",
     "card",
+    "current_name",
     "guarded",
     "load",
     "names",
     "obtain",
+    "old_names",
     "origin",
     "recipe",
     "shipped",
     "ships_for",
+    "task_of",
     "train_recipe",
     "written_card",
 ]
@@ -37,20 +44,54 @@ TRAINED = Path(__file__).parent / "trained"
 SHIPPED_PRESET = "standard"
 """The preset that the shipped solvers were trained with."""
 
+GUARDS = (BestSoFar, DescentSafeguard, NotAboveStart, Safeguard)
+"""The wrappers whose answers are never above their start."""
+
 
 def names() -> list[str]:
     """Every solver there is a recipe for."""
-    return list(RECIPES)
+    return [name for task in tasks.every() for name in task.solvers]
+
+
+def old_names() -> dict[str, str]:
+    """Names that solvers had before, and those they have now."""
+    found = [(recipe.formerly, name) for task in tasks.every() for name, recipe in task.solvers.items()]
+    return {old: new for old, new in found if old}
+
+
+def current_name(name: str) -> str:
+    """The name that a solver has now; one that it had before is still known, and a warning says so once."""
+    new = old_names().get(name, name)
+    if new != name and name not in names():
+        _say_once(name, new)
+        return new
+    return name
+
+
+@functools.cache
+def _say_once(old: str, new: str) -> None:
+    warnings.warn(f"the solver {old} is called {new} now", FutureWarning, stacklevel=2)
+
+
+def task_of(name: str) -> Task:
+    """The task of a solver."""
+    chosen = check_choice("solver", current_name(name), tuple(names()))
+    return next(task for task in tasks.every() if chosen in task.solvers)
 
 
 def recipe(name: str) -> Recipe:
     """How a solver is made."""
-    return RECIPES[check_choice("solver", name, tuple(RECIPES))]
+    return task_of(name).solvers[current_name(name)]
 
 
 def shipped(name: str) -> bool:
     """Whether trained weights of this solver come with the package."""
-    return (TRAINED / name / SOLVER_FILE).is_file()
+    chosen = current_name(name)
+    return chosen in names() and (_folder(chosen) / SOLVER_FILE).is_file()
+
+
+def _folder(name: str) -> Path:
+    return (task_of(name).trained or TRAINED) / current_name(name)
 
 
 def load(name: str | Path, *, bare: bool = False) -> Solver[Any]:
@@ -60,13 +101,14 @@ def load(name: str | Path, *, bare: bool = False) -> Solver[Any]:
     unlike those it was trained on.
 
     >>> import lmd
-    >>> lmd.zoo.load("least-squares-quadratic").horizon
+    >>> lmd.zoo.load("least-squares-quadratic-10").horizon
     10
     """
     if isinstance(name, Path) or "/" in str(name) or Path(name).is_dir():
         folder = Path(name)
     else:
-        folder = TRAINED / check_choice("solver", name, tuple(known for known in RECIPES if shipped(known)))
+        known = tuple(each for each in names() if shipped(each))
+        folder = _folder(check_choice("solver", current_name(name), known))
     solver = solvers.load(folder)
     return solver if bare else guarded(solver)
 
@@ -78,7 +120,7 @@ def guarded(solver: Solver[Any]) -> Solver[Any]:
     method, where one is known for the problem. Classical solvers and those that are guarded are left as they are.
     """
     learned = any(True for _ in solver.parameters())
-    if not learned or isinstance(solver, (BestSoFar, DescentSafeguard, NotAboveStart, Safeguard)):
+    if not learned or isinstance(solver, GUARDS):
         return solver
     return NotAboveStart(solver) if solver.ends_proven else Safeguard(solver, delay=None)
 
@@ -87,14 +129,12 @@ def ships_for(name: str, preset: str) -> bool:
     """Whether the solver that ships is the one this preset would train: the same preset, on the same data."""
     if preset != SHIPPED_PRESET or not shipped(name):
         return False
-    return bool(card(name)["data"] == recipe(name).data(preset))
+    return bool(card(name)["data"] == recipe(name).source.name(preset))
 
 
 def card(name: str) -> dict[str, Any]:
     """What is known of a shipped solver: the command, seed and data that made it, and what it was measured at."""
-    found = read_json(TRAINED / name / SOLVER_FILE)["card"]
-    assert isinstance(found, dict)
-    return found
+    return dict(read_json(_folder(name) / SOLVER_FILE)["card"])
 
 
 def origin(name: str, preset: str, *, retrain: bool = False) -> str:
@@ -135,13 +175,13 @@ def train_recipe(
 
 def written_card(name: str, preset: str, seed: int, solver: Solver[Any]) -> dict[str, Any]:
     """What is on the card of a solver that was trained from a recipe: how to make it again, and what it is worth."""
-    made = recipe(name)
+    made, task = recipe(name), task_of(name)
     card: dict[str, Any] = {
-        "command": f"lmd train {name} --preset {preset} --seed {seed}",
+        "command": f"lmd train {current_name(name)} --preset {preset} --seed {seed}",
         "seed": seed,
-        "data": made.data(preset),
-        "data_sha256": data_sha256(name, preset),
+        "data": made.source.name(preset),
+        "data_sha256": data_sha256(made, preset),
         "settings": dict(made.settings[preset]),
-        "measured": measure(name, solver, preset),
+        "measured": measure(task, made, solver, preset),
     }
     return {**card, "weak": made.weak} if made.weak else card

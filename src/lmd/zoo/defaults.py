@@ -1,4 +1,4 @@
-"""Which solver `lmd solve` takes where none is named, and what names it knows: one place to change the choice."""
+"""Which solver is taken where none is named, and what names there are beside those of the zoo."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from lmd import zoo
-from lmd.checks import check_choice
+from lmd import tasks, zoo
 from lmd.guarantees.safeguard import default_fallback
 from lmd.problems.base import Problem, offers
 from lmd.solvers import FGP, PDHG
@@ -21,47 +20,31 @@ CLASSICAL: Mapping[str, Callable[[], Solver[Any]]] = {
 }
 """The methods that need no training, by name."""
 
-CHOICES = {"denoise": ("tv-denoising-20", "pdhg"), "inpaint": ("tv-inpainting-20", "pdhg")}
-"""For each task, best first: a learned solver counts where it ships, a classical one always. People wait for pictures
-to be good, so these are the solvers of twenty iterations."""
-
-
-def default(task: str) -> str:
-    """The name of the best solver there is for a task, `denoise` or `inpaint`.
-
-    >>> default("denoise") in ("tv-denoising-20", "pdhg")
-    True
-    """
-    choices = CHOICES[check_choice("task", task, tuple(CHOICES))]
-    return next(name for name in choices if name in CLASSICAL or zoo.shipped(name))
-
 
 def find(name: str) -> Solver[Any]:
     """The solver of that name: `fgp`, `pdhg`, one of the zoo, or a folder that `lmd train` or `lmd import` wrote."""
     return CLASSICAL[name]() if name in CLASSICAL else zoo.load(name)
 
 
-LEARNED: dict[tuple[str, ...], tuple[tuple[float, str], ...]] = {
-    ("squares", "l1", "differences"): ((5e-2, "tv-denoising-fast-7"), (0.0, "tv-denoising-fast-20")),
-    ("squares", "lengths", "differences"): ((0.0, "isotropic-tv-denoising"),),
-    ("kept squares", "l1", "differences"): ((5e-2, "tv-inpainting-fast-7"), (0.0, "tv-inpainting-fast-15")),
-}
-"""For problems of these parts: the solver to take for a tolerance of so much or more."""
+@functools.lru_cache
+def chosen_name(parts: tuple[str, ...], tolerance: float) -> str | None:
+    """The trained solver for problems of these parts, as the tasks have it; None where none ships."""
+    return next((name for name in tasks.choice(parts, tolerance) if zoo.shipped(name)), None)
 
 
 def solver_for(problem: Problem, tolerance: float) -> Solver[Any]:
     """The solver that `lmd.solve` takes: a learned one for the parts of the problem, or its classical method."""
-    for least, name in LEARNED.get(problem.parts, ()):
-        if tolerance >= least and zoo.shipped(name):
-            return _loaded(name, problem)
+    name = chosen_name(problem.parts, tolerance)
+    if name is not None:
+        return _loaded(name, problem)
     if offers(problem, PDHG().needs):  # near the solution of image problems short primal steps are the better ones
         return PDHG(settle=8.0 if offers(problem, ("differences",)) else 1.0)
     return default_fallback(problem)
 
 
-def _loaded(name: str, problem: Any) -> Solver[Any]:
-    dtype: torch.dtype = problem.noisy.dtype
-    return _cached(name, dtype)
+def _loaded(name: str, problem: Problem) -> Solver[Any]:
+    data = (getattr(problem, attribute) for attribute in problem.batched)
+    return _cached(name, next((each.dtype for each in data if each.dtype.is_floating_point), torch.float32))
 
 
 @functools.cache

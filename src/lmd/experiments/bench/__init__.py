@@ -1,8 +1,6 @@
 """`lmd bench`: every solver and every peer on the same instances from the same start, per iteration and per second.
 
-plan         what to run, and what came of it
-methods      problems, our own classical methods with their grids, and the learned ones
-peers        other people's solvers
+plan         what to run, as the tasks have it, and what came of it
 measuring    quality of iterates against certified answers, untimed, and tuning on other instances
 timing       seconds to a quality, interleaved and repeated
 sizes        one image at many sizes

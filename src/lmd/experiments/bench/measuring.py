@@ -11,15 +11,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmd import reference
-from lmd.experiments.bench.methods import Method, Setting
-from lmd.experiments.bench.peers import Peer, numpy_errors_as_they_are
 from lmd.report.rows import Row, row
+from lmd.tasks.methods import Method, Setting
+from lmd.tasks.optima import optimum
+from lmd.tasks.peers import Peer, numpy_errors_as_they_are
 
 GAPS = (1e-1, 1e-2, 1e-3)
 DECIBELS = (30, 40, 50)
 SHOWN = (5, 10, 20, 50)
 """The iterations whose quality is reported."""
+
+SOLVE = "lmd.solve"
+"""What the rows call it."""
 
 DRAWN = 100
 """How far curves are drawn."""
@@ -61,8 +64,8 @@ class KnownInstances:
 
     @classmethod
     def of(cls, problem: Any) -> KnownInstances:
-        found = reference.optimum(problem, reference.Cache())
-        return cls(problem, problem.start(), found.x.to(problem.start()), found.value)
+        known = optimum(problem)
+        return cls(problem, problem.start(), known.x.to(problem.start()), known.value)
 
     def __len__(self) -> int:
         return len(self.minimum)
@@ -134,6 +137,18 @@ class MeasuredSolver(Measured):
                     tuned = _described(self.method.settings[which]) if self._tuning else {}
                     found += [row(self.name, k, metric, value, batch=batch, **settings, **tuned) for batch in batches]
         return found
+
+
+class MeasuredSolve(Measured):
+    """`lmd.solve`, which picks its solver and stops where it is proven: it is timed to tolerances alone."""
+
+    name = SOLVE
+
+    def __init__(self, instances: KnownInstances) -> None:
+        self.instances = instances
+
+    def rows(self, batches: Sequence[int], settings: Mapping[str, Any]) -> list[Row]:
+        return []
 
 
 class MeasuredPeer(Measured):

@@ -11,12 +11,10 @@ from torch import Tensor
 
 from lmd.data import image_data, read_images
 from lmd.data.images import CROP
-from lmd.experiments.bench import peers
-from lmd.experiments.bench.measuring import KnownInstances, MeasuredPeer, MeasuredSolver
-from lmd.experiments.bench.methods import TASKS, methods_for
-from lmd.experiments.bench.plan import TEST_SEED, TUNING_SEED, Bench, Plan
+from lmd.experiments.bench.measuring import SOLVE, KnownInstances, MeasuredPeer, MeasuredSolve, MeasuredSolver
+from lmd.experiments.bench.plan import TEST_SEED, TUNING_SEED, Bench, Plan, contests, methods_for
 from lmd.experiments.bench.sizes import bench_sizes
-from lmd.experiments.bench.timing import Timed, TimedPeer, TimedSolver, time_all
+from lmd.experiments.bench.timing import Timed, TimedPeer, TimedSolve, TimedSolver, time_all
 from lmd.problems.tv_families import as_float
 
 
@@ -32,10 +30,10 @@ def run_bench(plan: Plan, say: Callable[[str], None] = lambda text: None) -> Ben
     bench.facts["threads"] = torch.get_num_threads()
     bench.facts["times"] = f"ms (at iteration); - where the target is not reached in {plan.most} iterations"
     for problem in plan.problems:
-        task = TASKS[problem]
-        levels = [noise for noise in task.noise if plan.noise is None or noise in plan.noise]
+        own = contests()[problem].noise
+        levels = [noise for noise in own if plan.noise is None or noise in plan.noise]
         if not levels:
-            bench.skipped.append(f"{problem}: not at this noise; it has {', '.join(map(str, task.noise))}%")
+            bench.skipped.append(f"{problem}: not at this noise; it has {', '.join(map(str, own))}%")
         for noise in levels:
             _bench_problem(bench, problem, noise, test, tuning)
     if plan.sizes:
@@ -62,11 +60,11 @@ def _images(plan: Plan, bench: Bench) -> tuple[Tensor, Tensor]:
 
 
 def _bench_problem(bench: Bench, name: str, noise: int, test: Tensor, tuning: Tensor) -> None:
-    plan, task = bench.plan, TASKS[name]
+    plan, make = bench.plan, contests()[name].make
     bench.say(f"{name}, noise {noise}%: certified minimisers")
     seed = 1000 * plan.seed + noise
-    instances = KnownInstances.of(task.make(test, noise / 100, torch.Generator().manual_seed(TEST_SEED + seed)))
-    trial = KnownInstances.of(task.make(tuning, noise / 100, torch.Generator().manual_seed(TUNING_SEED + seed)))
+    instances = KnownInstances.of(make(test, noise / 100, torch.Generator().manual_seed(TEST_SEED + seed)))
+    trial = KnownInstances.of(make(tuning, noise / 100, torch.Generator().manual_seed(TUNING_SEED + seed)))
     if instances.problem.domain is not None:
         bench.skipped.append(f"adam and lbfgs on {name}: they cannot keep x in its box")
     runs = _runs(bench, name, noise, instances, trial)
@@ -91,7 +89,9 @@ def _runs(bench: Bench, name: str, noise: int, instances: KnownInstances, trial:
         if plan.wants(method.name):
             bench.say(f"{name}, noise {noise}%: {method.name}")
             found.append(TimedSolver(MeasuredSolver(method, instances, trial)))
-    for peer in (peer for peer in peers.PEERS if name in peer.problems and plan.wants(peer.name)):
+    if plan.wants(SOLVE):
+        found.append(TimedSolve(MeasuredSolve(instances)))
+    for peer in (peer for peer in contests()[name].peers if plan.wants(peer.name)):
         if peer.installed:
             bench.say(f"{name}, noise {noise}%: {peer.name}")
             found.append(TimedPeer(MeasuredPeer(peer, instances, plan.most)))

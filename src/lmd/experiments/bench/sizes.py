@@ -11,12 +11,12 @@ from torch.nn.functional import interpolate
 
 from lmd.data import read_images
 from lmd.data.images import TEST_PHOTOGRAPHS, bundled, read_image
-from lmd.experiments.bench.methods import TASKS, Method, Setting, methods_for
-from lmd.experiments.bench.plan import TEST_SEED, Bench, Plan
+from lmd.experiments.bench.plan import TEST_SEED, Bench, Plan, contests, methods_for
 from lmd.experiments.bench.timing import whole
 from lmd.problems.tv_families import as_float
 from lmd.report.rows import row
 from lmd.solvers import FGP, PDHG
+from lmd.tasks.methods import Method, Setting
 
 ITERATIONS = 10
 REPEATS = 3
@@ -35,9 +35,10 @@ def bench_sizes(bench: Bench) -> None:
     for side in plan.sizes:
         bench.say(f"size {side}")
         image = interpolate(photograph[None], size=(side, side), mode="bicubic", antialias=True).clamp(0, 1)
-        problem = TASKS["denoise"].make(image, 0.05, torch.Generator().manual_seed(TEST_SEED + side))
+        problem = contests()["denoise"].make(image, 0.05, torch.Generator().manual_seed(TEST_SEED + side))
         least = _lower_bound(problem)
-        learned = [method for method in methods_for("denoise", problem, ITERATIONS) if method.name.startswith("lmd-tv")]
+        methods = methods_for("denoise", problem, ITERATIONS)
+        learned = [method for method in methods if method.settings[0].solver.ends_proven]
         for method in [Method("pdhg", (Setting(PDHG(0.2)),), ITERATIONS), *learned]:
             if plan.wants(method.name):
                 _record(bench, method, problem, least, side)

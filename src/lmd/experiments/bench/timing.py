@@ -1,4 +1,4 @@
-"""Seconds until a method reaches a quality: plain loops with nothing recorded, warmed up, interleaved and repeated."""
+"""Seconds until a method reaches a quality, of the public calls: warmed up, interleaved and repeated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from lmd.experiments.bench.measuring import (
@@ -19,14 +18,17 @@ from lmd.experiments.bench.measuring import (
     KnownInstances,
     Measured,
     MeasuredPeer,
+    MeasuredSolve,
     MeasuredSolver,
     QualityTarget,
 )
-from lmd.experiments.bench.methods import Setting
-from lmd.experiments.bench.peers import Call, numpy_errors_as_they_are
 from lmd.experiments.bench.plan import Curve
+from lmd.guarantees.certify import run
 from lmd.report.rows import Row, row
 from lmd.solvers import Solver
+from lmd.tasks.methods import Setting
+from lmd.tasks.peers import Call, numpy_errors_as_they_are
+from lmd.zoo.solve import solve
 
 SINGLES = 5
 """How many instances are timed one by one."""
@@ -120,6 +122,33 @@ class TimedSolver(Timed):
         return lambda: _step_times(setting, problem, chosen.x0, last)
 
 
+class TimedSolve(Timed):
+    """`lmd.solve`, called for each gap that is a target, with the certificate asked for."""
+
+    def __init__(self, measured: MeasuredSolve) -> None:
+        self.measured: MeasuredSolve = measured
+
+    def jobs(self, part: slice) -> list[Job]:
+        chosen = self.measured.instances.part(part)
+        found = []
+        for target in (target for target in TARGETS if target.metric == "relative_gap"):
+            result = solve(chosen.problem, target.level, x0=chosen.x0)
+            gap = float(chosen.quality(chosen.problem, result.x, None)[target.metric].mean())
+            k = int(result.iterations.max())
+            at = {target: (0, k)} if result.ok and gap <= target.level else {}
+            found.append(Job(_solve_times(chosen, target.level), at, (k,), (gap,)))
+        return found
+
+
+def _solve_times(chosen: KnownInstances, tolerance: float) -> Timer:
+    def call() -> list[float]:
+        begun = time.perf_counter()
+        _ = solve(chosen.problem, tolerance, x0=chosen.x0).certificate  # made when it is asked for
+        return [time.perf_counter() - begun]
+
+    return call
+
+
 class TimedPeer(Timed):
     """A peer, called whole for each number of iterations."""
 
@@ -139,40 +168,32 @@ class TimedPeer(Timed):
 
 
 def _step_times(setting: Setting, problem: Any, x0: Tensor, most: int) -> list[float]:
-    """Seconds until x_0, ..., x_most: the plain loop, nothing else inside."""
-    times = []
-    with torch.inference_mode():
-        begun = time.perf_counter()
-        state = setting.solver.init(problem, x0)
-        times.append(time.perf_counter() - begun)
-        for _ in range(most):
-            state = setting.solver.step(problem, state)
-            times.append(time.perf_counter() - begun)
-    return times
+    """Seconds of the solver until x_0, ..., x_most, in one `lmd.run`; a run in which all diverged ended before."""
+    times: list[float] = run(setting.solver, problem, x0, max(1, most)).history.seconds.tolist()
+    return (times + [times[-1]] * most)[: most + 1]
 
 
 def whole(solver: Solver[Any], problem: Any, x0: Tensor, iterations: int) -> Timer:
-    """A run to be timed from start to end: seconds until x_iterations."""
+    """One `lmd.run` that records nothing, to be timed from start to end: seconds until x_iterations."""
 
-    def run() -> list[float]:
-        with torch.inference_mode():
-            begun = time.perf_counter()
-            solver.advance(problem, solver.init(problem, x0), iterations)
-            return [time.perf_counter() - begun]
+    def call() -> list[float]:
+        begun = time.perf_counter()
+        run(solver, problem, x0, max(1, iterations), record=False)
+        return [time.perf_counter() - begun]
 
-    return run
+    return call
 
 
 def _call_times(call: Call, iterations: int) -> Timer:
     """A call of a peer: seconds until it answers."""
 
-    def run() -> list[float]:
+    def timed() -> list[float]:
         begun = time.perf_counter()
         with numpy_errors_as_they_are():
             call(iterations)
         return [time.perf_counter() - begun]
 
-    return run
+    return timed
 
 
 def time_all(
@@ -185,12 +206,12 @@ def time_all(
     parts = [slice(0, min(batch, instances))]
     if batch == 1:
         parts = [slice(i, i + 1) for i in range(min(SINGLES, instances))]
-    jobs = [[run.jobs(part) for part in parts] for run in runs]
-    _sample([job for run in jobs for part in run for job in part], repeats)
+    jobs = [[timed.jobs(part) for part in parts] for timed in runs]
+    _sample([job for method in jobs for part in method for job in part], repeats)
     rows, curves = [], []
-    for run, found in zip(runs, jobs, strict=True):
-        rows += [_time_row(run.measured.name, target, found, batch=batch, **settings) for target in TARGETS]
-        curves.append(_time_curve(run.measured.name, found[0], batch=batch, **settings))
+    for timed, found in zip(runs, jobs, strict=True):
+        rows += [_time_row(timed.measured.name, target, found, batch=batch, **settings) for target in TARGETS]
+        curves.append(_time_curve(timed.measured.name, found[0], batch=batch, **settings))
     return rows, curves
 
 

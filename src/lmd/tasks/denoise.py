@@ -1,0 +1,137 @@
+"""TV denoising, anisotropic: ||x - y||^2 + weight TV(x)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from lmd.problems import Family, TVDenoising, TVDenoisingFamily, add_noise
+from lmd.solvers import FGP, LearnedDual
+from lmd.tasks import pairs
+from lmd.tasks.optima import CertifiedBy
+from lmd.tasks.peers import COUNTS, Call, Peer, channels_last, stacked
+from lmd.tasks.task import Contest, PictureTask, Recipe, Task
+from lmd.tasks.unrolled import CROPS, PHOTOGRAPHS, WEAK, WEIGHT, solved, training
+
+EXACT = FGP(restart=True)
+REFERENCE = CertifiedBy(EXACT, 1e-6, unique=True)
+
+
+def family(preset: str, isotropic: bool = False) -> Family:
+    """Noise from none to more than 20%; the weight needs no range, as the solvers are homogeneous in it and y."""
+    images = PHOTOGRAPHS.train(preset)
+    plain = TVDenoisingFamily(images, noise=(0.0, 0.22), crop=CROPS[preset], weight=WEIGHT, isotropic=isotropic)
+    return solved(plain, preset, EXACT)
+
+
+def _smooth(preset: str) -> Family:
+    """Half of the images twice as large: in smooth images the minimiser has large flat pieces, which need the most
+    iterations; larger crops have room for them."""
+    images = PHOTOGRAPHS.train(preset)
+    doubled = interpolate(images.float(), scale_factor=2, mode="bicubic").round().clamp(0, 255).byte()
+    crop = CROPS["quick" if preset == "quick" else "paper"]
+    plain = TVDenoisingFamily([*images, *doubled], noise=(0.0, 0.22), crop=crop, weight=WEIGHT)
+    return solved(plain, preset, EXACT)
+
+
+def _for_pair(preset: str) -> Family:
+    """Noise of up to 20%, so that no level of Table 1 is new to the solver."""
+    return TVDenoisingFamily(pairs.SOURCE.train(preset), noise=(0.0, 0.2), crop=pairs.CROPS[preset], weight=WEIGHT)
+
+
+def _published(preset: str) -> Family:
+    return TVDenoisingFamily(pairs.SOURCE.train(preset), noise=0.05, crop=pairs.CROPS[preset], weight=WEIGHT)
+
+
+def make(images: Tensor, noise: float, generator: torch.Generator, isotropic: bool = False) -> TVDenoising:
+    """The problem of clean images with noise added."""
+    return TVDenoising(add_noise(images, noise, generator), WEIGHT, isotropic)
+
+
+def _bregman(problem: Any) -> Call:
+    """It minimises TV(x) + weight / 2 ||x - y||^2, so its weight is 2 over ours; eps = 0 so that it does not stop."""
+    from skimage.restoration import denoise_tv_bregman
+
+    images = [image.movedim(0, -1).contiguous().numpy() for image in problem.noisy]
+    weights = [2 / float(weight) for weight in problem.weight]
+
+    def call(iterations: int) -> list[Any]:
+        options: Any = {"max_num_iter": iterations, "eps": 0, "isotropic": problem.isotropic, "channel_axis": -1}
+        return [denoise_tv_bregman(y, weight=w, **options) for y, w in zip(images, weights, strict=True)]
+
+    return call
+
+
+def _prox_tv(problem: Any) -> Call:
+    """It minimises ||x - y||^2 / 2 + w TV(x) of one channel in double precision, by Douglas-Rachford splitting."""
+    import prox_tv
+
+    images = [image.double().numpy() for image in problem.noisy]
+    weights = [float(weight) / 2 for weight in problem.weight]
+    options: dict[str, Any] = {"method": "dr", "n_threads": torch.get_num_threads()}
+
+    def call(iterations: int) -> list[Any]:
+        return [
+            np.stack([prox_tv.tv1_2d(channel, w, max_iters=iterations, **options) for channel in image])
+            for image, w in zip(images, weights, strict=True)
+        ]
+
+    return call
+
+
+def _recipe(iterations: int, formerly: str, kernel: int = 5, **changes: Any) -> Recipe:
+    shown = (
+        f"learned dual mirror descent of {iterations} iterations, {kernel} x {kernel}, for TV denoising of any images"
+    )
+    made: dict[str, Any] = {
+        "title": shown,
+        "family": family,
+        "settings": training("distance", 1e-2),
+        "weak": WEAK
+        + "Trained on anisotropic total variation alone. On a batch an iteration costs more than one of PDHG.",
+        "fast": kernel == 3,
+        **changes,
+    }
+    return Recipe(
+        iterations=iterations,
+        formerly=formerly,
+        solver=lambda seed: LearnedDual(iterations, kernel),
+        source=PHOTOGRAPHS,
+        **made,
+    )
+
+
+TASK = Task(
+    name="denoise",
+    title="TV denoising of images, anisotropic",
+    recipes=(
+        _recipe(5, "tv-denoising-5"),
+        _recipe(10, "tv-denoising"),
+        _recipe(20, "tv-denoising-20", family=_smooth, settings=training("distance", 4e-3, updates=6000)),
+        _recipe(7, "tv-denoising-fast-7", kernel=3),
+        _recipe(20, "tv-denoising-fast-20", kernel=3, settings=training("gap", 4e-3, updates=4000)),
+        pairs.small_recipe("denoising", "denoise", 0.5, _for_pair, 1400, (0.05,) * 5 + (0.1,) * 4 + (1.0,)),
+        pairs.published_recipe("denoising", "denoise-published", _published),
+    ),
+    choices={("squares", "l1", "differences"): ((5e-2, "denoise-7-fast"), (0.0, "denoise-20-fast"))},
+    reference=REFERENCE,
+    contest=Contest(
+        make,
+        noise=(1, 2, 5, 10, 15, 20),
+        peers=(
+            Peer("prox_tv", "prox_tv", COUNTS[:8], _prox_tv, stacked),
+            Peer("scikit-image", "skimage", COUNTS[3:], _bregman, channels_last),
+        ),
+    ),
+    picture=PictureTask(
+        "denoising",
+        "Remove the noise from the picture IN and write it to OUT.\n\n\b\nMinimises ||x - y||^2 + weight TV(x), y the "
+        "picture with colours from 0 to 1.",
+        lambda images, mask, weight, isotropic: TVDenoising(images, weight, isotropic),
+        "denoise-20",
+    ),
+)

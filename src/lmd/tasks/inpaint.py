@@ -1,0 +1,87 @@
+"""TV inpainting: ||Z(x - y)||^2 + weight TV(x), Z a mask of pixels that are kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmd.problems import Family, TVInpainting, TVInpaintingFamily, add_noise, random_masks
+from lmd.solvers import PDHG, LearnedSaddle
+from lmd.tasks import pairs
+from lmd.tasks.optima import CertifiedBy
+from lmd.tasks.task import Contest, PictureTask, Recipe, Task
+from lmd.tasks.unrolled import CROPS, PHOTOGRAPHS, WEAK, WEIGHT, solved, training
+
+KEPT = 0.8
+EXACT = PDHG(tau=0.35, accelerated=False, settle=8)
+
+
+def _family(preset: str) -> Family:
+    images = PHOTOGRAPHS.train(preset)
+    plain = TVInpaintingFamily(images, noise=(0.02, 0.1), crop=CROPS[preset], weight=WEIGHT, kept=(0.65, 0.95))
+    return solved(plain, preset, EXACT, iterations=1500)
+
+
+def _for_pair(preset: str) -> Family:
+    """A mask for each image, so that the solver learns no mask by heart."""
+    images, crop = pairs.SOURCE.train(preset), pairs.CROPS[preset]
+    return TVInpaintingFamily(images, noise=(0.0, 0.1), crop=crop, weight=WEIGHT, kept=(0.7, 0.9))
+
+
+def _published(preset: str) -> Family:
+    images, crop = pairs.SOURCE.train(preset), pairs.CROPS[preset]
+    return TVInpaintingFamily(images, noise=0.05, crop=crop, weight=WEIGHT, kept=KEPT)
+
+
+def make(images: Tensor, noise: float, generator: torch.Generator) -> TVInpainting:
+    """The problem of clean images with a fifth of their pixels lost, a mask for each, and noise added."""
+    mask = random_masks(len(images), images.shape[2], images.shape[3], KEPT, generator).to(images)
+    return TVInpainting(add_noise(mask * images, noise, generator), mask, WEIGHT)
+
+
+def _in_picture(images: Tensor, mask: Tensor | None, weight: float, isotropic: bool) -> TVInpainting:
+    kept = images.new_ones(images.shape[2:]) if mask is None else mask
+    return TVInpainting(images, kept, weight, isotropic)
+
+
+def _recipe(iterations: int, formerly: str, kernel: int, settings: dict[str, dict[str, Any]]) -> Recipe:
+    size = f"{iterations} iterations, {kernel} x {kernel}"
+    return Recipe(
+        iterations=iterations,
+        fast=kernel == 3,
+        formerly=formerly,
+        title=f"learned saddle mirror descent of {size}, for TV inpainting of any images",
+        solver=lambda seed: LearnedSaddle(iterations, kernel, primal_kernel=kernel),
+        family=_family,
+        source=PHOTOGRAPHS,
+        settings=settings,
+        weak=WEAK + "Trained with 65% to 95% of the pixels kept, lost at random: large holes were not tried.",
+    )
+
+
+TASK = Task(
+    name="inpaint",
+    title="TV inpainting of images",
+    recipes=(
+        _recipe(10, "tv-inpainting", 5, training("gap", 5e-3)),
+        _recipe(20, "tv-inpainting-20", 5, training("gap", 1.5e-3)),
+        _recipe(7, "tv-inpainting-fast-7", 3, training("distance", 5e-3, updates=2500)),
+        _recipe(15, "tv-inpainting-fast-15", 3, training("gap", 3e-3, updates=3000)),
+        pairs.small_recipe("inpainting", "inpaint", 0.2, _for_pair, 800, (0.05,) * 4 + (0.3,) + (0.1,) * 4 + (1.0,)),
+        pairs.published_recipe("inpainting", "inpaint-published", _published),
+    ),
+    choices={("kept squares", "l1", "differences"): ((5e-2, "inpaint-7-fast"), (0.0, "inpaint-15-fast"))},
+    reference=CertifiedBy(EXACT, 1e-5),
+    contest=Contest(make),
+    picture=PictureTask(
+        "inpainting",
+        "Fill in the lost pixels of the picture IN and write it to OUT.\n\n\b\nMinimises ||Z(x - y)||^2 + weight "
+        "TV(x), y the picture with colours from 0 to 1, Z the mask. Pixels are kept where\nthe mask is white (lighter "
+        "than half) and lost where it is black.",
+        _in_picture,
+        "inpaint-20",
+        masked=True,
+    ),
+)

@@ -1,0 +1,58 @@
+"""Certified optima of the instances of a task: the one place that asks for them, and keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from lmd import reference
+from lmd.guarantees.certify import run
+from lmd.solvers import Solver
+
+Reference = Callable[[Any, Tensor], tuple[Tensor, Tensor | None]]
+"""From a problem and starts to its minima `(B,)` and, where it is proven where they are, its minimisers."""
+
+
+def optimum(problem: Any) -> reference.Optimum:
+    """The certified optima of a batch, from the cache where they are in it."""
+    return reference.optimum(problem, reference.Cache())
+
+
+def minimum(problem: Any) -> Tensor:
+    """The certified minima `(B,)`."""
+    return reference.minimum(problem, reference.Cache())
+
+
+def minimiser(problem: Any) -> Tensor:
+    """The certified minimisers `(B, ...)`."""
+    return reference.minimiser(problem, reference.Cache())
+
+
+def gap_scale(problem: Any, minima: Tensor, like: Tensor) -> Tensor:
+    """What gaps are divided by `(B,)`: the minima, or the values at x = 0 where those are next to nothing."""
+    at_zero: Tensor = problem.value(like.new_zeros(like.shape))
+    return minima.where(minima > 1e-6 * at_zero, at_zero)
+
+
+def known(problem: Any, x0: Tensor) -> tuple[Tensor, None]:
+    """Those of the room `reference`."""
+    return minimum(problem), None
+
+
+@dataclass(frozen=True)
+class CertifiedBy:
+    """Minima, certified to a `tolerance` by a classical solver; with `unique`, minimisers as well.
+
+    A tenth of the gap that a learned solver is expected to leave is enough: for tomographies less would take minutes.
+    """
+
+    solver: Solver[Any]
+    tolerance: float
+    unique: bool = False
+
+    def __call__(self, problem: Any, x0: Tensor) -> tuple[Tensor, Tensor | None]:
+        found = run(self.solver, problem, x0, tolerance=self.tolerance)
+        return found.values, found.x if self.unique else None

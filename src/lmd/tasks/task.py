@@ -1,0 +1,146 @@
+"""What a task is: all that is known about one kind of problem, in a record that everything else reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmd.problems import Family
+from lmd.solvers import Solver
+from lmd.tasks.optima import Reference, known
+from lmd.tasks.peers import Peer
+from lmd.tasks.sources import Source
+
+NOISE = (0.01, 0.05, 0.1, 0.2)
+"""The levels at which a family whose noise has a level is harder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What `lmd train NAME` does: everything needed to make a trained solver again."""
+
+    title: str
+    solver: Callable[[int], Solver[Any]]
+    """The untrained solver, from a seed."""
+
+    family: Callable[[str], Family]
+    """What it is trained on, by preset."""
+
+    source: Source
+    """Where the instances of the family come from. A solver ships for the data that its card names."""
+
+    settings: Mapping[str, Mapping[str, Any]]
+    """Arguments of `lmd.train` by preset."""
+
+    iterations: int
+    form: str = ""
+    """What tells it from other solvers of the task, such as its mirror; nothing for the usual one."""
+
+    fast: bool = False
+    """Whether it is made for speed, with smaller kernels than the others."""
+
+    weak: str = ""
+    """Where the trained solver is weak, for its card."""
+
+    formerly: str = ""
+    """A name that it had before."""
+
+    def name(self, task: str) -> str:
+        """Task, form, iterations, speed: `denoise-20-fast`, `svm-quadratic-10`."""
+        words = (task, self.form, str(self.iterations), "fast" if self.fast else "")
+        return "-".join(word for word in words if word)
+
+
+Make = Callable[[Tensor, float, torch.Generator], Any]
+"""From clean images `(n, C, H, W)`, a noise level and randomness to a problem of n instances; what is not about images
+takes their number alone."""
+
+
+@dataclass(frozen=True)
+class Contest:
+    """What `lmd bench` does with a task: how instances are made, at which noise, the grids, and the peers."""
+
+    make: Make
+    noise: tuple[int, ...] = (5,)
+    """Percent."""
+
+    steps: float = 0.01
+    """What the grids of gradient methods are multiples of."""
+
+    tau: float = 0.2
+    """What the grid of PDHG is multiples of."""
+
+    peers: tuple[Peer, ...] = ()
+
+
+@dataclass(frozen=True)
+class PictureTask:
+    """What `lmd solve` does with a task: a picture in, a picture out."""
+
+    doing: str
+    about: str
+    """A sentence, and the objective, for `--help`."""
+
+    problem: Callable[[Tensor, Tensor | None, float, bool], Any]
+    """From images `(1, C, H, W)`, a mask `(H, W)`, a weight, and whether it is isotropic."""
+
+    solver: str
+    """The learned solver to take where none is named and it ships: people wait for pictures to be good."""
+
+    masked: bool = False
+
+
+def conditions(family: Family) -> dict[str, Family]:
+    """What is harder: 1 to 20% noise, where noise has a level; else shifted data, or starts that are farther away."""
+    noisy = {f"{noise:.0%} noise": family.with_noise(noise) for noise in NOISE}
+    found = {condition: other for condition, other in noisy.items() if other is not None}
+    if found:
+        return found
+    shifted = getattr(family, "shifted", family.harder)
+    return {"held out": family, **shifted()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """All that is known about one kind of problem.
+
+    A package of your own adds one by an entry point of the group `lmd.tasks` that names it: examples/own_task.py.
+    """
+
+    name: str
+    title: str
+    recipes: tuple[Recipe, ...] = ()
+    choices: Mapping[tuple[str, ...], tuple[tuple[float, str], ...]] = field(default_factory=dict)
+    """For problems of these parts: the solver to take for a tolerance of so much or more."""
+
+    reference: Reference = known
+    """How certified minima are found for the cards."""
+
+    instances: int = 8
+    """How many held-out instances are on a card."""
+
+    slow: bool = False
+    """Whether certified minima take too long for experiments of quick size."""
+
+    contest: Contest | None = None
+    picture: PictureTask | None = None
+    conditions: Callable[[Family], dict[str, Family]] = conditions
+    """Harder families, by what is harder about them, from the held-out one."""
+
+    trained: Path | None = None
+    """The folder of its trained solvers, one folder each; None for those that come with lmd."""
+
+    @cached_property
+    def solvers(self) -> dict[str, Recipe]:
+        """The recipes by name."""
+        return {recipe.name(self.name): recipe for recipe in self.recipes}
+
+    def choice(self, parts: tuple[str, ...], tolerance: float) -> list[str]:
+        """The names of the trained solvers to take for problems of these parts and a tolerance, best first."""
+        return [name for least, name in self.choices.get(parts, ()) if tolerance >= least]
