@@ -40,3 +40,10 @@ def test_own_term_is_a_term_and_learns(capsys: pytest.CaptureFixture[str]) -> No
     for batch in (1, 3):
         suite.test_value_is_convex_along_segments(batch)
         suite.test_subgradient_inequality_and_its_constants(batch)
+
+
+def test_own_task_learns(capsys: pytest.CaptureFixture[str]) -> None:
+    """That the command line knows it is tested in tests/tasks/test_own_task.py."""
+    runpy.run_path(str(EXAMPLES / "own_task.py"), run_name="__main__")
+    classical, learned = (float(line.split()[-1]) for line in capsys.readouterr().out.splitlines())
+    assert 0 <= learned < 0.8 * classical

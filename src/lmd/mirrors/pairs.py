@@ -137,8 +137,8 @@ class DensePair(Pair):
         options: dict[str, Any] = {"mixing": 0.5, "activation": "leaky", "curvature": False, "seed": seed}
         pair = cls(dimension, width, 4, "gradient", backward_width, **options)
         generator = torch.Generator().manual_seed(seed)
-        forward_net, backward_net = pair.forward_net, pair.backward_net
-        assert isinstance(forward_net, DenseICNN) and isinstance(backward_net, DenseICNN)
+        nets: Any = (pair.forward_net, pair.backward_net)
+        forward_net, backward_net = nets
         with torch.no_grad():
             for net in (forward_net, backward_net):
                 net.out_linear.copy_(_uniform(net.out_linear, dimension, generator))
@@ -208,8 +208,8 @@ class ConvPair(Pair):
         options: dict[str, Any] = {"reduction": "mean", "activation": "leaky", "curvature": False, "seed": seed}
         pair = cls(channels, filters, 3, "gradient", backward_filters, 5, **options)
         generator = torch.Generator().manual_seed(seed)
-        forward_net, backward_net = pair.forward_net, pair.backward_net
-        assert isinstance(forward_net, ConvICNN) and isinstance(backward_net, ConvICNN)
+        nets: Any = (pair.forward_net, pair.backward_net)
+        forward_net, backward_net = nets
         with torch.no_grad():
             for weight, gain in _inner_weights(forward_net):
                 weight.copy_(0.001 * torch.rand(weight.shape, generator=generator, dtype=weight.dtype) / gain)

@@ -28,11 +28,13 @@ from lmd.tasks import (
     tomography,
 )
 from lmd.tasks.methods import Method, Setting
+from lmd.tasks.optima import CertifiedBy
 from lmd.tasks.peers import Peer
 from lmd.tasks.sources import Digits, Drawn, HeldOut, Images, Source
 from lmd.tasks.task import Contest, PictureTask, Recipe, Task
 
 __all__ = [
+    "CertifiedBy",
     "Contest",
     "Digits",
     "Drawn",

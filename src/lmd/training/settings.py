@@ -174,11 +174,8 @@ class TrainingSettings:
 
     def weights_for(self, iterations: int) -> tuple[float, ...]:
         """r_1, ..., r_N."""
-        if self.value_weights == "all":
-            return (1.0,) * iterations
-        if self.value_weights == "last":
-            return (0.0,) * (iterations - 1) + (1.0,)
-        assert not isinstance(self.value_weights, str)
+        if isinstance(self.value_weights, str):  # "all" or "last"
+            return (float(self.value_weights == "all"),) * (iterations - 1) + (1.0,)
         if len(self.value_weights) != iterations:
             given = f"{len(self.value_weights)} numbers"
             raise InputError("value_weights", given, f"one for each of the {iterations} iterations")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lmd.config import to_config
-from lmd.errors import InputError, TrainingError, TrainingWarning
+from lmd.errors import FileError, InputError, TrainingError, TrainingWarning
 from lmd.problems.base import Family, Problem, as_problem, check_values
 from lmd.solvers.base import Solver, check_fit
 from lmd.solvers.saving import save
@@ -278,7 +278,8 @@ class _Training:
 
     def _restore(self, folder: RunFolder) -> None:
         path = newest_checkpoint(folder.checkpoints)
-        assert path is not None
+        if path is None:
+            raise FileError("out", f"{folder.checkpoints}, where there is no checkpoint", "a run to go on with")
         checkpoint = read_checkpoint(path)
         state = checkpoint.state
         self.solver.load_state_dict(dict(checkpoint.weights))

@@ -44,9 +44,6 @@ TRAINED = Path(__file__).parent / "trained"
 SHIPPED_PRESET = "standard"
 """The preset that the shipped solvers were trained with."""
 
-GUARDS = (BestSoFar, DescentSafeguard, NotAboveStart, Safeguard)
-"""The wrappers whose answers are never above their start."""
-
 
 def names() -> list[str]:
     """Every solver there is a recipe for."""
@@ -120,7 +117,7 @@ def guarded(solver: Solver[Any]) -> Solver[Any]:
     method, where one is known for the problem. Classical solvers and those that are guarded are left as they are.
     """
     learned = any(True for _ in solver.parameters())
-    if not learned or isinstance(solver, GUARDS):
+    if not learned or isinstance(solver, (BestSoFar, DescentSafeguard, NotAboveStart, Safeguard)):
         return solver
     return NotAboveStart(solver) if solver.ends_proven else Safeguard(solver, delay=None)
 

@@ -17,10 +17,7 @@ from torch import Tensor
 
 from lmd.errors import FileError
 from lmd.mirrors import ConvPair, DensePair
-from lmd.mirrors.convolutional import ConvICNN
-from lmd.mirrors.potentials import DenseICNN, PotentialNetwork
 from lmd.solvers import LearnedMirrorDescent
-from lmd.solvers.steps import LearnedSteps
 
 ACCEPTED = "a published state dict for images or for vectors, as torch.save wrote it"
 AS_PUBLISHED: dict[str, Any] = {
@@ -71,7 +68,7 @@ def _read(path: Path) -> dict[str, Tensor]:
 def _build(weights: dict[str, Tensor]) -> LearnedMirrorDescent:
     forward, backward = (_Layers(weights, name) for name in ("fwd_model", "bwd_model"))
     width, backward_width = len(forward["wz", 0]), len(backward["wz", 0])
-    mirror: ConvPair | DensePair
+    mirror: Any
     if forward.is_image:
         mirror = ConvPair(
             forward["wx_lin", 0].shape[1],
@@ -94,15 +91,14 @@ def _build(weights: dict[str, Tensor]) -> LearnedMirrorDescent:
             mixing=0.5,
             **AS_PUBLISHED,
         )
-    assert isinstance(mirror.backward_net, PotentialNetwork)
     _fill(mirror.forward_net, forward)
     _fill(mirror.backward_net, backward)
     sizes = weights["stepsize"].flatten()
     solver = LearnedMirrorDescent(mirror, len(sizes), interval=INTERVAL)
-    assert isinstance(solver.steps, LearnedSteps)
+    steps: Any = solver.steps
     with torch.no_grad():
-        solver.steps.sizes.copy_(sizes)
-    solver.steps.constrain_()
+        steps.sizes.copy_(sizes)
+    steps.constrain_()
     return solver
 
 
@@ -135,14 +131,13 @@ class _Layers:
 
 
 @torch.no_grad()
-def _fill(network: PotentialNetwork, layers: _Layers) -> None:
-    assert isinstance(network, (ConvICNN, DenseICNN))
+def _fill(network: Any, layers: _Layers) -> None:
     _set(network.hidden, layers.stacked("wz", layers.depth) / network.gain)
     _set(network.out, layers.read_out / network.gain_out)
     _set(network.linear, layers.stacked("wx_lin", layers.depth + 1))
     _set(network.quadratic, layers.stacked("wx_quad", layers.depth + 1))
     _set(network.bias, layers.biases)
-    if isinstance(network, DenseICNN):
+    if not layers.is_image:
         _set(network.out_linear, layers["wx_lin", layers.count - 1].flatten())
         _set(network.out_quadratic, layers["wx_quad", layers.count - 1].flatten())
     if network.constraint == "clip" and min(float(network.hidden.min()), float(network.out.min())) < 0:
