@@ -10,7 +10,7 @@ from torch import Tensor
 from lmd import zoo
 from lmd.experiments.ablation import adaptive, inpainting_pair, inpainting_recipe
 from lmd.experiments.base import Experiment, Session
-from lmd.experiments.imaging import images_for
+from lmd.experiments.imaging import images_for, middles
 from lmd.experiments.inpaint import inpainting_problem
 from lmd.experiments.linear_models import TEST_SEED
 from lmd.problems import Family, Problem
@@ -120,10 +120,7 @@ def _held_out(session: Session, problem: str) -> tuple[Problem, Tensor]:
         session.facts["svm data"] = SOURCE.name(session.preset)
         test: Family = SOURCE.held_out(None, HeldOut(session.preset, subsets=1))
         return test.sample(STARTS[session.preset], torch.Generator().manual_seed(TEST_SEED + session.seed))
-    images = images_for(session)
-    side = min(SIDES[session.preset], *images.shape[2:])
-    top, left = ((size - side) // 2 for size in images.shape[2:])
-    inpainting = inpainting_problem(session, images[:, :, top : top + side, left : left + side])
+    inpainting = inpainting_problem(session, middles(images_for(session), SIDES[session.preset]))
     return inpainting, inpainting.start()
 
 

@@ -14,7 +14,7 @@ import torch
 from lmd.data.memory import available_memory
 from lmd.errors import FileError, LmdError
 from lmd.experiments.base import Experiment, Session
-from lmd.experiments.imaging import images_for
+from lmd.experiments.imaging import images_for, middles
 from lmd.experiments.peak import fresh_process, peak_memory
 from lmd.mirrors import ConvPair
 from lmd.problems import TVInpaintingFamily
@@ -104,8 +104,7 @@ def _images(session: Session, size: Size) -> np.ndarray:
     if min(images.shape[2:]) < size.side:
         given = f"images of {images.shape[2]} x {images.shape[3]} pixels"
         raise FileError("images", given, f"images of at least {size.side} x {size.side}")
-    top, left = ((have - size.side) // 2 for have in images.shape[2:])
-    middle = images[:, :, top : top + size.side, left : left + size.side]
+    middle = middles(images, size.side)
     return middle[torch.arange(size.batch) % len(middle)].numpy()
 
 

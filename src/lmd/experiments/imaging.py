@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -73,24 +74,33 @@ class PhotographExperiment(Experiment):
         draw_pictures(session, self.figures[1], images, problem, learned, self.damaged)
 
 
-def images_for(session: Session) -> Tensor:
-    """The test images `(n, 3, side, side)` in [0, 1]: those that were brought, else of STL-10, else the photographs'.
+def middles(images: Tensor, side: int) -> Tensor:
+    """The middle `(n, C, side, side)` of each image, or of the whole where it is smaller."""
+    top, left = (max(0, size - side) // 2 for size in images.shape[2:])
+    return images[:, :, top : top + side, left : left + side]
 
-    At quick size always the photographs'. Images are cut to their middle; where one of those that were brought is
-    smaller than the experiment's size, all are cut to its.
+
+def images_to_test(brought: Path | None, count: int, side: int, data: str = "auto") -> tuple[str, Tensor]:
+    """The middles of test images in [0, 1] and what they are from: those that were brought, or our own.
+
+    Where one of those that were brought is smaller than `side`, all are cut to its size.
     """
-    count, side = COUNTS[session.preset], SIDES[session.preset]
-    if session.images is None:
-        data = image_data("photographs" if session.preset == "quick" else "auto")
-        name, found, side_of_all = data.name, data.test_images[:count], CROP
-        low = (side_of_all - side) // 2
-        images = found[:, :, low : low + side, low : low + side]
+    if brought is None:
+        own = image_data(data)
+        name, images = own.name, middles(own.test_images[:count], side)
     else:
-        brought = read_images(session.images)
-        side = min([side, *(min(image.shape[1:]) for image in brought.images)])
-        name, images = brought.name, brought.crops(side)[:count]
-    session.facts["data"] = f"{len(images)} test images of {side} x {side} from {name}"
-    return as_float(images, torch.float32)
+        found = read_images(brought)
+        smallest = min([side, *(min(image.shape[1:]) for image in found.images)])
+        name, images = found.name, found.crops(smallest)[:count]
+    return name, as_float(images, torch.float32)
+
+
+def images_for(session: Session) -> Tensor:
+    """The test images `(n, 3, side, side)` in [0, 1]: brought, else of STL-10, at quick size the photographs'."""
+    data = "photographs" if session.preset == "quick" else "auto"
+    name, images = images_to_test(session.images, COUNTS[session.preset], SIDES[session.preset], data)
+    session.facts["data"] = f"{len(images)} test images of {images.shape[2]} x {images.shape[3]} from {name}"
+    return images
 
 
 def generator_for(session: Session, purpose: int = 0) -> torch.Generator:

@@ -54,7 +54,8 @@ class LeastSquaresExperiment(Experiment):
                 _run(session, method, fixed, problem, x0, multiplier=multiplier)
             adaptive = _run(session, f"{method}-adaptive", learned, problem, x0)
             session.facts[f"{method} learned steps"] = [round(learned.steps(k).item(), 4) for k in range(HORIZON)]
-            _record_matrix(session, method, learned.mirror, gram)
+            if method == "lmd-quadratic":
+                _record_matrix(session, method, learned.mirror, gram)
             draw(session, method, learned, problem, x0, adaptive)
 
 
@@ -69,12 +70,9 @@ def _run(
     return result
 
 
-def _record_matrix(session: Session, method: str, mirror: Mirror, gram: Tensor) -> None:
+def _record_matrix(session: Session, method: str, mirror: Any, gram: Tensor) -> None:
     """The shape of the learned matrix: its off-diagonal over its diagonal (0.8 for W'W) and its eigenvalues."""
-    learned = getattr(mirror, "matrix", None)
-    if learned is None:
-        return
-    matrix = learned.detach()
+    matrix = mirror.matrix.detach()
     diagonal = matrix.diagonal().mean()
     session.record(method, HORIZON, "matrix_ratio", float((matrix[0, 1] + matrix[1, 0]) / 2 / diagonal))
     session.record("md", HORIZON, "matrix_ratio", float(gram[0, 1] / gram.diagonal().mean()))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-from torch import Tensor
 
 from lmd.experiments.base import MULTIPLIERS, Experiment, Session
 from lmd.experiments.linear_models import ADAM_STEP, BASE_STEP, draw_methods, make_instances, record, record_learned
@@ -36,9 +37,8 @@ class SVMClosedForm(Experiment):
         for method, name in LEARNED.items():
             learned = session.learned(name, method)
             record_learned(session, method, learned, instances)
-            matrix = getattr(learned.mirror, "matrix", None)
-            if matrix is not None:
-                _record_eigenvalues(session, method, matrix.detach())
+            if method == "lmd-quadratic":
+                _record_eigenvalues(session, method, learned.mirror)
             draw_methods(
                 session,
                 f"figure-{'4' if method == 'lmd-quadratic' else '5'}-{method.removeprefix('lmd-')}",
@@ -48,9 +48,9 @@ class SVMClosedForm(Experiment):
             )
 
 
-def _record_eigenvalues(session: Session, method: str, matrix: Tensor) -> None:
+def _record_eigenvalues(session: Session, method: str, mirror: Any) -> None:
     """How many eigenvalues of A exceed 1 and 0.5, as the caption of Figure 4 has it, and all of them."""
-    eigenvalues = torch.linalg.eigvalsh(matrix)
+    eigenvalues = torch.linalg.eigvalsh(mirror.matrix.detach())
     for level in (1.0, 0.5):
         session.record(method, 10, "eigenvalues_above", float((eigenvalues > level).sum()), level=level)
     for index, eigenvalue in enumerate(eigenvalues):

@@ -66,6 +66,9 @@ def _bregman(problem: Any) -> Call:
     return call
 
 
+SPLIT_BREGMAN = Peer("scikit-image", "skimage", COUNTS[3:], _bregman, channels_last)
+
+
 def _prox_tv(problem: Any) -> Call:
     """It minimises ||x - y||^2 / 2 + w TV(x) of one channel in double precision, by Douglas-Rachford splitting."""
     import prox_tv
@@ -124,7 +127,7 @@ TASK = Task(
         noise=(1, 2, 5, 10, 15, 20),
         peers=(
             Peer("prox_tv", "prox_tv", COUNTS[:8], _prox_tv, stacked),
-            Peer("scikit-image", "skimage", COUNTS[3:], _bregman, channels_last),
+            SPLIT_BREGMAN,
         ),
     ),
     picture=PictureTask(

@@ -63,47 +63,29 @@ _PAIRS: dict[str, dict[str, Any]] = {
 }
 
 
-def _recipe(form: str, formerly: str, title: str, solver: Any, settings: dict[str, dict[str, Any]]) -> Recipe:
-    return Recipe(
-        form=form,
-        iterations=10,
-        formerly=formerly,
-        title=title,
-        solver=solver,
-        family=SOURCE.train,
-        source=SOURCE,
-        settings=settings,
-    )
-
+_FOR = "for SVMs on 50 features"
+_FORMS: dict[str, tuple[str, Any, Any]] = {
+    "quadratic": (f"adaptive LMD with a quadratic potential, {_FOR}", _quadratic, _CLOSED_FORM),
+    "one-layer": (f"adaptive LMD with a one-layer potential, {_FOR}", _one_layer, _CLOSED_FORM),
+    "one-layer-published": ("one-layer, from the paper's start, which has to clip", _published_one_layer, _CLOSED_FORM),
+    "pair": (f"corrected adaptive LMD with a learned mirror pair, {_FOR}", _pair, _PAIRS),
+    "published": ("the paper's adaptive LMD with the networks of the pair", _published, _PAIRS),
+}
 
 TASK = Task(
     name="svm",
     title="support vector machines on features of digits",
-    recipes=(
-        _recipe(
-            "quadratic",
-            "svm-quadratic",
-            "adaptive LMD with a quadratic potential, for SVMs on 50 features",
-            _quadratic,
-            _CLOSED_FORM,
-        ),
-        _recipe(
-            "one-layer",
-            "svm-one-layer",
-            "adaptive LMD with a one-layer potential, for SVMs on 50 features",
-            _one_layer,
-            _CLOSED_FORM,
-        ),
-        _recipe(
-            "one-layer-published",
-            "svm-one-layer-published",
-            "the same from the paper's start, which has to clip",
-            _published_one_layer,
-            _CLOSED_FORM,
-        ),
-        _recipe(
-            "pair", "svm", "corrected adaptive LMD with a learned mirror pair, for SVMs on 50 features", _pair, _PAIRS
-        ),
-        _recipe("published", "svm-published", "the paper's adaptive LMD with the same networks", _published, _PAIRS),
+    recipes=tuple(
+        Recipe(
+            form=form,
+            iterations=10,
+            formerly="svm" if form == "pair" else f"svm-{form}",
+            title=title,
+            solver=solver,
+            family=SOURCE.train,
+            source=SOURCE,
+            settings=settings,
+        )
+        for form, (title, solver, settings) in _FORMS.items()
     ),
 )

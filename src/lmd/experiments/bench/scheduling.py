@@ -9,12 +9,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from lmd.data import image_data, read_images
+from lmd.data import image_data
 from lmd.data.images import CROP
 from lmd.experiments.bench.measuring import SOLVE, KnownInstances, MeasuredPeer, MeasuredSolve, MeasuredSolver
 from lmd.experiments.bench.plan import TEST_SEED, TUNING_SEED, Bench, Plan, contests, methods_for
 from lmd.experiments.bench.sizes import bench_sizes
 from lmd.experiments.bench.timing import Timed, TimedPeer, TimedSolve, TimedSolver, time_all
+from lmd.experiments.imaging import images_to_test, middles
 from lmd.problems.tv_families import as_float
 
 
@@ -45,18 +46,12 @@ def run_bench(plan: Plan, say: Callable[[str], None] = lambda text: None) -> Ben
 
 def _images(plan: Plan, bench: Bench) -> tuple[Tensor, Tensor]:
     """Test images, brought or bundled, and tuning images, which are bundled photographs of the train fold."""
-    low = (CROP - min(plan.side, CROP)) // 2
     side = min(plan.side, CROP)
-    if plan.images is None:
-        data = image_data("auto")
-        name, chosen = data.name, data.test_images[: plan.count, :, low : low + side, low : low + side]
-    else:
-        brought = read_images(plan.images)
-        name, chosen = brought.name, brought.crops(side)[: plan.count]
-    tuning = image_data("photographs").train_images[: plan.tuning, :, low : low + side, low : low + side]
-    bench.facts["images"] = f"{len(chosen)} of {side} x {side} from {name}"
+    name, chosen = images_to_test(plan.images, plan.count, side)
+    tuning = as_float(middles(image_data("photographs").train_images[: plan.tuning], side), torch.float32)
+    bench.facts["images"] = f"{len(chosen)} of {chosen.shape[2]} x {chosen.shape[3]} from {name}"
     bench.facts["tuned on"] = f"{len(tuning)} other images, photographs of the train fold"
-    return as_float(chosen, torch.float32), as_float(tuning, torch.float32)
+    return chosen, tuning
 
 
 def _bench_problem(bench: Bench, name: str, noise: int, test: Tensor, tuning: Tensor) -> None:
