@@ -6,7 +6,16 @@
    convolved are written to scratch memory row by row, just before they are needed, with what lies around the tile and
    with zeros around the image: the convolution needs no test for borders, and its rows stay in the cache, however wide
    the image is. Convolutions work on ROWS x BLOCK outputs at a time, which stay in registers over all taps: a value
-   that is loaded serves up to three rows of both outputs. */
+   that is loaded serves up to three rows of both outputs.
+
+   Steps of both methods run on one scheduler, `run_steps`. A step reads fields around a pixel, so it does not write
+   where it reads but in turns, such that the last step ends in NEW; NEW and LAST are the caller's memory, SPARE is not:
+
+     step                        ... N-4     N-3     N-2     N-1
+     LearnedDual    p                NEW     SPARE   LAST    NEW     each from the p of the last two steps
+                    x                NEW     NEW     NEW     NEW     row by row, from p alone
+     LearnedSaddle  p                NEW     NEW     NEW     NEW     pixel by pixel, as its move is kept apart
+                    x, moves         SPARE   NEW     SPARE   NEW     each from those of the last step */
 
 #include <math.h>
 #include <omp.h>
@@ -321,207 +330,125 @@ static void primal_tile(const Band *band, const Picture *picture, const float *k
     }
 }
 
-/* Iterations of LearnedDual on TV denoising, with what all of them share. */
+/* The fields of one plane at one time, or of all planes, one after the other. NULL is 0, or stands for NEW's. */
 typedef struct {
-    const float *x, *p, *p_before, *y; /* where they start; NULL for p or p_before is 0 */
-    const float *kernels;              /* (steps, 2, 4, k, k) */
-    const float *bound;                /* (planes) */
-    float gamma;
-    long steps, size, pixels;
-    float *p_new, *p_last, *x_new; /* p and x after the last step, p after the one before it */
-    float *spare;                  /* a third dual field for every plane, or for the plane at hand */
-    int one_plane;                 /* whether it is for the plane at hand */
-} Dual;
+    float *x, *x_moved, *p, *p_moved;
+} Fields;
 
-/* Where step s of plane n puts p: the last one in p_new, the one before it in p_last, each in the oldest of three. */
-static float *place_of(const Dual *dual, long s, long n)
-{
-    long left = (dual->steps - 1 - s) % 3, at = 2 * n * dual->pixels;
-    if (left == 2) return dual->one_plane ? dual->spare : dual->spare + at;
-    return (left ? dual->p_last : dual->p_new) + at;
-}
+/* Where fields are, see the head of this file. BEFORE and START are given and only read. What LAST or SPARE do not have
+   is replaced in NEW, pixel by pixel. */
+enum { BEFORE, START, NEW, LAST, SPARE, PLACES };
 
-/* One tile of p in step s of plane n. */
-static void dual_step_tile(const Dual *dual, Band *band, long s, long n, long tile)
-{
-    long at = n * dual->pixels, used = s || dual->p ? 4 : 2;
-    Point point = {s ? dual->x_new + at : dual->x + at, NULL, NULL, NULL, NULL};
-    point.p = s ? place_of(dual, s - 1, n) : dual->p ? dual->p + 2 * at : NULL;
-    if (s > 1)
-        point.p_before = place_of(dual, s - 2, n);
-    else if (s ? dual->p : dual->p_before)
-        point.p_before = (s ? dual->p : dual->p_before) + 2 * at;
-    move_to(band, tile);
-    dual_tile(band, &point, used, 4, dual->kernels + s * 8 * dual->size * dual->size, dual->gamma, dual->bound[n],
-              place_of(dual, s, n), NULL);
-}
-
-/* Row i of x = y - K'p / gamma after step s of plane n. */
-static void primal_step_row(const Dual *dual, long s, long n, long height, long width, long i)
-{
-    long at = n * dual->pixels + i * width;
-    adjoint(place_of(dual, s, n), i, height, width, 0, width, dual->y + at, 1 / dual->gamma, dual->x_new + at);
-}
-
-/* Iterations of LearnedDual on TV denoising; returns 0, or 1 where there was no memory. Where there are planes enough
-   for all threads, each thread takes a plane through all steps, so that it stays in the cache. */
-int lmd_dual_steps(const float *x, const float *p, const float *p_before, const float *y, const float *kernels,
-                   const float *bound, float gamma, long planes, long height, long width, long size, long steps,
-                   int threads, float *p_new, float *p_last, float *x_new)
-{
-    long tiles = tiles_of(height, width), pixels = height * width;
-    int alone = planes >= 2 * threads, failed = 0;
-    Dual dual = {x, p, p_before, y, kernels, bound, gamma, steps, size, pixels, p_new, p_last, x_new, NULL, alone};
-    size_t spare = steps > 2 ? (size_t)(2 * pixels * (alone ? threads : planes)) : 0;
-    float *memory = spare ? malloc(spare * sizeof(float)) : NULL;
-    if (spare && !memory) return 1;
-    use_large_pages(memory, (long)spare);
-    use_large_pages(p_new, 2 * planes * pixels);
-    use_large_pages(p_last, 2 * planes * pixels);
-    use_large_pages(x_new, planes * pixels);
-#pragma omp parallel num_threads(threads) reduction(| : failed)
-    {
-        Dual mine = dual;
-        Band band = {0};
-        failed = !band_new(&band, 4, height, width, size / 2);
-        if (alone) {
-            mine.spare = memory ? memory + 2 * pixels * omp_get_thread_num() : NULL;
-#pragma omp for schedule(dynamic)
-            for (long n = 0; n < planes; n++)
-                for (long s = 0; s < steps && !failed; s++) {
-                    for (long tile = 0; tile < tiles; tile++) dual_step_tile(&mine, &band, s, n, tile);
-                    for (long i = 0; i < height; i++) primal_step_row(&mine, s, n, height, width, i);
-                }
-        } else {
-            mine.spare = memory;
-            for (long s = 0; s < steps; s++) {
-#pragma omp for schedule(dynamic)
-                for (long task = 0; task < planes * tiles; task++)
-                    if (!failed) dual_step_tile(&mine, &band, s, task / tiles, task % tiles);
-#pragma omp for schedule(static)
-                for (long row = 0; row < planes * height; row++)
-                    if (!failed) primal_step_row(&mine, s, row / height, height, width, row % height);
-            }
-        }
-        free(band.fields);
-    }
-    free(memory);
-    return failed;
-}
-
-/* Iterations of LearnedSaddle on TV inpainting, with what all of them share. */
-typedef struct {
-    const float *x, *x_moved, *p, *p_moved, *y; /* where they start; NULL for the moves or p is 0 */
-    const float *mask;                          /* (planes / channels_per_mask, H, W) */
-    const float *dual_kernels, *primal_kernels; /* (steps, 2, 6, k, k), (steps, 2, 3, k, k) */
+/* Steps of a method, each of two phases, p and then x, with what all of them share. */
+typedef struct Steps {
+    Fields fields[PLACES];
+    const float *y, *mask;                      /* mask (planes / channels_per_mask, H, W) */
+    const float *dual_kernels, *primal_kernels; /* (count, 2, dual_fields, k, k), (count, 2, 3, k, k) */
     const float *bound, *low, *high;            /* (planes) */
     float scale;
-    long channels_per_mask, dual_size, primal_size, steps, pixels;
-    float *x_new, *x_moved_new, *p_new, *p_moved_new; /* after the last step */
-    float *spare;  /* four images' worth of every plane, or of the plane at hand: x, its move, the move of p */
-    int one_plane; /* whether it is of the plane at hand */
-} Saddle;
+    long planes, channels_per_mask, height, width, pixels, dual_size, primal_size, dual_fields;
+    long count;        /* of steps */
+    int turns[3];      /* the places that steps write to, from the last step backwards, again and again */
+    long turn_count;
+    long primal_tasks; /* how many parts the second phase of a plane has; the first has its tiles */
+    void (*primal)(const struct Steps *steps, Band *band, long s, long n, long task);
+    long own;          /* the plane of SPARE that belongs to this thread; -1 where each plane has its own */
+} Steps;
 
-/* Where step s of plane n puts x, the move of x and the move of p: in the arrays of the last step or beside them, in
-   turns, as the next step reads them around a pixel; p itself is replaced pixel by pixel. */
-static void places_of(const Saddle *saddle, long s, long n, float **x, float **x_moved, float **p_moved)
+/* The fields of plane n after step s; -1 is where the steps start, -2 the time before. */
+static Fields fields_after(const Steps *steps, long s, long n)
 {
-    long pixels = saddle->pixels, at = n * pixels;
-    if ((saddle->steps - 1 - s) % 2 == 0) {
-        *x = saddle->x_new + at, *x_moved = saddle->x_moved_new + at, *p_moved = saddle->p_moved_new + 2 * at;
-    } else {
-        float *spare = saddle->spare + (saddle->one_plane ? 0 : 4 * at);
-        *x = spare, *x_moved = spare + pixels, *p_moved = spare + 2 * pixels;
-    }
-}
-
-/* Where step s of plane n starts. */
-static void start_of(const Saddle *saddle, long s, long n, const float **x, const float **x_moved, const float **p_moved)
-{
-    long at = n * saddle->pixels;
-    if (s > 0) {
-        float *a, *b, *c;
-        places_of(saddle, s - 1, n, &a, &b, &c);
-        *x = a, *x_moved = b, *p_moved = c;
-    } else {
-        *x = saddle->x + at;
-        *x_moved = saddle->x_moved ? saddle->x_moved + at : NULL;
-        *p_moved = saddle->p_moved ? saddle->p_moved + 2 * at : NULL;
-    }
+    int place = s < -1 ? BEFORE : s < 0 ? START : steps->turns[(steps->count - 1 - s) % steps->turn_count];
+    long at = n * steps->pixels, here = (place == SPARE && steps->own >= 0 ? steps->own : n) * steps->pixels;
+    Fields fields = steps->fields[place];
+    if (fields.x) fields.x += here;
+    if (fields.x_moved) fields.x_moved += here;
+    if (fields.p) fields.p += 2 * here;
+    if (fields.p_moved) fields.p_moved += 2 * here;
+    if (s >= 0 && !fields.x) fields.x = steps->fields[NEW].x + at;
+    if (s >= 0 && !fields.p) fields.p = steps->fields[NEW].p + 2 * at;
+    return fields;
 }
 
 /* One tile of p in step s of plane n. */
-static void saddle_dual_tile(const Saddle *saddle, Band *band, long s, long n, long tile)
+static void dual_phase(const Steps *steps, Band *band, long s, long n, long tile)
 {
-    long at = 2 * n * saddle->pixels, taps = saddle->dual_size * saddle->dual_size;
-    Point point = {0};
-    float *x, *x_moved, *p_moved;
-    start_of(saddle, s, n, &point.x, &point.x_moved, &point.p_moved);
-    places_of(saddle, s, n, &x, &x_moved, &p_moved);
-    point.p = s ? saddle->p_new + at : saddle->p ? saddle->p + at : NULL;
+    Fields before = fields_after(steps, s - 2, n), now = fields_after(steps, s - 1, n);
+    Fields next = fields_after(steps, s, n);
+    Point point = {now.x, now.x_moved, now.p, before.p, now.p_moved};
+    long fields = steps->dual_fields, taps = steps->dual_size * steps->dual_size;
     move_to(band, tile);
-    dual_tile(band, &point, point.p ? 6 : 2, 6, saddle->dual_kernels + 12 * s * taps, saddle->scale, saddle->bound[n],
-              saddle->p_new + at, p_moved);
+    dual_tile(band, &point, now.p ? fields : 2, fields, steps->dual_kernels + 2 * fields * taps * s, steps->scale,
+              steps->bound[n], next.p, next.p_moved);
+}
+
+/* Some rows of x = y - K'p / gamma after step s of plane n. */
+static void primal_rows(const Steps *steps, Band *band, long s, long n, long task)
+{
+    Fields next = fields_after(steps, s, n);
+    long height = steps->height, width = steps->width;
+    const float *y = steps->y + n * steps->pixels;
+    (void)band;
+    for (long i = task * BAND; i < least((task + 1) * BAND, height); i++)
+        adjoint(next.p, i, height, width, 0, width, y + i * width, 1 / steps->scale, next.x + i * width);
 }
 
 /* One tile of x in step s of plane n. */
-static void saddle_primal_tile(const Saddle *saddle, Band *band, long s, long n, long tile)
+static void primal_phase(const Steps *steps, Band *band, long s, long n, long tile)
 {
-    long at = n * saddle->pixels, taps = saddle->primal_size * saddle->primal_size;
-    const float *mask = saddle->mask + n / saddle->channels_per_mask * saddle->pixels, *before;
-    Picture picture = {NULL, NULL, saddle->p_new + 2 * at, saddle->y + at, mask, saddle->low[n], saddle->high[n]};
-    float *x, *x_moved, *p_moved;
-    start_of(saddle, s, n, &picture.x, &picture.x_moved, &before);
-    places_of(saddle, s, n, &x, &x_moved, &p_moved);
+    Fields now = fields_after(steps, s - 1, n), next = fields_after(steps, s, n);
+    long at = n * steps->pixels, taps = steps->primal_size * steps->primal_size;
+    const float *mask = steps->mask + n / steps->channels_per_mask * steps->pixels;
+    Picture picture = {now.x, now.x_moved, next.p, steps->y + at, mask, steps->low[n], steps->high[n]};
     move_to(band, tile);
-    primal_tile(band, &picture, saddle->primal_kernels + 6 * s * taps, 1 / saddle->scale, x, x_moved);
+    primal_tile(band, &picture, steps->primal_kernels + 6 * taps * s, 1 / steps->scale, next.x, next.x_moved);
 }
 
-/* Iterations of LearnedSaddle on TV inpainting; threads share the work as in lmd_dual_steps. Moves and p are all given
-   or all NULL. */
-int lmd_saddle_steps(const float *x, const float *x_moved, const float *p, const float *p_moved, const float *y,
-                     const float *mask, const float *dual_kernels, const float *primal_kernels, const float *bound,
-                     const float *low, const float *high, float scale, long planes, long channels_per_mask, long height,
-                     long width, long dual_size, long primal_size, long steps, int threads, float *x_new,
-                     float *x_moved_new, float *p_new, float *p_moved_new)
+/* All steps of all planes; returns 0, or 1 where there was no memory. Where there are planes enough for all threads,
+   each thread takes a plane through all steps, so that it stays in the cache; elsewhere they share each phase. */
+static int run_steps(Steps *steps, int threads)
 {
-    long tiles = tiles_of(height, width), pixels = height * width;
-    int alone = planes >= 2 * threads, failed = 0;
-    Saddle saddle = {x,         x_moved, p,    p_moved, y,     mask,        dual_kernels, primal_kernels,
-                     bound,     low,     high, scale,   channels_per_mask,  dual_size,    primal_size,
-                     steps,     pixels,  x_new, x_moved_new, p_new, p_moved_new, NULL, alone};
-    size_t spare = steps > 1 ? (size_t)(4 * pixels * (alone ? threads : planes)) : 0;
-    float *memory = spare ? malloc(spare * sizeof(float)) : NULL;
-    if (spare && !memory) return 1;
-    use_large_pages(memory, (long)spare);
-    use_large_pages(p_new, 2 * planes * pixels);
-    use_large_pages(p_moved_new, 2 * planes * pixels);
-    use_large_pages(x_new, planes * pixels);
-    use_large_pages(x_moved_new, planes * pixels);
+    long tiles = tiles_of(steps->height, steps->width), tasks = steps->primal_tasks, planes = steps->planes;
+    int alone = planes >= 2 * threads, failed = 0, both = steps->dual_fields > 4;
+    long size = (alone ? threads : planes) * steps->pixels, floats = (both ? 4 : 2) * size;
+    float *memory = NULL;
+    if (steps->count >= steps->turn_count) {
+        memory = malloc((size_t)floats * sizeof(float));
+        if (!memory) return 1;
+        use_large_pages(memory, floats);
+        if (both)
+            steps->fields[SPARE] = (Fields){memory, memory + size, NULL, memory + 2 * size};
+        else
+            steps->fields[SPARE] = (Fields){NULL, NULL, memory, NULL};
+    }
+    for (int place = NEW; place <= LAST; place++) {
+        use_large_pages(steps->fields[place].x, planes * steps->pixels);
+        use_large_pages(steps->fields[place].x_moved, planes * steps->pixels);
+        use_large_pages(steps->fields[place].p, 2 * planes * steps->pixels);
+        use_large_pages(steps->fields[place].p_moved, 2 * planes * steps->pixels);
+    }
 #pragma omp parallel num_threads(threads) reduction(| : failed)
     {
-        Saddle mine = saddle;
+        Steps mine = *steps;
         Band dual = {0}, primal = {0};
-        int one = band_new(&dual, 6, height, width, dual_size / 2);
-        int two = band_new(&primal, 3, height, width, primal_size / 2);
-        failed = !(one && two);
+        failed = !band_new(&dual, mine.dual_fields, mine.height, mine.width, mine.dual_size / 2);
+        failed |= both && !band_new(&primal, 3, mine.height, mine.width, mine.primal_size / 2);
+        mine.own = alone ? omp_get_thread_num() : -1;
         if (alone) {
-            mine.spare = memory ? memory + 4 * pixels * omp_get_thread_num() : NULL;
 #pragma omp for schedule(dynamic)
             for (long n = 0; n < planes; n++)
-                for (long s = 0; s < steps && !failed; s++) {
-                    for (long tile = 0; tile < tiles; tile++) saddle_dual_tile(&mine, &dual, s, n, tile);
-                    for (long tile = 0; tile < tiles; tile++) saddle_primal_tile(&mine, &primal, s, n, tile);
+                for (long s = 0; s < mine.count && !failed; s++) {
+                    for (long tile = 0; tile < tiles; tile++) dual_phase(&mine, &dual, s, n, tile);
+                    for (long task = 0; task < tasks; task++) mine.primal(&mine, &primal, s, n, task);
                 }
         } else {
-            mine.spare = memory;
-            for (long s = 0; s < steps; s++) {
+            for (long s = 0; s < mine.count; s++) {
 #pragma omp for schedule(dynamic)
                 for (long task = 0; task < planes * tiles; task++)
-                    if (!failed) saddle_dual_tile(&mine, &dual, s, task / tiles, task % tiles);
+                    if (!failed) dual_phase(&mine, &dual, s, task / tiles, task % tiles);
 #pragma omp for schedule(dynamic)
-                for (long task = 0; task < planes * tiles; task++)
-                    if (!failed) saddle_primal_tile(&mine, &primal, s, task / tiles, task % tiles);
+                for (long task = 0; task < planes * tasks; task++)
+                    if (!failed) mine.primal(&mine, &primal, s, task / tasks, task % tasks);
             }
         }
         free(dual.fields);
@@ -529,6 +456,40 @@ int lmd_saddle_steps(const float *x, const float *x_moved, const float *p, const
     }
     free(memory);
     return failed;
+}
+
+/* Iterations of LearnedDual on TV denoising: p and x after the last step, p after the one before it. */
+int lmd_dual_steps(const float *x, const float *p, const float *p_before, const float *y, const float *kernels,
+                   const float *bound, float gamma, long planes, long height, long width, long size, long steps,
+                   int threads, float *p_new, float *p_last, float *x_new)
+{
+    Steps all = {
+        .fields = {[BEFORE] = {.p = (float *)p_before}, [START] = {.x = (float *)x, .p = (float *)p},
+                   [NEW] = {.x = x_new, .p = p_new}, [LAST] = {.p = p_last}},
+        .y = y, .dual_kernels = kernels, .bound = bound, .scale = gamma, .planes = planes, .height = height,
+        .width = width, .pixels = height * width, .dual_size = size, .dual_fields = 4, .count = steps,
+        .turns = {NEW, LAST, SPARE}, .turn_count = 3, .primal_tasks = parts(height, BAND), .primal = primal_rows,
+    };
+    return run_steps(&all, threads);
+}
+
+/* Iterations of LearnedSaddle on TV inpainting. Moves and p are all given or all NULL. */
+int lmd_saddle_steps(const float *x, const float *x_moved, const float *p, const float *p_moved, const float *y,
+                     const float *mask, const float *dual_kernels, const float *primal_kernels, const float *bound,
+                     const float *low, const float *high, float scale, long planes, long channels_per_mask, long height,
+                     long width, long dual_size, long primal_size, long steps, int threads, float *x_new,
+                     float *x_moved_new, float *p_new, float *p_moved_new)
+{
+    Steps all = {
+        .fields = {[START] = {(float *)x, (float *)x_moved, (float *)p, (float *)p_moved},
+                   [NEW] = {x_new, x_moved_new, p_new, p_moved_new}},
+        .y = y, .mask = mask, .dual_kernels = dual_kernels, .primal_kernels = primal_kernels, .bound = bound,
+        .low = low, .high = high, .scale = scale, .planes = planes, .channels_per_mask = channels_per_mask,
+        .height = height, .width = width, .pixels = height * width, .dual_size = dual_size,
+        .primal_size = primal_size, .dual_fields = 6, .count = steps, .turns = {NEW, SPARE}, .turn_count = 2,
+        .primal_tasks = tiles_of(height, width), .primal = primal_phase,
+    };
+    return run_steps(&all, threads);
 }
 
 /* What is summed up over a plane, in this order: |Kx|; bound |Kx| - <Kx, p>; (x - y + inverse K'p)^2; (x - y)^2; p^2. */
