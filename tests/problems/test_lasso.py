@@ -7,9 +7,10 @@ from torch.testing import assert_close
 
 import lmd
 from lmd.errors import InputError
+from lmd.mirrors import Euclidean
 from lmd.problems import Lasso, LassoFamily
 from lmd.problems.base import autograd_subgradient
-from lmd.solvers import PDHG
+from lmd.solvers import PDHG, ProximalMirrorDescent
 
 
 def random(*shape, seed=0):
@@ -48,13 +49,11 @@ def test_both_proximal_maps_minimise(step):
     assert_close(p, best_p)
 
 
-def test_the_tilted_minimum_is_over_the_radius_which_holds_the_minimisers():
-    problem, u = make(), 2 * random(3, 9, seed=5)
-    best = problem.tilted_minimum(u)
-    for seed in range(20):
-        x = random(3, 9, seed=seed).clamp(-1, 1) * problem.radius[:, None]
-        assert bool((problem.data_value(x) + (u * x).sum(1) >= best).all())
-    assert bool((lmd.reference.minimiser(problem).abs() <= problem.radius[:, None]).all())
+def test_proximal_gradient_steps_run_on_it():
+    problem = make()
+    solver = ProximalMirrorDescent(Euclidean(), 1 / problem.operator.norm**2)
+    assert_close(problem.misfit_gradient(x := random(3, 9)), (x @ problem.A.T - problem.b) @ problem.A)
+    assert_close(lmd.run(solver, problem, iterations=3000).values, lmd.reference.minimum(problem), rtol=1e-6, atol=0)
 
 
 @given(seed=st.integers(0, 10_000), size=st.floats(0, 3), at=st.sampled_from(["near", "far"]))

@@ -16,7 +16,6 @@ from lmd.problems import (
     LinearClassifier,
     NegativeEntropy,
     PenalisedProblem,
-    Penalty,
     SimplexFamily,
 )
 from lmd.solvers import (
@@ -338,7 +337,7 @@ class TestProximal:
 class TestPenalised:
     @pytest.mark.parametrize("penalty", [L1(0.7), NegativeEntropy(0.7)], ids=lambda item: type(item).__name__)
     def test_subgradients_are_those_of_the_value(self, penalty):
-        assert isinstance(penalty, Penalty)
+        assert isinstance(penalty, lmd.terms.Term)
         x = random(5, 4).abs().requires_grad_()
         (expected,) = torch.autograd.grad(penalty.value(x).sum(), x)
         assert_close(penalty.subgradient(x), expected)

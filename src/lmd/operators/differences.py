@@ -86,22 +86,17 @@ class Differences(LinearOperator):
             return super().add_subgradient(term, x, onto)
         check_ending("x", x, self.shape)
         if not torch.is_grad_enabled():
-            return self._add_signs(x, weight, onto)
+            return self._add_signs(x, weight, onto.clone())
         with torch.no_grad():
             signs = self._add_signs(x, 1.0, torch.zeros_like(x))
         return add_scaled(onto, weight, signs)
 
-    def _add_signs(self, x: Tensor, weight: Scale, onto: Tensor) -> Tensor:
-        """onto + weight K' sign(Kx), in as few passes as it takes."""
-        out = torch.empty_like(x)
+    def _add_signs(self, x: Tensor, weight: Scale, out: Tensor) -> Tensor:
+        """Add weight K' sign(Kx) to `out`."""
         for axis, n, h in zip(range(-len(self.shape), 0), self.shape, self.spacing, strict=True):
-            signs, ahead, here = self._along(x, axis).sign_(), out.narrow(axis, 1, n - 1), out.narrow(axis, 0, n - 1)
-            by = weight if h == 1 else weight / h
-            if axis == -len(self.shape):
-                out.select(axis, 0).copy_(onto.select(axis, 0))
-                add_scaled(onto.narrow(axis, 1, n - 1), by, signs, out=ahead)
-            else:
-                add_scaled(ahead, by, signs, out=ahead)
+            signs, by = self._along(x, axis).sign_(), weight if h == 1 else weight / h
+            ahead, here = out.narrow(axis, 1, n - 1), out.narrow(axis, 0, n - 1)
+            add_scaled(ahead, by, signs, out=ahead)
             add_scaled(here, -by, signs, out=here)
         return out
 

@@ -8,13 +8,14 @@ from lmd.problems.lasso import Lasso, LassoFamily
 from lmd.problems.least_squares import LeastSquares, LeastSquaresFamily
 from lmd.problems.linear_classifier import LinearClassifier, LinearClassifierFamily
 from lmd.problems.parts import Composite
-from lmd.problems.penalised import L1, NegativeEntropy, PenalisedProblem, Penalty
+from lmd.problems.penalised import PenalisedProblem
 from lmd.problems.reconstruction import TVDeblurring, TVReconstruction, TVTomography
 from lmd.problems.reconstruction_families import TomographyFamily, TVDeblurringFamily
 from lmd.problems.simplex import KLDivergence, SimplexFamily, SquaredDistance
 from lmd.problems.svm import SVM, SVMFamily
 from lmd.problems.tv import TVDenoising, TVInpainting, TVProblem
 from lmd.problems.tv_families import TVDenoisingFamily, TVFamily, TVInpaintingFamily, add_noise, random_masks
+from lmd.terms import L1, NegativeEntropy
 from lmd.terms.simplex import project_simplex
 
 __all__ = [
@@ -41,7 +42,6 @@ __all__ = [
     "NegativeEntropy",
     "ParallelBeam",
     "PenalisedProblem",
-    "Penalty",
     "Problem",
     "SVMFamily",
     "Simplex",

@@ -9,125 +9,37 @@ import torch
 from torch import Tensor
 
 from lmd.checks import check_batch, check_count, check_finite, check_positive, check_same_kind, shape_of
-from lmd.copies import doubled
 from lmd.errors import InputError
 from lmd.operators.matrix import Matrix
 from lmd.problems.base import Family
-from lmd.problems.composite import CompositeProblem
 from lmd.problems.least_squares import check_matrix
-from lmd.terms.base import Scale, per_instance, size_of, sum_instances
+from lmd.problems.parts import Composite
+from lmd.terms import L1, Squares
 
 
-class Lasso(CompositeProblem):
+class Lasso(Composite):
     r"""F_i(x) = 1/2 ||A x - b_i||^2 + weight_i ||x||_1 with one A `(m, d)` for the batch; b `(B, m)`, x `(B, d)`.
 
     As a composite problem f is the l1 norm, K is A, and g(z) = 1/2 ||z - b||^2; dual points q `(B, m)` are free, with
-    g*(q) = 1/2 ||q||^2 + <b, q>, and at the solution q = Ax - b.
-
-    *The dual.* m(u) = min_x weight ||x||_1 + <u, x> is 0 where |u| <= weight everywhere and -infinity elsewhere, so
-    `gap` and `dual_value` first multiply q by the number that makes A'q feasible and the bound best: the dual value is
-    a parabola in that number. `tilted_minimiser` is about the same problem with |x_j| <= `radius`, which every
-    minimiser fulfils, as weight ||x||_1 <= F(x) <= F(0) = 1/2 ||b||^2 at it; so is the finite `tilted_minimum`.
+    g*(q) = 1/2 ||q||^2 + <b, q>, and at the solution q = Ax - b. min_x weight ||x||_1 + <u, x> is 0 where |u| <= weight
+    everywhere and -infinity elsewhere: a bound takes the multiple of q for which A'q is such, and which is best.
+    Proximal methods run on it as well, with f for their `penalty`.
 
     >>> problem = Lasso(torch.eye(2), torch.tensor([[3.0, 0.2]]), weight=1.0)
-    >>> problem.value(x := torch.tensor([[2.0, 0.0]])), problem.gap(x, torch.tensor([[-1.0, -0.2]]))
-    (tensor([2.5200]), tensor([0.]))
+    >>> problem.value(x := torch.tensor([[2.0, 0.0]])), problem.gap(x, torch.tensor([[-1.0, -0.2]])) < 1e-5
+    (tensor([2.5200]), tensor([True]))
     """
 
     batched = ("b", "weight")
 
     def __init__(self, A: Tensor, b: Tensor, weight: float | Tensor) -> None:
-        self.operator: Matrix = Matrix(check_matrix("A", A))
-        self.A = A
-        self.b = check_batch("b", b)
+        self.A, self.b = check_matrix("A", A), check_batch("b", b)
         if b.shape[1:] != A.shape[:1]:
             raise InputError("b", f"shape {shape_of(b)}", f"shape (B, {A.shape[0]}) to go with A {shape_of(A)}")
         check_same_kind("b", b, "A", A)
         self.weight = _check_weights(weight, b)
-
-    @property
-    def radius(self) -> Tensor:
-        """What no entry of a minimiser exceeds `(B,)`."""
-        return self.b.square().sum(dim=1) / (2 * self.weight)
-
-    def check_start(self, x0: Tensor) -> Tensor:
-        if x0.shape[1:] != self.A.shape[1:]:
-            accepted = f"shape (B, {self.A.shape[1]}) to go with A {shape_of(self.A)}"
-            raise InputError("x0", f"shape {shape_of(x0)}", accepted)
-        return super().check_start(x0)
-
-    def start(self) -> Tensor:
-        """x = 0."""
-        return self.b.new_zeros(len(self.b), self.A.shape[1])
-
-    def subgradient(self, x: Tensor) -> Tensor:
-        return self.misfit_gradient(x) + self.weight[:, None] * x.sign()
-
-    def misfit_gradient(self, x: Tensor) -> Tensor:
-        """A'(Ax - b), the gradient of 1/2 ||Ax - b||^2."""
-        return self.operator.adjoint(self.operator(x) - self.b)
-
-    def data_value(self, x: Tensor) -> Tensor:
-        """weight ||x||_1."""
-        return self.weight * x.abs().sum(dim=1)
-
-    def data_prox(self, x: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
-        """Entries drawn to 0 by step * weight."""
-        bound = (step * self.weight)[:, None]
-        return torch.sub(x, torch.minimum(torch.maximum(x, -bound), bound), out=out)
-
-    def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
-        ends = torch.where(u.abs() > self.weight[:, None], -u.sign() * self.radius[:, None], 0.0)
-        return ends if out is None else out.copy_(ends)
-
-    def regulariser_value(self, z: Tensor) -> Tensor:
-        return 0.5 * sum_instances((z - self.b).square())
-
-    def project_dual(self, p: Tensor, out: Tensor | None = None) -> Tensor:
-        """p itself: g* is finite everywhere."""
-        return p if out is None else out.copy_(p)
-
-    def dual_prox(self, p: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
-        by = per_instance(step, p)
-        return torch.div(p - by * self.b, 1 + by, out=out)
-
-    def regulariser_conjugate(self, p: Tensor) -> Tensor:
-        return sum_instances(p * (0.5 * p + self.b))
-
-    def regulariser_residual(self, z: Tensor, p: Tensor) -> Tensor:
-        return 0.5 * sum_instances((z - self.b - p).square())
-
-    def feasible_dual(self, p: Tensor) -> Tensor:
-        """The multiple of each p for which |A'p| <= weight and the dual value is largest."""
-        tiny = torch.finfo(p.dtype).tiny
-        most = self.weight / self.operator.adjoint(p).abs().amax(dim=1).clamp(min=tiny)
-        best = -sum_instances(p * self.b) / sum_instances(p.square()).clamp(min=tiny)
-        return p * torch.minimum(torch.maximum(best, -most), most)[:, None]
-
-    def dual_value(self, p: Tensor) -> Tensor:
-        """-g* at `feasible_dual(p)`: a lower bound on the minimum `(B,)`."""
-        return -self.regulariser_conjugate(self.feasible_dual(p))
-
-    def _rounding(self, x: Tensor) -> Tensor:
-        """How far the computed Ax and A'x can be from the true ones `(B,)`."""
-        return self.operator.roundings * self.operator.norm * torch.finfo(x.dtype).eps * size_of(x)
-
-    def double(self) -> Lasso:
-        return doubled(self)
-
-    def gap_rounding(self, x: Tensor, p: Tensor, value: Tensor, gap: Tensor) -> Tensor:
-        """Feasible in truth is p / (1 + excess): what that changes is part of it."""
-        p, eps = self.feasible_dual(p), torch.finfo(x.dtype).eps
-        excess = 8 * eps + self._rounding(p) / self.weight
-        slack = (8 * eps + excess) * self.data_value(x) + self._rounding(p) * size_of(x)
-        off = self._rounding(x) + 8 * eps * (size_of(self.b) + self.operator.norm * size_of(x))
-        off = off + (8 * eps + excess) * size_of(p)
-        return slack + (2**0.5) * (gap.sqrt() + value.sqrt()) * off + off.square()
-
-    def gap(self, x: Tensor, dual: Tensor) -> Tensor:
-        p = self.feasible_dual(dual)
-        slack = self.weight[:, None] * x.abs() + self.operator.adjoint(p) * x
-        return sum_instances(slack.clamp(min=0)) + self.regulariser_residual(self.operator(x), p)
+        start = b.new_zeros(len(b), A.shape[1])
+        self.compose(L1(self.weight), (Squares(b, 0.5), Matrix(A)), start=start)
 
 
 class LassoFamily(Family):
@@ -172,11 +84,12 @@ class LassoFamily(Family):
 
     def sample(self, batch: int, generator: torch.Generator) -> tuple[Lasso, Tensor]:
         m, d = self.A.shape
-        kind = {"dtype": self.A.dtype, "device": generator.device, "generator": generator}
-        places = torch.rand(batch, d, **kind).argsort(dim=1) < self.nonzeros  # type: ignore[call-overload]
-        truth = torch.where(places, torch.randn(batch, d, **kind), 0.0)  # type: ignore[call-overload]
+        device, dtype = generator.device, self.A.dtype
+        places = torch.rand(batch, d, generator=generator, device=device, dtype=dtype).argsort(dim=1)
+        normal = torch.randn(batch, d, generator=generator, device=device, dtype=dtype)
+        truth = torch.where(places < self.nonzeros, normal, 0.0)
         A = self.A.to(generator.device)
-        b = truth @ A.T + self.noise * torch.randn(batch, m, **kind)  # type: ignore[call-overload]
+        b = truth @ A.T + self.noise * torch.randn(batch, m, generator=generator, device=device, dtype=dtype)
         problem = Lasso(A, b, self.share * (b @ A).abs().amax(dim=1))
         return problem, problem.start()
 

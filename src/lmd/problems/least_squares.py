@@ -85,7 +85,6 @@ class LeastSquaresFamily(Family):
         self.W = torch.tensor(PAPER_MATRIX, dtype=dtype) if W is None else check_matrix("W", W).to(dtype)
 
     def sample(self, batch: int, generator: torch.Generator) -> tuple[Problem, Tensor]:
-        kind = {"dtype": self.W.dtype, "device": generator.device, "generator": generator}
-        b = torch.randn(batch, self.W.shape[0], **kind)  # type: ignore[call-overload]
-        x0 = torch.randn(batch, self.W.shape[1], **kind)  # type: ignore[call-overload]
+        device, dtype = generator.device, self.W.dtype
+        b, x0 = (torch.randn(batch, n, generator=generator, device=device, dtype=dtype) for n in self.W.shape)
         return LeastSquares(self.W.to(generator.device), b), x0

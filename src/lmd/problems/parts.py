@@ -18,6 +18,9 @@ from lmd.problems.composite import CompositeProblem
 from lmd.terms import Term
 from lmd.terms.base import Scale
 
+Block = tuple[Term, LinearOperator, float]
+"""A term, the operator it stands behind, and its scale in the array of all of them."""
+
 
 class Composite(CompositeProblem):
     r"""F(x) = f(x) + \sum_j g_j(K_j x): a term f, and terms g_j behind operators K_j.
@@ -131,16 +134,21 @@ class Composite(CompositeProblem):
         return self.data_value(x) + (self._value_behind(x) if behind is None else behind)
 
     def _value_behind(self, x: Tensor) -> Tensor:
-        first, *others = (
-            K.value_behind(term, x) for term, K in zip(self.regularisers, self.operator.blocks, strict=True)
-        )
+        first, *others = (K.value_behind(term, x) for term, K, _ in self._blocks)
         return sum(others, first)
 
     def subgradient(self, x: Tensor) -> Tensor:
-        gradient = self.f.subgradient(x)
-        for term, K in zip(self.regularisers, self.operator.blocks, strict=True):
+        return self._add_gradients(self._blocks, x, self.f.subgradient(x))
+
+    @staticmethod
+    def _add_gradients(blocks: list[Block], x: Tensor, gradient: Tensor) -> Tensor:
+        for term, K, _ in blocks:
             gradient = K.add_subgradient(term, x, gradient)
         return gradient
+
+    @property
+    def _blocks(self) -> list[Block]:
+        return list(zip(self.regularisers, self.operator.blocks, self.operator.scales, strict=True))
 
     def data_value(self, x: Tensor) -> Tensor:
         return self.f.value(x)
@@ -222,6 +230,15 @@ class Composite(CompositeProblem):
             value, gap, rounding = exact._evaluate(x, exact.feasible_dual(dual.double()))
         return value, gap + rounding + self.rounding_of_sums(x, dual, eps, value, gap)
 
+    @property
+    def penalty(self) -> Term | None:
+        """f, where the rest is smooth: what proximal methods handle apart."""
+        return None if any(term.smoothness is None for term in self.regularisers) else self.f
+
+    def misfit_gradient(self, x: Tensor) -> Tensor:
+        """The gradient of everything but f, where the rest is smooth."""
+        return self._add_gradients(self._blocks, x, torch.zeros_like(x))
+
     # What learned solvers ask for: differences on a grid, beside terms that are smooth.
 
     @property
@@ -240,7 +257,7 @@ class Composite(CompositeProblem):
     @property
     def gradient_smoothness(self) -> Scale | None:
         """A Lipschitz constant of `data_gradient`; None where one of its terms has none, or all are 0."""
-        pairs = [(self.f, 1.0), *((term, K.norm) for term, K, _ in self._beside())]
+        pairs = [(self.f, 1.0), *((term, K.norm) for term, K, _ in self._beside)]
         constants = [None if term.smoothness is None else term.smoothness * norm**2 for term, norm in pairs]
         known = [constant for constant in constants if constant is not None]
         total = sum(known)
@@ -250,10 +267,7 @@ class Composite(CompositeProblem):
 
     def data_gradient(self, x: Tensor) -> Tensor:
         """The gradient of everything but what stands behind the differences."""
-        gradient = self.f.subgradient(x)
-        for term, K, _ in self._beside():
-            gradient = K.add_subgradient(term, x, gradient)
-        return gradient
+        return self._add_gradients(self._beside, x, self.f.subgradient(x))
 
     def project_differences(self, p: Tensor, out: Tensor | None = None) -> Tensor:
         """The nearest feasible p of the differences: all of the dual point, or a part of it where there is more."""
@@ -263,11 +277,11 @@ class Composite(CompositeProblem):
         """The dual point of which p belongs to the differences, and the rest is the one that belongs to x."""
         if len(self.regularisers) == 1:
             return p
-        parts = [term.subgradient(K(x)) / scale for term, K, scale in self._beside()]
+        parts = [term.subgradient(K(x)) / scale for term, K, scale in self._beside]
         parts.insert(self._grid, p)
         return torch.cat([part.flatten(1) for part in parts], dim=1)
 
-    def _beside(self) -> list[tuple[Term, LinearOperator, float]]:
-        """The terms, operators and scales other than those of the differences."""
-        blocks = list(zip(self.regularisers, self.operator.blocks, self.operator.scales, strict=True))
-        return blocks[: self._grid] + blocks[self._grid + 1 :] if self._grid >= 0 else blocks
+    @property
+    def _beside(self) -> list[Block]:
+        """All but that of the differences."""
+        return [block for j, block in enumerate(self._blocks) if j != self._grid]

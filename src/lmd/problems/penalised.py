@@ -1,81 +1,45 @@
-"""Sums f + g of a problem and a simple penalty, which proximal methods handle apart."""
+"""Sums f + g of a problem and a simple term, which proximal methods handle apart."""
 
 from __future__ import annotations
 
-import abc
-
-import torch
 from torch import Tensor
 
-from lmd.checks import check_positive
+from lmd.copies import Index
 from lmd.problems.base import Problem
-from lmd.problems.domains import Domain
-
-
-class Penalty(abc.ABC):
-    """A convex function g whose proximal map is known in closed form for some mirrors."""
-
-    def __init__(self, weight: float = 1.0) -> None:
-        self.weight = check_positive("weight", weight)
-
-    @abc.abstractmethod
-    def value(self, x: Tensor) -> Tensor:
-        """g of each instance: x `(B, ...)` to `(B,)`."""
-
-    @abc.abstractmethod
-    def subgradient(self, x: Tensor) -> Tensor:
-        """A subgradient of g at x, same shape as x."""
-
-
-class L1(Penalty):
-    r"""g(x) = weight \sum_i |x_i|."""
-
-    def value(self, x: Tensor) -> Tensor:
-        return self.weight * x.abs().flatten(1).sum(dim=1)
-
-    def subgradient(self, x: Tensor) -> Tensor:
-        return self.weight * x.sign()
-
-
-class NegativeEntropy(Penalty):
-    r"""g(x) = weight \sum_i x_i log x_i for x >= 0, which draws points of the simplex to its centre."""
-
-    def value(self, x: Tensor) -> Tensor:
-        return self.weight * torch.special.xlogy(x, x).flatten(1).sum(dim=1)
-
-    def subgradient(self, x: Tensor) -> Tensor:
-        return self.weight * (1 + x.clamp(min=torch.finfo(x.dtype).tiny).log())
+from lmd.terms import Term
 
 
 class PenalisedProblem(Problem):
-    """f + g: `problem` is f, `penalty` is g; over the domain of f.
+    """f + g: `problem` is f, `penalty` is g, a term; over the domain of f. Where f is made of parts, use `Composite`.
 
-    >>> from lmd.problems import LeastSquares
-    >>> lasso = PenalisedProblem(LeastSquares(torch.eye(2), torch.tensor([[3.0, 0.2]])), L1(2.0))
-    >>> lasso.value(torch.tensor([[2.0, 0.0]]))
-    tensor([5.0400])
+    >>> import torch
+    >>> from lmd.problems import KLDivergence
+    >>> from lmd.terms import NegativeEntropy
+    >>> y = torch.tensor([[0.5, 0.5]])
+    >>> PenalisedProblem(KLDivergence(y), NegativeEntropy(2.0)).value(y)
+    tensor([-1.3863])
     """
 
-    def __init__(self, problem: Problem, penalty: Penalty) -> None:
-        self.problem, self.penalty = problem, penalty
-
-    @property
-    def domain(self) -> Domain | None:  # type: ignore[override]  # nothing assigns it
-        return self.problem.domain
+    def __init__(self, problem: Problem, penalty: Term) -> None:
+        self.problem, self.penalty, self.domain = problem, penalty, problem.domain
 
     @property
     def batch_size(self) -> int | None:
         return self.problem.batch_size
 
+    def misfit_gradient(self, x: Tensor) -> Tensor:
+        """The gradient of f."""
+        return self.problem.subgradient(x)
+
     def check_start(self, x0: Tensor) -> Tensor:
         return self.problem.check_start(x0)
 
-    def select(self, index: int | slice | Tensor) -> PenalisedProblem:
-        return PenalisedProblem(self.problem.select(index), self.penalty)
+    def select(self, index: Index) -> PenalisedProblem:
+        return PenalisedProblem(self.problem.select(index), self.penalty.select(index))
 
     def double(self) -> PenalisedProblem | None:
         exact = self.problem.double()
-        return None if exact is None else PenalisedProblem(exact, self.penalty)
+        return None if exact is None else PenalisedProblem(exact, self.penalty.double())
 
     def value(self, x: Tensor) -> Tensor:
         return self.problem.value(x) + self.penalty.value(x)

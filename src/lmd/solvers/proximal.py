@@ -13,15 +13,16 @@ from lmd.mirrors.base import Mirror
 from lmd.mirrors.entropic import Entropic
 from lmd.mirrors.euclidean import Euclidean, EuclideanBox, EuclideanSimplex
 from lmd.mirrors.quadratic import DiagonalQuadratic
-from lmd.problems.penalised import L1, NegativeEntropy, Penalty
 from lmd.solvers.mirror_descent import MirrorDescent, MirrorState
 from lmd.solvers.steps import Step
+from lmd.terms import L1, NegativeEntropy, Term
+from lmd.terms.base import Scale, per_instance
 
 ProximalMap = Callable[[Tensor, Step], Tensor]
 
 
 class ProximalMirrorDescent(MirrorDescent):
-    r"""x_{k+1} = argmin_x <grad f(x_k), x> + g(x) + B(x, x_k) / t_k for a `PenalisedProblem` f + g.
+    r"""x_{k+1} = argmin_x <grad f(x_k), x> + g(x) + B(x, x_k) / t_k for a `PenalisedProblem` f + g or a `Lasso`.
 
     That is y_k = to_dual(x_k) - t_k grad f(x_k), then x_{k+1} = argmin_x Psi(x) - <y_k, x> + t_k g(x), for the mirrors
     and penalties that `proximal_map` knows. Duchi, Shalev-Shwartz, Singer and Tewari 2010, "Composite objective mirror
@@ -36,16 +37,16 @@ class ProximalMirrorDescent(MirrorDescent):
 
     @property
     def needs(self) -> tuple[str, ...]:
-        return ("penalty", "problem")
+        return ("penalty", "misfit_gradient")
 
     def step(self, problem: Any, state: MirrorState) -> MirrorState:
         size = self.steps(state.iteration)
-        target = self.encode(state) - size * problem.problem.subgradient(state.x)
+        target = self.encode(state) - size * problem.misfit_gradient(state.x)
         x = proximal_map(self.mirror, problem.penalty)(target, size)
         return MirrorState(x, state.iteration + 1)
 
 
-def proximal_map(mirror: Mirror, penalty: Penalty) -> ProximalMap:
+def proximal_map(mirror: Mirror, penalty: Term) -> ProximalMap:
     """(y, t) to argmin_x Psi(x) - <y, x> + t g(x), where that has a closed form."""
     for mirrors, penalties, make in PROXIMAL:
         if type(mirror) in mirrors and type(penalty) in penalties:
@@ -57,26 +58,26 @@ def proximal_map(mirror: Mirror, penalty: Penalty) -> ProximalMap:
     raise InputError("penalty", f"{type(penalty).__name__} with the mirror {type(mirror).__name__}", known)
 
 
-def _shrink(y: Tensor, by: Step) -> Tensor:
+def _shrink(y: Tensor, by: Scale) -> Tensor:
     return y.sign() * (y.abs() - by).clamp(min=0)
 
 
-def _shrink_and_map(mirror: Mirror, penalty: Penalty) -> ProximalMap:
+def _shrink_and_map(mirror: Mirror, penalty: Any) -> ProximalMap:
     """Separable potentials: entry by entry a convex function, whose minimiser on an interval is the clipped one."""
-    return lambda y, t: mirror.to_primal(_shrink(y, t * penalty.weight))
+    return lambda y, t: mirror.to_primal(_shrink(y, t * per_instance(penalty.weight, y)))
 
 
-def _map_alone(mirror: Mirror, penalty: Penalty) -> ProximalMap:
+def _map_alone(mirror: Mirror, penalty: Any) -> ProximalMap:
     """On the simplex the l1 norm is 1 everywhere."""
     return lambda y, t: mirror.to_primal(y)
 
 
-def _temper(mirror: Mirror, penalty: Penalty) -> ProximalMap:
+def _temper(mirror: Mirror, penalty: Any) -> ProximalMap:
     """Psi + t g is (1 + t weight) Psi."""
     return lambda y, t: mirror.to_primal(y / (1 + torch.as_tensor(t, dtype=y.dtype, device=y.device) * penalty.weight))
 
 
-Entry = tuple[tuple[type[Mirror], ...], tuple[type[Penalty], ...], Callable[[Mirror, Penalty], ProximalMap]]
+Entry = tuple[tuple[type[Mirror], ...], tuple[type[Term], ...], Callable[[Mirror, Any], ProximalMap]]
 
 PROXIMAL: tuple[Entry, ...] = (
     ((Euclidean, EuclideanBox, DiagonalQuadratic), (L1,), _shrink_and_map),

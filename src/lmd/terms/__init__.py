@@ -3,6 +3,7 @@
 from lmd.terms.absolute import Absolute
 from lmd.terms.base import Term
 from lmd.terms.box import Box
+from lmd.terms.entropy import NegativeEntropy
 from lmd.terms.hinge import Hinge
 from lmd.terms.huber import Huber
 from lmd.terms.kept_squares import KeptSquares
@@ -25,6 +26,7 @@ __all__ = [
     "KeptSquares",
     "KullbackLeibler",
     "Max",
+    "NegativeEntropy",
     "Shifted",
     "Simplex",
     "Squares",

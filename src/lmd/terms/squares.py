@@ -77,7 +77,7 @@ class Squares(Term):
         return weighted_sum(self.curvature, (z - self.y).square())
 
     def subgradient(self, z: Tensor) -> Tensor:
-        return (2 * self.curvature) * (z - self.y)
+        return (z - self.y).mul_(2 * self.curvature)
 
     def prox(self, z: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
         pull = 2 * self.curvature * per_instance(step, z)
