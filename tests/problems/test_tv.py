@@ -234,6 +234,38 @@ class TestInpainting:
         assert_close(lmd.reference.minimiser(same), lmd.reference.minimiser(problem), rtol=0, atol=1e-3)
 
 
+@FORMS
+@KINDS
+@pytest.mark.parametrize("size", [(30,), (5, 4, 6)], ids=str)
+class TestSignalsAndVolumes:
+    def problem(self, kind, isotropic, size, dtype=torch.float64):
+        y = random(2, 2, *size).to(dtype)
+        options = {"isotropic": isotropic, "spacing": [0.5, 1.0, 2.0][: len(size)]}
+        mask = torch.rand(size, generator=torch.Generator().manual_seed(1)) < 0.7
+        return TVDenoising(y, 0.4, **options) if kind == "denoising" else TVInpainting(y, mask, 0.4, **options)
+
+    def test_value(self, kind, isotropic, size):
+        problem, x = self.problem(kind, isotropic, size), random(2, 2, *size, seed=5)
+        slopes = [
+            torch.diff(x, dim=2 + a, append=x.narrow(2 + a, n - 1, 1)) / h
+            for a, (n, h) in enumerate(zip(size, problem.differences.spacing, strict=True))
+        ]
+        tv = sum(s.square() for s in slopes).sqrt() if isotropic else sum(s.abs() for s in slopes)
+        kept = 1 if problem.mask is None else problem.mask
+        assert_close(problem.value(x), (kept * (x - problem.noisy).square() + 0.4 * tv).flatten(1).sum(1))
+        assert_close(problem.subgradient(x), autograd_subgradient(problem.value, x)[1])
+
+    def test_its_minimum_is_certified_and_solvers_find_it(self, kind, isotropic, size):
+        problem = self.problem(kind, isotropic, size)
+        least = lmd.reference.optimum(problem)
+        assert bool((least.gap <= 1e-6 * least.value).all())
+        single = self.problem(kind, isotropic, size, torch.float32)
+        result = lmd.solve(single, 1e-3)
+        excess = problem.value(result.x.double()) - least.value
+        assert bool((result.certificate.bound + 1e-6 * least.value >= excess).all())
+        assert bool((result.certificate.bound <= 1.001e-3 * least.value).all())
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,12 +11,12 @@ from torch import Tensor, nn
 
 from lmd import kernels
 from lmd.checks import check_count, check_module_kind
-from lmd.errors import InputError
+from lmd.errors import CapabilityError, InputError
 from lmd.operators.base import LinearOperator
 from lmd.solvers.base import DualState
 from lmd.solvers.fgp import FGP, DualProblem
 from lmd.solvers.learned_prefix import LearnedPrefix
-from lmd.terms.base import Scale, per_instance
+from lmd.terms.base import per_instance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +28,10 @@ class LearnedDualState(DualState):
 
 
 class GridDualProblem(DualProblem, Protocol):
-    """What `LearnedDual` needs of a problem beyond what FGP needs: K are differences of images."""
+    """What `LearnedDual` needs of a problem beyond what FGP needs: K are differences on a grid.
+
+    f and g are looked at only where `parts` says that there is compiled code for them.
+    """
 
     @property
     def differences(self) -> LinearOperator: ...
@@ -36,13 +40,10 @@ class GridDualProblem(DualProblem, Protocol):
     def parts(self) -> tuple[str, ...]: ...
 
     @property
-    def noisy(self) -> Tensor: ...
+    def f(self) -> Any: ...
 
     @property
-    def weight(self) -> Tensor: ...
-
-    @property
-    def bound(self) -> Scale: ...
+    def g(self) -> Any: ...
 
     def project_dual(self, p: Tensor, out: Tensor | None = None) -> Tensor: ...
 
@@ -56,14 +57,36 @@ def check_kernel_size(argument: str, size: int) -> int:
     return size
 
 
-def convolve(parts: tuple[Tensor, ...], kernel: Tensor) -> Tensor:
-    """The convolution of dual fields `(B, C, 2, H, W)`, side by side, with zeros around them, to `(B, C, 2, H, W)`.
+def check_grid(operator: LinearOperator, axes: int) -> None:
+    """Raise unless an operator takes differences along as many axes as the kernels of a solver have."""
+    if operator.grid is None or len(operator.grid) != axes:
+        along = "no differences on a grid" if operator.grid is None else f"differences along {len(operator.grid)} axes"
+        given, accepted = f"one with {along} ({type(operator).__name__})", f"one with differences along {axes}"
+        raise CapabilityError("problem", given, f"{accepted}, as `axes` of the solver says")
 
-    `kernel` is `(2, 2 len(parts), k, k)`; every colour channel is treated alike and by itself.
+
+def convolve(parts: Sequence[Tensor], kernel: Tensor) -> Tensor:
+    """The convolution of fields `(B, ..., n, *size)`, side by side, with zeros around them, to `(B, ..., m, *size)`.
+
+    `kernel` is `(m, n len(parts), k, ...)`, with a k for each axis of the size; what lies before the fields, such as
+    colour channels, is treated alike and by itself.
     """
-    shape = parts[0].shape
-    planes = torch.cat(parts, dim=2).flatten(0, 1)
-    return kernels.convolve(planes, kernel).view(shape)
+    axes = kernel.ndim - 2
+    before, size = parts[0].shape[: -axes - 1], parts[0].shape[-axes:]
+    planes = torch.cat(list(parts), dim=-axes - 1).flatten(0, len(before) - 1)
+    return kernels.convolve(planes, kernel).view(*before, len(kernel), *size)
+
+
+def at_middle(kernels: Tensor, axes: int) -> Tensor:
+    """The entries at the middle of kernels `(..., k, ...)` of so many axes, as a view `(...)`."""
+    for _ in range(axes):
+        kernels = kernels.select(-1, kernels.shape[-1] // 2)
+    return kernels
+
+
+def zeros_of(x: Tensor, axes: int) -> Tensor:
+    """The dual field 0 of points x `(B, ..., *size)`: `(B, ..., axes, *size)`, and it takes no memory."""
+    return x.new_zeros(()).expand(*x.shape[:-axes], axes, *x.shape[-axes:])
 
 
 class LearnedDual(LearnedPrefix[LearnedDualState, GridDualProblem]):
@@ -71,8 +94,10 @@ class LearnedDual(LearnedPrefix[LearnedDualState, GridDualProblem]):
 
     The dual of a composite problem with a strongly convex data term (constant gamma) is smooth, K x(p) is its gradient,
     and P is the exact projection onto the domain of g*, for TV a box: mirror descent in the dual whose geometry is
-    learned. A_k and M_k are convolutions, different in every iteration, of the two components of dual fields
-    `(B, C, 2, H, W)` among each other: A_k shapes the gradient, M_k the momentum. x(p) = argmin_x f(x) + <Kx, p>.
+    learned. A_k and M_k are convolutions, different in every iteration, of the components of dual fields
+    `(B, ..., axes, *size)` among each other: A_k shapes the gradient, M_k the momentum. x(p) = argmin_x f(x) + <Kx, p>.
+    It runs on every composite of a strongly convex term and one behind differences along `axes` axes: signals, images
+    (2, the default) or volumes.
 
     What holds whatever was learned: every p_k is feasible, so there is a duality gap at every iteration and x_k stays
     in a bounded set; and from iteration N on the method is FGP with restarts, started at p_N, whose dual values
@@ -84,22 +109,21 @@ class LearnedDual(LearnedPrefix[LearnedDualState, GridDualProblem]):
     pass per iteration where `lmd.kernels` is available; the numbers are the same to rounding.
     """
 
-    def __init__(self, iterations: int = 10, kernel: int = 5) -> None:
+    def __init__(self, iterations: int = 10, kernel: int = 5, axes: int = 2) -> None:
         super().__init__()
         self.iterations = check_count("iterations", iterations)
-        self.kernel = check_kernel_size("kernel", kernel)
-        start, middle = torch.zeros(iterations, 2, 4, kernel, kernel), kernel // 2
-        for component in range(2):
-            start[:, component, component, middle, middle] = 0.2
-            start[:, component, 2 + component, middle, middle] = torch.arange(iterations) / (
-                torch.arange(iterations) + 3
-            )
+        self.kernel, self.axes = check_kernel_size("kernel", kernel), check_count("axes", axes, most=3)
+        start, k = torch.zeros(iterations, axes, 2 * axes, *(kernel,) * axes), torch.arange(iterations)
+        for component in range(axes):
+            at_middle(start, axes)[:, component, component] = 0.4 / axes
+            at_middle(start, axes)[:, component, axes + component] = k / (k + 3)
         self.kernels = nn.Parameter(start)
-        """A_k and M_k `(N, 2, 4, k, k)`; before training, those of accelerated gradient ascent with a step of 0.2."""
+        """A_k and M_k `(N, 2, 4, k, k)` for two axes; before training, those of accelerated gradient ascent with a step
+        of 0.2, and of 0.4 / axes in general."""
         self.tail: FGP = FGP(restart=True)
 
     def config(self) -> dict[str, Any]:
-        return {"iterations": self.iterations, "kernel": self.kernel}
+        return {"iterations": self.iterations, "kernel": self.kernel, "axes": self.axes}
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -117,13 +141,15 @@ class LearnedDual(LearnedPrefix[LearnedDualState, GridDualProblem]):
 
     def init(self, problem: GridDualProblem, x0: Tensor) -> LearnedDualState:
         check_module_kind("x0", x0, self, "solver")
-        dual = x0.new_zeros(()).expand(*x0.shape[:2], 2, *x0.shape[2:])  # zeros that take no memory
+        check_grid(problem.operator, self.axes)
+        dual = zeros_of(x0, self.axes)
         return LearnedDualState(x0, dual=dual, previous=dual)
 
     def compiles(self, problem: GridDualProblem, state: LearnedDualState) -> bool:
-        if not kernels.has("dual_steps", problem.parts):
+        if state.x.ndim != 4 or not kernels.has("dual_steps", problem.parts):
             return False
-        return kernels.serves(state.x, problem.noisy, problem.weight, self.kernels)
+        bound = problem.g.weight
+        return kernels.serves(state.x, problem.f.y, self.kernels, *((bound,) if isinstance(bound, Tensor) else ()))
 
     def learned_step(self, problem: GridDualProblem, state: LearnedDualState) -> LearnedDualState:
         k, before, previous = state.iteration, state.dual, state.previous
@@ -135,8 +161,8 @@ class LearnedDual(LearnedPrefix[LearnedDualState, GridDualProblem]):
 
     def compiled_steps(self, problem: GridDualProblem, state: LearnedDualState, end: int) -> LearnedDualState:
         """p is 0 at iteration 0, and so is what was before it at iteration 1."""
-        k = state.iteration
-        start = (state.x if k > 0 else problem.noisy, state.dual if k > 0 else None, state.previous if k > 1 else None)
-        data = (problem.noisy, problem.bound, float(problem.data_strong_convexity))
+        k, y = state.iteration, problem.f.y
+        start = (state.x if k > 0 else y, state.dual if k > 0 else None, state.previous if k > 1 else None)
+        data = (y, problem.g.weight, float(problem.data_strong_convexity))
         dual, previous, x = kernels.dual_steps(*start, *data, self.kernels[k:end])
         return LearnedDualState(x, end, dual=dual, previous=state.dual if previous is None else previous)

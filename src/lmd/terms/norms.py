@@ -97,7 +97,9 @@ class GroupNorm(Term):
         return directions(z, self.axes).mul_(per_instance(self.weight, z))
 
     def steepness(self, z: Tensor) -> Scale:
-        return size_of_scale(self.weight, z.sum(dim=self.axes, keepdim=True) if self.axes else z)
+        for axis in self.axes:
+            z = z.narrow(axis, 0, 1)
+        return size_of_scale(self.weight, z)
 
     def prox(self, z: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
         """Lengths drawn to 0 by step * weight."""
