@@ -4,7 +4,8 @@ from torch.testing import assert_close
 
 from lmd.errors import InputError
 from lmd.mirrors import DiagonalQuadratic, Euclidean, Mirror
-from lmd.mirrors.base import DUAL_NORM, NORMS, inner, norm_of
+from lmd.mirrors.base import DUAL_NORM, NORMS, norm_of
+from lmd.terms.base import inner
 
 X = torch.tensor([[[3.0, -4.0], [0.0, 0.0]], [[1.0, 1.0], [1.0, 1.0]]])
 

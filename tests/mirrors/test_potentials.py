@@ -11,9 +11,9 @@ from torch.testing import assert_close
 from lmd.config import from_config, to_config
 from lmd.errors import InputError
 from lmd.mirrors import ConvICNN, DenseICNN
-from lmd.mirrors.base import inner
 from lmd.mirrors.convolutional import pad, unpad
 from lmd.mirrors.potentials import Activation
+from lmd.terms.base import inner
 
 KINDS = {
     "dense": lambda **options: DenseICNN(5, 9, 3, **options),

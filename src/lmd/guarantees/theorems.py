@@ -10,8 +10,9 @@ from torch import Tensor
 from lmd.errors import InputError
 from lmd.guarantees.divergence import divergence_bound
 from lmd.guarantees.record import ROUNDING, Record
-from lmd.mirrors.base import Mirror, inner, norm_of
+from lmd.mirrors.base import Mirror, norm_of
 from lmd.solvers.certificate import Certificate, Constant
+from lmd.terms.base import inner
 
 REGRET = "the regret bound of approximate mirror descent (the paper's first theorem of section 3)"
 CLASSICAL = "the regret bound of mirror descent with an exact mirror (Beck and Teboulle 2003, theorem 4.1)"

@@ -12,6 +12,7 @@ from lmd.checks import check_choice, check_finite, check_floating, check_module_
 from lmd.config import Configurable
 from lmd.errors import InputError
 from lmd.problems.domains import Domain
+from lmd.terms.base import inner
 
 NORMS = {"l1": 1.0, "l2": 2.0, "linf": float("inf")}
 """The norms a statement can be made in."""
@@ -24,11 +25,6 @@ def norm_of(x: Tensor, norm: str) -> Tensor:
     """The norm of each instance: x `(B, ...)` to `(B,)`."""
     order = NORMS[check_choice("norm", norm, tuple(NORMS))]
     return torch.linalg.vector_norm(x.flatten(1), ord=order, dim=1)
-
-
-def inner(x: Tensor, y: Tensor) -> Tensor:
-    """The inner product of each instance: `(B, ...)` and `(B, ...)` to `(B,)`."""
-    return (x * y).flatten(1).sum(dim=1)
 
 
 class Mirror(nn.Module, Configurable, abc.ABC):

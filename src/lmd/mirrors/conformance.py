@@ -17,7 +17,8 @@ from torch.testing import assert_close
 from lmd.config import from_config, to_config
 from lmd.errors import DomainError
 from lmd.files import read_tensors, write_tensors
-from lmd.mirrors.base import DUAL_NORM, Mirror, inner, norm_of
+from lmd.mirrors.base import DUAL_NORM, Mirror, norm_of
+from lmd.terms.base import inner
 
 every_kind = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 every_batch = pytest.mark.parametrize("batch", [1, 2, 7])

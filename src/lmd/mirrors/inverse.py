@@ -9,8 +9,9 @@ from torch import Tensor
 
 from lmd.checks import check_count, check_positive, check_same_kind, shape_of
 from lmd.errors import InputError
-from lmd.mirrors.base import inner, norm_of
+from lmd.mirrors.base import norm_of
 from lmd.mirrors.potentials import PotentialNetwork
+from lmd.terms.base import inner
 
 FIRST_SHARPNESS, SHARPENING, LAST_SHARPNESS = 10.0, 10.0, 1e10
 """The path of beta along which a leaky potential is approached by smooth ones."""

@@ -21,6 +21,9 @@ class LinearClassifier(SubsetProblem):
     `labels` the y_i `(m,)`, or S data sets of them `(S, m, d)` and `(S, m)`; each data set serves `starts`
     consecutive instances of the batch.
 
+    It is no `Composite`: the loss has no prox in closed form, and without a ridge the dual is finite where an equation
+    holds alone, so no duality gap would be finite. What it offers is its gradient, and with a ridge its constants.
+
     The paper has no ridge. Where W can separate the data, and it can for 2000 MNIST features, f then has the infimum
     0 and no minimiser.
 

@@ -83,12 +83,10 @@ class SubsetProblem(Problem):
         return doubled(self)
 
     def value(self, x: Tensor) -> Tensor:
-        values: Tensor = _Value.apply(x, self)  # type: ignore[no-untyped-call]
-        return values
+        return _value(x, self)
 
     def subgradient(self, x: Tensor) -> Tensor:
-        subgradients: Tensor = _Subgradient.apply(x, self)  # type: ignore[no-untyped-call]
-        return subgradients
+        return _subgradient(x, self)
 
     def value_and_subgradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
         if torch.is_grad_enabled() and x.requires_grad:
@@ -142,6 +140,10 @@ class _Subgradient(torch.autograd.Function):
         (x,) = ctx.saved_tensors
         problem = ctx.problem
         return problem.in_chunks(lambda *parts: (problem.curvature(*parts),), x, into[0])[0], None
+
+
+_value: Callable[[Tensor, SubsetProblem], Tensor] = _Value.apply
+_subgradient: Callable[[Tensor, SubsetProblem], Tensor] = _Subgradient.apply
 
 
 def check_pairs(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

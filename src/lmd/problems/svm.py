@@ -16,6 +16,10 @@ class SVM(SubsetProblem):
     `features` are the phi_i `(m, d)` and `labels` the y_i `(m,)`, or S data sets of them `(S, m, d)` and `(S, m)`;
     each data set serves `starts` consecutive instances of the batch.
 
+    It is 1/2 ||w||^2 plus a `Hinge` behind a matrix, but no `Composite`: as b is not penalised, dual points have to
+    fulfil an equation, sum a_i y_i = 0, which no multiple of one that does not will fulfil (see `dual_value`); and the
+    instances of a batch share their matrices, which are worked through a few instances at a time.
+
     >>> problem = SVM(torch.tensor([[1.0], [-1.0]]), torch.tensor([1, -1]), starts=2)
     >>> problem.value(torch.tensor([[1.0, 0.0], [0.0, 0.0]]))
     tensor([0.5000, 2.0000])

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from lmd.checks import check_positive
-from lmd.mirrors.base import inner
 from lmd.operators.base import LinearOperator
 from lmd.problems.base import Problem
 from lmd.solvers.base import DualState, Solver
-from lmd.terms.base import Scale, add_scaled, per_instance
+from lmd.terms.base import Scale, add_scaled, inner, per_instance
 
 
 @dataclass(frozen=True, kw_only=True)
