@@ -415,7 +415,7 @@ def lowest_value(kind: Kind, instance: Instance, points: list[Tensor]) -> Tensor
     """The lowest value that is known for each instance `(B,)`."""
     start = instance.x0.double() - instance.offset
     domain = instance.exact.domain
-    start = start if domain is None else domain.project(start)
+    start = start if domain is None else domain.nearest(start)
     reference = lmd.run(kind.reference(instance.exact), instance.exact, start, REFERENCE)
     found = [instance.exact.value(guess) for guess in instance.guesses]
     found += [reference.history.values.nan_to_num(nan=math.inf).amin(dim=0), *(instance.value(x) for x in points)]

@@ -48,12 +48,12 @@ def test_to_primal_is_the_bregman_projection_of_the_free_inverse():
     y, free = dual_points(), DiagonalQuadratic(4, diagonal=diagonal())
     z = free.to_primal(y)
     for mirror in (DiagonalBox(4, diagonal=diagonal()), DiagonalSimplex(4, diagonal=diagonal())):
-        x = mirror.domain.project(z)
+        x = mirror.domain.nearest(z)
         for _ in range(600):
-            x = mirror.domain.project(x - (free.to_dual(x) - y) / max(DIAGONAL))
+            x = mirror.domain.nearest(x - (free.to_dual(x) - y) / max(DIAGONAL))
         found = mirror.to_primal(y)
         assert_close(found, x)
-        inside = mirror.domain.project(dual_points().flip(0))
+        inside = mirror.domain.nearest(dual_points().flip(0))
         assert bool((free.divergence(inside, found) <= free.divergence(inside, z) + 1e-12).all())
 
 

@@ -302,7 +302,7 @@ class TestProximal:
         for size, seed in itertools.product((1e-3, 1e-1, 1.0), range(50)):
             other = x + size * random(5, 4, seed=seed)
             if mirror.domain is not None:
-                other = mirror.domain.project(other)
+                other = mirror.domain.nearest(other)
             assert bool((objective(other) >= least - 1e-12).all())
 
     def test_finds_the_sparse_minimiser_of_a_lasso(self):

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from lmd.mirrors.base import Mirror
-from lmd.problems.domains import Box, Simplex
 from lmd.solvers.certificate import Constant
+from lmd.terms import Box, Simplex
 
 MOST_VERTICES = 512
 """How many evaluations of a potential are worth a bound."""

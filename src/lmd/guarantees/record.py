@@ -12,10 +12,10 @@ from torch import Tensor
 
 from lmd.mirrors.base import Mirror, norm_of
 from lmd.problems.base import Problem
-from lmd.problems.domains import same_set
 from lmd.solvers.base import Solver
 from lmd.solvers.certificate import Constant
 from lmd.solvers.result import Result
+from lmd.terms.domain import same_set
 
 ROUNDING = 64
 """A value is taken to be right to this many units of rounding; certificates leave room for it."""

@@ -145,7 +145,7 @@ def subgradient_certificate(record: Record) -> Certificate:
         x, g = record.x.double(), record.exact.subgradient(record.answer).double()
     z = x - g / mu.reshape(-1, *(1,) * (x.ndim - 1))
     if record.problem.domain is not None:
-        z = record.problem.domain.project(z)
+        z = record.problem.domain.nearest(z)
     fall = inner(g, x - z) - mu / 2 * (x - z).square().flatten(1).sum(dim=1)
     length = norm_of(x - z, "l2")
     # g is a difference of terms of the size of L ||x||, or of mu ||x|| at least, and the fall is g times a length.

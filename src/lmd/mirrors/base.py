@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lmd.checks import check_choice, check_finite, check_floating, check_module_kind
 from lmd.config import Configurable
 from lmd.errors import InputError
-from lmd.problems.domains import Domain
+from lmd.terms import Domain
 from lmd.terms.base import inner
 
 NORMS = {"l1": 1.0, "l2": 2.0, "linf": float("inf")}

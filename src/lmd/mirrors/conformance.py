@@ -347,7 +347,7 @@ class MirrorConformance:
         if mirror.domain is None:
             return  # nor a boundary
         x = self.points(batch, dtype, generator)
-        edge = mirror.domain.project(x + 1e2 * torch.randn(x.shape, dtype=dtype, generator=generator))
+        edge = mirror.domain.nearest(x + 1e2 * torch.randn(x.shape, dtype=dtype, generator=generator))
         assert bool(torch.isfinite(mirror.potential(edge)).all())
         assert bool(torch.isfinite(mirror.to_dual(edge)).all())
         self._close(self._to_primal(mirror, mirror.to_dual(edge)), edge)

@@ -6,9 +6,10 @@ from typing import Any
 
 from torch import Tensor
 
+from lmd.checks import check_interval
 from lmd.mirrors.base import check_width
 from lmd.mirrors.quadratic import DiagonalQuadratic
-from lmd.problems.domains import Box, Simplex
+from lmd.terms import Box, Simplex
 
 
 class DiagonalBox(DiagonalQuadratic):
@@ -26,13 +27,13 @@ class DiagonalBox(DiagonalQuadratic):
         diagonal: Tensor | None = None,
     ) -> None:
         super().__init__(dimension, floor, diagonal)
-        self.domain: Box = Box(low, high)
+        self.domain: Box = Box(*check_interval("box", (low, high)))
 
     def config(self) -> dict[str, Any]:
         return {**super().config(), "low": self.domain.low, "high": self.domain.high}
 
     def to_primal(self, y: Tensor, tolerance: float | None = None) -> Tensor:
-        return self.domain.project(super().to_primal(y))
+        return self.domain.nearest(super().to_primal(y))
 
 
 class DiagonalSimplex(DiagonalQuadratic):

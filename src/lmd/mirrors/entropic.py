@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from lmd.mirrors.base import Mirror
-from lmd.problems.domains import Simplex, check_rows
 from lmd.problems.simplex import kl_divergence
+from lmd.terms import Simplex
+from lmd.terms.domain import check_rows
 
 
 class Entropic(Mirror):

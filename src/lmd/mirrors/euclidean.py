@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lmd.checks import check_interval
 from lmd.mirrors.base import Mirror
-from lmd.problems.domains import Box, Simplex
+from lmd.terms import Box, Simplex
 
 
 class Euclidean(Mirror):
@@ -21,7 +22,7 @@ class Euclidean(Mirror):
         return self.check("x", x)
 
     def to_primal(self, y: Tensor, tolerance: float | None = None) -> Tensor:
-        return y if self.domain is None else self.domain.project(y)
+        return y if self.domain is None else self.domain.nearest(y)
 
     def divergence(self, x: Tensor, y: Tensor) -> Tensor:
         return 0.5 * (x - y).square().flatten(1).sum(dim=1)
@@ -40,7 +41,7 @@ class EuclideanBox(Euclidean):
 
     def __init__(self, low: float = 0.0, high: float = 1.0) -> None:
         super().__init__()
-        self.domain: Box = Box(low, high)
+        self.domain: Box = Box(*check_interval("box", (low, high)))
 
     def config(self) -> dict[str, Any]:
         return {"low": self.domain.low, "high": self.domain.high}

@@ -3,7 +3,6 @@
 from lmd.operators import Blur, Differences, Identity, LinearOperator, Mask, ParallelBeam, gaussian_kernel
 from lmd.problems.base import Family, FunctionProblem, Problem, as_problem
 from lmd.problems.composite import CompositeProblem
-from lmd.problems.domains import Box, Domain, Simplex
 from lmd.problems.lasso import Lasso, LassoFamily
 from lmd.problems.least_squares import LeastSquares, LeastSquaresFamily
 from lmd.problems.linear_classifier import LinearClassifier, LinearClassifierFamily
@@ -15,7 +14,7 @@ from lmd.problems.simplex import KLDivergence, SimplexFamily, SquaredDistance
 from lmd.problems.svm import SVM, SVMFamily
 from lmd.problems.tv import TVDenoising, TVInpainting, TVProblem
 from lmd.problems.tv_families import TVDenoisingFamily, TVFamily, TVInpaintingFamily, add_noise, random_masks
-from lmd.terms import L1, NegativeEntropy
+from lmd.terms import L1, Box, Domain, NegativeEntropy, Simplex
 from lmd.terms.simplex import project_simplex
 
 __all__ = [

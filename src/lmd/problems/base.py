@@ -13,7 +13,7 @@ from torch import Tensor
 from lmd.checks import check_same_kind, shape_of
 from lmd.copies import Index, Part, chosen
 from lmd.errors import CapabilityError, InputError
-from lmd.problems.domains import Domain
+from lmd.terms import Domain
 
 P = TypeVar("P", bound="Problem")
 
@@ -117,7 +117,7 @@ class Problem(Part, abc.ABC):
         values, violation = self.value(x), x.new_zeros(len(x))
         if self.domain is None or bool((finite := torch.isfinite(values)).all()):
             return values, violation
-        inside = self.domain.project(x)
+        inside = self.domain.nearest(x)
         values = torch.where(finite, values, self.value(inside))
         distance = torch.linalg.vector_norm((inside - x).flatten(1), dim=1)
         return values, torch.where(finite, violation, distance)

@@ -11,10 +11,8 @@ from lmd.operators.blur import Blur
 from lmd.operators.differences import Differences
 from lmd.operators.projections import ParallelBeam
 from lmd.operators.stack import Stack
-from lmd.problems.domains import Box
 from lmd.problems.tv import TVProblem
-from lmd.terms import Box as BoxTerm
-from lmd.terms import Squares
+from lmd.terms import Box, Squares
 
 
 class TVReconstruction(TVProblem):
@@ -52,9 +50,9 @@ class TVReconstruction(TVProblem):
         self.domain: Box = Box(self.low, self.high)
         self.forward = forward
         misfit = Squares(noisy, self.scale)
-        start = self.domain.project(self.first_guess(size))
+        start = self.domain.nearest(self.first_guess(size))
         behind = (self.variation(size, None), (misfit, forward))
-        self.compose(BoxTerm(self.low, self.high), *behind, start=start, scales=(1.0, balance))
+        self.compose(self.domain, *behind, start=start, scales=(1.0, balance))
 
     def first_guess(self, size: tuple[int, int]) -> Tensor:
         """What the start is, before it is clipped to the box `(B, C, H, W)`."""

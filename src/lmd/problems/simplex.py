@@ -11,7 +11,8 @@ from lmd.checks import check_batch, check_choice, check_count, shape_of
 from lmd.copies import doubled
 from lmd.errors import InputError
 from lmd.problems.base import Family, Problem
-from lmd.problems.domains import Simplex, check_rows
+from lmd.terms import Simplex
+from lmd.terms.domain import check_rows
 from lmd.terms.kullback_leibler import divergence
 
 S = TypeVar("S", bound="SimplexProblem")

@@ -11,9 +11,9 @@ from lmd.checks import check_positive
 from lmd.errors import InputError
 from lmd.mirrors.base import Mirror
 from lmd.problems.base import Problem
-from lmd.problems.domains import same_set
 from lmd.solvers.base import Solver, State
 from lmd.solvers.steps import LearnedSteps, Steps, as_steps
+from lmd.terms.domain import same_set
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ class AcceleratedMirrorDescent(_AccumulatingSolver):
         dual = state.accumulated - (k / self.r) * size * gradient
         x = between - self.gamma * size * gradient
         if self.mirror.domain is not None:
-            x = self.mirror.domain.project(x)
+            x = self.mirror.domain.nearest(x)
         return AcceleratedState(x, k + 1, accumulated=dual, mirrored=self.mirror.to_primal(dual))
 
 

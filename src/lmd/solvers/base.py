@@ -176,7 +176,7 @@ def check_fit(solver: Solver[Any], problem: Problem, x0: Tensor) -> None:
     if not solver.keeps_to_domain(problem):
         given = f"{type(solver).__name__}, which may leave the problem's domain"
         accepted = "one that keeps to it, such as ProjectedGradient, or MirrorDescent with a mirror on that domain"
-        raise CapabilityError("solver", f"{given} ({problem.domain.name})", accepted)
+        raise CapabilityError("solver", f"{given} ({problem.domain.about})", accepted)
 
 
 def add_evaluations(*counts: Mapping[str, Tensor]) -> dict[str, Tensor]:

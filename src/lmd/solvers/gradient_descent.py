@@ -7,9 +7,9 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from lmd.problems.base import Problem
-from lmd.problems.domains import Domain
 from lmd.solvers.base import P, Solver, State
 from lmd.solvers.steps import Steps, as_steps
+from lmd.terms import Domain
 
 
 class _GradientSteps(Solver[State, P]):
@@ -62,4 +62,4 @@ class ProjectedGradient(_GradientSteps[DomainProblem]):
 
     def step(self, problem: DomainProblem, state: State) -> State:
         x = state.x - self.steps(state.iteration) * problem.subgradient(state.x)
-        return State(problem.domain.project(x), state.iteration + 1)
+        return State(problem.domain.nearest(x), state.iteration + 1)

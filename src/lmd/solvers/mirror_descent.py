@@ -11,9 +11,9 @@ from lmd.checks import check_count
 from lmd.errors import InputError
 from lmd.mirrors.base import DUAL_NORM, Mirror, norm_of
 from lmd.problems.base import Problem
-from lmd.problems.domains import same_set
 from lmd.solvers.base import Solver, State
 from lmd.solvers.steps import LearnedSteps, Step, Steps, as_steps
+from lmd.terms.domain import same_set
 
 
 @dataclass(frozen=True)

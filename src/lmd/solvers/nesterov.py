@@ -49,9 +49,9 @@ class Nesterov(Solver[NesterovState]):
         y = state.extrapolated
         x = y - self.steps(state.iteration) * problem.subgradient(y)
         if problem.domain is not None:
-            x = problem.domain.project(x)
+            x = problem.domain.nearest(x)
         momentum = (1 + math.sqrt(1 + 4 * state.momentum**2)) / 2
         ahead = x + ((state.momentum - 1) / momentum) * (x - state.x)
         if problem.domain is not None:
-            ahead = problem.domain.project(ahead)
+            ahead = problem.domain.nearest(ahead)
         return NesterovState(x, state.iteration + 1, extrapolated=ahead, momentum=momentum)

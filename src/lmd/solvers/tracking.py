@@ -137,7 +137,7 @@ class Tracker:
         self._note_violation(row, violation)
         self.x = state.x
         if violation is not None and problem.domain is not None:
-            self.x = take(violation > 0, problem.domain.project(state.x), state.x)
+            self.x = take(violation > 0, problem.domain.nearest(state.x), state.x)
         self.dual = state.dual_point
         self.finite = torch.isfinite(values) & torch.isfinite(change)  # one entry that is not finite makes it so
         better = self.running & self.finite & (values < self.best_values)

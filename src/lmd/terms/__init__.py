@@ -3,6 +3,7 @@
 from lmd.terms.absolute import Absolute
 from lmd.terms.base import Term
 from lmd.terms.box import Box
+from lmd.terms.domain import Domain
 from lmd.terms.entropy import NegativeEntropy
 from lmd.terms.hinge import Hinge
 from lmd.terms.huber import Huber
@@ -20,6 +21,7 @@ __all__ = [
     "Absolute",
     "Box",
     "BoxedSquares",
+    "Domain",
     "GroupNorm",
     "Hinge",
     "Huber",

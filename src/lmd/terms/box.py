@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from lmd.errors import InputError
-from lmd.terms.base import Scale, Term, clip, filled, per_instance, rounding_of_sum, size_of, sum_instances, written
+from lmd.terms.base import Scale, clip, filled, per_instance, rounding_of_sum, size_of, sum_instances, written
+from lmd.terms.domain import Domain
 
 STORED = torch.finfo(torch.float32).eps
 """A run in float32 that clips to 0.1 stores 0.1000000015: such a point counts as inside, also in float64."""
 
 
-class Box(Term):
+class Box(Domain):
     r"""h(z) = 0 where low <= z <= high, infinite elsewhere; z `(B, ...)`.
 
     The ends are numbers, per instance `(B,)` or per entry, and may be infinite: `Box(0.0, math.inf)` is z >= 0. An end
@@ -40,8 +41,9 @@ class Box(Term):
         return all(bool(torch.isfinite(e).all()) if isinstance(e, Tensor) else math.isfinite(e) for e in ends)
 
     @property
-    def smoothness(self) -> Scale | None:
-        return 0.0
+    def about(self) -> str:
+        ends = (f"{end:g}" if isinstance(end, (int, float)) else "ends of its own" for end in (self.low, self.high))
+        return f"entries between {' and '.join(ends)}"
 
     def _ends(self, z: Tensor) -> tuple[Tensor, Tensor]:
         return filled(self.low, z), filled(self.high, z)
@@ -53,16 +55,16 @@ class Box(Term):
         met = STORED * torch.where(z > high, high, low).abs()
         return torch.where(past > met, past, 0)
 
-    def value(self, z: Tensor) -> Tensor:
-        return torch.where(self.violation(z) > 0, torch.inf, z.new_zeros(len(z)))
-
-    def subgradient(self, z: Tensor) -> Tensor:
-        """0."""
-        return torch.zeros_like(z)
-
     def prox(self, z: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
         """The nearest point of the box."""
         return clip(z, per_instance(self.low, z), per_instance(self.high, z), out)
+
+    def nearest(self, z: Tensor) -> Tensor:
+        return self.prox(z, 1.0)
+
+    def beyond(self, z: Tensor) -> Tensor:
+        low, high = self._ends(z)
+        return torch.maximum(low - z, z - high).clamp(min=0).flatten(1).amax(dim=1)
 
     def _end(self, p: Tensor) -> Tensor:
         """argmax <z, p> over the box: the end that p points to, and where p is 0 the point nearest to 0."""
@@ -116,9 +118,6 @@ class Box(Term):
     def gauge(self, u: Tensor) -> Tensor:
         """0, or infinite where u points to an end that is."""
         return torch.where(torch.isfinite(self._end(u)).flatten(1).all(dim=1), u.new_zeros(len(u)), torch.inf)
-
-    def nearest(self, z: Tensor) -> Tensor:
-        return self.prox(z, 1.0)
 
     def violation(self, z: Tensor) -> Tensor:
         return size_of(self._outside(z))

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from lmd.terms.base import Scale, Term, per_instance, rounding_of_sum, size_of, sum_instances, written
+from lmd.terms.domain import Domain, check_rows
 
 STORED = 1e3 * torch.finfo(torch.float32).eps
 """How far entries and sums that a run in float32 stored may be off, also when they are looked at in float64."""
@@ -33,9 +34,14 @@ def below_top(z: Tensor) -> Tensor:
 
 def outside(z: Tensor) -> Tensor:
     """How far each instance is outside the simplex `(B,)`; 0 inside up to what float32 stores."""
-    off_sum = (z.sum(dim=-1) - 1).abs().flatten(1) if z.ndim > 2 else (z.sum(dim=-1, keepdim=True) - 1).abs()
-    off = torch.cat([(-z).clamp(min=0).flatten(1), off_sum], dim=1).amax(dim=1)
+    off = _off(z).amax(dim=1)
     return torch.where(off > STORED, off, 0)
+
+
+def _off(z: Tensor) -> Tensor:
+    """How far each entry is below 0, and the sum of each row from 1."""
+    off_sum = (z.sum(dim=-1, keepdim=True) - 1).abs()
+    return torch.cat([(-z).clamp(min=0), off_sum], dim=-1).flatten(1)
 
 
 def products_rounding(z: Tensor, p: Tensor, z_error: Tensor, p_error: Tensor, residual: Tensor) -> Tensor:
@@ -51,7 +57,7 @@ def products_rounding(z: Tensor, p: Tensor, z_error: Tensor, p_error: Tensor, re
     return 8 * eps * residual + moved + rounding_of_sum(z, residual)
 
 
-class Simplex(Term):
+class Simplex(Domain):
     r"""h(z) = 0 where each row of z `(B, ..., d)` is in the simplex {z >= 0, sum z = 1}, infinite elsewhere.
 
     h*(p) = \sum of the largest entry of each row, finite everywhere.
@@ -64,16 +70,15 @@ class Simplex(Term):
     def conjugate_is_finite(self) -> bool:
         return True
 
-    def value(self, z: Tensor) -> Tensor:
-        return torch.where(outside(z) > 0, torch.inf, z.new_zeros(len(z)))
+    @property
+    def about(self) -> str:
+        return "a point of the simplex (entries of 0 or more that sum to 1)"
 
-    def subgradient(self, z: Tensor) -> Tensor:
-        """0."""
-        return torch.zeros_like(z)
+    def beyond(self, z: Tensor) -> Tensor:
+        return _off(z).amax(dim=1)
 
-    def prox(self, z: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
-        """The nearest point of the simplex."""
-        return written(project_simplex(z), out)
+    def check(self, argument: str, x: Tensor) -> Tensor:
+        return super().check(argument, check_rows(argument, x))
 
     def conjugate(self, p: Tensor) -> Tensor:
         return sum_instances(p.amax(dim=-1, keepdim=True))

@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from lmd.errors import DomainError, InputError
-from lmd.problems import Box, Simplex, project_simplex
+from lmd.mirrors import EuclideanBox
 from lmd.problems.simplex import uniform_simplex
+from lmd.terms import Box, Simplex
+from lmd.terms.simplex import project_simplex
 
 entries = st.floats(-1e6, 1e6)
 rows = st.integers(1, 6).flatmap(
@@ -66,20 +68,20 @@ class TestBox:
     def test_projection_is_inside_and_nothing_inside_moves(self, x, low, width):
         box = Box(low, low + width)
         x = torch.tensor(x, dtype=torch.float64)
-        point = box.project(x)
-        assert bool((box.violation(point) <= 1e-12).all())
-        assert torch.equal(box.project(point), point)
+        point = box.nearest(x)
+        assert bool((box.beyond(point) <= 1e-12).all())
+        assert torch.equal(box.nearest(point), point)
         inside = (x >= box.low) & (x <= box.high)
         assert torch.equal(point[inside], x[inside])
 
-    def test_violation_is_the_largest_per_instance(self):
+    def test_how_far_beyond_is_the_largest_per_instance(self):
         x = torch.tensor([[[0.0, 0.5], [1.0, 1.0]], [[-0.5, 0.0], [3.0, 0.0]]])
-        assert_close(Box(0, 1).violation(x), torch.tensor([0.0, 2.0]))
+        assert_close(Box(0, 1).beyond(x), torch.tensor([0.0, 2.0]))
 
     @pytest.mark.parametrize("ends", [(1, 0), (0, math.inf), ("a", 1)])
     def test_ends_have_to_be_ordered_numbers(self, ends):
         with pytest.raises(InputError, match=r"^box: got "):
-            Box(*ends)
+            EuclideanBox(*ends)
 
 
 class TestCheck:
