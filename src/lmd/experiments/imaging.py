@@ -80,7 +80,7 @@ def middles(images: Tensor, side: int) -> Tensor:
     return images[:, :, top : top + side, left : left + side]
 
 
-def images_to_test(brought: Path | None, count: int, side: int, data: str = "auto") -> tuple[str, Tensor]:
+def images_to_test(brought: Path | None, count: int | None, side: int, data: str = "auto") -> tuple[str, Tensor]:
     """The middles of test images in [0, 1] and what they are from: those that were brought, or our own.
 
     Where one of those that were brought is smaller than `side`, all are cut to its size.
@@ -205,15 +205,7 @@ def draw_trials(session: Session, name: str, methods: Sequence[str], tuned: Sequ
 
 def snapshots(solver: Solver[Any], problem: TVProblem, iterations: Sequence[int]) -> list[Tensor]:
     """The iterates `(B, C, H, W)` after these numbers of iterations."""
-    seen: dict[int, Tensor] = {}
-    run(
-        solver,
-        problem,
-        problem.start(),
-        max(iterations),
-        callbacks=[lambda state, _: bool(seen.setdefault(state.iteration, state.x) is None)],
-    )
-    return [seen[k] for k in iterations]
+    return [run(solver, problem, iterations=k, record=False).x for k in iterations]
 
 
 def draw_pictures(

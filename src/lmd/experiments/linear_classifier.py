@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from lmd.experiments.base import Experiment, Session
+from lmd.experiments.base import Session
 from lmd.experiments.linear_models import (
+    DigitExperiment,
     DigitInstances,
     compare,
     draw_methods,
     fit_first,
     make_instances,
-    target_table,
 )
-from lmd.report.rows import Row
-from lmd.report.tables import Table
 from lmd.tasks.linear_classifier import SOURCE
 
 STARTS = {"quick": 3, "standard": 5, "paper": 20}
@@ -23,7 +19,7 @@ WARM_START_RIDGE = 1e-4
 """The cross entropy of separable data has no minimiser; with this ridge it has, and the warm start averages those."""
 
 
-class LinearClassifierExperiment(Experiment):
+class LinearClassifierExperiment(DigitExperiment):
     """The learned pair against GD, Adam, Nesterov, L-BFGS, a warm start, and scikit-learn.
 
     Subsets of 2000 features are separable, so the infimum of the cross entropy is 0 and nobody attains it. The
@@ -34,10 +30,6 @@ class LinearClassifierExperiment(Experiment):
     title = "Multi-class linear classifiers on digit features, with a learned mirror pair"
     paper = "Figure 7"
     solvers = ("linear-classifier-10",)
-
-    @classmethod
-    def tables(cls, rows: Sequence[Row]) -> list[Table]:
-        return [*super().tables(rows), *target_table(rows)]
 
     def run(self, session: Session) -> None:
         session.facts["relative gap"] = "loss over log(10): the infimum is 0, as the subsets are separable"

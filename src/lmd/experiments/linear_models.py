@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmd.experiments.base import MULTIPLIERS, Session, measure
+from lmd.experiments.base import MULTIPLIERS, Experiment, Session, measure
 from lmd.experiments.curves import draw_comparison
 from lmd.problems.subsets import SubsetFamily, SubsetProblem
 from lmd.report.rows import Row, best, distinct, select
@@ -61,6 +61,14 @@ class DigitInstances:
     def relative_gap(self, values: Tensor) -> Tensor:
         """(f - f*) / scale of each instance, `(..., B)`."""
         return (values - self.minimum) / self.scale
+
+
+class DigitExperiment(Experiment):
+    """An experiment that also times methods beside scikit-learn."""
+
+    @classmethod
+    def tables(cls, rows: Sequence[Row]) -> list[Table]:
+        return [*super().tables(rows), *target_table(rows)]
 
 
 def make_instances(session: Session, source: Digits, subsets: int, starts: int, **warm_settings: Any) -> DigitInstances:

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from lmd import tasks, zoo
-from lmd.data import image_data, read_images
 from lmd.errors import CapabilityError
 from lmd.experiments.base import Experiment, Session
+from lmd.experiments.imaging import images_to_test
 from lmd.guarantees import Comparison, compare, default_fallback, guard, run
 from lmd.guarantees.comparison import EARLY, EXCESS, GAP
 from lmd.problems import Family, Problem, TVInpaintingFamily
@@ -131,14 +131,9 @@ class Conditions:
 
     @cached_property
     def images(self) -> tuple[Tensor, ...]:
-        """Test images, those that were brought or our own, of 96 x 96 pixels or as large as the smallest."""
-        if self.session.images is None:
-            data = image_data("auto")
-            self.session.facts["images"] = data.name
-            return tuple(data.test_images)
-        brought = read_images(self.session.images)
-        self.session.facts["images"] = brought.name
-        return tuple(brought.crops(min([SIDE, *(min(image.shape[1:]) for image in brought.images)])))
+        """All test images, those that were brought or our own, of 96 x 96 pixels or as large as the smallest."""
+        self.session.facts["images"], found = images_to_test(self.session.images, None, SIDE)
+        return tuple(found)
 
 
 def published_inpainting(images: Sequence[Tensor]) -> Family:

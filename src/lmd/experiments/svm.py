@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from lmd.experiments.base import Experiment, Session
+from lmd.experiments.base import Session
 from lmd.experiments.linear_models import (
+    DigitExperiment,
     DigitInstances,
     compare,
     draw_methods,
     fit_first,
     make_instances,
     record_learned,
-    target_table,
 )
-from lmd.report.rows import Row
-from lmd.report.tables import Table
 from lmd.tasks.svm import SOURCE
 
 STARTS = {"quick": 4, "standard": 20, "paper": 100}
 SUBSETS = {"quick": 2, "standard": 10, "paper": 20}
 
 
-class SVMExperiment(Experiment):
+class SVMExperiment(DigitExperiment):
     """The learned pair against GD, Adam, Nesterov, L-BFGS, a warm start, and scikit-learn."""
 
     name = "svm"
     title = "Support vector machines on digit features, with a learned mirror pair"
     paper = "Figure 6"
     solvers = ("svm-pair-10", "svm-published-10")
-
-    @classmethod
-    def tables(cls, rows: Sequence[Row]) -> list[Table]:
-        return [*super().tables(rows), *target_table(rows)]
 
     def run(self, session: Session) -> None:
         instances = make_instances(session, SOURCE, SUBSETS[session.preset], STARTS[session.preset])
