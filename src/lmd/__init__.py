@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     )
     from lmd.errors import InputError, LmdError
     from lmd.guarantees.certify import run
+    from lmd.pictures.functions import deblur, denoise, denoise_video, inpaint, reconstruct
     from lmd.training.train import train
     from lmd.zoo.solve import solve
 
@@ -45,12 +46,17 @@ __all__ = [
     "LmdError",
     "__version__",
     "data",
+    "deblur",
+    "denoise",
+    "denoise_video",
     "experiments",
     "guarantees",
+    "inpaint",
     "mirrors",
     "operators",
     "pictures",
     "problems",
+    "reconstruct",
     "reference",
     "report",
     "run",
@@ -66,6 +72,11 @@ __all__ = [
 _FUNCTIONS = {
     "InputError": "lmd.errors",
     "LmdError": "lmd.errors",
+    "deblur": "lmd.pictures.functions",
+    "denoise": "lmd.pictures.functions",
+    "denoise_video": "lmd.pictures.functions",
+    "inpaint": "lmd.pictures.functions",
+    "reconstruct": "lmd.pictures.functions",
     "run": "lmd.guarantees.certify",
     "solve": "lmd.zoo.solve",
     "train": "lmd.training.train",

@@ -3,6 +3,7 @@
 from lmd.operators.base import LinearOperator
 from lmd.operators.blur import Blur, gaussian_kernel, motion_kernel
 from lmd.operators.differences import Differences
+from lmd.operators.functions import FromFunctions
 from lmd.operators.identity import Identity
 from lmd.operators.mask import Mask
 from lmd.operators.matrix import Matrix
@@ -12,6 +13,7 @@ from lmd.operators.stack import Stack
 __all__ = [
     "Blur",
     "Differences",
+    "FromFunctions",
     "Identity",
     "LinearOperator",
     "Mask",

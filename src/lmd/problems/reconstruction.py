@@ -29,7 +29,8 @@ class TVReconstruction(TVProblem):
 
     Dual points (p, q), `operator.split` of one array `(B, n)`: p `(B, C, 2, H, W)` is bounded as in `TVProblem`, q
     `(B, C, ...)` is free, g*(p, q) = c <y, q> + c^2 ||q||^2 / 4s. At the solution q = 2s (Ax - y) / c.
-    c = `balance` weighs the steps that a primal-dual method takes for the two parts; it does not change the problem.
+    c = `balance` weighs the steps that a primal-dual method takes for the two parts, ||K|| / ||A|| by default; it does
+    not change the problem.
     """
 
     operator: Stack
@@ -38,12 +39,12 @@ class TVReconstruction(TVProblem):
         self,
         noisy: Tensor,
         forward: LinearOperator,
-        size: tuple[int, int],
-        weight: float | Tensor,
-        isotropic: bool,
-        halved: bool,
-        box: tuple[float, float],
-        balance: float,
+        size: tuple[int, ...],
+        weight: float | Tensor = 0.3,
+        isotropic: bool = False,
+        halved: bool = False,
+        box: tuple[float, float] = (0.0, 1.0),
+        balance: float | None = None,
     ) -> None:
         super().__init__(noisy, weight, isotropic, halved)
         self.low, self.high = check_interval("box", box)
@@ -51,12 +52,13 @@ class TVReconstruction(TVProblem):
         self.forward = forward
         misfit = Squares(noisy, self.scale)
         start = self.domain.nearest(self.first_guess(size))
+        balance = Differences(size).norm / forward.norm if balance is None else balance
         behind = (self.variation(size, None), (misfit, forward))
         self.compose(self.domain, *behind, start=start, scales=(1.0, balance))
 
-    def first_guess(self, size: tuple[int, int]) -> Tensor:
-        """What the start is, before it is clipped to the box `(B, C, H, W)`."""
-        raise NotImplementedError
+    def first_guess(self, size: tuple[int, ...]) -> Tensor:
+        """What the start is, before it is clipped to the box `(B, C, *size)`: the middle of it, if nothing is better."""
+        return self.noisy.new_full((*self.noisy.shape[:2], *size), (self.low + self.high) / 2)
 
     @property
     def image_shape(self) -> tuple[int, ...]:
@@ -103,7 +105,7 @@ class TVDeblurring(TVReconstruction):
         super().__init__(noisy, blur, (height, width), weight, isotropic, halved, box, balance)
         self.kernel, self.border = blur.kernel, border
 
-    def first_guess(self, size: tuple[int, int]) -> Tensor:
+    def first_guess(self, size: tuple[int, ...]) -> Tensor:
         return self.noisy
 
 
@@ -134,11 +136,9 @@ class TVTomography(TVReconstruction):
             raise InputError(
                 "noisy", f"shape {shape_of(noisy)}", f"(B, C, {beams.angles}, {beams.detectors}) for {size}"
             )
-        if balance is None:
-            balance = Differences(size).norm / beams.norm
         super().__init__(noisy, beams, size, weight, isotropic, halved, box, balance)
 
-    def first_guess(self, size: tuple[int, int]) -> Tensor:
+    def first_guess(self, size: tuple[int, ...]) -> Tensor:
         seen = self.forward(self.noisy.new_ones(1, 1, *size)).sum()
         mean = self.noisy.flatten(2).sum(dim=2) / seen
         return mean[..., None, None].expand(*mean.shape, *size).contiguous()

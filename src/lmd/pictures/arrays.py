@@ -1,0 +1,183 @@
+"""Arrays as people have them: which axis is what, in which numbers, and the way back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lmd.errors import InputError
+
+WHITE = {torch.uint8: 255, torch.uint16: 65535}
+"""What pictures of whole numbers call 1."""
+
+COLOURS = (3, 4)
+"""How many channels the last axis of a colour picture has."""
+
+Axis = int | str | None
+
+
+@dataclass(frozen=True)
+class Axes:
+    """Which axis of an array holds the instances of a batch and which the channels; all others are of space."""
+
+    batch: int | None
+    channel: int | None
+
+
+@dataclass(frozen=True)
+class Units:
+    """Pixels are centre + unit z, z of about 1: so that single precision has digits for images far from 0."""
+
+    centre: float
+    unit: float
+
+    @classmethod
+    def of(cls, y: Tensor, centred: bool = True) -> Units:
+        """No change where values are moderate, else the middle of the range, and a power of two.
+
+        >>> Units.of(torch.tensor([0.0, 1.0])), Units.of(torch.tensor([1000.0, 1000.5]))
+        (Units(centre=0.0, unit=1.0), Units(centre=1000.25, unit=0.25))
+        """
+        low, high = (float(end) for end in torch.aminmax(y))
+        most, width = max(abs(low), abs(high)), high / 2 - low / 2
+        if width == 0:
+            return cls(low if centred else 0.0, 1.0)
+        centre = low + width if centred and width < most / 16 else 0.0
+        size = width if centre else most
+        return (
+            cls(centre, 1.0) if 1e-2 <= size <= 1e2 and not centre else cls(centre, 2.0 ** math.floor(math.log2(size)))
+        )
+
+
+@dataclass(frozen=True)
+class Batch:
+    """An array as a batch of images `(B, C, *size)`, and how to give an answer the form that the array had."""
+
+    images: Tensor
+    """In `units`, float32 or float64."""
+
+    units: Units
+    back: Callable[[Tensor], Any]
+    """From a tensor like `images` to an array of the kind, shape and dtype that came in."""
+
+    exact: Tensor
+    """The images in the array's own units, bytes as numbers from 0 to 1: `images` itself where nothing was rounded."""
+
+    bytes: bool
+    """Whether the array holds whole numbers that stand for 0 to 1."""
+
+    def own(self, x: Tensor) -> Tensor:
+        """A tensor like `images` in the array's own units, and in float64 if that is not what it was solved in."""
+        return x if self.exact is self.images else x.double() * self.units.unit + self.units.centre
+
+
+def as_batch(
+    argument: str,
+    array: Any,
+    channel_axis: Axis = "auto",
+    dtype: torch.dtype = torch.float32,
+    centred: bool = True,
+) -> Batch:
+    """A numpy array or torch tensor of any dtype and layout as images `(B, C, *size)` of this `dtype`.
+
+    `channel_axis` is the axis of the channels, None where there is none. "auto": of a numpy array of three axes the
+    last one, if it has length 3 or 4, and else none; torch tensors, and numpy arrays of four and more axes, are
+    `(B, C, ...)`. `centred` says that images far from 0 may be moved there. Whole numbers of 8 and 16 bits without a
+    sign are divided by their largest; others stay as they are.
+
+    >>> as_batch("image", np.zeros((8, 9, 3), np.uint8)).images.shape
+    torch.Size([1, 3, 8, 9])
+    >>> as_batch("image", np.zeros((8, 9, 10))).images.shape
+    torch.Size([1, 1, 8, 9, 10])
+    """
+    given = _as_tensor(argument, array)
+    axes = find_axes(argument, tuple(given.shape), isinstance(array, Tensor), channel_axis)
+    white = float(WHITE.get(given.dtype, 1))
+    moved = move(given, axes).detach()
+    exact = moved.float() if moved.dtype.is_floating_point and moved.dtype != torch.float64 else moved.double()
+    _check_numbers(argument, exact)
+    exact = exact / white if white > 1 else exact
+    units = Units.of(exact, centred)
+    images = ((exact - units.centre) / units.unit if units != Units(0.0, 1.0) else exact).to(dtype).contiguous()
+    same = units == Units(0.0, 1.0) and dtype == exact.dtype
+
+    def back(x: Tensor) -> Any:
+        values = (x.to(exact.dtype) * units.unit + units.centre) * white if white > 1 or not same else x
+        out = _as_dtype(_move_back(values, axes), given.dtype).to(given.device)
+        return out if isinstance(array, Tensor) else np.ascontiguousarray(out.numpy()).astype(array.dtype, copy=False)
+
+    return Batch(images, units, back, images if same else exact, white > 1)
+
+
+def _as_tensor(argument: str, array: Any) -> Tensor:
+    if isinstance(array, Tensor):
+        given = array
+    elif isinstance(array, np.ndarray) and array.dtype.kind in "buif":
+        wide = array.astype(np.float64) if array.dtype.kind == "f" and array.dtype.itemsize > 8 else array
+        given = torch.from_numpy(np.ascontiguousarray(wide.astype(wide.dtype.newbyteorder("="), copy=False)))
+    else:
+        kind = f"an array of {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__
+        raise InputError(argument, kind, "a numpy array or torch tensor of real numbers")
+    if given.is_complex():
+        raise InputError(argument, f"a tensor of {given.dtype}", "a numpy array or torch tensor of real numbers")
+    if given.numel() == 0:
+        raise InputError(argument, f"shape {tuple(given.shape)}", "at least one pixel")
+    return given
+
+
+def find_axes(argument: str, shape: tuple[int, ...], torch_tensor: bool, channel_axis: Axis) -> Axes:
+    """Which axes are what; see `as_batch`."""
+    count = len(shape)
+    if channel_axis is None or (isinstance(channel_axis, int) and not isinstance(channel_axis, bool)):
+        if channel_axis is not None and not -count <= channel_axis < count:
+            raise InputError("channel_axis", channel_axis, f"an axis of an array of shape {shape}, None or 'auto'")
+        space = count - (channel_axis is not None)
+        if not 1 <= space <= 3:
+            raise InputError(argument, f"shape {shape}", "one, two or three axes beside that of the channels")
+        return Axes(None, None if channel_axis is None else channel_axis % count)
+    if channel_axis != "auto":
+        raise InputError("channel_axis", repr(channel_axis), "an axis, None or 'auto'")
+    if count <= 2 and count > 0:
+        return Axes(None, None)
+    if count == 3 and not torch_tensor:
+        return Axes(None, 2 if shape[2] in COLOURS else None)
+    if count == 3 and shape[0] in (1, *COLOURS) and min(shape[1:]) > COLOURS[-1]:
+        advice = "one image (C, H, W) with channel_axis=0, or a batch with all axes, (B, C, H, W) or (B, C, N)"
+        raise InputError(argument, f"a tensor of shape {shape}", advice)
+    if not 3 <= count <= 5 or (not torch_tensor and shape[1] > COLOURS[-1]):
+        raise InputError(argument, f"shape {shape}", "a signal, image, volume or batch (B, C, ...); see channel_axis")
+    return Axes(0, 1)
+
+
+def move(x: Tensor, axes: Axes) -> Tensor:
+    """To `(B, C, *size)`."""
+    x = x[None] if axes.channel is None else x.movedim(axes.channel, 1 if axes.batch is not None else 0)
+    return x if axes.batch is not None else x[None]
+
+
+def _move_back(x: Tensor, axes: Axes) -> Tensor:
+    x = x if axes.batch is not None else x[0]
+    return x[0] if axes.channel is None else x.movedim(1 if axes.batch is not None else 0, axes.channel)
+
+
+def _check_numbers(argument: str, x: Tensor) -> None:
+    bad = ~torch.isfinite(x)
+    if bool(bad.any()):
+        share = f"{int(bad.sum())} of {x.numel()} numbers that are not finite"
+        raise InputError(argument, share, "finite numbers; to fill pixels in, lmd.inpaint(..., mask=isfinite(image))")
+
+
+def _as_dtype(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Whole numbers by rounding, within their range; of booleans the nearer one."""
+    if dtype.is_floating_point:
+        return x.to(dtype)
+    if dtype == torch.bool:
+        return x >= 0.5
+    least, most = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+    return x.double().round().clamp(least, math.nextafter(most, 0) if most > 2**53 else most).to(dtype)

@@ -1,0 +1,451 @@
+"""One line for people with arrays: `denoise`, `inpaint`, `deblur`, `reconstruct`, `denoise_video`.
+
+How weights map. Ours is that of ||x - y||^2 + weight TV(x); for pictures of bytes x and y are between 0 and 1.
+
+| library | its weight for the same answer | TV |
+|---|---|---|
+| scikit-image `denoise_tv_chambolle` | weight / 2 | isotropic |
+| prox_tv `tv1_2d` | weight / 2 | anisotropic |
+| CIL `TotalVariation(alpha).proximal(y, 1)` | alpha = weight / 2 | isotropic by default |
+| deepinv `TVDenoiser` | ths = weight / 2 | isotropic |
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lmd.checks import check_interval, check_positive
+from lmd.errors import InputError
+from lmd.operators import Blur, LinearOperator
+from lmd.operators.functions import FromFunctions
+from lmd.pictures.arrays import Axis, Batch, as_batch, find_axes, move
+from lmd.pictures.noise import estimate_noise
+from lmd.pictures.weights import Choice, by_leaving_out, by_risk
+from lmd.problems import TVDeblurring, TVDenoising, TVInpainting
+from lmd.problems.reconstruction import TVReconstruction
+from lmd.problems.tv import TVProblem
+from lmd.solvers import Certificate, Result
+from lmd.zoo.solve import solve
+
+SINGLE = 1e-5
+"""Relative gaps down to this are proven in single precision; below it everything is in double."""
+
+AUTO = "auto"
+
+Model = Callable[[Tensor, Tensor, float], TVProblem]
+"""From data `(B, C, ...)`, weights `(B,)` and the size of the unit that both are given in, to the problems."""
+
+
+@dataclass(frozen=True)
+class Info:
+    """What there is to know about an answer."""
+
+    weight: Any
+    """Of the regulariser: a number, or one per image of a batch `(B,)`."""
+
+    noise: Any
+    """The standard deviation of the noise, found or given; None where nothing asked for it."""
+
+    seconds: float
+    """Of solving; choosing the weight is not in it."""
+
+    result: Result = field(repr=False)
+    """The whole result, in the array's own units; bytes are numbers from 0 to 1, and not yet rounded."""
+
+    shape: tuple[int, ...] = ()
+    """Of the answer."""
+
+    choice: Choice | None = field(default=None, repr=False)
+    """The weights that were tried and their risks, where the weight was chosen."""
+
+    @cached_property
+    def certificate(self) -> Certificate:
+        """The proven bound on F(x) - min F."""
+        found = self.result.certificate
+        if found is None:
+            raise InputError("result", "a result without a certificate", "one of lmd.solve")
+        return found
+
+    @property
+    def absolute(self) -> float:
+        """The bound, of the worst image."""
+        return float(self.certificate.bound.max())
+
+    @property
+    def relative(self) -> float:
+        """The bound relative to the minimum, of the worst image; infinite where the minimum may be 0."""
+        bound, lower = self.certificate.bound, self.certificate.lower_bound
+        return float(torch.where(bound == 0, 0.0, bound / lower.clamp(min=0)).max())
+
+    @property
+    def grey_levels(self) -> float:
+        """How far x is from the minimiser, root mean square, of 255 levels between 0 and 1, at most: from
+        F(x) - min F >= mu/2 ||x - x*||^2; infinite where F is not strongly convex."""
+        curvature = self.result.problem.strong_convexity
+        if curvature is None:
+            return math.inf
+        pixels = self.result.x[0].numel()
+        return 255 * float((2 * self.certificate.bound / (curvature * pixels)).max().sqrt())
+
+    def __str__(self) -> str:
+        levels = "" if math.isinf(self.grey_levels) else f", {self.grey_levels:.2g} of 255 grey levels from x*"
+        return (
+            f"weight {self.weight:.3g}, within {100 * self.relative:.2g}% of the minimum{levels}, {self.seconds:.2g} s"
+        )
+
+
+def denoise(
+    image: Any,
+    weight: Any = AUTO,
+    *,
+    noise: float | None = None,
+    isotropic: bool = False,
+    channel_axis: Axis = AUTO,
+    tolerance: float = 1e-3,
+    warm: Info | None = None,
+    info: bool = False,
+) -> Any:
+    """An image, signal or volume without its noise: the minimiser of ||x - y||^2 + weight TV(x), y the `image`.
+
+    Args:
+        image: A numpy array or torch tensor of any dtype and layout: a signal `(N,)`, a grey image `(H, W)`, a colour
+            picture `(H, W, 3)`, a volume `(D, H, W)`, a batch `(B, C, ...)`; or a list of those.
+        weight: A positive number, one per image of a batch, or "auto": chosen by Stein's unbiased risk.
+        noise: The standard deviation of the noise, for "auto"; estimated from the image by default. For bytes, of 255.
+        isotropic: Lengths of gradients in place of sums of absolute differences.
+        channel_axis: The axis of the channels, None if there is none, or "auto": see `lmd.pictures.arrays.as_batch`.
+        tolerance: How near to the minimum, relative to it; proven.
+        warm: The `Info` of a similar image of the same shape, to start from.
+        info: Also return an `Info`: certificate, weight, seconds, the whole result.
+
+    Returns:
+        An array of the kind, shape and dtype that came in, or, with `info`, that and the `Info`.
+
+    >>> import numpy as np, lmd
+    >>> noisy = np.eye(32) + 0.1 * np.random.default_rng(0).normal(size=(32, 32))
+    >>> clean, info = lmd.denoise(noisy, info=True)
+    >>> clean.shape, clean.dtype, info.relative < 1.001e-3
+    ((32, 32), dtype('float64'), True)
+    """
+    if isinstance(image, (list, tuple)):
+        options: dict[str, Any] = {"noise": noise, "isotropic": isotropic, "channel_axis": channel_axis}
+        return _each(
+            image, lambda one: denoise(one, weight, tolerance=tolerance, warm=warm, info=True, **options), info
+        )
+    batch = as_batch("image", image, channel_axis, _dtype(tolerance))
+
+    def model(data: Tensor, weights: Tensor, unit: float) -> TVProblem:
+        return TVDenoising(data, weights, isotropic)
+
+    def choose() -> Choice:
+        return by_risk(_in_units(model, batch), batch.images, _noise(noise, batch))
+
+    return _answer(model, batch, _weight(weight, batch, choose), tolerance, warm, info)
+
+
+def inpaint(
+    image: Any,
+    mask: Any,
+    weight: Any = AUTO,
+    *,
+    isotropic: bool = False,
+    channel_axis: Axis = AUTO,
+    tolerance: float = 1e-3,
+    warm: Info | None = None,
+    info: bool = False,
+) -> Any:
+    """An image with its lost pixels filled in: the minimiser of ||Z (x - y)||^2 + weight TV(x).
+
+    `mask` Z is not 0 where a pixel is kept: of the shape of the image, with or without the axis of channels. Lost
+    pixels may hold anything, NaN too. "auto" is the weight of which a tenth of the kept pixels, left out, are best
+    predicted from the others. All else is as in `denoise`.
+
+    >>> import numpy as np, lmd
+    >>> image = np.outer(np.ones(16), np.arange(16) > 7).astype(float)
+    >>> image[5, 3] = np.nan
+    >>> abs(lmd.inpaint(image, np.isfinite(image), weight=0.01)[5, 3]) < 0.01
+    True
+    """
+    plain, kept = _without_lost(image, mask, channel_axis)
+    batch = as_batch("image", plain, channel_axis, _dtype(tolerance))
+    z = kept.to(batch.images)
+
+    def masked(data: Tensor, weights: Tensor, masks: Tensor) -> TVProblem:
+        return TVInpainting(data, masks, weights, isotropic)
+
+    def choose() -> Choice:
+        return by_leaving_out(masked, batch.images, z, _at_least(_rough_noise(batch.images, z), batch.images))
+
+    def model(data: Tensor, weights: Tensor, unit: float) -> TVProblem:
+        return masked(data, weights, z.to(data))
+
+    return _answer(model, batch, _weight(weight, batch, choose), tolerance, warm, info)
+
+
+def deblur(
+    image: Any,
+    kernel: Any,
+    weight: Any = AUTO,
+    *,
+    noise: float | None = None,
+    border: str = "replicate",
+    box: tuple[float, float] | None = None,
+    isotropic: bool = False,
+    channel_axis: Axis = AUTO,
+    tolerance: float = 1e-3,
+    warm: Info | None = None,
+    info: bool = False,
+) -> Any:
+    """An image without its blur: the minimiser of ||k * x - y||^2 + weight TV(x) over low <= x <= high.
+
+    `kernel` k `(h, w)` sums to about 1; see `lmd.operators.gaussian_kernel` and `motion_kernel`. `border` is how the
+    image goes on outside: "replicate" or "circular". `box` (low, high) is where pixels are known to be: by default
+    [0, 1] for bytes and for numbers that are mostly there, else the range of the image. All else is as in `denoise`.
+    """
+    batch = as_batch("image", image, channel_axis, _dtype(tolerance), centred=False)
+    low, high = _box(box, batch.exact)
+    taps = as_batch("kernel", kernel, None).exact[0, 0]
+
+    def model(data: Tensor, weights: Tensor, unit: float) -> TVProblem:
+        return TVDeblurring(data, taps.to(data), weights, border, isotropic, box=(low / unit, high / unit))
+
+    def choose() -> Choice:
+        height, width = batch.images.shape[2:]
+        blur = Blur(taps.to(batch.images), height, width, border)
+        return by_risk(_in_units(model, batch), batch.images, _noise(noise, batch), blur)
+
+    return _answer(model, batch, _weight(weight, batch, choose), tolerance, warm, info)
+
+
+def reconstruct(
+    measurements: Any,
+    forward: Any,
+    adjoint: Callable[[Any], Any] | None = None,
+    *,
+    shape: tuple[int, ...],
+    weight: Any,
+    box: tuple[float, float] = (0.0, 1.0),
+    isotropic: bool = False,
+    tolerance: float = 1e-3,
+    warm: Info | None = None,
+    info: bool = False,
+) -> Any:
+    """An image of this `shape` from measurements: the minimiser of ||Ax - y||^2 + weight TV(x) over low <= x <= high.
+
+    A is a function from images of that shape to arrays like the `measurements`, with its `adjoint`; or an
+    `lmd.operators.LinearOperator` on `(B, C, *shape)`, for measurements `(B, C, ...)`. The answer has the kind and the
+    dtype of the measurements, floating-point.
+
+    >>> import numpy as np, lmd
+    >>> A = np.random.default_rng(0).normal(size=(30, 64)) / 8
+    >>> x = np.repeat([0.2, 0.8], 32)
+    >>> found = lmd.reconstruct(A @ x, lambda x: A @ x, lambda z: A.T @ z, shape=(64,), weight=1e-3)
+    >>> bool(np.abs(found - x).max() < 0.05)
+    True
+    """
+    operator, plain = _operator(measurements, forward, adjoint, shape)
+    batch = as_batch("measurements", plain, AUTO, _dtype(tolerance), centred=False)
+    low, high = check_interval("box", box)
+
+    def model(data: Tensor, weights: Tensor, unit: float) -> TVProblem:
+        ends = (low / unit, high / unit)
+        return TVReconstruction(data, operator, tuple(shape), weights, isotropic, box=ends)
+
+    def back(x: Tensor) -> Any:
+        found = batch.own(x) if operator is forward else batch.own(x)[0, 0]
+        if isinstance(measurements, Tensor):
+            return found.to(measurements.dtype if measurements.dtype.is_floating_point else torch.float32)
+        return found.numpy().astype(measurements.dtype if measurements.dtype.kind == "f" else np.float64)
+
+    return _answer(model, replace(batch, back=back), _weight(weight, batch, None), tolerance, warm, info)
+
+
+def denoise_video(frames: Any, weight: Any = AUTO, *, info: bool = False, **options: Any) -> Any:
+    """Frames without noise, each started from the one before; takes what `denoise` takes.
+
+    An array `(T, ...)` gives an array, a list a list, and an iterator is answered by an iterator, frame by frame. An
+    automatic weight is chosen on the first frame and kept.
+
+    >>> import numpy as np, lmd
+    >>> lmd.denoise_video(np.zeros((4, 8, 9, 3), np.uint8), weight=0.1).shape
+    (4, 8, 9, 3)
+    """
+    answers = _video(iter(frames), weight, options)
+    if isinstance(frames, Iterator):
+        return answers if info else (frame for frame, _ in answers)
+    pairs = list(answers)
+    images: Any = [frame for frame, _ in pairs]
+    if isinstance(frames, np.ndarray):
+        images = np.stack(images)
+    elif isinstance(frames, Tensor):
+        images = torch.stack(images)
+    return (images, [told for _, told in pairs]) if info else images
+
+
+def _video(frames: Iterator[Any], weight: Any, options: dict[str, Any]) -> Iterator[tuple[Any, Info]]:
+    warm: Info | None = None
+    for frame in frames:
+        same = warm is not None and warm.shape == tuple(frame.shape)
+        known = warm.weight if warm is not None and isinstance(weight, str) else weight
+        clean, warm = denoise(frame, known, warm=warm if same else None, info=True, **options)
+        yield clean, warm
+
+
+def _answer(
+    model: Model,
+    batch: Batch,
+    chosen: tuple[Tensor, Choice | None],
+    tolerance: float,
+    warm: Info | None,
+    info: bool,
+) -> Any:
+    weight, choice = chosen
+    unit, centre = batch.units.unit, batch.units.centre
+    problem = model(batch.images, (weight / unit).to(batch.images), unit)
+    result = solve(problem, tolerance, warm=_warm(warm, problem, unit, centre))
+    answer = batch.back(result.x)
+    if not info:
+        return answer
+    if batch.exact is not batch.images:  # what is proven is said of the numbers that came in
+        exact, x = model(batch.exact.double(), weight.double(), 1.0), batch.own(result.x)
+        dual = None if result.dual is None else result.dual.double() * unit
+        result = replace(result, x=x, values=exact.value(x), dual=dual, problem=exact, start=exact.start())
+    noise = None if choice is None else _said(choice.noise * unit)
+    told = Info(_said(weight), noise, result.seconds, result, tuple(answer.shape), choice)
+    return answer, told
+
+
+def _said(each: Tensor) -> float | Tensor:
+    """One number of one image."""
+    return float(each[0]) if len(each) == 1 else each
+
+
+def _warm(warm: Info | None, problem: TVProblem, unit: float, centre: float) -> Result | None:
+    """The result to start from, in the units of the problem."""
+    if warm is None:
+        return None
+    if not isinstance(warm, Info):
+        raise InputError("warm", type(warm).__name__, "the Info of an earlier answer: lmd.denoise(..., info=True)")
+    like = problem.start()
+    if warm.result.x.shape != like.shape:
+        raise InputError("warm", f"an answer of shape {tuple(warm.result.x.shape)}", f"shape {tuple(like.shape)}")
+    dual = warm.result.dual
+    return replace(
+        warm.result,
+        x=((warm.result.x - centre) / unit).to(like),
+        dual=None if dual is None else (dual / unit).to(like),
+    )
+
+
+def _weight(weight: Any, batch: Batch, choose: Callable[[], Choice] | None) -> tuple[Tensor, Choice | None]:
+    """One weight per image `(B,)`, float64 and in the array's own units, and how it was chosen."""
+    count = len(batch.images)
+    if isinstance(weight, str):
+        if weight != AUTO or choose is None:
+            raise InputError("weight", repr(weight), "a positive number" + (" or 'auto'" if choose else ""))
+        choice = choose()
+        return choice.weight.double() * batch.units.unit, choice
+    if isinstance(weight, (int, float)):
+        return torch.full((count,), check_positive("weight", weight), dtype=torch.float64), None
+    found = torch.as_tensor(weight, dtype=torch.float64)
+    if found.shape not in ((), (count,)) or not bool((found > 0).all() & torch.isfinite(found).all()):
+        raise InputError("weight", f"an array of shape {tuple(found.shape)}", f"positive numbers, one or ({count},)")
+    return found.expand(count).clone(), None
+
+
+def _noise(noise: float | None, batch: Batch) -> Tensor:
+    """The deviation of the noise of each image `(B,)`, in the units of the batch."""
+    if noise is None:
+        return _at_least(estimate_noise(batch.images), batch.images)
+    white = 255.0 if batch.bytes else 1.0
+    return batch.images.new_full((len(batch.images),), check_positive("noise", noise) / white / batch.units.unit)
+
+
+def _at_least(noise: Tensor, images: Tensor) -> Tensor:
+    """Noise that a weight can be made of, in images that have none."""
+    spread = images.flatten(1).amax(1) - images.flatten(1).amin(1)
+    return torch.maximum(noise, 1e-4 * torch.where(spread > 0, spread, 1))
+
+
+def _rough_noise(images: Tensor, kept: Tensor) -> Tensor:
+    """The deviation of noise `(B,)` from differences of neighbours that are both kept: the middle of the small half."""
+    both = (kept[..., 1:] * kept[..., :-1]).expand_as(images[..., 1:]) > 0
+    apart = (images[..., 1:] - images[..., :-1]).abs().masked_fill(~both, torch.inf).flatten(1).sort(dim=1).values
+    count = both.flatten(1).sum(1)
+    at = (count // 4).clamp(max=apart.shape[1] - 1)
+    found = apart.gather(1, at[:, None])[:, 0] / (0.3186 * 2**0.5)  # the quarter of absolute normal numbers
+    return torch.where(torch.isfinite(found), found, 0.1)
+
+
+def _in_units(model: Model, batch: Batch) -> Callable[[Tensor, Tensor], TVProblem]:
+    return lambda data, weights: model(data, weights, batch.units.unit)
+
+
+def _box(box: tuple[float, float] | None, images: Tensor) -> tuple[float, float]:
+    if box is not None:
+        return check_interval("box", box)
+    some = images.flatten()[:: max(1, images.numel() // 100_000)]
+    inside = float(((some >= -0.1) & (some <= 1.1)).double().mean())
+    if inside > 0.99 and float(some.abs().max()) > 0.1:
+        return 0.0, 1.0
+    low, high = (float(end) for end in torch.aminmax(images))
+    return (low, high) if low < high else (low - 1, high + 1)
+
+
+def _without_lost(image: Any, mask: Any, channel_axis: Axis) -> tuple[Any, Tensor]:
+    """The image with 0 for numbers that are lost, and the mask as `(B, C or 1, *size)`."""
+    if not isinstance(image, (np.ndarray, Tensor)):
+        raise InputError("image", type(image).__name__, "a numpy array or torch tensor of real numbers")
+    found = torch.as_tensor(np.ascontiguousarray(mask) if isinstance(mask, np.ndarray) else mask)
+    kept = found != 0
+    axes = find_axes("image", tuple(image.shape), isinstance(image, Tensor), channel_axis)
+    size = [length for axis, length in enumerate(image.shape) if axis not in (axes.batch, axes.channel)]
+    if tuple(kept.shape) == tuple(image.shape):
+        kept = move(kept, axes)
+        full = found != 0
+    elif list(kept.shape) == size:
+        full = kept.expand(image.shape) if axes.channel != image.ndim - 1 else kept[..., None].expand(image.shape)
+        kept = kept[None, None].expand(image.shape[0] if axes.batch is not None else 1, 1, *size)
+    else:
+        raise InputError("mask", f"shape {tuple(kept.shape)}", f"shape {tuple(image.shape)} or {tuple(size)}")
+    if isinstance(image, Tensor):
+        return torch.where(full.to(image.device), image, torch.zeros_like(image)), kept
+    return np.where(full.numpy(), image, np.zeros_like(image)), kept
+
+
+def _operator(
+    measurements: Any, forward: Any, adjoint: Callable[[Any], Any] | None, shape: tuple[int, ...]
+) -> tuple[LinearOperator, Any]:
+    """The operator, and the measurements as `(B, C, ...)`."""
+    if isinstance(forward, LinearOperator):
+        return forward, measurements
+    if adjoint is None or not callable(forward):
+        raise InputError("adjoint", "nothing", "the adjoint of forward, or an lmd.operators.LinearOperator as forward")
+    if not isinstance(measurements, (np.ndarray, Tensor)):
+        raise InputError("measurements", type(measurements).__name__, "a numpy array or torch tensor of real numbers")
+    if isinstance(measurements, Tensor):
+        return FromFunctions(forward, adjoint, shape), measurements[None, None]
+
+    def numpy(function: Callable[[Any], Any]) -> Callable[[Tensor], Tensor]:
+        return lambda x: torch.from_numpy(np.asarray(function(x.numpy()), dtype=np.float64))
+
+    return FromFunctions(numpy(forward), numpy(adjoint), shape), measurements[None, None]
+
+
+def _each(images: Iterable[Any], answer: Callable[[Any], tuple[Any, Info]], info: bool) -> Any:
+    """A list of images, one by one; a list comes back."""
+    pairs = [answer(image) for image in images]
+    clean = [image for image, _ in pairs]
+    return (clean, [told for _, told in pairs]) if info else clean
+
+
+def _dtype(tolerance: float) -> torch.dtype:
+    return torch.float32 if check_positive("tolerance", tolerance) >= SINGLE else torch.float64

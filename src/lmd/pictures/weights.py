@@ -1,0 +1,122 @@
+"""The weight of a regulariser from the data: by Stein's unbiased risk, or by pixels that are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lmd.problems import Problem
+from lmd.zoo.solve import solve
+
+PATH = (0.15, 0.25, 0.4, 0.6, 0.9)
+"""The weights that are tried, in multiples of twice the noise: what is best for photographs is among them."""
+
+TOLERANCE = 1e-2
+"""Risks are flat at their minimum: the solutions they are taken from need not be near."""
+
+PIXELS = 1 << 14
+"""A choice is made on four windows of this many pixels, where images are larger."""
+
+PUSH = 0.3
+"""How far, in deviations of the noise, data are moved to see how much the solution follows."""
+
+Model = Callable[[Tensor, Tensor], Problem]
+"""From data `(B, C, *size)` and weights `(B,)` to the problems."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A weight for each image, and what it was chosen by."""
+
+    weight: Tensor
+    """`(B,)`."""
+
+    noise: Tensor
+    """The standard deviation that was found, or given, `(B,)`."""
+
+    path: Tensor
+    """The weights that were tried `(W, B)`."""
+
+    risk: Tensor
+    """What they are expected to cost per pixel, `(W, B)`: the mean square of the error, up to a constant."""
+
+
+def by_risk(model: Model, data: Tensor, noise: Tensor, predict: Callable[[Tensor], Tensor] = lambda x: x) -> Choice:
+    r"""The weight with the least risk E ||A x(y) - A x||^2 / n that data y = Ax + noise show, A = `predict`.
+
+    Stein's estimate of it, up to a constant, is ||A x(y) - y||^2 / n + 2 noise^2 div / n, with div the divergence of
+    y -> A x(y); from one random direction b of signs, div = <b, A x(y + h b) - A x(y)> / h
+    ([Ramani, Blu and Unser 2008](https://doi.org/10.1109/TIP.2008.2001404)). All weights are solved for together.
+    """
+    windows, owner = cut(data)
+    sigma = noise[owner]
+    push = PUSH * sigma.reshape(-1, *(1,) * (data.ndim - 1))
+    generator = torch.Generator().manual_seed(0)
+    signs = torch.randint(0, 2, windows.shape, generator=generator).to(windows).mul_(2).sub_(1)
+    path = 2 * torch.outer(data.new_tensor(PATH), noise)
+    moved = torch.cat([windows, windows + push * signs])
+    weights = path[:, owner].repeat(1, 2).flatten()
+    x = solve(model(moved.repeat(len(PATH), *(1,) * (data.ndim - 1)), weights), TOLERANCE).x
+    here, there = predict(x).reshape(len(PATH), 2, *windows.shape).unbind(1)
+    misfit = (here - windows).square().flatten(2).sum(2)
+    follow = ((there - here) * (signs / push)).flatten(2).sum(2)
+    risk = _sum_windows(misfit + 2 * sigma.square() * follow, owner, len(data))
+    pixels = _sum_windows(torch.full_like(misfit, windows[0].numel()), owner, len(data))
+    return Choice(_least(path, risk), noise, path, risk / pixels)
+
+
+def by_leaving_out(
+    model: Callable[[Tensor, Tensor, Tensor], Problem], data: Tensor, mask: Tensor, noise: Tensor
+) -> Choice:
+    """The weight of which a tenth of the kept pixels, left out, are best predicted by the others.
+
+    `model` takes the `mask` `(B, C, *size)` beside data and weights.
+    """
+    windows, owner = cut(torch.cat([data, mask.expand_as(data)], dim=1))
+    y, kept = windows.chunk(2, dim=1)
+    generator = torch.Generator().manual_seed(0)
+    out = (torch.rand(y.shape, generator=generator).to(y) < 0.1) & (kept > 0)
+    out &= kept.flatten(2).sum(2).reshape(*y.shape[:2], *(1,) * (y.ndim - 2)) > 10  # some must stay
+    path = 2 * torch.outer(data.new_tensor(PATH), noise)
+    many = (len(PATH), *(1,) * (data.ndim - 1))
+    problem = model(y.repeat(many), path[:, owner].flatten(), (kept * ~out).repeat(many))
+    x = solve(problem, TOLERANCE).x.reshape(len(PATH), *y.shape)
+    risk = _sum_windows(((x - y) * out).square().flatten(2).sum(2), owner, len(data))
+    pixels = _sum_windows(out.flatten(1).sum(1).to(risk).expand(len(PATH), -1), owner, len(data))
+    return Choice(_least(path, risk), noise, path, risk / pixels.clamp(min=1))
+
+
+def cut(images: Tensor) -> tuple[Tensor, Tensor]:
+    """Windows of images `(B, C, *size)`, two along each of two axes, and which image each is of; small images whole."""
+    size = images.shape[2:]
+    if size.numel() <= 4 * PIXELS:
+        return images, torch.arange(len(images))
+    side = round(PIXELS ** (1 / len(size)))
+    extents = [min(side, length) for length in size]
+    windows = []
+    for places in ((0.2, 0.2), (0.2, 0.8), (0.8, 0.2), (0.8, 0.8)):
+        window = images
+        for axis, (length, extent) in enumerate(zip(size, extents, strict=True)):
+            window = window.narrow(axis + 2, int(places[axis % 2] * (length - extent)), extent)
+        windows.append(window)
+    return torch.cat(windows), torch.arange(len(images)).repeat(4)
+
+
+def _sum_windows(each: Tensor, owner: Tensor, images: int) -> Tensor:
+    """From `(W, windows)` to `(W, B)`."""
+    return each.new_zeros(len(each), images).index_add_(1, owner, each)
+
+
+def _least(path: Tensor, risk: Tensor) -> Tensor:
+    """Where the parabola through the three lowest neighbours, over the logarithm of the weight, is least: `(B,)`."""
+    at = risk.argmin(dim=0).clamp(1, len(path) - 2)
+    t0, t1, t2 = (path.log().double().gather(0, (at + step)[None])[0] for step in (-1, 0, 1))
+    r0, r1, r2 = (risk.double().gather(0, (at + step)[None])[0] for step in (-1, 0, 1))
+    down, up = (t1 - t0) * (r1 - r2), (t1 - t2) * (r1 - r0)
+    bend = down - up
+    move = 0.5 * ((t1 - t0) * down - (t1 - t2) * up) / torch.where(bend == 0, 1, bend)
+    best = torch.where(bend < 0, t1 - move, path.log().double().gather(0, risk.argmin(dim=0)[None])[0])
+    return best.clamp(path[0].log(), path[-1].log()).exp().to(path)

@@ -1,0 +1,28 @@
+"""Noise found in images is the noise that was added."""
+
+import pytest
+import torch
+
+from lmd.data import image_data
+from lmd.pictures.noise import estimate_noise
+
+
+@pytest.mark.parametrize("size", [(5000,), (96, 96), (20, 21, 22)])
+def test_noise_alone(size: tuple[int, ...]) -> None:
+    y = torch.randn(3, 2, *size, generator=torch.Generator().manual_seed(0))
+    scales = torch.tensor([0.01, 0.3, 4.0])
+    found = estimate_noise(y * scales.reshape(-1, *(1,) * (y.ndim - 1)))
+    torch.testing.assert_close(found, scales, rtol=0.06, atol=0)
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.05, 0.2])
+def test_photographs(noise: float) -> None:
+    clean = torch.stack([image[:, :96, :96] for image in image_data("photographs").test_images[:6]]).float() / 255
+    found = estimate_noise(clean + noise * torch.randn(clean.shape, generator=torch.Generator().manual_seed(0)))
+    assert float(found.median()) == pytest.approx(noise, rel=0.15)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (1, 1, 2, 50), (2, 1, 3), (1, 1, 9, 1, 9)])
+def test_small_and_thin_images(shape: tuple[int, ...]) -> None:
+    found = estimate_noise(torch.rand(shape))
+    assert found.shape == shape[:1] and bool(torch.isfinite(found).all())
