@@ -37,7 +37,9 @@ def test_a_channel_axis_that_is_named(axis: int) -> None:
     assert batch.back(batch.images).shape == array.shape
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64", ">f4"])
+@pytest.mark.parametrize(
+    "dtype", ["uint8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64", ">f4"]
+)
 def test_numbers_come_back_as_they_were(dtype: str) -> None:
     array = (np.random.default_rng(0).random((6, 7)) * 200).astype(dtype)
     out = as_batch("image", array).back

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from lmd.checks import shape_of
 from lmd.errors import InputError
-from lmd.operators.base import LinearOperator, size_of
+from lmd.operators.base import LinearOperator
+from lmd.terms.base import size_of
 
 POWER_ITERATIONS, MARGIN = 60, 1.05
 """A random start has a share in every direction: after so many products the norm is short of a few percent at most."""

@@ -437,7 +437,7 @@ def _operator(
     def numpy(function: Callable[[Any], Any]) -> Callable[[Tensor], Tensor]:
         return lambda x: torch.from_numpy(np.asarray(function(x.numpy()), dtype=np.float64))
 
-    return FromFunctions(numpy(forward), numpy(adjoint), shape), measurements[None, None]
+    return FromFunctions(numpy(forward), numpy(adjoint), shape), torch.from_numpy(np.array(measurements))[None, None]
 
 
 def _each(images: Iterable[Any], answer: Callable[[Any], tuple[Any, Info]], info: bool) -> Any:

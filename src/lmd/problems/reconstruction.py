@@ -57,7 +57,7 @@ class TVReconstruction(TVProblem):
         self.compose(self.domain, *behind, start=start, scales=(1.0, balance))
 
     def first_guess(self, size: tuple[int, ...]) -> Tensor:
-        """What the start is, before it is clipped to the box `(B, C, *size)`: the middle of it, if nothing is better."""
+        """What the start is, before it is clipped to the box `(B, C, *size)`: its middle, if nothing is better."""
         return self.noisy.new_full((*self.noisy.shape[:2], *size), (self.low + self.high) / 2)
 
     @property

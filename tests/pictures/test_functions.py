@@ -1,0 +1,190 @@
+"""One line for people with arrays: right kind out, proven, with a weight that is near the best."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+import lmd
+from lmd.errors import InputError
+from lmd.operators import Blur, gaussian_kernel
+
+
+def picture(*shape, seed=0):
+    """Flat patches with noise of 0.1."""
+    rng = np.random.default_rng(seed)
+    clean = rng.random([-(-n // 8) for n in shape])
+    for axis in range(len(shape)):
+        clean = clean.repeat(8, axis)
+    return clean[tuple(slice(n) for n in shape)] + 0.1 * rng.normal(size=shape)
+
+
+ARRAYS = {
+    "bytes": (picture(20, 21, 3).clip(0, 1) * 255).astype(np.uint8),
+    "words": (picture(20, 21).clip(0, 1) * 65535).astype(np.uint16),
+    "grey": picture(20, 21).astype(np.float32),
+    "signal": picture(50),
+    "volume": picture(9, 10, 11).astype(np.float16),
+    "batch": torch.tensor(picture(20, 21))[None, None].expand(2, 3, 20, 21),
+    "permuted": torch.tensor(picture(20, 21, 3)).permute(2, 0, 1)[None],
+    "reversed": picture(20, 21)[::-1, ::2],
+}
+
+
+class TestDenoise:
+    @pytest.mark.parametrize("name", ARRAYS)
+    def test_the_kind_that_went_in_comes_out(self, name):
+        array = ARRAYS[name]
+        clean, info = lmd.denoise(array, info=True)
+        assert type(clean) is type(array) and clean.dtype == array.dtype and clean.shape == array.shape
+        assert info.relative <= 1.001e-3
+        assert 0.01 < float(np.max(np.asarray(info.weight))) < 1
+
+    def test_it_is_the_minimiser(self):
+        noisy = picture(12, 13)
+        x = torch.tensor(lmd.denoise(noisy, 0.2, tolerance=1e-7))
+        problem = lmd.problems.TVDenoising(torch.tensor(noisy)[None, None], 0.2)
+        assert_close(x[None, None], lmd.reference.minimiser(problem), rtol=0, atol=1e-4)
+
+    @pytest.mark.parametrize(("scale", "shift"), [(1e-12, 0.0), (1e12, 0.0), (1.0, 1e5), (1e-6, 3.0)])
+    def test_units_do_not_matter(self, scale, shift):
+        noisy = picture(16, 17)
+        plain = lmd.denoise(noisy, 0.2, tolerance=1e-5)
+        other, info = lmd.denoise(noisy * scale + shift, 0.2 * scale, tolerance=1e-5, info=True)
+        np.testing.assert_allclose((other - shift) / scale, plain, atol=5e-3)
+        assert info.relative < 1e-4
+
+    def test_what_is_proven_holds_for_the_numbers_that_came_in(self):
+        noisy = picture(16, 17) * 100 + 5000
+        x, info = lmd.denoise(noisy, 20.0, info=True)
+        problem = lmd.problems.TVDenoising(torch.tensor(noisy)[None, None], 20.0)
+        true = float(problem.value(torch.tensor(x)[None, None]) - lmd.reference.minimum(problem))
+        assert -1e-9 <= true <= info.absolute * (1 + 1e-9)
+        assert math.sqrt(np.mean((x - lmd.reference.minimiser(problem)[0, 0].numpy()) ** 2)) <= info.grey_levels / 255
+
+    def test_lists_and_batches_are_solved_image_by_image(self):
+        first, second = picture(16, 17), picture(16, 17, seed=1) * 3
+        both = lmd.denoise([first, second])
+        assert isinstance(both, list)
+        np.testing.assert_allclose(both[1], lmd.denoise(second))
+        batch, info = lmd.denoise(torch.tensor(np.stack([first, second]))[:, None], info=True)
+        assert len(info.weight) == 2 and float(info.weight[1]) > 1.5 * float(info.weight[0])
+        np.testing.assert_allclose(batch[0, 0], both[0], atol=0.02)
+
+    def test_a_weight_for_each_image(self):
+        batch = torch.tensor(np.stack([picture(16, 17)] * 2))[:, None]
+        x = lmd.denoise(batch, torch.tensor([0.1, 0.4]))
+        assert_close(x[1:], lmd.denoise(batch[1:], 0.4), rtol=0, atol=5e-3)
+
+    @pytest.mark.parametrize("noise", [0.05, 0.2])
+    def test_the_weight_is_near_the_best(self, noise):
+        images = lmd.data.image_data("photographs").test_images[:3]
+        clean = torch.stack([image[:, 20:84, 20:84] for image in images]).float() / 255
+        noisy = clean + noise * torch.randn(clean.shape, generator=torch.Generator().manual_seed(0))
+        grid = [2 * noise * share for share in (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)]
+        best = max(psnr(lmd.denoise(noisy, weight, tolerance=1e-2), clean) for weight in grid)
+        assert psnr(lmd.denoise(noisy), clean) >= best - 0.3
+
+    def test_images_without_noise_or_contrast(self):
+        np.testing.assert_allclose(lmd.denoise(np.full((9, 9), 7.0)), 7.0)
+        steps = np.kron(np.eye(3), np.ones((8, 8)))
+        assert np.abs(lmd.denoise(steps) - steps).max() < 0.03
+
+    def test_warm_starts_end_where_cold_ones_do(self):
+        noisy = picture(32, 33)
+        _, info = lmd.denoise(noisy, 0.2, info=True)
+        again, warm = lmd.denoise(noisy + 0.001, 0.2, warm=info, info=True)
+        np.testing.assert_allclose(again, lmd.denoise(noisy + 0.001, 0.2), atol=0.02)
+        assert warm.relative <= 1.001e-3
+        assert int(warm.result.iterations.max()) <= int(info.result.iterations.max())
+
+
+def psnr(x, clean):
+    return float((-10 * (x.clamp(0, 1) - clean).square().flatten(1).mean(1).log10()).mean())
+
+
+class TestInpaint:
+    def test_lost_pixels_may_be_anything(self):
+        noisy, rng = picture(20, 21, 3), np.random.default_rng(2)
+        mask = rng.random((20, 21)) > 0.4
+        holes = np.where(mask[..., None], noisy, np.nan)
+        one = lmd.inpaint(holes, mask, 0.1)
+        np.testing.assert_allclose(one, lmd.inpaint(noisy * mask[..., None], mask[..., None] & np.ones(3, bool), 0.1))
+        assert np.isfinite(one).all()
+
+    def test_the_weight_is_found(self):
+        noisy = picture(40, 41)
+        mask = np.random.default_rng(2).random((40, 41)) > 0.5
+        _, info = lmd.inpaint(noisy, mask, info=True)
+        assert 0.02 < info.weight < 0.4 and info.relative <= 1.001e-3
+        assert info.choice is not None and info.choice.risk.shape == (5, 1)
+
+    def test_a_mask_of_another_size(self):
+        with pytest.raises(InputError, match=r"^mask: got shape \(3, 3\), expected shape \(20, 21\)"):
+            lmd.inpaint(picture(20, 21), np.ones((3, 3)))
+
+
+class TestDeblur:
+    def test_it_is_nearer_to_the_truth_than_what_came_in(self):
+        rng = np.random.default_rng(0)
+        clean = np.kron(rng.random((4, 4)), np.ones((8, 8)))
+        kernel = gaussian_kernel(1.0)
+        blurred = Blur(kernel, 32, 32, "replicate")(torch.tensor(clean)[None, None].float())[0, 0].numpy()
+        noisy = blurred + 0.01 * rng.normal(size=blurred.shape).astype(np.float32)
+        x, info = lmd.deblur(noisy, kernel, tolerance=1e-2, info=True)
+        assert np.mean((x - clean) ** 2) < 0.5 * np.mean((noisy - clean) ** 2)
+        assert x.dtype == np.float32 and info.relative <= 1.001e-2
+
+    def test_a_kernel_larger_than_the_image(self):
+        with pytest.raises(InputError, match=r"^kernel"):
+            lmd.deblur(picture(5, 5), np.ones((9, 9)) / 81, 0.1)
+
+
+class TestReconstruct:
+    def test_an_operator_of_ours_and_two_functions_agree(self):
+        rng = np.random.default_rng(0)
+        A, x = rng.normal(size=(30, 40)) / 6, np.repeat([0.2, 0.9], 20)
+        options = {"shape": (40,), "weight": 1e-3, "tolerance": 1e-5}
+        one = lmd.reconstruct(A @ x, lambda x: A @ x, lambda z: A.T @ z, **options)
+        assert np.abs(one - x).max() < 0.05 and one.dtype == np.float64
+        y = torch.tensor(A @ x)
+        two = lmd.reconstruct(y, lambda x: torch.tensor(A).to(x) @ x, lambda z: torch.tensor(A).to(z).T @ z, **options)
+        np.testing.assert_allclose(two.numpy(), one, atol=1e-2)
+
+    def test_without_an_adjoint(self):
+        with pytest.raises(InputError, match=r"^adjoint: got nothing"):
+            lmd.reconstruct(np.ones(3), lambda x: x, shape=(3,), weight=0.1)
+
+
+class TestVideo:
+    def test_kinds_of_frames(self):
+        frames = np.stack([picture(16, 17) + 0.01 * k for k in range(3)])
+        out = lmd.denoise_video(frames, 0.1)
+        assert isinstance(out, np.ndarray) and out.shape == frames.shape
+        one_by_one = lmd.denoise_video(iter(list(frames)), 0.1)
+        np.testing.assert_allclose(next(one_by_one), out[0])
+        as_list, told = lmd.denoise_video(list(frames), info=True)
+        assert isinstance(as_list, list) and len(told) == 3
+        assert len({info.weight for info in told}) == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: lmd.denoise("photo.png"), "image: got str"),
+        (lambda: lmd.denoise(picture(8, 8), "best"), "weight: got 'best', expected a positive number or 'auto'"),
+        (lambda: lmd.denoise(picture(8, 8), -1.0), "weight: got -1.0"),
+        (lambda: lmd.denoise(picture(8, 8), noise=0.0), "noise: got 0.0"),
+        (lambda: lmd.denoise(picture(8, 8), np.array([0.1, 0.2])), "weight: got an array of shape"),
+        (lambda: lmd.denoise(picture(8, 8), channel_axis=5), "channel_axis: got 5"),
+        (lambda: lmd.denoise(np.array([[1.0, np.inf]])), "image: got 1 of 2 numbers that are not finite"),
+        (lambda: lmd.denoise(picture(8, 8), 0.1, tolerance=0), "tolerance: got 0"),
+        (lambda: lmd.denoise(picture(8, 8), 0.1, warm="yesterday"), "warm: got str"),
+    ],
+)
+def test_bad_input_is_one_line(call, words):
+    with pytest.raises(InputError) as caught:
+        call()
+    assert str(caught.value).startswith(words) and "\n" not in str(caught.value)
