@@ -404,13 +404,13 @@ def _without_lost(image: Any, mask: Any, channel_axis: Axis) -> tuple[Any, Tenso
     """The image with 0 for numbers that are lost, and the mask as `(B, C or 1, *size)`."""
     if not isinstance(image, (np.ndarray, Tensor)):
         raise InputError("image", type(image).__name__, "a numpy array or torch tensor of real numbers")
-    found = torch.as_tensor(np.ascontiguousarray(mask) if isinstance(mask, np.ndarray) else mask)
-    kept = found != 0
+    given = mask if isinstance(mask, Tensor) else torch.from_numpy(np.ascontiguousarray(mask) != 0)
+    kept = given != 0
     axes = find_axes("image", tuple(image.shape), isinstance(image, Tensor), channel_axis)
     size = [length for axis, length in enumerate(image.shape) if axis not in (axes.batch, axes.channel)]
     if tuple(kept.shape) == tuple(image.shape):
         kept = move(kept, axes)
-        full = found != 0
+        full = given != 0
     elif list(kept.shape) == size:
         full = kept.expand(image.shape) if axes.channel != image.ndim - 1 else kept[..., None].expand(image.shape)
         kept = kept[None, None].expand(image.shape[0] if axes.batch is not None else 1, 1, *size)

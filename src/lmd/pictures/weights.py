@@ -78,7 +78,7 @@ def by_leaving_out(
     windows, owner = cut(torch.cat([data, mask.expand_as(data)], dim=1))
     y, kept = windows.chunk(2, dim=1)
     generator = torch.Generator().manual_seed(0)
-    out = (torch.rand(y.shape, generator=generator).to(y) < 0.1) & (kept > 0)
+    out = (torch.rand(y.shape, generator=generator, dtype=y.dtype).to(y) < 0.1) & (kept > 0)
     out &= kept.flatten(2).sum(2).reshape(*y.shape[:2], *(1,) * (y.ndim - 2)) > 10  # some must stay
     path = 2 * torch.outer(data.new_tensor(PATH), noise)
     many = (len(PATH), *(1,) * (data.ndim - 1))
