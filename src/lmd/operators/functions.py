@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import torch
@@ -34,9 +34,9 @@ class FromFunctions(LinearOperator):
         self, forward: Callable[[Tensor], Tensor], adjoint: Callable[[Tensor], Tensor], shape: tuple[int, ...]
     ):
         self.forward, self.backward, self.shape = forward, adjoint, tuple(shape)
-        x = torch.randn(1, 1, *shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        x = _noise((1, 1, *shape), seed=0)
         image = self._apply(x)
-        z = torch.randn(image.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        z = _noise(image.shape, seed=1)
         back = self._adjoint(z)
         if back.shape != x.shape:
             raise InputError("adjoint", f"an answer of shape {shape_of(back[0, 0])}", f"shape {self.shape}, as x has")
@@ -58,9 +58,14 @@ class FromFunctions(LinearOperator):
 
     @cached_property
     def norm(self) -> float:
-        v = torch.randn(1, 1, *self.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+        v = _noise((1, 1, *self.shape), seed=2)
         found = 0.0
         for _ in range(POWER_ITERATIONS):
             v = self._adjoint(self._apply(v / size_of(v).clamp(min=1e-300)))
             found = float(size_of(v)) ** 0.5
         return MARGIN * found or 1.0
+
+
+def _noise(shape: Sequence[int], seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(tuple(shape), generator=generator, dtype=torch.float64, device="cpu")
