@@ -81,6 +81,7 @@ class TVDeblurring(TVReconstruction):
     k is the `kernel` `(h, w)`, the same for all images, see `Blur`; `border` is "circular" or "replicate". The start
     is y, clipped to the box. See `TVReconstruction`.
 
+    >>> import torch
     >>> from lmd.problems import gaussian_kernel
     >>> problem = TVDeblurring(torch.rand(2, 3, 16, 16), gaussian_kernel(1.0))
     >>> problem.start().shape, problem.operator(problem.start()).shape

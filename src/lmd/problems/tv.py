@@ -65,6 +65,7 @@ class TVProblem(Composite):
 class TVDenoising(TVProblem):
     """F(x) = ||x - y||^2 + weight TV(x), or half of it; y = `noisy` `(B, C, *size)`. See `TVProblem` for TV.
 
+    >>> import torch
     >>> problem = TVDenoising(torch.tensor([[[[0.0, 1.0]]]]), weight=0.5)
     >>> x, p = torch.tensor([[[[0.25, 0.75]]]]), torch.tensor([[[[[0.0, 0.0]], [[0.5, 0.0]]]]])
     >>> problem.value(x), problem.gap(x, p)  # the gap proves that x is the minimiser
