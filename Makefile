@@ -11,7 +11,7 @@ SECONDS ?= 60
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-$(STAMP): pyproject.toml constraints.txt src/lmd/kernels/tv.c
+$(STAMP): pyproject.toml constraints.txt $(wildcard src/lmd/kernels/*.c src/lmd/kernels/*.h)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --editable '.[test]'

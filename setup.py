@@ -2,7 +2,8 @@
 
 from setuptools import Extension, setup
 
-SOURCES = ["src/lmd/kernels/tv.c"]
+SOURCES = ["src/lmd/kernels/tv.c", "src/lmd/kernels/loop.c", "src/lmd/kernels/unrolled.c"]
+HEADERS = ["src/lmd/kernels/loop.h"]
 OPTIONS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-fopenmp"]
 AVX2 = ["-mavx2", "-mfma"]
 AVX512 = ["-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mfma", "-mprefer-vector-width=512"]
@@ -13,6 +14,7 @@ def compiled(name: str, options: list[str]) -> Extension:
     return Extension(
         f"lmd.kernels.{name}",
         SOURCES,
+        depends=HEADERS,
         extra_compile_args=[*OPTIONS, *options],
         extra_link_args=["-fopenmp"],
         optional=True,

@@ -174,9 +174,14 @@ def duality_certificate(record: Record) -> Certificate:
     if dual is None or not isinstance(problem, HasGap):
         return nothing(record, f"{DUALITY}; it needs a problem with a dual and a solver that keeps a dual point")
     with torch.no_grad():
-        value, gap = problem.certified_gap(record.x, dual)
+        return gap_certificate(*problem.certified_gap(record.x, dual), record.value)
+
+
+def gap_certificate(value: Tensor, gap: Tensor, reported: Tensor) -> Certificate:
+    """From F(x) and its certified gap `(B,)`, float64; the bound holds for the value that was reported as well."""
     lower = value - gap - ROUNDING * EPSILON * (value.abs() + gap)
-    return _certificate(record, lower, DUALITY, "l2", {"gap": Constant(gap, "the problem's gap")})
+    constants = {"gap": Constant(gap, "the problem's gap")}
+    return Certificate(torch.fmax(value, reported), lower.nan_to_num(nan=-torch.inf), DUALITY, "l2", constants)
 
 
 def nothing(record: Record, theorem: str) -> Certificate:

@@ -30,7 +30,7 @@ SMALL = 20_000
 LARGEST = 9
 """The largest kernel that is compiled for."""
 
-_Inputs = dict[str, tuple[Tensor | None, tuple[int, ...]]]
+Inputs = dict[str, tuple[Tensor | None, tuple[int, ...]]]
 """What goes to C in this order, by the name it has for people: a tensor, or None, and the shape that C takes it for."""
 
 NOTHING = (0,)
@@ -41,7 +41,8 @@ BUILDS = {"AVX512": ("_tv_avx512", "_tv_avx2", "_tv"), "AVX2": ("_tv_avx2", "_tv
 
 
 TABLE: dict[tuple[str, ...], frozenset[str]] = {
-    ("squares", "l1", "differences"): frozenset({"dual_steps", "tv_sums"}),
+    ("squares", "l1", "differences"): frozenset({"dual_steps", "tv_sums", "fgp"}),
+    ("squares", "lengths", "differences"): frozenset({"fgp"}),
     ("kept squares", "l1", "differences"): frozenset({"saddle_steps"}),
     ("l1", "differences"): frozenset({"tv_sums"}),
 }
@@ -97,7 +98,7 @@ def dual_steps(
     """
     image, field, sizes = _shapes(x)
     steps, size = len(kernels), kernels.shape[-1]
-    inputs: _Inputs = {
+    inputs: Inputs = {
         "x": (x, image),
         "p": (p, field),
         "before": (before, field),
@@ -106,7 +107,7 @@ def dual_steps(
         "bound": _per_plane(bound, x),
     }
     outputs = (field, field if steps > 1 else NOTHING, image)
-    new_p, last_p, new_x = _call("lmd_dual_steps", inputs, gamma, (*sizes, size, steps), outputs)
+    new_p, last_p, new_x = call("lmd_dual_steps", inputs, gamma, (*sizes, size, steps), outputs)
     return new_p, last_p if steps > 1 else None, new_x
 
 
@@ -128,7 +129,7 @@ def saddle_steps(
     image, field, (planes, height, width) = _shapes(x)
     steps, size, primal_size = len(kernels[0]), kernels[0].shape[-1], kernels[1].shape[-1]
     masks = 1 if mask.shape[1] == 1 else image[1]
-    inputs: _Inputs = {
+    inputs: Inputs = {
         "x": (x, image),
         "moved": (moved, image),
         "p": (p, field),
@@ -142,7 +143,7 @@ def saddle_steps(
         "high": (box[1], (*image[:2], 1, 1)),
     }
     sizes = (planes, image[1] // masks, height, width, size, primal_size, steps)
-    new_x, new_moved, new_p, new_dual_moved = _call(
+    new_x, new_moved, new_p, new_dual_moved = call(
         "lmd_saddle_steps", inputs, smoothness, sizes, (image, image, field, field)
     )
     return new_x, new_moved, new_p, new_dual_moved
@@ -173,8 +174,8 @@ def tv_sums(x: Tensor, p: Tensor | None, y: Tensor | None, bound: float | Tensor
     Evaluated in float64 from float32 numbers. Without p it is 0, without y there are no squares but those of p.
     """
     image, field, sizes = _shapes(x)
-    inputs: _Inputs = {"x": (x, image), "p": (p, field), "y": (y, image), "bound": _per_plane(bound, x)}
-    (out,) = _call("lmd_tv_sums", inputs, inverse, sizes, ((*image[:2], len(TVSums._fields)),), kind=torch.float64)
+    inputs: Inputs = {"x": (x, image), "p": (p, field), "y": (y, image), "bound": _per_plane(bound, x)}
+    (out,) = call("lmd_tv_sums", inputs, inverse, sizes, ((*image[:2], len(TVSums._fields)),), kind=torch.float64)
     return TVSums(*out.sum(dim=1).unbind(dim=1))
 
 
@@ -216,9 +217,9 @@ def _even(x: Tensor, kernel: Tensor) -> Tensor:
     outputs, size = kernel.shape[0], kernel.shape[-1]
     images, fields, height, width = x.shape
     full = pad(kernel, (0, 0, 0, 0, 0, 0, 0, outputs % 2))
-    inputs: _Inputs = {"x": (x, x.shape), "kernel": (full, (len(full), fields, size, size))}
+    inputs: Inputs = {"x": (x, x.shape), "kernel": (full, (len(full), fields, size, size))}
     sizes = (images, fields, len(full), height, width, size)
-    (out,) = _call("lmd_convolve", inputs, None, sizes, ((images, len(full), height, width),))
+    (out,) = call("lmd_convolve", inputs, None, sizes, ((images, len(full), height, width),))
     return out[:, :outputs]
 
 
@@ -228,9 +229,9 @@ def _by_kernel(x: Tensor, gradient: Tensor, kernel: Tensor) -> Tensor:
     images, fields, height, width = x.shape
     full = pad(gradient, (0, 0, 0, 0, 0, outputs % 2))
     even = outputs + outputs % 2
-    inputs: _Inputs = {"x": (x, x.shape), "gradient": (full, (images, even, height, width))}
+    inputs: Inputs = {"x": (x, x.shape), "gradient": (full, (images, even, height, width))}
     sizes = (images, fields, even, height, width, size)
-    (found,) = _call("lmd_convolve_backward", inputs, None, sizes, ((even, fields, size, size),))
+    (found,) = call("lmd_convolve_backward", inputs, None, sizes, ((even, fields, size, size),))
     return found[:outputs]
 
 
@@ -253,9 +254,14 @@ def _per_plane(bound: float | Tensor, x: Tensor) -> tuple[Tensor, tuple[int]]:
     return each, (batch * channels,)
 
 
-def _call(
+def per_image(bound: float | Tensor, y: Tensor) -> Tensor:
+    """The bound of each image `(B,)`."""
+    return bound if isinstance(bound, Tensor) else y.new_full((len(y),), bound)
+
+
+def call(
     name: str,
-    inputs: _Inputs,
+    inputs: Inputs,
     scale: float | None,
     sizes: tuple[int, ...],
     outputs: tuple[tuple[int, ...], ...],

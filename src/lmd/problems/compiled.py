@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lmd import kernels
+from lmd.kernels import loop
 from lmd.terms.base import Scale
 
 if TYPE_CHECKING:
@@ -61,6 +62,18 @@ def regulariser_of(problem: Composite, x: Tensor) -> Tensor | None:
         return None
     bound = _bound(problem)
     return bound * kernels.tv_sums(x, None, None, bound).length.to(x.dtype)
+
+
+def model_of(problem: Any, *tensors: Tensor) -> loop.Model | None:
+    """What the compiled loop has to know of a problem; None where it does not serve it, or these tensors."""
+    if not kernels.has("fgp", problem.parts) or problem.f.y.ndim != 4:
+        return None
+    bound, f, operator, isotropic = _bound(problem), problem.f, problem.operator, "lengths" in problem.parts
+    if isotropic and problem.regularisers[0].axes != (2,):
+        return None
+    if not loop.serves(f.y, *((bound,) if isinstance(bound, Tensor) else ()), *tensors):
+        return None
+    return loop.Model(f.y, bound, f.curvature, operator.norm, operator.roundings, isotropic)
 
 
 def _bound(problem: Composite) -> Scale:

@@ -13,6 +13,7 @@ from typing_extensions import TypeVar
 from lmd.checks import check_batch
 from lmd.config import Configurable
 from lmd.errors import CapabilityError, InputError
+from lmd.kernels import loop
 from lmd.mirrors.base import Mirror
 from lmd.problems.base import Problem, check_capabilities
 
@@ -125,6 +126,15 @@ class Solver(nn.Module, Configurable, abc.ABC, Generic[S, P]):
         """The state from which to go on at points and feasible dual points of an earlier run, where that can be."""
         accepted = "one that can, such as FGP, PDHG or a learned solver that ends in them"
         raise CapabilityError("solver", f"{type(self).__name__}, which cannot start from a dual point", accepted)
+
+    def unrolled(self, problem: P, x0: Tensor) -> S | None:
+        """The state at the horizon, with derivatives by the parameters, in one compiled call; None without one."""
+        return None
+
+    def finish(self, problem: P, dual: Tensor | None, tolerance: float, limit: int) -> loop.Solved | None:
+        """A whole solve to a relative gap of `tolerance` in one compiled call, from a feasible dual point or from
+        nothing; None where there is no such call."""
+        return None
 
     def advance(self, problem: P, state: S, count: int) -> S:
         """The state `count` iterations later: as many steps, or faster where nothing between them has to be kept.

@@ -42,8 +42,13 @@ class Stall:
         stalled = (k >= PATIENCE * marked_at) if k >= LEAST else torch.zeros_like(fallen)
         if not bool(stalled.any()):
             return stalled
-        floor = torch.finfo(x.dtype).eps * (problem.subgradient(x) * x).abs().flatten(1).sum(dim=1)
-        return stalled & (gaps <= 10 * floor.double())
+        return stalled & held_up(problem, x, gaps)
+
+
+def held_up(problem: Problem, x: Tensor, gaps: Tensor) -> Tensor:
+    """Which gaps `(B,)` are so small that the rounding of x can be what keeps them from falling."""
+    floor = torch.finfo(x.dtype).eps * (problem.subgradient(x) * x).abs().flatten(1).sum(dim=1)
+    return gaps <= 10 * floor.double()
 
 
 class StoppingRule(abc.ABC):

@@ -11,6 +11,7 @@ import torch
 from lmd import tasks, zoo
 from lmd.guarantees.safeguard import default_fallback
 from lmd.problems.base import Problem, offers
+from lmd.problems.compiled import model_of
 from lmd.solvers import FGP, PDHG
 from lmd.solvers.base import Solver
 
@@ -34,6 +35,8 @@ def chosen_name(parts: tuple[str, ...], tolerance: float) -> str | None:
 
 def solver_for(problem: Problem, tolerance: float) -> Solver[Any]:
     """The solver that `lmd.solve` takes: a learned one for the parts of the problem, or its classical method."""
+    if model_of(problem) is not None:
+        return FGP(restart=True)
     name = chosen_name(problem.parts, tolerance)
     if name is not None:
         return _loaded(name, problem)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from dataclasses import replace
 from typing import Any
@@ -12,11 +13,13 @@ from torch import Tensor
 from lmd.checks import check_count, check_positive
 from lmd.errors import CapabilityError, InputError
 from lmd.guarantees.certify import Watch, certify, run
+from lmd.guarantees.theorems import gap_certificate
+from lmd.kernels import loop
 from lmd.problems.base import Problem, offers
 from lmd.problems.composite import relative_gap
 from lmd.solvers.base import Solver, State, check_fit
 from lmd.solvers.result import History, Result, Status
-from lmd.solvers.stopping import Stall
+from lmd.solvers.stopping import Stall, held_up
 from lmd.zoo.defaults import solver_for
 
 MOST_ITERATIONS = 100_000
@@ -94,7 +97,22 @@ class _Whole:
         self.begun = time.perf_counter()
 
     def run(self, warm: Result | None) -> Result:
-        state = self._begin(warm)
+        dual = None if warm is None or warm.dual is None else self.problem.project_dual(warm.dual)
+        solved = self.solver.finish(self.problem, dual, self.tolerance, self.limit)
+        return self._stepwise(dual) if solved is None else self._compiled(solved)
+
+    def _compiled(self, solved: loop.Solved) -> Result:
+        """From one call for all of it. What falls no further is stalled where that is rounding, or else out of luck."""
+        near, stuck = solved.reached, solved.stuck
+        if bool(stuck.any()):
+            stuck &= held_up(self.problem, solved.x, solved.gaps)
+        first, values = self.problem.value(self.x0), solved.values.to(solved.x.dtype)
+        result = self._result(solved.x, solved.dual, (first, values), solved.iterations.long(), near, stuck)
+        proven = functools.partial(gap_certificate, solved.values, solved.gaps, values.double())
+        return replace(result, certifier=lambda _: proven())
+
+    def _stepwise(self, dual: Tensor | None) -> Result:
+        state = self._begin(dual)
         if state.dual_point is None:
             given = f"{type(self.solver).__name__}, which keeps no dual point"
             raise CapabilityError("solver", given, "one that does, such as FGP or PDHG")
@@ -107,30 +125,33 @@ class _Whole:
             near = relative_gap(value, gap) <= self.tolerance
             stalled = self.stall.look(done, gap, self.problem, state.x) & ~near
             if bool((near | stalled).all()) or done >= self.limit:
-                return self._result(state, first, done, near, stalled)
+                values, count = self.problem.value(state.x), torch.full_like(near, done, dtype=torch.int64)
+                result = self._result(state.x, state.dual_point, (first, values), count, near, stalled)
+                return replace(result, certifier=certify)
             stride = min(max(SHORTEST, int(GROWTH * done)), self.limit - done)
 
-    def _begin(self, warm: Result | None) -> State:
-        if warm is None or warm.dual is None:
+    def _begin(self, dual: Tensor | None) -> State:
+        if dual is None:
             state: State = self.solver.init(self.problem, self.x0)
             return state
-        return self.solver.resume(self.problem, warm.x, self.problem.project_dual(warm.dual))
+        return self.solver.resume(self.problem, self.x0, dual)
 
-    def _result(self, state: State, first: Tensor, done: int, near: Tensor, stalled: Tensor) -> Result:
-        values = self.problem.value(state.x)
+    def _result(
+        self, x: Tensor, dual: Tensor, values: tuple[Tensor, Tensor], count: Tensor, near: Tensor, stalled: Tensor
+    ) -> Result:
+        """`values` are those of the start and of x."""
         seconds = time.perf_counter() - self.begun
         words = {(True, False): Status.TOLERANCE_REACHED, (False, True): Status.STALLED}
         status = tuple(words.get(pair, Status.FINISHED) for pair in zip(near.tolist(), stalled.tolist(), strict=True))
-        nothing = torch.full_like(values, torch.nan)
+        both = torch.stack(values)
         history = History(
-            values=torch.stack([first, values]),
-            residuals=torch.stack([nothing, nothing]),
+            values=both,
+            residuals=torch.full_like(both, torch.nan),
             seconds=torch.tensor([0.0, seconds], dtype=torch.float64),
         )
-        count = torch.full_like(near, done, dtype=torch.int64)
-        result = Result(
-            x=state.x,
-            values=values,
+        return Result(
+            x=x,
+            values=values[1],
             status=status,
             iterations=count,
             evaluations={name: each * count for name, each in self.solver.step_cost.items()},
@@ -139,6 +160,5 @@ class _Whole:
             solver=self.solver,
             problem=self.problem,
             start=self.x0,
-            dual=state.dual_point,
+            dual=dual,
         )
-        return replace(result, certifier=certify)

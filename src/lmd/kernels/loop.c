@@ -1,0 +1,325 @@
+/* Whole solves of total variation denoising by fast gradient projection, with given or classical numbers: iterations,
+   gaps and the decision to stop, in one call. lmd.solvers.fgp and learned_fgp have the formulas.
+
+   Images (B, C, H, W) and dual fields (B, C, 2, H, W) are contiguous, of float or double numbers. Rows are padded to
+   whole vectors in working memory. A block of iterations goes through the rows together, each iteration one row behind
+   the one before, in place, so that the memory is read once for all of them. Threads share an image by runs of rows,
+   keep copies of the rows next to their own and compute those again as far as a block needs them; every number is made
+   by the same operations whoever computes it, so that the answer does not depend on their number. */
+
+#include <math.h>
+#include <omp.h>
+#include <sched.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+
+enum { DEPTH = 8, SUMS = 5, REPORT = 6, SHORTEST = 8, CACHE = 300000 };
+enum { GOING, FINISHED, REACHED, STUCK };
+#define ROUNDED 5e-5 /* relative gaps below this are left to double precision */
+
+/* Where a solve stands: what every thread computes for itself, and alike. */
+typedef struct {
+    long iteration, blocks, mark_at, next_look;
+    double step, momentum, m; /* of the next iteration; m is that of FGP */
+    double value, gap, mark;
+    int status;
+} Pace;
+
+/* One instance: its arrays, and what is asked for. */
+typedef struct {
+    const void *y, *p, *q;
+    void *p_out, *q_out, *x_out;
+    const double *numbers; /* step-sizes and momenta of the first `learned` iterations */
+    long learned, limit, channels, height, width, depth;
+    long restart; /* momentum is looked at after so many iterations; 0 is never */
+    int isotropic;
+    double bound, inverse, scale, step, tolerance, norm, roundings;
+    Pace pace;
+} Job;
+
+/* What the threads of a solve share. */
+typedef struct {
+    double *uphill, *sums; /* of each row; twice, so that no thread overwrites what another one still reads */
+    int waiting, round, failed;
+    int tickets, members; /* who came in time, and how many they are */
+} Shared;
+
+static void use_large_pages(void *memory, long bytes)
+{
+#ifdef MADV_HUGEPAGE
+    const uintptr_t page = 1 << 21;
+    uintptr_t from = ((uintptr_t)memory + page - 1) / page * page, to = (uintptr_t)memory + (uintptr_t)bytes;
+    if (memory && to >= from + 4 * page) madvise((void *)from, (to - from) / page * page, MADV_HUGEPAGE);
+#else
+    (void)memory, (void)bytes;
+#endif
+}
+
+static double within_double(double x, double low, double high)
+{
+    x = x > high ? high : x; /* a NaN stays one */
+    return x < low ? low : x;
+}
+
+enum { CLOSED = 1 << 20, PATIENCE = 1000 };
+
+static void rest(long spins)
+{
+    if (spins > PATIENCE) sched_yield();
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+/* Waits until all threads are here: some microseconds on their way, or for as long as others keep the processor. */
+static void wait_for(Shared *shared, int threads)
+{
+    if (threads == 1) return;
+    int round = __atomic_load_n(&shared->round, __ATOMIC_ACQUIRE);
+    if (__atomic_add_fetch(&shared->waiting, 1, __ATOMIC_ACQ_REL) == threads) {
+        __atomic_store_n(&shared->waiting, 0, __ATOMIC_RELAXED);
+        __atomic_store_n(&shared->round, round + 1, __ATOMIC_RELEASE);
+        return;
+    }
+    for (long spins = 0; __atomic_load_n(&shared->round, __ATOMIC_ACQUIRE) == round; spins++) rest(spins);
+}
+
+/* Who takes part: the threads that come within some microseconds, so that a busy machine does not keep the others
+   waiting. Returns the place among them, or -1. */
+static int roll_call(Shared *shared, int threads)
+{
+    if (omp_get_thread_num()) {
+        int place = __atomic_fetch_add(&shared->tickets, 1, __ATOMIC_ACQ_REL);
+        if (place >= CLOSED) return -1;
+        for (long spins = 0; !__atomic_load_n(&shared->members, __ATOMIC_ACQUIRE); spins++) rest(spins);
+        return place + 1;
+    }
+    for (long spins = 0; spins < PATIENCE && __atomic_load_n(&shared->tickets, __ATOMIC_ACQUIRE) < threads - 1; spins++)
+        rest(0);
+    int others = __atomic_exchange_n(&shared->tickets, CLOSED, __ATOMIC_ACQ_REL);
+    __atomic_store_n(&shared->members, 1 + others, __ATOMIC_RELEASE);
+    return 0;
+}
+
+static long least(long a, long b) { return a < b ? a : b; }
+
+/* The first row of run n of `runs` through all planes: where a plane is cut, both parts have more rows than a block needs. */
+static long cut_at(long all, long height, long n, long runs)
+{
+    long at = all * n / runs, into = at % height;
+    if (into < 2 * DEPTH) return at - into;
+    return height - into < 2 * DEPTH ? at - into + height : at;
+}
+
+/* How many iterations the next block has: up to the end of the learned ones, the next look, decision or limit. */
+static long plan(const Job *job, Pace *pace)
+{
+    long left = least(job->limit, pace->next_look) - pace->iteration;
+    if (pace->iteration < job->learned) return least(least(left, job->learned - pace->iteration), job->depth);
+    if (job->restart) left = least(left, job->restart - (pace->iteration - job->learned) % job->restart);
+    return least(left, job->depth);
+}
+
+/* The step-size and the momentum of the next iteration: those that are given, then FGP's. */
+static void next_numbers(const Job *job, Pace *pace)
+{
+    long k = pace->iteration++;
+    if (k < job->learned) {
+        pace->step = job->step * job->numbers[k];
+        pace->momentum = job->numbers[job->learned + k];
+        return;
+    }
+    double after = (1 + sqrt(1 + 4 * pace->m * pace->m)) / 2;
+    pace->step = job->step;
+    pace->momentum = (pace->m - 1) / after;
+    pace->m = after;
+}
+
+static int looks(const Job *job, const Pace *pace)
+{
+    return job->tolerance >= 0 && (pace->iteration >= pace->next_look || pace->iteration >= job->limit);
+}
+
+/* F(x) and a bound on F(x) - min F, from the sums: docs/guarantees.md, Theorem 3b. */
+static void certify(const Job *job, const double *sums, Pace *pace)
+{
+    const double eps = 2.220446049250313e-16, tv = job->bound * sums[0];
+    double gap = sums[1] + job->scale * sums[2], value = job->scale * sums[3] + tv;
+    double off = job->roundings * eps * (sqrt(sums[3]) + job->norm * job->inverse * sqrt(sums[4]));
+    double rounding = 32 * eps * tv + 2 * sqrt(job->scale * gap) * off + job->scale * off * off;
+    double count = 3.0 * (double)(job->channels * job->height * job->width) + 8;
+    pace->value = value;
+    pace->gap = gap + rounding + count * eps * (fabs(value) + gap);
+}
+
+/* After a block: whether momentum leads downhill, what the gap is, whether to go on. All threads decide alike. */
+static void decide(const Job *job, const Shared *shared, Pace *pace)
+{
+    const long rows = job->channels * job->height, side = pace->blocks++ % 2 * rows;
+    if (shared->failed) {
+        pace->status = FINISHED;
+        return;
+    }
+    if (pace->iteration > job->learned && job->restart && (pace->iteration - job->learned) % job->restart == 0) {
+        double uphill = 0;
+        for (long i = 0; i < rows; i++) uphill += shared->uphill[side + i];
+        if (uphill < 0) pace->m = 1;
+    }
+    if (looks(job, pace)) {
+        double sums[SUMS] = {0};
+        for (long i = 0; i < rows; i++)
+            for (int c = 0; c < SUMS; c++) sums[c] += shared->sums[SUMS * (side + i) + c];
+        certify(job, sums, pace);
+        long k = pace->iteration;
+        if (pace->gap < 0.9 * pace->mark) pace->mark = pace->gap, pace->mark_at = k;
+        pace->next_look = k + (k / 10 > SHORTEST ? k / 10 : SHORTEST);
+        if (pace->gap <= job->tolerance * (pace->value - pace->gap))
+            pace->status = REACHED;
+        else if (k >= 4 * pace->mark_at && k >= 400)
+            pace->status = STUCK;
+    }
+    if (pace->status == GOING && pace->iteration >= job->limit) pace->status = FINISHED;
+}
+
+#define IO float
+#define REAL float
+#define SQRT sqrtf
+#define NAME(f) f##_float
+#include "loop.h"
+#undef REAL
+#undef SQRT
+#undef NAME
+#define REAL double
+#define SQRT sqrt
+#define NAME(f) f##_mixed
+#include "loop.h"
+#undef IO
+#undef NAME
+#define IO double
+#define NAME(f) f##_double
+#include "loop.h"
+
+/* One instance by threads that all come here. The iteration of float numbers goes on in double precision where their
+   rounding hides what is left of the gap: flat pieces of x are then flat in float numbers too. */
+static void solve_one(Job *job, Shared *shared, void *teams, int kind, int thread, int threads)
+{
+    const double tolerance = job->tolerance;
+    if (kind == 2) {
+        solve_double(job, shared, teams, thread, threads);
+        return;
+    }
+    wait_for(shared, threads);
+    if (thread == 0 && tolerance >= 0 && tolerance < ROUNDED) job->tolerance = ROUNDED;
+    wait_for(shared, threads);
+    solve_float(job, shared, teams, thread, threads);
+    wait_for(shared, threads);
+    int status = job->pace.status, done = status == FINISHED || (status == REACHED && tolerance >= ROUNDED);
+    wait_for(shared, threads);
+    if (done || tolerance < 0 || shared->failed) return;
+    if (thread == 0) {
+        job->p = job->p_out, job->q = job->q_out, job->tolerance = tolerance;
+        job->pace.status = GOING, job->pace.mark = INFINITY, job->pace.mark_at = job->pace.iteration;
+    }
+    wait_for(shared, threads);
+    solve_mixed(job, shared, teams, thread, threads);
+}
+
+typedef Team_double Team_any; /* pointers and counts: of one size for all types */
+
+/* What is given for all instances alike. */
+typedef struct {
+    const char *y, *p, *q;
+    char *p_out, *q_out, *x_out;
+    const double *bound, *numbers;
+    double *report;
+    double scale, step, tolerance, norm, roundings;
+    long channels, height, width, learned, begin, limit, first_look;
+    long restart;
+    int isotropic, kind;
+} Batch;
+
+static Job job_of(const Batch *all, long n)
+{
+    long size = (all->kind == 2 ? 8 : 4) * all->channels * all->height * all->width, row = all->width * 20;
+    double *report = all->report + REPORT * n;
+    Job job = {0};
+    job.y = all->y + n * size;
+    job.p = all->p ? all->p + 2 * n * size : NULL;
+    job.q = all->q ? all->q + 2 * n * size : NULL;
+    job.p_out = all->p_out + 2 * n * size;
+    job.q_out = all->q_out ? all->q_out + 2 * n * size : NULL;
+    job.x_out = all->x_out + n * size;
+    job.numbers = all->numbers ? all->numbers + 2 * all->learned * n : NULL;
+    job.learned = all->learned, job.limit = all->limit;
+    job.channels = all->channels, job.height = all->height, job.width = all->width;
+    job.depth = row * (DEPTH + 2) <= CACHE * 2 ? DEPTH : row * (DEPTH / 2 + 2) <= CACHE * 2 ? DEPTH / 2 : 2;
+    job.isotropic = all->isotropic, job.restart = all->restart;
+    job.bound = all->bound[n], job.inverse = 0.5 / all->scale, job.scale = all->scale, job.step = all->step;
+    job.tolerance = all->tolerance, job.norm = all->norm, job.roundings = all->roundings;
+    job.pace.iteration = all->begin, job.pace.next_look = all->tolerance >= 0 ? all->first_look : all->limit;
+    job.pace.m = report[0], job.pace.mark = INFINITY, job.pace.mark_at = all->begin;
+    return job;
+}
+
+static void report_of(const Job *job, double *report)
+{
+    report[0] = job->pace.m, report[1] = (double)job->pace.iteration, report[2] = job->pace.status;
+    report[3] = job->pace.value, report[4] = job->pace.gap, report[5] = job->pace.mark;
+}
+
+/* A batch of solves. Instances are shared between the threads, or, where there are few, the rows of each of them.
+   report (B, REPORT) has m of FGP to begin with, and in the end m, the iterations, the status, F(x), its gap. */
+int lmd_fgp(const void *y, const void *p, const void *q, const double *bound, const double *numbers, double scale,
+            double step, double tolerance, double norm, double roundings, long batch, long channels, long height,
+            long width, long learned, long begin, long limit, long first_look, long isotropic, long restart, long doubles,
+            int threads, void *p_out, void *q_out, void *x_out, double *report)
+{
+    Batch all = {y,     p,        q,      p_out, q_out,     x_out,   bound, numbers, report,     scale,          step,         tolerance,
+                 norm,  roundings, channels, height, width, learned, begin, limit,   first_look, restart, (int)isotropic, doubles ? 2 : 0};
+    long rows = channels * height;
+    int most = (int)least(threads, rows / (2 * DEPTH) > 1 ? rows / (2 * DEPTH) : 1), failed = 0;
+    int alone = batch >= 2 * threads || most == 1;
+    if (alone) {
+#pragma omp parallel num_threads(threads) reduction(| : failed) if (threads > 1 && batch > 1)
+        {
+            double *memory = malloc((size_t)(2 * rows * (SUMS + 1)) * sizeof(double));
+            failed = memory == NULL;
+#pragma omp for schedule(dynamic)
+            for (long n = 0; n < batch; n++) {
+                Team_any team;
+                Job job = job_of(&all, n);
+                Shared shared = {memory, memory + 2 * rows, 0, 0, 0, 0, 1};
+                if (failed) continue;
+                solve_one(&job, &shared, &team, all.kind, 0, 1);
+                report_of(&job, report + REPORT * n);
+                failed |= shared.failed;
+            }
+            free(memory);
+        }
+        return failed;
+    }
+    double *memory = malloc((size_t)(2 * rows * (SUMS + 1)) * sizeof(double));
+    Team_any *teams = malloc((size_t)most * sizeof(Team_any));
+    failed = !memory || !teams;
+    Shared shared = {memory, memory + (memory ? 2 * rows : 0), 0, 0, 0, 0, 0};
+    for (long n = 0; n < batch && !failed; n++) {
+        Job job = job_of(&all, n);
+        shared.tickets = shared.members = 0;
+#pragma omp parallel num_threads(most)
+        {
+            int place = roll_call(&shared, omp_get_num_threads());
+            if (place >= 0) solve_one(&job, &shared, teams, all.kind, place, shared.members);
+        }
+        report_of(&job, report + REPORT * n);
+        failed |= shared.failed;
+    }
+    free(memory);
+    free(teams);
+    return failed;
+}

@@ -1,0 +1,376 @@
+/* One instance of total variation denoising, in numbers of type REAL, read from and written to arrays of type IO: what
+   loop.c includes once for each pair of types. NAME(f) is the name of f for this pair.
+
+   p_{k+1} = P(q_k + t_k K x(q_k)), q_{k+1} = p_{k+1} + m_k (p_{k+1} - p_k), x(q) = y - inverse K'q. */
+
+/* Rows [top, end) of one plane that a thread works on, and `above` and `below` rows of its neighbours, of which it has
+   copies: five arrays of whole vectors, where columns from `width` on are 0. */
+typedef struct {
+    long plane, top, end, above, below, stride;
+    REAL *y, *down, *right, *ahead_down, *ahead_right; /* row `top` of y, p and q */
+} NAME(Piece);
+
+/* What a thread has to itself. */
+typedef struct {
+    NAME(Piece) *pieces;
+    long count;
+    REAL *rows;  /* two rows of x for each iteration of a block, and zeros */
+    REAL *bound; /* the bound of the differences to the right, for each column */
+    void *memory;
+} NAME(Team); /* of the same size and layout for all types */
+
+/* The planes cut into `threads` runs of rows: run `thread`, piece by piece. */
+static int NAME(cut)(const Job *job, int thread, int threads, NAME(Team) *team)
+{
+    const long lanes = 64 / (long)sizeof(REAL), width = job->width, height = job->height;
+    long stride = (width + lanes - 1) / lanes * lanes, all = job->channels * height, depth = job->depth;
+    long from = cut_at(all, height, thread, threads), to = cut_at(all, height, thread + 1, threads), total = 0;
+    memset(team, 0, sizeof *team);
+    team->pieces = calloc((size_t)job->channels, sizeof(NAME(Piece)));
+    if (!team->pieces) return 0;
+    for (long plane = from / height; plane * height < to; plane++) {
+        NAME(Piece) *piece = team->pieces + team->count++;
+        piece->plane = plane;
+        piece->top = from > plane * height ? from - plane * height : 0;
+        piece->end = to < (plane + 1) * height ? to - plane * height : height;
+        piece->above = piece->top ? depth : 0;
+        piece->below = piece->end < height ? depth : 0;
+        piece->stride = stride;
+        total += 5 * (piece->above + piece->end - piece->top + piece->below) * stride;
+    }
+    long row = stride + lanes, floats = total + (2 * depth + 4) * row + lanes;
+    team->memory = aligned_alloc(64, (size_t)(floats * (long)sizeof(REAL) + 63) / 64 * 64);
+    if (!team->memory) return 0;
+    use_large_pages(team->memory, floats * (long)sizeof(REAL));
+    memset(team->memory, 0, (size_t)floats * sizeof(REAL));
+    REAL *at = (REAL *)team->memory + lanes; /* zeros stand before the first row */
+    for (long n = 0; n < team->count; n++) {
+        NAME(Piece) *piece = team->pieces + n;
+        REAL **arrays[5] = {&piece->ahead_right, &piece->right, &piece->y, &piece->down, &piece->ahead_down};
+        for (int a = 0; a < 5; a++) {
+            *arrays[a] = at + piece->above * stride;
+            at += (piece->above + piece->end - piece->top + piece->below) * stride;
+        }
+    }
+    team->rows = at;
+    team->bound = at + (2 * depth + 2) * row;
+    for (long j = 0; j < width - 1; j++) team->bound[j] = (REAL)job->bound;
+    return 1;
+}
+
+static void NAME(drop)(NAME(Team) *team)
+{
+    free(team->memory);
+    free(team->pieces);
+}
+
+/* Copies rows [from, to) of an image of the job into an array whose row 0 is row `top`, or back. */
+static void NAME(fetch)(const Job *job, const NAME(Piece) *piece, const IO *image, REAL *array)
+{
+    long from = piece->top - piece->above, to = piece->end + piece->below;
+    for (long i = from; i < to && image; i++) {
+        const IO *source = image + i * job->width;
+        REAL *into = array + (i - piece->top) * piece->stride;
+        for (long j = 0; j < job->width; j++) into[j] = (REAL)source[j];
+    }
+}
+
+/* Fills a piece: y, and p and q where there are any. */
+static void NAME(load)(const Job *job, const NAME(Piece) *piece)
+{
+    long size = job->height * job->width, at = 2 * piece->plane * size;
+    const IO *p = job->p, *q = job->q ? job->q : job->p;
+    NAME(fetch)(job, piece, (const IO *)job->y + piece->plane * size, piece->y);
+    if (!p) return;
+    NAME(fetch)(job, piece, p + at, piece->down);
+    NAME(fetch)(job, piece, p + at + size, piece->right);
+    NAME(fetch)(job, piece, q + at, piece->ahead_down);
+    NAME(fetch)(job, piece, q + at + size, piece->ahead_right);
+    /* what lies across the border does not count */
+    for (long i = piece->top - piece->above; i < piece->end + piece->below; i++) {
+        long row = (i - piece->top) * piece->stride, last = row + job->width - 1;
+        piece->right[last] = piece->ahead_right[last] = 0;
+        if (i + 1 < job->height) continue;
+        memset(piece->down + row, 0, (size_t)piece->stride * sizeof(REAL));
+        memset(piece->ahead_down + row, 0, (size_t)piece->stride * sizeof(REAL));
+    }
+}
+
+/* x(q) of one row: `above` is q along the columns in the row before. */
+INLINE void NAME(point)(long count, REAL inverse, const REAL *restrict y, const REAL *restrict above,
+                        const REAL *restrict down, const REAL *restrict right, REAL *restrict x)
+{
+    for (long j = 0; j < count; j++) x[j] = y[j] - inverse * ((above[j] - down[j]) + (right[j - 1] - right[j]));
+}
+
+/* Where an iteration of a block stands. */
+typedef struct {
+    REAL *here, *next; /* x of the row that it works on and of the one after */
+    REAL step, momentum;
+    double *uphill; /* <p_{k+1} - q_k, p_{k+1} - p_k> of each row, where it is asked for */
+} NAME(Stage);
+
+/* One row i of one iteration, in place; there is a row after it unless it is the last one. */
+INLINE void NAME(row)(const NAME(Piece) *piece, const NAME(Stage) *stage, long i, const int last, const int isotropic,
+                      REAL inverse, REAL bound, const REAL *restrict bounds, const int with_sums)
+{
+    const long count = piece->stride, at = i * count;
+    const REAL t = stage->step, m = stage->momentum;
+    const REAL *restrict y = piece->y + at + (last ? 0 : count), *restrict after = piece->ahead_down + at + (last ? 0 : count);
+    const REAL *restrict beside = piece->ahead_right + at + (last ? 0 : count);
+    const REAL *restrict x = stage->here;
+    REAL *restrict next = stage->next, *restrict down = piece->down + at, *restrict right = piece->right + at;
+    REAL *restrict ahead_down = piece->ahead_down + at, *restrict ahead_right = piece->ahead_right + at;
+    REAL sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (long j = 0; j < count; j++) {
+        REAL q = ahead_down[j], r = ahead_right[j], fall = 0;
+        REAL v, w = r + t * (x[j + 1] - x[j]);
+        if (!last) {
+            next[j] = y[j] - inverse * ((q - after[j]) + (beside[j - 1] - beside[j]));
+            fall = next[j] - x[j];
+        }
+        v = q + t * fall;
+        if (isotropic) {
+            w = bounds[j] > 0 ? w : 0;
+            REAL square = v * v + w * w, limit = bound * bound;
+            REAL factor = square > limit ? bound / SQRT(square) : 1;
+            v *= factor;
+            w *= factor;
+        } else {
+            v = v > bound ? bound : v;
+            v = v < -bound ? -bound : v;
+            w = w > bounds[j] ? bounds[j] : w;
+            w = w < -bounds[j] ? -bounds[j] : w;
+        }
+        REAL moved = v - down[j], turned = w - right[j];
+        if (with_sums) sum += (v - q) * moved + (w - r) * turned;
+        down[j] = v;
+        right[j] = w;
+        ahead_down[j] = v + m * moved;
+        ahead_right[j] = w + m * turned;
+    }
+    if (with_sums) stage->uphill[i] = (double)sum;
+}
+
+static void NAME(row_of)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, NAME(Stage) *stage, long i)
+{
+    const int last = piece->top + i + 1 == job->height, sums = stage->uphill && i >= 0 && piece->top + i < piece->end;
+#define ROW(l, iso, s) NAME(row)(piece, stage, i, l, iso, (REAL)job->inverse, (REAL)job->bound, team->bound, s)
+    if (!last && !job->isotropic && !sums)
+        ROW(0, 0, 0);
+    else if (!last && !job->isotropic)
+        ROW(0, 0, 1);
+    else if (!last && !sums)
+        ROW(0, 1, 0);
+    else if (!last)
+        ROW(0, 1, 1);
+    else if (!job->isotropic)
+        ROW(1, 0, sums);
+    else
+        ROW(1, 1, sums);
+#undef ROW
+    REAL *here = stage->here;
+    stage->here = stage->next;
+    stage->next = here;
+}
+
+/* `count` iterations on one piece, each one row behind the one before it, so that rows are in the cache for all of
+   them. Rows of neighbours are computed as far as they are needed. */
+static void NAME(block)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, NAME(Stage) *stages, long count)
+{
+    const long row = piece->stride + 64 / (long)sizeof(REAL), rows = piece->end - piece->top;
+    const REAL *zeros = team->rows + 2 * job->depth * row;
+    for (long front = -piece->above; front < rows + piece->below + count; front++)
+        for (long s = 0; s < count; s++) {
+            long i = front - s, margin = count - 1 - s;
+            long from = piece->above ? -margin : 0, to = piece->below ? rows + margin : rows;
+            if (i < from || i >= to) continue;
+            if (i == from) {
+                long at = i * piece->stride;
+                const REAL *above = piece->top + i ? piece->ahead_down + at - piece->stride : zeros;
+                stages[s].here = team->rows + 2 * s * row;
+                stages[s].next = stages[s].here + row;
+                NAME(point)(piece->stride, (REAL)job->inverse, piece->y + at, above, piece->ahead_down + at,
+                            piece->ahead_right + at, stages[s].here);
+            }
+            NAME(row_of)(job, team, piece, stages + s, i);
+        }
+}
+
+/* Takes the rows of its neighbours over from those who computed them. */
+static void NAME(share)(const NAME(Team) *teams, int thread, int threads)
+{
+    const NAME(Team) *team = teams + thread;
+    for (long n = 0; n < team->count; n++) {
+        NAME(Piece) *piece = team->pieces + n;
+        size_t bytes = (size_t)piece->stride * sizeof(REAL);
+        const long rows = piece->end - piece->top, stride = piece->stride;
+        for (int side = 0; side < 2; side++) {
+            long depth = side ? piece->below : piece->above;
+            if (!depth || (side ? thread + 1 >= threads : thread == 0)) continue;
+            const NAME(Team) *other = team + (side ? 1 : -1);
+            const NAME(Piece) *near = side ? other->pieces : other->pieces + other->count - 1;
+            long theirs = side ? 0 : near->end - near->top - depth, mine = side ? rows : -depth;
+            memcpy(piece->down + mine * stride, near->down + theirs * stride, (size_t)depth * bytes);
+            memcpy(piece->right + mine * stride, near->right + theirs * stride, (size_t)depth * bytes);
+            memcpy(piece->ahead_down + mine * stride, near->ahead_down + theirs * stride, (size_t)depth * bytes);
+            memcpy(piece->ahead_right + mine * stride, near->ahead_right + theirs * stride, (size_t)depth * bytes);
+        }
+    }
+}
+
+/* p of one row as it is given out, in double precision, within the bound. */
+static void NAME(outer)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, long i, double *down, double *right)
+{
+    const REAL *p = piece->down + i * piece->stride, *r = piece->right + i * piece->stride;
+    const double bound = job->bound;
+    if (!job->isotropic) {
+        for (long j = 0; j < job->width; j++) {
+            down[j] = within_double((double)(IO)p[j], -bound, bound);
+            right[j] = within_double((double)(IO)r[j], -bound, bound);
+        }
+        return;
+    }
+    for (long j = 0; j < job->width; j++) {
+        double v = (double)(IO)p[j], w = (double)(IO)r[j], square = v * v + w * w, limit = bound * bound;
+        double factor = square > limit ? bound / sqrt(square) : 1;
+        down[j] = v * factor;
+        right[j] = w * factor;
+    }
+    (void)team;
+}
+
+/* x(p) of row i of a piece, as it is given out. */
+static void NAME(answer)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, long i, double *x)
+{
+    const long at = i * piece->stride, row = piece->stride + 64 / (long)sizeof(REAL);
+    const REAL *above = piece->top + i ? piece->down + at - piece->stride : team->rows + 2 * job->depth * row;
+    const REAL *y = piece->y + at, *down = piece->down + at, *right = piece->right + at;
+    const REAL inverse = (REAL)job->inverse;
+    for (long j = 0; j < job->width; j++)
+        x[j] = (double)(IO)(y[j] - inverse * ((above[j] - down[j]) + (right[j - 1] - right[j])));
+}
+
+/* The sums of row i of a piece: docs/guarantees.md, Theorem 3b. `lines` are seven rows of scratch memory, of which the
+   first four hold x and p of this row and x and p of the last one, from call to call. */
+static void NAME(sums_of)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, long i, double *lines, double *out)
+{
+    const long width = job->width, padded = width + 8, rows = piece->end - piece->top;
+    double *x = lines + 1, *next = x + padded, *above = next + padded, *down = above + padded, *right = down + padded;
+    const int last = piece->top + i + 1 == job->height, isotropic = job->isotropic;
+    const double bound = job->bound, inverse = job->inverse;
+    const REAL *y = piece->y + i * piece->stride;
+    double length = 0, slack = 0, square = 0, misfit = 0, dual = 0;
+    (void)rows;
+    if (last)
+        memcpy(next, x, (size_t)width * sizeof(double)); /* no difference */
+    else
+        NAME(answer)(job, team, piece, i + 1, next);
+    NAME(outer)(job, team, piece, i, down, right);
+    right[-1] = 0;
+    x[width] = x[width - 1];
+#pragma omp simd reduction(+ : length, slack, square, misfit, dual)
+    for (long j = 0; j < width; j++) {
+        double along = next[j] - x[j], across = x[j + 1] - x[j], v = down[j], w = right[j];
+        if (isotropic) {
+            double size = sqrt(along * along + across * across), rest = bound * size - (along * v + across * w);
+            length += size;
+            slack += rest > 0 ? rest : 0;
+        } else {
+            length += fabs(along) + fabs(across);
+            slack += fabs(along) * (along < 0 ? bound + v : bound - v);
+            slack += fabs(across) * (across < 0 ? bound + w : bound - w);
+        }
+        double off = x[j] - (double)(IO)y[j], away = off + inverse * ((above[j] - v) + (right[j - 1] - w));
+        misfit += off * off;
+        square += away * away;
+        dual += v * v + w * w;
+    }
+    out[0] = length, out[1] = slack, out[2] = square, out[3] = misfit, out[4] = dual;
+    memcpy(x, next, (size_t)width * sizeof(double));
+    memcpy(above, down, (size_t)width * sizeof(double));
+}
+
+/* The sums of all rows of a thread. */
+static int NAME(sums)(const Job *job, const NAME(Team) *team, double *sums)
+{
+    const long padded = job->width + 8;
+    double *lines = calloc((size_t)(6 * padded), sizeof(double));
+    if (!lines) return 0;
+    for (long n = 0; n < team->count; n++) {
+        const NAME(Piece) *piece = team->pieces + n;
+        NAME(answer)(job, team, piece, 0, lines + 1);
+        if (piece->top)
+            NAME(outer)(job, team, piece, -1, lines + 1 + 2 * padded, lines + 1 + 5 * padded - 1);
+        else
+            memset(lines + 2 * padded, 0, (size_t)padded * sizeof(double));
+        for (long i = 0; i < piece->end - piece->top; i++)
+            NAME(sums_of)(job, team, piece, i, lines, sums + SUMS * (piece->plane * job->height + piece->top + i));
+    }
+    free(lines);
+    return 1;
+}
+
+/* Writes p, q and x of a thread's rows to where they are asked for. */
+static int NAME(store)(const Job *job, const NAME(Team) *team)
+{
+    long width = job->width, size = job->height * width;
+    double *line = malloc((size_t)width * sizeof(double));
+    if (!line) return 0;
+    for (long n = 0; n < team->count; n++) {
+        const NAME(Piece) *piece = team->pieces + n;
+        const REAL *arrays[4] = {piece->down, piece->right, piece->ahead_down, piece->ahead_right};
+        for (long i = 0; i < piece->end - piece->top; i++) {
+            long at = (piece->top + i) * width;
+            for (int a = 0; a < 4; a++) {
+                IO *image = a < 2 ? job->p_out : job->q_out;
+                if (!image) continue;
+                IO *into = image + (2 * piece->plane + a % 2) * size + at;
+                for (long j = 0; j < width; j++) into[j] = (IO)arrays[a][i * piece->stride + j];
+            }
+            NAME(answer)(job, team, piece, i, line);
+            for (long j = 0; j < width; j++) ((IO *)job->x_out)[piece->plane * size + at + j] = (IO)line[j];
+        }
+    }
+    free(line);
+    return 1;
+}
+
+/* All of a solve by one thread of those that share it. `teams` has room for all of them. */
+static void NAME(solve)(Job *job, Shared *shared, NAME(Team) *teams, int thread, int threads)
+{
+    NAME(Team) *team = teams + thread;
+    NAME(Stage) stages[DEPTH];
+    Pace pace = job->pace;
+    if (!NAME(cut)(job, thread, threads, team)) shared->failed = 1;
+    wait_for(shared, threads);
+    if (!shared->failed) {
+        for (long n = 0; n < team->count; n++) NAME(load)(job, team->pieces + n);
+        while (pace.status == GOING) {
+            long count = plan(job, &pace), side = pace.blocks % 2 * job->channels * job->height;
+            for (long s = 0; s < count; s++) {
+                next_numbers(job, &pace);
+                stages[s].step = (REAL)pace.step;
+                stages[s].momentum = (REAL)pace.momentum;
+                stages[s].uphill = NULL;
+            }
+            for (long n = 0; n < team->count; n++) {
+                const NAME(Piece) *piece = team->pieces + n;
+                stages[count - 1].uphill = shared->uphill + side + piece->plane * job->height + piece->top;
+                NAME(block)(job, team, piece, stages, count);
+            }
+            if (threads > 1) {
+                wait_for(shared, threads);
+                NAME(share)(teams, thread, threads);
+            }
+            if (looks(job, &pace) && !NAME(sums)(job, team, shared->sums + SUMS * side)) shared->failed = 1;
+            if (threads > 1 || looks(job, &pace)) wait_for(shared, threads);
+            decide(job, shared, &pace);
+        }
+        if (!NAME(store)(job, team)) shared->failed = 1;
+    }
+    wait_for(shared, threads);
+    if (thread == 0) job->pace = pace;
+    NAME(drop)(team);
+}

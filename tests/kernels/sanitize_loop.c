@@ -1,0 +1,109 @@
+/* Random calls of loop.c and unrolled.c, for the sanitizers: `make sanitize`.
+
+   As in sanitize.c every array is malloc'ed to its exact size, and memory runs out now and then. What is checked
+   besides: an answer does not depend on the number of threads, and is within its bounds. */
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+static int scarce; /* whether there may be no memory */
+
+static void *scarce_malloc(size_t bytes) { return scarce && rand() % 3 == 0 ? NULL : malloc(bytes); }
+static void *scarce_calloc(size_t count, size_t bytes) { return scarce && rand() % 3 == 0 ? NULL : calloc(count, bytes); }
+static void *scarce_aligned(size_t to, size_t bytes) { return scarce && rand() % 3 == 0 ? NULL : aligned_alloc(to, bytes); }
+#define malloc scarce_malloc
+#define calloc scarce_calloc
+#define aligned_alloc scarce_aligned
+#include "loop.c"
+#include "unrolled.c"
+#undef malloc
+#undef calloc
+#undef aligned_alloc
+
+static const long SIDES[] = {1, 1, 2, 3, 7, 15, 16, 17, 31, 33, 48, 70, 129};
+
+static void fail(const char *what)
+{
+    fprintf(stderr, "sanitize_loop: %s\n", what);
+    exit(1);
+}
+
+static void *array(long count, int doubles)
+{
+    void *x = malloc((size_t)count * (doubles ? 8 : 4));
+    if (!x) fail("no memory");
+    for (long i = 0; i < count; i++)
+        if (doubles)
+            ((double *)x)[i] = (double)rand() / RAND_MAX;
+        else
+            ((float *)x)[i] = (float)rand() / (float)RAND_MAX;
+    return x;
+}
+
+/* The loop with one thread and with several. */
+static void check_loop(void)
+{
+    long batch = 1 + rand() % 3, channels = 1 + rand() % 3, height = SIDES[rand() % 13], width = SIDES[rand() % 13];
+    long learned = rand() % 12, limit = learned + rand() % 40, doubles = rand() % 2, isotropic = rand() % 2;
+    long size = batch * channels * height * width, restart = rand() % 2 ? 8 : 0;
+    double tolerance = rand() % 2 ? -1.0 : rand() % 2 ? 1e-2 : 1e-9;
+    void *y = array(size, (int)doubles), *p = rand() % 2 ? array(2 * size, (int)doubles) : NULL;
+    double *bound = array(batch, 1), *numbers = learned ? array(2 * batch * learned, 1) : NULL;
+    void *out[2][3];
+    double *report[2];
+    for (int n = 0; n < 2; n++) {
+        int threads = n ? 2 + rand() % 3 : 1, failed;
+        for (int a = 0; a < 3; a++) out[n][a] = array(a < 2 ? 2 * size : size, (int)doubles);
+        report[n] = array(6 * batch, 1);
+        do {
+            for (long i = 0; i < batch; i++) report[n][6 * i] = 1;
+            failed = lmd_fgp(y, p, NULL, bound, numbers, 0.5, 0.125, tolerance, 2.8, 16.0, batch, channels, height, width,
+                             learned, 0, limit + 1, learned ? learned : 5, isotropic, restart, doubles, threads, out[n][0],
+                             out[n][1], out[n][2], report[n]);
+        } while (failed);
+    }
+    for (int a = 0; a < 3; a++) {
+        if (memcmp(out[0][a], out[1][a], (size_t)((a < 2 ? 2 : 1) * size * (doubles ? 8 : 4)))) fail("threads differ");
+        free(out[0][a]), free(out[1][a]);
+    }
+    free(report[0]), free(report[1]), free(y), free(p), free(bound), free(numbers);
+}
+
+/* The unrolled iterations and their derivatives. */
+static void check_unrolled(void)
+{
+    long batch = 1 + rand() % 2, channels = 1 + rand() % 3, height = SIDES[rand() % 9], width = SIDES[rand() % 9];
+    long steps = 1 + rand() % 9, size = 2 * height * width, planes = batch * channels, isotropic = rand() % 2;
+    float *y = array(planes * height * width, 0), *bound = array(batch, 0), *numbers = array(2 * batch * steps, 0);
+    float *points = array(planes * (steps + 1) * size, 0), *gradient = array(planes * size, 0);
+    double *out = array(planes * 2 * steps, 1);
+    int threads = 1 + rand() % 3;
+    while (lmd_unroll(y, bound, numbers, 0.5f, batch, channels, height, width, steps, isotropic, threads, points)) continue;
+    for (long e = 0; e < planes * (steps + 1) * size; e++)
+        if (fabsf(points[e]) > bound[e / ((steps + 1) * size) / channels] * 1.0001f) fail("points out of bounds");
+    while (lmd_unroll_backward(y, bound, numbers, points, gradient, 0.5f, batch, channels, height, width, steps, isotropic,
+                               threads, out))
+        continue;
+    for (long e = 0; e < planes * 2 * steps; e++)
+        if (!isfinite(out[e])) fail("derivatives");
+    free(y), free(bound), free(numbers), free(points), free(gradient), free(out);
+}
+
+int main(int count, char **words)
+{
+    double seconds = count > 1 ? atof(words[1]) : 10;
+    srand(count > 2 ? (unsigned)atol(words[2]) : 1);
+    time_t end = time(NULL) + (time_t)seconds;
+    long calls = 0;
+    for (; time(NULL) <= end; calls++) {
+        scarce = rand() % 8 == 0;
+        if (rand() % 3)
+            check_loop();
+        else
+            check_unrolled();
+    }
+    printf("sanitize_loop: %ld calls\n", calls);
+    return 0;
+}
