@@ -7,8 +7,16 @@ import torch
 
 import lmd
 from lmd import kernels
+from lmd.kernels import loop
 from lmd.problems import Lasso, TVDeblurring, TVDenoising, TVInpainting, gaussian_kernel, random_masks
-from lmd.solvers import FGP, PDHG, LearnedDual, LearnedPDHG, LearnedSaddle
+from lmd.solvers import FGP, PDHG, LearnedDual, LearnedFGP, LearnedPDHG, LearnedSaddle
+
+
+@pytest.fixture(autouse=True)
+def steps_in_pytorch(monkeypatch):
+    """A compiled step counts as what it stands for: here it is what is counted."""
+    monkeypatch.setattr(loop, "serves", lambda *tensors: False)
+
 
 METHODS = ("tilted_minimiser", "data_prox", "data_gradient", "dual_from")
 
@@ -68,6 +76,8 @@ PROBLEMS = {
 PAIRS = [
     (LearnedDual(3, 3), "denoising"),
     (LearnedDual(3, 3), "isotropic"),
+    (LearnedFGP(3), "denoising"),
+    (LearnedFGP(3), "isotropic"),
     (LearnedSaddle(3, 3, 3), "inpainting"),
     (LearnedSaddle(3, 3, 3, masked=False), "deblurring"),
     (LearnedPDHG(3), "lasso"),
@@ -82,7 +92,7 @@ every_pair = pytest.mark.parametrize(
 
 @every_pair
 def test_costs_are_what_is_declared(solver, kind):
-    """In float64, where nothing is compiled; from the first step to some past the horizon."""
+    """Where nothing is compiled; from the first step to some past the horizon."""
     solver = solver.double()
     problem, calls = counting(PROBLEMS[kind]())
     x0 = PROBLEMS[kind]().start()

@@ -12,6 +12,7 @@ from lmd.solvers.interior_point import InteriorPoint
 from lmd.solvers.lazy import LazyMirrorDescent
 from lmd.solvers.lbfgs import LBFGS
 from lmd.solvers.learned_dual import LearnedDual
+from lmd.solvers.learned_fgp import LearnedFGP
 from lmd.solvers.learned_pdhg import LearnedPDHG
 from lmd.solvers.learned_saddle import LearnedSaddle
 from lmd.solvers.mirror_descent import LearnedMirrorDescent, MirrorDescent
@@ -44,6 +45,7 @@ __all__ = [
     "InteriorPoint",
     "LazyMirrorDescent",
     "LearnedDual",
+    "LearnedFGP",
     "LearnedMirrorDescent",
     "LearnedPDHG",
     "LearnedSaddle",

@@ -20,6 +20,9 @@ from lmd.training.settings import TrainingSettings
 LEAST_GAP = 1e-5
 """What is added to relative gaps before their logarithm is taken: they are not measured more finely than this."""
 
+LEAST_DUALITY_GAP = 1e-7
+"""The same for relative duality gaps, which are summed up from terms that are never negative."""
+
 LEAST_SQUARE = 1e-9
 """The same for mean squares of distances: 90 dB."""
 
@@ -74,6 +77,10 @@ class UnrolledLoss(nn.Module):
             return self._unroll(problem, x0, consistency_weight)
 
     def _unroll(self, problem: Problem, x0: Tensor, consistency_weight: float) -> LossParts:
+        last = self._last(problem, x0)
+        if last is not None:
+            value = self.value_weights[-1] * self._score(problem, last).mean()
+            return LossParts(value, value.detach(), torch.zeros_like(value.detach()))
         measured = self.mirror is not None and (consistency_weight > 0 or not torch.is_grad_enabled())
         points = self.settings.consistency_at if measured else "none"
         state = self.solver.init(problem, x0)
@@ -88,6 +95,11 @@ class UnrolledLoss(nn.Module):
         loss = mean_value + consistency_weight * mean_inconsistency if measured else mean_value
         return LossParts(loss, mean_value.detach(), mean_inconsistency.detach())
 
+    def _last(self, problem: Problem, x0: Tensor) -> State | None:
+        """The state after all iterations at once, where only that counts and the solver can."""
+        alone = not any(self.value_weights[:-1]) and len(self.value_weights) == self.solver.horizon
+        return self.solver.unrolled(problem, x0) if alone else None
+
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call `function`; with `recompute`, so that it runs again in the backward pass instead of being stored."""
         if self.settings.recompute and torch.is_grad_enabled():
@@ -99,14 +111,17 @@ class UnrolledLoss(nn.Module):
     ) -> tuple[State, Tensor | None, Tensor | None]:
         """One iteration: the next state, its values `(B,)` and its inconsistencies `(B,)`, where they are wanted."""
         state = self.solver.step(problem, state)
-        value = self._score(problem, state.x) if with_value else None
+        value = self._score(problem, state) if with_value else None
         if not with_inconsistency:
             return state, value, None
         state, inconsistency = self._measure(state)
         return state, value, inconsistency
 
-    def _score(self, problem: Problem, x: Tensor) -> Tensor:
+    def _score(self, problem: Any, state: State) -> Tensor:
         """How bad the points are `(B,)`, by the objective of the settings."""
+        x = state.x
+        if self.settings.objective == "duality gap":
+            return 10 * torch.log10(problem.gap(x, state.dual_point) / problem.value(x) + LEAST_DUALITY_GAP)
         if self.settings.objective == "value":
             values, violation = problem.relaxed_value(x)
             return check_values(problem, values, x) + violation

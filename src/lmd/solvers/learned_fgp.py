@@ -1,0 +1,163 @@
+"""Fast gradient projection with learned numbers: a step-size and a momentum per iteration, at no extra cost."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lmd import kernels
+from lmd.checks import check_count, check_module_kind
+from lmd.kernels import loop, unrolled
+from lmd.problems.compiled import model_of
+from lmd.solvers.base import DualState
+from lmd.solvers.fgp import FGP
+from lmd.solvers.learned_dual import GridDualProblem
+from lmd.solvers.learned_prefix import LearnedPrefix
+from lmd.terms.base import add_scaled, per_instance
+
+LOWEST, RATIO, NODES = 0.05, 4.0, 5
+"""Roughnesses that numbers are learned for: the lowest, from one to the next, and how many."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnedFGPState(DualState):
+    """Points, the dual points p they come from, and what the next step is made of."""
+
+    adjoint: Tensor
+    """K'p `(B, ...)`."""
+
+    ahead: Tensor
+    """The extrapolated dual points q, from which the next step starts."""
+
+    ahead_adjoint: Tensor
+    """K'q."""
+
+    numbers: Tensor
+    """Step-sizes and momenta of all iterations for each instance `(2, B, N)`."""
+
+
+class LearnedFGP(LearnedPrefix[LearnedFGPState, GridDualProblem]):
+    r"""p_{k+1} = P(q_k + s_k gamma / ||K||^2 K x(q_k)), q_{k+1} = p_{k+1} + m_k (p_{k+1} - p_k), for k < N; then FGP.
+
+    FGP itself (Beck and Teboulle 2009, [doi](https://doi.org/10.1109/TIP.2009.2028250)) with learned step-sizes s_k, in
+    multiples of what the constants allow, and momenta m_k: an iteration costs what FGP's costs. P is the projection
+    onto the domain of g*, x(p) = argmin_x f(x) + <Kx, p>, gamma the strong convexity of f; x_k = x(p_k).
+
+    The numbers depend on the *roughness* of the data, r = gamma mean |Ky| / b with b the bound of the dual points: that
+    is all that sizes of noise and weights can do to an iteration which is homogeneous in both. `numbers` `(2, J, N)`
+    has them for roughnesses in geometric progression; in between they are interpolated in log r.
+
+    Every p_k is feasible whatever was learned, and from iteration N on the method is FGP with restarts, started at
+    p_N. Only x_N is meant to be good, not the points before it. Starts at p = 0: of x0 only the shape matters.
+    """
+
+    def __init__(self, iterations: int = 20) -> None:
+        super().__init__()
+        self.iterations = check_count("iterations", iterations)
+        k = torch.arange(iterations)
+        start = torch.stack([torch.full_like(k, 1.0, dtype=torch.get_default_dtype()), k / (k + 3)])
+        self.numbers = nn.Parameter(start[:, None].repeat(1, NODES, 1))
+        """Step-sizes and momenta `(2, J, N)`; before training, those of FGP."""
+        self.tail: FGP = FGP(restart=True)
+
+    def config(self) -> dict[str, Any]:
+        return {"iterations": self.iterations}
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return ("differences", "noisy", "bound", *self.tail.needs)
+
+    @property
+    def step_cost(self) -> dict[str, int]:
+        return self.tail.step_cost
+
+    @property
+    def init_cost(self) -> dict[str, int]:
+        return {"operator": 1}
+
+    def cost_of(self, k: int) -> dict[str, int]:
+        """The first step of FGP needs K'p_N besides."""
+        cost = super().cost_of(k)
+        return {**cost, "adjoint": cost["adjoint"] + 1} if k == self.iterations else cost
+
+    def init(self, problem: GridDualProblem, x0: Tensor) -> LearnedFGPState:
+        check_module_kind("x0", x0, self, "solver")
+        dual, adjoint = x0.new_zeros(*x0.shape[:2], 2, *x0.shape[2:]), torch.zeros_like(x0)
+        numbers = self.numbers_for(roughness(problem))
+        return LearnedFGPState(x0, dual=dual, adjoint=adjoint, ahead=dual, ahead_adjoint=adjoint, numbers=numbers)
+
+    def numbers_for(self, rough: Tensor) -> Tensor:
+        """Step-sizes and momenta `(2, B, N)` for roughnesses `(B,)`."""
+        place = ((rough.clamp(min=1e-6) / LOWEST).log() / math.log(RATIO)).clamp(0, NODES - 1)
+        below = place.floor().clamp(max=NODES - 2).long()
+        share = (place - below).to(self.numbers.dtype)[:, None]
+        return torch.lerp(self.numbers[:, below], self.numbers[:, below + 1], share)
+
+    def finish(self, problem: GridDualProblem, dual: Tensor | None, tolerance: float, limit: int) -> loop.Solved | None:
+        model = model_of(problem, self.numbers.to(problem.noisy.dtype))
+        if model is None:
+            return None
+        numbers = self.numbers_for(roughness(problem)) if dual is None else None
+        return loop.fgp(model, loop.Progress(dual), limit, numbers=numbers, tolerance=tolerance)
+
+    def compiles(self, problem: GridDualProblem, state: LearnedFGPState) -> bool:
+        return model_of(problem, state.x, self.numbers) is not None
+
+    def unrolled(self, problem: GridDualProblem, x0: Tensor) -> LearnedFGPState | None:
+        """All learned steps at once, for training, where they are compiled."""
+        model = model_of(problem, x0)
+        state = self.init(problem, x0)
+        if model is None or not unrolled.serves(model, state.numbers):
+            return None
+        scale = state.numbers.new_tensor([problem.data_strong_convexity / problem.differences.norm**2, 1.0])
+        dual = unrolled.unroll(model, state.numbers * scale[:, None, None])
+        x = problem.primal_from_dual(dual)
+        return replace(state, x=x, iteration=self.iterations, dual=dual)
+
+    def compiled_steps(self, problem: GridDualProblem, state: LearnedFGPState, end: int) -> LearnedFGPState:
+        model = model_of(problem)
+        if model is None:
+            return state
+        numbers = state.numbers
+        found = loop.fgp(model, loop.Progress(state.dual, state.ahead, iteration=state.iteration), end, numbers=numbers)
+        adjoint, ahead_adjoint = map(problem.differences.adjoint, (found.dual, found.ahead))
+        return LearnedFGPState(
+            found.x,
+            end,
+            dual=found.dual,
+            adjoint=adjoint,
+            ahead=found.ahead,
+            ahead_adjoint=ahead_adjoint,
+            numbers=numbers,
+        )
+
+    def learned_step(self, problem: GridDualProblem, state: LearnedFGPState) -> LearnedFGPState:
+        k = state.iteration
+        step, momentum = state.numbers[:, :, k]
+        rise = problem.differences(problem.tilted_minimiser(state.ahead_adjoint))
+        scale = problem.data_strong_convexity / problem.differences.norm**2
+        dual = problem.project_dual(add_scaled(state.ahead, step * scale, rise))
+        adjoint = problem.differences.adjoint(dual)
+        return LearnedFGPState(
+            problem.tilted_minimiser(adjoint),
+            k + 1,
+            dual=dual,
+            adjoint=adjoint,
+            ahead=torch.lerp(state.dual, dual, per_instance(1 + momentum, dual)),
+            ahead_adjoint=torch.lerp(state.adjoint, adjoint, per_instance(1 + momentum, adjoint)),
+            numbers=state.numbers,
+        )
+
+
+def roughness(problem: GridDualProblem) -> Tensor:
+    """gamma mean |Ky| / b `(B,)`."""
+    y = problem.noisy
+    if kernels.serves(y):
+        length = kernels.tv_sums(y, None, None, 1.0).length.to(y.dtype)
+    else:
+        length = problem.differences(y).abs().flatten(1).sum(dim=1)
+    return problem.data_strong_convexity / (2 * y[0].numel()) * length / problem.bound

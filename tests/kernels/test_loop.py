@@ -1,0 +1,140 @@
+"""The compiled loop of fast gradient projection against the PyTorch lines, and its certificates against the truth."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lmd
+from lmd import kernels
+from lmd.errors import InputError
+from lmd.kernels import loop
+from lmd.problems import TVDenoising
+from lmd.problems.compiled import model_of
+from lmd.solvers import FGP, LearnedFGP
+
+pytestmark = pytest.mark.skipif(kernels.library() is None, reason="no compiled kernels: installed without a C compiler")
+
+SHAPES = [(1, 1, 1, 1), (2, 1, 1, 7), (1, 2, 7, 1), (2, 3, 5, 9), (1, 3, 33, 17), (1, 1, 131, 67), (3, 1, 40, 48)]
+
+
+def images(shape, dtype=torch.float32, seed=0):
+    return torch.rand(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def learned(iterations=11):
+    solver = LearnedFGP(iterations)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        solver.numbers.add_(0.4 * torch.rand(solver.numbers.shape, generator=generator, dtype=torch.float32))
+    return solver
+
+
+def in_pytorch(solver, problem, iterations, monkeypatch):
+    with monkeypatch.context() as patch, torch.no_grad():
+        patch.setattr(loop, "serves", lambda *tensors: False)
+        return solver.advance(problem, solver.init(problem, problem.start()), iterations)
+
+
+@pytest.mark.parametrize("isotropic", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_it_does_what_pytorch_does(shape, dtype, isotropic, monkeypatch):
+    weight = torch.linspace(0.1, 0.4, shape[0], dtype=dtype)
+    problem = TVDenoising(images(shape, dtype), weight, isotropic, halved=True)
+    for solver, iterations in (
+        (FGP(multiplier=0.9, restart=True), 37),
+        (learned().to(dtype), 11),
+        (learned().to(dtype), 29),
+    ):
+        expected = in_pytorch(solver, problem, iterations, monkeypatch)
+        with torch.no_grad():
+            found = solver.advance(problem, solver.init(problem, problem.start()), iterations)
+        room = 100 * torch.finfo(dtype).eps
+        assert torch.allclose(found.x, expected.x, rtol=0, atol=room)
+        assert torch.allclose(problem.operator.adjoint(found.dual), problem.operator.adjoint(expected.dual), atol=room)
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("shape", [(1, 3, 96, 96), (1, 1, 230, 97), (7, 1, 64, 64)])
+def test_the_answer_does_not_depend_on_the_threads_or_the_batch(shape, threads):
+    problem = TVDenoising(images(shape), torch.linspace(0.1, 0.4, shape[0]))
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        alone = [lmd.solve(problem.select([i]), 1e-4, solver=learned(20)) for i in range(shape[0])]
+        torch.set_num_threads(threads)
+        together = lmd.solve(problem, 1e-4, solver=learned(20))
+    finally:
+        torch.set_num_threads(before)
+    for i, result in enumerate(alone):
+        assert torch.equal(result.x[0], together.x[i])
+        assert torch.equal(result.dual[0], together.dual[i])
+        assert result.iterations[0] == together.iterations[i]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(1, 19), st.integers(1, 19), st.integers(0, 1000), st.booleans(), st.booleans(),
+    st.sampled_from([torch.float32, torch.float64]), st.floats(-3, 3), st.floats(-4, 4),
+)  # fmt: skip
+def test_a_certificate_is_never_below_the_truth(height, width, seed, isotropic, halved, dtype, log_weight, log_size):
+    y = 10**log_size * images((1, 2, height, width), dtype, seed)
+    problem = TVDenoising(y, 10 ** (log_weight + log_size), isotropic, halved)
+    result = lmd.solve(problem, tolerance=10 ** -(1 + seed % 6), iterations=1 + seed % 300)
+    certificate, exact = result.certificate, problem.double()
+    best = lmd.solve(exact, tolerance=1e-10, iterations=3000)
+    least = exact.value(best.x.double())
+    assert bool((certificate.value >= exact.value(result.x.double()) * (1 - 1e-14)).all())
+    assert bool((certificate.lower_bound <= least + 1e-14 * least.abs()).all())
+
+
+@pytest.mark.parametrize("isotropic", [False, True])
+def test_its_gap_is_the_certified_gap(isotropic):
+    problem = TVDenoising(images((2, 3, 20, 30)), torch.tensor([0.1, 0.4]), isotropic)
+    solved = FGP(restart=True).finish(problem, None, 1e-3, 1000)
+    values, gaps = problem.certified_gap(solved.x, solved.dual)
+    assert torch.allclose(solved.values, values, rtol=1e-12)
+    assert torch.allclose(solved.gaps, gaps, rtol=1e-9)
+    assert bool(solved.reached.all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_float32_images_are_solved_beyond_the_rounding_of_their_iterates(dtype):
+    problem = TVDenoising(images((1, 3, 48, 48), dtype), 0.3)
+    result = lmd.solve(problem, tolerance=1e-6)
+    assert result.status[0].name == "TOLERANCE_REACHED"
+    assert result.x.dtype == dtype
+    assert bool(result.certificate.bound <= 1.01e-6 * result.values)
+
+
+def test_strided_images_are_taken_for_what_they_are():
+    y = images((2, 3, 12, 14))
+    wide = y.repeat_interleave(2, dim=3)[..., ::2]
+    turned = y.to(memory_format=torch.channels_last)
+    expected = lmd.solve(TVDenoising(y, 0.2), 1e-4)
+    for other in (wide, turned):
+        assert torch.equal(lmd.solve(TVDenoising(other, 0.2), 1e-4).x, expected.x)
+
+
+def test_a_dual_field_of_another_shape_is_refused():
+    model = model_of(TVDenoising(images((1, 1, 8, 9)), 0.2))
+    with pytest.raises(InputError, match=r"dual: .*expected shape \(1, 1, 2, 8, 9\)"):
+        loop.fgp(model, loop.Progress(torch.zeros(1, 1, 2, 9, 8)), 5)
+
+
+def test_derivatives_are_those_of_the_steps():
+    for isotropic in (False, True):
+        problem = TVDenoising(images((2, 3, 9, 11)), torch.tensor([0.05, 0.3]), isotropic)
+        solver, grads = learned(7), []
+        state = solver.init(problem, problem.start())
+        for _ in range(7):
+            state = solver.learned_step(problem, state)
+        for last in (state, solver.unrolled(problem, problem.start())):
+            problem.gap(last.x, last.dual).log().sum().backward()
+            grads.append(solver.numbers.grad)
+            solver.numbers.grad = None
+        assert float((grads[0] - grads[1]).abs().max()) < 1e-3 * float(grads[0].abs().max())
+        assert math.isfinite(float(grads[1].sum()))
