@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -132,6 +132,16 @@ class LinearOperator(Part, abc.ABC):
     def adjoint_error(self, z: Tensor) -> Tensor:
         """A bound on ||computed K'z - K'z|| `(B,)`."""
         return self.roundings * torch.finfo(z.dtype).eps * self.norm * size_of(z)
+
+    is_identity: ClassVar[bool] = False
+    """Whether Kx = x, so that points behind the operator are points before it."""
+
+    def gram(self, x: Tensor) -> Tensor:
+        """K'K for x `(B, ...)` of n entries, as a matrix `(n, n)` or one for each instance `(B, n, n)`."""
+        count = x[0].numel()
+        rows = torch.eye(count, dtype=x.dtype, device=x.device).reshape(count, *x.shape[1:])
+        image = self(rows).flatten(1)
+        return image @ image.mT
 
     def double(self: K) -> K:
         """The same operator with its tensors in float64, in which proofs are evaluated."""

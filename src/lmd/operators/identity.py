@@ -11,6 +11,7 @@ class Identity(LinearOperator):
     """Kx = x, for x of any shape `(B, ...)`."""
 
     norm, roundings = 1.0, 0.0
+    is_identity = True
 
     def _apply(self, x: Tensor) -> Tensor:
         return x.clone()

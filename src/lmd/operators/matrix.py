@@ -51,5 +51,8 @@ class Matrix(LinearOperator):
             raise InputError(argument, f"shape {shape_of(rows)}", f"shape {expected}")
         return rows @ right if self.A.ndim == 2 else (rows[:, None] @ right)[:, 0]
 
+    def gram(self, x: Tensor) -> Tensor:
+        return self.A.mT @ self.A
+
     def select(self, index: Index) -> Matrix:
         return self if self.A.ndim == 2 else Matrix(chosen(self.A, index))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from functools import cached_property
@@ -111,6 +112,10 @@ class Stack(LinearOperator):
         for part, piece, scale in others:
             x.add_(part.adjoint(piece), alpha=scale)
         return x
+
+    def gram(self, x: Tensor) -> Tensor:
+        grams = [scale**2 * part.gram(x) for part, scale in zip(self.parts, self.scales, strict=True)]
+        return functools.reduce(torch.add, grams)
 
     def select(self, index: Index) -> Stack:
         parts = tuple(part.select(index) for part in self.parts)

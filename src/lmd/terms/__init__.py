@@ -10,6 +10,7 @@ from lmd.terms.huber import Huber
 from lmd.terms.kept_squares import KeptSquares
 from lmd.terms.kullback_leibler import KullbackLeibler
 from lmd.terms.norms import L1, GroupNorm
+from lmd.terms.quadratic import Quadratic
 from lmd.terms.shifted import Shifted
 from lmd.terms.simplex import Max, Simplex
 from lmd.terms.squares import BoxedSquares, Squares
@@ -29,6 +30,7 @@ __all__ = [
     "KullbackLeibler",
     "Max",
     "NegativeEntropy",
+    "Quadratic",
     "Shifted",
     "Simplex",
     "Squares",

@@ -186,6 +186,11 @@ class Term(Part, abc.ABC):
         return False
 
     @property
+    def quadratic(self) -> tuple[Tensor, Tensor] | None:
+        """P `(n, n)` or `(B, n, n)` and q `(B, n)`, where h(z) is z'Pz / 2 + q'z with a matrix P."""
+        return None
+
+    @property
     def strong_convexity(self) -> Scale | None:
         """A strong convexity constant, a number or one per instance `(B,)`, where there is one."""
         return None
@@ -278,6 +283,16 @@ class Term(Part, abc.ABC):
     def guess(self, z: Tensor) -> Tensor:
         """z with a guess in place of entries that nothing is known of; z itself where there are none."""
         return z
+
+    def data(self) -> list[Tensor]:
+        """The tensors `(B, ...)` that it holds for each instance, those of the terms in it included."""
+        found = []
+        for name, value in vars(self).items():
+            if name in self.batched and isinstance(value, Tensor) and value.ndim > 0:
+                found.append(value)
+            for part in value if isinstance(value, tuple) else (value,):
+                found += part.data() if isinstance(part, Term) else []
+        return found
 
     def select(self: T, index: Index) -> T:
         """The term of some of the instances; a number selects a batch of one."""

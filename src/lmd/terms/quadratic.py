@@ -1,0 +1,156 @@
+"""Quadratic forms with a matrix, one for all instances or one for each."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from lmd.checks import check_batch, check_finite, check_floating, check_same_kind, shape_of
+from lmd.copies import Index, chosen
+from lmd.errors import InputError
+from lmd.terms.base import Scale, Term, filled, inner, per_instance, size_of, written
+
+
+def times(rows: Tensor, matrix: Tensor) -> Tensor:
+    """Each row `(B, n)` times the matrix to its right, `(n, m)` for all of them or its own `(B, n, m)`."""
+    return rows @ matrix if matrix.ndim == 2 else (rows[:, None] @ matrix)[:, 0]
+
+
+class Quadratic(Term):
+    r"""h(z) = z'Pz / 2 + q'z; z, q `(B, n)`, P positive definite, `(n, n)` for all instances or `(B, n, n)`.
+
+    h*(p) = (p - q)'P^{-1}(p - q) / 2, finite everywhere. Everything comes from the eigenvalues of P, which are computed
+    in float64, once, and kept. [Boyd and Vandenberghe 2004](https://web.stanford.edu/~boyd/cvxbook/), section 3.3.
+
+    >>> term = Quadratic(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([[-2.0, 0.0]]))
+    >>> term.value(torch.tensor([[1.0, 1.0]])), term.tilted_minimiser(torch.zeros(1, 2))
+    (tensor([-0.5000]), tensor([[1., -0.]]))
+    """
+
+    batched = ("q",)
+
+    def __init__(self, P: Tensor, q: Tensor) -> None:
+        self.P, self.q = _check_symmetric(P), check_batch("q", q)
+        check_same_kind("P", P, "q", q)
+        if P.shape not in (q.shape[1:] * 2, (*q.shape, *q.shape[1:])):
+            raise InputError("P", f"shape {shape_of(P)}", f"(n, n) or (B, n, n) to go with q {shape_of(q)}")
+        if not bool((self._range[0] > 0).all()):
+            least = float(self._spectrum[0].min())
+            accepted = "a positive definite matrix; a small multiple of the identity added to it makes it one"
+            raise InputError("P", f"a smallest eigenvalue of {least:.3g}", accepted)
+
+    @cached_property
+    def _spectrum(self) -> tuple[Tensor, Tensor]:
+        """The eigenvalues `(..., n)`, ascending, and eigenvectors of P, in float64."""
+        values, vectors = torch.linalg.eigh(self.P.double())
+        return values, vectors
+
+    @cached_property
+    def _range(self) -> tuple[Tensor, Tensor]:
+        """What the eigenvalues are surely not below, and not above: `()`, or `(B,)` for a matrix each."""
+        low, high = self._spectrum[0][..., 0], self._spectrum[0][..., -1]
+        room = 4 * self.P.shape[-1] * torch.finfo(torch.float64).eps * high
+        return low - room, high + room
+
+    @cached_property
+    def _inverse(self) -> Tensor:
+        return self._function(1 / self._spectrum[0])
+
+    def _function(self, values: Tensor) -> Tensor:
+        """The matrix with the eigenvectors of P and other eigenvalues `(..., n)`."""
+        vectors = self._spectrum[1]
+        return ((vectors * values[..., None, :]) @ vectors.mT).to(self.P)
+
+    @property
+    def quadratic(self) -> tuple[Tensor, Tensor]:
+        return self.P, self.q
+
+    @property
+    def conjugate_is_finite(self) -> bool:
+        return True
+
+    @property
+    def strong_convexity(self) -> Scale | None:
+        return _number(self._range[0].to(self.P.dtype))
+
+    @property
+    def smoothness(self) -> Scale | None:
+        return _number(self._range[1].to(self.P.dtype))
+
+    def value(self, z: Tensor) -> Tensor:
+        return inner(z, 0.5 * times(z, self.P) + self.q)
+
+    def subgradient(self, z: Tensor) -> Tensor:
+        return times(z, self.P) + self.q
+
+    def prox(self, z: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
+        """(I + step P)^{-1} (z - step q), in the basis of the eigenvectors."""
+        values, vectors = (part.to(z.dtype) for part in self._spectrum)
+        by = per_instance(step, z)
+        turned = times(z - by * self.q, vectors)
+        return written(times(turned / (1 + by * values), vectors.mT), out)
+
+    def conjugate(self, p: Tensor) -> Tensor:
+        return 0.5 * inner(p - self.q, times(p - self.q, self._inverse))
+
+    def project(self, p: Tensor, out: Tensor | None = None) -> Tensor:
+        return written(p, out)
+
+    def conjugate_prox(self, p: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
+        """p - step (P + step)^{-1} (p - q), which keeps the digits of p where the step is small."""
+        values, vectors = (part.to(p.dtype) for part in self._spectrum)
+        by = filled(step, p)
+        turned = times(p - self.q, vectors) * (by / (values + by))
+        return torch.sub(p, times(turned, vectors.mT), out=out)
+
+    def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
+        return written(-times(self.q + u, self._inverse), out)
+
+    def residual(self, z: Tensor, p: Tensor) -> Tensor:
+        """w'P^{-1}w / 2 with w = Pz + q - p."""
+        w = self.subgradient(z) - p
+        return (0.5 * inner(w, times(w, self._inverse))).clamp(min=0)
+
+    def rounding(self, z: Tensor, p: Tensor, z_error: Tensor, p_error: Tensor, residual: Tensor) -> Tensor:
+        """With s the computed P^{-1}w, ||w - Ps|| <= o and eigenvalues of mu or more, ||P^{-1}w|| <= ||s|| + o / mu.
+
+        w is off by e = its own rounding + ||P|| z_error + p_error, which changes w'P^{-1}w / 2 by at most
+        ||P^{-1}w|| e + e^2 / 2 mu; w's / 2 stands for it, which is off by ||P^{-1}w|| o / 2 and by rounding.
+        """
+        (least, most), eps = self._range, (z.shape[1] + 8) * torch.finfo(z.dtype).eps
+        least, most = least.to(z.dtype), most.to(z.dtype)
+        w = self.subgradient(z) - p
+        s = times(w, self._inverse)
+        off = size_of(w - times(s, self.P)) + eps * (size_of(times(s.abs(), self.P.abs())) + size_of(w))
+        error = eps * (size_of(times(z.abs(), self.P.abs())) + size_of(self.q) + size_of(p))
+        error = error + most * z_error + p_error
+        reach = size_of(s) + off / least
+        evaluation = eps * inner(w.abs(), s.abs())
+        return reach * (off / 2 + error) + error.square() / (2 * least) + evaluation
+
+    def data(self) -> list[Tensor]:
+        return [self.q] if self.P.ndim == 2 else [self.q, self.P]
+
+    def select(self, index: Index) -> Quadratic:
+        if self.P.ndim == 3:
+            return Quadratic(chosen(self.P, index), chosen(self.q, index))
+        return super().select(index)
+
+    def double(self) -> Quadratic:
+        return Quadratic(self.P.detach().double(), self.q.detach().double())
+
+
+def _number(constant: Tensor) -> Scale:
+    return float(constant) if constant.ndim == 0 else constant
+
+
+def _check_symmetric(P: object) -> Tensor:
+    matrix = check_finite("P", check_floating("P", P))
+    if matrix.ndim not in (2, 3) or matrix.shape[-1] != matrix.shape[-2] or matrix.numel() == 0:
+        raise InputError("P", f"shape {shape_of(matrix)}", "a square matrix (n, n), or one for each instance (B, n, n)")
+    size = matrix.detach().abs().amax()
+    if bool((matrix - matrix.mT).detach().abs().amax() > 8 * torch.finfo(matrix.dtype).eps * size):
+        raise InputError("P", "a matrix that is not symmetric", "a symmetric one, such as (P + P') / 2")
+    return matrix
