@@ -6,16 +6,19 @@ import pytest
 import torch
 
 import lmd
-from lmd import kernels, solvers, zoo
+from lmd import kernels, solvers, terms, zoo
 from lmd.guarantees import Safeguard
 from lmd.mirrors import Entropic, Euclidean, Quadratic
 from lmd.problems import (
     L1,
     SVM,
+    Composite,
+    Differences,
     Lasso,
     LeastSquares,
     LinearClassifier,
     PenalisedProblem,
+    QuadraticProgram,
     SquaredDistance,
     TVDeblurring,
     TVDenoising,
@@ -24,6 +27,7 @@ from lmd.problems import (
     gaussian_kernel,
 )
 from lmd.solvers.conformance import SolverConformance
+from lmd.terms import Huber, Shifted
 
 F32, F64 = torch.float32, torch.float64
 
@@ -60,6 +64,18 @@ PROBLEMS = {
     "simplex": (
         {"y": random(3, 4).softmax(dim=1), "x0": random(3, 4, seed=1).softmax(dim=1)},
         lambda y, x0: SquaredDistance(y),
+    ),
+    "quadratic program": (
+        {"root": random(4, 4), "q": random(3, 4) - 0.5, "low": -random(3, 4), "A": random(2, 4)},
+        lambda root, q, low, A: QuadraticProgram(root @ root.mT + torch.eye(4).to(q), q, low, 0.3, A, u=0.5),
+    ),
+    "box": (
+        {"root": random(3, 4, 4), "q": random(3, 4) - 0.5},
+        lambda root, q: QuadraticProgram(root @ root.mT + torch.eye(4).to(q), q, -0.1, 0.3),
+    ),
+    "signals": (
+        {"y": random(3, 8)},
+        lambda y: Composite(Shifted(Huber(1.0, 0.1), y), (terms.L1(0.2), Differences((8,))), start=0 * y),
     ),
     "penalised": (
         {"W": random(4, 3), "b": random(3, 4, seed=1), "x0": random(3, 3, seed=2)},
@@ -104,6 +120,26 @@ SOLVERS = {
     "LearnedSaddle on sinograms": (lambda: rough(solvers.LearnedSaddle(3, 3, 3, masked=False)), "tomography"),
     "LearnedPDHG": (lambda: rough(solvers.LearnedPDHG(3)), "lasso"),
     "LearnedPDHG on images": (lambda: rough(solvers.LearnedPDHG(3)), "deblurring"),
+    "ADMM": (lambda: solvers.ADMM(), "quadratic program"),
+    "ADMM learned": (lambda: rough(solvers.ADMM(3, 8)), "signals"),
+    "ADMM with matrices for each": (lambda: rough(solvers.ADMM(2)), "box"),
+    "LearnedGradient": (
+        lambda: rough(solvers.LearnedGradient(solvers.ScalarMetric(2), 3)),
+        "least squares",
+    ),
+    "LearnedGradient on a simplex": (
+        lambda: rough(solvers.LearnedGradient(solvers.LowRankMetric(4, 2), 2)),
+        "simplex",
+    ),
+    "LearnedQuasiNewton": (
+        lambda: rough(solvers.LearnedQuasiNewton(solvers.DiagonalMetric(2), 2)),
+        "least squares",
+    ),
+    "Started": (lambda: solvers.Started(solvers.ADMM(), rough(solvers.NetworkStart([8], 8, 3, hidden=5))), "signals"),
+    "Then": (
+        lambda: solvers.Then(solvers.LearnedGradient(solvers.DenseMetric(2), 2), solvers.LBFGS()),
+        "least squares",
+    ),
     "GradientDescent": (lambda: solvers.GradientDescent(0.05), "least squares"),
     "GradientDescent on images": (lambda: solvers.GradientDescent(0.01), "denoising"),
     "ProjectedGradient": (lambda: solvers.ProjectedGradient(0.05), "simplex"),

@@ -8,6 +8,7 @@ from lmd.problems.least_squares import LeastSquares, LeastSquaresFamily
 from lmd.problems.linear_classifier import LinearClassifier, LinearClassifierFamily
 from lmd.problems.parts import Composite
 from lmd.problems.penalised import PenalisedProblem
+from lmd.problems.quadratic_program import ControlFamily, PortfolioFamily, QuadraticProgram
 from lmd.problems.reconstruction import TVDeblurring, TVReconstruction, TVTomography
 from lmd.problems.reconstruction_families import TomographyFamily, TVDeblurringFamily
 from lmd.problems.simplex import KLDivergence, SimplexFamily, SquaredDistance
@@ -24,6 +25,7 @@ __all__ = [
     "Box",
     "Composite",
     "CompositeProblem",
+    "ControlFamily",
     "Differences",
     "Domain",
     "Family",
@@ -41,7 +43,9 @@ __all__ = [
     "NegativeEntropy",
     "ParallelBeam",
     "PenalisedProblem",
+    "PortfolioFamily",
     "Problem",
+    "QuadraticProgram",
     "SVMFamily",
     "Simplex",
     "SimplexFamily",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar, TypeVar
 
 import torch
@@ -37,6 +37,13 @@ def autograd_subgradient(function: Callable[[Tensor], Tensor], x: Tensor) -> tup
         accepted = "torch operations on x, or a `subgradient` method of the problem's own"
         raise InputError("value(x)", "a result that autograd cannot follow back to x", accepted)
     return (values, subgradient) if recording else (values.detach(), subgradient)
+
+
+def joined(data: Sequence[Tensor], name: str) -> Tensor:
+    """Tensors `(B, ...)`, at least one, as one vector per instance `(B, m)`."""
+    if not data:
+        raise CapabilityError("problem", f"{name}, which has no data per instance", "one with `batched` tensors")
+    return torch.cat([each.reshape(len(each), -1) for each in data], dim=1)
 
 
 class Problem(Part, abc.ABC):
@@ -121,6 +128,11 @@ class Problem(Part, abc.ABC):
         values = torch.where(finite, values, self.value(inside))
         distance = torch.linalg.vector_norm((inside - x).flatten(1), dim=1)
         return values, torch.where(finite, violation, distance)
+
+    def data_vector(self) -> Tensor:
+        """What tells the instances apart, as one vector each `(B, m)`: every `batched` tensor of numbers, flat."""
+        given = [getattr(self, name) for name in self.batched]
+        return joined([data for data in given if data.dtype.is_floating_point], type(self).__name__)
 
     @property
     def terms(self) -> int | None:

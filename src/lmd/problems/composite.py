@@ -11,7 +11,7 @@ from torch import Tensor
 from lmd.copies import Index
 from lmd.operators.base import LinearOperator
 from lmd.problems.base import Problem
-from lmd.terms.base import Scale, size_of, sum_instances
+from lmd.terms.base import Scale, per_instance, size_of, sum_instances
 
 C = TypeVar("C", bound="CompositeProblem")
 
@@ -78,6 +78,16 @@ class CompositeProblem(Problem):
     def regulariser_conjugate(self, p: Tensor) -> Tensor:
         """g*(p) `(B,)` for p in the domain of g*; 0 where g is a norm."""
         return p.new_zeros(p.shape[0])
+
+    @property
+    def quadratic(self) -> tuple[Tensor, Tensor] | None:
+        """P `(n, n)` or `(B, n, n)` and q `(B, n)`, where f(x) is x'Px / 2 + q'x."""
+        return None
+
+    def regulariser_prox(self, z: Tensor, step: Scale) -> Tensor:
+        """argmin_v g(v) + ||v - z||^2 / (2 step), same shape as z; by Moreau's identity."""
+        by = per_instance(step, z)
+        return z - by * self.dual_prox(z / by, 1 / step)
 
     def select(self: C, index: Index) -> C:
         part = super().select(index)

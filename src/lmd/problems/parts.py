@@ -14,6 +14,7 @@ from lmd.copies import Index, chosen, doubled
 from lmd.errors import CapabilityError, InputError
 from lmd.operators import LinearOperator, Stack
 from lmd.problems import compiled
+from lmd.problems.base import joined
 from lmd.problems.composite import CompositeProblem
 from lmd.terms import Term
 from lmd.terms.base import Scale
@@ -136,6 +137,16 @@ class Composite(CompositeProblem):
     def _value_behind(self, x: Tensor) -> Tensor:
         first, *others = (K.value_behind(term, x) for term, K, _ in self._blocks)
         return sum(others, first)
+
+    def data_vector(self) -> Tensor:
+        return joined([*self.f.data(), *self.g.data()], type(self).__name__)
+
+    @property
+    def quadratic(self) -> tuple[Tensor, Tensor] | None:
+        return self.f.quadratic
+
+    def regulariser_prox(self, z: Tensor, step: Scale) -> Tensor:
+        return self.g.prox(z, step)
 
     def subgradient(self, x: Tensor) -> Tensor:
         return self._add_gradients(self._blocks, x, self.f.subgradient(x))

@@ -2,6 +2,7 @@
 
 from lmd.solvers.accelerated import AcceleratedMirrorDescent, AcceleratedStochasticMirrorDescent
 from lmd.solvers.adam import Adam
+from lmd.solvers.admm import ADMM
 from lmd.solvers.base import DualState, Solver, State
 from lmd.solvers.best_so_far import BestSoFar
 from lmd.solvers.certificate import Certificate, Constant
@@ -13,8 +14,11 @@ from lmd.solvers.lazy import LazyMirrorDescent
 from lmd.solvers.lbfgs import LBFGS
 from lmd.solvers.learned_dual import LearnedDual
 from lmd.solvers.learned_fgp import LearnedFGP
+from lmd.solvers.learned_gradient import LearnedGradient
 from lmd.solvers.learned_pdhg import LearnedPDHG
+from lmd.solvers.learned_quasi_newton import LearnedQuasiNewton
 from lmd.solvers.learned_saddle import LearnedSaddle
+from lmd.solvers.metrics import DenseMetric, DiagonalMetric, LowRankMetric, Metric, ScalarMetric
 from lmd.solvers.mirror_descent import LearnedMirrorDescent, MirrorDescent
 from lmd.solvers.nesterov import Nesterov
 from lmd.solvers.not_above_start import NotAboveStart
@@ -23,10 +27,13 @@ from lmd.solvers.proximal import ProximalMirrorDescent, proximal_map
 from lmd.solvers.result import History, Result, Status
 from lmd.solvers.run import run
 from lmd.solvers.saving import load, save
+from lmd.solvers.started import Started, Then
+from lmd.solvers.starts import MeanStart, NearestStart, NetworkStart, Start
 from lmd.solvers.steps import ConstantSteps, DecayingSteps, LearnedSteps, ScaledSteps, Steps
 from lmd.solvers.stochastic import Stochastic
 
 __all__ = [
+    "ADMM",
     "FGP",
     "LBFGS",
     "PDHG",
@@ -39,6 +46,8 @@ __all__ = [
     "ConstantSteps",
     "CorrectedMirrorDescent",
     "DecayingSteps",
+    "DenseMetric",
+    "DiagonalMetric",
     "DualState",
     "GradientDescent",
     "History",
@@ -46,22 +55,33 @@ __all__ = [
     "LazyMirrorDescent",
     "LearnedDual",
     "LearnedFGP",
+    "LearnedGradient",
     "LearnedMirrorDescent",
     "LearnedPDHG",
+    "LearnedQuasiNewton",
     "LearnedSaddle",
     "LearnedSteps",
+    "LowRankMetric",
+    "MeanStart",
+    "Metric",
     "MirrorDescent",
+    "NearestStart",
     "Nesterov",
+    "NetworkStart",
     "NotAboveStart",
     "ProjectedGradient",
     "ProximalMirrorDescent",
     "Result",
+    "ScalarMetric",
     "ScaledSteps",
     "Solver",
+    "Start",
+    "Started",
     "State",
     "Status",
     "Steps",
     "Stochastic",
+    "Then",
     "load",
     "proximal_map",
     "run",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,7 +85,7 @@ class LBFGS(Solver[LBFGSState]):
         direction, informed = _direction(gradient, state.pairs)
         search = _LineSearch(problem, state.x, state.value, gradient, direction, ~state.stuck)
         search.run(self.trials)
-        pair = _pair(search.x - state.x.flatten(1), search.gradient - gradient, gradient)
+        pair = curvature_pair(search.x - state.x.flatten(1), search.gradient - gradient, gradient)
         kept = (CurvaturePair(p.move, p.change, torch.where(search.moved, p.weight, 0)) for p in state.pairs)
         return LBFGSState(
             search.x.reshape_as(state.x),
@@ -101,7 +102,7 @@ def _dot(x: Tensor, y: Tensor) -> Tensor:
     return (x * y).sum(dim=1)
 
 
-def _pair(move: Tensor, change: Tensor, gradient: Tensor) -> CurvaturePair:
+def curvature_pair(move: Tensor, change: Tensor, gradient: Tensor) -> CurvaturePair:
     """A pair without clear curvature has no weight: it would make H indefinite, or large without bound."""
     curvature = _dot(move, change)
     usable = curvature > torch.finfo(curvature.dtype).eps * _dot(change, change)
@@ -121,14 +122,19 @@ def _direction(gradient: Tensor, pairs: tuple[CurvaturePair, ...]) -> tuple[Tens
         known = pair.weight > 0
         scale = torch.where(known, 1 / torch.where(known, pair.weight * _dot(pair.change, pair.change), 1), scale)
         informed = informed | known
+    return -two_loops(gradient, pairs, lambda q: scale[:, None] * q), informed
+
+
+def two_loops(gradient: Tensor, pairs: tuple[CurvaturePair, ...], first: Callable[[Tensor], Tensor]) -> Tensor:
+    """Hg `(B, n)` by the two-loop recursion, H being `first` with the curvature of the pairs added to it."""
     q, shares = gradient, []
     for pair in reversed(pairs):
         shares.append(pair.weight * _dot(pair.move, q))
         q = q - shares[-1][:, None] * pair.change
-    q = scale[:, None] * q
+    q = first(q)
     for pair, share in zip(pairs, reversed(shares), strict=True):
         q = q + (share - pair.weight * _dot(pair.change, q))[:, None] * pair.move
-    return -q, informed
+    return q
 
 
 class _LineSearch:

@@ -1,0 +1,75 @@
+import pytest
+import torch
+
+import lmd
+from lmd.errors import InputError
+from lmd.problems import ControlFamily, QuadraticProgram
+from lmd.solvers import ADMM
+
+
+def control(batch=4, seed=0):
+    return ControlFamily().sample(batch, torch.Generator().manual_seed(seed))
+
+
+def test_kept_matrices_change_nothing_but_the_time():
+    problem, x0 = control()
+    kept, computed = ADMM(3, 48).keep_(problem, x0), ADMM(3)
+    with torch.no_grad():
+        assert kept.init(problem, x0).inverses is kept.kept
+        found = [solver.advance(problem, solver.init(problem, x0), 6).x for solver in (kept, computed)]
+    torch.testing.assert_close(*found)
+
+
+def test_matrices_of_another_class_are_not_used():
+    problem, x0 = control()
+    solver = ADMM(1, 48).keep_(problem, x0)
+    other = QuadraticProgram(2 * problem.quadratic[0], problem.quadratic[1], -0.5, 0.5)
+    result = lmd.solve(other, 1e-4, solver=solver)
+    assert result.status[0].name == "TOLERANCE_REACHED"
+
+
+def test_penalties_that_changed_are_inverted_anew():
+    problem, x0 = control()
+    solver = ADMM(1, 48).keep_(problem, x0)
+    with torch.no_grad():
+        solver.penalties.add_(1.0)
+        assert not torch.equal(solver.init(problem, x0).inverses, solver.kept)
+
+
+def test_a_matrix_for_each_instance_cannot_be_kept():
+    problem, x0 = control()
+    P = problem.quadratic[0].expand(4, 48, 48).clone()
+    with pytest.raises(InputError, match="instances share"):
+        ADMM(1, 48).keep_(QuadraticProgram(P, problem.quadratic[1], -0.5, 0.5), x0)
+
+
+def test_whatever_was_learned_it_converges():
+    problem, _ = control()
+    solver = ADMM(3)
+    with torch.no_grad():
+        solver.penalties.copy_(4 * torch.randn(3, 2, generator=torch.Generator().manual_seed(1)))
+        solver.penalties[-1] = 0.5
+        solver.relaxations.copy_(torch.tensor([9.0, -9.0, 3.0]))
+    result = lmd.solve(problem, 1e-4, solver=solver)
+    assert {status.name for status in result.status} == {"TOLERANCE_REACHED"}
+
+
+def test_what_is_kept_is_saved(tmp_path):
+    problem, x0 = control()
+    solver = ADMM(2, 48).keep_(problem, x0)
+    lmd.solvers.save(solver, tmp_path)
+    again = lmd.solvers.load(tmp_path)
+    with torch.no_grad():
+        assert again.init(problem, x0).inverses is again.kept
+
+
+def test_penalties_and_relaxations_have_gradients():
+    problem, x0 = control()
+    solver = ADMM(2, 48).keep_(problem, x0)
+    problem.value(solver.advance(problem, solver.init(problem, x0), 2).x).sum().backward()
+    assert float(solver.penalties.grad[:, 0].abs().min()) > 0 and float(solver.relaxations.grad[1].abs()) > 0
+
+
+def test_a_relaxation_that_may_diverge_is_refused():
+    with pytest.raises(InputError, match="between 0 and 2"):
+        ADMM(relaxation=2.0)
