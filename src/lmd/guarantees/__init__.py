@@ -5,6 +5,7 @@ from lmd.guarantees.comparison import Comparison, compare
 from lmd.guarantees.descent import DescentSafeguard
 from lmd.guarantees.diagnosis import Diagnosis, Finding, diagnose
 from lmd.guarantees.divergence import divergence_bound
+from lmd.guarantees.promise import Drift, Monitor, Promise, least_share, promise, runs_needed
 from lmd.guarantees.record import Record
 from lmd.guarantees.safeguard import Safeguard, default_fallback, guard
 from lmd.guarantees.theorems import (
@@ -21,7 +22,10 @@ __all__ = [
     "Constant",
     "DescentSafeguard",
     "Diagnosis",
+    "Drift",
     "Finding",
+    "Monitor",
+    "Promise",
     "Record",
     "Safeguard",
     "Watch",
@@ -33,8 +37,11 @@ __all__ = [
     "divergence_bound",
     "duality_certificate",
     "guard",
+    "least_share",
+    "promise",
     "regret_certificate",
     "relative_certificate",
     "run",
+    "runs_needed",
     "subgradient_certificate",
 ]
