@@ -136,6 +136,7 @@ SOLVERS = {
         "least squares",
     ),
     "Started": (lambda: solvers.Started(solvers.ADMM(), rough(solvers.NetworkStart([8], 8, 3, hidden=5))), "signals"),
+    "Carded": (lambda: solvers.Carded(solvers.ADMM(), {"target": 1e-3}), "quadratic program"),
     "Then": (
         lambda: solvers.Then(solvers.LearnedGradient(solvers.DenseMetric(2), 2), solvers.LBFGS()),
         "least squares",

@@ -5,6 +5,7 @@ from lmd.solvers.adam import Adam
 from lmd.solvers.admm import ADMM
 from lmd.solvers.base import DualState, Solver, State
 from lmd.solvers.best_so_far import BestSoFar
+from lmd.solvers.carded import Carded
 from lmd.solvers.certificate import Certificate, Constant
 from lmd.solvers.corrected_mirror_descent import CorrectedMirrorDescent
 from lmd.solvers.fgp import FGP
@@ -41,6 +42,7 @@ __all__ = [
     "AcceleratedStochasticMirrorDescent",
     "Adam",
     "BestSoFar",
+    "Carded",
     "Certificate",
     "Constant",
     "ConstantSteps",

@@ -176,6 +176,34 @@ class Wrapper(Solver[S, P]):
         return self.solver.ends_proven
 
 
+class Passing(Wrapper[State]):
+    """A wrapper whose steps are those of the solver inside."""
+
+    @property
+    def init_cost(self) -> dict[str, int]:
+        return self.solver.init_cost
+
+    @property
+    def step_cost(self) -> dict[str, int]:
+        return self.solver.step_cost
+
+    def init(self, problem: Problem, x0: Tensor) -> State:
+        state: State = self.solver.init(problem, x0)
+        return state
+
+    def step(self, problem: Problem, state: State) -> State:
+        following: State = self.solver.step(problem, state)
+        return following
+
+    def advance(self, problem: Problem, state: State, count: int) -> State:
+        following: State = self.solver.advance(problem, state, count)
+        return following
+
+    def resume(self, problem: Problem, x: Tensor, dual: Tensor) -> State:
+        state: State = self.solver.resume(problem, x, dual)
+        return state
+
+
 def check_fit(solver: Solver[Any], problem: Problem, x0: Tensor) -> None:
     """Raise unless the solver can run on the problem from x0: before it does, rather than with a wrong answer after."""
     problem.check_start(check_batch("x0", x0))

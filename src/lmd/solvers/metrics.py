@@ -67,38 +67,45 @@ class DiagonalMetric(Metric):
 
 
 class DenseMetric(Metric):
-    """M = F F', F `(n, n)`."""
+    """M = B (I + E)(I + E)'B', B `(n, n)` where it begins, E learned: in units of B."""
+
+    base: Tensor
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
-        self.factor = nn.Parameter(torch.eye(size))
+        self.register_buffer("base", torch.eye(size))
+        self.change = nn.Parameter(torch.zeros(size, size))
 
     def forward(self, gradient: Tensor) -> Tensor:
-        return gradient @ (self.factor @ self.factor.mT)
+        factor = self.base + self.base @ self.change
+        return gradient @ (factor @ factor.mT)
 
     @torch.no_grad()
     def fit_(self, matrix: Tensor) -> None:
-        self.factor.copy_(torch.linalg.cholesky(matrix.double()))
+        self.base = torch.linalg.cholesky(matrix.double()).to(self.base.dtype)
 
 
 class LowRankMetric(Metric):
-    """M = diag(exp(c)) + U U', c `(n,)`, U `(n, rank)`: for many entries, of which few directions are steep or flat."""
+    """M = exp(s) (diag(exp(c)) + U U'), c `(n,)`, U `(n, rank)`: for many entries, of which few directions are flat."""
+
+    scale: Tensor
 
     def __init__(self, size: int, rank: int = 8) -> None:
         super().__init__(size)
         self.rank = check_count("rank", rank, most=size)
+        self.register_buffer("scale", torch.zeros(()))
         self.logarithms, self.directions = nn.Parameter(torch.zeros(size)), nn.Parameter(torch.zeros(size, rank))
 
     def config(self) -> dict[str, Any]:
         return {"size": self.size, "rank": self.rank}
 
     def forward(self, gradient: Tensor) -> Tensor:
-        return self.logarithms.exp() * gradient + (gradient @ self.directions) @ self.directions.mT
+        along = (gradient @ self.directions) @ self.directions.mT
+        return self.scale.exp() * (self.logarithms.exp() * gradient + along)
 
     @torch.no_grad()
     def fit_(self, matrix: Tensor) -> None:
-        """The largest eigenvalues as they are, and the largest of the others for everything."""
+        """The largest eigenvalues as they are, and the smallest of all for everything else."""
         values, vectors = torch.linalg.eigh(matrix.double())
-        floor = values[-self.rank - 1] if self.rank < self.size else values[0]
-        self.logarithms.fill_(float(floor.log()))
-        self.directions.copy_(vectors[:, -self.rank :] * (values[-self.rank :] - floor).clamp(min=0).sqrt())
+        self.scale = values[0].log().to(self.scale.dtype)
+        self.directions.copy_(vectors[:, -self.rank :] * (values[-self.rank :] / values[0] - 1).clamp(min=0).sqrt())

@@ -12,11 +12,11 @@ from torch import Tensor
 from lmd.checks import check_same_kind
 from lmd.errors import InputError
 from lmd.problems.base import Problem
-from lmd.solvers.base import Solver, State, Wrapper, add_evaluations
+from lmd.solvers.base import Passing, Solver, State, Wrapper, add_evaluations
 from lmd.solvers.starts import Start
 
 
-class Started(Wrapper[State]):
+class Started(Passing):
     """A solver that begins at learned points, whatever x0 is; with a start for dual points, at those as well."""
 
     def __init__(self, solver: Solver[Any], start: Start, dual: Start | None = None) -> None:
@@ -29,14 +29,6 @@ class Started(Wrapper[State]):
     def config(self) -> dict[str, Any]:
         return {"solver": self.solver, "start": self.start, "dual": self.dual}
 
-    @property
-    def init_cost(self) -> dict[str, int]:
-        return self.solver.init_cost
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return self.solver.step_cost
-
     def init(self, problem: Any, x0: Tensor) -> State:
         for own in self.start.state_dict().values():
             check_same_kind("x0", x0, "the solver's start", own)
@@ -46,14 +38,6 @@ class Started(Wrapper[State]):
             state: State = self.solver.init(problem, x)
             return state
         return replace(self.solver.resume(problem, x, problem.project_dual(self.dual(problem, len(x0)))), iteration=0)
-
-    def step(self, problem: Problem, state: State) -> State:
-        following: State = self.solver.step(problem, state)
-        return following
-
-    def advance(self, problem: Problem, state: State, count: int) -> State:
-        following: State = self.solver.advance(problem, state, count)
-        return following
 
 
 @dataclass(frozen=True, kw_only=True)

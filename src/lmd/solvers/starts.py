@@ -83,11 +83,14 @@ class NearestStart(Start):
 
 
 class NetworkStart(Start):
-    """x = c + L a + network(a) with a `(B, rank)` the data along the directions in which instances vary most.
+    """x = c + s (L a + network(a)) with a `(B, rank)` the data along the directions in which instances vary most.
 
-    `fit_` solves for c and L by ridge regression; the network, of two hidden layers, begins at 0 and is trained with
-    the solver. Without `hidden` units there is none, and the start is linear in the data.
+    c and s are the mean and the spread of the optima, `fit_` solves for L by ridge regression; the network, of two
+    hidden layers, begins at 0 and is trained with the solver. Without `hidden` units the start is linear in the data.
     """
+
+    mean: Tensor
+    spread: Tensor
 
     centre: Tensor
     directions: Tensor
@@ -98,6 +101,8 @@ class NetworkStart(Start):
         self.hidden, entries = check_count("hidden", hidden, least=0), math.prod(self.shape)
         self.register_buffer("centre", torch.zeros(features))
         self.register_buffer("directions", torch.zeros(features, rank))
+        self.register_buffer("mean", torch.zeros(entries))
+        self.register_buffer("spread", torch.ones(()))
         self.linear = nn.Linear(rank, entries)
         sizes = (rank, hidden, hidden, entries) if hidden else ()
         layers = [nn.Linear(*pair) for pair in itertools.pairwise(sizes)]
@@ -116,7 +121,7 @@ class NetworkStart(Start):
     def forward(self, problem: Problem, batch: int) -> Tensor:
         told = (_features(problem, self.features) - self.centre) @ self.directions
         x = self.linear(told) + self.network(told) if self.hidden else self.linear(told)
-        return x.reshape(-1, *self.shape)
+        return torch.addcmul(self.mean, self.spread, x).reshape(-1, *self.shape)
 
     @torch.no_grad()
     def fit_(self, features: Tensor, optima: Tensor) -> None:
@@ -128,9 +133,10 @@ class NetworkStart(Start):
         self.directions = directions.to(kind)
         told, wanted = (given - given.mean(dim=0)) @ directions, optima.flatten(1).double()
         ridge = 1e-4 * len(told) * torch.eye(told.shape[1], dtype=told.dtype, device=told.device)
-        solved = torch.linalg.solve(told.mT @ told + ridge, told.mT @ (wanted - wanted.mean(dim=0)))
-        self.linear.weight.copy_(solved.mT)
-        self.linear.bias.copy_(wanted.mean(dim=0))
+        away = wanted - wanted.mean(dim=0)
+        spread = away.std().clamp(min=torch.finfo(kind).tiny)
+        self.mean, self.spread = wanted.mean(dim=0).to(kind), spread.to(kind)
+        self.linear.weight.copy_(torch.linalg.solve(told.mT @ told + ridge, told.mT @ away / spread).mT)
 
 
 def telling_rank(features: Tensor, most: int) -> int:

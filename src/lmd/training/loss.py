@@ -129,8 +129,9 @@ class UnrolledLoss(nn.Module):
             raise InputError("objective", self.settings.objective, "value, or a family with solutions: SolvedFamily")
         if self.settings.objective == "distance":
             return 10 * torch.log10((x - problem.reference).square().flatten(1).mean(dim=1) + LEAST_SQUARE)
-        least = problem.value(problem.reference)
-        return 10 * torch.log10(((problem.value(x) - least) / least.abs()).clamp(min=0) + LEAST_GAP)
+        values, violation = problem.relaxed_value(x)
+        least, _ = problem.relaxed_value(problem.reference)
+        return 10 * torch.log10(((values - least).clamp(min=0) + violation) / least.abs() + LEAST_GAP)
 
     def _measure(self, state: State) -> tuple[State, Tensor]:
         """The inconsistency of each point `(B,)`; the state takes the dual point along, so that no step repeats it."""
