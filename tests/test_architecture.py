@@ -19,6 +19,7 @@ ROOMS = [
     "guarantees",
     "reference",
     "training",
+    "learning",
     "data",
     "tasks",
     "zoo",

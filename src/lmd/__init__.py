@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         data,
         experiments,
         guarantees,
+        learning,
         mirrors,
         operators,
         pictures,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     )
     from lmd.errors import InputError, LmdError
     from lmd.guarantees.certify import run
+    from lmd.learning.learn import learn
     from lmd.pictures.functions import deblur, denoise, denoise_video, inpaint, reconstruct
     from lmd.training.train import train
     from lmd.zoo.solve import solve
@@ -52,6 +54,8 @@ __all__ = [
     "experiments",
     "guarantees",
     "inpaint",
+    "learn",
+    "learning",
     "mirrors",
     "operators",
     "pictures",
@@ -77,6 +81,7 @@ _FUNCTIONS = {
     "denoise_video": "lmd.pictures.functions",
     "inpaint": "lmd.pictures.functions",
     "reconstruct": "lmd.pictures.functions",
+    "learn": "lmd.learning.learn",
     "run": "lmd.guarantees.certify",
     "solve": "lmd.zoo.solve",
     "train": "lmd.training.train",

@@ -185,6 +185,46 @@ def train(name: str, preset: str, out: str | None, seed: int, resume: bool) -> N
     click.echo(f"trained solver: {folder}")
 
 
+@cli.command()
+@click.argument("family", metavar="MODULE:FAMILY")
+@click.option("--minutes", type=float, default=10.0, show_default=True, help="How long to learn.")
+@click.option("--target", type=float, default=1e-3, show_default=True, help="The relative gap to get to.")
+@click.option("--out", help="Folder of the run.  [default: runs/FAMILY]")
+@_SEED
+@click.option("--resume", is_flag=True, help="Go on with the run in OUT.")
+@_JSON
+def learn(family: str, minutes: float, target: float, out: str | None, seed: int, resume: bool, as_json: bool) -> None:
+    """Learn the fastest solver for a class of your own: FAMILY is a family, or a class of one, in a module.
+
+    \b
+    The folder can be given to lmd.solvers.load. A run that was killed goes on with --resume.
+    Example
+      lmd learn examples.own_problem:HuberFamily --minutes 2 --out runs/mine
+    """
+    from rich.console import Console
+
+    from lmd.learning import card_rows, family_named, learn
+    from lmd.report.tables import Table
+
+    folder = Path(out) if out else Path("runs") / family.rpartition(":")[2]
+    console = Console(stderr=True)
+    found = learn(
+        family_named(family),
+        minutes,
+        folder,
+        target,
+        seed=seed,
+        resume=resume,
+        progress=lambda line: console.print(line),
+    )
+    if as_json:
+        _print_json(found.card)
+    else:
+        winner = f"{found.card['winner']} it is: {found.card['batch']} instances together, and one alone"
+        _print_table(Table(winner, *card_rows(found.card)))
+        click.echo(f"{found.card['promise']['said']}\nlearned solver: {folder}")
+
+
 class _Pictures(_Group):
     """A command for each task that takes pictures, made when it is asked for: the tasks are long to import."""
 

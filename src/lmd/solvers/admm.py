@@ -20,6 +20,9 @@ from lmd.terms.quadratic import times
 LARGEST_SYSTEM = 2048
 """Entries of x up to which a matrix of them is inverted."""
 
+NO_STEP = 1e-12
+"""A prox with so short a step moves points no further than to where the term is finite."""
+
 
 class SplitProblem(SaddleProblem, Protocol):
     """What ADMM needs of a problem beyond what PDHG needs: a prox of g, and the quadratic form that f may be."""
@@ -95,6 +98,7 @@ class ADMM(Solver[ADMMState, SplitProblem]):
         """a_k / 2 as logits `(N,)`."""
         for name, *shape in (("probed", size), ("basis", size, size), ("spectrum", size), ("scales", 2)):
             self.register_buffer(name, torch.zeros(*shape))
+        self._cached: tuple[Any, tuple[Numbers, ...]] = (), ()
         self.register_buffer("kept", torch.zeros(iterations, size, size))
         self.register_buffer("kept_for", torch.zeros(iterations, 2))
 
@@ -146,30 +150,32 @@ class ADMM(Solver[ADMMState, SplitProblem]):
 
     def resume(self, problem: SplitProblem, x: Tensor, dual: Tensor) -> ADMMState:
         image = _probe(problem, x) if (self.size, self.probed.dtype) == (x[0].numel(), x.dtype) else None
-        known = image is not None and torch.allclose(image, self.probed, rtol=64 * torch.finfo(x.dtype).eps)
+        known = image is not None and _same(image, self.probed)
         basis, spectrum, scales = (self.basis, self.spectrum, self.scales) if known else _system(problem, x)
-        recording = torch.is_grad_enabled() and self.penalties.requires_grad
-        if known and not recording and torch.equal(self.kept_for, self.penalties):
-            inverses = self.kept
+        if torch.is_grad_enabled() and self.penalties.requires_grad:
+            inverses, numbers = self._inverses(problem, basis, spectrum, scales), self._numbers(scales)
+        elif known and torch.equal(self.kept_for, self.penalties):
+            inverses, numbers = self.kept, self._kept_numbers()
         else:
-            inverses = self._inverses(problem, basis, spectrum, scales)
-        pull = -problem.operator.adjoint(dual) if problem.quadratic is None else problem.quadratic[1]
-        return ADMMState(
-            x,
-            dual=dual,
-            behind=problem.operator(x),
-            copy=x,
-            pull=pull,
-            inverses=inverses,
-            numbers=self._numbers(scales, recording),
-        )
+            inverses, numbers = self._inverses(problem, basis, spectrum, scales), _plain(self._numbers(scales))
+        image, pull = problem.operator(x), -problem.operator.adjoint(dual)
+        if problem.quadratic is not None:
+            pull = problem.quadratic[1]
+            if problem.operator.is_identity:
+                x = image = problem.regulariser_prox(x, NO_STEP)
+        return ADMMState(x, dual=dual, behind=image, copy=x, pull=pull, inverses=inverses, numbers=numbers)
 
-    def _numbers(self, scales: Tensor, recording: bool) -> tuple[Numbers, ...]:
-        """As plain numbers where nobody differentiates and all instances share them: then steps are faster."""
+    def _numbers(self, scales: Tensor) -> tuple[Numbers, ...]:
         r, s = (self.penalties.to(scales.dtype).exp().mT[..., None] * scales.reshape(2, 1, -1)).unbind()
         a = (2 * self.relaxations.to(scales.dtype).sigmoid())[:, None].expand_as(r)
-        columns = (r, s, a) if recording or scales.ndim > 1 else (r[:, 0].tolist(), s[:, 0].tolist(), a[:, 0].tolist())
-        return tuple(zip(*columns, strict=True))
+        return tuple(zip(r, s, a, strict=True))
+
+    def _kept_numbers(self) -> tuple[Numbers, ...]:
+        """Those of the class that is kept, as plain numbers, which are made anew when what was learned changes."""
+        state = tuple((id(each), each._version) for each in (self.penalties, self.relaxations, self.scales))
+        if self._cached[0] != state:
+            self._cached = state, _plain(self._numbers(self.scales))
+        return self._cached[1]
 
     def _inverses(self, problem: SplitProblem, basis: Tensor, spectrum: Tensor, scales: Tensor) -> Tensor:
         """W (s + r D)^{-1} W' for each iteration; s is 1 where P is in W."""
@@ -184,9 +190,9 @@ class ADMM(Solver[ADMMState, SplitProblem]):
         k, z, y = min(state.iteration, self.iterations - 1), state.behind, state.dual
         (r, s, a), inverse, operator = state.numbers[k], state.inverses[k], problem.operator
         split, u, v = problem.quadratic is None, state.copy, state.pull
-        tilt = add_scaled(-v, s, u) if split else -v
         back = add_scaled(-y, r, z)
-        right = tilt + (back if operator.is_identity else operator.adjoint(back))
+        right = (back if operator.is_identity else operator.adjoint(back)) - v
+        right = add_scaled(right, s, u) if split else right
         x = times(right.flatten(1), inverse).reshape_as(right)
         image = torch.lerp(z, x if operator.is_identity else operator(x), per_instance(a, z))
         z = problem.regulariser_prox(add_scaled(image, 1 / r, y), 1 / r)
@@ -206,6 +212,18 @@ class ADMM(Solver[ADMMState, SplitProblem]):
             inverses=state.inverses,
             numbers=state.numbers,
         )
+
+
+def _plain(numbers: tuple[Numbers, ...]) -> tuple[Numbers, ...]:
+    """As plain numbers where all instances share them, with which steps are faster."""
+    if any(isinstance(each, Tensor) and each.numel() > 1 for each in numbers[0]):
+        return numbers
+    return tuple((float(r), float(s), float(a)) for r, s, a in numbers)
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Whether two images of the probe differ by rounding alone."""
+    return torch.equal(one, other) or torch.allclose(one, other, rtol=64 * torch.finfo(one.dtype).eps)
 
 
 def _first_dual(problem: SplitProblem, x: Tensor) -> Tensor:

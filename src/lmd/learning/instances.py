@@ -1,0 +1,199 @@
+"""Instances of a class with their optima; and what can be wrong with a family, seen before anything is learned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmd.errors import InputError
+from lmd.problems.base import Family, Problem, as_problem, check_values, offers
+from lmd.solvers import ADMM, LBFGS, PDHG, InteriorPoint, Nesterov, Solver
+from lmd.solvers.base import State, check_fit
+
+LARGEST_SYSTEM = 1024
+"""Entries of x up to which methods that invert a matrix of them are tried."""
+
+ACCURACY = 1e-6
+"""The relative gap at which an optimum is good enough to compare with."""
+
+FLAT = 1e-3
+"""The same for |<g, x>| / |f|, g the gradient, of which gaps are about the square."""
+
+
+@dataclass(frozen=True)
+class Instances:
+    """Problems with their starts and optima, and what errors are measured by."""
+
+    problem: Any
+    x0: Tensor
+    optima: Tensor
+    minima: Tensor
+    """f(x*) `(B,)`."""
+
+    duals: Tensor | None
+    """Optimal dual points, where there are any."""
+
+    @classmethod
+    def solve(cls, problem: Any, x0: Tensor) -> Instances:
+        """Instances with their optima, as well as the classical methods find them."""
+        with torch.no_grad():
+            optima, duals = _optima(problem, x0)
+            minima, _ = problem.relaxed_value(optima)
+        size = 1 + float(x0.abs().max())
+        if not bool(torch.isfinite(minima).all()) or float(optima.abs().max()) > 1e8 * size:
+            accepted = "problems with minima; add a small multiple of ||x||^2, or constraints"
+            raise InputError("family", "instances whose values fall without bound, as far as could be seen", accepted)
+        return cls(problem, x0, optima, minima, duals)
+
+    def errors(self, x: Tensor) -> Tensor:
+        """(f(x) - f*) / |f*| `(B,)`, and how far x is outside constraints relative to its size, where it is."""
+        values, violation = self.problem.relaxed_value(x)
+        size = torch.linalg.vector_norm(x.flatten(1), dim=1).clamp(min=torch.finfo(x.dtype).tiny)
+        rise = (values - self.minima).abs() if bool((violation > 0).any()) else (values - self.minima).clamp(min=0)
+        found = rise / self.minima.abs().clamp(min=torch.finfo(x.dtype).tiny) + violation / size
+        return torch.where(found.isnan(), torch.inf, found)
+
+    def select(self, index: slice | Tensor) -> Instances:
+        """Some of them."""
+        duals = None if self.duals is None else self.duals[index]
+        problem = self.problem.select(index)
+        return Instances(problem, self.x0[index], self.optima[index], self.minima[index], duals)
+
+
+class Drawn(Family):
+    """Training instances that are drawn again and again, with their optima as `reference`; a tenth is held out."""
+
+    def __init__(self, instances: Instances, name: str) -> None:
+        self.instances, self.name = instances, name
+        self.kept = max(1, len(instances.x0) // 10)
+
+    def sample(self, batch: int, generator: torch.Generator) -> tuple[Problem, Tensor]:
+        index = torch.randint(self.kept, len(self.instances.x0), (batch,), generator=generator)
+        return self._chosen(index)
+
+    def held_out(self, batch: int, generator: torch.Generator) -> tuple[Problem, Tensor]:
+        return self._chosen(torch.arange(batch) % self.kept)
+
+    def _chosen(self, index: Tensor) -> tuple[Problem, Tensor]:
+        part = self.instances.select(index)
+        part.problem.reference = part.optima
+        return part.problem, part.x0
+
+
+def draw(family: Family, count: int, seed: int, *, held_out: bool = False) -> tuple[Problem, Tensor]:
+    """`count` instances of a family and their starts, by the seed alone."""
+    sample = (family.held_out if held_out else family.sample)(count, torch.Generator().manual_seed(seed))
+    if not (isinstance(sample, tuple) and len(sample) == 2 and isinstance(sample[1], Tensor)):
+        raise InputError("family", f"a sample that is a {type(sample).__name__}", "(problem, x0), x0 a tensor")
+    problem, x0 = as_problem(sample[0]), sample[1]
+    if x0.ndim < 2 or len(x0) != count:
+        raise InputError("family", f"a sample with x0 of shape {tuple(x0.shape)}", f"x0 ({count}, ...), as asked for")
+    return problem, x0
+
+
+def check_family(family: Family, seed: int) -> None:
+    """Raise, in one line, for what would make learning pointless or wrong."""
+    if not isinstance(family, Family):
+        raise InputError("family", type(family).__name__, "an lmd.problems.Family")
+    (problem, x0), (again, x1), (_, x2) = (draw(family, *given) for given in ((4, seed), (4, seed), (3, seed + 1)))
+    if x2.shape[1:] != x0.shape[1:] or x2.dtype != x0.dtype:
+        given = f"samples of {tuple(x0.shape[1:])} {x0.dtype} and then {tuple(x2.shape[1:])} {x2.dtype}"
+        raise InputError("family", given, "one shape and dtype for all samples")
+    other, _ = draw(family, 4, seed + 1)
+    with torch.no_grad():
+        points = _points(problem, x0, seed)
+        values, same, moved = (each.relaxed_value(points)[0] for each in (problem, again, other))
+        check_values(problem, values, points)
+        if not (torch.equal(values, same) and torch.equal(x0, x1)):
+            accepted = "one that takes all randomness from its generator, so that a seed gives the same sample twice"
+            raise InputError("family", "a sample that differs for one seed", accepted)
+        if torch.equal(values, moved):
+            accepted = "one that takes its randomness from the generator it is given"
+            raise InputError("family", "the same sample for two seeds", accepted)
+        _check_convex(problem, x0, seed)
+
+
+def _points(problem: Problem, x0: Tensor, seed: int) -> Tensor:
+    noise = torch.randn(x0.shape, generator=torch.Generator().manual_seed(seed), dtype=x0.dtype)
+    x = x0 + noise * (1 + x0.abs().mean())
+    return x if problem.domain is None else problem.domain.project(x)
+
+
+def _check_convex(problem: Problem, x0: Tensor, seed: int) -> None:
+    """Values along random segments are at most those of the chords, up to rounding."""
+    for trial in range(8):
+        one, two = (_points(problem, x0, seed + 2 * trial + end) for end in (0, 1))
+        if trial % 2:
+            two = one + 0.1 * (two - one)
+        ends, middle = (problem.value(one) + problem.value(two)) / 2, problem.value((one + two) / 2)
+        room = 64 * torch.finfo(x0.dtype).eps * (problem.value(one).abs() + problem.value(two).abs() + middle.abs())
+        if bool((middle > ends + room).any()):
+            accepted = "convex functions; between two points values must not rise above the line that joins them"
+            raise InputError("family", "problems that are not convex", accepted)
+
+
+def _optima(problem: Any, x0: Tensor) -> tuple[Tensor, Tensor | None]:
+    known = problem.minimiser()
+    if known is not None:
+        return known, None
+    exact, dtype = problem.double(), x0.dtype
+    if exact is not None:
+        problem, x0 = exact, x0.double()
+    best = None
+    for solver, first, most in _strong(problem, x0):
+        check_fit(solver, problem, x0)
+        state = solver.advance(problem, solver.init(problem, x0), first)
+        score = float(_distance(problem, state).median())
+        if best is None or score < best[0]:
+            best = score, solver, state, most
+    if best is None:
+        raise InputError("family", "problems that no classical method here can solve", "smooth or composite problems")
+    _, solver, state, most = best
+    while state.iteration < most and float(_distance(problem, state).max()) > ACCURACY:
+        state = solver.advance(problem, state, max(10, state.iteration // 4))
+    dual = state.dual_point
+    return state.x.to(dtype), None if dual is None else dual.to(dtype)
+
+
+def _strong(problem: Any, x0: Tensor) -> list[tuple[Solver[Any], int, int]]:
+    """Classical methods that get far, with a number of iterations to compare them after, and the most."""
+    if offers(problem, ADMM().needs) and x0[0].numel() <= LARGEST_SYSTEM:
+        return [(ADMM(1, penalty=penalty), 100, 3000) for penalty in (0.3, 1.0, 3.0, 10.0)]
+    for solver in (InteriorPoint(), PDHG(settle=32.0)):
+        if offers(problem, solver.needs):
+            return [(solver, 30, 2000)]
+    if problem.domain is None:
+        return [(LBFGS(), 20, 300)]
+    return [(Nesterov(size / steepness(problem, x0)), 200, 3000) for size in (0.1, 1.0)]
+
+
+def _distance(problem: Any, state: State) -> Tensor:
+    """What is proven of the gap, or the gradient beside the value in its place `(B,)`: in units of `ACCURACY`."""
+    if state.dual_point is not None and offers(problem, ("relative_gap",)):
+        return problem.relative_gap(state.x, state.dual_point).to(state.x.dtype)
+    value, gradient = problem.value_and_subgradient(state.x)
+    away = gradient if problem.domain is None else state.x - problem.domain.project(state.x - gradient)
+    return (
+        ACCURACY
+        / FLAT
+        * (away * state.x).flatten(1).abs().sum(dim=1)
+        / value.abs().clamp(min=torch.finfo(value.dtype).tiny)
+    )
+
+
+def steepness(problem: Any, x: Tensor, rounds: int = 8) -> float:
+    """A Lipschitz constant of the gradients near x, by power iterations on differences of them; the problem's own."""
+    if problem.smoothness is not None:
+        return float(torch.as_tensor(problem.smoothness).max())
+    direction = torch.randn(x.shape, generator=torch.Generator().manual_seed(0), dtype=x.dtype)
+    gradient, length = problem.subgradient(x), 1e-2 * (1 + float(x.abs().mean()))
+    change = direction
+    for _ in range(rounds):
+        unit = change / torch.linalg.vector_norm(change.flatten(1), dim=1).clamp(min=1e-30).reshape(
+            -1, *(1,) * (x.ndim - 1)
+        )
+        change = (problem.subgradient(x + length * unit) - gradient) / length
+    return max(float(torch.linalg.vector_norm(change.flatten(1), dim=1).max()), 1e-12)

@@ -1,0 +1,266 @@
+"""A solver for a class of one's own, from one call: propose, train, tune the classical methods, compare, guard."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lmd.checks import check_count, check_positive
+from lmd.errors import InputError, TrainingError, TrainingWarning
+from lmd.guarantees.promise import promise
+from lmd.guarantees.safeguard import guard
+from lmd.learning.instances import Drawn, Instances, check_family, draw
+from lmd.learning.journal import Journal
+from lmd.learning.measure import Speed, clock, curve, milliseconds, reached, speed
+from lmd.learning.peers import peers
+from lmd.learning.proposals import Known, Make, to_learn, to_tune
+from lmd.problems.base import Family
+from lmd.solvers import LBFGS, Carded, Solver, save
+from lmd.training import train
+
+TRAINING, VALIDATION, TEST = 300, 100, 300
+"""Instances of each kind; those of the test are looked at once, when everything is decided."""
+
+RUNGS, BATCH, RATE = 3, 64, 5e-3
+FEWEST, MOST_UPDATES = 10, 3000
+"""Updates of one rung: with fewer nothing is learned, and more are not needed."""
+
+LONGEST = 400
+"""Iterations after which a method is not waited for."""
+
+PATIENCE = 5.0
+"""A classical method that takes so many times as long as another is not waited for."""
+
+Say = Callable[[str], object]
+
+
+def learn(
+    family: Family,
+    minutes: float = 10.0,
+    out: str | Path | None = None,
+    target: float = 1e-3,
+    *,
+    seed: int = 0,
+    resume: bool = False,
+    progress: Say | None = None,
+) -> Carded:
+    """The fastest solver that could be learned for a family within so many minutes, with its card.
+
+    Looks at what the problems can do, proposes solvers with something to learn (where to start, the metric, steps,
+    penalties, relaxations, the paper's mirrors), and trains them by successive halving on the milliseconds until 95% of
+    the validation instances are within `target` of their minima, relative to them. Classical methods are tuned on the
+    same instances, from the given starts and from the mean of the training optima. The fastest of all is the answer,
+    be it a classical method; it goes on past what was learned with a method that converges, or is guarded.
+
+    `card` of the answer says what was tried, how long each takes to ten times, one and a tenth of the target on test
+    instances nobody has seen, for a batch and for one alone, and what is promised of the class (`lmd.guarantees`).
+
+    On one thread `minutes` are of the processor, so that other programs change nothing but how long one waits for them.
+
+    With `out`, the folder gets the solver, and a run that was killed goes on with `resume`. Speeds are measured once,
+    at the beginning, and written down; everything else follows from them and the seed. `progress` is called with a line
+    after each step.
+
+    >>> import lmd
+    >>> solver = lmd.learn(lmd.problems.LeastSquaresFamily(), minutes=0.05)
+    >>> solver.card["promise"]["within"]
+    300
+    """
+    check_positive("minutes", minutes), check_positive("target", target), check_count("seed", seed, least=0)
+    begun, say = clock(), progress or (lambda line: None)
+    check_family(family, seed)
+    settings = {"family": family.name, "minutes": minutes, "target": target, "seed": seed}
+    journal = Journal(out, settings, resume)
+    try:
+        return _Learning(family, minutes, target, seed, journal, say, begun).run()
+    finally:
+        journal.close()
+
+
+class _Learning:
+    """A run of `learn`: its instances, what was found, and the stages."""
+
+    def __init__(
+        self, family: Family, minutes: float, target: float, seed: int, journal: Journal, say: Say, begun: float
+    ) -> None:
+        self.family, self.minutes, self.target, self.seed = family, minutes, target, seed
+        self.journal, self.say, self.begun = journal, say, begun
+        self.say("drawing instances and solving them to compare with")
+        self.known = Known(Instances.solve(*draw(family, TRAINING, 3 * seed)))
+        self.validation = Instances.solve(*draw(family, VALIDATION, 3 * seed + 1, held_out=True))
+
+    def run(self) -> Carded:
+        classical = self._tune()
+        rest = next((solver for name, solver in classical.items() if name.startswith("Nesterov")), LBFGS())
+        makes = to_learn(self.known, LBFGS() if self.known.train.problem.domain is None else rest)
+        plan = self.journal.once("plan", lambda: self._plan(makes))
+        learned = self._halve(makes, plan)
+        scores = {name: _score_of(self.journal.answers["classical"][name]) for name in classical}
+        scores |= {name: self._score(solver, plan[name]) for name, solver in learned.items()}
+        winner = min(scores, key=lambda name: scores[name])
+        if not math.isfinite(scores[winner]):
+            winner = next(iter(classical))
+        return self._finish(winner, learned, classical)
+
+    def _tune(self) -> dict[str, Solver[Any]]:
+        """The best setting of each classical method; which one that is, is written down, as it depends on speed."""
+        grids = to_tune(self.known)
+
+        def choose() -> dict[str, Any]:
+            found: dict[str, Any] = {}
+            for name, grid in grids.items():
+                best = min((_score_of(row) for row in found.values()), default=math.inf)
+                scores = [self._classical_score(solver, PATIENCE * best / 1e3) for solver in grid]
+                place = min(range(len(grid)), key=lambda i: scores[i])
+                found[name] = {"place": place, "milliseconds": scores[place] if math.isfinite(scores[place]) else None}
+                self.say(f"{name}: {_time(scores[place])}, the best of {len(grid)} settings")
+            return found
+
+        chosen = self.journal.once("classical", choose)
+        return {name: grid[chosen[name]["place"]] for name, grid in grids.items()}
+
+    def _classical_score(self, solver: Solver[Any], seconds: float) -> float:
+        quantiles = curve(solver, self.validation, LONGEST, self.target, seconds)
+        count = reached(quantiles, self.target)
+        if count is None:
+            return math.inf
+        return milliseconds(solver, self.validation.problem, self.validation.x0, count, repeats=3)
+
+    def _plan(self, makes: dict[str, Make]) -> dict[str, Any]:
+        """Speeds of the solvers to train, and the updates of each rung that there is time for."""
+        speeds, seconds = {}, {}
+        for name, make in makes.items():
+            solver = make()
+            speeds[name] = speed(solver, self.validation.problem, self.validation.x0, solver.horizon or 8)
+            begun = clock()
+            self._train(solver, None, 2, 0)
+            seconds[name] = (clock() - begun) / 3
+        left = 0.85 * (60 * self.minutes - (clock() - self.begun))
+        plan: dict[str, Any] = {name: {"start": s.start, "each": s.each, "updates": []} for name, s in speeds.items()}
+        alive = sorted(seconds.values())
+        for rung in range(RUNGS):
+            share = left / RUNGS / sum(alive[: max(1, len(alive) >> rung)])
+            updates = min(MOST_UPDATES, int(share))
+            if rung == 0 and updates < FEWEST:
+                needed = (60 * self.minutes - left) / 60 + FEWEST * RUNGS * sum(alive) / 60 / 0.85
+                raise InputError(
+                    "minutes", f"{self.minutes:g}", f"at least {needed:.1f} for this class, to train anything"
+                )
+            for name in plan:
+                plan[name]["updates"].append(max(FEWEST, updates))
+        return plan
+
+    def _halve(self, makes: dict[str, Make], plan: dict[str, Any]) -> dict[str, Solver[Any]]:
+        """The solvers after the last rung that each of them was trained in."""
+        solvers = {name: make() for name, make in makes.items()}
+        alive = list(makes)
+        for rung in range(RUNGS):
+            for name in alive:
+                folder = self._place(name, rung)
+                solvers[name] = self._train(solvers[name], folder, plan[name]["updates"][rung], rung)
+            scores = {name: self._rank(solvers[name], plan[name]) for name in alive}
+            alive = sorted(alive, key=lambda name: scores[name])[: max(1, len(alive) // 2)]
+            best = self._score(solvers[alive[0]], plan[alive[0]])
+            self.say(f"round {rung + 1} of {RUNGS}: {alive[0]} leads with {_time(best)}")
+        return solvers
+
+    def _place(self, name: str, rung: int) -> Path | None:
+        words = "".join(letter if letter.isalnum() else "-" for letter in name)
+        return None if self.journal.folder is None else self.journal.folder / "tried" / f"{words}-{rung + 1}"
+
+    def _train(self, solver: Solver[Any], folder: Path | None, updates: int, rung: int) -> Solver[Any]:
+        """Train for a rung, or go on with one that was stopped; matrices that follow from what was learned are kept."""
+        drawn = Drawn(self.known.train, self.family.name)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TrainingWarning)
+            try:
+                train(
+                    solver,
+                    drawn,
+                    out=folder,
+                    resume=folder is not None,
+                    progress=False,
+                    updates=updates,
+                    batch=BATCH,
+                    validation_batch=drawn.kept,
+                    validate_every=max(1, updates // 10),
+                    checkpoint_every=max(1, updates // 4),
+                    objective="gap",
+                    learning_rate=RATE / 2**rung,
+                    schedule="cosine",
+                    clip_gradient=10.0,
+                    seed=self.seed + rung,
+                )
+            except TrainingError as error:
+                self.say(f"given up: {error}")
+        for part in solver.modules():
+            if callable(keep := getattr(part, "keep_", None)):
+                keep(self.known.train.problem, self.known.train.x0)
+        return solver
+
+    def _quantiles(self, solver: Solver[Any]) -> list[float]:
+        return curve(solver, self.validation, (solver.horizon or 0) + 60, self.target)
+
+    def _score(self, solver: Solver[Any], planned: dict[str, Any]) -> float:
+        count = reached(self._quantiles(solver), self.target)
+        return Speed(planned["start"], planned["each"]).milliseconds(count)
+
+    def _rank(self, solver: Solver[Any], planned: dict[str, Any]) -> tuple[float, float]:
+        """By milliseconds, and by the least gap where none gets there."""
+        return self._score(solver, planned), min(self._quantiles(solver))
+
+    def _finish(self, winner: str, learned: dict[str, Any], classical: dict[str, Any]) -> Carded:
+        """The answer, saved, with the card that the test instances give it."""
+        self.say(f"{winner} it is; testing")
+        test = Instances.solve(*draw(self.family, TEST, 3 * self.seed + 2, held_out=True))
+        solver = (learned | classical)[winner]
+        count = reached(curve(solver, self.validation, LONGEST, self.target), self.target) or LONGEST
+        with torch.no_grad():
+            state = solver.advance(test.problem, solver.init(test.problem, test.x0), count)
+            promised = promise(test.errors(state.x), self.target, count)
+        shown = sorted(learned, key=lambda name: name != winner)[:3]
+        rows = [self._row(name, learned[name], test, True) for name in shown]
+        rows += [self._row(name, solver, test, False) for name, solver in classical.items()]
+        guarded = solver if solver.ends_proven or winner in classical else guard(solver, test.problem) or solver
+        card = {
+            **self.journal.settings,
+            "winner": winner,
+            "learned": winner in learned,
+            "batch": VALIDATION,
+            "rows": rows + peers(test.select(slice(0, VALIDATION)), self.target),
+            "promise": {**promised.to_json(), "said": str(promised)},
+            "tried": list(learned) + list(classical),
+        }
+        answer = Carded(guarded, card)
+        if self.journal.folder is not None:
+            save(answer, self.journal.folder)
+        self.say(str(promised))
+        return answer
+
+    def _row(self, name: str, solver: Solver[Any], test: Instances, is_learned: bool) -> dict[str, Any]:
+        """Iterations and milliseconds to ten times, one and a tenth of the target: for a batch, and for one alone."""
+        part = test.select(slice(0, VALIDATION))
+        quantiles = curve(solver, part, LONGEST, self.target / 10)
+        row: dict[str, Any] = {"method": name, "learned": is_learned, "iterations": {}, "milliseconds": {}, "one": {}}
+        alone = part.select(slice(0, 1))
+        for accuracy in (10 * self.target, self.target, self.target / 10):
+            count = reached(quantiles, accuracy)
+            if count is not None:
+                key = f"{accuracy:g}"
+                row["iterations"][key] = count
+                row["milliseconds"][key] = milliseconds(solver, part.problem, part.x0, count)
+                row["one"][key] = milliseconds(solver, alone.problem, alone.x0, count)
+        return row
+
+
+def _score_of(row: dict[str, Any]) -> float:
+    return math.inf if row["milliseconds"] is None else float(row["milliseconds"])
+
+
+def _time(score: float) -> str:
+    return f"{score:.3g} ms" if math.isfinite(score) else "not there"

@@ -1,0 +1,86 @@
+"""How far a solver is after each iteration, over many instances, and how long that takes."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmd.learning.instances import Instances
+from lmd.solvers import Solver
+
+QUANTILE = 0.95
+"""The share of the instances that has to be within a target."""
+
+LOST = 1e12
+"""A relative gap that no solver comes back from."""
+
+
+def clock() -> float:
+    """Seconds; on one thread those of the processor, which other programs do not disturb."""
+    return time.process_time() if torch.get_num_threads() == 1 else time.perf_counter()
+
+
+@dataclass(frozen=True)
+class Speed:
+    """A solve of k iterations takes about `start + each * k` milliseconds."""
+
+    start: float
+    each: float
+
+    def milliseconds(self, iterations: int | None) -> float:
+        """Infinite where there is no such number of iterations."""
+        return math.inf if iterations is None else self.start + self.each * iterations
+
+
+@torch.no_grad()
+def curve(solver: Solver[Any], instances: Instances, most: int, least: float, seconds: float = math.inf) -> list[float]:
+    """The 95% quantile of the relative gaps after 0, 1, ... iterations, until it is `least` or `most` are done.
+
+    Or until the iterations have taken so many `seconds`, or led nowhere.
+    """
+    state, spent = solver.init(instances.problem, instances.x0), 0.0
+    found = [_quantile(instances.errors(state.x))]
+    while found[-1] > least and len(found) <= most and spent < seconds and not found[-1] > LOST:
+        begun = clock()
+        state = solver.step(instances.problem, state)
+        spent += clock() - begun
+        found.append(_quantile(instances.errors(state.x)))
+    return found
+
+
+def reached(quantiles: list[float], target: float) -> int | None:
+    """The first iteration at which the target is met."""
+    return next((k for k, quantile in enumerate(quantiles) if quantile <= target), None)
+
+
+@torch.no_grad()
+def milliseconds(solver: Solver[Any], problem: Any, x0: Tensor, iterations: int, repeats: int = 7) -> float:
+    """The median time of a whole solve of so many iterations, nothing recorded."""
+    times = []
+    for _ in range(repeats + 1):
+        begun = clock()
+        state = solver.init(problem, x0)
+        if iterations:
+            solver.advance(problem, state, iterations)
+        times.append(1e3 * (clock() - begun))
+    return statistics.median(times[1:])
+
+
+def speed(solver: Solver[Any], problem: Any, x0: Tensor, iterations: int) -> Speed:
+    """From solves of one and of many iterations."""
+    many = max(iterations, 2)
+    one, all_of_them = (milliseconds(solver, problem, x0, count, repeats=5) for count in (1, many))
+    each = max((all_of_them - one) / (many - 1), 1e-6)
+    return Speed(max(one - each, 0.0), each)
+
+
+def _quantile(errors: Tensor) -> float:
+    """The smallest number that 95% of the errors are not above."""
+    place = math.ceil(QUANTILE * errors.numel()) - 1
+    return float(errors.double().sort().values[place])

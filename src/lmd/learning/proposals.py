@@ -1,0 +1,237 @@
+"""What to try on a class, by what its problems can do: solvers to train, and grids of classical ones to tune."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmd.errors import CapabilityError
+from lmd.learning.instances import LARGEST_SYSTEM, Instances, steepness
+from lmd.mirrors import Quadratic
+from lmd.problems.base import offers
+from lmd.solvers import (
+    ADMM,
+    FGP,
+    LBFGS,
+    PDHG,
+    Adam,
+    DenseMetric,
+    DiagonalMetric,
+    GradientDescent,
+    InteriorPoint,
+    LearnedGradient,
+    LearnedMirrorDescent,
+    LearnedPDHG,
+    LearnedQuasiNewton,
+    MeanStart,
+    Metric,
+    NearestStart,
+    Nesterov,
+    NetworkStart,
+    ProjectedGradient,
+    Solver,
+    Start,
+    Started,
+    Then,
+)
+from lmd.solvers.starts import telling_rank
+
+LONGEST_DATA, MOST_DIRECTIONS = 4096, 256
+"""Numbers per instance that a start is learned from, and directions among them."""
+
+FEW_DIRECTIONS = 16
+"""Directions up to which the nearest training instance is near."""
+
+HIDDEN = 96
+"""Units in each of the two hidden layers of a network."""
+
+DENSE = 256
+"""Entries of x up to which a metric is a dense matrix."""
+
+Make = Callable[[], Solver[Any]]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a class from its training instances."""
+
+    train: Instances
+
+    @property
+    def size(self) -> int:
+        return self.train.x0[0].numel()
+
+    @property
+    def splits(self) -> bool:
+        """Whether ADMM runs, with matrices that all instances share."""
+        problem = self.train.problem
+        if not offers(problem, ADMM().needs) or self.size > LARGEST_SYSTEM:
+            return False
+        quadratic, operator = problem.quadratic, problem.operator
+        return operator.select(0) is operator and (quadratic is None or quadratic[0].ndim == 2)
+
+    @property
+    def smooth_everywhere(self) -> bool:
+        """Whether gradient methods on the whole space are worth a try: nothing says that it is composite."""
+        return self.train.problem.domain is None and not offers(self.train.problem, PDHG().needs)
+
+    @cached_property
+    def data(self) -> Tensor | None:
+        """What a start can be learned from `(B, m)`."""
+        try:
+            data = self.train.problem.data_vector()
+        except CapabilityError:
+            return None
+        telling = data.shape[1] <= LONGEST_DATA and 4 * telling_rank(data, len(data)) <= 3 * len(data)
+        return data if telling else None
+
+    @cached_property
+    def scale(self) -> float:
+        """A step that gradients allow."""
+        return 1 / steepness(self.train.problem, self.train.optima)
+
+    @cached_property
+    @torch.no_grad()
+    def inverse_hessian(self) -> Tensor:
+        """The mean of the Hessians at some of the optima, by differences of gradients, inverted: `(n, n)`."""
+        part = self.train.select(slice(0, 32))
+        x, columns = part.optima, []
+        length = 1e-2 * (1e-3 + float(x.abs().mean()))
+        for entry in range(self.size):
+            move = torch.zeros_like(x).flatten(1)
+            move[:, entry] = length
+            there, back = (part.problem.subgradient(x + sign * move.reshape_as(x)) for sign in (1, -1))
+            columns.append(((there - back) / (2 * length)).flatten(1).double().mean(dim=0))
+        hessian = torch.stack(columns)
+        values, vectors = torch.linalg.eigh((hessian + hessian.mT) / 2)
+        values = values.clamp(min=1e-5 * float(values[-1]))
+        return (vectors / values) @ vectors.mT
+
+    def fitted(self, start: Start, optima: Tensor) -> Start:
+        """A start that has learned from the training instances."""
+        start = start.to(optima)
+        start.fit_(optima.new_zeros(len(optima), 1) if self.data is None else self.data, optima)
+        return start
+
+    def mean(self) -> Start:
+        return self.fitted(MeanStart(self.train.x0.shape[1:]), self.train.optima)
+
+    def network(self, optima: Tensor) -> Start:
+        features, rank = self._features(), telling_rank(self._features(), MOST_DIRECTIONS)
+        return self.fitted(NetworkStart(optima.shape[1:], features.shape[1], rank, HIDDEN), optima)
+
+    def nearest(self) -> Start:
+        x, features = self.train.optima, self._features()
+        return self.fitted(NearestStart(x.shape[1:], len(x), features.shape[1]), x)
+
+    def _features(self) -> Tensor:
+        if self.data is None:
+            raise CapabilityError("problem", "no data that tell instances apart", "`batched` tensors")
+        return self.data
+
+    def metric(self) -> Metric:
+        made = DenseMetric(self.size) if self.size <= DENSE else DiagonalMetric(self.size)
+        made = made.to(self.train.x0)
+        inverse = self.inverse_hessian if self.size <= DENSE else None
+        made.fit_(self.scale * torch.eye(self.size, dtype=torch.float64) if inverse is None else inverse)
+        return made
+
+
+def to_learn(known: Known, rest: Solver[Any]) -> dict[str, Make]:
+    """Solvers to train, by name; `rest` is the classical method that gradient steps go on with."""
+    train, found = known.train, {}
+    starts: dict[str, Callable[[], tuple[Start, ...]]] = {"mean start": lambda: (known.mean(),)}
+    if known.data is not None:
+        starts = {"network start": lambda: (known.network(train.optima),)}
+        if telling_rank(known.data, len(known.data)) <= FEW_DIRECTIONS:
+            starts["nearest start"] = lambda: (known.nearest(),)
+        if known.splits and train.duals is not None and not train.problem.operator.is_identity:
+            duals = train.duals
+            starts["network starts, primal and dual"] = lambda: (known.network(train.optima), known.network(duals))
+    for name, start in starts.items():
+        for method, make in _learned(known):
+            if "dual" not in name or method.startswith("ADMM"):
+                found[f"{method}, {name}"] = _started(make, start, rest)
+    if known.smooth_everywhere and known.size <= DENSE:
+        found["learned mirror descent, mean start"] = _started(lambda: _mirror(known), lambda: (known.mean(),), rest)
+    return found
+
+
+def _started(make: Make, start: Callable[[], tuple[Start, ...]], rest: Solver[Any]) -> Make:
+    def whole() -> Solver[Any]:
+        solver = Started(make(), *start())
+        return solver if solver.ends_proven else Then(solver, rest)
+
+    return whole
+
+
+def _learned(known: Known) -> Iterator[tuple[str, Make]]:
+    problem, x0 = known.train.problem, known.train.x0
+    if known.splits:
+        for count in (4, 8, 16):
+            yield f"ADMM, {count} learned iterations", partial(_admm, known, count)
+    if offers(problem, PDHG().needs):
+        yield "PDHG, 20 learned iterations", lambda: LearnedPDHG(20).to(x0.dtype)
+    elif problem.domain is None:
+        for count in (3, 6):
+            yield f"quasi-Newton, {count} learned iterations", partial(_quasi_newton, known, count)
+    else:
+        yield "gradient steps, 10 learned iterations", lambda: LearnedGradient(known.metric(), 10).to(x0.dtype)
+
+
+def _admm(known: Known, count: int, penalty: float = 1.0, ratio: float = 1.0, relaxation: float = 1.6) -> ADMM:
+    """With the matrices of the class kept; `ratio` is s over r."""
+    solver = ADMM(count, known.size, penalty, relaxation).to(known.train.x0.dtype)
+    with torch.no_grad():
+        solver.penalties[:, 1] += math.log(ratio)
+    return solver.keep_(known.train.problem, known.train.x0)
+
+
+def _quasi_newton(known: Known, count: int) -> Solver[Any]:
+    return LearnedQuasiNewton(known.metric(), count).to(known.train.x0.dtype)
+
+
+def _mirror(known: Known) -> Solver[Any]:
+    """The paper's, with steps around what gradients allow."""
+    step, mirror = known.scale, Quadratic(known.size)
+    return LearnedMirrorDescent(mirror, iterations=10, initial_step=step, interval=(0.01 * step, 100 * step)).to(
+        known.train.x0.dtype
+    )
+
+
+def to_tune(known: Known) -> dict[str, list[Solver[Any]]]:
+    """Classical methods, each with the settings to choose from; from the given starts and from the mean optimum."""
+    problem, grids = known.train.problem, dict[str, list[Solver[Any]]]()
+    if known.splits:
+        ratios = (1.0,) if problem.quadratic is not None else (0.1, 1.0, 10.0)
+        settings = itertools.product((0.1, 0.3, 1.0, 3.0, 10.0, 30.0), ratios, (1.0, 1.6, 1.9))
+        grids["ADMM"] = [_admm(known, 1, *each) for each in settings]
+    if offers(problem, PDHG().needs):
+        default = float(torch.as_tensor(PDHG().steps(problem)[0]).mean())
+        taus = [default * 10.0**power for power in (-2, -1.5, -1, -0.5, 0, 0.5, 1, 1.5, 2)]
+        grids["PDHG"] = [PDHG(tau, settle=settle) for tau in taus for settle in (1.0, 16.0)]
+        if problem.data_strong_convexity is not None and offers(problem, FGP().needs):
+            grids["FGP"] = [FGP(), FGP(restart=True)]
+    elif offers(problem, InteriorPoint().needs):
+        grids["interior point"] = [InteriorPoint()]
+    else:
+        steps = [known.scale * factor for factor in (0.3, 0.6, 1.0, 2.0, 4.0)]
+        if problem.domain is None:
+            grids["L-BFGS"] = [LBFGS(), LBFGS(memory=30)]
+        grids["Nesterov"] = [Nesterov(step) for step in steps]
+        if problem.domain is None:
+            grids["gradient descent"] = [GradientDescent(step) for step in steps]
+            grids["Adam"] = [Adam(factor * known.scale**0.5) for factor in (0.01, 0.1, 1.0)]
+        else:
+            grids["projected gradient"] = [ProjectedGradient(step) for step in steps]
+    warm: dict[str, list[Solver[Any]]] = {
+        f"{name}, mean start": [Started(each, known.mean()) for each in grid] for name, grid in grids.items()
+    }
+    return warm | grids

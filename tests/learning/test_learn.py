@@ -1,0 +1,198 @@
+import importlib
+import shutil
+
+import pytest
+import torch
+
+import lmd
+from lmd.errors import InputError
+from lmd.learning import card_rows, family_named
+from lmd.problems import Box, ControlFamily, Family, LeastSquares, Problem
+
+settings = importlib.import_module("lmd.learning.learn")
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Few instances and updates: seconds."""
+    for name, value in {"TRAINING": 40, "VALIDATION": 20, "TEST": 60, "RUNGS": 2, "MOST_UPDATES": 12}.items():
+        monkeypatch.setattr(settings, name, value)
+    torch.set_num_threads(1)
+
+
+class Control(ControlFamily):
+    """Small enough for a test."""
+
+    def __init__(self):
+        super().__init__(states=2, inputs=1, horizon=5)
+
+
+class KilledError(Exception):
+    pass
+
+
+def kill_at(word, times=1):
+    seen = []
+
+    def say(line):
+        seen.append(word in line)
+        if sum(seen) == times and seen[-1]:
+            raise KilledError
+
+    return say
+
+
+def test_it_returns_a_solver_with_its_card_and_saves_it(tmp_path):
+    lines = []
+    solver = lmd.learn(Control(), minutes=1, out=tmp_path / "run", progress=lines.append)
+    card = solver.card
+    assert card["winner"] in card["tried"] and card["promise"]["runs"] == 60
+    assert any("leads with" in line for line in lines) and lines[-1] == card["promise"]["said"]
+    assert {row["method"] for row in card["rows"]} >= {card["winner"], "ADMM", "PDHG", "ADMM, mean start"}
+    columns, rows = card_rows(card)
+    assert len(columns) == 4 and len(rows) == len(card["rows"])
+    again = lmd.solvers.load(tmp_path / "run")
+    problem, x0 = Control().sample(5, torch.Generator().manual_seed(9))
+    results = [lmd.run(each, problem, x0, 30) for each in (solver, again)]
+    assert torch.equal(results[0].x, results[1].x) and again.card == card
+    assert float(problem.relative_gap(results[0].x, results[0].dual).max()) < 1e-2
+
+
+def test_a_run_that_was_killed_ends_with_the_same_solver(tmp_path):
+    with pytest.raises(KilledError):
+        lmd.learn(Control(), minutes=1, out=tmp_path / "one", progress=kill_at("round 1"))
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    whole = lmd.learn(Control(), minutes=1, out=tmp_path / "one", resume=True)
+    with pytest.raises(KilledError):
+        lmd.learn(Control(), minutes=1, out=tmp_path / "two", resume=True, progress=kill_at("it is; testing"))
+    pieces = lmd.learn(Control(), minutes=1, out=tmp_path / "two", resume=True)
+    assert whole.card["winner"] == pieces.card["winner"]
+    assert whole.state_dict().keys() == pieces.state_dict().keys()
+    assert all(torch.equal(tensor, pieces.state_dict()[name]) for name, tensor in whole.state_dict().items())
+
+
+class Bowl(Problem):
+    """A quadratic per instance, on a box where `domain` is set."""
+
+    batched = ("centre",)
+
+    def __init__(self, centre, bend=1.0):
+        self.centre, self.bend = centre, bend
+
+    def value(self, x):
+        return 1 + self.bend * (x - self.centre).square().sum(dim=1)
+
+
+class Bowls(Family):
+    name = "bowls"
+    bend = 1.0
+
+    def sample(self, batch, generator):
+        return Bowl(torch.randn(batch, 3, generator=generator), self.bend), torch.zeros(batch, 3)
+
+
+class InABox(Bowls):
+    def sample(self, batch, generator):
+        problem, x0 = super().sample(batch, generator)
+        problem.domain = Box(-0.5, 0.5)
+        return problem, x0
+
+
+@pytest.mark.parametrize("family", [Bowls(), InABox()])
+def test_a_problem_with_one_method_is_enough(family):
+    solver = lmd.learn(family, minutes=1)
+    problem, x0 = family.sample(5, torch.Generator().manual_seed(9))
+    best = problem.centre.clamp(-0.5, 0.5) if problem.domain else problem.centre
+    torch.testing.assert_close(lmd.run(solver, problem, x0, 60).x, best, rtol=1e-2, atol=1e-2)
+
+
+class Deaf(Bowls):
+    def sample(self, batch, generator):
+        return Bowl(torch.ones(batch, 3)), torch.zeros(batch, 3)
+
+
+class Stubborn(Bowls):
+    def sample(self, batch, generator):
+        return Bowl(torch.randn(batch, 3)), torch.zeros(batch, 3)
+
+
+class Shifting(Bowls):
+    def sample(self, batch, generator):
+        return Bowl(torch.randn(batch, batch, generator=generator)), torch.zeros(batch, batch)
+
+
+class Hills(Bowls):
+    bend = -1.0
+
+
+class Other(Bowls):
+    def sample(self, batch, generator):
+        return super().sample(batch + 1, generator)
+
+
+@pytest.mark.parametrize(
+    ("family", "said"),
+    [
+        (Deaf(), "the same sample for two seeds"),
+        (Stubborn(), "differs for one seed"),
+        (Shifting(), "one shape and dtype"),
+        (Hills(), "not convex"),
+        (Other(), "as asked for"),
+        ("bowls", "lmd.problems.Family"),
+    ],
+)
+def test_a_family_that_cannot_be_learned_is_refused_in_one_line(tmp_path, family, said):
+    with pytest.raises(InputError, match=said) as error:
+        lmd.learn(family, minutes=1, out=tmp_path / "run")
+    assert "\n" not in str(error.value) and not (tmp_path / "run").exists()
+
+
+class Falling(Bowls):
+    def sample(self, batch, generator):
+        slope = torch.randn(batch, 3, generator=generator)
+        problem = Bowl(slope)
+        problem.value = lambda x: (x * slope[: len(x)]).sum(dim=1)
+        return problem, torch.zeros(batch, 3)
+
+
+def test_values_that_fall_without_bound_are_refused():
+    with pytest.raises(InputError, match="without bound"):
+        lmd.learn(Falling(), minutes=1)
+
+
+def test_a_budget_that_is_too_small_says_how_much_it_takes(monkeypatch):
+    monkeypatch.setattr(settings, "FEWEST", 10**6)
+    with pytest.raises(InputError, match=r"minutes: got 0.01, expected at least \d"):
+        lmd.learn(Bowls(), minutes=0.01)
+
+
+def test_a_folder_with_a_run_is_not_overwritten(tmp_path):
+    with pytest.raises(KilledError):
+        lmd.learn(Bowls(), minutes=1, out=tmp_path, progress=kill_at("round 1"))
+    with pytest.raises(InputError, match="holds a run"):
+        lmd.learn(Bowls(), minutes=1, out=tmp_path)
+    with pytest.raises(InputError, match="target"):
+        lmd.learn(Bowls(), minutes=1, out=tmp_path, target=1e-2, resume=True)
+    with pytest.raises(InputError, match="resume"):
+        lmd.learn(Bowls(), resume=True)
+
+
+def test_families_by_name(monkeypatch, tmp_path):
+    (tmp_path / "my_own_module.py").write_text(
+        "from lmd.problems import ControlFamily\nmade = ControlFamily()\nx = 1\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert isinstance(family_named("my_own_module:ControlFamily"), ControlFamily)
+    assert isinstance(family_named("my_own_module:made"), ControlFamily)
+    for name in ("my_own_module:x", "my_own_module:y", "my_own_module", "no_such_module:x"):
+        with pytest.raises(InputError, match="family"):
+            family_named(name)
+
+
+def test_where_a_closed_form_is_known_it_is_what_is_compared_with():
+    from lmd.learning.instances import Instances
+
+    W = torch.tensor([[2.0, 1.0], [1.0, 2.0]])
+    problem = LeastSquares(W, torch.randn(4, 2, generator=torch.Generator().manual_seed(0)))
+    instances = Instances.solve(problem, torch.zeros(4, 2))
+    torch.testing.assert_close(instances.optima, problem.minimiser())
