@@ -196,3 +196,19 @@ def test_where_a_closed_form_is_known_it_is_what_is_compared_with():
     problem = LeastSquares(W, torch.randn(4, 2, generator=torch.Generator().manual_seed(0)))
     instances = Instances.solve(problem, torch.zeros(4, 2))
     torch.testing.assert_close(instances.optima, problem.minimiser())
+
+
+def test_the_command_line_learns_and_prints_the_card(monkeypatch, tmp_path, capsys):
+    from lmd.cli import main
+
+    (tmp_path / "my_bowls.py").write_text(
+        "from lmd.problems import ControlFamily\nfamily = ControlFamily(states=2, inputs=1, horizon=3)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as outcome:
+        main(["learn", "my_bowls:family", "--minutes", "1", "--out", "run"])
+    said = capsys.readouterr().out
+    assert outcome.value.code == 0 and "it is: 20 instances together" in said and "with confidence 95%" in said
+    with pytest.raises(SystemExit) as outcome:
+        main(["learn", "my_bowls:nothing", "--out", "other"])
+    assert outcome.value.code == 2 and capsys.readouterr().err.count("\n") == 1

@@ -152,7 +152,7 @@ def _optima(problem: Any, x0: Tensor) -> tuple[Tensor, Tensor | None]:
     if best is None:
         raise InputError("family", "problems that no classical method here can solve", "smooth or composite problems")
     _, solver, state, most = best
-    while state.iteration < most and float(_distance(problem, state).max()) > ACCURACY:
+    while state.iteration < most and not _near(_distance(problem, state)):
         state = solver.advance(problem, state, max(10, state.iteration // 4))
     dual = state.dual_point
     return state.x.to(dtype), None if dual is None else dual.to(dtype)
@@ -168,6 +168,11 @@ def _strong(problem: Any, x0: Tensor) -> list[tuple[Solver[Any], int, int]]:
     if problem.domain is None:
         return [(LBFGS(), 20, 300)]
     return [(Nesterov(size / steepness(problem, x0)), 200, 3000) for size in (0.1, 1.0)]
+
+
+def _near(distance: Tensor) -> bool:
+    """Nine tenths of them to the accuracy, and the rest nearly so."""
+    return bool(distance.max() <= 30 * ACCURACY) and float((distance > ACCURACY).double().mean()) <= 0.1
 
 
 def _distance(problem: Any, state: State) -> Tensor:

@@ -20,7 +20,7 @@ from lmd.learning.measure import Speed, clock, curve, milliseconds, reached, spe
 from lmd.learning.peers import peers
 from lmd.learning.proposals import Known, Make, to_learn, to_tune
 from lmd.problems.base import Family
-from lmd.solvers import LBFGS, Carded, Solver, save
+from lmd.solvers import Carded, Solver, save
 from lmd.training import train
 
 TRAINING, VALIDATION, TEST = 300, 100, 300
@@ -96,8 +96,7 @@ class _Learning:
 
     def run(self) -> Carded:
         classical = self._tune()
-        rest = next((solver for name, solver in classical.items() if name.startswith("Nesterov")), LBFGS())
-        makes = to_learn(self.known, LBFGS() if self.known.train.problem.domain is None else rest)
+        makes = to_learn(self.known, classical)
         plan = self.journal.once("plan", lambda: self._plan(makes))
         learned = self._halve(makes, plan)
         scores = {name: _score_of(self.journal.answers["classical"][name]) for name in classical}

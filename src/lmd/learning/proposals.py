@@ -144,9 +144,10 @@ class Known:
         return made
 
 
-def to_learn(known: Known, rest: Solver[Any]) -> dict[str, Make]:
-    """Solvers to train, by name; `rest` is the classical method that gradient steps go on with."""
+def to_learn(known: Known, classical: dict[str, Solver[Any]]) -> dict[str, Make]:
+    """Solvers to train, by name; they begin as the classical methods that were tuned, and gradient steps end in one."""
     train, found = known.train, {}
+    rest = LBFGS() if train.problem.domain is None else classical.get("Nesterov", LBFGS())
     starts: dict[str, Callable[[], tuple[Start, ...]]] = {"mean start": lambda: (known.mean(),)}
     if known.data is not None:
         starts = {"network start": lambda: (known.network(train.optima),)}
@@ -156,7 +157,7 @@ def to_learn(known: Known, rest: Solver[Any]) -> dict[str, Make]:
             duals = train.duals
             starts["network starts, primal and dual"] = lambda: (known.network(train.optima), known.network(duals))
     for name, start in starts.items():
-        for method, make in _learned(known):
+        for method, make in _learned(known, classical):
             if "dual" not in name or method.startswith("ADMM"):
                 found[f"{method}, {name}"] = _started(make, start, rest)
     if known.smooth_everywhere and known.size <= DENSE:
@@ -172,13 +173,13 @@ def _started(make: Make, start: Callable[[], tuple[Start, ...]], rest: Solver[An
     return whole
 
 
-def _learned(known: Known) -> Iterator[tuple[str, Make]]:
+def _learned(known: Known, classical: dict[str, Any]) -> Iterator[tuple[str, Make]]:
     problem, x0 = known.train.problem, known.train.x0
     if known.splits:
         for count in (4, 8, 16):
-            yield f"ADMM, {count} learned iterations", partial(_admm, known, count)
+            yield f"ADMM, {count} learned iterations", partial(_learned_admm, known, count, classical["ADMM"])
     if offers(problem, PDHG().needs):
-        yield "PDHG, 20 learned iterations", lambda: LearnedPDHG(20).to(x0.dtype)
+        yield "PDHG, 20 learned iterations", lambda: LearnedPDHG(20, classical["PDHG"].tau).to(x0.dtype)
     elif problem.domain is None:
         for count in (3, 6):
             yield f"quasi-Newton, {count} learned iterations", partial(_quasi_newton, known, count)
@@ -186,11 +187,19 @@ def _learned(known: Known) -> Iterator[tuple[str, Make]]:
         yield "gradient steps, 10 learned iterations", lambda: LearnedGradient(known.metric(), 10).to(x0.dtype)
 
 
-def _admm(known: Known, count: int, penalty: float = 1.0, ratio: float = 1.0, relaxation: float = 1.6) -> ADMM:
-    """With the matrices of the class kept; `ratio` is s over r."""
-    solver = ADMM(count, known.size, penalty, relaxation).to(known.train.x0.dtype)
+def _admm(known: Known, penalty: float, ratio: float, relaxation: float) -> ADMM:
+    """The classical method with the matrices of the class kept; `ratio` is s over r."""
+    solver = ADMM(1, known.size, penalty, relaxation).to(known.train.x0.dtype)
     with torch.no_grad():
         solver.penalties[:, 1] += math.log(ratio)
+    return solver.keep_(known.train.problem, known.train.x0)
+
+
+def _learned_admm(known: Known, count: int, tuned: ADMM) -> ADMM:
+    solver = ADMM(count, known.size).to(known.train.x0.dtype)
+    with torch.no_grad():
+        solver.penalties.copy_(tuned.penalties)
+        solver.relaxations.copy_(tuned.relaxations)
     return solver.keep_(known.train.problem, known.train.x0)
 
 
@@ -210,9 +219,9 @@ def to_tune(known: Known) -> dict[str, list[Solver[Any]]]:
     """Classical methods, each with the settings to choose from; from the given starts and from the mean optimum."""
     problem, grids = known.train.problem, dict[str, list[Solver[Any]]]()
     if known.splits:
-        ratios = (1.0,) if problem.quadratic is not None else (0.1, 1.0, 10.0)
-        settings = itertools.product((0.1, 0.3, 1.0, 3.0, 10.0, 30.0), ratios, (1.0, 1.6, 1.9))
-        grids["ADMM"] = [_admm(known, 1, *each) for each in settings]
+        ratios = (1.0,) if problem.quadratic is not None else (0.03, 0.1, 0.3, 1.0)
+        settings = itertools.product((0.3, 1.0, 3.0, 10.0, 30.0), ratios, (1.0, 1.6, 1.9))
+        grids["ADMM"] = [_admm(known, *each) for each in settings]
     if offers(problem, PDHG().needs):
         default = float(torch.as_tensor(PDHG().steps(problem)[0]).mean())
         taus = [default * 10.0**power for power in (-2, -1.5, -1, -0.5, 0, 0.5, 1, 1.5, 2)]
