@@ -169,8 +169,7 @@ def test_an_image_alone_and_in_a_batch_are_the_same_to_the_bit() -> None:
 def test_a_nan_stays_a_nan() -> None:
     noisy = torch.rand(1, 1, 40, 40, generator=generator(0))
     problem = TVDenoising(noisy)
-    problem.noisy = noisy.clone()
-    problem.noisy[0, 0, 20, 20] = torch.nan
+    noisy[0, 0, 20, 20] = torch.nan
     assert bool(iterate(LearnedDual(4), problem)[0].isnan().any())
 
 
