@@ -118,8 +118,9 @@ class Composite(CompositeProblem):
 
     def select(self, index: Index) -> Self:
         part = copy.copy(self)
-        for name in {*self.batched, "points", "reference"} & vars(self).keys():
-            setattr(part, name, chosen(getattr(self, name), index))
+        for name in {*self.batched, "points", "reference"}:
+            if isinstance(value := vars(self).get(name), Tensor):
+                setattr(part, name, chosen(value, index))
         part.operator = self.operator.select(index)
         part.f, part.regularisers = self.f.select(index), tuple(term.select(index) for term in self.regularisers)
         part._take_constants()
