@@ -69,10 +69,10 @@ def independent_bound(problem):
     The dual point comes from FGP or PDHG, which share nothing with the ADMM of the minimiser; the bound that it proves
     is worked out here pixel by pixel, from the saddle form.
     """
-    solver = PDHG(0.2) if hasattr(problem, "mask") else FGP(restart=True)
+    solver = PDHG(0.2) if problem.mask is not None else FGP(restart=True)
     down, right = lmd.run(solver, problem, iterations=2500).dual[0, 0]
     y, s, b = problem.noisy[0, 0], problem.scale, float(problem.weight) * problem.scale
-    kept = problem.mask[0, 0] > 0 if hasattr(problem, "mask") else torch.ones_like(y, dtype=torch.bool)
+    kept = problem.mask[0, 0] > 0 if problem.mask is not None else torch.ones_like(y, dtype=torch.bool)
     low, high = float(y[kept].min()), float(y[kept].max())
     bound = 0.0
     for i in range(y.shape[0]):
