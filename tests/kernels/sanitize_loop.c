@@ -51,6 +51,7 @@ static void check_loop(void)
     double tolerance = rand() % 2 ? -1.0 : rand() % 2 ? 1e-2 : 1e-9;
     void *y = array(size, (int)doubles), *p = rand() % 2 ? array(2 * size, (int)doubles) : NULL;
     double *bound = array(batch, 1), *numbers = learned ? array(2 * batch * learned, 1) : NULL;
+    long fewer[3] = {learned, learned / 2, 0};
     void *out[2][3];
     double *report[2];
     for (int n = 0; n < 2; n++) {
@@ -59,8 +60,8 @@ static void check_loop(void)
         report[n] = array(6 * batch, 1);
         do {
             for (long i = 0; i < batch; i++) report[n][6 * i] = 1;
-            failed = lmd_fgp(y, p, NULL, bound, numbers, 0.5, 0.125, tolerance, 2.8, 16.0, batch, channels, height, width,
-                             learned, 0, limit + 1, learned ? learned : 5, isotropic, restart, doubles, threads, out[n][0],
+            failed = lmd_fgp(y, p, NULL, bound, numbers, fewer, 0.5, 0.125, tolerance, 2.8, 16.0, batch, channels, height, width,
+                             learned, 0, limit + 1, 5, isotropic, restart, doubles, threads, out[n][0],
                              out[n][1], out[n][2], report[n]);
         } while (failed);
     }

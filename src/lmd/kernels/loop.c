@@ -35,8 +35,8 @@ typedef struct {
 typedef struct {
     const void *y, *p, *q;
     void *p_out, *q_out, *x_out;
-    const double *numbers; /* step-sizes and momenta of the first `learned` iterations */
-    long learned, limit, channels, height, width, depth;
+    const double *numbers; /* step-sizes and momenta (2, most) of the first `learned` iterations */
+    long learned, most, limit, channels, height, width, depth;
     long restart; /* momentum is looked at after so many iterations; 0 is never */
     int isotropic;
     double bound, inverse, scale, step, tolerance, norm, roundings;
@@ -132,7 +132,7 @@ static void next_numbers(const Job *job, Pace *pace)
     long k = pace->iteration++;
     if (k < job->learned) {
         pace->step = job->step * job->numbers[k];
-        pace->momentum = job->numbers[job->learned + k];
+        pace->momentum = job->numbers[job->most + k];
         return;
     }
     double after = (1 + sqrt(1 + 4 * pace->m * pace->m)) / 2;
@@ -237,9 +237,10 @@ typedef struct {
     const char *y, *p, *q;
     char *p_out, *q_out, *x_out;
     const double *bound, *numbers;
+    const long *learned; /* of each instance */
     double *report;
     double scale, step, tolerance, norm, roundings;
-    long channels, height, width, learned, begin, limit, first_look;
+    long channels, height, width, most, begin, limit, first_look;
     long restart;
     int isotropic, kind;
 } Batch;
@@ -248,6 +249,7 @@ static Job job_of(const Batch *all, long n)
 {
     long size = (all->kind == 2 ? 8 : 4) * all->channels * all->height * all->width, row = all->width * 20;
     double *report = all->report + REPORT * n;
+    long first = all->learned[n] > all->first_look ? all->learned[n] : all->first_look;
     Job job = {0};
     job.y = all->y + n * size;
     job.p = all->p ? all->p + 2 * n * size : NULL;
@@ -255,14 +257,14 @@ static Job job_of(const Batch *all, long n)
     job.p_out = all->p_out + 2 * n * size;
     job.q_out = all->q_out ? all->q_out + 2 * n * size : NULL;
     job.x_out = all->x_out + n * size;
-    job.numbers = all->numbers ? all->numbers + 2 * all->learned * n : NULL;
-    job.learned = all->learned, job.limit = all->limit;
+    job.numbers = all->numbers ? all->numbers + 2 * all->most * n : NULL;
+    job.learned = all->learned[n], job.most = all->most, job.limit = all->limit;
     job.channels = all->channels, job.height = all->height, job.width = all->width;
     job.depth = row * (DEPTH + 2) <= CACHE * 2 ? DEPTH : row * (DEPTH / 2 + 2) <= CACHE * 2 ? DEPTH / 2 : 2;
     job.isotropic = all->isotropic, job.restart = all->restart;
     job.bound = all->bound[n], job.inverse = 0.5 / all->scale, job.scale = all->scale, job.step = all->step;
     job.tolerance = all->tolerance, job.norm = all->norm, job.roundings = all->roundings;
-    job.pace.iteration = all->begin, job.pace.next_look = all->tolerance >= 0 ? all->first_look : all->limit;
+    job.pace.iteration = all->begin, job.pace.next_look = all->tolerance >= 0 ? first : all->limit;
     job.pace.m = report[0], job.pace.mark = INFINITY, job.pace.mark_at = all->begin;
     return job;
 }
@@ -275,16 +277,17 @@ static void report_of(const Job *job, double *report)
 
 /* A batch of solves. Instances are shared between the threads, or, where there are few, the rows of each of them.
    report (B, REPORT) has m of FGP to begin with, and in the end m, the iterations, the status, F(x), its gap. */
-int lmd_fgp(const void *y, const void *p, const void *q, const double *bound, const double *numbers, double scale,
+int lmd_fgp(const void *y, const void *p, const void *q, const double *bound, const double *numbers,
+            const long *learned, double scale,
             double step, double tolerance, double norm, double roundings, long batch, long channels, long height,
-            long width, long learned, long begin, long limit, long first_look, long isotropic, long restart, long doubles,
+            long width, long most, long begin, long limit, long first_look, long isotropic, long restart, long doubles,
             int threads, void *p_out, void *q_out, void *x_out, double *report)
 {
-    Batch all = {y,     p,        q,      p_out, q_out,     x_out,   bound, numbers, report,     scale,          step,         tolerance,
-                 norm,  roundings, channels, height, width, learned, begin, limit,   first_look, restart, (int)isotropic, doubles ? 2 : 0};
+    Batch all = {y, p, q, p_out, q_out, x_out, bound, numbers, learned, report, scale, step, tolerance, norm, roundings,
+                 channels, height, width, most, begin, limit, first_look, restart, (int)isotropic, doubles ? 2 : 0};
     long rows = channels * height;
-    int most = (int)least(threads, rows / (2 * DEPTH) > 1 ? rows / (2 * DEPTH) : 1), failed = 0;
-    int alone = batch >= 2 * threads || most == 1;
+    int team = (int)least(threads, rows / (2 * DEPTH) > 1 ? rows / (2 * DEPTH) : 1), failed = 0;
+    int alone = batch >= 2 * threads || team == 1;
     if (alone) {
 #pragma omp parallel num_threads(threads) reduction(| : failed) if (threads > 1 && batch > 1)
         {
@@ -292,11 +295,11 @@ int lmd_fgp(const void *y, const void *p, const void *q, const double *bound, co
             failed = memory == NULL;
 #pragma omp for schedule(dynamic)
             for (long n = 0; n < batch; n++) {
-                Team_any team;
+                Team_any own;
                 Job job = job_of(&all, n);
                 Shared shared = {memory, memory + 2 * rows, 0, 0, 0, 0, 1};
                 if (failed) continue;
-                solve_one(&job, &shared, &team, all.kind, 0, 1);
+                solve_one(&job, &shared, &own, all.kind, 0, 1);
                 report_of(&job, report + REPORT * n);
                 failed |= shared.failed;
             }
@@ -305,13 +308,13 @@ int lmd_fgp(const void *y, const void *p, const void *q, const double *bound, co
         return failed;
     }
     double *memory = malloc((size_t)(2 * rows * (SUMS + 1)) * sizeof(double));
-    Team_any *teams = malloc((size_t)most * sizeof(Team_any));
+    Team_any *teams = malloc((size_t)team * sizeof(Team_any));
     failed = !memory || !teams;
     Shared shared = {memory, memory + (memory ? 2 * rows : 0), 0, 0, 0, 0, 0};
     for (long n = 0; n < batch && !failed; n++) {
         Job job = job_of(&all, n);
         shared.tickets = shared.members = 0;
-#pragma omp parallel num_threads(most)
+#pragma omp parallel num_threads(team)
         {
             int place = roll_call(&shared, omp_get_num_threads());
             if (place >= 0) solve_one(&job, &shared, teams, all.kind, place, shared.members);

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, cast
 
 import torch
@@ -102,14 +102,15 @@ def fgp(
     limit: int,
     *,
     numbers: Tensor | None = None,
+    learned: Sequence[int] | None = None,
     tolerance: float | None = None,
     restart: bool = True,
     multiplier: float = 1.0,
 ) -> Solved:
     """Iterations of FGP up to `limit`, or up to a relative gap of `tolerance`, instance by instance.
 
-    The first N have step-sizes and momenta of their own, `numbers` `(2, B, N)`, in place of FGP's. See
-    `lmd.solvers.LearnedFGP` for the formulas.
+    The first N have step-sizes and momenta of their own, `numbers` `(2, B, N)`, in place of FGP's; where fewer are
+    `learned`, so many of each instance. See `lmd.solvers.LearnedFGP` for the formulas.
     """
     y = model.noisy.detach().contiguous()
     if y.ndim != 4:
@@ -118,17 +119,18 @@ def fgp(
     dual, ahead = _fields(start.dual, y), _fields(start.ahead, y)
     bound = _each(model.bound, batch)
     table = None if numbers is None else numbers.detach().double().transpose(0, 1).contiguous()
-    learned = 0 if numbers is None else numbers.shape[2]
+    most = 0 if numbers is None else numbers.shape[2]
+    counts = (ctypes.c_long * batch)(*(learned or [most] * batch))
     report = torch.ones(batch, 6, dtype=torch.float64, device="cpu")
     report[:, 0] = start.momentum
     new_dual, new_ahead = y.new_empty(2, batch, channels, 2, height, width).unbind()
     x = torch.empty_like(y)
     failed = _function()(
-        y.data_ptr(), _pointer(dual), _pointer(ahead), bound.data_ptr(), _pointer(table),
+        y.data_ptr(), _pointer(dual), _pointer(ahead), bound.data_ptr(), _pointer(table), counts,
         model.scale, multiplier * 2 * model.scale / model.norm**2, -1.0 if tolerance is None else tolerance,
         model.norm, model.roundings,
-        batch, channels, height, width, learned, start.iteration, limit,
-        max(learned, start.iteration + 1, FIRST_LOOK), model.isotropic, RESTART * restart, y.dtype == torch.float64,
+        batch, channels, height, width, most, start.iteration, limit, FIRST_LOOK,
+        model.isotropic, RESTART * restart, y.dtype == torch.float64,
         torch.get_num_threads() if y.numel() >= kernels.SMALL else 1,
         new_dual.data_ptr(), new_ahead.data_ptr(), x.data_ptr(), report.data_ptr(),
     )  # fmt: skip
@@ -164,5 +166,5 @@ def _pointer(tensor: Tensor | None) -> int | None:
 def _function() -> Callable[..., int]:
     function = getattr(kernels.library(), "lmd_fgp")  # noqa: B009
     pointer, double, count = ctypes.c_void_p, ctypes.c_double, ctypes.c_long
-    function.argtypes = (*(pointer,) * 5, *(double,) * 5, *(count,) * 11, ctypes.c_int, *(pointer,) * 4)
+    function.argtypes = (*(pointer,) * 6, *(double,) * 5, *(count,) * 11, ctypes.c_int, *(pointer,) * 4)
     return cast(Callable[..., int], function)

@@ -69,7 +69,7 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState, GridDualProblem]):
 
     @property
     def needs(self) -> tuple[str, ...]:
-        return ("differences", "noisy", "bound", *self.tail.needs)
+        return ("differences", "f", "g", *self.tail.needs)
 
     @property
     def step_cost(self) -> dict[str, int]:
@@ -98,7 +98,7 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState, GridDualProblem]):
         return torch.lerp(self.numbers[:, below], self.numbers[:, below + 1], share)
 
     def finish(self, problem: GridDualProblem, dual: Tensor | None, tolerance: float, limit: int) -> loop.Solved | None:
-        model = model_of(problem, self.numbers.to(problem.noisy.dtype))
+        model = model_of(problem, self.numbers.to(problem.f.y.dtype))
         if model is None:
             return None
         numbers = self.numbers_for(roughness(problem)) if dual is None else None
@@ -155,9 +155,9 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState, GridDualProblem]):
 
 def roughness(problem: GridDualProblem) -> Tensor:
     """gamma mean |Ky| / b `(B,)`."""
-    y = problem.noisy
+    y = problem.f.y
     if kernels.serves(y):
         length = kernels.tv_sums(y, None, None, 1.0).length.to(y.dtype)
     else:
         length = problem.differences(y).abs().flatten(1).sum(dim=1)
-    return problem.data_strong_convexity / (2 * y[0].numel()) * length / problem.bound
+    return problem.data_strong_convexity / (2 * y[0].numel()) * length / problem.g.weight

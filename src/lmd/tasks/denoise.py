@@ -117,7 +117,7 @@ TASK = Task(
         _recipe(20, "tv-denoising-20", family=_smooth, settings=training("distance", 4e-3, updates=6000)),
         _recipe(7, "tv-denoising-fast-7", kernel=3),
         _recipe(20, "tv-denoising-fast-20", kernel=3, settings=training("gap", 4e-3, updates=4000)),
-        *steps.recipes(steps.family),
+        *steps.RECIPES,
         pairs.small_recipe("denoising", "denoise", 0.5, _for_pair, 1400, (0.05,) * 5 + (0.1,) * 4 + (1.0,)),
         pairs.published_recipe("denoising", "denoise-published", _published),
     ),

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from lmd.solvers import LearnedDual
-from lmd.tasks import denoise, steps
+from lmd.tasks import denoise
 from lmd.tasks.peers import COUNTS, Call, Peer, channels_last
 from lmd.tasks.task import Contest, Recipe, Task
 from lmd.tasks.unrolled import PHOTOGRAPHS, WEAK, training
@@ -57,7 +57,6 @@ TASK = Task(
             settings=training("distance", 1e-2),
             weak=WEAK + "Trained on isotropic total variation alone. Its steps are not compiled in one piece.",
         ),
-        *steps.recipes(partial(steps.family, isotropic=True)),
     ),
     choices={("squares", "lengths", "differences"): ((0.0, "denoise-isotropic-10"),)},
     reference=denoise.REFERENCE,

@@ -14,6 +14,8 @@ from lmd.problems.base import Problem, offers
 from lmd.problems.compiled import model_of
 from lmd.solvers import FGP, PDHG
 from lmd.solvers.base import Solver
+from lmd.solvers.ladder import Ladder
+from lmd.tasks.steps import REACH
 
 CLASSICAL: Mapping[str, Callable[[], Solver[Any]]] = {
     "fgp": lambda: FGP(restart=True),
@@ -35,14 +37,23 @@ def chosen_name(parts: tuple[str, ...], tolerance: float) -> str | None:
 
 def solver_for(problem: Problem, tolerance: float) -> Solver[Any]:
     """The solver that `lmd.solve` takes: a learned one for the parts of the problem, or its classical method."""
-    if model_of(problem) is not None:
-        return FGP(restart=True)
+    model = model_of(problem)
+    if model is not None:
+        return ladder(model.noisy.dtype)
     name = chosen_name(problem.parts, tolerance)
     if name is not None:
         return _loaded(name, problem)
     if offers(problem, PDHG().needs):  # near the solution of image problems short primal steps are the better ones
         return PDHG(settle=8.0 if offers(problem, ("differences",)) else 1.0)
     return default_fallback(problem)
+
+
+@functools.cache
+def ladder(dtype: torch.dtype) -> Ladder:
+    """Fast gradient projection with learned numbers, of all horizons that ship."""
+    reach = {horizon: gaps for horizon, gaps in REACH.items() if zoo.shipped(f"denoise-steps-{horizon}")}
+    rungs = [zoo.load(f"denoise-steps-{horizon}", bare=True).to(dtype) for horizon in reach]
+    return Ladder(rungs, list(reach.values()))
 
 
 def _loaded(name: str, problem: Problem) -> Solver[Any]:

@@ -58,8 +58,8 @@ def solve(
     check_count("iterations", iterations)
     if not isinstance(problem, Problem):
         raise InputError("problem", type(problem).__name__, "an lmd.problems.Problem; for a function there is lmd.run")
-    chosen = solver_for(problem, tolerance) if solver is None else solver
     start = _start(problem, x0, warm)
+    chosen = solver_for(problem, tolerance) if solver is None else solver
     check_fit(chosen, problem, start)
     if not offers(problem, ("certified_gap",)):
         return _watched(chosen, problem, start, tolerance, iterations)

@@ -1,0 +1,78 @@
+"""Solvers of several horizons for one kind of problem: a whole solve takes the one that its tolerance needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from lmd.errors import InputError
+from lmd.kernels import loop
+from lmd.problems.compiled import model_of
+from lmd.solvers.base import Solver, State, Wrapper
+from lmd.solvers.learned_fgp import LOWEST, NODES, RATIO, roughness
+
+
+class Ladder(Wrapper[State, Any]):
+    """`LearnedFGP` of several horizons, shortest first. Step by step it is the longest of them.
+
+    A whole solve (`finish`) takes for each instance the shortest one that gets to the tolerance at its roughness, so
+    that an instance of a batch gets what it would get alone. `reach` has the relative gap that each of them gets to at
+    the roughnesses that it has numbers for.
+    """
+
+    def __init__(self, rungs: Sequence[Solver[Any]], reach: Sequence[Sequence[float]]) -> None:
+        super().__init__(rungs[-1])
+        if [len(gaps) for gaps in reach] != [NODES] * len(rungs):
+            raise InputError("reach", f"{len(reach)} rows", f"{len(rungs)} rows, one for each rung, of {NODES} numbers")
+        self.rungs = nn.ModuleList(rungs)
+        self.horizons = [rung.horizon or 0 for rung in rungs]
+        self.reach = [[math.log(gap) for gap in gaps] for gaps in reach]
+
+    @property
+    def step_cost(self) -> dict[str, int]:
+        return self.solver.step_cost
+
+    @property
+    def init_cost(self) -> dict[str, int]:
+        return self.solver.init_cost
+
+    def init(self, problem: Any, x0: Tensor) -> State:
+        state: State = self.solver.init(problem, x0)
+        return state
+
+    def step(self, problem: Any, state: State) -> State:
+        return self.advance(problem, state, 1)
+
+    def advance(self, problem: Any, state: State, count: int) -> State:
+        after: State = self.solver.advance(problem, state, count)
+        return after
+
+    def resume(self, problem: Any, x: Tensor, dual: Tensor) -> State:
+        return self.solver.resume(problem, x, dual)
+
+    def finish(self, problem: Any, dual: Tensor | None, tolerance: float, limit: int) -> loop.Solved | None:
+        model = model_of(problem)
+        if model is None or dual is not None:
+            return self.solver.finish(problem, dual, tolerance, limit)
+        rough = roughness(problem)
+        chosen = [self._rung(each, math.log(tolerance)) for each in rough.tolist()]
+        longest: Any = self.rungs[max(chosen)]
+        numbers = longest.numbers_for(rough)
+        for place, rung in enumerate(chosen):
+            if rung != max(chosen):
+                shorter: Any = self.rungs[rung]
+                numbers[:, place, : self.horizons[rung]] = shorter.numbers_for(rough[place : place + 1])[:, 0]
+        learned = [self.horizons[rung] for rung in chosen]
+        return loop.fgp(model, loop.Progress(), limit, numbers=numbers, learned=learned, tolerance=tolerance)
+
+    def _rung(self, rough: float, logarithm: float) -> int:
+        """The first that gets to a gap of this logarithm, or the last there is."""
+        place = min(max(math.log(max(rough, 1e-6) / LOWEST, RATIO), 0.0), NODES - 1.0)
+        below = min(int(place), NODES - 2)
+        for rung, gaps in enumerate(self.reach):
+            if gaps[below] + (place - below) * (gaps[below + 1] - gaps[below]) <= logarithm:
+                return rung
+        return len(self.reach) - 1
