@@ -2,8 +2,8 @@
 
     f_i(x) = sum_j h(a_j' x - b_ij),   h(r) = r^2/2 for |r| <= 1, |r| - 1/2 beyond
 
-The features a_j are shared by all instances and badly scaled, so gradient descent crawls. `lmd.learn` finds what suits the
-class. Prints the iterations and milliseconds until 95% of 100 test instances are within 1e-3 of their minima.
+The features a_j are shared by all instances and badly scaled, so gradient descent crawls. `lmd.learn` finds what suits
+the class. Prints the iterations and milliseconds until 95% of 100 test instances are within 1e-3 of their minima.
 """
 
 import torch

@@ -152,10 +152,30 @@ def _optima(problem: Any, x0: Tensor) -> tuple[Tensor, Tensor | None]:
     if best is None:
         raise InputError("family", "problems that no classical method here can solve", "smooth or composite problems")
     _, solver, state, most = best
-    while state.iteration < most and not _near(_distance(problem, state)):
-        state = solver.advance(problem, state, max(10, state.iteration // 4))
-    dual = state.dual_point
-    return state.x.to(dtype), None if dual is None else dual.to(dtype)
+    x, dual = _go_on(problem, solver, state, most)
+    return x.to(dtype), None if dual is None else dual.to(dtype)
+
+
+def _go_on(problem: Any, solver: Solver[Any], state: State, most: int) -> tuple[Tensor, Tensor | None]:
+    """Points and dual points after at most so many iterations; instances that are solved are not carried along."""
+    x, dual, done = state.x.clone(), state.dual_point, state.iteration
+    dual = None if dual is None else dual.clone()
+    left = torch.arange(len(x), device=x.device)
+    while done < most:
+        far = _distance(problem, state) > ACCURACY
+        if not bool(far.any()):
+            break
+        if float(far.double().mean()) < 0.7:
+            index = far.nonzero().flatten()
+            problem, left, point = problem.select(index), left[index], state.x[index]
+            known = state.dual_point
+            state = solver.init(problem, point) if known is None else solver.resume(problem, point, known[index])
+        count = max(10, done // 4)
+        state, done = solver.advance(problem, state, count), done + count
+        x[left], found = state.x, state.dual_point
+        if dual is not None and found is not None:
+            dual[left] = found
+    return x, dual
 
 
 def _strong(problem: Any, x0: Tensor) -> list[tuple[Solver[Any], int, int]]:
@@ -168,11 +188,6 @@ def _strong(problem: Any, x0: Tensor) -> list[tuple[Solver[Any], int, int]]:
     if problem.domain is None:
         return [(LBFGS(), 20, 300)]
     return [(Nesterov(size / steepness(problem, x0)), 200, 3000) for size in (0.1, 1.0)]
-
-
-def _near(distance: Tensor) -> bool:
-    """Nine tenths of them to the accuracy, and the rest nearly so."""
-    return bool(distance.max() <= 30 * ACCURACY) and float((distance > ACCURACY).double().mean()) <= 0.1
 
 
 def _distance(problem: Any, state: State) -> Tensor:
