@@ -207,7 +207,7 @@ def _distance(problem: Any, state: State) -> Tensor:
 def steepness(problem: Any, x: Tensor, rounds: int = 8) -> float:
     """A Lipschitz constant of the gradients near x, by power iterations on differences of them; the problem's own."""
     if problem.smoothness is not None:
-        return float(torch.as_tensor(problem.smoothness).max())
+        return float(torch.as_tensor(problem.smoothness, dtype=x.dtype).max())
     direction = torch.randn(x.shape, generator=torch.Generator().manual_seed(0), dtype=x.dtype)
     gradient, length = problem.subgradient(x), 1e-2 * (1 + float(x.abs().mean()))
     change = direction

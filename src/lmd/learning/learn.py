@@ -66,10 +66,8 @@ def learn(
     at the beginning, and written down; everything else follows from them and the seed. `progress` is called with a line
     after each step.
 
-    >>> import lmd
-    >>> solver = lmd.learn(lmd.problems.LeastSquaresFamily(), minutes=0.05)
-    >>> solver.card["promise"]["within"]
-    300
+        solver = lmd.learn(lmd.problems.ControlFamily(), minutes=5, out="runs/control")
+        result = lmd.run(solver, problem, x0, iterations=10)
     """
     check_positive("minutes", minutes), check_positive("target", target), check_count("seed", seed, least=0)
     begun, say = clock(), progress or (lambda line: None)
@@ -139,16 +137,17 @@ class _Learning:
             begun = clock()
             self._train(solver, None, 2, 0)
             seconds[name] = (clock() - begun) / 3
-        left = 0.85 * (60 * self.minutes - (clock() - self.begun))
+        spent = clock() - self.begun
+        left = 0.85 * (60 * self.minutes - spent)
         plan: dict[str, Any] = {name: {"start": s.start, "each": s.each, "updates": []} for name, s in speeds.items()}
         alive = sorted(seconds.values())
         for rung in range(RUNGS):
             share = left / RUNGS / sum(alive[: max(1, len(alive) >> rung)])
             updates = min(MOST_UPDATES, int(share))
             if rung == 0 and updates < FEWEST:
-                needed = (60 * self.minutes - left) / 60 + FEWEST * RUNGS * sum(alive) / 60 / 0.85
+                needed = (spent + FEWEST * RUNGS * sum(alive) / 0.85) / 60
                 raise InputError(
-                    "minutes", f"{self.minutes:g}", f"at least {needed:.1f} for this class, to train anything"
+                    "minutes", f"{self.minutes:g}", f"at least {needed:.2g} for this class, to train anything"
                 )
             for name in plan:
                 plan[name]["updates"].append(max(FEWEST, updates))

@@ -223,7 +223,7 @@ def to_tune(known: Known) -> dict[str, list[Solver[Any]]]:
         settings = itertools.product((0.3, 1.0, 3.0, 10.0, 30.0), ratios, (1.0, 1.6, 1.9))
         grids["ADMM"] = [_admm(known, *each) for each in settings]
     if offers(problem, PDHG().needs):
-        default = float(torch.as_tensor(PDHG().steps(problem)[0]).mean())
+        default = float(torch.as_tensor(PDHG().steps(problem)[0], dtype=torch.float64).mean())
         taus = [default * 10.0**power for power in (-2, -1.5, -1, -0.5, 0, 0.5, 1, 1.5, 2)]
         grids["PDHG"] = [PDHG(tau, settle=settle) for tau in taus for settle in (1.0, 16.0)]
         if problem.data_strong_convexity is not None and offers(problem, FGP().needs):
