@@ -222,7 +222,7 @@ def learn(family: str, minutes: float, target: float, out: str | None, seed: int
     else:
         winner = f"{found.card['winner']} it is: {found.card['batch']} instances together, and one alone"
         _print_table(Table(winner, *card_rows(found.card)))
-        click.echo(f"{found.card['promise']['said']}\nlearned solver: {folder}")
+        click.echo(f"{found.card['promised']}\nlearned solver: {folder}")
 
 
 class _Pictures(_Group):

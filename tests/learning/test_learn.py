@@ -6,6 +6,7 @@ import torch
 
 import lmd
 from lmd.errors import InputError
+from lmd.guarantees import Drift, Monitor, Promise
 from lmd.learning import card_rows, family_named
 from lmd.problems import Box, ControlFamily, Family, LeastSquares, Problem
 
@@ -47,7 +48,8 @@ def test_it_returns_a_solver_with_its_card_and_saves_it(tmp_path):
     solver = lmd.learn(Control(), minutes=1, out=tmp_path / "run", progress=lines.append)
     card = solver.card
     assert card["winner"] in card["tried"] and card["promise"]["runs"] == 60
-    assert any("leads with" in line for line in lines) and lines[-1] == card["promise"]["said"]
+    assert any("leads with" in line for line in lines) and lines[-1] == card["promised"]
+    assert Monitor(Promise(**card["promise"])).see(torch.zeros(10)) is Drift.HOLDS
     assert {row["method"] for row in card["rows"]} >= {card["winner"], "ADMM", "PDHG", "ADMM, mean start"}
     columns, rows = card_rows(card)
     assert len(columns) == 4 and len(rows) == len(card["rows"])

@@ -58,7 +58,8 @@ def learn(
     be it a classical method; it goes on past what was learned with a method that converges, or is guarded.
 
     `card` of the answer says what was tried, how long each takes to ten times, one and a tenth of the target on test
-    instances nobody has seen, for a batch and for one alone, and what is promised of the class (`lmd.guarantees`).
+    instances nobody has seen, for a batch and for one alone, and what is promised of the class: with
+    `lmd.guarantees.Monitor(Promise(**card["promise"]))` a running solver sees when the class has moved.
 
     On one thread `minutes` are of the processor, so that other programs change nothing but how long one waits for them.
 
@@ -109,10 +110,12 @@ class _Learning:
         grids = to_tune(self.known)
 
         def choose() -> dict[str, Any]:
-            found: dict[str, Any] = {}
+            found, best = dict[str, Any](), math.inf
             for name, grid in grids.items():
-                best = min((_score_of(row) for row in found.values()), default=math.inf)
-                scores = [self._classical_score(solver, PATIENCE * best / 1e3) for solver in grid]
+                scores = []
+                for solver in grid:
+                    scores.append(self._classical_score(solver, PATIENCE * best / 1e3))
+                    best = min(best, scores[-1])
                 place = min(range(len(grid)), key=lambda i: scores[i])
                 found[name] = {"place": place, "milliseconds": scores[place] if math.isfinite(scores[place]) else None}
                 self.say(f"{name}: {_time(scores[place])}, the best of {len(grid)} settings")
@@ -231,7 +234,8 @@ class _Learning:
             "learned": winner in learned,
             "batch": VALIDATION,
             "rows": rows + peers(test.select(slice(0, VALIDATION)), self.target),
-            "promise": {**promised.to_json(), "said": str(promised)},
+            "promise": promised.to_json(),
+            "promised": str(promised),
             "tried": list(learned) + list(classical),
         }
         answer = Carded(guarded, card)
