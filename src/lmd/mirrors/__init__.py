@@ -5,15 +5,22 @@ from lmd.mirrors.constrained import DiagonalBox, DiagonalSimplex
 from lmd.mirrors.convolutional import ConvICNN
 from lmd.mirrors.entropic import Entropic
 from lmd.mirrors.euclidean import Euclidean, EuclideanBox, EuclideanSimplex
+from lmd.mirrors.low_rank import LowRankQuadratic
 from lmd.mirrors.one_layer import OneLayer
 from lmd.mirrors.one_layer_quadratic import OneLayerQuadratic
 from lmd.mirrors.pairs import ConvPair, DensePair, Pair
 from lmd.mirrors.potentials import DenseICNN
 from lmd.mirrors.quadratic import DiagonalQuadratic, Quadratic
+from lmd.mirrors.separable import Separable, SplineBox, SplineSimplex
+from lmd.mirrors.splines import Splines
+from lmd.mirrors.transforms import BlockCosine, Chain, Cosine, Haar, Rotation, Transform
 
 __all__ = [
+    "BlockCosine",
+    "Chain",
     "ConvICNN",
     "ConvPair",
+    "Cosine",
     "DenseICNN",
     "DensePair",
     "DiagonalBox",
@@ -23,9 +30,17 @@ __all__ = [
     "Euclidean",
     "EuclideanBox",
     "EuclideanSimplex",
+    "Haar",
+    "LowRankQuadratic",
     "Mirror",
     "OneLayer",
     "OneLayerQuadratic",
     "Pair",
     "Quadratic",
+    "Rotation",
+    "Separable",
+    "SplineBox",
+    "SplineSimplex",
+    "Splines",
+    "Transform",
 ]

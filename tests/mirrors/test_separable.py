@@ -1,0 +1,192 @@
+"""Exact learned mirrors: conformance, round trips at full size, known constants, symmetries, bad input."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from lmd.errors import InputError
+from lmd.mirrors import (
+    BlockCosine,
+    Chain,
+    Cosine,
+    Haar,
+    LowRankQuadratic,
+    Rotation,
+    Separable,
+    SplineBox,
+    Splines,
+    SplineSimplex,
+)
+from lmd.mirrors.conformance import MirrorConformance
+from lmd.solvers.saving import load_weights
+
+F32, F64 = torch.float32, torch.float64
+
+
+def rough(mirror, dtype, amount=0.5):
+    """The mirror with random parameters that its constraints allow."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in mirror.parameters():
+            noise = torch.randn(parameter.shape, dtype=F64, generator=generator)
+            parameter.add_((amount * noise).to(parameter.dtype))
+    for module in mirror.modules():
+        if hasattr(module, "constrain_"):
+            module.constrain_()
+    return mirror.to(dtype)
+
+
+def lapped():
+    return Chain(BlockCosine(4, 0, 6), BlockCosine(4, 2, 6))
+
+
+TRANSFORMS = {
+    "cosine": lambda: Cosine(5),
+    "blocks": lambda: BlockCosine(4),
+    "shifted learned blocks": lambda: BlockCosine(4, 1, 6),
+    "lapped": lapped,
+    "haar": lambda: Haar(2),
+}
+
+
+class Vectors(MirrorConformance):
+    def points(self, batch, dtype, generator):
+        return torch.randn(batch, 6, dtype=dtype, generator=generator)
+
+
+class TestDense(Vectors):
+    def make_mirror(self, dtype):
+        return rough(Separable(Rotation(6), Splines(6, knots=2)), dtype)
+
+
+class TestSharedRotation(Vectors):
+    def make_mirror(self, dtype):
+        return rough(Separable(Rotation(3), Splines(3, knots=1)), dtype)
+
+
+class TestLowRank(Vectors):
+    def make_mirror(self, dtype):
+        return rough(LowRankQuadratic(6, rank=2, floor=0.1), dtype)
+
+
+class Images(MirrorConformance):
+    transform = "cosine"
+    knots = 1
+
+    def make_mirror(self, dtype):
+        transform = TRANSFORMS[self.transform]()
+        return rough(Separable(transform, Splines(transform.kinds, self.knots)), dtype)
+
+    def points(self, batch, dtype, generator):
+        return torch.randn(batch, 2, 12, 8, dtype=dtype, generator=generator)
+
+
+class TestCosine(Images):
+    pass
+
+
+class TestBlocks(Images):
+    transform, knots = "blocks", 0
+
+
+class TestLapped(Images):
+    transform = "lapped"
+
+
+class TestHaar(Images):
+    transform = "haar"
+
+
+class TestSplineBox(MirrorConformance):
+    def make_mirror(self, dtype):
+        return rough(SplineBox(4, -1.0, 2.0), dtype)
+
+    def points(self, batch, dtype, generator):
+        return 3 * torch.rand(batch, 4, dtype=dtype, generator=generator) - 1
+
+
+class TestSplineSimplex(MirrorConformance):
+    def make_mirror(self, dtype):
+        return rough(SplineSimplex(4, knots=3), dtype)
+
+    def points(self, batch, dtype, generator):
+        return torch.rand(batch, 4, dtype=dtype, generator=generator).log().neg().softmax(dim=1)
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_transforms_are_orthogonal(name):
+    transform = TRANSFORMS[name]().double()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in transform.parameters():
+            parameter.add_(torch.randn(parameter.shape, dtype=F64, generator=generator))
+    basis = torch.eye(96, dtype=F64).reshape(96, 1, 12, 8)
+    matrix = transform(basis).flatten(1).detach()
+    assert_close(matrix @ matrix.T, torch.eye(96, dtype=F64), rtol=0, atol=1e-12)
+    assert_close(transform.inverse(transform(basis)), basis, rtol=0, atol=1e-12)
+    if name in ("lapped", "shifted learned blocks"):
+        assert not torch.allclose(matrix, TRANSFORMS[name]().double()(basis).flatten(1))
+
+
+@pytest.mark.parametrize(("dtype", "allowed"), [(F32, 1e-5), (F64, 1e-12)])
+@pytest.mark.parametrize("shape", [(512,), (1, 512, 512)], ids=["dense", "image"])
+def test_round_trips_at_full_size(shape, dtype, allowed):
+    transform = Rotation(512) if len(shape) == 1 else Cosine(10)
+    mirror = rough(Separable(transform, Splines(transform.kinds, knots=2)), dtype)
+    x = torch.randn(1, *shape, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        for there, back in ((mirror.to_dual, mirror.to_primal), (mirror.to_primal, mirror.to_dual)):
+            error = torch.linalg.vector_norm(back(there(x)) - x) / torch.linalg.vector_norm(x)
+            assert float(error) < allowed
+
+
+def test_the_constants_are_those_of_the_hessian():
+    mirror = rough(Separable(Rotation(4), Splines(4, knots=2, reach=2.0)), F64)
+    x = 2 * torch.randn(200, 4, dtype=F64, generator=torch.Generator().manual_seed(0))
+    eigenvalues = torch.stack(
+        [torch.linalg.eigvalsh(torch.autograd.functional.jacobian(lambda z: mirror.to_dual(z[None])[0], z)) for z in x]
+    )
+    assert_close(eigenvalues.min(), mirror.strong_convexity)
+    assert_close(eigenvalues.max(), mirror.smoothness)
+
+
+@pytest.mark.parametrize("name", ["cosine", "blocks", "haar"])
+def test_turned_and_flipped_images_give_turned_and_flipped_answers(name):
+    transform = TRANSFORMS[name]()
+    mirror = rough(Separable(transform, Splines(transform.kinds, 2)), F64)
+    x = torch.randn(1, 1, 8, 8, dtype=F64, generator=torch.Generator().manual_seed(0))
+    for move in (lambda z: z.flip(2), lambda z: z.flip(3), lambda z: z.rot90(1, (2, 3)), lambda z: z.mT):
+        assert_close(mirror.to_dual(move(x)), move(mirror.to_dual(x)), rtol=0, atol=1e-13)
+        assert_close(mirror.to_primal(move(x)), move(mirror.to_primal(x)), rtol=0, atol=1e-13)
+
+
+def test_divergences_of_near_points_keep_their_digits():
+    mirror = rough(Separable(Rotation(6), Splines(6, knots=2)), F64)
+    x = torch.randn(5, 6, dtype=F64, generator=torch.Generator().manual_seed(0))
+    move = 1e-9 * torch.randn(5, 6, dtype=F64, generator=torch.Generator().manual_seed(1))
+    expected = 0.5 * (move * (mirror.to_dual(x + 1e3 * move) - mirror.to_dual(x)) / 1e3).sum(dim=1)
+    assert_close(mirror.divergence(x + move, x), expected, rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("transform", "shape", "line"),
+    [
+        (Haar(3), (1, 1, 12, 16), r"x: got shape \(1, 1, 12, 16\), expected images whose sides are multiples of 8"),
+        (BlockCosine(8, 4), (1, 1, 8, 40), r"x: got shape .* at least 12"),
+        (Rotation(4), (2, 6), r"x: got shape \(2, 6\), expected shape \(B, n\) with n a multiple of 4"),
+        (Cosine(), (2, 6), r"x: got shape \(2, 6\), expected images"),
+    ],
+)
+def test_a_shape_that_does_not_fit_gets_one_line(transform, shape, line):
+    with pytest.raises(InputError, match=line):
+        Separable(transform, Splines(transform.kinds)).to_dual(torch.zeros(shape))
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"), [("knots", [[0.5, 0.2]]), ("knots", [[-0.5, 0.2]]), ("logs", [[99.0] * 3])]
+)
+def test_curves_that_are_none_are_refused_on_loading(name, numbers):
+    splines = Splines(1, knots=2)
+    weights = {**splines.state_dict(), name: torch.tensor(numbers)}
+    with pytest.raises(InputError, match=rf"\A{name}: got [^\n]+, expected [^\n]+\Z"):
+        load_weights(splines, weights)
