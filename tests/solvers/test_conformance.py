@@ -8,7 +8,7 @@ import torch
 import lmd
 from lmd import kernels, solvers, terms, zoo
 from lmd.guarantees import Safeguard
-from lmd.mirrors import Entropic, Euclidean, Quadratic
+from lmd.mirrors import Cosine, Entropic, Euclidean, Quadratic, Rotation, Separable, Splines
 from lmd.problems import (
     L1,
     SVM,
@@ -102,6 +102,10 @@ def rough(solver):
     return solver
 
 
+def in_cosines():
+    return Separable(Cosine(4), Splines(4, knots=1))
+
+
 SOLVERS = {
     "FGP": (lambda: solvers.FGP(), "denoising"),
     "FGP with restarts": (lambda: solvers.FGP(restart=True), "isotropic denoising"),
@@ -162,6 +166,19 @@ SOLVERS = {
         "least squares",
     ),
     "ProximalMirrorDescent": (lambda: solvers.ProximalMirrorDescent(Euclidean(), 0.05), "penalised"),
+    "BacktrackedMirrorDescent": (lambda: solvers.BacktrackedMirrorDescent(Quadratic(2)), "least squares"),
+    "AcceleratedBacktrackedMirrorDescent": (
+        lambda: solvers.AcceleratedBacktrackedMirrorDescent(in_cosines()),
+        "denoising in colour",
+    ),
+    "ExactMirrorDescent on images": (
+        lambda: rough(solvers.ExactMirrorDescent(in_cosines(), 3, 9.0, 9.0)),
+        "inpainting",
+    ),
+    "ExactMirrorDescent on hinges": (
+        lambda: solvers.ExactMirrorDescent(Separable(Rotation(51), Splines(51, 1)), 2),
+        "svm",
+    ),
     "NotAboveStart": (lambda: solvers.NotAboveStart(rough(solvers.LearnedDual(3, 3))), "denoising"),
     "BestSoFar": (lambda: solvers.BestSoFar(solvers.GradientDescent(0.01)), "denoising"),
     "Stochastic": (lambda: solvers.Stochastic(solvers.GradientDescent(0.001), 5), "svm"),

@@ -11,11 +11,14 @@ from lmd import solvers
 from lmd.problems import Box, LeastSquares
 from lmd.solvers import (
     LBFGS,
+    AcceleratedBacktrackedMirrorDescent,
     AcceleratedMirrorDescent,
     AcceleratedStochasticMirrorDescent,
     Adam,
+    BacktrackedMirrorDescent,
     BestSoFar,
     CorrectedMirrorDescent,
+    ExactMirrorDescent,
     GradientDescent,
     LazyMirrorDescent,
     LearnedMirrorDescent,
@@ -25,12 +28,23 @@ from lmd.solvers import (
     ProjectedGradient,
 )
 
+
+def with_one_mirror(solver):
+    """The solver with one mirror for all iterations, which counts for all."""
+    for k in range(solver.iterations):
+        solver.mirrors[k] = solver.tail.mirror
+    return solver
+
+
 MAKE = {
+    AcceleratedBacktrackedMirrorDescent: lambda mirror: AcceleratedBacktrackedMirrorDescent(mirror),
     AcceleratedMirrorDescent: lambda mirror: AcceleratedMirrorDescent(mirror, 0.03),
     AcceleratedStochasticMirrorDescent: lambda mirror: AcceleratedStochasticMirrorDescent(mirror, 0.03),
     Adam: lambda mirror: Adam(0.05),
+    BacktrackedMirrorDescent: lambda mirror: BacktrackedMirrorDescent(mirror),
     BestSoFar: lambda mirror: BestSoFar(MirrorDescent(mirror, 0.03)),
     CorrectedMirrorDescent: lambda mirror: CorrectedMirrorDescent(mirror, 0.03, iterations=2),
+    ExactMirrorDescent: lambda mirror: with_one_mirror(ExactMirrorDescent(mirror, 2)),
     GradientDescent: lambda mirror: GradientDescent(0.03),
     LBFGS: lambda mirror: LBFGS(),
     LazyMirrorDescent: lambda mirror: LazyMirrorDescent(mirror, 0.03),

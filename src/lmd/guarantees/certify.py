@@ -14,6 +14,7 @@ from lmd import solvers
 from lmd.guarantees.record import Record
 from lmd.guarantees.theorems import (
     Number,
+    accelerated_certificate,
     duality_certificate,
     regret_certificate,
     relative_certificate,
@@ -54,6 +55,7 @@ def certify(
         duality_certificate(record),
         subgradient_certificate(record),
         regret_certificate(record, divergence),
+        accelerated_certificate(record, divergence),
         relative_certificate(record, relative_smoothness, relative_strong_convexity, divergence),
     )
     return best_of(parts)

@@ -97,6 +97,12 @@ class Record:
             return torch.zeros_like(clipped).masked_fill_(clipped != 0, torch.nan)
         return self.diagnostics.get("dual_residual", torch.full_like(self.values, torch.nan))[1:]
 
+    @property
+    def relative_smoothness(self) -> Tensor | None:
+        """L_k `(K, B)` for which backtracking saw relative smoothness hold in step k; NaN where it did not."""
+        seen = self.diagnostics.get("relative_smoothness")
+        return None if seen is None else seen[:-1]
+
     @cached_property
     def exact(self) -> Problem:
         """The problem in float64, where it can be had in it."""

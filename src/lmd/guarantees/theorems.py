@@ -13,10 +13,12 @@ from lmd.guarantees.record import ROUNDING, Record
 from lmd.mirrors.base import Mirror, norm_of
 from lmd.solvers.certificate import Certificate, Constant
 from lmd.terms.base import inner
+from lmd.terms.domain import same_set
 
 REGRET = "the regret bound of approximate mirror descent (the paper's first theorem of section 3)"
 CLASSICAL = "the regret bound of mirror descent with an exact mirror (Beck and Teboulle 2003, theorem 4.1)"
 RELATIVE = "the bound under relative smoothness (section 3.1 of the paper, in computable form)"
+ACCELERATED = "the bound of accelerated mirror descent with backtracking, A (f(x) - min f) <= B(x*, x_0)"
 SUBGRADIENT = "strong convexity at a point, min f >= f(x) - ||g||^2 / (2 mu)"
 DUALITY = "weak duality, the gap to a dual point"
 
@@ -69,13 +71,16 @@ def relative_certificate(
 ) -> Certificate:
     """The bound for f that is L-smooth and mu-strongly convex relative to the potential, steps of at most 1 / L.
 
-    L and mu are given, or bounded by L_f / sigma and mu_f / L_Psi from the constants of f and of the potential.
+    L and mu are given, or bounded by L_f / sigma and mu_f / L_Psi from the constants of f and of the potential. Where
+    steps were found by backtracking, each was seen to be short enough, and no L has to be known.
     """
     mirror = record.mirror
     if mirror is None or (record.is_lazy and mirror.domain is not None):
         return nothing(record, f"{RELATIVE}; it needs mirror descent, and not the lazy form on a domain")
     constants = _regret_constants(record, mirror, divergence)
     constants |= _relative_constants(record, mirror, smoothness, strong_convexity)
+    if (seen := record.relative_smoothness) is not None:
+        constants["L"] = Constant(seen.nan_to_num(nan=0.0).amax(dim=0), "the largest that backtracking found")
     if "L" not in constants:
         return nothing(record, f"{RELATIVE}; it needs the relative smoothness, or a smooth f and strong convexity")
     lower = torch.maximum(
@@ -91,7 +96,7 @@ def _relative_lower(record: Record, constants: dict[str, Constant], absorbed: bo
     matter, so they never overflow: `share` is the weight of the newest term among all so far.
     """
     t, e, values = record.steps, record.residuals, record.values[1:]
-    L, sigma = constants["L"].value, constants["sigma"].value
+    L, sigma, seen = constants["L"].value, constants["sigma"].value, record.relative_smoothness
     mu = constants["relative mu"].value if "relative mu" in constants else torch.zeros_like(L)
     steps, best = len(t), torch.full_like(record.value, -torch.inf)
     lower, share = best, torch.zeros_like(best)
@@ -100,7 +105,8 @@ def _relative_lower(record: Record, constants: dict[str, Constant], absorbed: bo
         torch.zeros_like(best),
     )  # ahead: (1 - c)/t of the step before
     for k in range(steps):
-        valid = valid & (t[k] * L <= 1 + 4 * record.epsilon) & torch.isfinite(e[k]) & torch.isfinite(values[k])
+        short = t[k] * (L if seen is None else seen[k]) <= 1 + 4 * record.epsilon
+        valid = valid & short & torch.isfinite(e[k]) & torch.isfinite(values[k])
         slope = torch.maximum(1 / t[k] - mu, 1e-9 / t[k])  # a smaller mu is a mu too
         if absorbed:
             c = torch.where(e[k] == 0, 0.0, (mu * t[k] / 2).clamp(min=1 / (steps + 1), max=0.5))
@@ -120,6 +126,21 @@ def _relative_lower(record: Record, constants: dict[str, Constant], absorbed: bo
         slack = record.rounding(record.values[: k + 2].abs().amax(dim=0) + (record.value - lower).abs())
         best = torch.where(valid, torch.maximum(best, lower - slack), best)
     return best
+
+
+def accelerated_certificate(record: Record, divergence: Number | None = None) -> Certificate:
+    """min f >= f(x_k) - B(x*, x_0) / A_k in every iteration k, with the weights A_k that backtracking found.
+
+    The rule may be missed by a few units of rounding in each step, which add up with the weights.
+    """
+    mirror, weights = record.solver.geometry, record.diagnostics.get("weight")
+    if mirror is None or weights is None or not same_set(mirror.domain, record.problem.domain):
+        return nothing(record, f"{ACCELERATED}; it needs that method, on a smooth problem")
+    constants, values = _regret_constants(record, mirror, divergence), record.values[:-1]
+    missed = record.rounding(values.abs().amax(dim=0)) * weights[:-1].cumsum(dim=0) / weights[:-1]
+    lower = values[1:] - (constants["divergence"].value / weights[:-1] + missed)[1:]
+    best = _best(lower) if len(lower) else torch.full_like(record.value, -torch.inf)
+    return _certificate(record, best, ACCELERATED, mirror.norm, constants)
 
 
 def _radius(record: Record, constants: dict[str, Constant], k: int) -> Tensor:

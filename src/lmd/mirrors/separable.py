@@ -13,7 +13,7 @@ from lmd.errors import InputError
 from lmd.mirrors.base import Mirror
 from lmd.mirrors.splines import Curve, Splines
 from lmd.mirrors.transforms import Rotation, Transform
-from lmd.problems.domains import Box, Simplex
+from lmd.terms import Box, Simplex
 
 
 class Separable(Mirror):

@@ -14,6 +14,7 @@ from lmd.checks import check_same_kind, shape_of
 from lmd.copies import Index, Part, chosen
 from lmd.errors import CapabilityError, InputError
 from lmd.terms import Domain
+from lmd.terms.base import Scale
 
 P = TypeVar("P", bound="Problem")
 
@@ -81,6 +82,21 @@ class Problem(Part, abc.ABC):
         if type(self).subgradient is Problem.subgradient:
             return autograd_subgradient(self.value, x)
         return self.value(x), self.subgradient(x)
+
+    def filled(self, x: Tensor) -> Tensor:
+        """x with a guess in place of entries that nothing is known of; x itself where there are none."""
+        return x
+
+    def smoothed_gradient(self, x: Tensor, width: Scale) -> tuple[Tensor, Tensor]:
+        """The gradient `(B, ...)` of f smoothed by `width`, and the dual points `(B, ...)` it comes from.
+
+        This default is for functions that are smooth already: the gradient itself, and no dual points, `(B, 0)`.
+        """
+        return self.subgradient(x), x.new_empty(len(x), 0)
+
+    def smoothed_value(self, x: Tensor, width: Scale) -> Tensor:
+        """The values of f smoothed by `width` `(B,)`: never above f, and nearer to it for smaller widths."""
+        return self.value(x)
 
     @property
     def batch_size(self) -> int | None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lmd.copies import Index
 from lmd.operators.base import LinearOperator
-from lmd.problems.base import Problem
+from lmd.problems.base import Problem, autograd_subgradient
 from lmd.terms.base import Scale, per_instance, size_of, sum_instances
 
 C = TypeVar("C", bound="CompositeProblem")
@@ -96,6 +96,29 @@ class CompositeProblem(Problem):
 
     def value(self, x: Tensor) -> Tensor:
         return self.data_value(x) + self.regulariser_value(self.operator(x))
+
+    def f_gradient(self, x: Tensor) -> Tensor:
+        """A subgradient of f, same shape as x."""
+        return autograd_subgradient(self.data_value, x)[1]
+
+    def _smoothed_dual(self, x: Tensor, width: Scale) -> tuple[Tensor, Tensor, Scale]:
+        """Kx, argmax_p <Kx, p> - g*(p) - w/2 ||p||^2, and w: the width in units of 1 / `data_smoothness`."""
+        w = width / (1.0 if self.data_smoothness is None else self.data_smoothness)
+        z = self.operator(x)
+        return z, self.dual_prox(z / per_instance(w, z), 1 / w), w
+
+    def smoothed_gradient(self, x: Tensor, width: Scale) -> tuple[Tensor, Tensor]:
+        """The gradient of f(x) + g_w(Kx), g_w(z) = max_p <z, p> - g*(p) - w/2 ||p||^2 (Moreau's envelope), and p.
+
+        g - w/2 max ||p||^2 <= g_w <= g ([Nesterov 2005](https://doi.org/10.1007/s10107-004-0552-5)).
+        """
+        _, p, _ = self._smoothed_dual(x, width)
+        return self.f_gradient(x) + self.operator.adjoint(p), p
+
+    def smoothed_value(self, x: Tensor, width: Scale) -> Tensor:
+        z, p, w = self._smoothed_dual(x, width)
+        lifted = sum_instances(z * p) - self.regulariser_conjugate(p) - w / 2 * sum_instances(p.square())
+        return self.data_value(x) + lifted
 
     def tilted_minimum(self, u: Tensor) -> Tensor:
         """m(u) = min_x f(x) + <u, x> = -f*(-u), `(B,)`."""

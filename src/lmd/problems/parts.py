@@ -165,6 +165,9 @@ class Composite(CompositeProblem):
     def data_value(self, x: Tensor) -> Tensor:
         return self.f.value(x)
 
+    def f_gradient(self, x: Tensor) -> Tensor:
+        return self.f.subgradient(x)
+
     def data_prox(self, x: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
         return self.f.prox(x, step, out=out)
 

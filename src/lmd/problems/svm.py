@@ -8,6 +8,7 @@ from torch import Tensor
 from lmd.checks import check_positive
 from lmd.errors import InputError
 from lmd.problems.subsets import SubsetFamily, SubsetProblem, check_pairs
+from lmd.terms.base import Scale, filled, per_instance
 
 
 class SVM(SubsetProblem):
@@ -56,6 +57,23 @@ class SVM(SubsetProblem):
             hinges = shortfall.clamp_(min=0).sum(dim=1)
             answer.insert(0, 0.5 * weights.square().sum(dim=1) + self.C * hinges)
         return tuple(answer)
+
+    def smoothed_gradient(self, x: Tensor, width: Scale) -> tuple[Tensor, Tensor]:
+        """That of hinges with a parabola at their kink, and the slopes a = clip(shortfall / width, 0, C)."""
+
+        def parts(data_set: int, point: Tensor, wide: Tensor) -> tuple[Tensor, Tensor]:
+            rows = self.rows[data_set]
+            dual = ((1 - point @ rows.T) / wide[:, :1]).clamp(0, self.C)
+            return torch.nn.functional.pad(point[:, :-1], (0, 1)) - dual @ rows, dual
+
+        gradient, dual = self.in_chunks(parts, x, filled(width, x).expand_as(x))
+        return gradient, dual
+
+    def smoothed_value(self, x: Tensor, width: Scale) -> Tensor:
+        (short,) = self.in_chunks(lambda data_set, part: (1 - part @ self.rows[data_set].T,), x)
+        dual = (short / per_instance(width, x)).clamp(0, self.C)
+        hinges = (dual * (short - per_instance(width, x) / 2 * dual)).sum(dim=1)
+        return 0.5 * x[:, :-1].square().sum(dim=1) + hinges
 
     def curvature(self, data_set: int, x: Tensor, v: Tensor) -> Tensor:
         """v without its bias: the hinges are linear near almost every x."""

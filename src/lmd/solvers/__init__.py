@@ -3,11 +3,13 @@
 from lmd.solvers.accelerated import AcceleratedMirrorDescent, AcceleratedStochasticMirrorDescent
 from lmd.solvers.adam import Adam
 from lmd.solvers.admm import ADMM
+from lmd.solvers.backtracking import AcceleratedBacktrackedMirrorDescent, BacktrackedMirrorDescent
 from lmd.solvers.base import DualState, Solver, State
 from lmd.solvers.best_so_far import BestSoFar
 from lmd.solvers.carded import Carded
 from lmd.solvers.certificate import Certificate, Constant
 from lmd.solvers.corrected_mirror_descent import CorrectedMirrorDescent
+from lmd.solvers.exact_mirror_descent import ExactMirrorDescent
 from lmd.solvers.fgp import FGP
 from lmd.solvers.gradient_descent import GradientDescent, ProjectedGradient
 from lmd.solvers.interior_point import InteriorPoint
@@ -38,9 +40,11 @@ __all__ = [
     "FGP",
     "LBFGS",
     "PDHG",
+    "AcceleratedBacktrackedMirrorDescent",
     "AcceleratedMirrorDescent",
     "AcceleratedStochasticMirrorDescent",
     "Adam",
+    "BacktrackedMirrorDescent",
     "BestSoFar",
     "Carded",
     "Certificate",
@@ -51,6 +55,7 @@ __all__ = [
     "DenseMetric",
     "DiagonalMetric",
     "DualState",
+    "ExactMirrorDescent",
     "GradientDescent",
     "History",
     "InteriorPoint",

@@ -56,11 +56,11 @@ class DualState(State):
     """A state with a dual point of a composite problem, from which a duality gap can be had at every iteration."""
 
     dual: Tensor
-    """p `(B, ...)`, in the domain of g*, in the shape of Kx."""
+    """p `(B, ...)`, in the domain of g*, in the shape of Kx; `(B, 0)` where the problem has none."""
 
     @property
-    def dual_point(self) -> Tensor:
-        return self.dual
+    def dual_point(self) -> Tensor | None:
+        return self.dual if self.dual.numel() else None
 
 
 S = TypeVar("S", bound=State)

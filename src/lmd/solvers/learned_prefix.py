@@ -12,7 +12,7 @@ from torch import Tensor
 from typing_extensions import TypeVar
 
 from lmd.problems.base import Problem
-from lmd.solvers.base import DualState, Solver
+from lmd.solvers.base import DualState, Solver, add_evaluations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,14 +68,17 @@ class LearnedPrefix(Solver[L | TailState, P]):
                 state = self.compiled_steps(problem, state, min(end, self.iterations))
             else:
                 state = self.learned_step(problem, state)
+        spent: dict[str, Tensor] = {}  # by steps of the classical method that count for themselves
         while state.iteration < end:
             inner = state.inner if isinstance(state, TailState) else self.tail_at(problem, state.x, state.dual)
             inner = self.tail.step(problem, inner)
+            spent = add_evaluations(spent, inner.evaluations)
             state = TailState(inner.x, state.iteration + 1, dual=inner.dual, inner=inner)
         beyond = {
             name: state.x.new_full(state.x.shape[:1], extra, dtype=torch.int64)
             for name, extra in self._beyond(begin, end).items()
         }
+        beyond = add_evaluations(beyond, spent)
         return replace(state, evaluations=beyond) if beyond else state
 
     def _beyond(self, begin: int, end: int) -> dict[str, int]:

@@ -1,0 +1,88 @@
+"""Certificates of backtracked mirror descent: never below the true gap, and near it on well-conditioned quadratics."""
+
+import pytest
+import torch
+
+import lmd
+from lmd.guarantees.record import Record
+from lmd.guarantees.theorems import accelerated_certificate, relative_certificate
+from lmd.mirrors import Cosine, LowRankQuadratic, Rotation, Separable, Splines
+from lmd.problems import LeastSquares, TVDenoising
+from lmd.solvers import AcceleratedBacktrackedMirrorDescent, BacktrackedMirrorDescent
+
+KINDS = [BacktrackedMirrorDescent, AcceleratedBacktrackedMirrorDescent]
+
+
+def shaken(mirror, seed, dtype=torch.float64):
+    """The mirror with random parameters within its constraints."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in mirror.parameters():
+            parameter.add_(torch.randn(parameter.shape, dtype=torch.float64, generator=generator).to(parameter.dtype))
+    for module in mirror.modules():
+        if hasattr(module, "constrain_"):
+            module.constrain_()
+    return mirror.to(dtype)
+
+
+def random_problem(seed, batch, dimension, dtype, spread=None):
+    """Least squares with singular values between 1 and sqrt(spread), or any; scales from 1e-3 to 1e3."""
+    generator = torch.Generator().manual_seed(seed)
+    W = torch.randn(dimension, dimension, dtype=torch.float64, generator=generator)
+    if spread is not None:
+        left, _, right = torch.linalg.svd(W)
+        W = left @ torch.diag(torch.linspace(1, spread, dimension, dtype=torch.float64).sqrt()) @ right
+    scale = 10 ** (3 * torch.randn((), dtype=torch.float64, generator=generator).clamp(-1, 1))
+    b, x0 = (scale * torch.randn(batch, dimension, dtype=torch.float64, generator=generator) for _ in range(2))
+    return LeastSquares(W.to(dtype), b.to(dtype)), x0.to(dtype)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_no_certificate_is_below_the_true_gap(kind, dtype):
+    """500 problems for each of the four cases, 2000 in all, with twenty mirrors each."""
+    for seed in range(20):
+        dimension = 2 + seed % 4
+        start = (
+            LowRankQuadratic(dimension, 1, floor=0.05)
+            if seed % 3 == 0
+            else Separable(Rotation(dimension), Splines(dimension, knots=seed % 3))
+        )
+        problem, x0 = random_problem(seed, 25, dimension, dtype)
+        result = lmd.run(kind(shaken(start, seed, dtype)), problem, x0, 3 + seed)
+        exact = problem.double()
+        gap = exact.value(result.x.double()) - exact.minimum()
+        record = Record.of(result)
+        for certificate in (result.certificate, relative_certificate(record), accelerated_certificate(record)):
+            assert bool((certificate.bound >= gap).all()), certificate.explain()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_on_well_conditioned_quadratics_it_is_within_a_factor_of_ten(kind):
+    for seed in range(10):
+        problem, x0 = random_problem(seed, 20, 5, torch.float64, spread=10)
+        result = lmd.run(kind(shaken(Separable(Rotation(5), Splines(5, 2)), seed)), problem, x0, 10)
+        gap = result.values - problem.minimum()
+        assert bool((result.certificate.bound <= 10.1 * gap + 1e-12 * problem.value(x0)).all())
+
+
+@pytest.mark.parametrize(
+    ("kind", "theorem"),
+    [(BacktrackedMirrorDescent, relative_certificate), (AcceleratedBacktrackedMirrorDescent, accelerated_certificate)],
+)
+def test_the_own_theorem_of_the_method_proves_something(kind, theorem):
+    problem, x0 = random_problem(0, 5, 4, torch.float64, spread=10)
+    result = lmd.run(kind(shaken(Separable(Rotation(4), Splines(4, 2)), 0)), problem, x0, 400)
+    assert bool((theorem(Record.of(result)).bound < 0.1 * (problem.value(x0) - problem.minimum())).all())
+
+
+def test_smoothed_problems_are_certified_by_their_gap():
+    noisy = torch.rand(2, 1, 12, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    problem = TVDenoising(noisy, 0.3)
+    mirror = Separable(Cosine(4), Splines(4)).double()
+    short, long = (lmd.run(AcceleratedBacktrackedMirrorDescent(mirror), problem, noisy, k) for k in (20, 400))
+    gap = long.values - problem.minimum()
+    assert bool((gap < 2e-3 * problem.minimum()).all())
+    assert bool((long.certificate.bound >= gap).all())
+    assert bool((long.certificate.bound < short.certificate.bound).all())
+    assert "duality" in long.certificate.theorem
