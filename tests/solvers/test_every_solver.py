@@ -31,7 +31,7 @@ from lmd.solvers import (
 
 def with_one_mirror(solver):
     """The solver with one mirror for all iterations, which counts for all."""
-    for k in range(solver.iterations):
+    for k in range(solver.iterations - 1):
         solver.mirrors[k] = solver.tail.mirror
     return solver
 

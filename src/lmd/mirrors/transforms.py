@@ -46,19 +46,30 @@ class Rotation(Transform):
     Q = H_1 ... H_r with reflections H_i = I - 2 v_i v_i' / v_i'v_i, the rows of `vectors` `(r, n)` being v_i. It is
     I - V' T^{-1} V, with T upper triangular: v_i'v_j above the diagonal and half of v_i'v_i on it
     ([Joffrain et al. 2006](https://doi.org/10.1145/1141885.1141886)). n reflections give every orthogonal map; they
-    begin in pairs that cancel. Without reflections it is the identity for good.
+    begin in pairs that cancel, but for one where their number is odd. Without reflections it is the identity for good.
     """
 
     def __init__(self, size: int, reflections: int | None = None, seed: int = 0) -> None:
         super().__init__()
         self.kinds = self.size = check_count("size", size)
         count = 2 * (size // 2) if reflections is None else check_count("reflections", reflections, least=0)
-        if count % 2:
-            raise InputError("reflections", count, "an even number, as they begin in pairs that cancel")
         self.seed = seed
-        pairs = torch.randn(count // 2, size, generator=torch.Generator().manual_seed(seed))
-        start = nn.functional.normalize(pairs).repeat_interleave(2, dim=0)
+        pairs = torch.randn((count + 1) // 2, size, generator=torch.Generator().manual_seed(seed))
+        start = nn.functional.normalize(pairs).repeat_interleave(2, dim=0)[:count]
         self.vectors = nn.Parameter(start, requires_grad=count > 0)
+
+    @classmethod
+    def from_matrix(cls, matrix: Tensor) -> Rotation:
+        """The rotation Q of an orthogonal matrix `(n, n)`, up to the signs of its rows, by Householder's QR.
+
+        Signs do not matter to a separable mirror with odd curves.
+        """
+        packed, _ = torch.geqrf(matrix.T)
+        rotation = cls(len(matrix), len(matrix)).to(matrix)
+        identity = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
+        with torch.no_grad():
+            rotation.vectors.copy_((packed.tril(-1) + identity).T.flip(0))
+        return rotation
 
     def config(self) -> dict[str, Any]:
         return {"size": self.size, "reflections": len(self.vectors), "seed": self.seed}

@@ -10,7 +10,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from lmd.checks import check_count, check_positive
+from lmd.checks import check_count, check_positive, shape_of
+from lmd.errors import InputError
 from lmd.mirrors.base import Mirror
 from lmd.problems.base import Problem
 from lmd.solvers.backtracking import AcceleratedBacktrackedMirrorDescent, per_point
@@ -36,23 +37,33 @@ class ExactMirrorDescent(LearnedPrefix[ExactState, Problem]):
 
         v_k = x_k + m_k (x_k - x_{k-1}),   x_{k+1} = to_primal_k(to_dual_k(v_k) - grad f_{w_k}(v_k) / L),
 
-    and then `AcceleratedBacktrackedMirrorDescent`, which converges from any point, so from x_N. f_w is f smoothed by w
-    where it is not smooth (`Problem.smoothed_gradient`); its dual points are feasible, so there is a duality gap in
-    every iteration where the problem has one. Slopes of the mirrors take the place of step-sizes, as multiples of
-    1 / L. All mirrors begin as copies of `mirror`, which is that of the rest.
+    and then `AcceleratedBacktrackedMirrorDescent` in the last of the mirrors, which converges from any point, so from
+    x_N. f_w is f smoothed by w where it is not smooth (`Problem.smoothed_gradient`); its dual points are feasible, so
+    there is a duality gap in every iteration where the problem has one. Slopes of the mirrors take the place of
+    step-sizes, as multiples of 1 / L.
+
+    x_{-1} is a guess, and m_0 begins at -1, which makes it v_0: x_0 with what is unknown filled in, or, for problems in
+    `dimension` variables that have their solutions near one point, that point, which is learned.
     """
 
     def __init__(
-        self, mirror: Mirror, iterations: int = 10, width: float = 0.1, final_width: float = 0.02, delay: float = 10.0
+        self,
+        mirror: Mirror,
+        iterations: int = 10,
+        width: float = 0.1,
+        final_width: float = 0.02,
+        delay: float = 10.0,
+        dimension: int = 0,
     ) -> None:
         super().__init__()
-        self.iterations = check_count("iterations", iterations)
+        self.iterations, self.width = check_count("iterations", iterations), check_positive("width", width)
         self.tail: AcceleratedBacktrackedMirrorDescent = AcceleratedBacktrackedMirrorDescent(mirror, final_width, delay)
-        self.mirrors = nn.ModuleList(copy.deepcopy(mirror) for _ in range(iterations))
-        self.width = width
-        start = torch.linspace(math.log(check_positive("width", width)), math.log(final_width), iterations)
-        self.log_widths = nn.Parameter(start)
-        self.momenta = nn.Parameter(torch.full((iterations,), 0.2))
+        self.mirrors = nn.ModuleList(copy.deepcopy(mirror) for _ in range(iterations - 1))
+        """Those of all learned iterations but the last, whose mirror is that of the rest."""
+        self.log_widths = nn.Parameter(torch.linspace(math.log(width), math.log(final_width), iterations))
+        self.momenta = nn.Parameter(torch.tensor([-1.0] + [0.2] * (iterations - 1)))
+        dimension = check_count("dimension", dimension, least=0)
+        self.guess = nn.Parameter(torch.zeros(dimension), requires_grad=dimension > 0)
 
     def config(self) -> dict[str, Any]:
         tail = self.tail
@@ -62,6 +73,7 @@ class ExactMirrorDescent(LearnedPrefix[ExactState, Problem]):
             "width": self.width,
             "final_width": tail.width,
             "delay": tail.delay,
+            "dimension": len(self.guess),
         }
 
     @property
@@ -71,23 +83,26 @@ class ExactMirrorDescent(LearnedPrefix[ExactState, Problem]):
     def keeps_to_domain(self, problem: Problem) -> bool:
         return same_set(self.tail.mirror.domain, problem.domain)
 
+    def mirror_of(self, k: int) -> Mirror:
+        """The mirror of iteration k < N."""
+        return self.tail.mirror if k == self.iterations - 1 else cast(Mirror, self.mirrors[k])
+
     def init(self, problem: Problem, x0: Tensor) -> ExactState:
         self.tail.mirror.check("x0", x0)
-        return ExactState(x0, dual=x0.new_empty(len(x0), 0), previous=problem.filled(x0), unit=_unit(problem, x0))
-
-    def mirror_of(self, k: int) -> Mirror:
-        """The mirror of iteration k."""
-        return cast(Mirror, self.mirrors[k])
+        if len(self.guess) and x0.shape[1:] != self.guess.shape:
+            raise InputError("x0", f"shape {shape_of(x0)}", f"shape (B, {len(self.guess)}), as its learned start has")
+        guess = self.guess.expand_as(x0) if len(self.guess) else problem.filled(x0)
+        return ExactState(x0, dual=x0.new_empty(len(x0), 0), previous=guess, unit=_unit(problem, x0))
 
     def learned_step(self, problem: Problem, state: ExactState) -> ExactState:
-        k, mirror = state.iteration, self.mirror_of(state.iteration)
-        x = state.x if k else state.previous
+        k, x, mirror = state.iteration, state.x, self.mirror_of(state.iteration)
         ahead = x + self.momenta[k] * (x - state.previous)
         if problem.domain is not None:
             ahead = problem.domain.project(ahead)
         gradient, dual = problem.smoothed_gradient(ahead, self.log_widths[k].exp())
         target = mirror.to_dual(ahead) - gradient / per_point(state.unit, gradient)
-        return ExactState(mirror.to_primal(target), k + 1, dual=dual, previous=x, unit=state.unit)
+        previous = x if k else ahead  # the first move is that from v_0
+        return ExactState(mirror.to_primal(target), k + 1, dual=dual, previous=previous, unit=state.unit)
 
     def tail_at(self, problem: Problem, x: Tensor, dual: Tensor) -> DualState:
         return self.tail.resume(problem, x, dual)

@@ -11,7 +11,7 @@ from torch.nn.functional import interpolate
 
 from lmd.problems import Family, TVDenoising, TVDenoisingFamily, add_noise
 from lmd.solvers import FGP, LearnedDual
-from lmd.tasks import pairs, steps
+from lmd.tasks import exact, pairs, steps
 from lmd.tasks.optima import CertifiedBy
 from lmd.tasks.peers import COUNTS, Call, Peer, channels_last, stacked
 from lmd.tasks.task import Contest, PictureTask, Recipe, Task
@@ -41,6 +41,10 @@ def _smooth(preset: str) -> Family:
 def _for_pair(preset: str) -> Family:
     """Noise of up to 20%, so that no level of Table 1 is new to the solver."""
     return TVDenoisingFamily(pairs.SOURCE.train(preset), noise=(0.0, 0.2), crop=pairs.CROPS[preset], weight=WEIGHT)
+
+
+def _for_exact(preset: str) -> Family:
+    return TVDenoisingFamily(pairs.SOURCE.train(preset), noise=(0.0, 0.2), crop=exact.CROPS[preset], weight=WEIGHT)
 
 
 def _published(preset: str) -> Family:
@@ -119,6 +123,7 @@ TASK = Task(
         _recipe(20, "tv-denoising-fast-20", kernel=3, settings=training("gap", 4e-3, updates=4000)),
         *steps.RECIPES,
         pairs.small_recipe("denoising", "denoise", 0.5, _for_pair, 1400, (0.05,) * 5 + (0.1,) * 4 + (1.0,)),
+        exact.for_images("denoising", _for_exact, 700),
         pairs.published_recipe("denoising", "denoise-published", _published),
     ),
     choices={("squares", "l1", "differences"): ((5e-2, "denoise-7-fast"), (0.0, "denoise-20-fast"))},

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lmd.problems import Family, TVInpainting, TVInpaintingFamily, add_noise, random_masks
 from lmd.solvers import PDHG, LearnedSaddle
-from lmd.tasks import pairs
+from lmd.tasks import exact, pairs
 from lmd.tasks.optima import CertifiedBy
 from lmd.tasks.task import Contest, PictureTask, Recipe, Task
 from lmd.tasks.unrolled import CROPS, PHOTOGRAPHS, WEAK, WEIGHT, solved, training
@@ -28,6 +28,11 @@ def _for_pair(preset: str) -> Family:
     """A mask for each image, so that the solver learns no mask by heart."""
     images, crop = pairs.SOURCE.train(preset), pairs.CROPS[preset]
     return TVInpaintingFamily(images, noise=(0.0, 0.1), crop=crop, weight=WEIGHT, kept=(0.7, 0.9))
+
+
+def _for_exact(preset: str) -> Family:
+    images, crop = pairs.SOURCE.train(preset), exact.CROPS[preset]
+    return TVInpaintingFamily(images, noise=(0.0, 0.2), crop=crop, weight=WEIGHT, kept=(0.7, 0.9))
 
 
 def _published(preset: str) -> Family:
@@ -70,6 +75,7 @@ TASK = Task(
         _recipe(7, "tv-inpainting-fast-7", 3, training("distance", 5e-3, updates=2500)),
         _recipe(15, "tv-inpainting-fast-15", 3, training("gap", 3e-3, updates=3000)),
         pairs.small_recipe("inpainting", "inpaint", 0.2, _for_pair, 800, (0.05,) * 4 + (0.3,) + (0.1,) * 4 + (1.0,)),
+        exact.for_images("inpainting", _for_exact, 1200),
         pairs.published_recipe("inpainting", "inpaint-published", _published),
     ),
     choices={("kept squares", "l1", "differences"): ((5e-2, "inpaint-7-fast"), (0.0, "inpaint-15-fast"))},

@@ -6,6 +6,7 @@ from typing import Any
 
 from lmd.problems import LinearClassifierFamily
 from lmd.solvers import CorrectedMirrorDescent, LearnedSteps, Solver
+from lmd.tasks.exact import for_classifier
 from lmd.tasks.sources import Digits
 from lmd.tasks.svm import STEPS, dense_pair
 from lmd.tasks.task import Recipe, Task
@@ -44,5 +45,6 @@ TASK = Task(
             source=SOURCE,
             settings=_SETTINGS,
         ),
+        for_classifier(SOURCE),
     ),
 )

@@ -9,6 +9,7 @@ import torch
 from lmd.mirrors import DensePair, Mirror, OneLayer, Quadratic
 from lmd.problems import SVMFamily
 from lmd.solvers import CorrectedMirrorDescent, LearnedMirrorDescent, LearnedSteps, Solver
+from lmd.tasks.exact import for_svm
 from lmd.tasks.sources import Digits
 from lmd.tasks.task import Recipe, Task
 
@@ -75,17 +76,20 @@ _FORMS: dict[str, tuple[str, Any, Any]] = {
 TASK = Task(
     name="svm",
     title="support vector machines on features of digits",
-    recipes=tuple(
-        Recipe(
-            form=form,
-            iterations=10,
-            formerly="svm" if form == "pair" else f"svm-{form}",
-            title=title,
-            solver=solver,
-            family=SOURCE.train,
-            source=SOURCE,
-            settings=settings,
-        )
-        for form, (title, solver, settings) in _FORMS.items()
+    recipes=(
+        *(
+            Recipe(
+                form=form,
+                iterations=10,
+                formerly="svm" if form == "pair" else f"svm-{form}",
+                title=title,
+                solver=solver,
+                family=SOURCE.train,
+                source=SOURCE,
+                settings=settings,
+            )
+            for form, (title, solver, settings) in _FORMS.items()
+        ),
+        for_svm(SOURCE),
     ),
 )
