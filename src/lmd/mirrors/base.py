@@ -67,6 +67,10 @@ class Mirror(nn.Module, Configurable, abc.ABC):
         residual ||to_dual(x) - y||_2 of each instance is at most `tolerance`.
         """
 
+    def descend(self, x: Tensor, change: Tensor) -> Tensor:
+        """to_primal(to_dual(x) - change), a step of mirror descent; override where the two maps share work."""
+        return self.to_primal(self.to_dual(x) - change)
+
     def divergence(self, x: Tensor, y: Tensor) -> Tensor:
         """The Bregman distance B(x, y) = Psi(x) - Psi(y) - <to_dual(y), x - y> of each instance, `(B,)`."""
         return self.potential(x) - self.potential(y) - inner(self.to_dual(y), x - y)

@@ -174,6 +174,14 @@ class MirrorConformance:
 
     @every_kind
     @every_batch
+    def test_a_step_of_mirror_descent_is_that_of_the_maps(self, dtype: torch.dtype, batch: int) -> None:
+        mirror, generator = self._start(dtype)
+        x, y = self.points(batch, dtype, generator), self.dual_points(mirror, batch, dtype, generator)
+        with torch.no_grad():
+            self._close(mirror.descend(x, mirror.to_dual(x) - y), mirror.to_primal(y))
+
+    @every_kind
+    @every_batch
     def test_nothing_in_the_range_is_clipped(self, dtype: torch.dtype, batch: int) -> None:
         mirror, generator = self._start(dtype)
         clipped = mirror.clipped(mirror.to_dual(self.points(batch, dtype, generator)))

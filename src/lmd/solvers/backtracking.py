@@ -83,8 +83,8 @@ class BacktrackedMirrorDescent(Solver[BacktrackedState, Problem]):
 
     @property
     def step_cost(self) -> dict[str, int]:
-        """What the trials cost is counted in the state."""
-        return {"to_dual": 1}
+        """Nothing that is known beforehand: the trials are counted in the state."""
+        return {}
 
     def keeps_to_domain(self, problem: Problem) -> bool:
         return same_set(self.mirror.domain, problem.domain)
@@ -103,9 +103,8 @@ class BacktrackedMirrorDescent(Solver[BacktrackedState, Problem]):
 
     def step(self, problem: Problem, state: BacktrackedState) -> BacktrackedState:
         width = self.width * self.delay / (self.delay + state.iteration)
-        encoded = self.mirror.to_dual(state.mirrored)
         curvature = EASE * state.curvature
-        trial = self._try(problem, state, encoded, curvature, width)
+        trial = self._try(problem, state, curvature, width)
         trials = torch.ones_like(curvature, dtype=torch.int64)
         for _ in range(TRIALS):
             failed = ~(trial.excess <= 0)
@@ -113,17 +112,15 @@ class BacktrackedMirrorDescent(Solver[BacktrackedState, Problem]):
                 break
             curvature = torch.where(failed, 2 * curvature, curvature)
             trials = trials + failed
-            trial = self._try(problem, state, encoded, curvature, width)
+            trial = self._try(problem, state, curvature, width)
         return self._next(state, trial, curvature, trials)
 
-    def _try(
-        self, problem: Problem, state: BacktrackedState, encoded: Tensor, curvature: Tensor, width: float
-    ) -> Trial:
+    def _try(self, problem: Problem, state: BacktrackedState, curvature: Tensor, width: float) -> Trial:
         size, weight = self.weights(curvature, state.weight)
         share = per_point(size / weight, state.x)
         between = torch.lerp(state.x, state.mirrored, share)
         gradient, dual = problem.smoothed_gradient(between, width)
-        mirrored = self.mirror.to_primal(encoded - per_point(size, gradient) * gradient)
+        mirrored = self.mirror.descend(state.mirrored, per_point(size, gradient) * gradient)
         x = torch.lerp(state.x, mirrored, share)
         before, after = problem.smoothed_value(between, width), problem.smoothed_value(x, width)
         allowed = before + inner(gradient, x - between) + self.mirror.divergence(mirrored, state.mirrored) / weight
@@ -139,7 +136,7 @@ class BacktrackedMirrorDescent(Solver[BacktrackedState, Problem]):
             torch.where(moved, trial.x, state.x),
             state.iteration + 1,
             observed,
-            {"value": 2 * trials, "subgradient": trials, "to_primal": trials},
+            {"value": 2 * trials, "subgradient": trials, "to_dual": trials, "to_primal": trials},
             dual=trial.dual,
             mirrored=torch.where(moved, trial.mirrored, state.mirrored),
             curvature=torch.where(good, curvature, state.curvature),

@@ -100,9 +100,9 @@ class ExactMirrorDescent(LearnedPrefix[ExactState, Problem]):
         if problem.domain is not None:
             ahead = problem.domain.project(ahead)
         gradient, dual = problem.smoothed_gradient(ahead, self.log_widths[k].exp())
-        target = mirror.to_dual(ahead) - gradient / per_point(state.unit, gradient)
+        x_next = mirror.descend(ahead, gradient / per_point(state.unit, gradient))
         previous = x if k else ahead  # the first move is that from v_0
-        return ExactState(mirror.to_primal(target), k + 1, dual=dual, previous=previous, unit=state.unit)
+        return ExactState(x_next, k + 1, dual=dual, previous=previous, unit=state.unit)
 
     def tail_at(self, problem: Problem, x: Tensor, dual: Tensor) -> DualState:
         return self.tail.resume(problem, x, dual)
