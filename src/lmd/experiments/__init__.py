@@ -25,6 +25,8 @@ _PLACES = {
     "safeguard": ("lmd.experiments.safeguard", "SafeguardExperiment"),
     "consistency": ("lmd.experiments.consistency", "ConsistencyExperiment"),
     "ablation": ("lmd.experiments.ablation", "AblationExperiment"),
+    "exact": ("lmd.experiments.exact", "ExactExperiment"),
+    "geometry": ("lmd.experiments.geometry", "GeometryExperiment"),
     "cost": ("lmd.experiments.cost", "CostExperiment"),
 }
 

@@ -36,6 +36,9 @@ class BacktrackedState(DualState):
     curvature: Tensor
     """M `(B,)`: f was M-smooth relative to the potential along the last step."""
 
+    width: Tensor
+    """What the widths of the smoothing begin at, `()`."""
+
     weight: Tensor
     """A `(B,)`: A (f(x) - min f) <= B(x*, z_0) for smooth f. 0 at the start."""
 
@@ -92,7 +95,8 @@ class BacktrackedMirrorDescent(Solver[BacktrackedState, Problem]):
     def init(self, problem: Problem, x0: Tensor) -> BacktrackedState:
         self.mirror.check("x0", x0)
         none, ones = x0.new_empty(len(x0), 0), x0.new_ones(len(x0))
-        return BacktrackedState(x0, dual=none, mirrored=x0, curvature=ones, weight=0 * ones)
+        width = x0.new_tensor(self.width)
+        return BacktrackedState(x0, dual=none, mirrored=x0, curvature=ones, width=width, weight=0 * ones)
 
     def resume(self, problem: Problem, x: Tensor, dual: Tensor) -> BacktrackedState:
         return replace(self.init(problem, x), dual=dual)
@@ -102,7 +106,7 @@ class BacktrackedMirrorDescent(Solver[BacktrackedState, Problem]):
         return 1 / curvature, 1 / curvature
 
     def step(self, problem: Problem, state: BacktrackedState) -> BacktrackedState:
-        width = self.width * self.delay / (self.delay + state.iteration)
+        width = state.width * (self.delay / (self.delay + state.iteration))
         curvature = EASE * state.curvature
         trial = self._try(problem, state, curvature, width)
         trials = torch.ones_like(curvature, dtype=torch.int64)
@@ -115,7 +119,7 @@ class BacktrackedMirrorDescent(Solver[BacktrackedState, Problem]):
             trial = self._try(problem, state, curvature, width)
         return self._next(state, trial, curvature, trials)
 
-    def _try(self, problem: Problem, state: BacktrackedState, curvature: Tensor, width: float) -> Trial:
+    def _try(self, problem: Problem, state: BacktrackedState, curvature: Tensor, width: Tensor) -> Trial:
         size, weight = self.weights(curvature, state.weight)
         share = per_point(size / weight, state.x)
         between = torch.lerp(state.x, state.mirrored, share)
@@ -140,6 +144,7 @@ class BacktrackedMirrorDescent(Solver[BacktrackedState, Problem]):
             dual=trial.dual,
             mirrored=torch.where(moved, trial.mirrored, state.mirrored),
             curvature=torch.where(good, curvature, state.curvature),
+            width=state.width,
             weight=torch.where(good, trial.weight, state.weight),
         )
 

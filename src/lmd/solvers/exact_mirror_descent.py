@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -105,7 +105,8 @@ class ExactMirrorDescent(LearnedPrefix[ExactState, Problem]):
         return ExactState(x_next, k + 1, dual=dual, previous=previous, unit=state.unit)
 
     def tail_at(self, problem: Problem, x: Tensor, dual: Tensor) -> DualState:
-        return self.tail.resume(problem, x, dual)
+        """The rest goes on with the last of the learned widths."""
+        return replace(self.tail.resume(problem, x, dual), width=self.log_widths[-1].exp())
 
     @torch.no_grad()
     def constrain_(self) -> None:
