@@ -12,16 +12,18 @@ from torch import Tensor
 from lmd import zoo
 from lmd.experiments.base import Experiment, Session
 from lmd.experiments.imaging import generator_for, images_for, psnr
-from lmd.experiments.linear_models import TEST_SEED, features_for
-from lmd.problems import LeastSquaresFamily, LinearClassifierFamily, SVMFamily, TVDenoising, TVInpainting
+from lmd.experiments.linear_models import TEST_SEED
+from lmd.problems import LeastSquaresFamily, TVDenoising, TVInpainting
 from lmd.problems.base import Problem
 from lmd.problems.tv_families import add_noise, random_masks
 from lmd.report.figures import figure, legend_below, plot_curve
 from lmd.report.rows import Row, curve, distinct, select
 from lmd.report.tables import Table, method_tables
 from lmd.solvers import LBFGS, PDHG, GradientDescent, Solver, run
-from lmd.zoo.imaging_recipes import WEIGHT
-from lmd.zoo.linear_recipes import CLASSIFIER_SUBSET, SVM_SUBSET
+from lmd.tasks import linear_classifier, svm
+from lmd.tasks.optima import minimiser, minimum
+from lmd.tasks.sources import HeldOut
+from lmd.tasks.unrolled import WEIGHT
 
 MARKS = (0, 1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500, 700, 1000)
 """The iterations that are recorded."""
@@ -37,6 +39,15 @@ KEPT = 0.8
 PANELS = ("least-squares", "svm", "linear-classifier", "denoise", "inpaint")
 SHOWN = (10, 20, 100, 1000)
 METHODS = ("gd", "lbfgs", "pdhg", "pair", "published", "exact")
+
+
+PAIRS = {
+    "svm": "svm-pair-10",
+    "linear-classifier": "linear-classifier-10",
+    "denoise": "denoise-pair-10",
+    "inpaint": "inpaint-pair-10",
+}
+"""The learned pairs, by problem."""
 
 
 @dataclass(frozen=True)
@@ -57,15 +68,9 @@ class ExactExperiment(Experiment):
     title = "Exact learned mirrors, unguarded, to a thousand iterations"
     paper = "the first open question of its conclusion"
     solvers = (
-        "least-squares-quadratic",
-        "exact-svm",
-        "exact-linear-classifier",
-        "exact-denoise",
-        "exact-inpaint",
-        "svm",
-        "linear-classifier",
-        "denoise",
-        "inpaint",
+        "least-squares-quadratic-10",
+        *(f"{name}-exact-10" for name in ("svm", "linear-classifier", "denoise", "inpaint")),
+        *PAIRS.values(),
     )
     imaging = True
 
@@ -78,18 +83,16 @@ class ExactExperiment(Experiment):
         for case in _linear_cases(session):
             _record(session, case, None)
         images = images_for(session)[: IMAGES[session.preset]]
-        pairs = {
-            name: learned_solver_of(session, name) for name in ("denoise", "inpaint", "exact-denoise", "exact-inpaint")
-        }
+        learned = {name: _learned(session, name) for name in ("denoise", "inpaint")}
         for noise in NOISES[session.preset]:
             generator = generator_for(session, round(1000 * noise))
             noisy = add_noise(images, noise, generator)
             mask = random_masks(len(images), images.shape[2], images.shape[3], KEPT, generator)
             problems = {"denoise": TVDenoising(noisy, WEIGHT), "inpaint": TVInpainting(mask * noisy, mask, WEIGHT)}
             for name, problem in problems.items():
-                methods = {"pdhg": PDHG(), "pair": pairs[name], "exact": pairs[f"exact-{name}"]}
-                case = Case(name, problem, problem.start(), problem.minimum().double(), methods)
-                _record(session, case, problem.minimiser(), noise=100 * noise)
+                methods = {"pdhg": PDHG(), **learned[name]}
+                case = Case(name, problem, problem.start(), minimum(problem).double(), methods)
+                _record(session, case, minimiser(problem), noise=100 * noise)
         _draw(session)
 
 
@@ -101,25 +104,25 @@ def learned_solver_of(session: Session, name: str) -> Solver[Any]:
     return zoo.obtain(name, preset, retrain=session.retrain, progress=session.progress)
 
 
+def _learned(session: Session, name: str) -> dict[str, Solver[Any]]:
+    names = {"pair": PAIRS[name], "exact": f"{name}-exact-10"}
+    return {method: learned_solver_of(session, solver) for method, solver in names.items()}
+
+
 def _linear_cases(session: Session) -> list[Case]:
     generator, starts = torch.Generator().manual_seed(TEST_SEED + session.seed), STARTS[session.preset]
-    data = features_for(session.preset)
-    features, labels = data.test_features, data.test_labels
-    families = {
-        "least-squares": LeastSquaresFamily(),
-        "svm": SVMFamily(features, labels, subset=SVM_SUBSET[data.data_name]),
-        "linear-classifier": LinearClassifierFamily(features, labels, subset=CLASSIFIER_SUBSET[data.data_name]),
-    }
+    families: dict[str, Any] = {"least-squares": LeastSquaresFamily()}
+    for name, source in (("svm", svm.SOURCE), ("linear-classifier", linear_classifier.SOURCE)):
+        families[name] = source.held_out(source.train(session.preset), HeldOut(session.preset, subsets=1))
     cases = []
     for name, family in families.items():
         problem, x0 = family.sample(starts, generator)
-        minimum = problem.minimum()
-        lowest = torch.zeros(len(x0), dtype=torch.float64) if minimum is None else minimum.double()
+        lowest = minimum(problem).double()
         if name == "least-squares":
-            methods: dict[str, Solver[Any]] = {"exact": learned_solver_of(session, "least-squares-quadratic")}
+            methods: dict[str, Solver[Any]] = {"exact": learned_solver_of(session, "least-squares-quadratic-10")}
             methods["gd"] = GradientDescent(1 / 18)
         else:
-            methods = {"pair": learned_solver_of(session, name), "exact": learned_solver_of(session, f"exact-{name}")}
+            methods = _learned(session, name)
         cases.append(Case(name, problem, x0, lowest, {**methods, "lbfgs": LBFGS()}))
     return cases
 

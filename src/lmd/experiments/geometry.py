@@ -11,20 +11,24 @@ from torch import Tensor
 from lmd.experiments.base import Experiment, Session
 from lmd.experiments.exact import learned_solver_of
 from lmd.experiments.imaging import generator_for, images_for
-from lmd.experiments.linear_models import features_for
 from lmd.mirrors.separable import Separable
 from lmd.mirrors.transforms import frequencies
-from lmd.problems import LinearClassifierFamily, TVDenoising
+from lmd.problems import TVDenoising
 from lmd.problems.base import Problem
 from lmd.problems.tv_families import add_noise
 from lmd.report.figures import figure
 from lmd.report.rows import Row
 from lmd.report.tables import Table, method_tables
+from lmd.tasks import linear_classifier
+from lmd.tasks.optima import minimiser, optimum
+from lmd.tasks.sources import HeldOut
+from lmd.tasks.unrolled import WEIGHT
 from lmd.terms.base import inner, size_of
-from lmd.zoo.imaging_recipes import WEIGHT
-from lmd.zoo.linear_recipes import CLASSIFIER_SUBSET
 
 NOISE = 0.05
+SMOOTHNESS = 2.0
+"""Of ||x - y||^2."""
+
 IMAGES = {"quick": 1, "standard": 6, "paper": 12}
 PROBES = {"quick": 2, "standard": 16, "paper": 64}
 DIRECTIONS = 5
@@ -39,7 +43,7 @@ class GeometryExperiment(Experiment):
     name = "geometry"
     title = "What the learned geometry looks like"
     paper = "the second open question of its conclusion"
-    solvers = ("least-squares-quadratic", "exact-linear-classifier", "exact-denoise", "denoise")
+    solvers = ("least-squares-quadratic-10", "linear-classifier-exact-10", "denoise-exact-10", "denoise-pair-10")
     imaging = True
 
     @classmethod
@@ -49,7 +53,7 @@ class GeometryExperiment(Experiment):
     def run(self, session: Session) -> None:
         _least_squares(session)
         curves = _classifier(session)
-        solver, pair = (learned_solver_of(session, name) for name in ("exact-denoise", "denoise"))
+        solver, pair = (learned_solver_of(session, name) for name in ("denoise-exact-10", "denoise-pair-10"))
         images = images_for(session)[: IMAGES[session.preset]]
         problem = TVDenoising(add_noise(images, NOISE, generator_for(session)), WEIGHT)
         spectra = _spectra(session, solver, problem)
@@ -84,7 +88,7 @@ def newton_step(problem: Problem, x: Tensor, width: float, iterations: int = 200
 
 
 def _least_squares(session: Session) -> None:
-    solver: Any = learned_solver_of(session, "least-squares-quadratic")
+    solver: Any = learned_solver_of(session, "least-squares-quadratic-10")
     matrix = solver.mirror.matrix.detach()
     ratio = float((matrix[0, 1] + matrix[1, 0]) / (matrix[0, 0] + matrix[1, 1]))
     session.record("exact", "", "off-diagonal over diagonal", ratio, problem="least-squares")
@@ -93,16 +97,15 @@ def _least_squares(session: Session) -> None:
 
 def _classifier(session: Session) -> dict[str, Tensor]:
     """Principal directions of features: of the learned Hessians, and of the mean one near a solution; eigenvalues."""
-    data = features_for(session.preset)
-    family = LinearClassifierFamily(
-        data.test_features, data.test_labels, subset=CLASSIFIER_SUBSET[data.data_name], ridge=RIDGE
-    )
+    source = linear_classifier.SOURCE
+    family = source.held_out(source.train(session.preset), HeldOut(session.preset, subsets=1))
+    family.ridge = RIDGE
     problem = family.sample(1, torch.Generator().manual_seed(session.seed))[0]
-    features, x = problem.features[0].double(), problem.optima()[0].x.double()
+    features, x = problem.features[0].double(), optimum(problem).x[0].double()
     chances = (features @ x.reshape(-1, features.shape[1]).T).softmax(dim=1)
     weights = 1 - chances.square().sum(dim=1)  # the trace of diag(p) - pp' over the classes
     truth = (features * weights[:, None]).T @ features / len(features)
-    solver: Any = learned_solver_of(session, "exact-linear-classifier")
+    solver: Any = learned_solver_of(session, "linear-classifier-exact-10")
     learned = sum(_dense(solver.mirror_of(k)) for k in range(solver.iterations)) / solver.iterations
     bases = [torch.linalg.eigh(matrix).eigenvectors[:, -DIRECTIONS:] for matrix in (learned, truth)]
     cosines = torch.linalg.svdvals(bases[0].T @ bases[1])
@@ -120,7 +123,7 @@ def _dense(mirror: Separable) -> Tensor:
 
 def _spectra(session: Session, solver: Any, problem: TVDenoising) -> Sequence[tuple[list[float], ...]]:
     """For each learned iteration: frequencies, learned slopes, and the mean diagonal of the Hessian at the minima."""
-    x, found = problem.minimiser(), []
+    x, found = minimiser(problem), []
     radius = frequencies(*x.shape[2:], x.dtype, x.device)
     bins = (radius * BINS).long().clamp(max=BINS - 1)
     generator = generator_for(session, 1)
@@ -129,7 +132,7 @@ def _spectra(session: Session, solver: Any, problem: TVDenoising) -> Sequence[tu
         total = torch.zeros_like(radius)
         for _ in range(PROBES[session.preset]):
             probe = torch.randn(x.shape, generator=generator, dtype=x.dtype)
-            product = hessian_product(problem, x, probe, width) / problem.data_smoothness
+            product = hessian_product(problem, x, probe, width) / SMOOTHNESS
             total += (mirror.transform(probe) * mirror.transform(product)).mean(dim=(0, 1))
         counts = torch.bincount(bins.flatten(), minlength=BINS)
         means = torch.bincount(bins.flatten(), total.flatten(), minlength=BINS) / counts / PROBES[session.preset]
@@ -156,7 +159,7 @@ def _angles(session: Session, solver: Any, pair: Any, problem: TVDenoising) -> d
                 "gradient": -gradient,
                 "pair": pair.mirror.descend(x, pair.steps(k) * gradient)
                 - pair.mirror.to_primal(pair.mirror.to_dual(x)),
-                "exact": mirror.descend(x, gradient / problem.data_smoothness) - x,
+                "exact": mirror.descend(x, gradient / SMOOTHNESS) - x,
             }
             for method, step in steps.items():
                 cosine = float((inner(step, newton) / (size_of(step) * size_of(newton))).mean())
@@ -191,7 +194,7 @@ def _draw(
         panels[2].set(title="cosine with the Newton step", xlabel="iteration", ylim=(-0.1, 1))
         panels[2].legend()
         one = problem.select(slice(0, 1))
-        x = one.minimiser()
+        x = minimiser(one)
         signs = torch.randint(0, 2, x.shape, generator=generator_for(session, 2)).to(x) * 2 - 1
         stiff = (signs * hessian_product(one, x, signs, 0.1)).mean(dim=(0, 1))
         panels[3].imshow(stiff, cmap="viridis", interpolation="nearest")
