@@ -15,6 +15,10 @@ from lmd.solvers.base import Solver, State, Wrapper
 from lmd.solvers.learned_fgp import LOWEST, NODES, RATIO, roughness
 
 
+EASIER = 1.7
+"""How many times smaller gaps are after as many iterations in the isotropic form, or more."""
+
+
 class Ladder(Wrapper[State, Any]):
     """`LearnedFGP` of several horizons, shortest first. Step by step it is the longest of them.
 
@@ -58,7 +62,8 @@ class Ladder(Wrapper[State, Any]):
         if model is None or dual is not None:
             return self.solver.finish(problem, dual, tolerance, limit)
         rough = roughness(problem)
-        chosen = [self._rung(each, math.log(tolerance)) for each in rough.tolist()]
+        logarithm = math.log(tolerance * (EASIER if model.isotropic else 1.0))
+        chosen = [self._rung(each, logarithm) for each in rough.tolist()]
         longest: Any = self.rungs[max(chosen)]
         numbers = longest.numbers_for(rough)
         for place, rung in enumerate(chosen):
