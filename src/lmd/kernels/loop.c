@@ -224,6 +224,7 @@ static void solve_one(Job *job, Shared *shared, void *teams, int kind, int threa
     if (done || tolerance < 0 || shared->failed) return;
     if (thread == 0) {
         job->p = job->p_out, job->q = job->q_out, job->tolerance = tolerance;
+        if (!job->q_out) job->pace.m = 1;
         job->pace.status = GOING, job->pace.mark = INFINITY, job->pace.mark_at = job->pace.iteration;
     }
     wait_for(shared, threads);

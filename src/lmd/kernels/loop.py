@@ -19,6 +19,9 @@ KINDS = (torch.float32, torch.float64)
 RESTART = 8
 """Momentum is looked at after every so many iterations, so that a block of them goes through the memory at once."""
 
+ROUNDED = 5e-5
+"""Relative gaps below this are left to float64 numbers, as in loop.c."""
+
 FIRST_LOOK = 8
 """When the gap is first looked at where nothing was learned."""
 
@@ -65,6 +68,8 @@ class Solved(NamedTuple):
     x: Tensor
     dual: Tensor
     ahead: Tensor
+    """q, to go on from; p where the solve was to a tolerance that needs no more."""
+
     momentum: Tensor
     """m of FGP `(B,)`, like all that follows in float64."""
 
@@ -123,8 +128,9 @@ def fgp(
     counts = (ctypes.c_long * batch)(*(learned or [most] * batch))
     report = torch.ones(batch, 6, dtype=torch.float64, device="cpu")
     report[:, 0] = start.momentum
-    new_dual, new_ahead = y.new_empty(2, batch, channels, 2, height, width).unbind()
-    x = torch.empty_like(y)
+    new_dual, x = y.new_empty(batch, channels, 2, height, width), torch.empty_like(y)
+    kept = tolerance is None or tolerance < ROUNDED
+    new_ahead = torch.empty_like(new_dual) if kept else new_dual
     failed = _function()(
         y.data_ptr(), _pointer(dual), _pointer(ahead), bound.data_ptr(), _pointer(table), counts,
         model.scale, multiplier * 2 * model.scale / model.norm**2, -1.0 if tolerance is None else tolerance,
@@ -132,7 +138,7 @@ def fgp(
         batch, channels, height, width, most, start.iteration, limit, FIRST_LOOK,
         model.isotropic, RESTART * restart, y.dtype == torch.float64,
         torch.get_num_threads() if y.numel() >= kernels.SMALL else 1,
-        new_dual.data_ptr(), new_ahead.data_ptr(), x.data_ptr(), report.data_ptr(),
+        new_dual.data_ptr(), new_ahead.data_ptr() if kept else None, x.data_ptr(), report.data_ptr(),
     )  # fmt: skip
     if failed:
         raise MemoryError("no memory for the working rows of a compiled solve")

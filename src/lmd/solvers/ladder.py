@@ -14,7 +14,6 @@ from lmd.problems.compiled import model_of
 from lmd.solvers.base import Solver, State, Wrapper
 from lmd.solvers.learned_fgp import LOWEST, NODES, RATIO, roughness
 
-
 EASIER = 1.7
 """How many times smaller gaps are after as many iterations in the isotropic form, or more."""
 
