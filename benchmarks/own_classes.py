@@ -84,7 +84,8 @@ def best_classical(known, validation, test, accuracy):
     for name, grid in to_tune(known).items():
         found = []
         for solver in grid:
-            count = reached(curve(solver, validation, LONGEST, accuracy), accuracy)
+            least = min([best[2], *(spent for spent, _ in found)])
+            count = reached(curve(solver, validation, LONGEST, accuracy, 3 * least / 1e3), accuracy)
             if count is not None:
                 found.append((milliseconds(solver, validation.problem, validation.x0, count, repeats=3), solver))
         if found:

@@ -44,7 +44,8 @@ def joined(data: Sequence[Tensor], name: str) -> Tensor:
     """Tensors `(B, ...)`, at least one, as one vector per instance `(B, m)`."""
     if not data:
         raise CapabilityError("problem", f"{name}, which has no data per instance", "one with `batched` tensors")
-    return torch.cat([each.reshape(len(each), -1) for each in data], dim=1)
+    flat = [each.reshape(len(each), -1) for each in data]
+    return flat[0] if len(flat) == 1 else torch.cat(flat, dim=1)
 
 
 class Problem(Part, abc.ABC):

@@ -158,11 +158,12 @@ class ADMM(Solver[ADMMState, SplitProblem]):
             inverses, numbers = self.kept, self._kept_numbers()
         else:
             inverses, numbers = self._inverses(problem, basis, spectrum, scales), _plain(self._numbers(scales))
-        image, pull = problem.operator(x), -problem.operator.adjoint(dual)
-        if problem.quadratic is not None:
-            pull = problem.quadratic[1]
-            if problem.operator.is_identity:
-                x = image = problem.regulariser_prox(x, NO_STEP)
+        quadratic = problem.quadratic
+        if quadratic is not None and problem.operator.is_identity:
+            x = image = problem.regulariser_prox(x, NO_STEP)
+        else:
+            image = problem.operator(x)
+        pull = -problem.operator.adjoint(dual) if quadratic is None else quadratic[1]
         return ADMMState(x, dual=dual, behind=image, copy=x, pull=pull, inverses=inverses, numbers=numbers)
 
     def _numbers(self, scales: Tensor) -> tuple[Numbers, ...]:
@@ -239,10 +240,11 @@ def _probe(problem: SplitProblem, x: Tensor) -> Tensor | None:
     quadratic, operator = problem.quadratic, problem.operator
     if operator.select(0) is not operator or (quadratic is not None and quadratic[0].ndim == 3):
         return None
-    probe = torch.linspace(1, 2, x[0].numel(), dtype=x.dtype, device=x.device)[None]
-    shaped = probe.reshape(1, *x.shape[1:])
-    image = probe if operator.is_identity else operator.adjoint(operator(shaped)).flatten(1)
-    return (image if quadratic is None else image + probe @ quadratic[0])[0]
+    probe = torch.linspace(1, 2, x[0].numel(), dtype=x.dtype, device=x.device)
+    if not operator.is_identity:
+        image = operator.adjoint(operator(probe.reshape(1, *x.shape[1:]))).flatten()
+        return image if quadratic is None else image + quadratic[0] @ probe
+    return probe if quadratic is None else torch.addmv(probe, quadratic[0], probe)
 
 
 def _system(problem: SplitProblem, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -30,7 +30,7 @@ class Started(Passing):
         return {"solver": self.solver, "start": self.start, "dual": self.dual}
 
     def init(self, problem: Any, x0: Tensor) -> State:
-        check_same_kind("x0", x0, "the solver's start", next(self.start.buffers()))
+        check_same_kind("x0", x0, "the solver's start", self.start.unit)
         x = self.start(problem, len(x0))
         x = x if problem.domain is None else problem.domain.project(x)
         if self.dual is None:

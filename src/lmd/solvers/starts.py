@@ -23,8 +23,12 @@ TELLING = 1e-5
 class Start(nn.Module, Configurable, abc.ABC):
     """Points `(B, *shape)` for the instances of a problem."""
 
+    unit: Tensor
+    """1, in the dtype and on the device of the points."""
+
     def __init__(self, shape: Sequence[int]) -> None:
         super().__init__()
+        self.register_buffer("unit", torch.ones(()))
         self.shape = [check_count("shape", length) for length in shape]
 
     def config(self) -> dict[str, Any]:
