@@ -103,7 +103,7 @@ class _Learning:
         winner = min(scores, key=lambda name: scores[name])
         if not math.isfinite(scores[winner]):
             winner = next(iter(classical))
-        return self._finish(winner, learned, classical)
+        return self._finish(winner, learned, classical, scores)
 
     def _tune(self) -> dict[str, Solver[Any]]:
         """The best setting of each classical method; which one that is, is written down, as it depends on speed."""
@@ -215,16 +215,19 @@ class _Learning:
         """By milliseconds, and by the least gap where none gets there."""
         return self._score(solver, planned), min(self._quantiles(solver))
 
-    def _finish(self, winner: str, learned: dict[str, Any], classical: dict[str, Any]) -> Carded:
+    def _finish(
+        self, winner: str, learned: dict[str, Any], classical: dict[str, Any], scores: dict[str, float]
+    ) -> Carded:
         """The answer, saved, with the card that the test instances give it."""
-        self.say(f"{winner} it is; testing")
+        self.say(f"{winner} it is; testing" + ("" if winner in learned else ": a classical method, tuned, is fastest"))
         test = Instances.solve(*draw(self.family, TEST, 3 * self.seed + 2, held_out=True))
         solver = (learned | classical)[winner]
-        count = reached(curve(solver, self.validation, LONGEST, self.target), self.target) or LONGEST
+        count = reached(curve(solver, self.validation, LONGEST, self.target), self.target)
+        count = LONGEST if count is None else count
         with torch.no_grad():
             state = solver.advance(test.problem, solver.init(test.problem, test.x0), count)
             promised = promise(test.errors(state.x), self.target, count)
-        shown = sorted(learned, key=lambda name: name != winner)[:3]
+        shown = sorted(learned, key=lambda name: scores[name])[:3]
         rows = [self._row(name, learned[name], test, True) for name in shown]
         rows += [self._row(name, solver, test, False) for name, solver in classical.items()]
         guarded = solver if solver.ends_proven or winner in classical else guard(solver, test.problem) or solver
@@ -236,7 +239,7 @@ class _Learning:
             "rows": rows + peers(test.select(slice(0, VALIDATION)), self.target),
             "promise": promised.to_json(),
             "promised": str(promised),
-            "tried": list(learned) + list(classical),
+            "tried": {name: score if math.isfinite(score) else None for name, score in scores.items()},
         }
         answer = Carded(guarded, card)
         if self.journal.folder is not None:
