@@ -37,7 +37,7 @@ class HuberFamily(lmd.problems.Family):
 
 
 if __name__ == "__main__":
-    solver = lmd.learn(HuberFamily(), minutes=0.3)
+    solver = lmd.learn(HuberFamily(), minutes=1)
     for row in solver.card["rows"]:
         if "0.001" in row["iterations"]:
             print(f"{row['method']:50s} {row['iterations']['0.001']:4d} {row['milliseconds']['0.001']:6.2f} ms")

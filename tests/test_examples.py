@@ -1,5 +1,6 @@
 """The examples run, and show what their headers say."""
 
+import importlib
 import runpy
 from pathlib import Path
 
@@ -8,7 +9,8 @@ import pytest
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
-def test_own_problem_learns_the_scaling(capsys: pytest.CaptureFixture[str]) -> None:
+def test_own_problem_learns_the_scaling(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.import_module("lmd.learning.learn"), "MOST_UPDATES", 20)
     runpy.run_path(str(EXAMPLES / "own_problem.py"), run_name="__main__")
     counts = {line[:50].strip(): int(line[50:].split()[0]) for line in capsys.readouterr().out.splitlines()}
     learned, classical = next(iter(counts.values())), [counts[name] for name in ("L-BFGS", "Nesterov")]

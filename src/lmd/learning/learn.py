@@ -33,7 +33,10 @@ FEWEST, MOST_UPDATES = 10, 3000
 LONGEST = 400
 """Iterations after which a method is not waited for."""
 
-PATIENCE = 5.0
+FEW = 25
+"""Validation instances that settings of classical methods are compared on."""
+
+PATIENCE = 4.0
 """A classical method that takes so many times as long as another is not waited for."""
 
 Say = Callable[[str], object]
@@ -110,26 +113,28 @@ class _Learning:
         grids = to_tune(self.known)
 
         def choose() -> dict[str, Any]:
-            found, best = dict[str, Any](), math.inf
+            found, best, few = dict[str, Any](), math.inf, self.validation.select(slice(0, FEW))
             for name, grid in grids.items():
                 scores = []
                 for solver in grid:
-                    scores.append(self._classical_score(solver, PATIENCE * best / 1e3))
+                    scores.append(self._classical_score(solver, few, PATIENCE * best / 1e3))
                     best = min(best, scores[-1])
                 place = min(range(len(grid)), key=lambda i: scores[i])
-                found[name] = {"place": place, "milliseconds": scores[place] if math.isfinite(scores[place]) else None}
-                self.say(f"{name}: {_time(scores[place])}, the best of {len(grid)} settings")
+                score = math.inf
+                if math.isfinite(scores[place]):
+                    score = self._classical_score(grid[place], self.validation, math.inf)
+                found[name] = {"place": place, "milliseconds": score if math.isfinite(score) else None}
+                self.say(f"{name}: {_time(score)}, the best of {len(grid)} settings")
             return found
 
         chosen = self.journal.once("classical", choose)
         return {name: grid[chosen[name]["place"]] for name, grid in grids.items()}
 
-    def _classical_score(self, solver: Solver[Any], seconds: float) -> float:
-        quantiles = curve(solver, self.validation, LONGEST, self.target, seconds)
-        count = reached(quantiles, self.target)
+    def _classical_score(self, solver: Solver[Any], instances: Instances, seconds: float) -> float:
+        count = reached(curve(solver, instances, LONGEST, self.target, seconds), self.target)
         if count is None:
             return math.inf
-        return milliseconds(solver, self.validation.problem, self.validation.x0, count, repeats=3)
+        return milliseconds(solver, instances.problem, instances.x0, count, repeats=3)
 
     def _plan(self, makes: dict[str, Make]) -> dict[str, Any]:
         """Speeds of the solvers to train, and the updates of each rung that there is time for."""
