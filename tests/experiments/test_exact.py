@@ -21,13 +21,13 @@ def exact(tmp_path_factory: pytest.TempPathFactory):
     return rows_of("exact", tmp_path_factory.mktemp("out"))
 
 
-@pytest.mark.parametrize("problem", ["denoise", "inpaint"])
-def test_exact_mirrors_are_ahead_of_the_pair_on_images_and_go_on(exact, problem: str) -> None:
+@pytest.mark.parametrize(("problem", "least"), [("denoise", 42), ("inpaint", 38)])
+def test_exact_mirrors_are_ahead_of_the_pair_on_images_and_go_on(exact, problem: str, least: float) -> None:
     own = select(exact, problem=problem)
     decibels = {
         method: dict(zip(*curve(select(own, method=method), "psnr"), strict=True))[10] for method in ("exact", "pair")
     }
-    assert decibels["exact"] > 42 and decibels["exact"] > decibels["pair"] + 4
+    assert decibels["exact"] > least and decibels["exact"] > decibels["pair"] + 4
     iterations, gaps = curve(select(own, method="exact"), "relative_gap_worst")
     by_iteration = dict(zip(iterations, gaps, strict=True))
     assert by_iteration[30] < by_iteration[10] < by_iteration[5]
@@ -44,6 +44,7 @@ def test_the_geometry_is_that_of_the_objective(tmp_path) -> None:
     rows = rows_of("geometry", tmp_path)
     (ratio,) = [row["value"] for row in select(rows, method="exact", metric="off-diagonal over diagonal")]
     assert ratio == pytest.approx(0.8, abs=0.01)
-    images = select(rows, problem="denoise", metric="cosine")
-    means = {name: sum(curve(select(images, method=name), "cosine")[1]) / 10 for name in ("gradient", "pair", "exact")}
-    assert means["exact"] > means["gradient"]
+    slopes = select(rows, problem="denoise", metric="slope", iteration=5)
+    for frequency in {row["frequency"] for row in slopes if row["frequency"] > 0.2}:
+        learned, truth = (select(slopes, method=name, frequency=frequency)[0]["value"] for name in ("exact", "truth"))
+        assert 0.5 < learned / truth < 2  # half way through the slopes are the diagonal of the Hessian

@@ -52,6 +52,7 @@ def odd_array(kind: str, scale: float, seed: int, *shape: int) -> Tensor:
 
 def odd_problem(name: str, kind: str, scale: float, seed: int, size: tuple[int, int]) -> tuple[Problem, Tensor]:
     """A problem that the solver of that name is for, in the shape it takes, and a start."""
+    name = name.removeprefix("exact-")
     if name.startswith("least-squares"):
         b, W = odd_array(kind, scale, seed, 3, 2), odd_array("noise", 1.0, seed + 1, 2, 2)
         return LeastSquares(W.double(), b.double()), odd_array("noise", scale, seed + 2, 3, 2).double()

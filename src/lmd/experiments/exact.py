@@ -38,6 +38,7 @@ STARTS = {"quick": 4, "standard": 20, "paper": 100}
 KEPT = 0.8
 PANELS = ("least-squares", "svm", "linear-classifier", "denoise", "inpaint")
 SHOWN = (10, 20, 100, 1000)
+METRICS = ("relative_gap", "psnr")
 METHODS = ("gd", "lbfgs", "pdhg", "pair", "published", "exact")
 
 
@@ -76,8 +77,8 @@ class ExactExperiment(Experiment):
 
     @classmethod
     def tables(cls, rows: Sequence[Row]) -> list[Table]:
-        shown = [row for row in rows if row["iteration"] in SHOWN]
-        return [*method_tables(shown, "relative_gap", ()), *method_tables(shown, "psnr", ())]
+        gaps, decibels = (method_tables(select(rows, metric=metric), metric, iterations=SHOWN) for metric in METRICS)
+        return [*super().tables(rows), *gaps, *decibels]
 
     def run(self, session: Session) -> None:
         for case in _linear_cases(session):

@@ -48,7 +48,7 @@ class GeometryExperiment(Experiment):
 
     @classmethod
     def tables(cls, rows: Sequence[Row]) -> list[Table]:
-        return [*method_tables(rows, "cosine", ()), *method_tables(rows, "off-diagonal over diagonal", ())]
+        return [*super().tables(rows), *method_tables(rows, "cosine", iterations=range(10))]
 
     def run(self, session: Session) -> None:
         _least_squares(session)
@@ -128,7 +128,7 @@ def _spectra(session: Session, solver: Any, problem: TVDenoising) -> Sequence[tu
     bins = (radius * BINS).long().clamp(max=BINS - 1)
     generator = generator_for(session, 1)
     for k in range(solver.iterations):
-        mirror, width = solver.mirror_of(k), float(solver.log_widths[k].exp())
+        mirror, width = solver.mirror_of(k), solver.log_widths[k].exp().item()
         total = torch.zeros_like(radius)
         for _ in range(PROBES[session.preset]):
             probe = torch.randn(x.shape, generator=generator, dtype=x.dtype)
@@ -151,7 +151,7 @@ def _angles(session: Session, solver: Any, pair: Any, problem: TVDenoising) -> d
     state: Any = solver.init(problem, problem.start())
     found: dict[str, list[float]] = {"gradient": [], "pair": [], "exact": []}
     for k in range(solver.iterations):
-        x, width, mirror = state.x, float(solver.log_widths[k].exp()), solver.mirror_of(k)
+        x, width, mirror = state.x, solver.log_widths[k].exp().item(), solver.mirror_of(k)
         newton = newton_step(problem, x, width)
         gradient = problem.smoothed_gradient(x, width)[0]
         with torch.no_grad():

@@ -119,4 +119,5 @@ class ExactMirrorDescent(LearnedPrefix[ExactState, Problem]):
 def _unit(problem: Problem, x: Tensor) -> Tensor:
     known = getattr(problem, "data_smoothness", None)
     known = problem.smoothness if known is None else known
-    return x.new_ones(len(x)) * (1.0 if known is None else known)
+    unit = x.new_ones(len(x)) * (1.0 if known is None else known)
+    return torch.where(unit > 0, unit, 1.0)  # a constant function has gradients of 0 in any unit
