@@ -63,6 +63,7 @@ static void check_loop(void)
             failed = lmd_fgp(y, p, NULL, bound, numbers, fewer, 0.5, 0.125, tolerance, 2.8, 16.0, batch, channels, height, width,
                              learned, 0, limit + 1, 5, isotropic, restart, doubles, threads, out[n][0],
                              out[n][1], out[n][2], report[n]);
+            scarce = 0; /* once is enough */
         } while (failed);
     }
     for (int a = 0; a < 3; a++) {
@@ -81,12 +82,12 @@ static void check_unrolled(void)
     float *points = array(planes * (steps + 1) * size, 0), *gradient = array(planes * size, 0);
     double *out = array(planes * 2 * steps, 1);
     int threads = 1 + rand() % 3;
-    while (lmd_unroll(y, bound, numbers, 0.5f, batch, channels, height, width, steps, isotropic, threads, points)) continue;
+    while (lmd_unroll(y, bound, numbers, 0.5f, batch, channels, height, width, steps, isotropic, threads, points)) scarce = 0;
     for (long e = 0; e < planes * (steps + 1) * size; e++)
         if (fabsf(points[e]) > bound[e / ((steps + 1) * size) / channels] * 1.0001f) fail("points out of bounds");
     while (lmd_unroll_backward(y, bound, numbers, points, gradient, 0.5f, batch, channels, height, width, steps, isotropic,
                                threads, out))
-        continue;
+        scarce = 0;
     for (long e = 0; e < planes * 2 * steps; e++)
         if (!isfinite(out[e])) fail("derivatives");
     free(y), free(bound), free(numbers), free(points), free(gradient), free(out);

@@ -110,6 +110,15 @@ def test_float32_images_are_solved_beyond_the_rounding_of_their_iterates(dtype):
     assert bool(result.certificate.bound <= 1.01e-6 * result.values)
 
 
+@pytest.mark.parametrize("iterations", range(1, 60, 7))
+def test_it_stops_where_it_is_told_whatever_the_precision(iterations):
+    problem = TVDenoising(images((1, 1, 12, 13)), 0.01)
+    result = lmd.solve(problem, tolerance=1e-12, iterations=iterations)
+    assert int(result.iterations) <= iterations
+    _, gap = problem.certified_gap(result.x, result.dual)
+    assert float(result.certificate.bound) >= 0.999 * float(gap)
+
+
 def test_strided_images_are_taken_for_what_they_are():
     y = images((2, 3, 12, 14))
     wide = y.repeat_interleave(2, dim=3)[..., ::2]

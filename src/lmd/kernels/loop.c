@@ -219,9 +219,11 @@ static void solve_one(Job *job, Shared *shared, void *teams, int kind, int threa
     wait_for(shared, threads);
     solve_float(job, shared, teams, thread, threads);
     wait_for(shared, threads);
-    int status = job->pace.status, done = status == FINISHED || (status == REACHED && tolerance >= ROUNDED);
+    int status = job->pace.status, over = job->pace.iteration >= job->limit;
+    int done = status == FINISHED || (status == REACHED && tolerance >= ROUNDED);
     wait_for(shared, threads);
-    if (done || tolerance < 0 || shared->failed) return;
+    if (over && !done && thread == 0) job->pace.status = FINISHED;
+    if (done || over || tolerance < 0 || shared->failed) return;
     if (thread == 0) {
         job->p = job->p_out, job->q = job->q_out, job->tolerance = tolerance;
         if (!job->q_out) job->pace.m = 1;

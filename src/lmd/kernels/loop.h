@@ -343,6 +343,7 @@ static void NAME(solve)(Job *job, Shared *shared, NAME(Team) *teams, int thread,
     NAME(Team) *team = teams + thread;
     NAME(Stage) stages[DEPTH];
     Pace pace = job->pace;
+    if (pace.iteration >= job->limit) pace.status = FINISHED;
     if (!NAME(cut)(job, thread, threads, team)) shared->failed = 1;
     wait_for(shared, threads);
     if (!shared->failed) {
