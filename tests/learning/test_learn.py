@@ -16,7 +16,14 @@ settings = importlib.import_module("lmd.learning.learn")
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Few instances and updates: seconds."""
-    for name, value in {"TRAINING": 40, "VALIDATION": 20, "TEST": 60, "RUNGS": 2, "MOST_UPDATES": 12}.items():
+    for name, value in {
+        "TRAINING": 40,
+        "VALIDATION": 20,
+        "TEST": 60,
+        "RUNGS": 2,
+        "MOST_TIMES": 2,
+        "MOST_UPDATES": 12,
+    }.items():
         monkeypatch.setattr(settings, name, value)
     torch.set_num_threads(1)
 

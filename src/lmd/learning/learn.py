@@ -26,6 +26,9 @@ from lmd.training import train
 TRAINING, VALIDATION, TEST = 300, 100, 300
 """Instances of each kind; those of the test are looked at once, when everything is decided."""
 
+MOST_TIMES = 16
+"""Where instances are solved quickly, so many times as many are drawn for training."""
+
 RUNGS, BATCH, RATE = 3, 64, 5e-3
 FEWEST, MOST_UPDATES = 10, 3000
 """Updates of one rung: with fewer nothing is learned, and more are not needed."""
@@ -93,8 +96,15 @@ class _Learning:
         self.family, self.minutes, self.target, self.seed = family, minutes, target, seed
         self.journal, self.say, self.begun = journal, say, begun
         self.say("drawing instances and solving them to compare with")
-        self.known = Known(Instances.solve(*draw(family, TRAINING, 3 * seed)))
+        few = Instances.solve(*draw(family, TRAINING, 3 * seed))
+        count = journal.once("training instances", lambda: self._affordable(clock() - begun))
+        self.known = Known(few if count == TRAINING else Instances.solve(*draw(family, count, 3 * seed)))
         self.validation = Instances.solve(*draw(family, VALIDATION, 3 * seed + 1, held_out=True))
+
+    def _affordable(self, seconds: float) -> int:
+        """How many training instances a twentieth of the time is enough to solve, after the first took so long."""
+        times = 60 * self.minutes / 20 / max(seconds, 1e-3)
+        return TRAINING * min(MOST_TIMES, 2 ** max(0, int(math.log2(max(times, 1.0)))))
 
     def run(self) -> Carded:
         classical = self._tune()
@@ -193,7 +203,7 @@ class _Learning:
                     progress=False,
                     updates=updates,
                     batch=BATCH,
-                    validation_batch=drawn.kept,
+                    validation_batch=min(drawn.kept, 2 * BATCH),
                     validate_every=max(1, updates // 10),
                     checkpoint_every=max(1, updates // 4),
                     objective="gap",
