@@ -180,7 +180,7 @@ def _draw(
         panels = drawing.subplots(1, 4)
         for name, values in eigenvalues.items():
             shown = values.flip(0) / values.max()
-            panels[0].plot(range(1, len(shown) + 1), shown, label=name)
+            panels[0].plot(range(1, len(shown) + 1), shown.tolist(), label=name)
         panels[0].set(yscale="log", title="linear classifier", xlabel="eigenvalue", ylabel="over the largest")
         panels[0].legend()
         for place, k in enumerate((0, len(spectra) // 2, len(spectra) - 1)):
@@ -197,7 +197,7 @@ def _draw(
         x = minimiser(one)
         signs = torch.randint(0, 2, x.shape, generator=generator_for(session, 2)).to(x) * 2 - 1
         stiff = (signs * hessian_product(one, x, signs, 0.1)).mean(dim=(0, 1))
-        panels[3].imshow(stiff, cmap="viridis", interpolation="nearest")
+        panels[3].imshow(stiff.numpy(), cmap="viridis", interpolation="nearest")
         panels[3].set_axis_off()
         panels[3].set_title("where the objective is stiff")
         session.save_figure(
