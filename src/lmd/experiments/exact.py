@@ -39,7 +39,7 @@ KEPT = 0.8
 PANELS = ("least-squares", "svm", "linear-classifier", "denoise", "inpaint")
 SHOWN = (10, 20, 100, 1000)
 METRICS = ("relative_gap", "psnr")
-METHODS = ("gd", "lbfgs", "pdhg", "pair", "published", "exact")
+METHODS = ("gd", "lbfgs", "pdhg", "pair", "exact")
 
 
 PAIRS = {

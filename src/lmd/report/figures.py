@@ -23,6 +23,8 @@ COLOURS = {
     "lmd-no-consistency": "#d62728",
     "fgp": "#bcbd22",
     "pdhg": "#2ca02c",
+    "pair": "#7b3fb5",
+    "exact": "#ff7f0e",
     "scikit": "#17becf",
     "truth": "#333333",
 }
