@@ -83,6 +83,9 @@ class Solved(NamedTuple):
     gaps: Tensor
     """A bound on F(x) - min F, with room for its rounding."""
 
+    first: Tensor | None = None
+    """F(y), where it was a by-product."""
+
     @property
     def reached(self) -> Tensor:
         return self.status == 2

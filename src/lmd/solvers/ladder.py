@@ -6,13 +6,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from lmd.errors import InputError
 from lmd.kernels import loop
 from lmd.problems.compiled import model_of
 from lmd.solvers.base import Solver, State, Wrapper
-from lmd.solvers.learned_fgp import LOWEST, NODES, RATIO, roughness
+from lmd.solvers.learned_fgp import LOWEST, NODES, RATIO, roughness_of, variation
 
 EASIER = 1.7
 """How many times smaller gaps are after as many iterations in the isotropic form, or more."""
@@ -60,17 +61,17 @@ class Ladder(Wrapper[State, Any]):
         model = model_of(problem)
         if model is None or dual is not None:
             return self.solver.finish(problem, dual, tolerance, limit)
-        rough = roughness(problem)
         logarithm = math.log(tolerance * (EASIER if model.isotropic else 1.0))
-        chosen = [self._rung(each, logarithm) for each in rough.tolist()]
-        longest: Any = self.rungs[max(chosen)]
-        numbers = longest.numbers_for(rough)
-        for place, rung in enumerate(chosen):
-            if rung != max(chosen):
-                shorter: Any = self.rungs[rung]
-                numbers[:, place, : self.horizons[rung]] = shorter.numbers_for(rough[place : place + 1])[:, 0]
-        learned = [self.horizons[rung] for rung in chosen]
-        return loop.fgp(model, loop.Progress(), limit, numbers=numbers, learned=learned, tolerance=tolerance)
+        length = variation(problem)
+        rough: list[float] = roughness_of(problem, length).tolist()
+        chosen = [self._rung(each, logarithm) for each in rough]
+        numbers = torch.zeros(2, len(chosen), self.horizons[max(chosen)], dtype=torch.float64, device="cpu")
+        for place, (rung, each) in enumerate(zip(chosen, rough, strict=True)):
+            learned: Any = self.rungs[rung]
+            numbers[:, place, : self.horizons[rung]] = learned.numbers_at(each)
+        counts = [self.horizons[rung] for rung in chosen]
+        solved = loop.fgp(model, loop.Progress(), limit, numbers=numbers, learned=counts, tolerance=tolerance)
+        return solved if model.isotropic else solved._replace(first=problem.g.weight * length)
 
     def _rung(self, rough: float, logarithm: float) -> int:
         """The first that gets to a gap of this logarithm, or the last there is."""

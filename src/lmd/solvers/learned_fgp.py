@@ -97,6 +97,12 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState, GridDualProblem]):
         share = (place - below).to(self.numbers.dtype)[:, None]
         return torch.lerp(self.numbers[:, below], self.numbers[:, below + 1], share)
 
+    def numbers_at(self, rough: float) -> Tensor:
+        """Those of one roughness `(2, N)`."""
+        place = min(max(math.log(max(rough, 1e-6) / LOWEST, RATIO), 0.0), NODES - 1.0)
+        below = min(int(place), NODES - 2)
+        return torch.lerp(self.numbers[:, below], self.numbers[:, below + 1], place - below)
+
     def finish(self, problem: GridDualProblem, dual: Tensor | None, tolerance: float, limit: int) -> loop.Solved | None:
         model = model_of(problem, self.numbers.to(problem.f.y.dtype))
         if model is None:
@@ -155,9 +161,17 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState, GridDualProblem]):
 
 def roughness(problem: GridDualProblem) -> Tensor:
     """gamma mean |Ky| / b `(B,)`."""
+    return roughness_of(problem, variation(problem))
+
+
+def roughness_of(problem: GridDualProblem, length: Tensor) -> Tensor:
+    """The same for |Ky| `(B,)`."""
+    return problem.data_strong_convexity / (2 * problem.f.y[0].numel()) * length / problem.g.weight
+
+
+def variation(problem: GridDualProblem) -> Tensor:
+    """|Ky|, the sum of absolute differences `(B,)`."""
     y = problem.f.y
     if kernels.serves(y):
-        length = kernels.tv_sums(y, None, None, 1.0).length.to(y.dtype)
-    else:
-        length = problem.differences(y).abs().flatten(1).sum(dim=1)
-    return problem.data_strong_convexity / (2 * y[0].numel()) * length / problem.g.weight
+        return kernels.tv_sums(y, None, None, 1.0).length.to(y.dtype)
+    return problem.differences(y).abs().flatten(1).sum(dim=1)

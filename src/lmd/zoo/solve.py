@@ -106,7 +106,10 @@ class _Whole:
         near, stuck = solved.reached, solved.stuck
         if bool(stuck.any()):
             stuck &= held_up(self.problem, solved.x, solved.gaps)
-        first, values = self.problem.value(self.x0), solved.values.to(solved.x.dtype)
+        first = solved.first
+        if first is None or self.x0.data_ptr() != self.problem.f.y.data_ptr():
+            first = self.problem.value(self.x0)
+        values = solved.values.to(solved.x.dtype)
         result = self._result(solved.x, solved.dual, (first, values), solved.iterations.long(), near, stuck)
         proven = functools.partial(gap_certificate, solved.values, solved.gaps, values.double())
         return replace(result, certifier=lambda _: proven())
@@ -144,6 +147,7 @@ class _Whole:
         words = {(True, False): Status.TOLERANCE_REACHED, (False, True): Status.STALLED}
         status = tuple(words.get(pair, Status.FINISHED) for pair in zip(near.tolist(), stalled.tolist(), strict=True))
         both = torch.stack(values)
+        times = {each: each * count if each != 1 else count for each in set(self.solver.step_cost.values())}
         history = History(
             values=both,
             residuals=torch.full_like(both, torch.nan),
@@ -154,7 +158,7 @@ class _Whole:
             values=values[1],
             status=status,
             iterations=count,
-            evaluations={name: each * count for name, each in self.solver.step_cost.items()},
+            evaluations={name: times[each] for name, each in self.solver.step_cost.items()},
             seconds=seconds,
             history=history,
             solver=self.solver,
