@@ -1,0 +1,59 @@
+"""Several horizons: each instance gets the one that its tolerance and roughness ask for, alone and in a batch."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+import lmd
+from lmd.errors import InputError
+from lmd.problems import TVDenoising
+from lmd.solvers import LearnedFGP
+from lmd.solvers.ladder import Ladder
+from lmd.solvers.learned_fgp import LOWEST, NODES, RATIO
+
+
+def images(*shape):
+    return torch.rand(shape, generator=torch.Generator().manual_seed(0))
+
+
+def ladder():
+    rungs = []
+    for horizon in (3, 9):
+        rung = LearnedFGP(horizon)
+        with torch.no_grad():
+            rung.numbers[0] *= torch.linspace(0.8, 1.2, NODES)[:, None]
+        rungs.append(rung)
+    return Ladder(rungs, [[0.5, 0.1, 1e-2, 1e-3, 1e-4], [0.1, 1e-2, 1e-3, 1e-4, 1e-5]])
+
+
+@pytest.mark.parametrize("isotropic", [False, True])
+def test_an_instance_of_a_batch_gets_what_it_gets_alone(isotropic):
+    weights = torch.tensor([2.0, 0.3, 0.01])
+    batch = TVDenoising(images(3, 1, 12, 13), weights, isotropic)
+    together = lmd.solve(batch, 1e-2, solver=ladder())
+    for i in range(3):
+        alone = lmd.solve(batch.select(i), 1e-2, solver=ladder())
+        assert_close(together.x[i : i + 1], alone.x, rtol=0, atol=0)
+        assert int(together.iterations[i]) == int(alone.iterations)
+    assert len(set(together.iterations.tolist())) > 1  # not all have the same horizon
+
+
+@pytest.mark.parametrize("isotropic", [False, True])
+def test_the_history_begins_with_the_value_of_the_start(isotropic):
+    problem = TVDenoising(images(2, 3, 12, 13), 0.3, isotropic)
+    result = lmd.solve(problem, 1e-1, solver=ladder())
+    assert_close(result.history.values[0], problem.value(problem.start()))
+    elsewhere = lmd.solve(problem, 1e-1, solver=ladder(), x0=0.5 * problem.start())
+    assert_close(elsewhere.history.values[0], problem.value(0.5 * problem.start()))
+
+
+def test_numbers_of_one_roughness_are_those_of_a_batch():
+    rung = ladder().rungs[1]
+    rough = torch.tensor([1e-9, LOWEST, 1.7 * LOWEST, LOWEST * RATIO**2.4, 1e9])
+    for one, numbers in zip(rough.tolist(), rung.numbers_for(rough).unbind(1), strict=True):
+        assert_close(rung.numbers_at(one), numbers, rtol=1e-5, atol=1e-6)
+
+
+def test_a_reach_for_every_rung():
+    with pytest.raises(InputError, match=r"^reach: got 1 rows, expected 2 rows"):
+        Ladder([LearnedFGP(3), LearnedFGP(9)], [[0.1] * NODES])
