@@ -99,6 +99,7 @@ class _Learning:
         few = Instances.solve(*draw(family, TRAINING, 3 * seed))
         count = journal.once("training instances", lambda: self._affordable(clock() - begun))
         self.known = Known(few if count == TRAINING else Instances.solve(*draw(family, count, 3 * seed)))
+        self.drawn = Drawn(self.known.train, family.name)
         self.validation = Instances.solve(*draw(family, VALIDATION, 3 * seed + 1, held_out=True))
 
     def _affordable(self, seconds: float) -> int:
@@ -152,9 +153,8 @@ class _Learning:
         for name, make in makes.items():
             solver = make()
             speeds[name] = speed(solver, self.validation.problem, self.validation.x0, solver.horizon or 8)
-            begun = clock()
-            self._train(solver, None, 2, 0)
-            seconds[name] = (clock() - begun) / 3
+            few, more = (self._training_seconds(solver, updates) for updates in (1, 6))
+            seconds[name] = max((more - few) / 5, 1e-4)
         spent = clock() - self.begun
         left = 0.85 * (60 * self.minutes - spent)
         plan: dict[str, Any] = {name: {"start": s.start, "each": s.each, "updates": []} for name, s in speeds.items()}
@@ -170,6 +170,11 @@ class _Learning:
             for name in plan:
                 plan[name]["updates"].append(max(FEWEST, updates))
         return plan
+
+    def _training_seconds(self, solver: Solver[Any], updates: int) -> float:
+        begun = clock()
+        train(solver, self.drawn, progress=False, updates=updates, batch=BATCH, objective="gap", validate_every=0)
+        return clock() - begun
 
     def _halve(self, makes: dict[str, Make], plan: dict[str, Any]) -> dict[str, Solver[Any]]:
         """The solvers after the last rung that each of them was trained in."""
@@ -191,19 +196,18 @@ class _Learning:
 
     def _train(self, solver: Solver[Any], folder: Path | None, updates: int, rung: int) -> Solver[Any]:
         """Train for a rung, or go on with one that was stopped; matrices that follow from what was learned are kept."""
-        drawn = Drawn(self.known.train, self.family.name)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TrainingWarning)
             try:
                 train(
                     solver,
-                    drawn,
+                    self.drawn,
                     out=folder,
                     resume=folder is not None,
                     progress=False,
                     updates=updates,
                     batch=BATCH,
-                    validation_batch=min(drawn.kept, 2 * BATCH),
+                    validation_batch=min(self.drawn.kept, 2 * BATCH),
                     validate_every=max(1, updates // 10),
                     checkpoint_every=max(1, updates // 4),
                     objective="gap",

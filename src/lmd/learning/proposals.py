@@ -196,7 +196,7 @@ def _admm(known: Known, penalty: float, ratio: float, relaxation: float) -> ADMM
 
 
 def _learned_admm(known: Known, count: int, tuned: ADMM) -> ADMM:
-    solver = ADMM(count, known.size).to(known.train.x0.dtype)
+    solver = ADMM(count + 1, known.size).to(known.train.x0.dtype)
     with torch.no_grad():
         solver.penalties.copy_(tuned.penalties)
         solver.relaxations.copy_(tuned.relaxations)

@@ -54,7 +54,7 @@ class ADMMState(DualState):
     """The matrices of the linear systems, inverted: `(N, n, n)`, or `(N, B, n, n)`."""
 
     numbers: tuple[Numbers, ...]
-    """Those of the N learned iterations."""
+    """Those of the N iterations that have numbers of their own."""
 
 
 class ADMM(Solver[ADMMState, SplitProblem]):
@@ -64,10 +64,11 @@ class ADMM(Solver[ADMMState, SplitProblem]):
         z_{k+1} = prox_{g/r}(z~ + y_k / r),  y_{k+1} = y_k + r (z~ - z_{k+1}),  z~ = a K x_{k+1} + (1 - a) z_k
 
     and u, v with f and s in the same way. Where f is a quadratic form x'Px / 2 + q'x it stays with x: P stands for s,
-    and -q for s u - v. The penalties r and s and the relaxation a of iteration k < N are learned, as logarithms of
-    multiples of the problem's own scale; later ones are those of the last, and constant, so that the method converges
-    from any point, for all penalties and 0 < a < 2 ([Eckstein and Bertsekas
-    1992](https://doi.org/10.1007/BF01581204)). N = 1 is the classical method. y is a dual point and certifies x.
+    and -q for s u - v. The penalties r and s and the relaxation a of each iteration are logarithms of multiples of the
+    problem's own scale. Those of the last of `iterations` are those of all later ones: constant, so that the method
+    converges from any point, for all penalties and 0 < a < 2 ([Eckstein and Bertsekas
+    1992](https://doi.org/10.1007/BF01581204)). Training unrolls the ones before it. One iteration is the classical
+    method. y is a dual point and certifies x.
 
     The inverted matrices of the class are kept with the solver (`keep_`), where instances share P and K and x has
     `size` entries; for any other problem they are computed when a run begins. Where K is the identity and f a quadratic
@@ -112,7 +113,8 @@ class ADMM(Solver[ADMMState, SplitProblem]):
 
     @property
     def horizon(self) -> int | None:
-        return self.iterations if self.iterations > 1 else None
+        """All but the last, which is the method's own."""
+        return self.iterations - 1 if self.iterations > 1 else None
 
     @property
     def ends_proven(self) -> bool:
