@@ -117,7 +117,7 @@ class LinearOperator(Part, abc.ABC):
         return term.value(self(x))
 
     def add_subgradient(self, term: Term, x: Tensor, onto: Tensor) -> Tensor:
-        """onto + K' h'(Kx) for a subgradient h' of a term h, in a tensor of its own."""
+        """onto + K' h'(Kx) for a subgradient h' of a term h; `onto` may be written to."""
         return self.adjoint(term.subgradient(self(x))).add_(onto)
 
     def write(self, x: Tensor, z: Tensor) -> Tensor:

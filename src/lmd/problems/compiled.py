@@ -47,21 +47,24 @@ class Sums:
 
 def sums_of(problem: Composite, x: Tensor, dual: Tensor | None = None) -> Sums | None:
     """What the value of x, and with a dual point the gap, is made of; None where nothing is compiled for it."""
-    if not kernels.serves(x) or not kernels.has("tv_sums", problem.parts):
+    if not kernels.has("tv_sums", problem.parts):
         return None
     f: Any = problem.f
-    if not _serves(problem, x, f.y, *(() if dual is None else (dual,))):
-        return None
     s, bound = f.curvature, _bound(problem)
+    if not _serves(x, bound, f.y, *(() if dual is None else (dual,))):
+        return None
     return Sums(kernels.tv_sums(x, dual, f.y, bound, 0.5 / s), s, bound)
 
 
-def regulariser_of(problem: Composite, x: Tensor) -> Tensor | None:
-    """g(Kx) `(B,)`; None where nothing is compiled for it."""
-    if not kernels.serves(x) or not kernels.has("tv_sums", problem.parts[1:]) or not _serves(problem, x):
+def value_of(problem: Composite, x: Tensor) -> Tensor | None:
+    """F(x) `(B,)`, where the whole or what stands behind the operator is compiled; otherwise None."""
+    if x.dtype != torch.float32:
         return None
-    bound = _bound(problem)
-    return bound * kernels.tv_sums(x, None, None, bound).length.to(x.dtype)
+    if (sums := sums_of(problem, x)) is not None:
+        return sums.value.to(x.dtype)
+    if not kernels.has("tv_sums", problem.parts[1:]) or not _serves(x, bound := _bound(problem)):
+        return None
+    return problem.data_value(x) + bound * kernels.tv_sums(x, None, None, bound).length.to(x.dtype)
 
 
 def model_of(problem: Any, *tensors: Tensor) -> loop.Model | None:
@@ -82,7 +85,6 @@ def _bound(problem: Composite) -> Scale:
     return weight
 
 
-def _serves(problem: Composite, x: Tensor, *others: Tensor) -> bool:
+def _serves(x: Tensor, bound: Scale, *others: Tensor) -> bool:
     """Whether x are float32 images `(B, C, H, W)` on the CPU, and nothing is recorded."""
-    bound = _bound(problem)
     return x.ndim == 4 and kernels.serves(x, *others, *((bound,) if isinstance(bound, Tensor) else ()))

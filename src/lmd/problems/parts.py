@@ -130,14 +130,12 @@ class Composite(CompositeProblem):
         return doubled(self)
 
     def value(self, x: Tensor) -> Tensor:
-        if (sums := compiled.sums_of(self, x)) is not None:
-            return sums.value.to(x.dtype)
-        behind = compiled.regulariser_of(self, x)
-        return self.data_value(x) + (self._value_behind(x) if behind is None else behind)
-
-    def _value_behind(self, x: Tensor) -> Tensor:
-        first, *others = (K.value_behind(term, x) for term, K, _ in self._blocks)
-        return sum(others, first)
+        if (value := compiled.value_of(self, x)) is not None:
+            return value
+        value = self.data_value(x)
+        for term, K, _ in self._blocks:
+            value = value + K.value_behind(term, x)
+        return value
 
     def data_vector(self) -> Tensor:
         return joined([*self.f.data(), *self.g.data()], type(self).__name__)
@@ -150,10 +148,11 @@ class Composite(CompositeProblem):
         return self.g.prox(z, step)
 
     def subgradient(self, x: Tensor) -> Tensor:
-        return self._add_gradients(self._blocks, x, self.f.subgradient(x))
+        return self._add_gradients(self._blocks, x, self.f.own_subgradient(x))
 
     @staticmethod
     def _add_gradients(blocks: list[Block], x: Tensor, gradient: Tensor) -> Tensor:
+        """Those of the terms of these blocks, added to a gradient that may be written to."""
         for term, K, _ in blocks:
             gradient = K.add_subgradient(term, x, gradient)
         return gradient
@@ -282,7 +281,7 @@ class Composite(CompositeProblem):
 
     def data_gradient(self, x: Tensor) -> Tensor:
         """The gradient of everything but what stands behind the differences."""
-        return self._add_gradients(self._beside, x, self.f.subgradient(x))
+        return self._add_gradients(self._beside, x, self.f.own_subgradient(x))
 
     def project_differences(self, p: Tensor, out: Tensor | None = None) -> Tensor:
         """The nearest feasible p of the differences: all of the dual point, or a part of it where there is more."""

@@ -125,7 +125,7 @@ class GroupNorm(Term):
         most = lengths(z, self.axes).mul_(per_instance(self.weight, z))
         if self.axes:
             return sum_instances(most.sub_((p * z).sum(dim=self.axes, keepdim=True)).clamp_(min=0))
-        return sum_instances(most.addcmul_(p, z, value=-1).clamp_(min=0))
+        return sum_instances(most.addcmul_(p, z, value=-1)).clamp_(min=0)  # each is 0 or more, but for rounding
 
     def rounding(self, z: Tensor, p: Tensor, z_error: Tensor, p_error: Tensor, residual: Tensor) -> Tensor:
         """A group of n is right to (24 + 4n) eps weight |z_g|, also where p is longer than the weight by a few eps.

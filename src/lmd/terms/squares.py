@@ -79,6 +79,9 @@ class Squares(Term):
     def subgradient(self, z: Tensor) -> Tensor:
         return (z - self.y).mul_(2 * self.curvature)
 
+    def own_subgradient(self, z: Tensor) -> Tensor:
+        return self.subgradient(z)
+
     def prox(self, z: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
         pull = 2 * self.curvature * per_instance(step, z)
         return torch.lerp(z, self.y, pull / (1 + pull), out=out)
@@ -108,8 +111,9 @@ class Squares(Term):
 
     def residual(self, z: Tensor, p: Tensor) -> Tensor:
         """sum c (z - y - p / 2c)^2."""
-        away = z - self.y
-        return weighted_sum(self.curvature, self._moved(away, p, -0.5).square())
+        away, c = z - self.y, self.curvature
+        away = self._moved(away, p, -0.5) if isinstance(c, Tensor) else away.sub_(p, alpha=0.5 / c)
+        return weighted_sum(c, away.square())
 
     def rounding(self, z: Tensor, p: Tensor, z_error: Tensor, p_error: Tensor, residual: Tensor) -> Tensor:
         """The residual is ||a||^2, a = root(c) (z - y) - p / 2 root(c), each part right to 8 eps relative to itself.
