@@ -57,3 +57,9 @@ def test_numbers_of_one_roughness_are_those_of_a_batch():
 def test_a_reach_for_every_rung():
     with pytest.raises(InputError, match=r"^reach: got 1 rows, expected 2 rows"):
         Ladder([LearnedFGP(3), LearnedFGP(9)], [[0.1] * NODES])
+
+
+def test_it_is_saved_and_loaded(tmp_path):
+    problem = TVDenoising(images(1, 1, 12, 13), 0.3)
+    again = lmd.solvers.load(lmd.solvers.save(ladder(), tmp_path / "ladder"))
+    assert_close(lmd.solve(problem, 1e-2, solver=again).x, lmd.solve(problem, 1e-2, solver=ladder()).x)

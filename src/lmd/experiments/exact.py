@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lmd import zoo
+from lmd.errors import TrainingWarning
 from lmd.experiments.base import Experiment, Session
 from lmd.experiments.imaging import generator_for, images_for, psnr
 from lmd.experiments.linear_models import TEST_SEED
@@ -102,7 +104,9 @@ def learned_solver_of(session: Session, name: str) -> Solver[Any]:
     preset = session.preset
     if preset == "paper" or (zoo.card(name)["data"] == "photographs" and not session.retrain):
         preset = zoo.SHIPPED_PRESET
-    return zoo.obtain(name, preset, retrain=session.retrain, progress=session.progress)
+    with warnings.catch_warnings():  # one that begins near the optima of other digits may stay as it is at quick size
+        warnings.simplefilter("ignore", TrainingWarning)
+        return zoo.obtain(name, preset, retrain=session.retrain, progress=session.progress)
 
 
 def _learned(session: Session, name: str) -> dict[str, Solver[Any]]:

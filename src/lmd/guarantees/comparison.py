@@ -94,7 +94,8 @@ def compare(
 
     result = run(guarded, problem, x0, iterations, callbacks=[reached])
     classical = run(fallback, problem, x0, early)
-    lower = _lower_bound(result, guarded.solver if guarded.solver.ends_proven else fallback, problem, x0, minimum_of)
+    proves = guarded.solver.ends_proven and guarded.solver.init(problem, x0).dual_point is not None
+    lower = _lower_bound(result, guarded.solver if proves else fallback, problem, x0, minimum_of)
     with torch.no_grad():
         at_zero = problem.value(torch.zeros_like(x0)).double()
     scale = torch.where(lower > 1e-6 * at_zero, lower, at_zero)

@@ -119,7 +119,7 @@ def check_family(family: Family, seed: int) -> None:
 def _points(problem: Problem, x0: Tensor, seed: int) -> Tensor:
     noise = torch.randn(x0.shape, generator=torch.Generator().manual_seed(seed), dtype=x0.dtype)
     x = x0 + noise * (1 + x0.abs().mean())
-    return x if problem.domain is None else problem.domain.project(x)
+    return x if problem.domain is None else problem.domain.nearest(x)
 
 
 def _check_convex(problem: Problem, x0: Tensor, seed: int) -> None:
@@ -136,9 +136,8 @@ def _check_convex(problem: Problem, x0: Tensor, seed: int) -> None:
 
 
 def _optima(problem: Any, x0: Tensor) -> tuple[Tensor, Tensor | None]:
-    known = problem.minimiser()
-    if known is not None:
-        return known, None
+    if offers(problem, ("minimiser",)):
+        return problem.minimiser(), None
     exact, dtype = problem.double(), x0.dtype
     if exact is not None:
         problem, x0 = exact, x0.double()
@@ -195,7 +194,7 @@ def _distance(problem: Any, state: State) -> Tensor:
     if state.dual_point is not None and offers(problem, ("relative_gap",)):
         return problem.relative_gap(state.x, state.dual_point).to(state.x.dtype)
     value, gradient = problem.value_and_subgradient(state.x)
-    away = gradient if problem.domain is None else state.x - problem.domain.project(state.x - gradient)
+    away = gradient if problem.domain is None else state.x - problem.domain.nearest(state.x - gradient)
     return (
         ACCURACY
         / FLAT

@@ -109,7 +109,7 @@ class SplineBox(_Coordinatewise):
         return {**super().config(), "low": self.domain.low, "high": self.domain.high}
 
     def to_primal(self, y: Tensor, tolerance: float | None = None) -> Tensor:
-        return self.domain.project(super().to_primal(y))
+        return self.domain.nearest(super().to_primal(y))
 
 
 class SplineSimplex(_Coordinatewise):

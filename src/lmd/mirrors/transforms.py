@@ -106,6 +106,7 @@ class Rotation(Transform):
 
 
 @functools.lru_cache(maxsize=32)
+@torch.inference_mode(False)
 def cosines(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     r"""The orthogonal cosine transform `(n, n)`: \sqrt{2/n} cos(pi k (i + 1/2) / n), the first row \sqrt{1/n}.
 
@@ -157,6 +158,7 @@ class Cosine(Transform):
 
 
 @functools.lru_cache(maxsize=32)
+@torch.inference_mode(False)
 def frequencies(height: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """r of `Cosine` for each coefficient, `(H, W)`."""
     down, across = (

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from lmd.checks import check_interval, check_positive
 from lmd.errors import InputError
+from lmd.guarantees.certify import certify
 from lmd.operators import Blur, LinearOperator
 from lmd.operators.functions import FromFunctions
 from lmd.pictures.arrays import Axis, Batch, as_batch, find_axes, move
@@ -318,6 +319,7 @@ def _answer(
         exact, x = model(batch.exact.double(), weight.double(), 1.0), batch.own(result.x)
         dual = None if result.dual is None else result.dual.double() * unit
         result = replace(result, x=x, values=exact.value(x), dual=dual, problem=exact, start=exact.start())
+        result = replace(result, certifier=certify)
     noise = None if choice is None else _said(choice.noise * unit)
     told = Info(_said(weight), noise, result.seconds, result, tuple(answer.shape), choice)
     return answer, told

@@ -13,6 +13,7 @@ from lmd.solvers.exact_mirror_descent import ExactMirrorDescent
 from lmd.solvers.fgp import FGP
 from lmd.solvers.gradient_descent import GradientDescent, ProjectedGradient
 from lmd.solvers.interior_point import InteriorPoint
+from lmd.solvers.ladder import Ladder
 from lmd.solvers.lazy import LazyMirrorDescent
 from lmd.solvers.lbfgs import LBFGS
 from lmd.solvers.learned_dual import LearnedDual
@@ -59,6 +60,7 @@ __all__ = [
     "GradientDescent",
     "History",
     "InteriorPoint",
+    "Ladder",
     "LazyMirrorDescent",
     "LearnedDual",
     "LearnedFGP",

@@ -98,7 +98,7 @@ class ExactMirrorDescent(LearnedPrefix[ExactState, Problem]):
         k, x, mirror = state.iteration, state.x, self.mirror_of(state.iteration)
         ahead = x + self.momenta[k] * (x - state.previous)
         if problem.domain is not None:
-            ahead = problem.domain.project(ahead)
+            ahead = problem.domain.nearest(ahead)
         gradient, dual = problem.smoothed_gradient(ahead, self.log_widths[k].exp())
         x_next = mirror.descend(ahead, gradient / per_point(state.unit, gradient))
         previous = x if k else ahead  # the first move is that from v_0

@@ -33,7 +33,11 @@ class Ladder(Wrapper[State, Any]):
             raise InputError("reach", f"{len(reach)} rows", f"{len(rungs)} rows, one for each rung, of {NODES} numbers")
         self.rungs = nn.ModuleList(rungs)
         self.horizons = [rung.horizon or 0 for rung in rungs]
+        self.given = [list(gaps) for gaps in reach]
         self.reach = [[math.log(gap) for gap in gaps] for gaps in reach]
+
+    def config(self) -> dict[str, Any]:
+        return {"rungs": list(self.rungs), "reach": self.given}
 
     @property
     def step_cost(self) -> dict[str, int]:

@@ -69,4 +69,4 @@ class LearnedGradient(Solver[LearnedGradientState]):
 
 
 def _inside(problem: Problem, x: Tensor) -> Tensor:
-    return x if problem.domain is None else problem.domain.project(x)
+    return x if problem.domain is None else problem.domain.nearest(x)
