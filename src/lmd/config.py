@@ -37,11 +37,20 @@ class Configurable:
 
 
 def to_config(item: Configurable) -> dict[str, Any]:
-    """`item` as JSON values: `{"type": name, argument: value, ...}`, nested where arguments are configurables."""
-    arguments = {
-        key: to_config(value) if isinstance(value, Configurable) else value for key, value in item.config().items()
-    }
-    return {"type": type(item).__name__, **arguments}
+    """`item` as JSON values: `{"type": name, argument: value, ...}`, nested where arguments are configurables, or lists of them."""
+    return {"type": type(item).__name__, **{key: _written(value) for key, value in item.config().items()}}
+
+
+def _written(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_written(entry) for entry in value]
+    return to_config(value) if isinstance(value, Configurable) else value
+
+
+def _read(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_read(entry) for entry in value]
+    return from_config(value) if isinstance(value, dict) and "type" in value else value
 
 
 def from_config(config: object) -> Configurable:
@@ -50,11 +59,7 @@ def from_config(config: object) -> Configurable:
         raise InputError("configuration", f"{type(config).__name__} {config!r:.60}", 'an object with a "type"')
     name = config["type"]
     kind = _look_up(name)
-    arguments = {
-        key: from_config(value) if isinstance(value, dict) and "type" in value else value
-        for key, value in config.items()
-        if key != "type"
-    }
+    arguments = {key: _read(value) for key, value in config.items() if key != "type"}
     try:
         return kind(**arguments)
     except TypeError as error:
