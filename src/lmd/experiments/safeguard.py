@@ -18,7 +18,7 @@ from lmd.errors import CapabilityError
 from lmd.experiments.base import Experiment, Session
 from lmd.experiments.imaging import images_to_test
 from lmd.guarantees import Comparison, compare, default_fallback, guard, run
-from lmd.guarantees.comparison import EARLY, EXCESS, GAP
+from lmd.guarantees.comparison import EXCESS, GAP
 from lmd.problems import Family, Problem, TVInpaintingFamily
 from lmd.report.figures import figure, log_floor
 from lmd.report.rows import Row, select
@@ -145,22 +145,24 @@ def published_inpainting(images: Sequence[Tensor]) -> Family:
 
 
 def record_case(session: Session, case: Case, solver: Solver[Any]) -> Comparison:
-    """The worst instance: how far above its fall-back at 20 iterations, how far above the minimum in the end."""
+    """The worst instance: how far above its fall-back early, how far above the minimum in the end."""
     guarded = guard(solver.to(case.x0.dtype), case.problem)
     if guarded is None:
         given = f"{type(case.problem).__name__}, for which no fall-back is known"
         raise CapabilityError("problem", given, "one with a classical method")
     iterations = ITERATIONS[session.preset]
     found = compare(guarded, case.problem, case.x0, iterations=iterations, target=target_of(case), minimum_of=minimum)
-    fell_back = found.guarded.history.diagnostics["fallback"][1 : EARLY + 1].nanmean()
+    fell_back = found.guarded.history.diagnostics["fallback"][1 : found.early + 1].nanmean()
     settings = {
         "condition": case.condition,
         "instances": len(case.x0),
         "fallback": type(default_fallback(case.problem)).__name__,
     }
-    session.record(case.solver, EARLY, "excess_over_fallback", float(found.excess.max()), **settings)
-    session.record(case.solver, EARLY, "fallback_share", float(fell_back), **settings)
-    session.record(case.solver, iterations, "largest_relative_gap", float(found.gap.max()), **settings)
+    session.record(case.solver, found.early, "excess_over_fallback", float(found.excess.max()), **settings)
+    session.record(case.solver, found.early, "fallback_share", float(fell_back), **settings)
+    session.record(
+        case.solver, max(iterations, found.early), "largest_relative_gap", float(found.gap.max()), **settings
+    )
     kept = bool((found.excess <= EXCESS).all() and (found.gap <= GAP).all())
     session.log("case", solver=case.solver, kept=kept, iterations=int(found.guarded.iterations.max()), **settings)
     return found

@@ -68,13 +68,14 @@ def compare(
     problem: Problem,
     x0: Tensor,
     *,
-    early: int = EARLY,
+    early: int | None = None,
     iterations: int = ITERATIONS,
     target: Tensor | None = None,
     minimum_of: MinimumOf = Problem.minimum,
 ) -> Comparison:
     """Run a guarded solver, and its fall-back alone.
 
+    `early` is iteration 20, or the last trained one, if that is later: those before it need not be good.
     The guarded run ends when all values are at most `target` `(B,)`, but not before iteration `early`: as its values
     never rise, going on would change nothing about that. The minimum is bounded from below by the certificate of the
     guarded run where that proves it to be at the minimum already; elsewhere by the one of a longer run, of the
@@ -87,6 +88,8 @@ def compare(
     >>> found.excess.tolist(), bool((found.gap < 1e-9).all())
     ([0.0, 0.0, 0.0], True)
     """
+    early = max(EARLY, guarded.horizon or 0) if early is None else early
+    iterations = max(iterations, early)
     fallback: Any = default_fallback(problem) if guarded.fallback is None else guarded.fallback
 
     def reached(state: State, values: Tensor) -> bool:
