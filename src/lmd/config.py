@@ -37,7 +37,7 @@ class Configurable:
 
 
 def to_config(item: Configurable) -> dict[str, Any]:
-    """`item` as JSON values: `{"type": name, argument: value, ...}`, nested where arguments are configurables or lists."""
+    """`item` as JSON values: `{"type": name, argument: value, ...}`, nested where arguments are."""
     return {"type": type(item).__name__, **{key: _written(value) for key, value in item.config().items()}}
 
 
