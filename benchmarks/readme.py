@@ -102,12 +102,16 @@ def cases(images: Tensor) -> Iterator[tuple[str, Callable[[], TVProblem]]]:
 def our_ways(make: Callable[[], TVProblem]) -> dict[str, list[Call]]:
     """Our own methods, each with its ways to call it, the cheap ones first."""
     kind = "denoise" if isinstance(make(), TVDenoising) else "inpaint"
-    names = [name for name in lmd.tasks.get(kind).solvers if lmd.zoo.shipped(name) and "-pair-" not in name]
+    names = [
+        name
+        for name in lmd.tasks.get(kind).solvers
+        if lmd.zoo.shipped(name) and not {"pair", "exact"} & {*name.split("-")}
+    ]
     tolerances = sorted((factor * target for target in TARGETS for factor in (1, 2, 4)), reverse=True)
     learned = sorted((lmd.zoo.load(name) for name in names), key=lambda solver: solver.horizon or 0)
     ways = {
+        "`lmd.solve`": [_solve(make, t) for t in tolerances],
         "lmd, trained iterations alone": [_call(solver, make, record=False) for solver in learned],
-        f"lmd, `{kind}-20` to a tolerance": [_call(lmd.zoo.load(f"{kind}-20"), make, tolerance=t) for t in tolerances],
         "lmd, PDHG to a tolerance": [_call(PDHG(settle=8), make, tolerance=t) for t in tolerances],
     }
     if kind == "denoise":
@@ -118,6 +122,15 @@ def our_ways(make: Callable[[], TVProblem]) -> dict[str, list[Call]]:
 def _call(solver: Any, make: Callable[[], TVProblem], **options: Any) -> Call:
     def call() -> Tensor:
         result: Result = lmd.run(solver, make(), **options)
+        assert result.certificate is not None
+        return result.x
+
+    return call
+
+
+def _solve(make: Callable[[], TVProblem], tolerance: float) -> Call:
+    def call() -> Tensor:
+        result = lmd.solve(make(), tolerance)
         assert result.certificate is not None
         return result.x
 

@@ -90,10 +90,13 @@ _FUNCTIONS = {
 
 def __getattr__(name: str) -> Any:
     if name in _FUNCTIONS:
-        return getattr(importlib.import_module(_FUNCTIONS[name]), name)
-    if name in __all__:
-        return importlib.import_module(f"lmd.{name}")
-    raise AttributeError(f"module 'lmd' has no attribute {name!r}")
+        found = getattr(importlib.import_module(_FUNCTIONS[name]), name)
+    elif name in __all__:
+        found = importlib.import_module(f"lmd.{name}")
+    else:
+        raise AttributeError(f"module 'lmd' has no attribute {name!r}")
+    globals()[name] = found  # the next time nobody asks
+    return found
 
 
 def __dir__() -> list[str]:

