@@ -1,4 +1,4 @@
-"""Picture files in, picture files out: what `lmd solve` is made of."""
+"""Arrays and picture files in, arrays and picture files out: what `lmd.denoise` and `lmd solve` are made of."""
 
 from lmd.pictures.solve import PictureSolver, Proof, Summary, solve_file
 
