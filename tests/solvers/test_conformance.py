@@ -106,6 +106,8 @@ def in_cosines():
     return Separable(Cosine(4), Splines(4, knots=1))
 
 
+REACH = [[0.5, 0.1, 1e-2, 1e-3, 1e-4], [0.1, 1e-2, 1e-3, 1e-4, 1e-5]]
+
 SOLVERS = {
     "FGP": (lambda: solvers.FGP(), "denoising"),
     "FGP with restarts": (lambda: solvers.FGP(restart=True), "isotropic denoising"),
@@ -115,6 +117,7 @@ SOLVERS = {
     "LearnedFGP": (lambda: rough(solvers.LearnedFGP(3)), "denoising"),
     "LearnedFGP in colour": (lambda: rough(solvers.LearnedFGP(5)), "denoising in colour"),
     "LearnedFGP isotropic": (lambda: rough(solvers.LearnedFGP(3)), "isotropic denoising"),
+    "Ladder": (lambda: rough(solvers.Ladder([solvers.LearnedFGP(2), solvers.LearnedFGP(4)], REACH)), "denoising"),
     "LearnedDual": (lambda: rough(solvers.LearnedDual(3, 3)), "denoising"),
     "LearnedDual in colour": (lambda: rough(solvers.LearnedDual(5, 5)), "denoising in colour"),
     "LearnedDual isotropic": (lambda: rough(solvers.LearnedDual(3, 7)), "isotropic denoising"),
