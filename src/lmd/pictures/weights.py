@@ -11,13 +11,13 @@ from torch import Tensor
 from lmd.problems import Problem
 from lmd.zoo.solve import solve
 
-PATH = (0.15, 0.25, 0.4, 0.6, 0.9)
+PATH = (0.17, 0.3, 0.52, 0.9)
 """The weights that are tried, in multiples of twice the noise: what is best for photographs is among them."""
 
 TOLERANCE = 1e-2
 """Risks are flat at their minimum: the solutions they are taken from need not be near."""
 
-PIXELS = 1 << 14
+PIXELS = 1 << 12
 """A choice is made on four windows of this many pixels, where images are larger."""
 
 PUSH = 0.3
