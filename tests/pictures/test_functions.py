@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 import lmd
 from lmd.errors import InputError
-from lmd.operators import Blur, gaussian_kernel
+from lmd.operators import Blur, FromFunctions, gaussian_kernel
 
 
 def picture(*shape, seed=0):
@@ -188,3 +188,53 @@ def test_bad_input_is_one_line(call, words):
     with pytest.raises(InputError) as caught:
         call()
     assert str(caught.value).startswith(words) and "\n" not in str(caught.value)
+
+
+class TestInputsOfEveryKind:
+    @pytest.mark.parametrize("shape", [(1,), (1, 1), (1, 9), (9, 1), (2, 2, 3), (1, 1, 1)])
+    def test_one_pixel_wide(self, shape):
+        array = np.random.default_rng(0).random(shape)
+        clean = lmd.denoise(array)
+        assert clean.shape == shape and np.isfinite(clean).all()
+
+    def test_a_blur_is_chosen_for_on_windows_of_large_images(self):
+        noisy = picture(150, 151).astype(np.float32)
+        _, info = lmd.deblur(noisy, gaussian_kernel(1.0), tolerance=0.1, info=True)
+        assert info.choice is not None and 0 < info.weight < 1
+
+    def test_a_hole_larger_than_a_window(self):
+        noisy, mask = picture(150, 151), np.ones((150, 151), bool)
+        mask[10:100, 10:100] = False
+        _, info = lmd.inpaint(noisy, mask, tolerance=0.1, info=True)
+        assert 0 < info.weight < 1
+
+    def test_a_mask_goes_with_channels_on_any_axis(self):
+        noisy, mask = picture(20, 21, 3), np.random.default_rng(2).random((20, 21)) > 0.4
+        last = lmd.inpaint(noisy, mask, 0.1)
+        for axis in (0, 1):
+            moved = lmd.inpaint(np.moveaxis(noisy, 2, axis), mask, 0.1, channel_axis=axis)
+            np.testing.assert_allclose(np.moveaxis(moved, axis, 2), last, atol=1e-6)
+
+    def test_noise_is_in_the_numbers_of_the_array(self):
+        clean = picture(40, 41).clip(0, 1)
+        weights = [
+            lmd.denoise((clean * white).astype(kind), noise=0.1 * white, info=True)[1].weight
+            for kind, white in ((np.uint8, 255), (np.uint16, 65535), (np.float64, 1))
+        ]
+        np.testing.assert_allclose(weights, weights[0], rtol=0.02)
+
+    def test_a_choice_is_in_the_units_of_the_weight(self):
+        _, info = lmd.denoise(1e6 * picture(24, 25), info=True)
+        assert float(info.choice.path[0]) < info.weight < float(info.choice.path[-1])
+        assert float(info.choice.noise) == pytest.approx(info.noise)
+
+    def test_a_batch_says_its_weights(self):
+        _, info = lmd.denoise(torch.rand(2, 1, 8, 8), torch.tensor([0.1, 0.25]), info=True)
+        assert str(info).startswith("weight 0.1 to 0.25, within")
+
+    def test_measurements_of_signals_in_batches(self):
+        A = torch.randn(30, 40, generator=torch.Generator().manual_seed(0)) / 6
+        operator = FromFunctions(lambda x: A.to(x) @ x, lambda z: A.to(z).T @ z, (40,))
+        x = torch.rand(3, 8, 40, generator=torch.Generator().manual_seed(1))
+        found = lmd.reconstruct(operator(x), operator, shape=(40,), weight=0.01, tolerance=0.1)
+        assert found.shape == x.shape and found.dtype == torch.float32

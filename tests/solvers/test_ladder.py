@@ -63,3 +63,11 @@ def test_it_is_saved_and_loaded(tmp_path):
     problem = TVDenoising(images(1, 1, 12, 13), 0.3)
     again = lmd.solvers.load(lmd.solvers.save(ladder(), tmp_path / "ladder"))
     assert_close(lmd.solve(problem, 1e-2, solver=again).x, lmd.solve(problem, 1e-2, solver=ladder()).x)
+
+
+def test_a_start_that_is_the_image_turned_has_its_own_value():
+    problem = TVDenoising(images(1, 1, 12, 12), 0.3)
+    turned = problem.start().mT  # the same memory, read in another order
+    result = lmd.solve(problem, 1e-1, solver=ladder(), x0=turned)
+    assert_close(result.history.values[0], problem.value(turned))
+    assert float(result.history.values[0]) > 1.1 * float(problem.value(problem.start()))

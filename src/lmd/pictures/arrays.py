@@ -19,8 +19,6 @@ WHITE = {torch.uint8: 255, torch.uint16: 65535}
 COLOURS = (3, 4)
 """How many channels the last axis of a colour picture has."""
 
-Axis = int | str | None
-
 
 @dataclass(frozen=True)
 class Axes:
@@ -28,6 +26,9 @@ class Axes:
 
     batch: int | None
     channel: int | None
+
+
+Axis = int | str | Axes | None
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,8 @@ class Batch:
     exact: Tensor
     """The images in the array's own units, bytes as numbers from 0 to 1: `images` itself where nothing was rounded."""
 
-    bytes: bool
-    """Whether the array holds whole numbers that stand for 0 to 1."""
+    white: float
+    """What the array's own numbers are divided by first: 255 for bytes, 1 for numbers that are as they are."""
 
     def own(self, x: Tensor) -> Tensor:
         """A tensor like `images` in the array's own units, and in float64 if that is not what it was solved in."""
@@ -112,7 +113,7 @@ def as_batch(
         out = _as_dtype(_move_back(values, axes), given.dtype).to(given.device)
         return out if isinstance(array, Tensor) else np.ascontiguousarray(out.numpy()).astype(array.dtype, copy=False)
 
-    return Batch(images, units, back, images if same else exact, white > 1)
+    return Batch(images, units, back, images if same else exact, white)
 
 
 def _as_tensor(argument: str, array: Any) -> Tensor:
@@ -132,8 +133,10 @@ def _as_tensor(argument: str, array: Any) -> Tensor:
 
 
 def find_axes(argument: str, shape: tuple[int, ...], torch_tensor: bool, channel_axis: Axis) -> Axes:
-    """Which axes are what; see `as_batch`."""
+    """Which axes are what; see `as_batch`. What is known already is left as it is."""
     count = len(shape)
+    if isinstance(channel_axis, Axes):
+        return channel_axis
     if channel_axis is None or (isinstance(channel_axis, int) and not isinstance(channel_axis, bool)):
         if channel_axis is not None and not -count <= channel_axis < count:
             raise InputError("channel_axis", channel_axis, f"an axis of an array of shape {shape}, None or 'auto'")

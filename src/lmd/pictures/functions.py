@@ -27,7 +27,7 @@ from lmd.errors import InputError
 from lmd.guarantees.certify import certify
 from lmd.operators import Blur, LinearOperator
 from lmd.operators.functions import FromFunctions
-from lmd.pictures.arrays import Axis, Batch, as_batch, find_axes, move
+from lmd.pictures.arrays import Axes, Axis, Batch, as_batch, find_axes, move
 from lmd.pictures.noise import estimate_noise
 from lmd.pictures.weights import Choice, by_leaving_out, by_risk
 from lmd.problems import TVDeblurring, TVDenoising, TVInpainting
@@ -98,9 +98,9 @@ class Info:
 
     def __str__(self) -> str:
         levels = "" if math.isinf(self.grey_levels) else f", {self.grey_levels:.2g} of 255 grey levels from x*"
-        return (
-            f"weight {self.weight:.3g}, within {100 * self.relative:.2g}% of the minimum{levels}, {self.seconds:.2g} s"
-        )
+        weights = sorted({float(f"{each:.3g}") for each in torch.as_tensor(self.weight).reshape(-1).tolist()})
+        weight = f"{weights[0]:g}" if len(weights) == 1 else f"{weights[0]:g} to {weights[-1]:g}"
+        return f"weight {weight}, within {100 * self.relative:.2g}% of the minimum{levels}, {self.seconds:.2g} s"
 
 
 def denoise(
@@ -120,7 +120,8 @@ def denoise(
         image: A numpy array or torch tensor of any dtype and layout: a signal `(N,)`, a grey image `(H, W)`, a colour
             picture `(H, W, 3)`, a volume `(D, H, W)`, a batch `(B, C, ...)`; or a list of those.
         weight: A positive number, one per image of a batch, or "auto": chosen by Stein's unbiased risk.
-        noise: The standard deviation of the noise, for "auto"; estimated from the image by default. For bytes, of 255.
+        noise: The standard deviation of the noise, for "auto"; estimated from the image by default. In the array's
+            own numbers: of 255 for bytes.
         isotropic: Lengths of gradients in place of sums of absolute differences.
         channel_axis: The axis of the channels, None if there is none, or "auto": see `lmd.pictures.arrays.as_batch`.
         tolerance: How near to the minimum, relative to it; proven.
@@ -219,8 +220,9 @@ def deblur(
         return TVDeblurring(data, taps.to(data), weights, border, isotropic, box=(low / unit, high / unit))
 
     def choose() -> Choice:
-        height, width = batch.images.shape[2:]
-        blur = Blur(taps.to(batch.images), height, width, border)
+        def blur(x: Tensor) -> Tensor:
+            return Blur(taps.to(x), int(x.shape[-2]), int(x.shape[-1]), border)(x)
+
         return by_risk(_in_units(model, batch), batch.images, _noise(noise, batch), blur)
 
     return _answer(model, batch, _weight(weight, batch, choose), tolerance, warm, info)
@@ -253,7 +255,7 @@ def reconstruct(
     True
     """
     operator, plain = _operator(measurements, forward, adjoint, shape)
-    batch = as_batch("measurements", plain, AUTO, _dtype(tolerance), centred=False)
+    batch = as_batch("measurements", plain, Axes(0, 1), _dtype(tolerance), centred=False)
     low, high = check_interval("box", box)
 
     def model(data: Tensor, weights: Tensor, unit: float) -> TVProblem:
@@ -320,7 +322,7 @@ def _answer(
         dual = None if result.dual is None else result.dual.double() * unit
         result = replace(result, x=x, values=exact.value(x), dual=dual, problem=exact, start=exact.start())
         result = replace(result, certifier=certify)
-    noise = None if choice is None else _said(choice.noise * unit)
+    noise = None if choice is None else _said(choice.noise)
     told = Info(_said(weight), noise, result.seconds, result, tuple(answer.shape), choice)
     return answer, told
 
@@ -353,8 +355,8 @@ def _weight(weight: Any, batch: Batch, choose: Callable[[], Choice] | None) -> t
     if isinstance(weight, str):
         if weight != AUTO or choose is None:
             raise InputError("weight", repr(weight), "a positive number" + (" or 'auto'" if choose else ""))
-        choice = choose()
-        return choice.weight.double() * batch.units.unit, choice
+        choice = choose().times(batch.units.unit)
+        return choice.weight.double(), choice
     if isinstance(weight, (int, float)):
         return torch.full((count,), check_positive("weight", weight), dtype=torch.float64), None
     found = torch.as_tensor(weight, dtype=torch.float64)
@@ -367,8 +369,8 @@ def _noise(noise: float | None, batch: Batch) -> Tensor:
     """The deviation of the noise of each image `(B,)`, in the units of the batch."""
     if noise is None:
         return _at_least(estimate_noise(batch.images), batch.images)
-    white = 255.0 if batch.bytes else 1.0
-    return batch.images.new_full((len(batch.images),), check_positive("noise", noise) / white / batch.units.unit)
+    deviation = check_positive("noise", noise) / batch.white / batch.units.unit
+    return batch.images.new_full((len(batch.images),), deviation)
 
 
 def _at_least(noise: Tensor, images: Tensor) -> Tensor:
@@ -414,7 +416,8 @@ def _without_lost(image: Any, mask: Any, channel_axis: Axis) -> tuple[Any, Tenso
         kept = move(kept, axes)
         full = given != 0
     elif list(kept.shape) == size:
-        full = kept.expand(image.shape) if axes.channel != image.ndim - 1 else kept[..., None].expand(image.shape)
+        channels = kept if axes.channel is None else kept.unsqueeze(axes.channel - (axes.batch is not None))
+        full = channels.expand(image.shape)
         kept = kept[None, None].expand(image.shape[0] if axes.batch is not None else 1, 1, *size)
     else:
         raise InputError("mask", f"shape {tuple(kept.shape)}", f"shape {tuple(image.shape)} or {tuple(size)}")

@@ -43,6 +43,10 @@ class Choice:
     risk: Tensor
     """What they are expected to cost per pixel, `(W, B)`: the mean square of the error, up to a constant."""
 
+    def times(self, unit: float) -> Choice:
+        """The same in another unit."""
+        return Choice(self.weight * unit, self.noise * unit, self.path * unit, self.risk * unit**2)
+
 
 def by_risk(model: Model, data: Tensor, noise: Tensor, predict: Callable[[Tensor], Tensor] = lambda x: x) -> Choice:
     r"""The weight with the least risk E ||A x(y) - A x||^2 / n that data y = Ax + noise show, A = `predict`.
@@ -77,6 +81,8 @@ def by_leaving_out(
     """
     windows, owner = cut(torch.cat([data, mask.expand_as(data)], dim=1))
     y, kept = windows.chunk(2, dim=1)
+    if bool((kept.flatten(2).sum(2) == 0).any()):  # a window in a hole says nothing
+        y, kept, owner = data, mask.expand_as(data), torch.arange(len(data))
     generator = torch.Generator().manual_seed(0)
     out = (torch.rand(y.shape, generator=generator, dtype=y.dtype).to(y) < 0.1) & (kept > 0)
     out &= kept.flatten(2).sum(2).reshape(*y.shape[:2], *(1,) * (y.ndim - 2)) > 10  # some must stay

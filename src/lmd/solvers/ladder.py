@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from lmd.errors import InputError
 from lmd.kernels import loop
 from lmd.problems.compiled import model_of
-from lmd.solvers.base import Solver, State, Wrapper
-from lmd.solvers.learned_fgp import LOWEST, NODES, RATIO, roughness_of, variation
+from lmd.solvers.base import Passing, Solver
+from lmd.solvers.learned_fgp import NODES, between, roughness_of, variation
 
 EASIER = 1.7
 """How many times smaller gaps are after as many iterations in the isotropic form, or more."""
 
 
-class Ladder(Wrapper[State, Any]):
+class Ladder(Passing):
     """`LearnedFGP` of several horizons, shortest first. Step by step it is the longest of them.
 
     A whole solve (`finish`) takes for each instance the shortest one that gets to the tolerance at its roughness, so
@@ -39,28 +39,6 @@ class Ladder(Wrapper[State, Any]):
     def config(self) -> dict[str, Any]:
         return {"rungs": list(self.rungs), "reach": self.given}
 
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return self.solver.step_cost
-
-    @property
-    def init_cost(self) -> dict[str, int]:
-        return self.solver.init_cost
-
-    def init(self, problem: Any, x0: Tensor) -> State:
-        state: State = self.solver.init(problem, x0)
-        return state
-
-    def step(self, problem: Any, state: State) -> State:
-        return self.advance(problem, state, 1)
-
-    def advance(self, problem: Any, state: State, count: int) -> State:
-        after: State = self.solver.advance(problem, state, count)
-        return after
-
-    def resume(self, problem: Any, x: Tensor, dual: Tensor) -> State:
-        return self.solver.resume(problem, x, dual)
-
     def finish(self, problem: Any, dual: Tensor | None, tolerance: float, limit: int) -> loop.Solved | None:
         model = model_of(problem)
         if model is None or dual is not None:
@@ -79,9 +57,8 @@ class Ladder(Wrapper[State, Any]):
 
     def _rung(self, rough: float, logarithm: float) -> int:
         """The first that gets to a gap of this logarithm, or the last there is."""
-        place = min(max(math.log(max(rough, 1e-6) / LOWEST, RATIO), 0.0), NODES - 1.0)
-        below = min(int(place), NODES - 2)
+        below, share = between(rough)
         for rung, gaps in enumerate(self.reach):
-            if gaps[below] + (place - below) * (gaps[below + 1] - gaps[below]) <= logarithm:
+            if gaps[below] + share * (gaps[below + 1] - gaps[below]) <= logarithm:
                 return rung
         return len(self.reach) - 1

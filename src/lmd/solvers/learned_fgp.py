@@ -92,16 +92,12 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState, GridDualProblem]):
 
     def numbers_for(self, rough: Tensor) -> Tensor:
         """Step-sizes and momenta `(2, B, N)` for roughnesses `(B,)`."""
-        place = ((rough.clamp(min=1e-6) / LOWEST).log() / math.log(RATIO)).clamp(0, NODES - 1)
-        below = place.floor().clamp(max=NODES - 2).long()
-        share = (place - below).to(self.numbers.dtype)[:, None]
-        return torch.lerp(self.numbers[:, below], self.numbers[:, below + 1], share)
+        return torch.stack([self.numbers_at(each) for each in rough.tolist()], dim=1)
 
     def numbers_at(self, rough: float) -> Tensor:
         """Those of one roughness `(2, N)`."""
-        place = min(max(math.log(max(rough, 1e-6) / LOWEST, RATIO), 0.0), NODES - 1.0)
-        below = min(int(place), NODES - 2)
-        return torch.lerp(self.numbers[:, below], self.numbers[:, below + 1], place - below)
+        below, share = between(rough)
+        return torch.lerp(self.numbers[:, below], self.numbers[:, below + 1], share)
 
     def finish(self, problem: GridDualProblem, dual: Tensor | None, tolerance: float, limit: int) -> loop.Solved | None:
         model = model_of(problem, self.numbers.to(problem.f.y.dtype))
@@ -157,6 +153,13 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState, GridDualProblem]):
             ahead_adjoint=torch.lerp(state.adjoint, adjoint, per_instance(1 + momentum, adjoint)),
             numbers=state.numbers,
         )
+
+
+def between(rough: float) -> tuple[int, float]:
+    """The node below a roughness, and how far it is to the next one, from 0 to 1, in logarithms."""
+    place = min(max(math.log(max(rough, 1e-6) / LOWEST, RATIO), 0.0), NODES - 1.0)
+    below = min(int(place), NODES - 2)
+    return below, place - below
 
 
 def roughness(problem: GridDualProblem) -> Tensor:

@@ -106,8 +106,8 @@ class _Whole:
         near, stuck = solved.reached, solved.stuck
         if bool(stuck.any()):
             stuck &= held_up(self.problem, solved.x, solved.gaps)
-        first = solved.first
-        if first is None or self.x0.data_ptr() != self.problem.f.y.data_ptr():
+        first, y = solved.first, self.problem.f.y
+        if first is None or (self.x0.data_ptr(), self.x0.stride()) != (y.data_ptr(), y.stride()):
             first = self.problem.value(self.x0)
         values = solved.values.to(solved.x.dtype)
         result = self._result(solved.x, solved.dual, (first, values), solved.iterations.long(), near, stuck)
