@@ -98,7 +98,8 @@ class Info:
 
     def __str__(self) -> str:
         levels = "" if math.isinf(self.grey_levels) else f", {self.grey_levels:.2g} of 255 grey levels from x*"
-        weights = sorted({float(f"{each:.3g}") for each in torch.as_tensor(self.weight).reshape(-1).tolist()})
+        each = self.weight.tolist() if isinstance(self.weight, Tensor) else [self.weight]
+        weights = sorted({float(f"{number:.3g}") for number in each})
         weight = f"{weights[0]:g}" if len(weights) == 1 else f"{weights[0]:g} to {weights[-1]:g}"
         return f"weight {weight}, within {100 * self.relative:.2g}% of the minimum{levels}, {self.seconds:.2g} s"
 
