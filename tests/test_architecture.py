@@ -26,6 +26,7 @@ ROOMS = [
     "report",
     "experiments",
     "pictures",
+    "compat",
 ]
 BENEATH = ["errors", "checks", "config", "copies", "files"]
 

@@ -20,12 +20,14 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from lmd import (
+        compat,
         data,
         experiments,
         guarantees,
         learning,
         mirrors,
         operators,
+        optim,
         pictures,
         problems,
         reference,
@@ -47,6 +49,7 @@ __all__ = [
     "InputError",
     "LmdError",
     "__version__",
+    "compat",
     "data",
     "deblur",
     "denoise",
@@ -58,6 +61,7 @@ __all__ = [
     "learning",
     "mirrors",
     "operators",
+    "optim",
     "pictures",
     "problems",
     "reconstruct",

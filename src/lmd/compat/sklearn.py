@@ -1,0 +1,169 @@
+"""Estimators for scikit-learn: the lasso, the linear SVM and logistic regression, solved to a proven gap.
+
+Objectives and shapes are scikit-learn's. Beyond its own estimators these take a solver, by the name it has in the zoo
+or as it comes from `lmd.learn`, and say after `fit` by how much the objective is above its minimum at most: `gap_`.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from lmd import problems
+from lmd.checks import check_positive
+from lmd.guarantees.certify import run
+from lmd.problems.base import Problem
+from lmd.solvers.base import Solver
+from lmd.solvers.result import Result
+from lmd.zoo.defaults import find
+from lmd.zoo.solve import solve
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Given = Solver[Any] | str | None
+"""A solver, the name of one, or None for the one that `lmd.solve` takes."""
+
+DTYPES = (np.float64, np.float32)
+
+
+def _solved(problem: Problem, x0: Tensor, solver: Given, tolerance: float) -> Result:
+    """To the tolerance, or through the iterations that a given solver was trained for."""
+    check_positive("tolerance", tolerance)
+    if solver is None:
+        return solve(problem, tolerance, x0=x0)
+    chosen = find(solver) if isinstance(solver, str) else copy.deepcopy(solver)
+    return run(chosen.to(x0.dtype), problem, x0, record=False)
+
+
+class _Linear(BaseEstimator):
+    """What all three are after `fit`: linear functions of the features."""
+
+    def _keep(self, coefficients: Tensor, intercepts: Array | float, result: Result, scale: float = 1.0) -> None:
+        certificate = result.certificate
+        bounds = result.values if certificate is None else certificate.bound
+        self.coef_, self.intercept_ = coefficients.numpy(), intercepts
+        self.n_iter_ = int(result.iterations.max())
+        self.gap_ = scale * float(bounds.sum())
+        """The objective is at most so much above its minimum; for several classes, the sum of their objectives."""
+
+    def _scores(self, X: Any) -> Array:
+        check_is_fitted(self)
+        rows = validate_data(self, X, dtype=DTYPES, reset=False)
+        scores: Array = rows @ np.atleast_2d(self.coef_).T + self.intercept_
+        return scores.ravel() if scores.shape[1] == 1 else scores
+
+
+class Lasso(RegressorMixin, _Linear):
+    """min_w 1/(2m) ||y - Xw - c||^2 + alpha ||w||_1, as `sklearn.linear_model.Lasso`; X `(m, d)`, y `(m,)`.
+
+    `tolerance` is relative to the minimum, and proven by the duality gap; a `solver` that is given runs as far as it
+    was trained, and `gap_` says how far it came.
+
+    >>> import numpy as np
+    >>> found = Lasso(alpha=0.1, fit_intercept=False).fit(np.eye(2), [3.0, 0.1])
+    >>> found.coef_.round(3).tolist()
+    [2.8, 0.0]
+    """
+
+    def __init__(
+        self, alpha: float = 1.0, *, fit_intercept: bool = True, tolerance: float = 1e-6, solver: Given = None
+    ) -> None:
+        self.alpha, self.fit_intercept, self.tolerance, self.solver = alpha, fit_intercept, tolerance, solver
+
+    def fit(self, X: Any, y: Any) -> Lasso:
+        X, y = validate_data(self, X, y, dtype=DTYPES, y_numeric=True)
+        y = y.astype(X.dtype)
+        centre, mean = (X.mean(axis=0), y.mean()) if self.fit_intercept else (np.zeros_like(X[0]), y.dtype.type(0))
+        A, b = (torch.from_numpy(np.ascontiguousarray(each)) for each in (X - centre, y - mean))
+        weight = len(X) * check_positive("alpha", float(self.alpha))
+        result = _solved(problems.Lasso(A, b[None], weight), A.new_zeros(1, A.shape[1]), self.solver, self.tolerance)
+        coefficients = result.x[0]
+        self._keep(coefficients, float(mean - centre @ coefficients.numpy()), result, 1 / len(X))
+        return self
+
+    def predict(self, X: Any) -> Array:
+        return self._scores(X)
+
+
+class _Classifier(ClassifierMixin, _Linear):
+    """Labels of any kind as numbers from 0, and back."""
+
+    def _numbered(self, X: Any, y: Any) -> tuple[Tensor, Tensor]:
+        X, y = validate_data(self, X, y, dtype=DTYPES)
+        check_classification_targets(y)
+        self.classes_, numbers = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(f"y: one class, {self.classes_[0]!r}; accepted: two classes or more")
+        return torch.from_numpy(np.ascontiguousarray(X)), torch.from_numpy(numbers)
+
+    def decision_function(self, X: Any) -> Array:
+        """Scores `(m,)` of the second of two classes, or `(m, classes)`."""
+        return self._scores(X)
+
+    def predict(self, X: Any) -> Array:
+        scores = self._scores(X)
+        chosen = (scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
+        labels: Array = self.classes_[chosen]
+        return labels
+
+
+class LinearSVC(_Classifier):
+    """min_{w, c} 1/2 ||w||^2 + C sum_i max(0, 1 - y_i (w'x_i + c)), as `sklearn.svm.SVC(kernel="linear")`.
+
+    The intercept is not penalised. Several classes are one problem each, one against the rest, solved as one batch.
+    """
+
+    def __init__(self, C: float = 1.0, *, tolerance: float = 1e-6, solver: Given = None) -> None:
+        self.C, self.tolerance, self.solver = C, tolerance, solver
+
+    def fit(self, X: Any, y: Any) -> LinearSVC:
+        features, numbers = self._numbered(X, y)
+        positive = range(len(self.classes_)) if len(self.classes_) > 2 else (1,)
+        signs = torch.stack([torch.where(numbers == each, 1, -1) for each in positive])
+        problem = problems.SVM(features.expand(len(signs), -1, -1), signs, float(self.C))
+        start = features.new_zeros(len(signs), features.shape[1] + 1)
+        result = _solved(problem, start, self.solver, self.tolerance)
+        self._keep(result.x[:, :-1], result.x[:, -1].numpy(), result)
+        return self
+
+
+class LogisticRegression(_Classifier):
+    """min_W C sum_i loss(W x_i, y_i) + 1/2 ||W||^2, as `sklearn.linear_model.LogisticRegression`; softmax loss.
+
+    The intercept is that of a feature which is 1 everywhere and is penalised like the others, as in liblinear; without
+    `fit_intercept` there is none. Two classes have one row of coefficients, several one each.
+    """
+
+    def __init__(
+        self, C: float = 1.0, *, fit_intercept: bool = True, tolerance: float = 1e-6, solver: Given = None
+    ) -> None:
+        self.C, self.fit_intercept, self.tolerance, self.solver = C, fit_intercept, tolerance, solver
+
+    def fit(self, X: Any, y: Any) -> LogisticRegression:
+        features, numbers = self._numbered(X, y)
+        if self.fit_intercept:
+            features = torch.cat([features, torch.ones_like(features[:, :1])], dim=1)
+        classes, binary = len(self.classes_), len(self.classes_) == 2
+        each = check_positive("C", float(self.C)) * len(features)
+        # Of two rows w/2 and -w/2 the squares add up to half of ||w||^2.
+        problem = problems.LinearClassifier(features, numbers, classes, ridge=(1 + binary) / each)
+        start = features.new_zeros(1, classes * features.shape[1])
+        result = _solved(problem, start, self.solver, self.tolerance)
+        rows = result.x.view(classes, -1)
+        rows = (rows[1] - rows[0])[None] if binary else rows
+        intercepts = rows[:, -1].numpy() if self.fit_intercept else np.zeros(len(rows), rows.numpy().dtype)
+        self._keep(rows[:, :-1] if self.fit_intercept else rows, intercepts, result, each)
+        return self
+
+    def predict_proba(self, X: Any) -> Array:
+        """The probability of each class `(m, classes)`."""
+        scores = torch.from_numpy(np.ascontiguousarray(self._scores(X)))
+        both = torch.stack([-scores / 2, scores / 2], dim=1) if scores.ndim == 1 else scores
+        found: Array = torch.softmax(both, dim=1).numpy()
+        return found
