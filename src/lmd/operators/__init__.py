@@ -8,9 +8,11 @@ from lmd.operators.identity import Identity
 from lmd.operators.mask import Mask
 from lmd.operators.matrix import Matrix
 from lmd.operators.projections import ParallelBeam
+from lmd.operators.second_order import Bends, Slopes
 from lmd.operators.stack import Stack
 
 __all__ = [
+    "Bends",
     "Blur",
     "Differences",
     "FromFunctions",
@@ -19,6 +21,7 @@ __all__ = [
     "Mask",
     "Matrix",
     "ParallelBeam",
+    "Slopes",
     "Stack",
     "gaussian_kernel",
     "motion_kernel",

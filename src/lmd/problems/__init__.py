@@ -6,6 +6,7 @@ from lmd.problems.composite import CompositeProblem
 from lmd.problems.lasso import Lasso, LassoFamily
 from lmd.problems.least_squares import LeastSquares, LeastSquaresFamily
 from lmd.problems.linear_classifier import LinearClassifier, LinearClassifierFamily
+from lmd.problems.models import SecondOrderModel, TVModel
 from lmd.problems.parts import Composite
 from lmd.problems.penalised import PenalisedProblem
 from lmd.problems.quadratic_program import ControlFamily, PortfolioFamily, QuadraticProgram
@@ -47,6 +48,7 @@ __all__ = [
     "Problem",
     "QuadraticProgram",
     "SVMFamily",
+    "SecondOrderModel",
     "Simplex",
     "SimplexFamily",
     "SquaredDistance",
@@ -57,6 +59,7 @@ __all__ = [
     "TVFamily",
     "TVInpainting",
     "TVInpaintingFamily",
+    "TVModel",
     "TVProblem",
     "TVReconstruction",
     "TVTomography",

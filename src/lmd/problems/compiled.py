@@ -72,8 +72,6 @@ def model_of(problem: Any, *tensors: Tensor) -> loop.Model | None:
     if not kernels.has("fgp", problem.parts) or problem.f.y.ndim != 4:
         return None
     bound, f, operator, isotropic = _bound(problem), problem.f, problem.operator, "lengths" in problem.parts
-    if isotropic and problem.regularisers[0].axes != (2,):
-        return None
     if not loop.serves(f.y, *((bound,) if isinstance(bound, Tensor) else ()), *tensors):
         return None
     return loop.Model(f.y, bound, f.curvature, operator.norm, operator.roundings, isotropic)

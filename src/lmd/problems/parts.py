@@ -209,6 +209,10 @@ class Composite(CompositeProblem):
         factor = self.g.best_multiple(p, most)
         return p * factor.reshape(-1, *(1,) * (p.ndim - 1))
 
+    def dual_error(self, p: Tensor) -> Tensor:
+        """How far a feasible point can be from p, a computed one, in the Euclidean norm `(B,)`."""
+        return p.new_zeros(len(p))
+
     def dual_value(self, p: Tensor) -> Tensor:
         p = self.feasible_dual(p)
         return self.tilted_minimum(self.operator.adjoint(p)) - self.regulariser_conjugate(p)
@@ -230,9 +234,10 @@ class Composite(CompositeProblem):
         g is convex: as computed of Kx, it is above the true one by at most the length of a subgradient times the error.
         """
         K, f, g, none = self.operator, self.f, self.g, x.new_zeros(len(x))
-        z, u = K(x), K.adjoint(p).neg_()
+        z, u, off = K(x), K.adjoint(p).neg_(), self.dual_error(p)
         first, second, error = f.residual(x, u), g.residual(z, p), K.error(x, z)
-        rounding = f.rounding(x, u, none, K.adjoint_error(p), first) + g.rounding(z, p, error, none, second)
+        back = K.adjoint_error(p) + K.norm * off
+        rounding = f.rounding(x, u, none, back, first) + g.rounding(z, p, error, off, second)
         return self.data_value(x) + g.value(z), first + second, rounding + g.steepness(z) * error
 
     def certified_gap(self, x: Tensor, dual: Tensor) -> tuple[Tensor, Tensor]:

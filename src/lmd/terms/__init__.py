@@ -3,6 +3,7 @@
 from lmd.terms.absolute import Absolute
 from lmd.terms.base import Term
 from lmd.terms.box import Box
+from lmd.terms.boxed import Boxed
 from lmd.terms.domain import Domain
 from lmd.terms.entropy import NegativeEntropy
 from lmd.terms.hinge import Hinge
@@ -21,6 +22,7 @@ __all__ = [
     "L1",
     "Absolute",
     "Box",
+    "Boxed",
     "BoxedSquares",
     "Domain",
     "GroupNorm",

@@ -87,7 +87,8 @@ class GroupNorm(Term):
 
     @property
     def name(self) -> str:
-        return "lengths" if type(self) is GroupNorm else super().name
+        alike = not isinstance(self.weight, Tensor) or self.weight.ndim < 2
+        return "lengths" if type(self) is GroupNorm and alike and self.axes == (2,) else super().name
 
     def value(self, z: Tensor) -> Tensor:
         return weighted_sum(self.weight, lengths(z, self.axes))
@@ -159,7 +160,7 @@ class L1(GroupNorm):
 
     @property
     def name(self) -> str:
-        return "l1" if self.absolute_weight is not None else super().name
+        return "l1" if self.absolute_weight is not None else type(self).__name__
 
     @property
     def absolute_weight(self) -> Scale | None:

@@ -1,0 +1,187 @@
+"""Total variation models: any misfit, coupled colours, maps of weights, Huber, second order, boxes, any operator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from lmd.checks import check_batch, check_finite, check_interval, check_positive, check_same_kind, shape_of
+from lmd.errors import CapabilityError, InputError
+from lmd.operators import Bends, Differences, LinearOperator, Slopes, Stack
+from lmd.problems.parts import Composite
+from lmd.problems.tv import TVProblem, check_axes, check_weight
+from lmd.terms import L1, Box, Boxed, GroupNorm, Huber, Stacked, Term, Zero
+from lmd.terms.base import Scale
+from lmd.terms.norms import Axes
+
+Interval = tuple[float, float]
+
+
+class TVModel(TVProblem):
+    r"""F(x) = misfit(Ax) + weight TV(x) over low <= x <= high; x `(B, C, *size)`.
+
+    The `misfit` is a term about data y: `Squares(y)`, `Absolute(y)` for impulses, `KullbackLeibler(y)` for Poisson
+    counts; a mask is the weight of its entries, or `forward=Mask(mask)`. TV is that of `TVProblem`, and besides
+
+    - `coupled`: one length for all channels of a pixel, or of a difference in the anisotropic form
+      ([Bresson and Chan 2008](https://doi.org/10.3934/ipi.2008.2.455));
+    - `weight` may be a map, per pixel `(B, 1 or C, *size)` or, in the anisotropic form, per difference
+      `(B, 1 or C, axes, *size)`; 1 of them where channels are coupled;
+    - `huber` > 0: squares in place of lengths up to this length of a gradient, which avoids staircases.
+
+    A is `forward`, any operator on `(B, C, *size)`, the identity where there is none. *The box* is given by `box` and
+    then part of the problem; with A it is [0, 1] by default. Without A and `box` it is none for squares of all entries;
+    elsewhere it is the range of y in each channel, which changes nothing: clipping to it lengthens no difference and
+    brings no entry away from its y, see `TVInpainting`. With a box the dual is finite for every dual point.
+
+    >>> from lmd.terms import KullbackLeibler
+    >>> import lmd
+    >>> counts = torch.tensor([[[[4.0, 0.0, 9.0, 12.0]]]])
+    >>> lmd.solve(TVModel(KullbackLeibler(counts), weight=0.4), tolerance=1e-6).x.flatten().round(decimals=2)
+    tensor([2.8600, 0.0000, 8.7600, 8.7600])
+    """
+
+    def __init__(
+        self,
+        misfit: Term,
+        weight: float | Tensor = 0.3,
+        *,
+        isotropic: bool = False,
+        coupled: bool = False,
+        huber: float = 0.0,
+        spacing: float | Sequence[float] | None = None,
+        box: Interval | None = None,
+        forward: LinearOperator | None = None,
+        size: tuple[int, ...] | None = None,
+    ) -> None:
+        self.noisy, self.isotropic, self.halved = data_of(misfit), bool(isotropic), False
+        self.coupled, self.huber = bool(coupled), check_positive("huber", huber, zero=True)
+        shape = check_axes(self.noisy) if size is None else tuple(size)
+        self.weight = _check_map(weight, self.noisy, shape, self.isotropic, self.coupled)
+        variation = (_norm(self.bound, self.isotropic, self.coupled, self.huber), Differences(shape, spacing))
+        self.forward = forward
+        if forward is not None:
+            low, high = check_interval("box", (0.0, 1.0) if box is None else box)
+            self.domain = Box(low, high)
+            start = self.noisy.new_full((*self.noisy.shape[:2], *shape), (low + high) / 2)
+            scales = (1.0, variation[1].norm / forward.norm)
+            self.compose(self.domain, variation, (misfit, forward), start=start, scales=scales)
+            return
+        f = boxed(misfit, box)
+        self.domain = None if box is None else Box(*box)
+        self.compose(f, variation, start=f.nearest(self.noisy))
+
+    @property
+    def bound(self) -> Scale:
+        """As in `TVProblem`; a map as differences have it, `(B, 1 or C, 1 or axes, *size)`."""
+        if self.weight.ndim == 1:
+            return super().bound
+        return self.weight if self.weight.ndim > self.noisy.ndim else self.weight.unsqueeze(2)
+
+    @property
+    def balance(self) -> float | None:
+        """What weighs the steps that primal-dual methods take for Ax and for differences, where there is an A."""
+        return self.operator.scales[1] if self.forward is not None else None
+
+
+class SecondOrderModel(Composite):
+    r"""F(x, w) = misfit(x) + weight (||Dx - w|| + ratio ||Ew||) over low <= x <= high: total generalised variation.
+
+    w `(B, C, axes, *size)` is a field of slopes, Ew its symmetrised derivative: what is a plane costs nothing, so that
+    there are no staircases ([Bredies, Kunisch and Pock 2010](https://doi.org/10.1137/090769521)). Points are X
+    `(B, n)`, which hold x and w; `image(X)` is x. Misfits and `coupled` are as in `TVModel`; here a box is always part
+    of the problem, and the range of y where none is given and squares do not count all entries.
+
+    *The dual.* w has no term of its own, so a dual point (p, q) gives a bound where p = E'q. `feasible_dual` takes q,
+    and both times the largest number of at most 1 for which E'q is in the domain.
+    """
+
+    batched: ClassVar[tuple[str, ...]] = ("noisy", "weight")
+
+    operator: Stack
+
+    def __init__(
+        self,
+        misfit: Term,
+        weight: float | Tensor = 0.3,
+        *,
+        ratio: float = 2.0,
+        isotropic: bool = False,
+        coupled: bool = False,
+        spacing: float | Sequence[float] | None = None,
+        box: Interval | None = None,
+    ) -> None:
+        self.noisy, self.isotropic, self.coupled = data_of(misfit), bool(isotropic), bool(coupled)
+        self.weight = check_weight(weight, self.noisy)
+        size, channels, ratio = check_axes(self.noisy), self.noisy.shape[1], check_positive("ratio", ratio)
+        self.slopes, self.bends = (kind(channels, size, spacing) for kind in (Slopes, Bends))
+        norms = [_norm(by * self.weight, self.isotropic, self.coupled, 0.0) for by in (1.0, ratio)]
+        x = boxed(misfit, box)
+        f = Stacked((x, Zero()), ((channels, *size), (channels, len(size), *size)))
+        y = x.nearest(self.noisy)
+        start = self.slopes.join(y, y.new_zeros(*y.shape[:2], len(size), *size))
+        self.compose(f, (norms[0], self.slopes), (norms[1], self.bends), start=start)
+
+    def image(self, X: Tensor) -> Tensor:
+        """x `(B, C, *size)` of X."""
+        return self.slopes.split(X)[0]
+
+    def feasible_dual(self, p: Tensor) -> Tensor:
+        q = self.operator.split(self.project_dual(p))[1]
+        slopes, eps = self.slopes.split(self.bends.adjoint(q))[1], torch.finfo(p.dtype).eps
+        error = self.bends.adjoint_error(q).reshape(-1, *(1,) * (slopes.ndim - 1)).expand_as(slopes)
+        norm = self.regularisers[0]
+        excess = ((1 + 16 * eps) * norm.gauge(slopes) + norm.gauge(error)).clamp(min=1)
+        return self.operator.join([part / excess.reshape(-1, *(1,) * (part.ndim - 1)) for part in (slopes, q)])
+
+    def dual_error(self, p: Tensor) -> Tensor:
+        """p as computed is E'q up to the rounding of E' and of the quotients."""
+        slopes, q = self.operator.split(p)
+        return 2 * self.bends.adjoint_error(q) + 4 * torch.finfo(p.dtype).eps * slopes.flatten(1).norm(dim=1)
+
+
+def data_of(misfit: Term) -> Tensor:
+    """The data y `(B, C, *size)` that a misfit is about."""
+    y = getattr(misfit, "y", None)
+    if not isinstance(misfit, Term) or not isinstance(y, Tensor):
+        accepted = "a term about data: Squares(y), Absolute(y), KullbackLeibler(y)"
+        raise CapabilityError("misfit", f"{type(misfit).__name__}, which has no y", accepted)
+    return check_batch("y", y)
+
+
+def boxed(misfit: Term, box: Interval | None) -> Term:
+    """The misfit in a box; where none is given, in the range of its data, and as it is where its dual is finite."""
+    if box is not None:
+        return Boxed(misfit, *check_interval("box", box))
+    if misfit.conjugate_is_finite:
+        return misfit
+    y, along = data_of(misfit), tuple(range(2, data_of(misfit).ndim))
+    return Boxed(misfit, y.amin(along, keepdim=True), y.amax(along, keepdim=True))
+
+
+def _norm(weight: Scale, isotropic: bool, coupled: bool, huber: float) -> Term:
+    """weight TV of differences `(B, C, axes, *size)`: the axes along which lengths are taken make the difference."""
+    axes: Axes = (*((1,) if coupled else ()), *((2,) if isotropic else ()))
+    if huber > 0:
+        return Huber(weight, huber, axes)
+    return GroupNorm(weight, axes) if axes else L1(weight)
+
+
+def _check_map(weight: Any, y: Tensor, size: tuple[int, ...], isotropic: bool, coupled: bool) -> Tensor:
+    """One number per image `(B,)`, or a map of positive numbers that goes with pixels or differences."""
+    if not isinstance(weight, Tensor) or weight.ndim < 2:
+        return check_weight(weight, y)
+    channels = {1} if coupled else {1, y.shape[1]}
+    shapes = [(len(y), c, *size) for c in sorted(channels)]
+    if not isotropic:
+        shapes += [(len(y), c, len(size), *size) for c in sorted(channels)]
+    if weight.shape not in shapes:
+        accepted = "one number, one per image, or a map of shape " + " or ".join(map(str, shapes))
+        raise InputError("weight", f"shape {shape_of(weight)}", accepted)
+    check_same_kind("weight", weight, "y", y)
+    if not bool((check_finite("weight", weight) > 0).all()):
+        raise InputError("weight", f"{float(weight.min()):g}", "positive numbers")
+    return weight
