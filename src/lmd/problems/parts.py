@@ -288,6 +288,24 @@ class Composite(CompositeProblem):
         """The gradient of everything but what stands behind the differences."""
         return self._add_gradients(self._beside, x, self.f.own_subgradient(x))
 
+    def step_scale(self, x: Tensor) -> Tensor:
+        """The range of x over the size of an entry of the dual points of the differences `(B,)`; NaN where unknown.
+
+        What a step of a primal-dual method is a multiple of. The range is that of the domain of f, where it has ends.
+        """
+        if self._grid < 0:
+            return x.new_full((len(x),), torch.nan)
+        z = self.operator.blocks[self._grid](x)
+        low, high = (self.clip(torch.full_like(x[:, :1], end)).flatten(1) for end in (-torch.inf, torch.inf))
+        widest = (high - low).mean(dim=1)
+        extent = torch.where(torch.isfinite(widest), widest, x.flatten(1).amax(dim=1) - x.flatten(1).amin(dim=1))
+        scale = (
+            torch.where(extent > 0, extent, torch.nan)
+            * z[0].numel() ** 0.5
+            / self.regularisers[self._grid].steepness(z)
+        )
+        return torch.where(torch.isfinite(scale), scale, torch.nan)
+
     def project_differences(self, p: Tensor, out: Tensor | None = None) -> Tensor:
         """The nearest feasible p of the differences: all of the dual point, or a part of it where there is more."""
         return self.regularisers[self._grid].project(p, out=out)

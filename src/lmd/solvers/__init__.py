@@ -28,6 +28,7 @@ from lmd.solvers.nesterov import Nesterov
 from lmd.solvers.not_above_start import NotAboveStart
 from lmd.solvers.pdhg import PDHG
 from lmd.solvers.proximal import ProximalMirrorDescent, proximal_map
+from lmd.solvers.relaxed_pdhg import RelaxedPDHG
 from lmd.solvers.result import History, Result, Status
 from lmd.solvers.run import run
 from lmd.solvers.saving import load, save
@@ -80,6 +81,7 @@ __all__ = [
     "NotAboveStart",
     "ProjectedGradient",
     "ProximalMirrorDescent",
+    "RelaxedPDHG",
     "Result",
     "ScalarMetric",
     "ScaledSteps",
