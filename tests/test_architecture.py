@@ -23,9 +23,9 @@ ROOMS = [
     "learning",
     "tasks",
     "zoo",
+    "pictures",
     "report",
     "experiments",
-    "pictures",
     "compat",
 ]
 BENEATH = ["errors", "checks", "config", "copies", "files"]

@@ -460,17 +460,22 @@ def data_fetch(name: str) -> None:
 
 @cli.command()
 @click.argument("folder", type=click.Path(path_type=Path))
-def report(folder: Path) -> None:
+@click.option("--paper", type=click.Path(path_type=Path), help="Also write the paper, number by number, as Markdown.")
+def report(folder: Path, paper: Path | None) -> None:
     """Write one self-contained page of every experiment under FOLDER.
 
     \b
-    Example
+    Examples
       lmd report results
+      lmd report results --paper paper.md
     """
-    from lmd.experiments import tables_of
+    from lmd.experiments import read
+    from lmd.experiments.paper import write_paper
     from lmd.report.page import write_page
 
-    click.echo(f"page: {write_page(folder, tables_of)}")
+    click.echo(f"page: {write_page(folder, read)}")
+    if paper is not None:
+        click.echo(f"paper: {write_paper(folder, paper)}")
 
 
 def _reproduce_all(
@@ -502,9 +507,9 @@ def _reproduce_all(
             continue
         metrics = read_metrics(out / name / "metrics.json")
         click.echo(f"\n{metrics['title']} ({metrics['paper']}, {preset}, {metrics['seconds']:.1f} s)")
-        for table in experiments.tables_of(metrics):
+        for table in experiments.read(metrics).tables:
             _print_table(table)
-    page = write_page(out, experiments.tables_of)
+    page = write_page(out, experiments.read)
     if as_json:
         _print_json({"page": str(page), "metrics": {name: str(out / name / "metrics.json") for name in names}})
     else:

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 import lmd
 from lmd.cli import main
 from lmd.errors import FileError, InputError
-from lmd.experiments import tables_of
+from lmd.experiments import read
 from lmd.experiments.bench import Plan, plan, run_bench, scheduling
 from lmd.experiments.bench.measuring import TARGETS, KnownInstances, MeasuredSolver, QualityTarget, quality_curve
 from lmd.experiments.bench.plan import contests, known_methods, methods_for
@@ -105,7 +105,7 @@ class TestRows:
 
     def test_the_page_shows_tables_and_figures(self, denoised, tmp_path):
         write(denoised, None, tmp_path)
-        page = write_page(tmp_path, tables_of).read_text(encoding="utf-8")
+        page = write_page(tmp_path, read).read_text(encoding="utf-8")
         assert "denoise, noise 5%, batch 1" in page and "ms to gap 1e-2" in page and "data:image/png" in page
         assert "PSNR to the minimiser" not in page, "that table is of an experiment"
 

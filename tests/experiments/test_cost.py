@@ -45,7 +45,7 @@ def test_training_memory_grows_with_the_iterations_and_solving_memory_does_not(m
 
 
 def test_the_table_has_a_line_for_each_number_of_iterations(metrics) -> None:
-    (table,) = experiments.tables_of(metrics)
+    (table,) = experiments.read(metrics).tables
     assert [line[0] for line in table.lines] == ["2", "5", "10", "20", "50"]
     assert len(table.columns) == 7
 

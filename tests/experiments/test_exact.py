@@ -12,7 +12,7 @@ def rows_of(name: str, folder):
     out = reproduce(experiments.get(name), folder, "quick")
     assert (out / "figures" / f"{name}.png").is_file()
     metrics = read_json(out / "metrics.json")
-    assert experiments.tables_of(metrics)
+    assert experiments.read(metrics).tables
     return metrics["rows"]
 
 

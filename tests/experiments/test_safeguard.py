@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lmd import tasks
-from lmd.experiments import get, safeguard, tables_of
+from lmd.experiments import get, read, safeguard
 from lmd.experiments.base import reproduce
 from lmd.problems import TVDenoisingFamily
 from lmd.report.rows import distinct, select
@@ -56,7 +56,7 @@ def test_the_figure_has_a_curve_that_rises_and_one_that_does_not(metrics):
 
 
 def test_the_table_has_a_line_for_each_solver_and_condition(metrics):
-    (table,) = tables_of(metrics)
+    (table,) = read(metrics).tables
     assert table.title == "Safeguarded, the worst instance"
     assert len(table.lines) == len(select(metrics["rows"], metric="excess_over_fallback"))
     assert table.columns[-1] == "relative gap at 100"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lmd import experiments
-from lmd.experiments import tables_of
+from lmd.experiments import read
 from lmd.report.rows import row
 
 ROWS = [
@@ -33,7 +33,7 @@ OWN = {
 
 
 def made(name: str) -> list[Any]:
-    return tables_of({"experiment": name, "rows": ROWS})
+    return read({"experiment": name, "rows": ROWS}).tables
 
 
 @pytest.mark.parametrize("name", [*experiments.names(), "somebody's own"])
@@ -54,4 +54,4 @@ def test_the_bench_has_tables_of_its_own() -> None:
 
 
 def test_a_file_without_rows_has_no_tables() -> None:
-    assert [tables_of({"experiment": name, "rows": []}) for name in (*experiments.names(), "bench")] == [[]] * 15
+    assert [read({"experiment": name, "rows": []}).tables for name in (*experiments.names(), "bench")] == [[]] * 17

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from lmd.errors import FileError
-from lmd.report.figures import figure, legend_below, plot_curve
-from lmd.report.page import write_page
+from lmd.report.figures import figure, legend_below, plot_curve, spread
+from lmd.report.page import Reading, write_page
 from lmd.report.rows import row
-from lmd.report.tables import Table, method_tables
+from lmd.report.tables import method_tables
 
 
-def tables_of(metrics: dict[str, Any]) -> list[Table]:
-    return method_tables(metrics["rows"], "loss")
+def read(metrics: dict[str, Any]) -> Reading:
+    return Reading(method_tables(metrics["rows"], "loss"), command="lmd reproduce toy")
 
 
 class Tags(HTMLParser):
@@ -29,7 +29,7 @@ class Tags(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.seen.append((tag, dict(attrs)))
-        if tag not in ("meta", "img"):
+        if tag not in ("meta", "img", "br", "input"):
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
@@ -40,8 +40,8 @@ def write_experiment(folder: Path, **changes: object) -> None:
     (folder / "figures").mkdir(parents=True)
     with figure(3, 2) as drawing:
         axes = drawing.subplots()
-        plot_curve(axes, [0, 1], [1.0, 0.1], "gd", 1.0)
-        legend_below(drawing, ("gd", "lmd-adaptive"), (0.25, 1.0))
+        plot_curve(axes, [0, 1], [1.0, 0.1], "gd")
+        legend_below(drawing, ("gd", "lmd-adaptive"))
         drawing.savefig(folder / "figures" / "one.png")
     metrics = {
         "experiment": "toy",
@@ -60,7 +60,7 @@ def write_experiment(folder: Path, **changes: object) -> None:
 
 def test_the_page_is_whole_and_needs_no_network(tmp_path: Path) -> None:
     write_experiment(tmp_path / "toy")
-    page = write_page(tmp_path, tables_of)
+    page = write_page(tmp_path, read)
     text = page.read_text(encoding="utf-8")
     tags = Tags()
     tags.feed(text)
@@ -73,7 +73,7 @@ def test_the_page_is_whole_and_needs_no_network(tmp_path: Path) -> None:
     assert not re.search(r"(src|href)=\"(?!data:|#)", text)
     assert "http" not in re.sub(r"base64,[^\"]*", "", text)
     assert "0.0312" in text, "the table shows the loss at iteration 5"
-    assert text == write_page(tmp_path, tables_of).read_text(encoding="utf-8"), "the same results give the same page"
+    assert text == write_page(tmp_path, read).read_text(encoding="utf-8"), "the same results give the same page"
 
 
 class TestTheFolderIsKeptTo:
@@ -86,7 +86,7 @@ class TestTheFolderIsKeptTo:
         (folder / "toy" / "figures" / "one.png").rename(tmp_path / "secret.png")
         (folder / "toy" / "link.png").symlink_to(tmp_path / "secret.png")
         with pytest.raises(FileError, match=r"^figure: got .*, which leads elsewhere, expected a file in .*toy$"):
-            write_page(folder, tables_of)
+            write_page(folder, read)
         assert not (folder / "index.html").exists()
 
     def test_a_metrics_file_elsewhere(self, tmp_path: Path) -> None:
@@ -94,26 +94,51 @@ class TestTheFolderIsKeptTo:
         (tmp_path / "results" / "toy").mkdir(parents=True)
         (tmp_path / "results" / "toy" / "metrics.json").symlink_to(tmp_path / "elsewhere" / "metrics.json")
         with pytest.raises(FileError, match=r"^file: got .*metrics\.json, which leads elsewhere"):
-            write_page(tmp_path / "results", tables_of)
+            write_page(tmp_path / "results", read)
 
     def test_a_folder_that_is_reached_by_a_link(self, tmp_path: Path) -> None:
         write_experiment(tmp_path / "results" / "toy")
         (tmp_path / "link").symlink_to("results")
-        assert write_page(tmp_path / "link", tables_of).is_file()
+        assert write_page(tmp_path / "link", read).is_file()
 
     def test_a_figure_that_is_none(self, tmp_path: Path) -> None:
         write_experiment(tmp_path / "toy", figures=[{"file": "metrics.json", "caption": ""}])
         with pytest.raises(FileError, match=r"^figure: got .*metrics\.json, not a PNG"):
-            write_page(tmp_path, tables_of)
+            write_page(tmp_path, read)
 
 
 def test_a_missing_figure_is_named(tmp_path: Path) -> None:
     write_experiment(tmp_path / "toy", figures=[{"file": "figures/gone.png", "caption": ""}])
     with pytest.raises(FileError, match=r"gone\.png"):
-        write_page(tmp_path, tables_of)
+        write_page(tmp_path, read)
     assert not (tmp_path / "index.html").exists()
 
 
 def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileError, match=r"has no metrics\.json"):
-        write_page(tmp_path, tables_of)
+        write_page(tmp_path, read)
+
+
+def test_frames_become_a_film_or_a_comparison(tmp_path: Path) -> None:
+    write_experiment(tmp_path / "toy")
+    entry = {"file": "figures/one.png", "caption": "both", "frames": ["before", "after"]}
+    write_experiment(tmp_path / "other", experiment="other", figures=[entry])
+    text = write_page(tmp_path, read).read_text(encoding="utf-8")
+    assert 'data-count="2"' in text and "<span>before</span><span>after</span>" in text
+    assert text.count("<code>lmd reproduce toy</code>") == 2, "the command stands under each figure"
+
+
+def test_sections_are_in_the_order_of_their_places(tmp_path: Path) -> None:
+    for name in ("b", "a", "c"):
+        write_experiment(tmp_path / name, experiment=name)
+    places = {"b": 0, "a": 2, "c": 1}
+    page = write_page(tmp_path, lambda metrics: Reading([], place=places[metrics["experiment"]]))
+    assert re.findall(r'<section id="(.)"', page.read_text(encoding="utf-8")) == ["b", "c", "a"]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [([], []), ([0.5], [0.5]), ([0.1, 0.1, 0.1], [0.1, 0.2, 0.3]), ([0.9, 1.0, 1.0], [0.8, 0.9, 1.0])],
+)
+def test_labels_are_moved_apart(given: list[float], expected: list[float]) -> None:
+    assert spread(given, 0.1) == pytest.approx(expected)

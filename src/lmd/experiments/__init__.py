@@ -9,11 +9,13 @@ from lmd.checks import check_choice
 
 if TYPE_CHECKING:
     from lmd.experiments.base import Experiment
-    from lmd.report.tables import Table
+    from lmd.report.page import Reading
 
-__all__ = ["TOUR", "get", "names", "tables_of"]
+__all__ = ["TOUR", "get", "names", "read"]
 
 _PLACES = {
+    "photograph": ("lmd.experiments.photograph", "PhotographTour"),
+    "own-class": ("lmd.experiments.own_class", "OwnClass"),
     "simplex": ("lmd.experiments.simplex", "Simplex"),
     "least-squares": ("lmd.experiments.least_squares", "LeastSquaresExperiment"),
     "svm-closed-form": ("lmd.experiments.svm_closed_form", "SVMClosedForm"),
@@ -30,12 +32,12 @@ _PLACES = {
     "cost": ("lmd.experiments.cost", "CostExperiment"),
 }
 
-TOUR = ("simplex", "least-squares", "svm", "denoise", "inpaint")
-"""What `lmd demo` shows: one experiment of each kind, so that it is over before anybody tires of it."""
+TOUR = ("photograph", "own-class", "simplex", "least-squares", "svm", "denoise", "inpaint")
+"""What `lmd demo` shows: what is best first, then one experiment of the paper of each kind."""
 
 
 def names() -> list[str]:
-    """Every experiment, in the order of the paper."""
+    """Every experiment: what is best, then the paper's in its order."""
     return list(_PLACES)
 
 
@@ -46,15 +48,18 @@ def get(name: str) -> Experiment:
     return experiment
 
 
-def tables_of(metrics: dict[str, Any]) -> list[Table]:
-    """The tables of a metrics.json, as the experiment that it names makes them of its rows.
+def read(metrics: dict[str, Any]) -> Reading:
+    """What a metrics.json says, as the experiment that it names reads its rows.
 
-    One that is not known here may have been somebody's own: it is shown as any experiment is.
+    One that is not known here may have been somebody's own: it is shown as any experiment is, after all others.
     """
     from lmd.experiments.base import Experiment
     from lmd.experiments.bench.tables import bench_tables
+    from lmd.report.page import Reading
 
-    name, rows = metrics["experiment"], metrics["rows"]
-    if name == "bench":
-        return bench_tables(rows)
-    return get(name).tables(rows) if name in _PLACES else Experiment.tables(rows)
+    name, rows, last = metrics["experiment"], metrics["rows"], len(_PLACES)
+    if name not in _PLACES:
+        return Reading(bench_tables(rows) if name == "bench" else Experiment.tables(rows), place=last)
+    known, chosen = get(name), {key: metrics.get(key) for key in ("preset", "seed")}
+    command = f"lmd reproduce {name} --preset {chosen['preset']} --seed {chosen['seed']}"
+    return Reading(known.tables(rows), known.headline(rows) if rows else "", command, names().index(name))

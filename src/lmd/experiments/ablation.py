@@ -15,7 +15,7 @@ from lmd.experiments.inpaint import inpainting_problem
 from lmd.mirrors import Euclidean
 from lmd.mirrors.pairs import Pair
 from lmd.problems import TVInpainting
-from lmd.report.figures import figure, legend_below, plain_log, plot_curve
+from lmd.report.figures import figure, label_lines, plain_log, plot_curve
 from lmd.report.rows import curve, select
 from lmd.solvers import CorrectedMirrorDescent, LearnedMirrorDescent, LearnedSteps, MirrorDescent
 from lmd.tasks import Recipe
@@ -120,7 +120,7 @@ def _record(session: Session, method: str, solver: MirrorDescent, problem: TVInp
 
 def draw(session: Session) -> None:
     """Inconsistency (left) and loss (right) against iterations."""
-    with figure(11.0, 4.8) as drawing:
+    with figure(12.5, 4.8) as drawing:
         left, right = drawing.subplots(1, 2)
         for method in METHODS:
             rows = select(session.rows, method=method)
@@ -135,7 +135,8 @@ def draw(session: Session) -> None:
         right.axhline(least, color="0.3", linewidth=1.0, linestyle=(0, (2, 2)))
         right.annotate("minimum", (0, least), xytext=(0, 3), textcoords="offset points", fontsize=10.5, color="0.3")
         right.set_ylim(least / 1.2, 1.5 * start)
-        legend_below(drawing, METHODS)
+        for axes in (left, right):
+            label_lines(axes)
         session.save_figure(
             "figure-14-ablation",
             drawing,

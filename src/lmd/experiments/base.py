@@ -21,8 +21,8 @@ from lmd.checks import check_choice, check_count
 from lmd.errors import InputError
 from lmd.files import staged, write_json
 from lmd.problems.base import Problem
-from lmd.report.rows import Row, row
-from lmd.report.tables import Table, method_tables
+from lmd.report.rows import LARGER, Row, best, row, select
+from lmd.report.tables import Table, method_tables, number
 from lmd.solvers import MirrorDescent, Result, Solver, run
 
 PRESETS = ("quick", "standard", "paper")
@@ -50,14 +50,14 @@ class Session:
     """A folder or file of images to take in place of the test images."""
 
     rows: list[Row] = field(default_factory=list)
-    figures: list[dict[str, str]] = field(default_factory=list)
+    figures: list[dict[str, Any]] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
     """What a reader should know beside the rows, such as which data they are from."""
 
     @property
     def repeats(self) -> int:
         """How often a run is repeated for its times."""
-        return 1 if self.preset == "quick" else 5
+        return 2 if self.preset == "quick" else 5
 
     def log(self, event: str, **data: Any) -> None:
         """Add a line to run.log.jsonl."""
@@ -111,6 +111,19 @@ class Session:
         drawing.savefig(folder / f"{name}.png", metadata={"Software": None})
         self.figures.append({"file": f"figures/{name}.png", "caption": caption})
 
+    def save_frames(self, name: str, frames: Mapping[str, Tensor], caption: str) -> None:
+        """Write pictures `(3, H, W)` of one size in [0, 1] to figures/NAME.png, one under the other.
+
+        On the page a slider compares two, or goes through more of them like a film.
+        """
+        from matplotlib.image import imsave
+
+        folder = self.folder / "figures"
+        folder.mkdir(exist_ok=True)
+        sheet = torch.cat([frame.movedim(0, -1) for frame in frames.values()]).clamp(0, 1).mul(255).round().byte()
+        imsave(folder / f"{name}.png", sheet.numpy(), metadata={"Software": ""})
+        self.figures.append({"file": f"figures/{name}.png", "caption": caption, "frames": list(frames)})
+
 
 class Experiment(abc.ABC):
     """One figure or table of the paper, or one claim of our own."""
@@ -131,9 +144,20 @@ class Experiment(abc.ABC):
         """Measure, and give rows and figures to the session."""
 
     @classmethod
+    def headline(cls, rows: Sequence[Row]) -> str:
+        """What the rows say in one sentence with numbers in it; nothing where there is no such sentence."""
+        return ""
+
+    @classmethod
     def tables(cls, rows: Sequence[Row]) -> list[Table]:
         """What a person should see of the rows of a metrics.json: by default the loss of every method."""
         return method_tables(rows, "loss", TUNED)
+
+
+def reached(rows: Sequence[Row], method: str, metric: str, iteration: int | str, **settings: Any) -> str:
+    """The number of a method at an iteration, the best over its step-sizes, as text."""
+    found = best(select(rows, method=method, metric=metric, iteration=iteration, **settings), largest=metric in LARGER)
+    return number(None if found is None else found["value"])
 
 
 def measure(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lmd.experiments.base import MULTIPLIERS, Session
-from lmd.report.figures import figure, legend_below, plot_curve
-from lmd.report.rows import Row, best, curve, distinct, select
+from lmd.experiments.base import Session
+from lmd.report.figures import figure, label_lines, plot_curve
+from lmd.report.rows import LARGER, Row, best, curve, distinct, select
 
 HORIZON = 10
 """Where the trained iterations end: N of the paper."""
@@ -15,7 +15,7 @@ HORIZON = 10
 
 def best_multiplier(rows: Sequence[Row], method: str, metric: str = "loss", iteration: int = HORIZON) -> float | None:
     """The multiplier that is best at an iteration; None for a method that has none."""
-    found = best(select(rows, method=method, metric=metric, iteration=iteration), largest=metric == "psnr")
+    found = best(select(rows, method=method, metric=metric, iteration=iteration), largest=metric in LARGER)
     return None if found is None else found.get("multiplier")
 
 
@@ -29,19 +29,19 @@ def plot_methods(
 ) -> list[list[float]]:
     """Curves by iteration in one panel, and by milliseconds, from iteration `first` on, in the other; their values.
 
-    Every multiplier of a method has a curve; of `tuned` methods only the best one.
+    The best multiplier of a method is drawn in full, the others faintly; of `tuned` methods only the best.
     """
     drawn = []
     for method in methods:
         own = select(rows, method=method)
-        multipliers = [best_multiplier(own, method)] if method in tuned else distinct(own, "multiplier") or [None]
-        for multiplier in multipliers:
-            chosen = own if multiplier is None else select(own, multiplier=multiplier)
-            style = None if method in tuned else multiplier
-            iterations, values = curve(chosen, metric)
-            milliseconds = [1e3 * value for value in curve(chosen, "seconds")[1]][-len(values) :]
-            plot_curve(panels[0], iterations, values, method, style)
-            plot_curve(panels[1], milliseconds[first:], values[first:], method, style)
+        chosen = best_multiplier(own, method, metric)
+        others = [] if method in tuned else [m for m in distinct(own, "multiplier") if m != chosen]
+        for multiplier in (*others, chosen):
+            here = own if multiplier is None else select(own, multiplier=multiplier)
+            iterations, values = curve(here, metric)
+            milliseconds = [1e3 * value for value in curve(here, "seconds")[1]][-len(values) :]
+            plot_curve(panels[0], iterations, values, method, faint=multiplier != chosen)
+            plot_curve(panels[1], milliseconds[first:], values[first:], method, faint=multiplier != chosen)
             drawn.append(values)
     return drawn
 
@@ -58,7 +58,7 @@ def draw_comparison(
     tuned: Sequence[str] = (),
 ) -> None:
     """Each metric, labelled, against iterations (top) and time (bottom); `finish(axes, metric)` sets the scales."""
-    with figure(4.6 * len(metrics), 7.6) as drawing:
+    with figure(5.2 * len(metrics), 7.6) as drawing:
         panels = drawing.subplots(2, len(metrics), squeeze=False)
         for column, (metric, label) in enumerate(metrics.items()):
             plot_methods(panels[:, column], session.rows, metric, methods, tuned)
@@ -68,5 +68,5 @@ def draw_comparison(
             for axes in panels[:, column]:
                 axes.set_ylabel(label)
                 finish(axes, metric)
-        legend_below(drawing, methods, MULTIPLIERS)
+                label_lines(axes)
         session.save_figure(name, drawing, caption)

@@ -14,11 +14,12 @@ from torch import Tensor
 from lmd import zoo
 from lmd.data import image_data, read_images
 from lmd.data.images import CROP
-from lmd.experiments.base import MULTIPLIERS, Experiment, Session, measure
-from lmd.experiments.curves import best_multiplier, draw_comparison
+from lmd.experiments.base import MULTIPLIERS, Experiment, Session, measure, reached
+from lmd.experiments.curves import HORIZON, best_multiplier, draw_comparison
 from lmd.problems.tv import TVProblem
 from lmd.problems.tv_families import as_float
 from lmd.report.figures import figure
+from lmd.report.rows import Row
 from lmd.solvers import FGP, PDHG, Adam, GradientDescent, MirrorDescent, Nesterov, ScaledSteps, Solver, run
 from lmd.tasks.optima import minimiser, minimum
 
@@ -49,6 +50,12 @@ class PhotographExperiment(Experiment):
     figures: ClassVar[tuple[str, str]]
     damaged: ClassVar[str]
     """What has been done to the images, in words."""
+
+    @classmethod
+    def headline(cls, rows: Sequence[Row]) -> str:
+        shown = {"lmd-adaptive": "adaptive LMD", "pdhg": "PDHG", "adam": "Adam"}
+        at = ", ".join(f"{label} {reached(rows, name, 'psnr', HORIZON)} dB" for name, label in shown.items())
+        return f"Ten iterations of TV {cls.name} towards the true minimiser: {at}"
 
     @abc.abstractmethod
     def problem(self, session: Session, images: Tensor) -> TVProblem:
@@ -225,6 +232,7 @@ def draw_pictures(
     adam = Adam(ScaledSteps(ADAM_STEP, best_multiplier(session.rows, "adam") or 1.0))
     pdhg = PDHG(TAU * (best_multiplier(session.rows, "pdhg") or 1.0))
     start, best = problem.start(), minimiser(problem)
+    _film(session, f"{name}-film", problem, best, learned, pdhg)
     lmd_early, lmd_late = snapshots(learned, problem, (3, 10))
     adam_early, adam_late = snapshots(adam, problem, (3, 10))
     (pdhg_late,) = snapshots(pdhg, problem, (10,))
@@ -255,6 +263,20 @@ def draw_pictures(
             "The test image with the median minimum: loss, and PSNR to the true minimiser. Adam and PDHG with the step "
             "that is best at iteration 10. The ratio shows where the learned geometry departs from the identity.",
         )
+
+
+def _film(
+    session: Session, name: str, problem: TVProblem, best: Tensor, learned: Solver[Any], pdhg: Solver[Any]
+) -> None:
+    """Both solvers side by side after 0 to 10 iterations, from the start on."""
+    counts = range(HORIZON + 1)
+    films = [[problem.start(), *snapshots(solver, problem, counts[1:])] for solver in (learned, pdhg)]
+    frames = {}
+    for k, pair in zip(counts, zip(*films, strict=True), strict=True):
+        left, right = (float(psnr(x, best)) for x in pair)
+        frames[f"after {k} iterations: adaptive LMD {left:.1f} dB, PDHG {right:.1f} dB"] = torch.cat(pair, dim=-1)[0]
+    caption = "Move the slider: adaptive LMD on the left, PDHG on the right, from the same start."
+    session.save_frames(name, frames, caption)
 
 
 def forward_ratio(learned: MirrorDescent, y: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmd.experiments.base import MULTIPLIERS, Experiment, Session, measure
-from lmd.experiments.curves import draw_comparison
+from lmd.experiments.base import MULTIPLIERS, Experiment, Session, measure, reached
+from lmd.experiments.curves import HORIZON, draw_comparison
 from lmd.problems.subsets import SubsetFamily, SubsetProblem
 from lmd.report.rows import Row, best, distinct, select
 from lmd.report.tables import Table, number
@@ -65,6 +65,13 @@ class DigitInstances:
 
 class DigitExperiment(Experiment):
     """An experiment that also times methods beside scikit-learn."""
+
+    @classmethod
+    def headline(cls, rows: Sequence[Row]) -> str:
+        shown = {"lmd-adaptive": "the learned pair", "adam": "Adam", "gd": "gradient descent"}
+        at = ", ".join(f"{label} at {reached(rows, name, 'relative_gap', HORIZON)}" for name, label in shown.items())
+        warm = reached(rows, "warm-start", "relative_gap", HORIZON)
+        return f"Gap after ten iterations: {at}; L-BFGS from the mean of training optima at {warm}"
 
     @classmethod
     def tables(cls, rows: Sequence[Row]) -> list[Table]:

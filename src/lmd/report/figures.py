@@ -30,15 +30,6 @@ COLOURS = {
 }
 """The colour of a method's family, the same in every figure."""
 
-MULTIPLIER_STYLES = {
-    0.25: (0, (1, 1.2)),
-    0.5: (0, (3, 1.5)),
-    1.0: "solid",
-    2.0: (0, (6, 1.5)),
-    4.0: (0, (6, 1.5, 1, 1.5)),
-}
-"""The paper's five step-size multipliers as line styles."""
-
 STYLE: dict[Any, Any] = {
     "font.size": 12,
     "axes.titlesize": 12,
@@ -90,18 +81,53 @@ def method_styles(methods: Sequence[str]) -> dict[str, Any]:
 
 
 def plot_curve(
-    axes: Any,
-    x: Sequence[float],
-    y: Sequence[float],
-    method: str,
-    multiplier: float | None = None,
-    style: Any = "solid",
+    axes: Any, x: Sequence[float], y: Sequence[float], method: str, style: Any = "solid", *, faint: bool = False
 ) -> None:
-    """One method's curve: its colour, and the line style of its multiplier, or `style`; see `legend_below`."""
-    width = 2.4
-    if multiplier is not None:
-        style, width = MULTIPLIER_STYLES.get(multiplier, "solid"), 1.6
-    axes.plot(x, y, color=method_colour(method), linestyle=style, linewidth=width)
+    """One method's curve in its colour; a `faint` one, as of a step-size that is not the best, has no name."""
+    look = {"linewidth": 0.9, "alpha": 0.22} if faint else {"linewidth": 2.4}
+    axes.plot(x, y, color=method_colour(method), linestyle=style, label=f"_{method}" if faint else method, **look)
+
+
+def label_lines(axes: Any, apart: float = 0.065) -> None:
+    """Write the name of each line that has one beside its end, at the right of the panel, no two on one another.
+
+    Call it when scales and limits are set: a line's end is the last point that is inside them.
+    """
+    ends = []
+    for line in axes.get_lines():
+        if line.get_label().startswith("_"):
+            continue
+        points = [axes.transAxes.inverted().transform(axes.transData.transform(p)) for p in line.get_xydata()]
+        inside = [(x, y) for x, y in points if -0.001 <= x <= 1.001 and -0.001 <= y <= 1.001]
+        if inside:
+            ends.append((inside[-1], line))
+    ends.sort(key=lambda end: float(end[0][1]))
+    heights = spread([float(point[1]) for point, _ in ends], apart)
+    for (point, line), height in zip(ends, heights, strict=True):
+        axes.annotate(
+            line.get_label(),
+            xy=point,
+            xytext=(1.03, height),
+            xycoords="axes fraction",
+            textcoords="axes fraction",
+            color=line.get_color(),
+            fontsize=10.5,
+            va="center",
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": line.get_color(), "linewidth": 0.5, "alpha": 0.5, "shrinkB": 0},
+        )
+
+
+def spread(heights: Sequence[float], apart: float) -> list[float]:
+    """The heights, in ascending order, moved as little as keeps each `apart` from the next, from 0 to 1 if they fit."""
+    found = list(heights)
+    for i in range(1, len(found)):
+        found[i] = max(found[i], found[i - 1] + apart)
+    if found and found[-1] > 1:
+        found[-1] = 1.0
+        for i in range(len(found) - 2, -1, -1):
+            found[i] = min(found[i], found[i + 1] - apart)
+    return found
 
 
 def plain_log(axes: Any) -> None:
@@ -120,25 +146,13 @@ def log_floor(curves: Sequence[Sequence[float]], least: float) -> float:
     return max(least, min(positive, default=least) / 3)
 
 
-def legend_below(
-    drawing: Any, methods: Sequence[str], multipliers: Sequence[float] = (), styles: Mapping[str, Any] | None = None
-) -> None:
-    """A legend under the panels, where it covers no curve: a line of methods by colour, one of multipliers by style."""
+def legend_below(drawing: Any, methods: Sequence[str], styles: Mapping[str, Any] | None = None) -> None:
+    """A legend under the panels, where it covers no curve: the methods by colour and style."""
     from matplotlib.lines import Line2D
 
-    def line(label: str, **look: Any) -> Any:
-        return Line2D([], [], label=label, **look)
-
     looks = styles or {}
-    rows = [
-        [
-            line(method, color=method_colour(method), linewidth=2.4, linestyle=looks.get(method, "solid"))
-            for method in methods
-        ]
+    handles = [
+        Line2D([], [], label=method, color=method_colour(method), linewidth=2.4, linestyle=looks.get(method, "solid"))
+        for method in methods
     ]
-    if multipliers:
-        rows.append([line(f"step {m:g}x", color="0.35", linestyle=MULTIPLIER_STYLES[m]) for m in multipliers])
-    width = max(len(row) for row in rows)
-    grid = [[*row, *[line(" ", linestyle="none")] * (width - len(row))] for row in rows]
-    handles = [row[column] for column in range(width) for row in grid]  # matplotlib fills column by column
-    drawing.legend(handles=handles, loc="outside lower center", ncols=width, frameon=False, handlelength=2.6)
+    drawing.legend(handles=handles, loc="outside lower center", ncols=6, frameon=False, handlelength=2.6)

@@ -53,7 +53,11 @@ def _is_fact(value: object) -> bool:
 
 
 def _is_figure(value: object) -> bool:
-    return isinstance(value, dict) and all(_is_text(value.get(key)) for key in ("file", "caption"))
+    """A file and a caption; `frames`, their names, where the file shows several pictures one under the other."""
+    if not isinstance(value, dict) or not all(_is_text(value.get(key)) for key in ("file", "caption")):
+        return False
+    frames = value.get("frames", [])
+    return isinstance(frames, list) and len(frames) != 1 and all(map(_is_text, frames))
 
 
 def _is_row(value: object) -> bool:
@@ -82,7 +86,10 @@ _ENTRIES: dict[str, tuple[Callable[[object], bool], str]] = {
     "seconds": (_is_number, "a number"),
     "versions": (_object_of(_is_plain), "an object of plain values"),
     "facts": (_object_of(_is_fact), "an object of plain values and lists of them"),
-    "figures": (_list_of(_is_figure), "a list of a file and a caption each"),
+    "figures": (
+        _list_of(_is_figure),
+        "a list of a file and a caption each, and of two or more frames where it has any",
+    ),
     "rows": (_list_of(_is_row), f"a list of plain objects with {', '.join(CORE)}"),
 }
 """What each entry has to be, as a check and in words."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,24 @@ from lmd.report.tables import Table
 PAGE = "index.html"
 _PNG = b"\x89PNG\r\n\x1a\n"
 
-TablesOf = Callable[[dict[str, Any]], list[Table]]
-"""From a metrics.json to its tables; `lmd.experiments.tables_of` asks the experiment that wrote it."""
+
+@dataclass(frozen=True)
+class Reading:
+    """What a metrics.json says to a person."""
+
+    tables: list[Table]
+    headline: str = ""
+    """One sentence with numbers in it."""
+
+    command: str = ""
+    """What made it."""
+
+    place: int = 0
+    """Sections are in the order of their places."""
+
+
+Read = Callable[[dict[str, Any]], Reading]
+"""From a metrics.json to what it says; `lmd.experiments.read` asks the experiment that wrote it."""
 
 
 def find_metrics(folder: str | Path) -> list[Path]:
@@ -32,35 +49,36 @@ def find_metrics(folder: str | Path) -> list[Path]:
     return found
 
 
-def write_page(folder: str | Path, tables_of: TablesOf, title: str = "Learned mirror descent: results") -> Path:
-    """Write FOLDER/index.html: tables, figures, settings and versions of each experiment, all inside the one file."""
+def write_page(folder: str | Path, read: Read, title: str = "Learned mirror descent: results") -> Path:
+    """Write FOLDER/index.html: headlines, figures, tables, settings and versions, all inside the one file."""
     import jinja2
 
-    experiments = [_section(path, tables_of) for path in find_metrics(folder)]
+    sections = [_section(path, read) for path in find_metrics(folder)]
+    sections.sort(key=lambda section: section["place"])
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     template = environment.from_string((Path(__file__).parent / "page.html").read_text(encoding="utf-8"))
     page = writable_folder("folder", folder) / PAGE
-    write_text(page, template.render(title=title, experiments=experiments))
+    write_text(page, template.render(title=title, experiments=sections))
     return page
 
 
-def _section(path: Path, tables_of: TablesOf) -> dict[str, Any]:
+def _section(path: Path, read: Read) -> dict[str, Any]:
     metrics = read_metrics(path)
+    reading = read(metrics)
     facts = {**metrics["facts"], **metrics["versions"], "rows": f"{len(metrics['rows'])} in {path.name}"}
     return {
+        **{key: metrics[key] for key in ("title", "paper", "preset", "seed", "seconds")},
         "id": metrics["experiment"],
-        "title": metrics["title"],
-        "paper": metrics["paper"],
-        "preset": metrics["preset"],
-        "seed": metrics["seed"],
-        "seconds": metrics["seconds"],
-        "tables": tables_of(metrics),
+        "headline": reading.headline or metrics["title"],
+        "command": reading.command,
+        "place": reading.place,
+        "tables": reading.tables,
         "figures": [_inline(path.parent, figure) for figure in metrics["figures"]],
         "facts": list(facts.items()),
     }
 
 
-def _inline(folder: Path, figure: dict[str, str]) -> dict[str, str]:
+def _inline(folder: Path, figure: dict[str, Any]) -> dict[str, Any]:
     """A figure of the folder for the page; a file that lies elsewhere, or is no PNG, is refused."""
     file = inside("figure", folder, folder / figure["file"])
     if not file.is_file():
@@ -68,4 +86,11 @@ def _inline(folder: Path, figure: dict[str, str]) -> dict[str, str]:
     content = file.read_bytes()
     if not content.startswith(_PNG):
         raise FileError("figure", f"{file}, not a PNG", "the figures that `lmd reproduce` wrote")
-    return {"caption": figure["caption"], "data": base64.b64encode(content).decode("ascii")}
+    width, height = (int.from_bytes(content[place : place + 4], "big") for place in (16, 20))
+    return {
+        "caption": figure["caption"],
+        "data": base64.b64encode(content).decode("ascii"),
+        "frames": figure.get("frames", []),
+        "width": width,
+        "height": height,
+    }
