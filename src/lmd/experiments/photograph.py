@@ -25,7 +25,7 @@ from lmd.tasks.denoise import TASK
 from lmd.zoo.solve import solve
 
 NOISE = 0.08
-SIDES = {"quick": 160, "standard": 320, "paper": 480}
+SIDES = {"quick": 224, "standard": 320, "paper": 480}
 """The photograph is cut to squares of this side, or less where it is smaller."""
 
 TOLERANCES = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4)
@@ -155,7 +155,7 @@ def _draw(session: Session) -> None:
             ylabel="distance to the minimum, relative",
         )
         axes.set_ylim(3e-6, 2)
-        label_lines(axes)
+        label_lines(axes, margin=False)
         caption = (
             "The same photograph to every accuracy: lower and further left is better. Each point is one whole call."
         )

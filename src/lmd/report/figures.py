@@ -88,8 +88,8 @@ def plot_curve(
     axes.plot(x, y, color=method_colour(method), linestyle=style, label=f"_{method}" if faint else method, **look)
 
 
-def label_lines(axes: Any, apart: float = 0.065) -> None:
-    """Write the name of each line that has one beside its end, at the right of the panel, no two on one another.
+def label_lines(axes: Any, apart: float = 0.065, *, margin: bool = True) -> None:
+    """Write the name of each line that has one at the right of the panel, or where it ends; no two on one another.
 
     Call it when scales and limits are set: a line's end is the last point that is inside them.
     """
@@ -107,7 +107,7 @@ def label_lines(axes: Any, apart: float = 0.065) -> None:
         axes.annotate(
             line.get_label(),
             xy=point,
-            xytext=(1.03, height),
+            xytext=(1.03 if margin else float(point[0]) + 0.015, height),
             xycoords="axes fraction",
             textcoords="axes fraction",
             color=line.get_color(),

@@ -1,0 +1,115 @@
+"""The page in a real browser: what can be moved moves, nothing sticks out, nothing complains, nothing is fetched."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lmd.experiments import read
+from lmd.experiments.base import Experiment, Session
+from lmd.experiments.base import reproduce as reproduce_experiment
+from lmd.report.figures import figure, label_lines, plot_curve
+from lmd.report.page import write_page
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed (Debian: apt-get install chromium)")
+
+
+class Toy(Experiment):
+    """Everything that a section can have: a comparison, a film, a figure, a table, long facts."""
+
+    name = "toy"
+    title = "A toy"
+    paper = "Figure 0"
+
+    def run(self, session: Session) -> None:
+        for method, rate in (("gd", 0.9), ("lmd", 0.5), ("adam", 0.7)):
+            for k in range(21):
+                session.record(method, k, "loss", rate**k)
+        shades = {f"frame {k}": torch.full((3, 24, 40), k / 4) for k in range(5)}
+        session.save_frames("film", shades, "a film")
+        session.save_frames("both", {"dark": shades["frame 0"], "light": shades["frame 4"]}, "both")
+        with figure(8.0, 4.0) as drawing:
+            axes = drawing.subplots()
+            plot_curve(axes, [1, 2], [1.0, 0.1], "lmd")
+            label_lines(axes)
+            session.save_figure("curve", drawing, "a curve")
+        session.facts["long"] = "word" * 60
+
+
+@pytest.fixture(scope="module")
+def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("page")
+    reproduce_experiment(Toy(), folder)
+    return write_page(folder, read)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with sync_api.sync_playwright() as playwright:
+        options = ["--no-sandbox", "--disable-background-networking", "--disable-gpu"]
+        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=options)
+        yield launched
+        launched.close()
+
+
+@pytest.fixture(params=[390, 1400])
+def page(browser: Any, page_file: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
+    opened = browser.new_page(viewport={"width": request.param, "height": 900})
+    complaints: list[str] = []
+    opened.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    opened.on("pageerror", lambda error: complaints.append(str(error)))
+    opened.on("request", lambda asked: complaints.append(asked.url) if asked.url.startswith("http") else None)
+    opened.goto(page_file.as_uri())
+    yield opened
+    opened.close()
+    assert complaints == []
+
+
+def test_nothing_sticks_out(page: Any) -> None:
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
+def test_the_film_moves(page: Any) -> None:
+    film = page.locator(".frames").first
+    assert film.locator("output").inner_text() == "frame 0"
+    film.locator("input").focus()
+    page.keyboard.press("ArrowRight")
+    assert film.locator("output").inner_text() == "frame 1"
+    shown = film.locator(".screen div").first.evaluate("layer => getComputedStyle(layer).backgroundPosition")
+    assert shown == "0px 25%"
+
+
+def test_the_comparison_moves(page: Any) -> None:
+    both = page.locator(".frames").nth(1)
+    cut = "layer => getComputedStyle(layer).clipPath"
+    before = both.locator(".screen div").nth(1).evaluate(cut)
+    both.locator("input").focus()
+    page.keyboard.press("Home")
+    assert both.locator(".screen div").nth(1).evaluate(cut) != before
+    assert both.locator("output").inner_text() == "left: dark, right: light"
+
+
+def test_tables_sort_by_number_and_back(page: Any) -> None:
+    first = "body => [...body.rows].map(row => row.cells[0].textContent)"
+    button, body = page.locator("thead button").nth(2), page.locator("tbody").first
+    button.click()
+    assert body.evaluate(first) == ["lmd", "adam", "gd"]
+    button.click()
+    assert body.evaluate(first) == ["gd", "adam", "lmd"]
+    assert page.locator("th").nth(2).get_attribute("aria-sort") == "descending"
+
+
+def test_it_is_dark_where_the_reader_likes_it_dark(browser: Any, page_file: Path) -> None:
+    shades = []
+    for scheme in ("light", "dark"):
+        opened = browser.new_page(color_scheme=scheme)
+        opened.goto(page_file.as_uri())
+        shades.append(opened.evaluate("getComputedStyle(document.body).backgroundColor"))
+        opened.close()
+    assert shades == ["rgb(255, 255, 255)", "rgb(22, 25, 29)"]
