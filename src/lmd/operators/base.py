@@ -80,6 +80,10 @@ class LinearOperator(Part, abc.ABC):
         """What the `blocks` are multiplied by."""
         return (1.0,)
 
+    def split(self, z: Tensor) -> tuple[Tensor, ...]:
+        """The parts of z `(B, ...)` that belong to the `blocks`."""
+        return (z,)
+
     def stacked(self, terms: Sequence[Term]) -> Term:
         """The term of Kx that belongs to those of the `blocks`."""
         return terms[0]
@@ -118,7 +122,7 @@ class LinearOperator(Part, abc.ABC):
 
     def add_subgradient(self, term: Term, x: Tensor, onto: Tensor) -> Tensor:
         """onto + K' h'(Kx) for a subgradient h' of a term h; `onto` may be written to."""
-        return self.adjoint(term.subgradient(self(x))).add_(onto)
+        return onto.add_(self.adjoint(term.subgradient(self(x))))
 
     def write(self, x: Tensor, z: Tensor) -> Tensor:
         """Write Kx to z, which may be part of a larger array, and return z; nothing is recorded."""

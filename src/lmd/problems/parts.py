@@ -310,6 +310,17 @@ class Composite(CompositeProblem):
         """The nearest feasible p of the differences: all of the dual point, or a part of it where there is more."""
         return self.regularisers[self._grid].project(p, out=out)
 
+    def kinks(self, x: Tensor, dual: Tensor, step: Scale) -> tuple[Tensor | None, Tensor | None]:
+        """Where differences stay 0 and where x stays at an end of its domain, while all else changes a little.
+
+        See `Term.kinks`; raises where another term has kinks, or none that are known.
+        """
+        p, term = self.operator.split(dual)[self._grid], self.regularisers[self._grid]
+        z = self.operator.blocks[self._grid](x)
+        kinks = term.kinks(z, p, step)
+        u = self.operator.adjoint(dual).neg_()
+        return None if kinks is None else kinks.expand_as(z), self.f.kinks(x, u, step)
+
     def dual_from(self, p: Tensor, x: Tensor) -> Tensor:
         """The dual point of which p belongs to the differences, and the rest is the one that belongs to x."""
         if len(self.regularisers) == 1:

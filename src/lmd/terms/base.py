@@ -212,6 +212,15 @@ class Term(Part, abc.ABC):
             (gradient,) = torch.autograd.grad(self.value(point).sum(), point, create_graph=recording)
         return gradient
 
+    def kinks(self, z: Tensor, p: Tensor, step: Scale) -> Tensor | None:
+        """Where z stays at a kink of h while all else changes a little, for p a subgradient at z; None: nowhere.
+
+        True and false, broadcasting against z: where prox(z + step p), which is z, does not follow z + step p.
+        """
+        if self.smoothness is None:
+            raise self._lacks("kinks")
+        return None
+
     def own_subgradient(self, z: Tensor) -> Tensor:
         """A subgradient at z in a tensor that the caller may write to."""
         return self.subgradient(z).clone()

@@ -62,6 +62,12 @@ class Box(Domain):
     def nearest(self, z: Tensor) -> Tensor:
         return self.prox(z, 1.0)
 
+    def kinks(self, z: Tensor, p: Tensor, step: Scale) -> Tensor:
+        """Where z is at an end and p points out of the box."""
+        low, high = self._ends(z)
+        v = z + per_instance(step, z) * p
+        return (v < low) | (v > high)
+
     def beyond(self, z: Tensor) -> Tensor:
         low, high = self._ends(z)
         return torch.maximum(low - z, z - high).clamp(min=0).flatten(1).amax(dim=1)

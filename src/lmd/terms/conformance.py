@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import pytest
 import torch
@@ -19,6 +19,8 @@ from lmd.terms.base import Scale, Term, inner, per_instance, size_of
 every_kind = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 every_batch = pytest.mark.parametrize("batch", [1, 3])
 every_step = pytest.mark.parametrize("step", [1e-8, 0.3, 1e8, None], ids=["tiny", "number", "huge", "per instance"])
+
+A = TypeVar("A")
 
 F32, F64 = torch.float32, torch.float64
 OFFSET = 1.4 * 2**24
@@ -124,6 +126,16 @@ class TermConformance:
     def test_points_of_the_domain_are_not_outside(self) -> None:
         term, z, _ = self._start(3, F32)
         assert torch.equal(term.violation(z), z.new_zeros(3)) and bool(torch.isfinite(term.value(z)).all())
+
+    @every_batch
+    def test_kinks_are_where_the_prox_does_not_follow(self, batch: int) -> None:
+        term, z, p = self._start(batch, F64)
+        v = z + 0.3 * p
+        z = self._try(term.prox, v, 0.3)
+        kinks = self._try(term.kinks, z, (v - z) / 0.3, 0.3)
+        kinks = torch.zeros_like(z, dtype=torch.bool) if kinks is None else kinks.expand_as(z)
+        away = (term.prox(v + 1e-9 * self._noise(z), 0.3) - z).abs()
+        assert not bool((away[kinks] > 1e-15).any()), "a kink that was left"
 
     # The prox and the conjugate's.
 
@@ -447,7 +459,7 @@ class TermConformance:
         allowed = self.tolerance[actual.dtype]
         assert_close(actual, expected, rtol=allowed, atol=allowed)
 
-    def _try(self, call: Callable[..., Tensor], *arguments: object) -> Tensor:
+    def _try(self, call: Callable[..., A], *arguments: object) -> A:
         """The answer; the test ends here, as skipped, where the term says that it lacks the capability."""
         try:
             return call(*arguments)

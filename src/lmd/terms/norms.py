@@ -97,6 +97,11 @@ class GroupNorm(Term):
         """weight z / |z|, and 0 where z is 0."""
         return directions(z, self.axes).mul_(per_instance(self.weight, z))
 
+    def kinks(self, z: Tensor, p: Tensor, step: Scale) -> Tensor:
+        """|z_g + step p_g| <= step weight: z_g = 0, and p_g inside the ball."""
+        by = per_instance(step, z)
+        return lengths(z + by * p, self.axes) <= by * per_instance(self.weight, z)
+
     def steepness(self, z: Tensor) -> Scale:
         for axis in self.axes:
             z = z.narrow(axis, 0, 1)

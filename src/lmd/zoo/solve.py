@@ -15,6 +15,7 @@ from lmd.errors import CapabilityError, InputError
 from lmd.guarantees.certify import Watch, certify, run
 from lmd.guarantees.theorems import gap_certificate
 from lmd.kernels import loop
+from lmd.problems import derivatives
 from lmd.problems.base import Problem, offers
 from lmd.problems.composite import relative_gap
 from lmd.solvers.base import Solver, State, check_fit
@@ -36,12 +37,17 @@ def solve(
     x0: Tensor | None = None,
     warm: Result | None = None,
     iterations: int = MOST_ITERATIONS,
+    differentiable: bool = False,
 ) -> Result:
     """The minimisers of a batch of problems, each proven to be within `tolerance` of its minimum, relative to it.
 
     Picks the `solver` by the problem and the tolerance, where none is given. Starts at x0, at the problem's own
     `start()`, or `warm` from an earlier result on a problem of the same shape, its dual point included. Nothing is
     recorded on the way: the history has the start and the end. For everything else there is `lmd.run`.
+
+    With `differentiable` the answer has derivatives by the data and weights of the problem that require them, by the
+    implicit function theorem, for total variation models; nothing is recorded for them while it solves. See
+    `lmd.problems.derivatives`.
 
     An instance that gets no further in its precision, or runs out of iterations, says so in its status; the
     certificate of the result has what is proven in any case.
@@ -53,18 +59,37 @@ def solve(
     ('TOLERANCE_REACHED', True)
     >>> lmd.solve(lmd.problems.TVDenoising(noisy, weight=0.29), tolerance=1e-4, warm=result).status[0].name
     'TOLERANCE_REACHED'
+    >>> weight = torch.tensor(0.3, requires_grad=True)
+    >>> result = lmd.solve(lmd.problems.TVDenoising(noisy, weight), tolerance=1e-6, differentiable=True)
+    >>> result.x.square().mean().backward()
+    >>> bool(weight.grad < 0)
+    True
     """
     check_positive("tolerance", tolerance)
     check_count("iterations", iterations)
     if not isinstance(problem, Problem):
         raise InputError("problem", type(problem).__name__, "an lmd.problems.Problem; for a function there is lmd.run")
-    start = _start(problem, x0, warm)
-    chosen = solver_for(problem, tolerance) if solver is None else solver
-    check_fit(chosen, problem, start)
-    if not offers(problem, ("certified_gap",)):
-        return _watched(chosen, problem, start, tolerance, iterations)
+    if differentiable:
+        derivatives.check(problem)
     with torch.no_grad():
-        return _Whole(chosen, problem, start, tolerance, iterations).run(warm)
+        start = _start(problem, x0, warm).detach()
+        chosen = solver_for(problem, tolerance) if solver is None else solver
+        check_fit(chosen, problem, start)
+        if offers(problem, ("certified_gap",)):
+            result = _Whole(chosen, problem, start, tolerance, iterations).run(warm)
+        else:
+            result = _watched(chosen, problem, start, tolerance, iterations)
+    return _recorded(problem, result) if differentiable else result
+
+
+def _recorded(problem: Problem, result: Result) -> Result:
+    """The result with derivatives of x; its certificate is about the numbers alone."""
+    prove = result.certifier
+    if prove is None or result.dual is None:
+        raise CapabilityError("problem", f"{type(problem).__name__}, which has no dual points", "one that has them")
+    return replace(
+        result, x=derivatives.differentiate(problem, result.x, result.dual), certifier=lambda _: prove(result)
+    )
 
 
 def _start(problem: Any, x0: Tensor | None, warm: Result | None) -> Tensor:
