@@ -27,7 +27,7 @@ from lmd.operators import Blur, gaussian_kernel, motion_kernel
 Call = Callable[..., Any]
 """Of a weight, which may be left out, and the options of `lmd.denoise`."""
 
-GRIDS = {"denoise": (0.1, 1.6), "inpaint": (0.05, 1.6), "deblur-gaussian": (0.02, 1.0), "deblur-motion": (0.02, 1.0)}
+GRIDS = {"denoise": (0.1, 1.6), "inpaint": (0.05, 1.6), "deblur-gaussian": (0.05, 1.0), "deblur-motion": (0.05, 1.0)}
 """The tasks, and the ends of their 15 weights in multiples of twice the noise."""
 
 NOISE = (2, 5, 10, 20)

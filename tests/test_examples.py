@@ -29,6 +29,13 @@ def test_denoise_photo_takes_the_noise_off(
     assert (tmp_path / "out.png").is_file()
 
 
+def test_a_weight_map_is_learned(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["learn_weight_map.py", "12"])
+    runpy.run_path(str(EXAMPLES / "learn_weight_map.py"), run_name="__main__")
+    noisy, single, mapped, gain = (float(line.split()[-2]) for line in capsys.readouterr().out.splitlines())
+    assert noisy + 4 < single < mapped and gain > 0.8
+
+
 def test_every_example_is_tested() -> None:
     text = Path(__file__).read_text(encoding="utf-8")
     assert [path.name for path in EXAMPLES.glob("*.py") if path.name not in text] == []

@@ -126,7 +126,7 @@ def score(w):
     ("call", "words"),
     [
         (lambda: score(0.1), "problem: got data and weights that require no gradients"),
-        (lambda: torch.func.grad(score)(ONE[0]), "differentiable: got True inside torch.func"),
+        (lambda: torch.func.grad(score)(ONE[0]), "differentiable: got a transform of torch.func"),
         (lambda: torch.autograd.grad(score(w := ONE.clone().requires_grad_()), w, create_graph=True), "create_graph"),
         (lambda: lmd.solve(lmd.problems.LeastSquares(torch.eye(2), torch.ones(1, 2)), differentiable=True), "problem"),
     ],

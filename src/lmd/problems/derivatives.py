@@ -26,8 +26,15 @@ def check(problem: Problem) -> None:
     if not offers(problem, ("differences", "gradient_smoothness")):
         given = f"{type(problem).__name__}, which has no differences along axes beside smooth terms"
         raise CapabilityError("problem", given, "a composite with them, such as TVDenoising")
+    check_transforms()
+
+
+def check_transforms() -> None:
+    """Raise inside a transform of torch.func's, which cannot look into a solve."""
     if torch._C._functorch.maybe_current_level() is not None:
-        raise InputError("differentiable", "True inside torch.func", "False there; torch.autograd and backward() work")
+        raise InputError(
+            "differentiable", "a transform of torch.func", "torch.autograd.grad or backward() in its place"
+        )
 
 
 def differentiate(problem: Problem, x: Tensor, dual: Tensor) -> Tensor:
