@@ -15,7 +15,7 @@ import numpy as np
 from skimage.data import chelsea
 from skimage.metrics import peak_signal_noise_ratio
 
-from lmd.data.image_files import Picture, write_picture
+from lmd.data.image_files import Picture, read_picture, write_picture
 from lmd.pictures import solve_file
 
 
@@ -25,8 +25,8 @@ def main(out: Path) -> None:
     noisy = Picture((truth + noise).clip(0, 255).round().astype(np.uint8))
     with tempfile.TemporaryDirectory() as folder:
         write_picture(Path(folder, "noisy.png"), noisy)
-        denoised, summary = solve_file("denoise", Path(folder, "noisy.png"), Path(folder, "denoised.png"), weight=0.12)
-    print(summary.text())
+        print(solve_file("denoise", Path(folder, "noisy.png"), Path(folder, "denoised.png")).block())
+        denoised = read_picture(Path(folder, "denoised.png"))
     for name, picture in (("noisy", noisy), ("denoised", denoised)):
         print(f"{name}: {peak_signal_noise_ratio(truth, picture.colours):.1f} dB")
     write_picture(out, Picture(np.concatenate([truth, noisy.colours, denoised.colours], axis=2)))

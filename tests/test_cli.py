@@ -19,7 +19,6 @@ from lmd.cli import cli, main
 from lmd.errors import FileError
 from lmd.mirrors import Quadratic
 from lmd.solvers import LearnedMirrorDescent, load
-from lmd.tasks.unrolled import WEIGHT
 
 
 class Outcome:
@@ -49,7 +48,9 @@ def assert_one_line(outcome: Outcome, *words: str) -> None:
         assert word in outcome.err
 
 
-@pytest.mark.parametrize("command", ["", *cli.commands, "data list", "data fetch", "solve denoise", "solve inpaint"])
+@pytest.mark.parametrize(
+    "command", ["", *cli.commands, "data list", "data fetch", "solve denoise", "solve inpaint", "solve deblur"]
+)
 def test_help_has_an_example(lmd, command: str) -> None:
     outcome = lmd(*command.split(), "--help")
     assert outcome.code == 0
@@ -332,7 +333,7 @@ class TestSolve:
     def test_denoise_prints_a_block(self, lmd) -> None:
         outcome = lmd("solve", "denoise", "in.png", "out.png")
         assert (outcome.code, outcome.err) == (0, "")
-        assert outcome.out.startswith("out.png: 24 x 16, RGBA, 8 bits\n")
+        assert outcome.out.startswith("out.png: 24 x 16 pixels, RGBA, 8 bits\n")
         for word in ("value", "before", "after", "iterations", "seconds", "certificate", "of the minimum", "duality"):
             assert word in outcome.out
         with Image.open("out.png") as out, Image.open("in.png") as before:
@@ -358,12 +359,16 @@ class TestSolve:
         ("arguments", "words"),
         [
             ("denoise", ("IN",)),
-            ("denoise in.png", ("OUT",)),
+            ("denoise in.png", ("IN",)),
             ("denoise none.png out.png", ("image", "no file none.png", "PNG, JPEG or TIFF")),
             ("denoise text.png out.png", ("image", "text.png, not an image", "PNG, JPEG or TIFF")),
             ("denoise empty.png out.png", ("image", "empty.png, an empty file")),
-            ("denoise folder.png out.png", ("image", "folder.png, which is a folder")),
-            ("denoise in.png folder.png", ("out", "folder.png, which is a folder", "the name of a file")),
+            ("denoise folder.png out.png", ("image", "folder.png, a folder with no pictures in it")),
+            ("denoise none*.png out", ("image", "none*.png, which no file is like")),
+            ("denoise in.png mask.png", ("out", "mask.png, which exists already")),
+            ("denoise in.png out.png --weight 0.3 --plot curve.png", ("plot", "no --weight")),
+            ("deblur in.png out.png --kernel square:3", ("kernel", "square:3")),
+            ("deblur in.png out.png", ("--kernel",)),
             ("denoise in.png out.gif", ("out", "out.gif", ".png, .jpg")),
             ("denoise in.png out", ("out", ".png, .jpg")),
             ("denoise in.png none/out.png", ("out", "none/out.png", "existing folder")),
@@ -372,7 +377,7 @@ class TestSolve:
             ("denoise in.png out.png --solver pdgh", ("solver", "'pdgh'", "did you mean pdhg")),
             ("denoise in.png out.png --solver no/where", ("no/where",)),
             ("denoise in.png out.png --weight 0", ("weight", "0.0", "positive")),
-            ("denoise in.png out.png --weight much", ("--weight", "much")),
+            ("denoise in.png out.png --weight much", ("--weight", "much", "neither a number nor auto")),
             ("denoise in.png out.png --iterations 0", ("--iterations", "0", "1<=x<=1000000")),
             (f"denoise in.png out.png --iterations {'9' * 20}", ("--iterations", "9999", "1<=x<=1000000")),
             ("denoise in.png out.png --weight 1e300", ("weight", "1e+300", "from 1e-06 to 1e+06")),
@@ -398,9 +403,24 @@ class TestSolve:
         assert {path.name: path.read_bytes() for path in Path().iterdir() if path.is_file()} == files
         assert list(Path("folder.png").iterdir()) == []
 
-    def test_the_weight_that_the_help_names_is_the_one_that_is_taken(self, lmd, files: dict[str, bytes]) -> None:
-        assert f"[default: {WEIGHT}]" in lmd("solve", "denoise", "--help").out
-        assert json.loads(lmd("solve", "denoise", "in.png", "out.png", "--json").out)["weight"] == WEIGHT
+    def test_the_weight_is_chosen_unless_it_is_given(self, lmd, files: dict[str, bytes]) -> None:
+        assert "[default: auto]" in lmd("solve", "denoise", "--help").out
+        found = json.loads(lmd("solve", "denoise", "in.png", "a.png", "--json", "--plot", "curve.png").out)
+        assert min(found["automatic"]["weights"]) <= found["weight"] <= max(found["automatic"]["weights"])
+        assert "automatic" in lmd("solve", "denoise", "in.png", "b.png").out
+        with Image.open("curve.png") as curve:
+            assert min(curve.size) > 300
+
+    def test_a_folder(self, lmd, files: dict[str, bytes]) -> None:
+        outcome = lmd("solve", "denoise", ".", "out", "--json", "--workers", "2")
+        assert outcome.code == 1
+        told = {line["image"]: line for line in map(json.loads, outcome.out.splitlines())}
+        assert {name for name, line in told.items() if "error" in line} == {"empty.png", "text.png"}
+        assert sorted(path.name for path in Path("out").iterdir()) == ["in.png", "mask.png", "small.png"]
+        assert outcome.err.splitlines()[-1] == "lmd: 2 of 5 failed" and "lmd: text.png: image: got" in outcome.err
+        assert_one_line(lmd("solve", "denoise", ".", "out"), "out", "which exist already", "--overwrite")
+        again = lmd("solve", "denoise", "in.png", "small.png", "out", "--overwrite")
+        assert again.code == 0 and len(again.out.splitlines()) == 2
 
     def test_a_picture_larger_than_memory(self, lmd, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("lmd.data.memory.available_memory", lambda: 1000)

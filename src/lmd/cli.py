@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
+import gc
 import io
 import json
 import os
@@ -18,6 +20,7 @@ from lmd import __version__
 from lmd.errors import InputError, LmdError
 
 if TYPE_CHECKING:
+    from lmd.pictures.files import Done
     from lmd.report.tables import Table
 
 PRESETS = ("quick", "standard", "paper")
@@ -239,22 +242,52 @@ class _Pictures(_Group):
         picture = tasks.get(name).picture if name in self.list_commands(ctx) else None
         if picture is None:
             return None
-        help_text = f"{picture.about}\n\n{_PICTURES.format(name=name, mask=' --mask mask.png' * picture.masked)}"
-        options = [*_PICTURE_OPTIONS, _MASK] if picture.masked else _PICTURE_OPTIONS
+        sample = _EXTRAS.get(picture.extra)
+        beside = f" --{picture.extra} {(sample.metavar or '').lower()}" if sample else ""
+        help_text = f"{picture.about}\n\n{_PICTURES.format(name=name, extra=beside)}"
+        options = [*_PICTURE_OPTIONS, *([sample] if sample else [])]
         return click.Command(name, params=options, help=help_text, callback=functools.partial(_solve, name))
 
 
 _PICTURES = """\b
-OUT ends in .png, .jpg or .tif. Transparency, 16 bits and the colour profile are kept where OUT can
-hold them; a turned photograph is set upright.
+IN is a picture, several, a folder, or a pattern such as '*.png'; a TIFF of several pages or an array
+in .npy may be a volume. OUT ends in .png, .jpg, .tif or .npy, or is a folder. Transparency, 16 bits
+and the colour profile are kept where OUT can hold them; a turned photograph is set upright.
 Examples
-  lmd solve {name} in.jpg out.png{mask}
-  lmd solve {name} in.tif out.tif{mask} --weight 0.1 --tolerance 1e-5 --json
+  lmd solve {name} in.jpg out.png{extra}
+  lmd solve {name} in.tif out.tif{extra} --weight 0.1 --tolerance 1e-5 --json
+  lmd solve {name} photographs results{extra} --workers 2
 """
 
-_MASK = click.Option(["--mask"], required=True, metavar="FILE", help="Black and white, as large as IN: white is kept.")
+
+class _Weight(click.ParamType[Any]):
+    """A number, or auto."""
+
+    name = "number|auto"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
+        try:
+            return "auto" if value == "auto" else float(value)
+        except ValueError:
+            self.fail(f"{value!r} is neither a number nor auto.", param, ctx)
+
+
+_EXTRAS = {
+    "mask": click.Option(
+        ["--mask", "extra"],
+        required=True,
+        metavar="MASK.PNG",
+        help="Black and white, as large as IN: white is kept. Or a folder of masks with the names of the pictures.",
+    ),
+    "kernel": click.Option(
+        ["--kernel", "extra"],
+        required=True,
+        metavar="GAUSSIAN:1.5",
+        help="What blurred it: gaussian:WIDTH, motion:LENGTH[:DEGREES], or a file with an image of it.",
+    ),
+}
 _PICTURE_OPTIONS: list[click.Parameter] = [
-    click.Argument(["image"], metavar="IN"),
+    click.Argument(["images"], metavar="IN...", nargs=-1, required=True),
     click.Argument(["out"], metavar="OUT"),
     click.Option(["--solver"], help="fgp, pdhg, a name that `lmd list` shows, or a folder.  [default: the best]"),
     click.Option(
@@ -262,37 +295,75 @@ _PICTURE_OPTIONS: list[click.Parameter] = [
         type=click.IntRange(1, MOST_ITERATIONS),
         help="Stop after so many.  [default: what the solver is made for]",
     ),
-    click.Option(["--weight"], type=float, help="Larger is smoother.  [default: 0.3]"),
-    click.Option(["--tolerance"], type=float, help="Stop when proven to be so near to the minimum, such as 1e-3."),
+    click.Option(["--weight"], type=_Weight(), help="Larger is smoother.  [default: auto]"),
+    click.Option(["--tolerance"], type=float, help="Stop when proven to be so near to the minimum.  [default: 1e-3]"),
     click.Option(["--isotropic"], is_flag=True, help="Treat all directions alike, not along rows and columns."),
-    click.Option(["--json", "as_json"], is_flag=True, help="Print JSON instead of text."),
+    click.Option(["--workers"], type=click.IntRange(1, 1024), help="So many files at a time.  [default: all cores]"),
+    click.Option(["--overwrite"], is_flag=True, help="Write over what is in OUT already; never over IN."),
+    click.Option(["--plot"], metavar="FILE", help="Also draw how the automatic weight was chosen."),
+    click.Option(["--json", "as_json"], is_flag=True, help="Print a line of JSON for each file."),
 ]
 
 
 @cli.group(cls=_Pictures)
 def solve() -> None:
-    """Solve for a picture: PNG, JPEG or TIFF of any size, grey or colour, 8 or 16 bits.
+    """Solve for pictures: PNG, JPEG, TIFF or .npy of any size, grey or colour, images or volumes.
 
     \b
     Examples
       lmd solve denoise noisy.jpg clean.png
+      lmd solve denoise photographs results
       lmd solve inpaint scratched.png whole.png --mask scratches.png
     """
 
 
-def _solve(task: str, image: str, out: str, as_json: bool, **settings: Any) -> None:
+def _solve(
+    task: str,
+    images: tuple[str, ...],
+    out: str,
+    as_json: bool,
+    extra: str | None = None,
+    workers: int | None = None,
+    overwrite: bool = False,
+    plot: str | None = None,
+    **settings: Any,
+) -> int:
     from lmd.data.memory import keep_freed_memory
-    from lmd.pictures import solve_file
+    from lmd.data.progress import LateBar
+    from lmd.files import writable_name
+    from lmd.pictures import PictureSolver
+    from lmd.pictures.files import find_jobs, solve_many, solve_one
 
     keep_freed_memory()
-    given = {name: value for name, value in settings.items() if value is not None}
-    picture, summary = solve_file(task, image, out, **given)
-    height, width = picture.size
-    if as_json:
-        file = {"image": image, "out": out, "width": width, "height": height}
-        _print_json({**file, "mode": picture.mode, "bits": picture.bits, **summary.as_json()})
-    else:
-        click.echo(f"{out}: {width} x {height}, {picture.mode}, {picture.bits} bits\n{summary.text()}")
+    path = None if plot is None else writable_name("plot", plot)
+    solver = PictureSolver(task, **{name: value for name, value in settings.items() if value is not None})
+    if path is not None and solver.weight is not None:
+        raise InputError("plot", plot, "no --weight, as it shows how one is chosen")
+    jobs = find_jobs(images, out, overwrite)
+    done: list[Done] = []
+    failed: list[Done] = []
+    with LateBar(solver.model.doing, total=len(jobs)) as bar:
+        if len(jobs) == 1:
+            found = iter([solve_one(solver, jobs[0], extra, overwrite, bar.update)])
+        else:
+            found = solve_many(solver, jobs, extra, overwrite, workers)
+        for each in found:
+            (done if each.summary else failed).append(each)
+            if len(jobs) > 1:
+                bar.update(1)
+            if as_json:
+                click.echo(json.dumps(each.as_json()))
+            elif each.summary:
+                click.echo(each.line() if len(jobs) > 1 else each.block())
+    if path is not None:
+        from lmd.report.choices import draw_choices
+
+        draw_choices(path, [each.summary for each in done if each.summary])
+    for each in failed:
+        click.echo(f"lmd: {each.line()}", err=True)
+    if failed:
+        click.echo(f"lmd: {len(failed)} of {len(jobs)} failed", err=True)
+    return 1 if failed else 0
 
 
 @cli.command()
@@ -527,6 +598,16 @@ def _print_table(table: Table) -> None:
 
 def _print_json(data: object) -> None:
     click.echo(json.dumps(data, indent=1))
+
+
+def program() -> None:
+    """What the command `lmd` is: `main`, and next to no collecting of garbage, which imports and the end do not need.
+
+    That is worth half a second of two.
+    """
+    gc.set_threshold(100_000)
+    atexit.register(gc.freeze)
+    main()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

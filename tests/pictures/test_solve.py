@@ -2,23 +2,21 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch.testing import assert_close
 
 import lmd
-from lmd.data import image_files, memory
-from lmd.data.image_files import Header, Picture, read_mask, read_picture, write_picture
-from lmd.errors import FileError, InputError
+from lmd.data import memory
+from lmd.data.image_files import Header, Picture
+from lmd.errors import InputError
 from lmd.mirrors import ConvPair
-from lmd.pictures import PictureSolver, Proof, solve, solve_file
+from lmd.pictures import PictureSolver, Summary, solve
 from lmd.problems import TVDenoising, TVInpainting
 from lmd.solvers import GradientDescent, LearnedMirrorDescent, save
-
-TASKS = ("denoise", "inpaint")
 
 
 def noisy(channels=3, dtype=np.uint8, alpha=False, size=(20, 26)):
@@ -43,8 +41,9 @@ def conv_folder(folder, channels):
 
 class TestSolve:
     @pytest.mark.parametrize("name", ["fgp", "pdhg"])
-    @pytest.mark.parametrize("isotropic", [False, True])
-    @pytest.mark.parametrize(("channels", "dtype", "alpha"), [(1, np.uint8, False), (3, np.uint16, True)])
+    @pytest.mark.parametrize(
+        ("isotropic", "channels", "dtype", "alpha"), [(False, 3, np.uint16, True), (True, 1, np.uint8, False)]
+    )
     def test_the_answer_is_the_minimiser_to_a_grey_level(self, name, isotropic, channels, dtype, alpha):
         before = noisy(channels, dtype, alpha)
         solver = PictureSolver("denoise", name, weight=0.1, tolerance=1e-5, isotropic=isotropic)
@@ -56,29 +55,29 @@ class TestSolve:
         assert after.alpha is before.alpha
         assert summary.value_before == pytest.approx(float(problem.value(problem.start())), rel=1e-5)
         assert summary.value_after == pytest.approx(float(lmd.reference.minimum(problem)), rel=1e-4)
-        assert summary.proof.lower_bound <= float(lmd.reference.minimum(problem)) * (1 + 1e-9)
-        assert summary.proof.relative_bound < 5e-5
+        assert summary.lower_bound <= float(lmd.reference.minimum(problem)) * (1 + 1e-9)
+        assert summary.relative_bound < 5e-5
         apart = (tensor(after) - lmd.reference.minimiser(problem)).square().mean().sqrt()
-        assert float(apart) <= summary.proof.distance + 1 / after.most  # and rounding
+        assert float(apart) <= summary.distance + 1 / after.most  # and rounding
         assert summary.notes == ()
 
     def test_inpainting_ignores_what_is_lost(self):
         before = noisy()
         kept = np.random.default_rng(1).random(before.size) > 0.3
         spoilt = Picture(np.where(kept, before.colours, 255).astype(np.uint8))
-        solver = PictureSolver("inpaint", "pdhg", tolerance=1e-4)
-        after, summary = solver.solve(spoilt, kept)
+        solver = PictureSolver("inpaint", "pdhg", weight=0.3, tolerance=1e-4)
+        after, summary = solver.solve(spoilt, torch.from_numpy(kept))
         problem = TVInpainting(tensor(before), torch.from_numpy(kept), 0.3)
         assert summary.value_after == pytest.approx(float(lmd.reference.minimum(problem)), rel=3e-4)
-        assert summary.proof.relative_bound < 3e-4
-        assert summary.proof.distance == math.inf  # the minimiser need not be unique
+        assert summary.relative_bound < 3e-4
+        assert summary.distance == math.inf  # the minimiser need not be unique
         assert int(after.colours.max()) < 255
 
     @pytest.mark.parametrize("size", [(1, 1), (1, 9), (9, 1), (2, 2)])
     def test_the_smallest_pictures(self, size):
         after, summary = PictureSolver("denoise", "pdhg").solve(noisy(size=size))
         assert after.size == size
-        assert math.isfinite(summary.proof.bound)
+        assert math.isfinite(summary.bound)
 
     def test_a_flat_picture_stays_as_it_is(self):
         flat = Picture(np.full((3, 8, 8), 100, dtype=np.uint8))
@@ -93,11 +92,74 @@ class TestSolve:
         _, short = PictureSolver("denoise", "pdhg", iterations=2, tolerance=1e-6).solve(before)
         assert short.iterations == 2
         assert short.notes == ("the tolerance of 1e-06 was not reached in 2 iterations",)
-        monkeypatch.setattr(solve, "ENDLESS", 3)
-        _, short = PictureSolver("denoise", "pdhg", tolerance=1e-6).solve(before)
-        assert short.notes == ("the tolerance of 1e-06 was not reached in 3 iterations",)
-        _, usual = PictureSolver("denoise", "pdhg").solve(before)
-        assert usual.proof.relative_bound < 1.1 * solve.TOLERANCE
+        _, usual = PictureSolver("denoise").solve(before)
+        assert usual.relative_bound < 1.1 * solve.TOLERANCE
+        monkeypatch.setattr(solve, "LONGEST", 3)
+        _, short = PictureSolver("denoise", "pdhg").solve(before)
+        assert short.notes == ("the tolerance of 0.001 was not reached in 3 iterations",)
+
+    def test_channels_one_after_the_other_give_the_same(self, monkeypatch):
+        together, whole = PictureSolver("denoise").solve(noisy())
+        monkeypatch.setattr(solve, "TOGETHER", 0)
+        shares = []
+        apart, parts = PictureSolver("denoise").solve(noisy(), None, shares.append)
+        assert shares == [1 / 3] * 3
+        assert int(np.abs(apart.colours.astype(int) - together.colours).max()) <= 1
+        assert parts.weight == whole.weight and parts.numbers == whole.numbers
+        assert parts.value_before == pytest.approx(whole.value_before)
+
+
+class TestAutomaticWeight:
+    def test_it_follows_the_noise_and_is_said(self):
+        solver = PictureSolver("denoise")
+        _, summary = solver.solve(noisy(size=(60, 70)))
+        assert 0.03 < summary.weight < 0.15 and float(summary.choice.noise) == pytest.approx(0.05, rel=0.3)
+        assert "(automatic, for noise of 5" in summary.text() or "(automatic, for noise of 4" in summary.text()
+        said = summary.as_json()["automatic"]
+        assert len(said["weights"]) == len(said["risks"]) >= 3
+        assert "automatic" not in PictureSolver("denoise", weight=0.3).solve(noisy())[1].text()
+
+    def test_to_fill_in_and_to_sharpen(self):
+        before = noisy(size=(40, 40))
+        kept = torch.from_numpy(np.random.default_rng(1).random(before.size) > 0.3)
+        assert 1e-3 < PictureSolver("inpaint").solve(before, kept)[1].weight < 0.3
+        kernel = torch.ones(3, 3, dtype=torch.float64) / 9
+        assert 1e-4 < PictureSolver("deblur", iterations=20).solve(before, kernel)[1].weight < 0.3
+
+    def test_a_large_picture_is_sampled(self):
+        colours = np.arange(3 * 1100 * 700).reshape(3, 1100, 700)
+        sample = solve._sample(colours)
+        assert sample.shape == (3, 512, 512)
+        np.testing.assert_array_equal(sample[:, :256, :256], colours[:, 168:424, 88:344])
+        assert solve._sample(colours[:, :500, :500]).shape == (3, 500, 500)
+
+    def test_a_word_that_is_none(self):
+        with pytest.raises(InputError, match=r"^weight: got 'best', expected a positive number, or auto"):
+            PictureSolver("denoise", weight="best")
+
+
+class TestVolumes:
+    @pytest.mark.parametrize("offset", [0.0, 1000.0])
+    def test_numbers_of_any_size(self, offset):
+        generator = np.random.default_rng(0)
+        volume = (offset + 50 * (generator.random((1, 5, 12, 14)) + (np.arange(14) > 6))).astype(np.float32)
+        after, summary = PictureSolver("denoise", weight=20.0).solve(Picture(volume))
+        assert after.colours.dtype == np.float32 and after.size == (5, 12, 14)
+        problem = TVDenoising(torch.tensor(volume, dtype=torch.float64)[None], 20.0)
+        assert summary.value_before == pytest.approx(float(problem.value(problem.start())), rel=1e-4)
+        value = float(problem.value(torch.tensor(after.colours, dtype=torch.float64)[None]))
+        assert value == pytest.approx(summary.value_after, rel=1e-4)
+        assert summary.lower_bound <= value * (1 + 1e-6)
+
+    def test_numbers_that_are_not_finite(self):
+        colours = np.ones((1, 6, 7))
+        colours[0, 2, 3] = np.nan
+        with pytest.raises(
+            InputError, match=r"^image: got 1 of 42 numbers that are not finite, .* `lmd solve inpaint`"
+        ):
+            PictureSolver("denoise").solve(Picture(colours))
+        after, _ = PictureSolver("inpaint", weight=0.1).solve(Picture(colours), torch.from_numpy(colours[0] == 1))
+        np.testing.assert_allclose(after.colours, 1, atol=1e-3)
 
 
 class TestNetworks:
@@ -105,7 +167,7 @@ class TestNetworks:
     @pytest.mark.parametrize("picture_channels", [1, 3])
     def test_any_picture_goes_through_a_network_of_any_channels(self, tmp_path, channels, picture_channels):
         before = noisy(picture_channels)
-        solver = PictureSolver("denoise", conv_folder(tmp_path / "mine", channels))
+        solver = PictureSolver("denoise", conv_folder(tmp_path / "mine", channels), weight=0.3)
         after, summary = solver.solve(before)
         assert summary.iterations == 3  # what it was made for
         assert after.colours.shape == before.colours.shape
@@ -137,7 +199,7 @@ class TestNetworks:
         ):
             PictureSolver("denoise", str(save(GradientDescent(0.01), tmp_path / "mine")), tolerance=1e-3)
         _, summary = PictureSolver("denoise", conv_folder(tmp_path / "network", 3), tolerance=1e-2).solve(noisy())
-        assert summary.proof.relative_bound < 0.011
+        assert summary.relative_bound < 0.011
 
     def test_a_solver_of_something_else(self, tmp_path):
         with pytest.raises(InputError, match=r"^solver: got 'svm-pair-10', expected one of fgp, pdhg"):
@@ -150,25 +212,19 @@ class TestNetworks:
 
 
 class TestDefaults:
-    @pytest.mark.parametrize("task", TASKS)
-    def test_a_learned_solver_is_taken_as_soon_as_it_ships(self, task, monkeypatch):
-        assert PictureSolver(task).name == f"{task}-20"
-        assert PictureSolver(task, tolerance=0.1).name == f"{task}-7-fast", "what lmd.solve would take"
-        monkeypatch.setattr("lmd.zoo.shipped", lambda name: False)
-        assert PictureSolver(task).name == "pdhg"
+    @pytest.mark.parametrize(
+        ("task", "extra", "name"),
+        [("denoise", None, "denoise-steps"), ("inpaint", torch.ones(20, 26) > 0, "inpaint-15-fast")],
+    )
+    def test_what_lmd_solve_takes(self, task, extra, name):
+        _, summary = PictureSolver(task).solve(noisy(), extra)
+        assert summary.solver == name
+        assert summary.value_after < 0.8 * summary.value_before
 
     def test_an_old_name_is_known(self):
         lmd.zoo._say_once.cache_clear()
         with pytest.warns(FutureWarning, match="tv-denoising-20 is called denoise-20 now"):
             assert PictureSolver("denoise", "tv-denoising-20").name == "denoise-20"
-
-    @pytest.mark.parametrize("task", TASKS)
-    def test_the_default_solves_its_task(self, task):
-        before = noisy()
-        kept = np.ones(before.size, dtype=bool) if task == "inpaint" else None
-        _, summary = PictureSolver(task).solve(before, kept)
-        assert summary.value_after < 0.5 * summary.value_before
-        assert summary.solver == f"{task}-20"
 
     @pytest.mark.parametrize("weight", [1e300, 1e-300, 2e6])
     def test_a_weight_that_single_precision_has_no_use_for(self, weight):
@@ -191,125 +247,27 @@ class TestDefaults:
             PictureSolver("denoising")
 
 
-class TestProof:
-    def test_in_words(self):
-        nothing = Proof(1.0, -math.inf, "none", 4, None)
-        assert "nothing of use is proven" in str(nothing)
-        assert "nothing of use is proven" in str(Proof(1.0, -0.1, "a theorem", 4, 2.0))
-        assert "within 600% of" in str(Proof(7.0, 1.0, "a theorem", 4, None))
-        assert nothing.as_json() == {"bound": None, "relative_bound": None, "lower_bound": None, "theorem": "none"}
-        assert str(Proof(1.01, 1.0, "a theorem", 4, None)) == "within 1% of the minimum, by a theorem"
-        assert str(Proof(0.0, -1.0, "a theorem", 4, None)) == "at most 1 above the minimum, by a theorem"
-        near = Proof(2.0, 1.0, "a theorem", 100, 2.0)
+class TestSummary:
+    def test_what_is_proven_in_words(self):
+        def told(value, lower, numbers=4, curvature=None):
+            return replace(base, value_after=value, lower_bound=lower, numbers=numbers, curvature=curvature)
+
+        base = Summary(
+            task="denoise", solver="fgp", weight=1.0, isotropic=False, value_before=9.0, value_after=1.0,
+            lower_bound=-math.inf, theorem="a theorem", curvature=None, numbers=4, iterations=1, seconds=0.0,
+        )  # fmt: skip
+        assert "nothing of use is proven" in base.proven
+        assert "nothing of use is proven" in told(1.0, -0.1, curvature=2.0).proven
+        assert "within 600% of" in told(7.0, 1.0).proven
+        nothing = {"bound": None, "relative_bound": None, "lower_bound": None, "theorem": "a theorem"}
+        assert base.as_json()["certificate"] == nothing
+        assert told(1.01, 1.0).proven == "within 1% of the minimum, by a theorem"
+        assert told(0.0, -1.0).proven == "at most 1 above the minimum, by a theorem"
+        near = told(2.0, 1.0, 100, 2.0)
         assert near.distance == pytest.approx(0.1)  # 1 >= ||x - x*||^2, over 100 numbers
-        assert "26 of 255 grey levels" in str(near)
+        assert "26 of 255 grey levels" in near.proven
 
 
-class TestMask:
-    def test_white_is_kept(self, tmp_path):
-        array = np.where(np.random.default_rng(0).random((20, 30)) > 0.5, 255, 0).astype(np.uint8)
-        for name in ("a.png", "a.tif"):
-            write_picture(tmp_path / name, Picture(array[None]))
-            np.testing.assert_array_equal(read_mask(tmp_path / name, (20, 30)), array > 0)
-        write_picture(tmp_path / "colour.png", Picture(np.stack([array] * 3), np.full_like(array, 255)))
-        np.testing.assert_array_equal(read_mask(tmp_path / "colour.png", (20, 30)), array > 0)
-        Image.fromarray(array > 0).save(tmp_path / "1.png")
-        np.testing.assert_array_equal(read_mask(tmp_path / "1.png", (20, 30)), array > 0)
-        deep = Picture(array[None].astype(np.uint16) * 257)
-        write_picture(tmp_path / "deep.png", deep)
-        np.testing.assert_array_equal(read_mask(tmp_path / "deep.png", (20, 30)), array > 0)
-
-    @pytest.mark.parametrize(
-        ("mask", "words"),
-        [
-            (Picture(np.zeros((1, 20, 30), np.uint8)), "all black, expected at least one white pixel"),
-            (Picture(np.full((1, 20, 30), 128, np.uint8)), "100.0% of which is grey, expected an image of black"),
-            (Picture(np.eye(20, 30, dtype=np.uint8)[None]), "of zeros and ones, expected .*: 0 and 255"),
-            (Picture(np.stack([np.full((20, 30), v, np.uint8) for v in (255, 0, 0)])), "in colour"),
-            (Picture(np.full((1, 20, 30), 255, np.uint8), np.eye(20, 30, dtype=np.uint8)), "partly transparent"),
-            (Picture(np.full((1, 30, 20), 255, np.uint8)), "of 20 x 30 pixels, expected 30 x 20 pixels, as the image"),
-        ],
-        ids=lambda value: value if isinstance(value, str) else "",
-    )
-    def test_what_is_no_mask(self, tmp_path, mask, words):
-        write_picture(tmp_path / "m.png", mask)
-        with pytest.raises(FileError, match=rf"^mask: got .*m\.png,? {words}"):
-            read_mask(tmp_path / "m.png", (20, 30))
-
-    def test_another_size_is_seen_before_anything_is_decoded(self, tmp_path, monkeypatch):
-        write_picture(tmp_path / "in.png", noisy())
-        Image.new("1", (60_000, 2)).save(tmp_path / "m.png")
-        for place in (solve, image_files):
-            monkeypatch.setattr(place, "read_picture", lambda *_: pytest.fail("it is not even read"))
-        words = r"^mask: got .*m\.png of 60000 x 2 pixels, expected 26 x 20 pixels, as the image has$"
-        with pytest.raises(FileError, match=words):
-            read_mask(tmp_path / "m.png", (20, 26))
-        with pytest.raises(FileError, match=words):
-            solve_file("inpaint", tmp_path / "in.png", tmp_path / "out.png", mask=tmp_path / "m.png")
-
-    def test_a_mask_that_has_to_be_turned(self, tmp_path):
-        exif = Image.Exif()
-        exif[0x0112] = 6
-        Image.fromarray(np.eye(30, 20, dtype=bool)).save(tmp_path / "m.png", exif=exif)
-        np.testing.assert_array_equal(read_mask(tmp_path / "m.png", (20, 30)), np.eye(30, 20, dtype=bool).T[:, ::-1])
-
-
-class TestFiles:
-    @pytest.mark.parametrize("suffix", [".png", ".tif"])
-    @pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
-    @pytest.mark.parametrize("alpha", [False, True])
-    @pytest.mark.parametrize("channels", [1, 3])
-    def test_depth_channels_and_transparency_stay(self, tmp_path, suffix, dtype, alpha, channels):
-        before = noisy(channels, dtype, alpha)
-        write_picture(tmp_path / f"in{suffix}", before)
-        written, summary = solve_file("denoise", tmp_path / f"in{suffix}", tmp_path / f"out{suffix}", iterations=5)
-        after = read_picture(tmp_path / f"out{suffix}")
-        assert (after.mode, after.bits) == (before.mode, before.bits)
-        np.testing.assert_array_equal(after.colours, written.colours)
-        if alpha:
-            np.testing.assert_array_equal(after.alpha, before.alpha)
-        assert summary.notes == ()
-        assert summary.value_after < summary.value_before
-
-    def test_jpeg_says_what_it_loses(self, tmp_path):
-        write_picture(tmp_path / "in.png", noisy(dtype=np.uint16, alpha=True))
-        _, summary = solve_file("denoise", tmp_path / "in.png", tmp_path / "out.jpg", iterations=5)
-        assert [note.split(":")[0] for note in summary.notes] == ["JPEG holds no transparency", "JPEG holds 8 bits"]
-        assert "note" in summary.text()
-
-    def test_a_turned_photograph_is_upright(self, tmp_path):
-        image = Image.fromarray(noisy(size=(20, 30)).samples())
-        exif = image.getexif()
-        exif[0x0112] = 6
-        image.save(tmp_path / "in.jpg", exif=exif)
-        solve_file("denoise", tmp_path / "in.jpg", tmp_path / "out.jpg", iterations=2)
-        with Image.open(tmp_path / "out.jpg") as out:
-            assert out.size == (20, 30)
-            assert out.getexif().get(0x0112, 1) == 1
-
-    def test_too_large_for_the_memory_there_is(self, tmp_path, monkeypatch):
-        write_picture(tmp_path / "in.png", noisy(size=(100, 200)))
-        monkeypatch.setattr(memory, "available_memory", lambda: 1_000_000)
-        monkeypatch.setattr(solve, "read_picture", lambda path: pytest.fail("it is not even read"))
-        with pytest.raises(InputError, match=r"^image: got .*in\.png of 200 x 100 pixels, which needs about"):
-            solve_file("denoise", tmp_path / "in.png", tmp_path / "out.png")
-
-    def test_twelve_megapixels_are_said_to_need_less_than_four_gigabytes(self, monkeypatch):
-        monkeypatch.setattr(memory, "available_memory", lambda: 4 * 10**9)
-        PictureSolver("denoise", "fgp").check_memory("photo", Header(3000, 4000, 4, 16))
-
-    def test_a_failed_solve_leaves_nothing_behind(self, tmp_path, monkeypatch):
-        write_picture(tmp_path / "in.png", noisy())
-
-        def broken(*arguments, **options):
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr(solve, "run", broken)
-        with pytest.raises(KeyboardInterrupt):
-            solve_file("denoise", tmp_path / "in.png", tmp_path / "out.png")
-        assert [path.name for path in tmp_path.iterdir()] == ["in.png"]
-
-    def test_mask_and_task_belong_together(self, tmp_path):
-        for task, mask in (("inpaint", None), ("denoise", "mask.png")):
-            with pytest.raises(InputError, match=rf"^mask: got .* expected (a file|nothing) for {task}"):
-                solve_file(task, "in.png", "out.png", mask=mask)
+def test_twelve_megapixels_are_said_to_need_less_than_four_gigabytes(monkeypatch):
+    monkeypatch.setattr(memory, "available_memory", lambda: 4 * 10**9)
+    PictureSolver("denoise").check("photo", Header((3000, 4000), 4, 16))

@@ -24,7 +24,7 @@ from lmd.errors import FileError, InputError
 
 NAMES = ("photographs", "stl10")
 
-SUFFIXES = tuple(FORMATS)
+SUFFIXES = tuple(suffix for suffix, kind in FORMATS.items() if kind != "NPY")
 """What counts as an image in a folder."""
 
 CROP = 96
@@ -117,7 +117,10 @@ def read_images(path: str | Path) -> ImageSet:
 
 def read_image(path: str | Path) -> Tensor:
     """An image file in colour, upright, as bytes `(3, H, W)`; transparency is left out, 16 bits become 8."""
-    colours = eight_bits(read_picture(path).colours)
+    picture = read_picture(path)
+    if len(picture.size) > 2 or picture.colours.dtype.kind == "f":
+        raise FileError("image", f"{path}, a volume or floating-point numbers", "an image of 8 or 16 bits")
+    colours = eight_bits(picture.colours)
     return _tensor(np.broadcast_to(colours, (3, *colours.shape[1:])))
 
 

@@ -22,11 +22,11 @@ class LateBar:
     def __init__(self, label: str, total: int = 0) -> None:
         self.label = label
         self.total = total
-        self._done = 0
+        self._done = 0.0
         self._begun = time.monotonic()
         self._bar: Any = None
 
-    def update(self, count: int) -> None:
+    def update(self, count: float) -> None:
         """`count` more are done."""
         self._done += count
         if self._bar is None and sys.stderr.isatty() and time.monotonic() - self._begun > PATIENCE:
@@ -36,7 +36,7 @@ class LateBar:
 
     def reset(self) -> None:
         """Count from 0 again: pooch does so at its end, before it reports the whole."""
-        self._done = 0
+        self._done = 0.0
 
     def close(self) -> None:
         """Leave the bar as it is and give the line back."""

@@ -1,12 +1,13 @@
 """Arrays and picture files in, arrays and picture files out: what `lmd.denoise` and `lmd solve` are made of."""
 
+from lmd.pictures.files import Job, solve_file, solve_many
 from lmd.pictures.functions import Info, deblur, denoise, denoise_video, inpaint, reconstruct
-from lmd.pictures.solve import PictureSolver, Proof, Summary, solve_file
+from lmd.pictures.solve import PictureSolver, Summary
 
 __all__ = [
     "Info",
+    "Job",
     "PictureSolver",
-    "Proof",
     "Summary",
     "deblur",
     "denoise",
@@ -14,4 +15,5 @@ __all__ = [
     "inpaint",
     "reconstruct",
     "solve_file",
+    "solve_many",
 ]

@@ -185,7 +185,7 @@ def inpaint(
         return TVInpainting(data, masks, weights, isotropic)
 
     def choose() -> Choice:
-        return by_leaving_out(masked, batch.images, z, _at_least(_rough_noise(batch.images, z), batch.images))
+        return by_leaving_out(masked, batch.images, z, at_least(rough_noise(batch.images, z), batch.images))
 
     def model(data: Tensor, weights: Tensor, unit: float) -> TVProblem:
         return masked(data, weights, z.to(data))
@@ -369,18 +369,18 @@ def _weight(weight: Any, batch: Batch, choose: Callable[[], Choice] | None) -> t
 def _noise(noise: float | None, batch: Batch) -> Tensor:
     """The deviation of the noise of each image `(B,)`, in the units of the batch."""
     if noise is None:
-        return _at_least(estimate_noise(batch.images), batch.images)
+        return at_least(estimate_noise(batch.images), batch.images)
     deviation = check_positive("noise", noise) / batch.white / batch.units.unit
     return batch.images.new_full((len(batch.images),), deviation)
 
 
-def _at_least(noise: Tensor, images: Tensor) -> Tensor:
+def at_least(noise: Tensor, images: Tensor) -> Tensor:
     """Noise that a weight can be made of, in images that have none."""
     spread = images.flatten(1).amax(1) - images.flatten(1).amin(1)
     return torch.maximum(noise, 1e-4 * torch.where(spread > 0, spread, 1))
 
 
-def _rough_noise(images: Tensor, kept: Tensor) -> Tensor:
+def rough_noise(images: Tensor, kept: Tensor) -> Tensor:
     """The deviation of noise `(B,)` from differences of neighbours that are both kept: the middle of the small half."""
     both = (kept[..., 1:] * kept[..., :-1]).expand_as(images[..., 1:]) > 0
     apart = (images[..., 1:] - images[..., :-1]).abs().masked_fill(~both, torch.inf).flatten(1).sort(dim=1).values

@@ -1,9 +1,11 @@
-"""Picture files through a solver: what `lmd solve` does, for every task that takes pictures, of any size."""
+"""A picture through a solver: what `lmd solve` does with it, for every task that takes pictures, of any size."""
 
 from __future__ import annotations
 
+import functools
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,62 +15,92 @@ from torch import Tensor
 
 from lmd import tasks, zoo
 from lmd.checks import check_choice, check_count, check_positive
-from lmd.data.image_files import (
-    Header,
-    Picture,
-    check_mask_size,
-    check_out,
-    losses,
-    read_header,
-    read_mask,
-    read_picture,
-    write_picture,
-)
+from lmd.data.image_files import Header, Picture
 from lmd.data.memory import check_memory
-from lmd.data.progress import LateBar
 from lmd.errors import InputError, LmdError
 from lmd.guarantees import certify, run
-from lmd.solvers import Certificate, Result, Status
+from lmd.operators import Blur
+from lmd.pictures.arrays import Units
+from lmd.pictures.functions import AUTO, at_least, rough_noise
+from lmd.pictures.noise import estimate_noise
+from lmd.pictures.weights import Choice, by_leaving_out, by_risk
+from lmd.solvers import Result, Status
 from lmd.solvers.base import Solver
 from lmd.tasks import PictureTask
 from lmd.tasks.unrolled import WEIGHT
-from lmd.zoo.defaults import CLASSICAL, chosen_name, find
-from lmd.zoo.solve import solve
+from lmd.zoo.defaults import CLASSICAL, find, name_for
+from lmd.zoo.solve import MOST_ITERATIONS, solve
 
 WEIGHTS = (1e-6, 1e6)
 """What is less changes no pixel, what is more leaves one colour; and single precision holds what comes of them."""
 
-TOLERANCE = 3e-3
+TOLERANCE = 1e-3
 """How near to the minimum a solver goes that has no number of iterations of its own, relative to the minimum."""
 
-MOST_ITERATIONS = 2000
+LONGEST = 2000
 """Where such a solver ends if it has not got there."""
-
-ENDLESS = 100_000
-"""Where one ends that is given a tolerance and no number of iterations."""
 
 PLANES = 32
 """How many numbers there are for each pixel of the channels that are solved together, at most, while a solver runs."""
 
+TOGETHER = 1 << 22
+"""The channels of pictures of at most so many numbers are solved together, others one after the other."""
 
-@dataclass(frozen=True)
-class Proof:
-    """What is proven about an answer: the minimum is at least `lower_bound`."""
+SAMPLE = {2: 512, 3: 96}
+"""By the axes of space: a weight is chosen on so many pixels along each, half of them from either end."""
 
-    value: float
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """What became of a picture, or of some of its channels: those of others are added."""
+
+    task: str
+    solver: str
+    weight: float
+    isotropic: bool
+    value_before: float
+    """f of the picture as it was, all channels together, with colours from 0 to 1."""
+
+    value_after: float
     lower_bound: float
+    """What the minimum is proven to be, at least."""
+
     theorem: str
-
-    pixels: int
-    """How many numbers the image has."""
-
     curvature: float | None
     """The strong convexity of the problem, where there is one."""
+
+    numbers: int
+    """How many the picture has."""
+
+    iterations: int
+    """Of the channel that took most."""
+
+    seconds: float
+    """Of the solver, without reading and writing files."""
+
+    notes: tuple[str, ...] = ()
+    """What else there is to know, such as a solver that diverged."""
+
+    choice: Choice | None = field(default=None, repr=False)
+    """How the weight was chosen, where it was."""
+
+    def __add__(self, other: Summary) -> Summary:
+        return replace(
+            self,
+            value_before=self.value_before + other.value_before,
+            value_after=self.value_after + other.value_after,
+            lower_bound=self.lower_bound + other.lower_bound,
+            theorem=" and ".join(dict.fromkeys((self.theorem, other.theorem))),
+            numbers=self.numbers + other.numbers,
+            iterations=max(self.iterations, other.iterations),
+            seconds=self.seconds + other.seconds,
+            notes=tuple(dict.fromkeys((*self.notes, *other.notes))),
+        )
 
     @property
     def bound(self) -> float:
         """What the value exceeds the minimum by, at most."""
-        return max(0.0, self.value - self.lower_bound)
+        return max(0.0, self.value_after - self.lower_bound)
 
     @property
     def relative_bound(self) -> float:
@@ -78,10 +110,12 @@ class Proof:
     @property
     def distance(self) -> float:
         """A bound on the root mean square of x - x*, as f(x) - f(x*) >= mu/2 ||x - x*||^2; infinite without mu."""
-        return math.sqrt(2 * self.bound / (self.curvature * self.pixels)) if self.curvature else math.inf
+        return math.sqrt(2 * self.bound / (self.curvature * self.numbers)) if self.curvature else math.inf
 
-    def __str__(self) -> str:
-        if not math.isfinite(self.bound) or self.bound > self.value > 0:  # no value is below 0 anyway
+    @property
+    def proven(self) -> str:
+        """What is proven, in words."""
+        if not math.isfinite(self.bound) or self.bound > self.value_after > 0:  # no value is below 0 anyway
             return "nothing of use is proven by this run; fgp and pdhg prove how good their answer is"
         if math.isfinite(self.relative_bound):
             percent = 100 * self.relative_bound
@@ -92,96 +126,44 @@ class Proof:
             said += f", {255 * self.distance:.2g} of 255 grey levels from the minimiser (root mean square)"
         return f"{said}, by {self.theorem}"
 
-    def as_json(self) -> dict[str, Any]:
-        """For JSON, which has no infinity: null stands for it."""
-        numbers = {"bound": self.bound, "relative_bound": self.relative_bound, "lower_bound": self.lower_bound}
-        finite = {name: number if math.isfinite(number) else None for name, number in numbers.items()}
-        return {**finite, "theorem": self.theorem}
-
-
-@dataclass(frozen=True)
-class Summary:
-    """What became of a picture."""
-
-    task: str
-    solver: str
-    weight: float
-    isotropic: bool
-    value_before: float
-    """f of the picture as it was, all channels together, with colours from 0 to 1."""
-
-    value_after: float
-    iterations: int
-    """Of the channel that took most."""
-
-    seconds: float
-    """Of the solver, without reading and writing files."""
-
-    proof: Proof
-    notes: tuple[str, ...] = ()
-    """What else there is to know, such as a solver that diverged."""
-
     def text(self) -> str:
         """A few lines for a person."""
         kind = "isotropic" if self.isotropic else "anisotropic"
+        weight = f"weight {self.weight:.3g}"
+        if self.choice is not None:
+            weight += f" (automatic, for noise of {100 * float(self.choice.noise):.2g}%)"
         rows = {
             "value": f"{self.value_before:.6g} before, {self.value_after:.6g} after",
-            "problem": f"TV {picture_task(self.task).doing}, {kind}, weight {self.weight:g}",
+            "problem": f"TV {picture_task(self.task).doing}, {kind}, {weight}",
             "iterations": f"{self.iterations} of {self.solver}",
             "seconds": f"{self.seconds:.3g}",
-            "certificate": str(self.proof),
+            "certificate": self.proven,
         }
         lines = [f"  {name:12s} {said}" for name, said in rows.items()]
         return "\n".join(lines + [f"  note         {note}" for note in self.notes])
 
     def as_json(self) -> dict[str, Any]:
-        """The same for programs."""
+        """The same for programs. JSON has no infinity: null stands for it."""
         names = ("task", "solver", "weight", "isotropic", "value_before", "value_after", "iterations", "seconds")
+        bounds = {name: getattr(self, name) for name in ("bound", "relative_bound", "lower_bound")}
+        finite = {name: number if math.isfinite(number) else None for name, number in bounds.items()}
         told = {name: getattr(self, name) for name in names}
-        return {**told, "certificate": self.proof.as_json(), "notes": list(self.notes)}
-
-
-def solve_file(
-    task: str,
-    image: str | Path,
-    out: str | Path,
-    *,
-    mask: str | Path | None = None,
-    solver: str | None = None,
-    iterations: int | None = None,
-    weight: float = WEIGHT,
-    tolerance: float | None = None,
-    isotropic: bool = False,
-) -> tuple[Picture, Summary]:
-    """Do the `task`, such as denoise, with the picture in the file `image` and write it to the file `out`.
-
-    `mask`, for a task that has one, is a file of the same size: white pixels are kept, black ones are lost. The rest
-    is what `PictureSolver` takes. Everything that can be checked is checked before the work begins.
-    """
-    masked = picture_task(task).masked
-    if (mask is None) == masked:
-        raise InputError("mask", mask, f"{'a file' if masked else 'nothing'} for {task}")
-    header = read_header(image)
-    path = check_out(out, header, image, *([] if mask is None else [mask]))
-    if mask is not None:
-        check_mask_size(mask, (header.height, header.width))
-    chosen = PictureSolver(task, solver, iterations, weight, tolerance, isotropic)
-    chosen.check_memory(str(image), header)
-    before = read_picture(image)
-    after, summary = chosen.solve(before, None if mask is None else read_mask(mask, before.size))
-    write_picture(path, after)
-    return after, replace(summary, notes=(*summary.notes, *losses(path, after)))
+        if self.choice is not None:
+            path, risk = self.choice.path.flatten().tolist(), self.choice.risk.flatten().tolist()
+            told["automatic"] = {"noise": float(self.choice.noise), "weights": path, "risks": risk}
+        return {**told, "certificate": {**finite, "theorem": self.theorem}, "notes": list(self.notes)}
 
 
 class PictureSolver:
     """A solver and its settings, for pictures of any size and kind.
 
-    `solver` is a name (`fgp`, `pdhg`, one of the zoo), a folder, or None for the best there is. It stops after
+    `solver` is a name (`fgp`, `pdhg`, one of the zoo), a folder, or None for what `lmd.solve` takes. It stops after
     `iterations` or at a relative gap of `tolerance`, whichever comes first; with neither given, after as many
-    iterations as it was trained for or, if there is no such number, at a gap of 3e-3.
+    iterations as it was trained for or, if there is no such number, at a gap of 1e-3. `weight` is a number, or "auto"
+    to choose it by the picture.
 
-    TV does not mix channels, so a solver that takes one channel has them one after the other, which saves memory. One
-    that takes three has all three, and of a grey picture three copies.
+    TV does not mix channels, so those of a large picture are solved for one after the other, which saves memory. A
+    solver that takes three has all three, and of a grey picture three copies.
     """
 
     def __init__(
@@ -189,126 +171,131 @@ class PictureSolver:
         task: str,
         solver: str | None = None,
         iterations: int | None = None,
-        weight: float = WEIGHT,
+        weight: float | str = AUTO,
         tolerance: float | None = None,
         isotropic: bool = False,
     ) -> None:
         self.task, self.model = task, picture_task(task)
-        self.weight, self.isotropic = check_positive("weight", weight), bool(isotropic)
-        if not WEIGHTS[0] <= self.weight <= WEIGHTS[1]:
-            raise InputError("weight", repr(weight), f"a number from {WEIGHTS[0]:g} to {WEIGHTS[1]:g}")
+        self.weight, self.isotropic = _check_weight(weight), bool(isotropic)
         self.iterations = None if iterations is None else check_count("iterations", iterations)
         self.tolerance = None if tolerance is None else check_positive("tolerance", tolerance)
-        self.name = self._default() if solver is None else _current(solver)
-        self.solver, self.channels, proves = _find(task, self.name)
-        least = torch.finfo(_dtype(self.solver)).eps
+        self.to_tolerance = tolerance is not None or iterations is None
+        self.name, self.solver, self.channels, proves = solver, None, 0, True
+        if solver is not None:
+            self.name = _current(solver)
+            self.solver, self.channels, proves = _find(task, self.name)
+        self.dtype = torch.float32 if self.solver is None else _dtype(self.solver)
+        least = torch.finfo(self.dtype).eps
         if tolerance is not None and tolerance < least:
             raise InputError("tolerance", repr(tolerance), f"{least:.1g} or more, as the solver's numbers tell no less")
         if tolerance is not None and not proves:
             given = f"{self.name}, which does not know how near to the minimum it is"
             raise InputError("solver", given, "one that does, such as fgp or pdhg, or no tolerance")
-        if proves and iterations is None and tolerance is None and self.solver.horizon is None:
-            self.iterations, self.tolerance = MOST_ITERATIONS, TOLERANCE
+        endless = self.solver is None or (iterations is None and self.solver.horizon is None)
+        if proves and tolerance is None and endless:
+            self.tolerance, self.iterations = TOLERANCE, self.iterations or LONGEST
 
-    def check_memory(self, name: str, header: Header) -> None:
-        """Raise if solving takes more memory than there is."""
-        pixels = header.height * header.width
-        need = 4 * PLANES * self.channels * pixels + 2 * pixels * header.channels * header.bits // 8
-        check_memory("image", f"{name} of {header.width} x {header.height} pixels", need)
+    def check(self, name: str, header: Header) -> None:
+        """Raise if the task is not for such pictures, or solving takes more memory than there is."""
+        if self.model.extra == "kernel" and len(header.size) > 2:
+            raise InputError("image", f"{name}, a volume", f"an image to {self.task}")
+        together = self._together(header.channels, math.prod(header.size))
+        need = 4 * PLANES * together * math.prod(header.size) + 2 * header.bytes
+        check_memory("image", f"{name} of {header}", need)
 
-    def solve(self, picture: Picture, kept: np.ndarray | None = None) -> tuple[Picture, Summary]:
-        """The picture with its colours solved for and all else as it was; `kept` `(H, W)` is the mask."""
-        mask = None if kept is None else torch.from_numpy(kept)
-        colours, accounts = np.empty_like(picture.colours), []
-        parts = [slice(i, i + self.channels) for i in range(0, len(colours), self.channels)]
-        with LateBar(self.model.doing, total=len(parts)) as bar:
-            for part in parts:
-                images = torch.tensor(picture.colours[part], dtype=_dtype(self.solver)).div_(picture.most)[None]
-                x, account = self._solve_part(images, mask)
-                colours[part] = x.mul_(picture.most).round_().clamp_(0, picture.most).numpy()
-                accounts.append(account)
-                bar.update(1)
-        return replace(picture, colours=colours), self._summary(accounts, colours.size)
+    def solve(
+        self,
+        picture: Picture,
+        extra: Tensor | None = None,
+        advance: Callable[[float], None] = lambda share: None,
+    ) -> tuple[Picture, Summary]:
+        """The picture with its colours solved for and all else as it was.
 
-    def _default(self) -> str:
-        """The name of the best solver there is: what the task has for pictures, or for a tolerance."""
-        if self.tolerance is None:
-            return self.model.solver if zoo.shipped(self.model.solver) else "pdhg"
-        parts = self._problem(torch.zeros(1, 1, 2, 2, dtype=torch.float32), None).parts
-        return chosen_name(parts, self.tolerance) or "pdhg"
+        `extra` is what the task takes beside it: a mask `(*size)` or a kernel. `advance` hears what share was done.
+        """
+        given = picture.colours
+        if given.dtype.kind == "f":
+            given = _check_finite(given, extra if self.model.extra == "mask" else None)
+        units = Units(0.0, 1.0)
+        if given.dtype.kind == "f":
+            units = Units.of(torch.from_numpy(given.astype(np.float64)), self.model.extra != "kernel")
 
-    def _problem(self, images: Tensor, mask: Tensor | None) -> Any:
-        return self.model.problem(images, mask, self.weight, self.isotropic)
+        def images(colours: np.ndarray) -> Tensor:
+            z = torch.tensor(colours, dtype=self.dtype)
+            return (z.div_(picture.most) if picture.most > 1 else z.sub_(units.centre).div_(units.unit))[None]
 
-    def _solve_part(self, images: Tensor, mask: Tensor | None) -> tuple[Tensor, _Account]:
-        """The answer `(C, H, W)` for images `(1, C, H, W)` of the channels the solver takes, or of one, if grey."""
-        problem = self._problem(images.expand(1, self.channels, -1, -1), mask)
-        if self.tolerance is None:
+        weight, choice = self.weight, None
+        if weight is None:
+            choice = self._choose(images(_sample(given)), extra).times(units.unit)
+            weight = float(choice.weight)
+        together = self._together(len(given), given[0].size)
+        parts = [slice(i, i + together) for i in range(0, len(given), together)]
+        colours, told = np.empty_like(given), []
+        for part in parts:
+            x, summary = self._solve_part(images(given[part]), extra, weight / units.unit)
+            colours[part] = _as_colours(x, picture, units)
+            told.append(_in_units(summary, units.unit))
+            advance(1 / len(parts))
+        summary = functools.reduce(Summary.__add__, told)
+        return replace(picture, colours=colours), replace(summary, weight=weight, choice=choice)
+
+    def _together(self, channels: int, pixels: int) -> int:
+        """How many channels are solved for together."""
+        return self.channels or (channels if channels * pixels <= TOGETHER else 1)
+
+    def _choose(self, images: Tensor, extra: Tensor | None) -> Choice:
+        """The weight for images `(1, C, *size)`."""
+        make = self.model.problem
+        if self.model.extra == "mask" and extra is not None:
+            mask = torch.from_numpy(_sample(extra[None].numpy())).to(images)[None]
+            noise = at_least(rough_noise(images, mask), images)
+            return by_leaving_out(lambda y, w, z: make(y, z, w, self.isotropic), images, mask, noise)
+
+        def predict(x: Tensor) -> Tensor:
+            return x if extra is None else Blur(extra.to(x), int(x.shape[-2]), int(x.shape[-1]), "replicate")(x)
+
+        noise = at_least(estimate_noise(images), images)
+        return by_risk(lambda y, w: make(y, extra, w, self.isotropic), images, noise, predict)
+
+    def _solve_part(self, images: Tensor, extra: Tensor | None, weight: float) -> tuple[Tensor, Summary]:
+        """The answer `(C, *size)` for images `(1, C, *size)` of the channels the solver takes, or of one, if grey."""
+        copies = self.channels // images.shape[1] if self.channels else 1
+        shape = (1, copies * images.shape[1], *images.shape[2:])
+        problem = self.model.problem(images.expand(shape), extra, weight, self.isotropic)
+        if self.tolerance is None and self.solver is not None:
             result = run(self.solver, problem, iterations=self.iterations, record=False)
         else:
-            most = ENDLESS if self.iterations is None else self.iterations
-            result = solve(problem, self.tolerance, solver=self.solver, iterations=most)
-        account = _Account.of(result)
-        if images.shape[1] == self.channels:
-            return result.x[0], account
+            tolerance, most = self.tolerance or TOLERANCE, self.iterations or MOST_ITERATIONS
+            result = solve(problem, tolerance, solver=self.solver, iterations=most)
+        summary = self._told(result, weight)
+        if copies == 1:
+            return result.x[0], summary
         # Copies of one channel have the sum of its values, and the mean of their answers is no worse than they are.
         x = result.x.mean(dim=1, keepdim=True)
-        value = float(self._problem(images, mask).value(x))
-        return x[0], replace(
-            account,
-            before=account.before / self.channels,
-            after=value,
-            lower_bound=account.lower_bound / self.channels,
-        )
+        value = float(self.model.problem(images, extra, weight, self.isotropic).value(x))
+        before, lower = summary.value_before / copies, summary.lower_bound / copies
+        return x[0], replace(summary, value_before=before, value_after=value, lower_bound=lower, numbers=x.numel())
 
-    def _summary(self, accounts: list[_Account], numbers: int) -> Summary:
-        after, lower = sum(a.after for a in accounts), sum(a.lower_bound for a in accounts)
-        statuses = dict.fromkeys(a.status for a in accounts)
-        notes = [status.message for status in statuses if status.failed or status is Status.STALLED]
-        if self.tolerance is not None and Status.FINISHED in statuses:
-            most = max(a.iterations for a in accounts)
-            notes.append(f"the tolerance of {self.tolerance:g} was not reached in {most} iterations")
-        theorem = " and ".join(dict.fromkeys(a.theorem for a in accounts))
-        return Summary(
-            self.task,
-            self.name,
-            self.weight,
-            self.isotropic,
-            sum(a.before for a in accounts),
-            after,
-            max(a.iterations for a in accounts),
-            sum(a.seconds for a in accounts),
-            Proof(after, lower, theorem, numbers, accounts[0].curvature),
-            tuple(notes),
-        )
-
-
-@dataclass(frozen=True)
-class _Account:
-    """What is to be remembered of a run when its tensors are gone."""
-
-    before: float
-    after: float
-    lower_bound: float
-    theorem: str
-    iterations: int
-    seconds: float
-    status: Status
-    curvature: float | None
-
-    @classmethod
-    def of(cls, result: Result) -> _Account:
-        proven: Certificate = certify(result)
+    def _told(self, result: Result, weight: float) -> Summary:
+        proven, status = result.certificate or certify(result), result.status[0]
         curvature = result.problem.strong_convexity
-        return cls(
-            float(result.history.values[0]),
-            float(result.values),
-            float(proven.lower_bound),
-            proven.theorem,
-            int(result.iterations),
-            result.seconds,
-            result.status[0],
-            None if curvature is None else float(curvature),
+        notes = (status.message,) if status.failed or status is Status.STALLED else ()
+        if self.to_tolerance and self.tolerance is not None and status is Status.FINISHED:
+            notes = (f"the tolerance of {self.tolerance:g} was not reached in {int(result.iterations)} iterations",)
+        return Summary(
+            task=self.task,
+            solver=self.name or name_for(result.problem, self.tolerance or TOLERANCE),
+            weight=weight,
+            isotropic=self.isotropic,
+            value_before=float(result.history.values[0]),
+            value_after=float(result.values),
+            lower_bound=float(proven.lower_bound),
+            theorem=proven.theorem,
+            curvature=None if curvature is None else float(curvature),
+            numbers=result.x.numel(),
+            iterations=int(result.iterations),
+            seconds=result.seconds,
+            notes=notes,
         )
 
 
@@ -316,6 +303,52 @@ def picture_task(name: str) -> PictureTask:
     """What is known of the task of that name, one that takes pictures."""
     able = {task.name: task.picture for task in tasks.every() if task.picture is not None}
     return able[check_choice("task", name, tuple(able))]
+
+
+def _check_weight(weight: float | str) -> float | None:
+    """The number, or None for one that is to be chosen."""
+    if isinstance(weight, str):
+        if weight == AUTO:
+            return None
+        raise InputError("weight", repr(weight), "a positive number, or auto")
+    number = check_positive("weight", weight)
+    if not WEIGHTS[0] <= number <= WEIGHTS[1]:
+        raise InputError("weight", repr(weight), f"a number from {WEIGHTS[0]:g} to {WEIGHTS[1]:g}")
+    return number
+
+
+def _check_finite(colours: np.ndarray, mask: Tensor | None) -> np.ndarray:
+    """The colours, with 0 for those that are lost, which may have been anything."""
+    colours = colours if mask is None else np.where(mask.numpy(), colours, 0).astype(colours.dtype)
+    bad = int((~np.isfinite(colours)).sum())
+    if bad:
+        given = f"{bad} of {colours.size} numbers that are not finite"
+        raise InputError("image", given, "finite numbers; `lmd solve inpaint` with a mask fills pixels in")
+    return colours
+
+
+def _sample(colours: np.ndarray) -> np.ndarray:
+    """Colours `(C, *size)`, of long axes two pieces side by side."""
+    most = SAMPLE[colours.ndim - 1]
+    for axis, length in enumerate(colours.shape[1:], 1):
+        if length > most:
+            starts = (int(share * (length - most // 2)) for share in (0.2, 0.8))
+            pieces = [colours[(slice(None),) * axis + (slice(at, at + most // 2),)] for at in starts]
+            colours = np.concatenate(pieces, axis=axis)
+    return colours
+
+
+def _as_colours(x: Tensor, picture: Picture, units: Units) -> np.ndarray:
+    """An answer `(C, *size)` in the numbers of the picture; x is used up."""
+    if picture.most > 1:
+        return x.mul_(picture.most).round_().clamp_(0, picture.most).numpy()
+    return x.double().mul_(units.unit).add_(units.centre).numpy()
+
+
+def _in_units(summary: Summary, unit: float) -> Summary:
+    """The values of a picture that was divided by `unit`, with its weight."""
+    names = ("value_before", "value_after", "lower_bound")
+    return replace(summary, **{name: getattr(summary, name) * unit**2 for name in names})
 
 
 def _dtype(solver: Solver[Any]) -> torch.dtype:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -98,12 +99,21 @@ class Allowance(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in MAKERS:
             try:
-                self.left -= 1 + func(*args, **{**kwargs, "device": "meta"}).numel()
-            except (RuntimeError, TypeError):  # no tensor can be so large
+                self.left -= 1 + _numbers_of(func, args, kwargs)
+            except (RuntimeError, TypeError, ArithmeticError):  # no tensor can be so large
                 self.left = -1
             if self.left < 0:
                 raise InputError("solver", "sizes that its weights do not have", f"at most {self.numbers} numbers")
         return func(*args, **kwargs)
+
+
+def _numbers_of(func: Any, args: Any, kwargs: Any) -> int:
+    """How many numbers a tensor would have; `arange` is counted here, as PyTorch imports half of itself to do it."""
+    if func is torch.arange and not {"start", "end", "step"} & set(kwargs):
+        start, end, step = (0, *args, 1) if len(args) == 1 else (*args, 1)[:3]
+        return max(0, math.ceil((end - start) / step))
+    numbers: int = func(*args, **{**kwargs, "device": "meta"}).numel()
+    return numbers
 
 
 def load_weights(module: Any, weights: dict[str, Any]) -> Any:

@@ -140,7 +140,6 @@ TASK = Task(
         "denoising",
         "Remove the noise from the picture IN and write it to OUT.\n\n\b\nMinimises ||x - y||^2 + weight TV(x), y the "
         "picture with colours from 0 to 1.",
-        lambda images, mask, weight, isotropic: TVDenoising(images, weight, isotropic),
-        "denoise-20",
+        lambda images, _, weight, isotropic: TVDenoising(images, weight, isotropic),
     ),
 )

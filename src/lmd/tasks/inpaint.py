@@ -46,7 +46,7 @@ def make(images: Tensor, noise: float, generator: torch.Generator) -> TVInpainti
     return TVInpainting(add_noise(mask * images, noise, generator), mask, WEIGHT)
 
 
-def _in_picture(images: Tensor, mask: Tensor | None, weight: float, isotropic: bool) -> TVInpainting:
+def _in_picture(images: Tensor, mask: Tensor | None, weight: float | Tensor, isotropic: bool) -> TVInpainting:
     kept = images.new_ones(images.shape[2:]) if mask is None else mask
     return TVInpainting(images, kept, weight, isotropic)
 
@@ -87,7 +87,6 @@ TASK = Task(
         "TV(x), y the picture with colours from 0 to 1, Z the mask. Pixels are kept where\nthe mask is white (lighter "
         "than half) and lost where it is black.",
         _in_picture,
-        "inpaint-20",
-        masked=True,
+        extra="mask",
     ),
 )

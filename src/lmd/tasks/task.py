@@ -87,13 +87,12 @@ class PictureTask:
     about: str
     """A sentence, and the objective, for `--help`."""
 
-    problem: Callable[[Tensor, Tensor | None, float, bool], Any]
-    """From images `(1, C, H, W)`, a mask `(H, W)`, a weight, and whether it is isotropic."""
+    problem: Callable[[Tensor, Tensor | None, float | Tensor, bool], Any]
+    """From images `(B, C, *size)`, what is given beside them or None, a weight, or one for each, and whether it is
+    isotropic."""
 
-    solver: str
-    """The learned solver to take where none is named and it ships: people wait for pictures to be good."""
-
-    masked: bool = False
+    extra: str = ""
+    """What is given beside a picture: "mask", of pixels that are kept, or "kernel", of a blur."""
 
 
 def conditions(family: Family) -> dict[str, Family]:

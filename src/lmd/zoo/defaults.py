@@ -48,6 +48,13 @@ def solver_for(problem: Problem, tolerance: float) -> Solver[Any]:
     return default_fallback(problem)
 
 
+def name_for(problem: Problem, tolerance: float) -> str:
+    """What `solver_for` takes, by name."""
+    if model_of(problem) is not None:
+        return "denoise-steps"
+    return chosen_name(problem.parts, tolerance) or type(solver_for(problem, tolerance)).__name__.lower()
+
+
 @functools.cache
 def ladder(dtype: torch.dtype) -> Ladder:
     """Fast gradient projection with learned numbers, of all horizons that ship."""
