@@ -1,6 +1,7 @@
 """`lmd.solve` in benchopt's benchmark of the lasso: copy to `solvers/lmd.py` of benchmark_lasso."""
 
 from benchopt import BaseSolver, safe_import_context
+from benchopt.stopping_criterion import SufficientProgressCriterion
 
 with safe_import_context() as import_ctx:
     import numpy as np
@@ -13,7 +14,7 @@ class Solver(BaseSolver):
     """The solver that `lmd.solve` takes for a lasso, to a proven relative gap."""
 
     name = "lmd"
-    sampling_strategy = "tolerance"
+    stopping_criterion = SufficientProgressCriterion(patience=8, strategy="tolerance")
     install_cmd = "conda"
     requirements = ("pip::lmd",)
 
@@ -31,6 +32,9 @@ class Solver(BaseSolver):
         A, b = (torch.from_numpy(np.ascontiguousarray(each)) for each in (self.X - centre, self.y - mean))
         coefficients = lmd.solve(lmd.problems.Lasso(A, b[None], float(self.lmbd)), tolerance).x[0].numpy()
         self.beta = np.r_[coefficients, mean - centre @ coefficients] if self.fit_intercept else coefficients
+
+    def get_next(self, tolerance):
+        return min(0.1, max(tolerance / 3, 1e-10))
 
     def get_result(self):
         return {"beta": self.beta}

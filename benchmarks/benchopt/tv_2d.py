@@ -1,6 +1,7 @@
 """`lmd.solve` in benchopt's benchmark of total variation: copy to `solvers/lmd.py` of benchmark_tv_2d."""
 
 from benchopt import BaseSolver, safe_import_context
+from benchopt.stopping_criterion import SufficientProgressCriterion
 
 with safe_import_context() as import_ctx:
     import numpy as np
@@ -13,7 +14,7 @@ class Solver(BaseSolver):
     """Fast gradient projection with learned step-sizes and momenta, to a proven relative gap."""
 
     name = "lmd"
-    sampling_strategy = "tolerance"
+    stopping_criterion = SufficientProgressCriterion(patience=8, strategy="tolerance")
     install_cmd = "conda"
     requirements = ("pip::lmd",)
 
@@ -25,15 +26,17 @@ class Solver(BaseSolver):
         return False, None
 
     def set_objective(self, A, reg, delta, data_fit, y, isotropy):
-        self.data = torch.from_numpy(y)[None, None], 2 * reg, isotropy == "isotropic"
+        noisy = torch.from_numpy(y)[None, None]
+        self.problem = lmd.problems.TVDenoising(noisy, 2 * reg, isotropic=isotropy == "isotropic", halved=True)
 
     def warm_up(self):
         self.run_once(1e-3)  # the trained numbers are read when they are first needed
 
     def run(self, tolerance):
-        noisy, weight, isotropic = self.data
-        problem = lmd.problems.TVDenoising(noisy, weight, isotropic=isotropic, halved=True)
-        self.answer = lmd.solve(problem, tolerance).x
+        self.answer = lmd.solve(self.problem, tolerance).x
+
+    def get_next(self, tolerance):
+        return min(0.1, max(tolerance / 3, 1e-10))
 
     def get_result(self):
         return {"u": self.answer[0, 0].numpy()}
