@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import math
+import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -75,12 +75,21 @@ def load(build: str) -> ctypes.CDLL | None:
     return None
 
 
+FOUND = library() is not None
+"""Whether there is compiled code: known before anything traces this module, which may not look for it."""
+
+
+def there() -> bool:
+    """Whether there is compiled code, here and now."""
+    return FOUND if torch.compiler.is_compiling() else library() is not None
+
+
 def serves(*tensors: Tensor) -> bool:
     """Whether a compiled step can stand in here: float32 on the CPU, and nothing is recorded."""
     if any(tensor.dtype != torch.float32 or tensor.device.type != "cpu" for tensor in tensors):
         return False
     recording = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-    return not recording and library() is not None
+    return not recording and there()
 
 
 def dual_steps(
@@ -186,7 +195,7 @@ def convolve(x: Tensor, kernel: Tensor) -> Tensor:
     backward; elsewhere it is PyTorch's own.
     """
     fits = x.dtype == kernel.dtype == torch.float32 and x.device.type == "cpu" and kernel.shape[-1] <= LARGEST
-    if not fits or x.ndim != 4 or library() is None:
+    if not fits or x.ndim != 4 or not there():
         own = {3: conv1d, 4: conv2d, 5: conv3d}[x.ndim]
         return own(x, kernel, padding=kernel.shape[-1] // 2)
     return cast(Tensor, _Convolution.apply(x, kernel))  # type: ignore[no-untyped-call]
@@ -272,13 +281,29 @@ def call(
 
     Inputs are refused unless they are float32 on the CPU and of the shape that is named, and copied unless they lie
     row by row. Outputs are made here, row by row whatever the inputs were. The first input says how much work it is.
+    Where `torch.compile` or `torch.export` traces it, it is an operator of PyTorch's: `opaque`.
     """
+    held = [_rows(argument, tensor, shape) for argument, (tensor, shape) in inputs.items()]  # alive until it is over
+    if not torch.compiler.is_compiling():
+        return _call(name, held, scale, sizes, outputs, kind)
+    flat, ranks = [size for shape in outputs for size in shape], [len(shape) for shape in outputs]
+    found: list[Tensor] = opaque(name, held, scale, sizes, flat, ranks, kind == torch.float64)
+    return found
+
+
+def _call(
+    name: str,
+    held: Sequence[Tensor | None],
+    scale: float | None,
+    sizes: Sequence[int],
+    outputs: Sequence[Sequence[int]],
+    kind: torch.dtype,
+) -> list[Tensor]:
     code = library()
     if code is None:
         raise RuntimeError("there are no compiled kernels here: ask `serves` before")
-    held = [_rows(argument, tensor, shape) for argument, (tensor, shape) in inputs.items()]  # alive until it is over
-    made = [torch.empty(shape, dtype=kind, device="cpu") for shape in outputs]
-    work = math.prod(next(iter(inputs.values()))[1])
+    made = [torch.empty(tuple(shape), dtype=kind, device="cpu") for shape in outputs]
+    work = next(tensor.numel() for tensor in held if tensor is not None)
     threads = torch.get_num_threads() if work >= SMALL else 1
     scales = () if scale is None else (scale,)
     function = _function(code, name, len(held), len(scales), len(sizes), len(made))
@@ -286,6 +311,39 @@ def call(
     if function(*given, *scales, *sizes, threads, *found):
         raise MemoryError("no memory for the working rows of a compiled step")
     return made
+
+
+@torch.library.custom_op("lmd::call", mutates_args=())
+def opaque(
+    name: str,
+    held: Sequence[Tensor | None],
+    scale: float | None,
+    sizes: Sequence[int],
+    outputs: Sequence[int],
+    ranks: Sequence[int],
+    double: bool,
+) -> list[Tensor]:
+    """`call` as an operator that programs are traced through: `outputs` has all their sizes, `ranks` how many each."""
+    return _call(name, held, scale, sizes, _split(outputs, ranks), torch.float64 if double else torch.float32)
+
+
+@opaque.register_fake
+def _(
+    name: str,
+    held: Sequence[Tensor | None],
+    scale: float | None,
+    sizes: Sequence[int],
+    outputs: Sequence[int],
+    ranks: Sequence[int],
+    double: bool,
+) -> list[Tensor]:
+    kind = torch.float64 if double else torch.float32
+    return [torch.empty(tuple(shape), dtype=kind, device="cpu") for shape in _split(outputs, ranks)]
+
+
+def _split(sizes: Sequence[int], ranks: Sequence[int]) -> list[Sequence[int]]:
+    ends = list(itertools.accumulate(ranks))
+    return [sizes[end - rank : end] for end, rank in zip(ends, ranks, strict=True)]
 
 
 def _rows(argument: str, tensor: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:

@@ -114,7 +114,7 @@ class Differences(LinearOperator):
     def _write(self, x: Tensor, z: Tensor) -> Tensor:
         for axis, part, n, h in self._axes(z):
             inside = part.narrow(axis, 0, n - 1)
-            torch.sub(x.narrow(axis, 1, n - 1), x.narrow(axis, 0, n - 1), out=inside)
+            _subtract(x.narrow(axis, 1, n - 1), x.narrow(axis, 0, n - 1), inside)
             if h != 1:
                 inside.div_(h)
             part.narrow(axis, n - 1, 1).zero_()
@@ -158,14 +158,22 @@ class Differences(LinearOperator):
         return functools.reduce(operator.add, torch.meshgrid(*along, indexing="ij"))
 
 
+def _subtract(a: Tensor, b: Tensor, out: Tensor) -> None:
+    """Write a - b to `out`, which may have gaps: these `torch.compile` does not take for an `out`."""
+    if torch.compiler.is_compiling():
+        out.copy_(a - b)
+    else:
+        torch.sub(a, b, out=out)
+
+
 def _write_adjoint(x: Tensor, inside: Tensor, axis: int) -> None:
     """Write to x what the differences along one axis, n - 1 of them, give to it: 0 where there are none."""
     n = x.shape[axis]
     if n == 1:
         x.zero_()
         return
-    torch.neg(inside.select(axis, 0), out=x.select(axis, 0))
-    torch.sub(inside.narrow(axis, 0, n - 2), inside.narrow(axis, 1, n - 2), out=x.narrow(axis, 1, n - 2))
+    x.select(axis, 0).copy_(inside.select(axis, 0)).neg_()
+    _subtract(inside.narrow(axis, 0, n - 2), inside.narrow(axis, 1, n - 2), x.narrow(axis, 1, n - 2))
     x.select(axis, n - 1).copy_(inside.select(axis, n - 2))
 
 

@@ -40,6 +40,8 @@ def sum_instances(x: Tensor) -> Tensor:
 def add_scaled(x: Tensor, scale: Scale, direction: Tensor, out: Tensor | None = None) -> Tensor:
     """x + scale * direction in one pass, into `out` where it is given."""
     factor = per_instance(scale, x)
+    if out is x:
+        return x.addcmul_(direction, factor) if isinstance(factor, Tensor) else x.add_(direction, alpha=factor)
     if isinstance(factor, Tensor):
         return torch.addcmul(x, direction, factor, out=out)
     return torch.add(x, direction, alpha=factor, out=out)
