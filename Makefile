@@ -6,7 +6,7 @@ STAMP := $(VENV)/installed
 DEMO_OUT ?= demo
 SECONDS ?= 60
 
-.PHONY: help demo test format lint types unit sanitize house clean
+.PHONY: help demo docs test format lint types unit sanitize house clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -32,6 +32,14 @@ types: $(STAMP)  ## types, strict on the package
 unit: $(STAMP)  ## tests with coverage
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal --cov --cov-report=term
 
+$(VENV)/docs: $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --editable '.[docs]'
+	@touch $@
+
+docs: $(VENV)/docs  ## the site, in site/: every example and block of code runs, warnings are errors
+	OMP_NUM_THREADS=1 $(BIN)/sphinx-build -q -W --keep-going -j 2 -b html docs site
+	$(BIN)/python docs/check.py site
+
 sanitize:  ## the C code under sanitizers, for SECONDS=60
 	sh tests/kernels/sanitize.sh $(SECONDS)
 
@@ -43,4 +51,4 @@ format: $(STAMP)  ## format the code in place
 	$(BIN)/ruff check --fix .
 
 clean:  ## remove the environment and what the commands wrote
-	rm -rf $(VENV) $(DEMO_OUT) build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
+	rm -rf $(VENV) $(DEMO_OUT) site docs/gallery docs/reference build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*

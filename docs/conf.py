@@ -16,7 +16,14 @@ extensions = ["myst_parser", "sphinx_gallery.gen_gallery", "claim", "executed", 
 myst_enable_extensions = ["dollarmath", "colon_fence", "attrs_block"]
 myst_fence_as_directive = ["math"]
 myst_heading_anchors = 3
-exclude_patterns = ["_build", "measurements", "gallery/*.ipynb", "gallery/*.py", "gallery/*.md5", "sg_execution_times.rst"]
+exclude_patterns = [
+    "_build",
+    "measurements",
+    "gallery/*.ipynb",
+    "gallery/*.py",
+    "gallery/*.md5",
+    "sg_execution_times.rst",
+]
 suppress_warnings = ["config.cache", "myst.header"]
 html_math_renderer = "mathml"
 html_theme = "pydata_sphinx_theme"

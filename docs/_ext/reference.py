@@ -27,7 +27,9 @@ def markdown(text: str | None) -> str:
         elif inside and not line.strip():
             out, inside = [*out, "```"], False
         plain = inside or line.startswith("    ") or "`" in line
-        out.append(line if plain else line.replace("*", r"\*").replace("<", r"\<").replace("_", r"\_").replace("|", r"\|"))
+        out.append(
+            line if plain else line.replace("*", r"\*").replace("<", r"\<").replace("_", r"\_").replace("|", r"\|")
+        )
     return "\n".join([*out, "```"] if inside else out)
 
 
