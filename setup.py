@@ -2,7 +2,7 @@
 
 from setuptools import Extension, setup
 
-SOURCES = ["src/lmd/kernels/tv.c", "src/lmd/kernels/loop.c", "src/lmd/kernels/unrolled.c"]
+SOURCES = ["src/lmd/kernels/tv.c", "src/lmd/kernels/loop.c", "src/lmd/kernels/unrolled.c", "src/lmd/kernels/volume.c"]
 HEADERS = ["src/lmd/kernels/loop.h"]
 OPTIONS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-fopenmp"]
 AVX2 = ["-mavx2", "-mfma"]

@@ -45,6 +45,15 @@ TABLE: dict[tuple[str, ...], frozenset[str]] = {
     ("squares", "lengths", "differences"): frozenset({"fgp"}),
     ("kept squares", "l1", "differences"): frozenset({"saddle_steps"}),
     ("l1", "differences"): frozenset({"tv_sums"}),
+    **{
+        (f, g, "Differences"): frozenset({"model"})
+        for f in ("squares", "boxed squares")
+        for g in ("l1", "L1", "lengths", "GroupNorm", "Huber")
+    },
+    **{("squares", g, "differences"): frozenset({"model"}) for g in ("L1", "GroupNorm", "Huber")},
+    **{
+        ("boxed squares", g, "differences"): frozenset({"model"}) for g in ("l1", "L1", "lengths", "GroupNorm", "Huber")
+    },
 }
 """Which functions here serve which problems, by the names of their parts: f, g and K of f(x) + g(Kx), or g and K."""
 

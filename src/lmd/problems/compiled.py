@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lmd import kernels
-from lmd.kernels import loop
+from lmd.kernels import loop, volume
 from lmd.terms.base import Scale
 
 if TYPE_CHECKING:
@@ -75,6 +75,34 @@ def model_of(problem: Any, *tensors: Tensor) -> loop.Model | None:
     if not loop.serves(f.y, *((bound,) if isinstance(bound, Tensor) else ()), *tensors):
         return None
     return loop.Model(f.y, bound, f.curvature, operator.norm, operator.roundings, isotropic)
+
+
+def composed_of(problem: Any, tolerance: float) -> volume.Model | None:
+    """What the compiled loop of models has to know of a problem; None where it does not serve it, or the tolerance."""
+    if not kernels.has("model", problem.parts) or tolerance < volume.LEAST:
+        return None
+    f, g, operator, bound = problem.f, problem.regularisers[0], problem.operator, _bound(problem)
+    squares, delta = getattr(f, "term", f), getattr(g, "delta", 0.0)
+    tensors = (squares.y, *((bound,) if isinstance(bound, Tensor) else ()))
+    axes = squares.y.ndim - 2
+    fits = axes in (2, 3) and g.axes in ((), (1,), (2,), (1, 2)) and not isinstance(delta, Tensor)
+    if not fits or not _is_map(bound, squares.y, g.axes) or not kernels.serves(*tensors):
+        return None
+    box = None if squares is f else (float(f.low), float(f.high))
+    form = (2 in g.axes, 1 in g.axes)
+    return volume.Model(
+        squares.y, bound, squares.curvature, operator.spacing, operator.norm, operator.roundings, *form, delta, box
+    )
+
+
+def _is_map(bound: Scale, y: Tensor, axes: tuple[int, ...]) -> bool:
+    """Whether bounds are numbers, per instance, or a map that has all pixels, and axes of 1 where lengths are taken."""
+    if not isinstance(bound, Tensor) or bound.ndim < 2:
+        return True
+    channels, components = {1, y.shape[1]}, {1, y.ndim - 2}
+    shape = bound.shape
+    whole = bound.ndim == y.ndim + 1 and len(bound) == len(y) and shape[3:] == y.shape[2:]
+    return whole and shape[1] in channels and shape[2] in components and all(shape[axis] == 1 for axis in axes)
 
 
 def _bound(problem: Composite) -> Scale:

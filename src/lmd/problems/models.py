@@ -129,6 +129,16 @@ class SecondOrderModel(Composite):
         """x `(B, C, *size)` of X."""
         return self.slopes.split(X)[0]
 
+    def step_scale(self, x: Tensor) -> Tensor:
+        """The range of the data over the weight."""
+        flat = self.noisy.flatten(1)
+        extent = flat.amax(dim=1) - flat.amin(dim=1)
+        return torch.where(extent > 0, extent / self.weight, torch.nan)
+
+    def clip(self, x: Tensor) -> Tensor:
+        """Slopes have no domain, and x is kept to its own by the prox."""
+        return x
+
     def feasible_dual(self, p: Tensor) -> Tensor:
         q = self.operator.split(self.project_dual(p))[1]
         slopes, eps = self.slopes.split(self.bends.adjoint(q))[1], torch.finfo(p.dtype).eps

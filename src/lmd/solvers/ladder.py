@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from lmd.errors import InputError
-from lmd.kernels import loop
-from lmd.problems.compiled import model_of
+from lmd.kernels import loop, volume
+from lmd.problems.compiled import composed_of, model_of
 from lmd.solvers.base import Passing, Solver
 from lmd.solvers.learned_fgp import NODES, between, roughness_of, variation
 
@@ -40,20 +40,26 @@ class Ladder(Passing):
         return {"rungs": list(self.rungs), "reach": self.given}
 
     def finish(self, problem: Any, dual: Tensor | None, tolerance: float, limit: int) -> loop.Solved | None:
-        model = model_of(problem)
-        if model is None or dual is not None:
-            return self.solver.finish(problem, dual, tolerance, limit)
-        logarithm = math.log(tolerance * (EASIER if model.isotropic else 1.0))
-        length = variation(problem)
+        model, composed = model_of(problem), composed_of(problem, tolerance)
+        if dual is None and model is not None:
+            numbers, counts, length = self._numbers(problem, tolerance, model.isotropic)
+            solved = loop.fgp(model, loop.Progress(), limit, numbers=numbers, learned=counts, tolerance=tolerance)
+            return solved if model.isotropic else solved._replace(first=problem.g.weight * length)
+        if dual is None and composed is not None:
+            numbers, counts, _ = self._numbers(problem, tolerance, composed.isotropic)
+            return volume.fgp(composed, limit, tolerance=tolerance, numbers=numbers, learned=counts)
+        return self.solver.finish(problem, dual, tolerance, limit)
+
+    def _numbers(self, problem: Any, tolerance: float, isotropic: bool) -> tuple[Tensor, list[int], Tensor]:
+        """Numbers `(2, B, N)` of the rung of each instance, how many each has, and |Ky| `(B,)`."""
+        logarithm, length = math.log(tolerance * (EASIER if isotropic else 1.0)), variation(problem)
         rough: list[float] = roughness_of(problem, length).tolist()
         chosen = [self._rung(each, logarithm) for each in rough]
         numbers = torch.zeros(2, len(chosen), self.horizons[max(chosen)], dtype=torch.float64, device="cpu")
         for place, (rung, each) in enumerate(zip(chosen, rough, strict=True)):
             learned: Any = self.rungs[rung]
             numbers[:, place, : self.horizons[rung]] = learned.numbers_at(each)
-        counts = [self.horizons[rung] for rung in chosen]
-        solved = loop.fgp(model, loop.Progress(), limit, numbers=numbers, learned=counts, tolerance=tolerance)
-        return solved if model.isotropic else solved._replace(first=problem.g.weight * length)
+        return numbers, [self.horizons[rung] for rung in chosen], length
 
     def _rung(self, rough: float, logarithm: float) -> int:
         """The first that gets to a gap of this logarithm, or the last there is."""

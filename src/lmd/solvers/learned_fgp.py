@@ -11,12 +11,13 @@ from torch import Tensor, nn
 
 from lmd import kernels
 from lmd.checks import check_count, check_module_kind
-from lmd.kernels import loop, unrolled
-from lmd.problems.compiled import model_of
+from lmd.kernels import loop, unrolled, volume
+from lmd.problems.compiled import composed_of, model_of
 from lmd.solvers.base import DualState
 from lmd.solvers.fgp import FGP
 from lmd.solvers.learned_dual import GridDualProblem
 from lmd.solvers.learned_prefix import LearnedPrefix
+from lmd.terms import L1
 from lmd.terms.base import add_scaled, per_instance
 
 LOWEST, RATIO, NODES = 0.05, 4.0, 5
@@ -86,7 +87,7 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState, GridDualProblem]):
 
     def init(self, problem: GridDualProblem, x0: Tensor) -> LearnedFGPState:
         check_module_kind("x0", x0, self, "solver")
-        dual, adjoint = x0.new_zeros(*x0.shape[:2], 2, *x0.shape[2:]), torch.zeros_like(x0)
+        dual, adjoint = torch.zeros_like(problem.differences(x0)), torch.zeros_like(x0)
         numbers = self.numbers_for(roughness(problem))
         return LearnedFGPState(x0, dual=dual, adjoint=adjoint, ahead=dual, ahead_adjoint=adjoint, numbers=numbers)
 
@@ -100,11 +101,15 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState, GridDualProblem]):
         return torch.lerp(self.numbers[:, below], self.numbers[:, below + 1], share)
 
     def finish(self, problem: GridDualProblem, dual: Tensor | None, tolerance: float, limit: int) -> loop.Solved | None:
+        if (composed := composed_of(problem, tolerance)) is not None:
+            none = self.numbers.new_zeros(2, len(problem.f.y), 0)
+            numbers = self.numbers_for(roughness(problem)) if dual is None else none
+            return volume.fgp(composed, limit, tolerance=tolerance, numbers=numbers, dual=dual)
         model = model_of(problem, self.numbers.to(problem.f.y.dtype))
         if model is None:
             return None
-        numbers = self.numbers_for(roughness(problem)) if dual is None else None
-        return loop.fgp(model, loop.Progress(dual), limit, numbers=numbers, tolerance=tolerance)
+        learned = self.numbers_for(roughness(problem)) if dual is None else None
+        return loop.fgp(model, loop.Progress(dual), limit, numbers=learned, tolerance=tolerance)
 
     def compiles(self, problem: GridDualProblem, state: LearnedFGPState) -> bool:
         return model_of(problem, state.x, self.numbers) is not None
@@ -142,7 +147,7 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState, GridDualProblem]):
         step, momentum = state.numbers[:, :, k]
         rise = problem.differences(problem.tilted_minimiser(state.ahead_adjoint))
         scale = problem.data_strong_convexity / problem.differences.norm**2
-        dual = problem.project_dual(add_scaled(state.ahead, step * scale, rise))
+        dual = problem.dual_prox(add_scaled(state.ahead, step * scale, rise), step * scale)
         adjoint = problem.differences.adjoint(dual)
         return LearnedFGPState(
             problem.tilted_minimiser(adjoint),
@@ -169,12 +174,15 @@ def roughness(problem: GridDualProblem) -> Tensor:
 
 def roughness_of(problem: GridDualProblem, length: Tensor) -> Tensor:
     """The same for |Ky| `(B,)`."""
-    return problem.data_strong_convexity / (2 * problem.f.y[0].numel()) * length / problem.g.weight
+    weight = problem.g.weight
+    mean = weight.flatten(1).mean(dim=1) if isinstance(weight, Tensor) and weight.ndim > 1 else weight
+    count = len(problem.differences.grid or ()) * problem.f.y[0].numel()
+    return problem.data_strong_convexity / count * length / mean
 
 
 def variation(problem: GridDualProblem) -> Tensor:
     """|Ky|, the sum of absolute differences `(B,)`."""
     y = problem.f.y
-    if kernels.serves(y):
+    if kernels.serves(y) and y.ndim == 4 and problem.differences.name == "differences":
         return kernels.tv_sums(y, None, None, 1.0).length.to(y.dtype)
-    return problem.differences(y).abs().flatten(1).sum(dim=1)
+    return problem.differences.value_behind(L1(1.0), y)

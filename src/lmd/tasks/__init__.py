@@ -24,6 +24,7 @@ from lmd.tasks import (
     lasso,
     least_squares,
     linear_classifier,
+    models,
     svm,
     tomography,
 )
@@ -54,7 +55,7 @@ __all__ = [
 ]
 
 GROUP = "lmd.tasks"
-OWN = (denoise, denoise_isotropic, inpaint, deblur, tomography, lasso, svm, linear_classifier, least_squares)
+OWN = (denoise, denoise_isotropic, inpaint, deblur, tomography, models, lasso, svm, linear_classifier, least_squares)
 
 
 @functools.cache

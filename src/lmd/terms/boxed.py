@@ -35,6 +35,11 @@ class Boxed(Term):
         self.term, self.low, self.high = term, low, high
 
     @property
+    def name(self) -> str:
+        numbers = not isinstance(self.low, Tensor) and not isinstance(self.high, Tensor)
+        return "boxed squares" if numbers and self.term.name == "squares" else super().name
+
+    @property
     def y(self) -> Tensor:
         """The data of the term."""
         y: Tensor = vars(self.term)["y"]
@@ -73,6 +78,13 @@ class Boxed(Term):
     def prox(self, z: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
         """The nearest point of the box to the prox of g: entries do not know of each other."""
         return written(self.nearest(self.term.prox(z, step)), out)
+
+    def kinks(self, z: Tensor, p: Tensor, step: Scale) -> Tensor:
+        """Those of g, and where its prox is past an end."""
+        low, high = self._ends(z)
+        free, own = self.term.prox(z + per_instance(step, z) * p, step), self.term.kinks(z, p, step)
+        past = (free < low) | (free > high)
+        return past if own is None else past | own
 
     def _best(self, p: Tensor) -> tuple[Tensor, Tensor]:
         """e and q."""

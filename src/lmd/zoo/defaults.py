@@ -11,7 +11,7 @@ import torch
 from lmd import tasks, zoo
 from lmd.guarantees.safeguard import default_fallback
 from lmd.problems.base import Problem, offers
-from lmd.problems.compiled import model_of
+from lmd.problems.compiled import composed_of, model_of
 from lmd.solvers import FGP, PDHG
 from lmd.solvers.base import Solver
 from lmd.solvers.ladder import Ladder
@@ -37,7 +37,7 @@ def chosen_name(parts: tuple[str, ...], tolerance: float) -> str | None:
 
 def solver_for(problem: Problem, tolerance: float) -> Solver[Any]:
     """The solver that `lmd.solve` takes: a learned one for the parts of the problem, or its classical method."""
-    model = model_of(problem)
+    model = model_of(problem) or composed_of(problem, tolerance)
     if model is not None:
         return ladder(model.noisy.dtype)
     name = chosen_name(problem.parts, tolerance)

@@ -1,0 +1,94 @@
+"""The compiled loop of models: the numbers of the eager one, and gaps that are never below those of float64."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+import lmd
+from lmd import kernels, zoo
+from lmd.kernels import volume
+from lmd.problems import TVModel
+from lmd.problems.compiled import composed_of
+from lmd.solvers.learned_fgp import roughness
+from lmd.terms import Huber, Squares
+from lmd.terms.boxed import Boxed
+
+pytestmark = pytest.mark.skipif(kernels.library() is None, reason="no compiled kernels here")
+
+
+def random(*shape, seed=0):
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed))
+
+
+IMAGE, VOLUME = (2, 3, 9, 7), (1, 2, 5, 6, 4)
+MODELS = {
+    "coupled": (IMAGE, {"coupled": True}, 0.3),
+    "huber": (IMAGE, {"huber": 0.1}, 0.3),
+    "coupled huber": (IMAGE, {"huber": 0.1, "coupled": True}, 0.3),
+    "box": (IMAGE, {"box": (0.3, 0.7)}, 0.3),
+    "spacings": (IMAGE, {"spacing": (1.0, 2.0)}, 0.3),
+    "map": (IMAGE, {}, 0.1 + random(2, 1, 9, 7, seed=1)),
+    "map for each channel": (IMAGE, {}, 0.1 + random(2, 3, 9, 7, seed=1)),
+    "coupled map": (IMAGE, {"coupled": True}, 0.1 + random(2, 1, 9, 7, seed=1)),
+    "volume": (VOLUME, {}, 0.3),
+    "volume with all": (VOLUME, {"coupled": True, "huber": 0.05, "spacing": (2.0, 1.0, 0.5), "box": (0.1, 0.8)}, 0.3),
+    "one plane": ((1, 1, 1, 6, 4), {}, 0.3),
+    "one column": ((1, 1, 8, 1), {"coupled": True}, 0.3),
+}
+
+
+def model(name, isotropic, dtype=torch.float32):
+    shape, options, weight = MODELS[name]
+    weight = weight.to(dtype) if isinstance(weight, torch.Tensor) else weight
+    return TVModel(Squares(random(*shape).to(dtype)), weight, isotropic=isotropic, **options)
+
+
+@pytest.mark.parametrize("isotropic", [False, True], ids=["anisotropic", "isotropic"])
+@pytest.mark.parametrize("name", MODELS)
+def test_it_is_the_eager_iteration_and_its_gap_holds(name, isotropic):
+    problem, solver = model(name, isotropic), zoo.load("denoise-steps-13", bare=True)
+    composed = composed_of(problem, 1e-3)
+    with torch.no_grad():
+        for count in (13, 40):
+            eager = solver.advance(problem, solver.init(problem, problem.start()), count)
+            numbers = solver.numbers_for(roughness(problem))
+            found = volume.fgp(composed, count, tolerance=1e-9, numbers=numbers)
+            assert_close(found.x, eager.x, atol=2e-6, rtol=0)
+            assert_close(found.dual, eager.dual, atol=5e-6, rtol=0)
+            value, gap = problem.certified_gap(found.x, found.dual)
+            assert_close(found.values, value, rtol=1e-12, atol=0)
+            assert bool((found.gaps >= gap * (1 - 1e-9)).all()) and bool((found.gaps <= gap + 3e-6 * value).all())
+    assert_close(found.first, problem.value(problem.start()))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_threads_change_nothing(threads):
+    problem = TVModel(Squares(random(1, 3, 90, 80)), 0.3, coupled=True)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        found = lmd.solve(problem, 1e-2)
+        torch.set_num_threads(1)
+        assert torch.equal(found.x, lmd.solve(problem, 1e-2).x)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_solve_goes_through_it_and_a_warm_one_begins_where_it_was():
+    problem = model("volume", True)
+    found = lmd.solve(problem, 1e-3)
+    assert found.status[0].name == "TOLERANCE_REACHED"
+    assert bool((found.certificate.bound <= 1e-3 * found.values).all())
+    assert lmd.solve(problem, 1e-3, warm=found).iterations.max() <= 8 < found.iterations.min()
+
+
+def test_what_it_does_not_serve():
+    y = random(*IMAGE)
+    assert composed_of(model("coupled", True, torch.float64), 1e-3) is None
+    assert composed_of(model("coupled", True), 1e-7) is None
+    delta = TVModel(Squares(y), 0.3)
+    delta.regularisers = (Huber(0.3, torch.full((2,), 0.1)),)
+    delta._parts = ("squares", "Huber", "differences")
+    assert composed_of(delta, 1e-3) is None
+    assert Boxed(Squares(y), y.amin((1, 2, 3)), 1.0).name == "Boxed"
+    assert composed_of(lmd.problems.TVDenoising(y, 0.3), 1e-3) is None  # which has a loop of its own
