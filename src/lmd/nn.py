@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -50,15 +53,64 @@ class TVLayer(nn.Module):
         return self.log_weight.exp()
 
     def forward(self, y: Tensor, weight: Tensor | None = None) -> Tensor:
-        """x, of the shape of y."""
-        check_transforms()
+        """x, of the shape of y. To `torch.compile` and `torch.export` it is one operator, with its derivative."""
         if weight is None:
             weight = self.weight
             weight = weight if weight.ndim == 0 else weight.expand(len(y), *weight.shape)
-        problem = TVModel(Squares(y), weight, isotropic=self.isotropic)
-        recording = torch.is_grad_enabled() and (y.requires_grad or weight.requires_grad)
-        return solve(problem, self.tolerance, differentiable=recording).x
+        if torch.compiler.is_compiling():
+            traced: Tensor = minimiser(y, weight, self.isotropic, self.tolerance)
+            return traced
+        check_transforms()
+        return _solved(y, weight, self.isotropic, self.tolerance)
 
     def extra_repr(self) -> str:
         shape = tuple(self.log_weight.shape)
         return f"weight={f'{float(self.weight.detach()):.3g}' if shape == () else shape}, isotropic={self.isotropic}"
+
+
+def _solved(y: Tensor, weight: Tensor, isotropic: bool, tolerance: float) -> Tensor:
+    recording = torch.is_grad_enabled() and (y.requires_grad or weight.requires_grad)
+    return solve(TVModel(Squares(y), weight, isotropic=isotropic), tolerance, differentiable=recording).x
+
+
+@torch.library.custom_op("lmd::minimiser", mutates_args=())
+def minimiser(y: Tensor, weight: Tensor, isotropic: bool, tolerance: float) -> Tensor:
+    """What `TVLayer` computes, as an operator that programs are traced through."""
+    return _solved(y.detach(), weight.detach(), isotropic, tolerance).clone()
+
+
+@torch.library.custom_op("lmd::minimiser_backward", mutates_args=())
+def minimiser_backward(
+    gradient: Tensor, y: Tensor, weight: Tensor, isotropic: bool, tolerance: float
+) -> tuple[Tensor, Tensor]:
+    """Its derivative by y and by the weight, times `gradient`; it is solved again for it.
+
+    In a thread of its own: nothing can be recorded in one that is inside an operator.
+    """
+    leaves = y.detach().clone().requires_grad_(), weight.detach().clone().requires_grad_()
+    with ThreadPoolExecutor(1) as apart:
+        found = apart.submit(lambda: torch.autograd.grad(_solved(*leaves, isotropic, tolerance), leaves, gradient))
+        by_y, by_weight = found.result()
+    return by_y.clone(), by_weight.clone()
+
+
+@minimiser.register_fake
+def _(y: Tensor, weight: Tensor, isotropic: bool, tolerance: float) -> Tensor:
+    return torch.empty_like(y)
+
+
+@minimiser_backward.register_fake
+def _(gradient: Tensor, y: Tensor, weight: Tensor, isotropic: bool, tolerance: float) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(y), torch.empty_like(weight)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:2])
+    ctx.options = inputs[2:]
+
+
+def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    return (*minimiser_backward(gradient.contiguous(), *ctx.saved_tensors, *ctx.options), None, None)
+
+
+minimiser.register_autograd(_backward, setup_context=_keep)

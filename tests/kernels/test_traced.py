@@ -63,3 +63,16 @@ def test_the_operator_keeps_what_it_promises():
     torch.library.opcheck(kernels.opaque, arguments, test_utils=("test_schema", "test_faketensor"))
     (found,) = kernels.opaque(*arguments)
     assert torch.equal(found, kernels.convolve(x, kernel))
+
+
+@pytest.mark.parametrize("isotropic", [False, True])
+def test_a_layer_is_one_graph_with_the_same_numbers_and_derivatives(problem, isotropic):
+    torch._dynamo.reset()
+    layer = lmd.nn.TVLayer(0.2, isotropic=isotropic, tolerance=1e-6)
+    traced = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    answers = []
+    for each in (layer, traced):
+        y = problem.noisy.clone().requires_grad_()
+        x = each(y)
+        answers.append((x, *torch.autograd.grad(x.square().sum(), (y, layer.log_weight))))
+    assert all(torch.allclose(one, other, rtol=1e-5, atol=1e-6) for one, other in zip(*answers, strict=True))
