@@ -2,6 +2,8 @@
 
 import importlib
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,3 +58,13 @@ def test_own_task_learns(capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(EXAMPLES / "own_task.py"), run_name="__main__")
     classical, learned = (float(line.split()[-1]) for line in capsys.readouterr().out.splitlines())
     assert 0 <= learned < 0.8 * classical
+
+
+def test_many_machines_lose_nothing_with_a_worker(tmp_path: Path) -> None:
+    pytest.importorskip("distributed", reason="the extra `cluster` is not installed")
+    call = [sys.executable, str(EXAMPLES / "many_machines.py"), str(tmp_path / "out"), "40"]
+    done = subprocess.run(call, capture_output=True, text=True, check=True, timeout=300)
+    assert done.stdout.splitlines() == [
+        "40 answers of two processes, one of which was killed; 40 of one process",
+        "40 of 40 are equal to the byte",
+    ]

@@ -1,0 +1,73 @@
+"""Pictures on several machines: the function behind `lmd solve`, mapped over a Dask cluster.
+
+Cuts small pictures out of a photograph, adds noise and denoises them in two processes of this machine, one of which is
+killed on the way: Dask gives its pictures to another, which costs them a second try and nothing else. Then once more in
+this process alone, and says how many answers there are and whether their bytes are the same.
+
+On machines of your own start `dask scheduler` on one and `dask worker ADDRESS` on all, with a folder that all of them
+see, and call `denoise_all(Client(ADDRESS), ...)`. Needs `pip install 'lmd[pictures,cluster]'`.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from distributed import Client, LocalCluster, as_completed
+from skimage.data import chelsea
+
+from lmd.data.image_files import Picture, write_picture
+from lmd.pictures import Job, PictureSolver, solve_file, solve_many
+from lmd.pictures.files import Done
+
+SIDE, RETRIES = 48, 3
+
+
+def denoise_all(client: Client, jobs: list[Job]) -> Iterator[Done]:
+    """Each picture as it is done. What a dead worker had written is written again, to the same bytes."""
+    denoise = partial(solve_file, "denoise", overwrite=True)
+    images, outs = zip(*jobs, strict=True)
+    for future in as_completed(client.map(denoise, images, outs, pure=False, retries=RETRIES)):
+        yield future.result()
+
+
+def write_pictures(folder: Path, count: int) -> list[Path]:
+    """Small noisy pictures from one photograph."""
+    generator, photograph = np.random.default_rng(0), chelsea()
+    corners = generator.integers(0, np.array(photograph.shape[:2]) - SIDE, (count, 2))
+    folder.mkdir(parents=True)
+    files = [folder / f"{place:03d}.png" for place in range(count)]
+    for file, (row, column) in zip(files, corners, strict=True):
+        clean = np.moveaxis(photograph[row : row + SIDE, column : column + SIDE], -1, 0)
+        noisy = (clean + generator.normal(0, 15, clean.shape)).clip(0, 255).round()
+        write_picture(file, Picture(noisy.astype(np.uint8)))
+    return files
+
+
+def main(folder: Path, count: int) -> None:
+    files = write_pictures(folder / "in", count)
+    jobs = {name: [Job(file, folder / name / file.name) for file in files] for name in ("many", "one")}
+    for name in jobs:
+        (folder / name).mkdir()
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster,
+        Client(cluster) as client,
+    ):
+        answers = []
+        for done in denoise_all(client, jobs["many"]):
+            answers.append(done.job.out)
+            if len(answers) == count // 4:
+                os.kill(cluster.workers[0].pid, signal.SIGKILL)
+    alone = list(solve_many(PictureSolver("denoise"), jobs["one"], workers=1))
+    same = sum(
+        Path(folder, "many", file.name).read_bytes() == Path(folder, "one", file.name).read_bytes() for file in files
+    )
+    print(f"{len(set(answers))} answers of two processes, one of which was killed; {len(alone)} of one process")
+    print(f"{same} of {count} are equal to the byte")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "many_machines"), int(sys.argv[2]) if len(sys.argv) > 2 else 200)
