@@ -14,7 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
-from lmd import zoo
+from lmd import __version__, zoo
 from lmd.cli import cli, main
 from lmd.errors import FileError
 from lmd.mirrors import Quadratic
@@ -60,6 +60,16 @@ def test_help_has_an_example(lmd, command: str) -> None:
 
 def test_without_arguments_it_shows_the_help(lmd) -> None:
     assert "Commands:" in lmd().out
+
+
+def test_info_says_what_there_is(lmd, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = json.loads(lmd("info", "--json").out)
+    assert found["lmd"] == __version__ and found["threads"] > 0 and found["devices"][0] == "cpu"
+    assert found["extras"]["pictures"]["PIL"]
+    out = lmd("info").out
+    assert found["cache"] in out and str(found["kernels"] or "none: everything works") in out
+    monkeypatch.setattr("lmd.kernels.library", lambda: None)
+    assert "none: everything works, more slowly" in lmd("info").out
 
 
 def test_list_names_experiments_and_solvers(lmd) -> None:

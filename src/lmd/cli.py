@@ -104,6 +104,24 @@ def list_command(as_json: bool) -> None:
 
 
 @cli.command()
+@_JSON
+def info(as_json: bool) -> None:
+    """Show versions, the compiled code in use, threads, devices, extras and the cache.
+
+    \b
+    Example
+      lmd info --json
+    """
+    from lmd.info import info, told
+
+    found = info()
+    if as_json:
+        _print_json(found)
+    else:
+        click.echo("\n".join(told(found)))
+
+
+@cli.command()
 @click.option("--out", default="demo", show_default=True, help="Folder for the page and the results.")
 @_SEED
 @_JSON
@@ -631,6 +649,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _fail(str(error), 2)
     except LmdError as error:
         _fail(str(error), 1)
+    except ModuleNotFoundError as error:
+        from lmd.extras import missing
+
+        _fail(missing((error.name or "a module").split(".")[0]), 1)
     except KeyboardInterrupt:
         _fail("interrupted", 130)
     except BrokenPipeError:

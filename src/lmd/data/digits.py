@@ -13,6 +13,7 @@ from torch import Tensor
 from lmd.checks import check_choice
 from lmd.data import mnist
 from lmd.errors import FileError
+from lmd.extras import require
 
 NAMES = ("mnist", "digits")
 
@@ -65,6 +66,7 @@ def digits_data(name: str = "auto", data_dir: str | Path | None = None) -> Digit
 
 
 def _bundled() -> DigitData:
+    require("sklearn")
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)

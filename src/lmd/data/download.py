@@ -8,6 +8,7 @@ from pathlib import Path
 
 from lmd.data.progress import LateBar
 from lmd.errors import FileError
+from lmd.extras import require
 from lmd.files import writable_folder
 
 SECONDS_TO_WAIT = 30
@@ -20,6 +21,7 @@ def download(files: Mapping[str, str], sources: Sequence[str], folder: Path) -> 
     `files` maps names to SHA-256 digests, `sources` are base addresses ending in a slash, tried in turn. A file that
     is there with another digest is fetched anew; one that arrives with another digest is refused and not kept.
     """
+    require("pooch")
     import pooch
 
     writable_folder("cache folder", folder)

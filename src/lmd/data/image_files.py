@@ -21,6 +21,7 @@ import numpy as np
 
 from lmd.data.memory import check_memory
 from lmd.errors import FileError, InputError
+from lmd.extras import MissingError, require
 from lmd.files import atomic_path, writable_name
 
 if TYPE_CHECKING:
@@ -290,12 +291,13 @@ def _same_file(path: Path, other: Path) -> bool:
 @contextmanager
 def _reading(argument: str, path: Path) -> Iterator[None]:
     """Turn whatever a decoder raises into one line, and keep what it says besides to itself."""
+    require("PIL")
     from PIL import UnidentifiedImageError
 
     try:
         with _SILENCE:
             yield
-    except InputError:
+    except (InputError, MissingError):
         raise
     except PermissionError:
         raise FileError(argument, f"{path}, which may not be read", ACCEPTED) from None
@@ -380,6 +382,7 @@ def _opened(argument: str, path: Path) -> Iterator[Opened]:
         yield np.load(path, mmap_mode="r", allow_pickle=False)
         return
     if start[:2] in (b"II", b"MM"):
+        require("tifffile")
         import tifffile
 
         with tifffile.TiffFile(path) as whole:
@@ -491,6 +494,7 @@ def _plain(argument: str, path: Path, image: Image.Image) -> Image.Image:
 
 
 def _read_deep_png(path: Path, image: Image.Image) -> Picture:
+    require("imagecodecs")
     import imagecodecs
 
     samples = imagecodecs.png_decode(path.read_bytes())
@@ -562,6 +566,7 @@ def _exif(image: Image.Image) -> bytes | None:
 
 
 def _encode_png(picture: Picture) -> bytes:
+    require("imagecodecs")
     import imagecodecs
 
     encoded = bytes(imagecodecs.png_encode(picture.samples(), level=PNG_LEVEL))
@@ -580,6 +585,7 @@ def _chunk(kind: bytes, content: bytes) -> bytes:
 
 
 def _write_tiff(path: Path, picture: Picture) -> None:
+    require("tifffile")
     import tifffile
 
     tifffile.imwrite(

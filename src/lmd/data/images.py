@@ -21,6 +21,7 @@ from lmd.data import stl10
 from lmd.data.image_files import FORMATS, eight_bits, read_picture
 from lmd.data.memory import check_memory
 from lmd.errors import FileError, InputError
+from lmd.extras import missing, require
 
 NAMES = ("photographs", "stl10")
 
@@ -170,12 +171,13 @@ def bundled(package: str, file: str) -> Path:
     """A file inside an installed package, without importing it."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
-        raise FileError("photographs", f"no package {package}", "an installation of lmd with its dependencies")
+        raise FileError("photographs", f"no package {package}", missing(package))
     return Path(spec.submodule_search_locations[0], file)
 
 
 def _pieces(path: Path) -> Iterator[Tensor]:
     """The photograph, shrunk to each of `SIDES` that its shorter side has, cut row by row around its middle."""
+    require("PIL")
     from PIL import Image
 
     with Image.open(path) as photograph:

@@ -16,6 +16,7 @@ from lmd.data import image_data, read_images
 from lmd.data.images import CROP
 from lmd.experiments.base import MULTIPLIERS, Experiment, Session, measure, reached
 from lmd.experiments.curves import HORIZON, best_multiplier, draw_comparison
+from lmd.extras import require
 from lmd.problems.tv import TVProblem
 from lmd.problems.tv_families import as_float
 from lmd.report.figures import figure
@@ -177,6 +178,7 @@ def record_trials(session: Session, problem: TVProblem, trials: Sequence[Trial])
 
 def psnr(x: Tensor, reference: Tensor) -> Tensor:
     """scikit-image's PSNR of each image, for values in [0, 1]: two batches `(B, C, H, W)` to `(B,)`."""
+    require("skimage")
     from skimage.metrics import peak_signal_noise_ratio
 
     pairs = zip(reference.numpy(), x.numpy(), strict=True)
@@ -186,6 +188,7 @@ def psnr(x: Tensor, reference: Tensor) -> Tensor:
 
 def ssim(x: Tensor, reference: Tensor) -> Tensor:
     """scikit-image's SSIM of each image, for values in [0, 1]: two batches `(B, C, H, W)` to `(B,)`."""
+    require("skimage")
     from skimage.metrics import structural_similarity
 
     pairs = zip(reference.numpy(), x.numpy(), strict=True)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lmd.checks import check_count, check_positive
 from lmd.errors import InputError
+from lmd.extras import require
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ def least_share(within: int, runs: int, confidence: float = 0.95) -> float:
     check_count("within", within, least=0, most=runs)
     if not 0 < check_positive("confidence", confidence) < 1:
         raise InputError("confidence", confidence, "a number between 0 and 1")
+    require("scipy")
     from scipy.special import betaincinv
 
     return float(betaincinv(within, runs - within + 1, 1 - confidence)) if within else 0.0

@@ -11,6 +11,8 @@ import ctypes
 import functools
 import itertools
 import os
+import platform
+import warnings
 from collections.abc import Callable, Sequence
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -38,6 +40,10 @@ NOTHING = (0,)
 
 BUILDS = {"AVX512": ("_tv_avx512", "_tv_avx2", "_tv"), "AVX2": ("_tv_avx2", "_tv")}
 """What may run on a processor, by PyTorch's name for what it can do; the best first."""
+
+
+INSTRUCTIONS = {"_tv_avx512": "AVX-512", "_tv_avx2": "AVX2", "_tv": f"all of {platform.machine()}"}
+"""What the builds were compiled for."""
 
 
 TABLE: dict[tuple[str, ...], frozenset[str]] = {
@@ -69,7 +75,17 @@ def library() -> ctypes.CDLL | None:
     if os.environ.get("LMD_KERNELS", "1") == "0":
         return None
     builds = BUILDS.get(torch.backends.cpu.get_cpu_capability(), ("_tv",))
-    return next((found for build in builds if (found := load(build)) is not None), None)
+    found = next((found for build in builds if (found := load(build)) is not None), None)
+    if found is None:
+        advice = "install a wheel, or install again where there is a C compiler; LMD_KERNELS=0 says nothing"
+        warnings.warn(f"no compiled kernels: the same answers take longer; {advice}", RuntimeWarning, stacklevel=2)
+    return found
+
+
+def instructions() -> str | None:
+    """The instruction set that the compiled code in use was made for; None where there is none."""
+    found = library()
+    return None if found is None else INSTRUCTIONS[Path(found._name).name.split(".")[0]]
 
 
 def load(build: str) -> ctypes.CDLL | None:

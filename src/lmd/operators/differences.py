@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lmd.checks import check_count, check_positive
 from lmd.errors import InputError
+from lmd.extras import require
 from lmd.operators.base import LinearOperator, check_ending, check_place
 from lmd.terms import Term
 from lmd.terms.base import Scale, add_scaled, size_of, sum_instances
@@ -142,6 +143,7 @@ class Differences(LinearOperator):
 
     def solve(self, x: Tensor, identity: float, gram: float) -> Tensor:
         """(identity I + gram K'K)^{-1} x by the cosine transform, on the CPU."""
+        require("scipy")
         from scipy import fft
 
         axes = tuple(range(-len(self.shape), 0))

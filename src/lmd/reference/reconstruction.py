@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, pad
 
+from lmd.extras import require
 from lmd.reference.proof import Effort, Pair
 from lmd.reference.total_variation import EVERY, RELAXATION
 
@@ -93,6 +94,7 @@ class _ADMM:
 
     def _preconditioner(self) -> Callable[[Tensor], Tensor]:
         """The inverse of the system's diagonal in the cosine basis: exact for K'K, estimated for A'A."""
+        require("scipy")
         from scipy import fft
 
         def transform(x: Tensor) -> Tensor:

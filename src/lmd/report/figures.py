@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from lmd.extras import require
+
 COLOURS = {
     "gd": "#1f77b4",
     "adam": "#d62728",
@@ -52,6 +54,7 @@ STYLE: dict[Any, Any] = {
 @contextmanager
 def figure(width: float, height: float) -> Iterator[Any]:
     """A matplotlib figure of `width` x `height` inches in the house style, without touching global state."""
+    require("matplotlib")
     import matplotlib
     from matplotlib.figure import Figure
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lmd.errors import FileError
+from lmd.extras import require
 from lmd.files import inside, writable_folder, write_text
 from lmd.report.metrics import read_metrics
 from lmd.report.tables import Table
@@ -51,6 +52,7 @@ def find_metrics(folder: str | Path) -> list[Path]:
 
 def write_page(folder: str | Path, read: Read, title: str = "Learned mirror descent: results") -> Path:
     """Write FOLDER/index.html: headlines, figures, tables, settings and versions, all inside the one file."""
+    require("jinja2")
     import jinja2
 
     sections = [_section(path, read) for path in find_metrics(folder)]

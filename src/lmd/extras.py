@@ -1,0 +1,38 @@
+"""Libraries that only a part of lmd needs: which extra installs them, and one line where one is missing."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from lmd.errors import LmdError
+
+EXTRAS = {
+    "pictures": ("PIL", "imagecodecs", "tifffile"),
+    "experiments": ("jinja2", "matplotlib", "pooch", "scipy", "skimage", "sklearn"),
+    "cluster": ("distributed",),
+}
+"""The extras of pyproject.toml, and the modules that each brings."""
+
+
+class MissingError(LmdError, ImportError):
+    """A library that is not installed; the message says which extra brings it."""
+
+
+def require(*modules: str) -> None:
+    """Raise if one of these modules is not installed.
+
+    >>> require("torch")
+    """
+    for module in modules:
+        if find_spec(module) is None:
+            raise MissingError(missing(module))
+
+
+def missing(module: str) -> str:
+    """What to do about a module that is not there.
+
+    >>> missing("matplotlib")
+    "matplotlib is not installed: pip install 'lmd[experiments]'"
+    """
+    extra = next((f"'lmd[{extra}]'" for extra, modules in EXTRAS.items() if module in modules), module)
+    return f"{module} is not installed: pip install {extra}"
