@@ -50,8 +50,11 @@ static void check_loop(void)
     long size = batch * channels * height * width, restart = rand() % 2 ? 8 : 0;
     double tolerance = rand() % 2 ? -1.0 : rand() % 2 ? 1e-2 : 1e-9;
     void *y = array(size, (int)doubles), *p = rand() % 2 ? array(2 * size, (int)doubles) : NULL;
-    double *bound = array(batch, 1), *numbers = learned ? array(2 * batch * learned, 1) : NULL;
-    long fewer[3] = {learned, learned / 2, 0};
+    long horizons[2] = {1 + rand() % 5, 6 + rand() % 9}, coarse[2] = {rand() % 2, rand() % 2};
+    double *bound = array(batch, 1), *numbers = learned ? array(2 * batch * learned, 1) : NULL, *reach = array(6, 1);
+    double *table = array(6 * (horizons[0] + horizons[1]), 1);
+    Schedules all = {table, reach, horizons, coarse, 2, 3, 0.05, 4.0, 1.7}, *schedules = learned ? NULL : &all;
+    if (schedules) free(p), p = NULL; /* they are for starts from nothing */
     void *out[2][3];
     double *report[2];
     for (int n = 0; n < 2; n++) {
@@ -60,7 +63,7 @@ static void check_loop(void)
         report[n] = array(6 * batch, 1);
         do {
             for (long i = 0; i < batch; i++) report[n][6 * i] = 1;
-            failed = lmd_fgp(y, p, NULL, bound, numbers, fewer, 0.5, 0.125, tolerance, 2.8, 16.0, batch, channels, height, width,
+            failed = lmd_fgp(y, p, NULL, bound, numbers, schedules, 0.5, 0.125, tolerance, 2.8, 16.0, batch, channels, height, width,
                              learned, 0, limit + 1, 5, isotropic, restart, doubles, threads, out[n][0],
                              out[n][1], out[n][2], report[n]);
             scarce = 0; /* once is enough */
@@ -70,7 +73,7 @@ static void check_loop(void)
         if (memcmp(out[0][a], out[1][a], (size_t)((a < 2 ? 2 : 1) * size * (doubles ? 8 : 4)))) fail("threads differ");
         free(out[0][a]), free(out[1][a]);
     }
-    free(report[0]), free(report[1]), free(y), free(p), free(bound), free(numbers);
+    free(report[0]), free(report[1]), free(y), free(p), free(bound), free(numbers), free(reach), free(table);
 }
 
 /* The unrolled iterations and their derivatives. */
@@ -81,8 +84,11 @@ static void check_unrolled(void)
     float *y = array(planes * height * width, 0), *bound = array(batch, 0), *numbers = array(2 * batch * steps, 0);
     float *points = array(planes * (steps + 1) * size, 0), *gradient = array(planes * size, 0);
     double *out = array(planes * 2 * steps, 1);
+    float *start = rand() % 2 ? array(planes * size, 0) : NULL;
+    for (long e = 0; start && e < planes * size; e++) start[e] *= bound[e / size / channels];
     int threads = 1 + rand() % 3;
-    while (lmd_unroll(y, bound, numbers, 0.5f, batch, channels, height, width, steps, isotropic, threads, points)) scarce = 0;
+    while (lmd_unroll(y, start, bound, numbers, 0.5f, batch, channels, height, width, steps, isotropic, threads, points))
+        scarce = 0;
     for (long e = 0; e < planes * (steps + 1) * size; e++)
         if (fabsf(points[e]) > bound[e / ((steps + 1) * size) / channels] * 1.0001f) fail("points out of bounds");
     while (lmd_unroll_backward(y, bound, numbers, points, gradient, 0.5f, batch, channels, height, width, steps, isotropic,
@@ -90,7 +96,7 @@ static void check_unrolled(void)
         scarce = 0;
     for (long e = 0; e < planes * 2 * steps; e++)
         if (!isfinite(out[e])) fail("derivatives");
-    free(y), free(bound), free(numbers), free(points), free(gradient), free(out);
+    free(y), free(bound), free(numbers), free(points), free(gradient), free(out), free(start);
 }
 
 int main(int count, char **words)

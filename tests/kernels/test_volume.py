@@ -58,7 +58,7 @@ def test_it_is_the_eager_iteration_and_its_gap_holds(name, isotropic):
             value, gap = problem.certified_gap(found.x, found.dual)
             assert_close(found.values, value, rtol=1e-12, atol=0)
             assert bool((found.gaps >= gap * (1 - 1e-9)).all()) and bool((found.gaps <= gap + 3e-6 * value).all())
-    assert_close(found.first, problem.value(problem.start()))
+    assert_close(found.first.float(), problem.value(problem.start()))
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

@@ -5,7 +5,12 @@
    whole vectors in working memory. A block of iterations goes through the rows together, each iteration one row behind
    the one before, in place, so that the memory is read once for all of them. Threads share an image by runs of rows,
    keep copies of the rows next to their own and compute those again as far as a block needs them; every number is made
-   by the same operations whoever computes it, so that the answer does not depend on their number. */
+   by the same operations whoever computes it, so that the answer does not depend on their number.
+
+   What was learned is chosen here too: by the tolerance and the roughness of y, and its numbers by the roughness.
+   Some begin on coarser grids: y averaged over 2 x 2 pixels with half the bound has the same minimiser among images
+   that are constant on them, and its dual field, twice as large, interpolated between the edges of these squares, is
+   where the finer grid begins. lmd.problems.scales has the formulas. */
 
 #include <math.h>
 #include <omp.h>
@@ -19,7 +24,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { DEPTH = 8, SUMS = 5, REPORT = 6, SHORTEST = 8, CACHE = 300000 };
+enum { DEPTH = 8, SUMS = 5, REPORT = 6, SHORTEST = 8, CACHE = 300000, LEVELS = 16, SMALLEST = 16 };
 enum { GOING, FINISHED, REACHED, STUCK };
 #define ROUNDED 5e-5 /* relative gaps below this are left to double precision */
 
@@ -31,15 +36,25 @@ typedef struct {
     int status;
 } Pace;
 
+/* What was learned: `count` schedules of step-sizes and momenta, the cheapest first, each for `nodes` roughnesses in
+   geometric progression. */
+typedef struct {
+    const double *numbers;        /* of one after the other: (2, nodes, horizon) */
+    const double *reach;          /* the logarithm of the gap that it gets to (count, nodes) */
+    const long *horizons, *coarse; /* how many iterations, and whether they begin on coarser grids (count) */
+    long count, nodes;
+    double lowest, ratio, easier; /* easier: how many times smaller gaps are in the isotropic form */
+} Schedules;
+
 /* One instance: its arrays, and what is asked for. */
 typedef struct {
-    const void *y, *p, *q;
+    const void *y, *p, *q, *coarse; /* coarse: p of the coarser grid, in place of p and q */
     void *p_out, *q_out, *x_out;
-    const double *numbers; /* step-sizes and momenta (2, most) of the first `learned` iterations */
-    long learned, most, limit, channels, height, width, depth;
+    const double *numbers; /* step-sizes and momenta (2, learned) of the first iterations */
+    long learned, limit, channels, height, width, depth;
     long restart; /* momentum is looked at after so many iterations; 0 is never */
     int isotropic;
-    double bound, inverse, scale, step, tolerance, norm, roundings;
+    double bound, inverse, scale, step, tolerance, norm, roundings, first; /* first: F(y) */
     Pace pace;
 } Job;
 
@@ -48,6 +63,9 @@ typedef struct {
     double *uphill, *sums; /* of each row; twice, so that no thread overwrites what another one still reads */
     int waiting, round, failed;
     int tickets, members; /* who came in time, and how many they are */
+    Job levels[LEVELS];   /* the coarser grids, finest first */
+    long coarser, chosen; /* how many; the schedule */
+    void *memory;         /* theirs, and that of all numbers */
 } Shared;
 
 static void use_large_pages(void *memory, long bytes)
@@ -132,13 +150,19 @@ static void next_numbers(const Job *job, Pace *pace)
     long k = pace->iteration++;
     if (k < job->learned) {
         pace->step = job->step * job->numbers[k];
-        pace->momentum = job->numbers[job->most + k];
+        pace->momentum = job->numbers[job->learned + k];
         return;
     }
     double after = (1 + sqrt(1 + 4 * pace->m * pace->m)) / 2;
     pace->step = job->step;
     pace->momentum = (pace->m - 1) / after;
     pace->m = after;
+}
+
+/* Whether momentum is looked at where it stands now. */
+static int restarts(const Job *job, const Pace *pace)
+{
+    return job->restart && pace->iteration > job->learned && (pace->iteration - job->learned) % job->restart == 0;
 }
 
 static int looks(const Job *job, const Pace *pace)
@@ -166,7 +190,7 @@ static void decide(const Job *job, const Shared *shared, Pace *pace)
         pace->status = FINISHED;
         return;
     }
-    if (pace->iteration > job->learned && job->restart && (pace->iteration - job->learned) % job->restart == 0) {
+    if (restarts(job, pace)) {
         double uphill = 0;
         for (long i = 0; i < rows; i++) uphill += shared->uphill[side + i];
         if (uphill < 0) pace->m = 1;
@@ -187,6 +211,102 @@ static void decide(const Job *job, const Shared *shared, Pace *pace)
     if (pace->status == GOING && pace->iteration >= job->limit) pace->status = FINISHED;
 }
 
+/* How many iterations go through the memory together: so many that their rows stay in the cache. */
+static long depth_for(long width)
+{
+    long row = width * 20;
+    return row * (DEPTH + 2) <= CACHE * 2 ? DEPTH : row * (DEPTH / 2 + 2) <= CACHE * 2 ? DEPTH / 2 : 2;
+}
+
+/* gamma mean |Ky| / b: what numbers depend on. */
+static double roughness_of(const Job *job, double length)
+{
+    return job->scale * length / ((double)(job->channels * job->height * job->width) * job->bound);
+}
+
+/* Where a roughness lies between the nodes: the one below, and the share of the next. */
+static long node_of(const Schedules *all, double rough, double *share)
+{
+    double place = within_double(log((rough > 1e-6 ? rough : 1e-6) / all->lowest) / log(all->ratio), 0, (double)(all->nodes - 1));
+    long below = least((long)place, all->nodes - 2);
+    *share = place - (double)below;
+    return below;
+}
+
+/* The first schedule that gets to the tolerance at this roughness, or the one that gets nearest to it. */
+static long choose(const Schedules *all, const Job *job, double rough, int coarsens)
+{
+    double share, goal = log(job->tolerance * (job->isotropic ? all->easier : 1));
+    double nearest = INFINITY;
+    long below = node_of(all, rough, &share), chosen = 0;
+    for (long n = 0; n < all->count && nearest > goal; n++) {
+        const double *gaps = all->reach + n * all->nodes + below, gap = gaps[0] + share * (gaps[1] - gaps[0]);
+        if (gap >= nearest || (all->coarse[n] && !coarsens)) continue;
+        chosen = n, nearest = gap;
+    }
+    return chosen;
+}
+
+/* The numbers of a schedule at a roughness, to where those of the job are. */
+static void interpolate(const Schedules *all, long chosen, double rough, double *numbers)
+{
+    const double *from = all->numbers;
+    const long horizon = all->horizons[chosen];
+    double share;
+    long below = node_of(all, rough, &share);
+    for (long n = 0; n < chosen; n++) from += 2 * all->nodes * all->horizons[n];
+    for (long a = 0; a < 2; a++)
+        for (long k = 0; k < horizon; k++) {
+            const double *low = from + (a * all->nodes + below) * horizon + k;
+            numbers[a * horizon + k] = low[0] + share * (low[horizon] - low[0]);
+        }
+}
+
+/* A coarser grid for each that is large enough, and room for them and for the numbers of all. Returns 0 without it. */
+static int plan_levels(Job *job, Shared *shared, const Schedules *all, long chosen, long size)
+{
+    const long horizon = all->horizons[chosen];
+    long total = 2 * horizon * (LEVELS + 1) * (long)sizeof(double), height = job->height, width = job->width;
+    shared->coarser = 0;
+    while (all->coarse[chosen] && least(height, width) >= SMALLEST && shared->coarser < LEVELS) {
+        Job *level = shared->levels + shared->coarser++;
+        height = (height + 1) / 2, width = (width + 1) / 2;
+        *level = *job;
+        level->height = height, level->width = width, level->depth = depth_for(width);
+        total += 3 * job->channels * height * width * size;
+    }
+    char *at = shared->memory = malloc((size_t)total);
+    if (!at) return 0;
+    for (long n = -1; n < shared->coarser; n++) {
+        Job *level = n < 0 ? job : shared->levels + n;
+        level->numbers = (double *)at, level->learned = horizon;
+        at += 2 * horizon * (long)sizeof(double);
+    }
+    for (long n = 0; n < shared->coarser; n++) {
+        Job *level = shared->levels + n, *finer = n ? level - 1 : job;
+        const long bytes = level->channels * level->height * level->width * size;
+        double tall = sin(M_PI_2 * (double)(level->height - 1) / (double)level->height);
+        double wide = sin(M_PI_2 * (double)(level->width - 1) / (double)level->width);
+        level->step = job->step * job->norm * job->norm / (4 * (tall * tall + wide * wide));
+        level->bound = finer->bound / 2, level->limit = horizon, level->tolerance = -1;
+        level->y = at, level->p_out = at + bytes, level->x_out = level->q_out = NULL;
+        level->pace.next_look = horizon;
+        finer->coarse = level->p_out;
+        at += 3 * bytes;
+    }
+    if (shared->coarser) shared->levels[shared->coarser - 1].coarse = NULL;
+    return 1;
+}
+
+/* The sum over all rows of what is every second number of `rows`. */
+static double total_of(const double *rows, long count)
+{
+    double sum = 0;
+    for (long i = 0; i < count; i++) sum += rows[2 * i];
+    return sum;
+}
+
+#define FIRST 1 /* a solve begins here, in numbers of the type of its arrays */
 #define IO float
 #define REAL float
 #define SQRT sqrtf
@@ -198,7 +318,9 @@ static void decide(const Job *job, const Shared *shared, Pace *pace)
 #define REAL double
 #define SQRT sqrt
 #define NAME(f) f##_mixed
+#undef FIRST
 #include "loop.h"
+#define FIRST 1
 #undef IO
 #undef NAME
 #define IO double
@@ -207,14 +329,15 @@ static void decide(const Job *job, const Shared *shared, Pace *pace)
 
 /* One instance by threads that all come here. The iteration of float numbers goes on in double precision where their
    rounding hides what is left of the gap: flat pieces of x are then flat in float numbers too. */
-static void solve_one(Job *job, Shared *shared, void *teams, int kind, int thread, int threads)
+static void solve_one(Job *job, Shared *shared, const Schedules *schedules, void *teams, int kind, int thread, int threads)
 {
     const double tolerance = job->tolerance;
     if (kind == 2) {
+        begin_double(job, shared, schedules, teams, thread, threads);
         solve_double(job, shared, teams, thread, threads);
         return;
     }
-    wait_for(shared, threads);
+    begin_float(job, shared, schedules, teams, thread, threads);
     if (thread == 0 && tolerance >= 0 && tolerance < ROUNDED) job->tolerance = ROUNDED;
     wait_for(shared, threads);
     solve_float(job, shared, teams, thread, threads);
@@ -225,7 +348,7 @@ static void solve_one(Job *job, Shared *shared, void *teams, int kind, int threa
     if (over && !done && thread == 0) job->pace.status = FINISHED;
     if (done || over || tolerance < 0 || shared->failed) return;
     if (thread == 0) {
-        job->p = job->p_out, job->q = job->q_out, job->tolerance = tolerance;
+        job->p = job->p_out, job->q = job->q_out, job->coarse = NULL, job->tolerance = tolerance;
         if (!job->q_out) job->pace.m = 1;
         job->pace.status = GOING, job->pace.mark = INFINITY, job->pace.mark_at = job->pace.iteration;
     }
@@ -240,19 +363,18 @@ typedef struct {
     const char *y, *p, *q;
     char *p_out, *q_out, *x_out;
     const double *bound, *numbers;
-    const long *learned; /* of each instance */
+    const Schedules *schedules;
     double *report;
     double scale, step, tolerance, norm, roundings;
-    long channels, height, width, most, begin, limit, first_look;
+    long channels, height, width, learned, begin, limit, first_look;
     long restart;
     int isotropic, kind;
 } Batch;
 
 static Job job_of(const Batch *all, long n)
 {
-    long size = (all->kind == 2 ? 8 : 4) * all->channels * all->height * all->width, row = all->width * 20;
+    long size = (all->kind == 2 ? 8 : 4) * all->channels * all->height * all->width;
     double *report = all->report + REPORT * n;
-    long first = all->learned[n] > all->first_look ? all->learned[n] : all->first_look;
     Job job = {0};
     job.y = all->y + n * size;
     job.p = all->p ? all->p + 2 * n * size : NULL;
@@ -260,14 +382,14 @@ static Job job_of(const Batch *all, long n)
     job.p_out = all->p_out + 2 * n * size;
     job.q_out = all->q_out ? all->q_out + 2 * n * size : NULL;
     job.x_out = all->x_out + n * size;
-    job.numbers = all->numbers ? all->numbers + 2 * all->most * n : NULL;
-    job.learned = all->learned[n], job.most = all->most, job.limit = all->limit;
-    job.channels = all->channels, job.height = all->height, job.width = all->width;
-    job.depth = row * (DEPTH + 2) <= CACHE * 2 ? DEPTH : row * (DEPTH / 2 + 2) <= CACHE * 2 ? DEPTH / 2 : 2;
+    job.numbers = all->numbers ? all->numbers + 2 * all->learned * n : NULL;
+    job.learned = all->learned, job.limit = all->limit;
+    job.channels = all->channels, job.height = all->height, job.width = all->width, job.depth = depth_for(all->width);
     job.isotropic = all->isotropic, job.restart = all->restart;
     job.bound = all->bound[n], job.inverse = 0.5 / all->scale, job.scale = all->scale, job.step = all->step;
     job.tolerance = all->tolerance, job.norm = all->norm, job.roundings = all->roundings;
-    job.pace.iteration = all->begin, job.pace.next_look = all->tolerance >= 0 ? first : all->limit;
+    job.pace.iteration = all->begin;
+    job.pace.next_look = all->tolerance >= 0 ? all->first_look : all->limit;
     job.pace.m = report[0], job.pace.mark = INFINITY, job.pace.mark_at = all->begin;
     return job;
 }
@@ -275,19 +397,21 @@ static Job job_of(const Batch *all, long n)
 static void report_of(const Job *job, double *report)
 {
     report[0] = job->pace.m, report[1] = (double)job->pace.iteration, report[2] = job->pace.status;
-    report[3] = job->pace.value, report[4] = job->pace.gap, report[5] = job->pace.mark;
+    report[3] = job->first, report[4] = job->pace.value, report[5] = job->pace.gap;
 }
 
 /* A batch of solves. Instances are shared between the threads, or, where there are few, the rows of each of them.
-   report (B, REPORT) has m of FGP to begin with, and in the end m, the iterations, the status, F(x), its gap. */
+   Step-sizes and momenta of the first `learned` iterations are given for each instance, `numbers` (B, 2, learned), or
+   chosen among `schedules` for solves to a tolerance from nothing. report (B, REPORT) has m of FGP to begin with, and in
+   the end m, the iterations, the status, F(y), F(x), its gap. */
 int lmd_fgp(const void *y, const void *p, const void *q, const double *bound, const double *numbers,
-            const long *learned, double scale,
+            const Schedules *schedules, double scale,
             double step, double tolerance, double norm, double roundings, long batch, long channels, long height,
-            long width, long most, long begin, long limit, long first_look, long isotropic, long restart, long doubles,
+            long width, long learned, long begin, long limit, long first_look, long isotropic, long restart, long doubles,
             int threads, void *p_out, void *q_out, void *x_out, double *report)
 {
-    Batch all = {y, p, q, p_out, q_out, x_out, bound, numbers, learned, report, scale, step, tolerance, norm, roundings,
-                 channels, height, width, most, begin, limit, first_look, restart, (int)isotropic, doubles ? 2 : 0};
+    Batch all = {y, p, q, p_out, q_out, x_out, bound, numbers, schedules, report, scale, step, tolerance, norm, roundings,
+                 channels, height, width, learned, begin, limit, first_look, restart, (int)isotropic, doubles ? 2 : 0};
     long rows = channels * height;
     int team = (int)least(threads, rows / (2 * DEPTH) > 1 ? rows / (2 * DEPTH) : 1), failed = 0;
     int alone = batch >= 2 * threads || team == 1;
@@ -300,10 +424,11 @@ int lmd_fgp(const void *y, const void *p, const void *q, const double *bound, co
             for (long n = 0; n < batch; n++) {
                 Team_any own;
                 Job job = job_of(&all, n);
-                Shared shared = {memory, memory + 2 * rows, 0, 0, 0, 0, 1};
+                Shared shared = {.uphill = memory, .sums = memory + 2 * rows, .members = 1};
                 if (failed) continue;
-                solve_one(&job, &shared, &own, all.kind, 0, 1);
+                solve_one(&job, &shared, schedules, &own, all.kind, 0, 1);
                 report_of(&job, report + REPORT * n);
+                free(shared.memory);
                 failed |= shared.failed;
             }
             free(memory);
@@ -313,16 +438,16 @@ int lmd_fgp(const void *y, const void *p, const void *q, const double *bound, co
     double *memory = malloc((size_t)(2 * rows * (SUMS + 1)) * sizeof(double));
     Team_any *teams = malloc((size_t)team * sizeof(Team_any));
     failed = !memory || !teams;
-    Shared shared = {memory, memory + (memory ? 2 * rows : 0), 0, 0, 0, 0, 0};
     for (long n = 0; n < batch && !failed; n++) {
         Job job = job_of(&all, n);
-        shared.tickets = shared.members = 0;
+        Shared shared = {.uphill = memory, .sums = memory + 2 * rows};
 #pragma omp parallel num_threads(team)
         {
             int place = roll_call(&shared, omp_get_num_threads());
-            if (place >= 0) solve_one(&job, &shared, teams, all.kind, place, shared.members);
+            if (place >= 0) solve_one(&job, &shared, schedules, teams, all.kind, place, shared.members);
         }
         report_of(&job, report + REPORT * n);
+        free(shared.memory);
         failed |= shared.failed;
     }
     free(memory);

@@ -75,13 +75,48 @@ static void NAME(fetch)(const Job *job, const NAME(Piece) *piece, const IO *imag
     }
 }
 
+/* One row of p and q from those of the coarser grid, whose pixels are squares of 2 x 2 pixels of this one: twice as
+   large on the edges between two squares, the mean of what is on both sides inside of them. */
+static void NAME(spread)(const Job *job, const IO *above, const IO *here, const IO *beside, int last, REAL *restrict down,
+                         REAL *restrict right)
+{
+    const long width = job->width, pairs = width / 2;
+    const REAL bound = (REAL)job->bound;
+    for (long j = 0; j < pairs && !last; j++) down[2 * j] = down[2 * j + 1] = (REAL)here[j] + (above ? (REAL)above[j] : 0);
+    if (width % 2 && !last) down[width - 1] = (REAL)here[pairs] + (above ? (REAL)above[pairs] : 0);
+    right[0] = (REAL)beside[0];
+    for (long j = 0; j < pairs; j++) right[2 * j + 1] = 2 * (REAL)beside[j];
+    for (long j = 1; j < pairs; j++) right[2 * j] = (REAL)beside[j - 1] + (REAL)beside[j];
+    right[width - 1] = 0;
+    for (long j = 0; j < width && job->isotropic; j++) {
+        REAL square = down[j] * down[j] + right[j] * right[j], factor = square > bound * bound ? bound / SQRT(square) : 1;
+        down[j] *= factor;
+        right[j] *= factor;
+    }
+}
+
+/* p and q of a piece from those of the coarser grid. */
+static void NAME(refine)(const Job *job, const NAME(Piece) *piece)
+{
+    const long height = (job->height + 1) / 2, width = (job->width + 1) / 2, stride = piece->stride;
+    const IO *p = (const IO *)job->coarse + 2 * piece->plane * height * width;
+    for (long i = piece->top - piece->above; i < piece->end + piece->below; i++) {
+        const long at = (i - piece->top) * stride;
+        const IO *here = p + i / 2 * width, *above = i % 2 ? here : i ? here - width : NULL;
+        NAME(spread)(job, above, here, here + height * width, i + 1 == job->height, piece->down + at, piece->right + at);
+        memcpy(piece->ahead_down + at, piece->down + at, (size_t)stride * sizeof(REAL));
+        memcpy(piece->ahead_right + at, piece->right + at, (size_t)stride * sizeof(REAL));
+    }
+}
+
 /* Fills a piece: y, and p and q where there are any. */
 static void NAME(load)(const Job *job, const NAME(Piece) *piece)
 {
     long size = job->height * job->width, at = 2 * piece->plane * size;
     const IO *p = job->p, *q = job->q ? job->q : job->p;
     NAME(fetch)(job, piece, (const IO *)job->y + piece->plane * size, piece->y);
-    if (!p) return;
+    if (job->coarse) NAME(refine)(job, piece);
+    if (job->coarse || !p) return;
     NAME(fetch)(job, piece, p + at, piece->down);
     NAME(fetch)(job, piece, p + at + size, piece->right);
     NAME(fetch)(job, piece, q + at, piece->ahead_down);
@@ -329,6 +364,7 @@ static int NAME(store)(const Job *job, const NAME(Team) *team)
                 IO *into = image + (2 * piece->plane + a % 2) * size + at;
                 for (long j = 0; j < width; j++) into[j] = (IO)arrays[a][i * piece->stride + j];
             }
+            if (!job->x_out) continue;
             NAME(answer)(job, team, piece, i, line);
             for (long j = 0; j < width; j++) ((IO *)job->x_out)[piece->plane * size + at + j] = (IO)line[j];
         }
@@ -358,7 +394,7 @@ static void NAME(solve)(Job *job, Shared *shared, NAME(Team) *teams, int thread,
             }
             for (long n = 0; n < team->count; n++) {
                 const NAME(Piece) *piece = team->pieces + n;
-                stages[count - 1].uphill = shared->uphill + side + piece->plane * job->height + piece->top;
+                if (restarts(job, &pace)) stages[count - 1].uphill = shared->uphill + side + piece->plane * job->height + piece->top;
                 NAME(block)(job, team, piece, stages, count);
             }
             if (threads > 1) {
@@ -375,3 +411,79 @@ static void NAME(solve)(Job *job, Shared *shared, NAME(Team) *teams, int thread,
     if (thread == 0) job->pace = pace;
     NAME(drop)(team);
 }
+
+#ifdef FIRST
+/* Of rows of y: the sums of absolute differences, and of what the value of y is made of; out (rows, 2). */
+static void NAME(lengths)(const Job *job, double *out, int thread, int threads)
+{
+    const long rows = job->channels * job->height, width = job->width;
+    for (long n = rows * thread / threads; n < rows * (thread + 1) / threads; n++) {
+        const IO *here = (const IO *)job->y + n * width, *below = (n + 1) % job->height ? here + width : here;
+        IO last = below[width - 1] - here[width - 1], sum = last < 0 ? -last : last, length = sum;
+#pragma omp simd reduction(+ : sum)
+        for (long j = 0; j < width - 1; j++) {
+            IO along = below[j] - here[j], across = here[j + 1] - here[j];
+            sum += (along < 0 ? -along : along) + (across < 0 ? -across : across);
+        }
+        for (long j = 0; j < width - 1 && job->isotropic; j++) {
+            IO along = below[j] - here[j], across = here[j + 1] - here[j];
+            length += SQRT(along * along + across * across);
+        }
+        out[2 * n] = (double)sum;
+        out[2 * n + 1] = (double)(job->isotropic ? length : sum);
+    }
+}
+
+/* y of a coarser grid: means over 2 x 2 pixels, or those of them that there are. */
+static void NAME(average)(const Job *fine, const Job *coarse, int thread, int threads)
+{
+    const long rows = coarse->channels * coarse->height, width = coarse->width, pairs = fine->width / 2;
+    for (long n = rows * thread / threads; n < rows * (thread + 1) / threads; n++) {
+        const long i = n % coarse->height * 2;
+        const IO *here = (const IO *)fine->y + (n / coarse->height * fine->height + i) * fine->width;
+        const IO *below = i + 1 < fine->height ? here + fine->width : here;
+        IO *restrict out = (IO *)coarse->y + n * width;
+        for (long j = 0; j < pairs; j++)
+            out[j] = (IO)0.25 * ((here[2 * j] + here[2 * j + 1]) + (below[2 * j] + below[2 * j + 1]));
+        if (pairs < width) out[pairs] = (IO)0.5 * (here[2 * pairs] + below[2 * pairs]);
+    }
+}
+
+/* Chooses among the schedules by tolerance and roughness, and goes through the coarser grids. */
+static void NAME(begin)(Job *job, Shared *shared, const Schedules *schedules, NAME(Team) *teams, int thread, int threads)
+{
+    if (job->tolerance < 0) return;
+    const long rows = job->channels * job->height;
+    NAME(lengths)(job, shared->sums, thread, threads);
+    wait_for(shared, threads);
+    if (thread == 0) {
+        double rough = roughness_of(job, total_of(shared->sums, rows));
+        job->first = job->bound * total_of(shared->sums + 1, rows);
+        if (schedules) {
+            long chosen = choose(schedules, job, rough, least(job->height, job->width) >= SMALLEST);
+            shared->chosen = chosen;
+            if (!plan_levels(job, shared, schedules, chosen, sizeof(IO)))
+                shared->failed = 1;
+            else
+                interpolate(schedules, chosen, rough, (double *)job->numbers);
+            job->pace.next_look = schedules->horizons[chosen];
+        }
+    }
+    wait_for(shared, threads);
+    if (!schedules || shared->failed) return;
+    for (long n = 0; n < shared->coarser; n++) {
+        Job *level = shared->levels + n;
+        NAME(average)(n ? level - 1 : job, level, thread, threads);
+        wait_for(shared, threads);
+        NAME(lengths)(level, shared->sums, thread, threads);
+        wait_for(shared, threads);
+        if (thread == 0) {
+            double length = total_of(shared->sums, level->channels * level->height);
+            interpolate(schedules, shared->chosen, roughness_of(level, length), (double *)level->numbers);
+        }
+    }
+    wait_for(shared, threads);
+    for (long n = shared->coarser - 1; n >= 0; n--)
+        NAME(solve)(shared->levels + n, shared, teams, thread, threads);
+}
+#endif

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -62,6 +62,45 @@ class Progress(NamedTuple):
     iteration: int = 0
 
 
+class _Schedules(ctypes.Structure):
+    """As in loop.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("numbers", "reach", "horizons", "coarse")),
+        *((name, ctypes.c_long) for name in ("count", "nodes")),
+        *((name, ctypes.c_double) for name in ("lowest", "ratio", "easier")),
+    )
+
+
+class Schedules:
+    """Learned step-sizes and momenta to choose from: `numbers`, one `(2, J, N)` each, the cheapest first.
+
+    They are for roughnesses `lowest` and so on, each `ratio` times the one before. `reach` has the logarithms of the
+    relative gaps that each gets to at these; `coarse` says which begin on coarser grids; `easier` is how many times
+    smaller gaps are in the isotropic form.
+    """
+
+    def __init__(
+        self,
+        numbers: Sequence[Tensor],
+        reach: Sequence[Sequence[float]],
+        coarse: Sequence[bool],
+        grid: tuple[float, float],
+        easier: float = 1.0,
+    ) -> None:
+        like: Any = {"dtype": torch.float64, "device": "cpu"}
+        self.numbers = torch.cat([each.detach().to(**like).flatten() for each in numbers])
+        self.reach = torch.tensor(reach, **like)
+        self.horizons = torch.tensor([each.shape[2] for each in numbers], dtype=torch.int64, device="cpu")
+        self.coarse = torch.tensor(coarse, dtype=torch.int64, device="cpu")
+        self.grid = (*grid, easier)
+
+    def table(self) -> _Schedules:
+        """As C reads them, while these live."""
+        arrays = (self.numbers, self.reach, self.horizons, self.coarse)
+        return _Schedules(*(array.data_ptr() for array in arrays), *self.reach.shape, *self.grid)
+
+
 class Solved(NamedTuple):
     """What the loop gives back."""
 
@@ -70,29 +109,22 @@ class Solved(NamedTuple):
     ahead: Tensor
     """q, to go on from; p where the solve was to a tolerance that needs no more."""
 
-    momentum: Tensor
-    """m of FGP `(B,)`, like all that follows in float64."""
-
-    iterations: Tensor
-    status: Tensor
-    """1: ran all its iterations, 2: the gap is within the tolerance, 3: it falls no further."""
-
-    values: Tensor
-    """F(x); it and the gap are 0 where nobody looked."""
-
-    gaps: Tensor
-    """A bound on F(x) - min F, with room for its rounding."""
-
-    first: Tensor | None = None
-    """F(y), where it was a by-product."""
+    report: Tensor
+    """For each instance, in float64 `(B, 6)`: m of FGP; the iterations; the status (1: ran all of them, 2: the gap is
+    within the tolerance, 3: it falls no further); F(y); F(x); a bound on F(x) - min F, with room for its rounding. The
+    last three are 0 without a tolerance."""
 
     @property
-    def reached(self) -> Tensor:
-        return self.status == 2
+    def first(self) -> Tensor:
+        return self.report[:, 3]
 
     @property
-    def stuck(self) -> Tensor:
-        return self.status == 3
+    def values(self) -> Tensor:
+        return self.report[:, 4]
+
+    @property
+    def gaps(self) -> Tensor:
+        return self.report[:, 5]
 
 
 def serves(*tensors: Tensor) -> bool:
@@ -110,15 +142,15 @@ def fgp(
     limit: int,
     *,
     numbers: Tensor | None = None,
-    learned: Sequence[int] | None = None,
+    schedules: Schedules | None = None,
     tolerance: float | None = None,
     restart: bool = True,
     multiplier: float = 1.0,
 ) -> Solved:
     """Iterations of FGP up to `limit`, or up to a relative gap of `tolerance`, instance by instance.
 
-    The first N have step-sizes and momenta of their own, `numbers` `(2, B, N)`, in place of FGP's; where fewer are
-    `learned`, so many of each instance. See `lmd.solvers.LearnedFGP` for the formulas.
+    The first N have step-sizes and momenta of their own, `numbers` `(2, B, N)`, in place of FGP's; or, on the way to a
+    tolerance, those of the schedule that gets there. See `lmd.solvers.LearnedFGP` for the formulas.
     """
     y = model.noisy.detach().contiguous()
     if y.ndim != 4:
@@ -127,26 +159,25 @@ def fgp(
     dual, ahead = _fields(start.dual, y), _fields(start.ahead, y)
     bound = _each(model.bound, batch)
     table = None if numbers is None else numbers.detach().double().transpose(0, 1).contiguous()
-    most = 0 if numbers is None else numbers.shape[2]
-    counts = (ctypes.c_long * batch)(*(learned or [most] * batch))
     report = torch.ones(batch, 6, dtype=torch.float64, device="cpu")
-    report[:, 0] = start.momentum
+    if isinstance(start.momentum, Tensor) or start.momentum != 1:
+        report[:, 0] = start.momentum
     new_dual, x = y.new_empty(batch, channels, 2, height, width), torch.empty_like(y)
     kept = tolerance is None or tolerance < ROUNDED
     new_ahead = torch.empty_like(new_dual) if kept else new_dual
     failed = _function()(
-        y.data_ptr(), _pointer(dual), _pointer(ahead), bound.data_ptr(), _pointer(table), counts,
+        y.data_ptr(), _pointer(dual), _pointer(ahead), bound.data_ptr(), _pointer(table),
+        None if schedules is None else ctypes.byref(schedules.table()),
         model.scale, multiplier * 2 * model.scale / model.norm**2, -1.0 if tolerance is None else tolerance,
         model.norm, model.roundings,
-        batch, channels, height, width, most, start.iteration, limit, FIRST_LOOK,
+        batch, channels, height, width, 0 if numbers is None else numbers.shape[2], start.iteration, limit, FIRST_LOOK,
         model.isotropic, RESTART * restart, y.dtype == torch.float64,
         torch.get_num_threads() if y.numel() >= kernels.SMALL else 1,
         new_dual.data_ptr(), new_ahead.data_ptr() if kept else None, x.data_ptr(), report.data_ptr(),
     )  # fmt: skip
     if failed:
         raise MemoryError("no memory for the working rows of a compiled solve")
-    momentum, done, status, values, gaps, _ = report.unbind(dim=1)
-    return Solved(x, new_dual, new_ahead, momentum, done, status, values, gaps)
+    return Solved(x, new_dual, new_ahead, report)
 
 
 def _fields(p: Tensor | None, y: Tensor) -> Tensor | None:

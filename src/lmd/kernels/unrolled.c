@@ -10,7 +10,7 @@
 
 /* What is given for one plane. */
 typedef struct {
-    const float *y, *steps, *momenta;
+    const float *y, *start, *steps, *momenta; /* start: p_0; NULL is 0 */
     float bound, inverse;
     long height, width, iterations;
     int isotropic;
@@ -85,7 +85,10 @@ static void forward_plane(const Plane *plane, float *points, float *work)
 {
     const long size = 2 * plane->height * plane->width;
     float *q = work, *rise = work + size, *x = work + 2 * size;
-    memset(points, 0, (size_t)size * sizeof(float));
+    if (plane->start)
+        memcpy(points, plane->start, (size_t)size * sizeof(float));
+    else
+        memset(points, 0, (size_t)size * sizeof(float));
     for (long k = 0; k < plane->iterations; k++) {
         extrapolate(plane, points, k, q);
         ascend(plane, q, x, rise);
@@ -146,25 +149,26 @@ static void backward_plane(const Plane *plane, const float *points, const float 
     }
 }
 
-static Plane plane_of(const float *y, const float *bound, const float *numbers, float inverse, long channels, long height,
-                      long width, long iterations, long isotropic, long n)
+static Plane plane_of(const float *y, const float *start, const float *bound, const float *numbers, float inverse,
+                      long channels, long height, long width, long iterations, long isotropic, long n)
 {
     const float *steps = numbers + n / channels * 2 * iterations;
-    Plane plane = {y + n * height * width, steps, steps + iterations, bound[n / channels], inverse, height, width,
+    const float *first = start ? start + 2 * n * height * width : NULL;
+    Plane plane = {y + n * height * width, first, steps, steps + iterations, bound[n / channels], inverse, height, width,
                    iterations, (int)isotropic};
     return plane;
 }
 
-/* p_0 = 0 to p_N of each plane: points (B C, N + 1, 2, H, W), numbers (B, 2, N). */
-int lmd_unroll(const float *y, const float *bound, const float *numbers, float inverse, long batch, long channels,
-               long height, long width, long iterations, long isotropic, int threads, float *points)
+/* p_0 to p_N of each plane: points (B C, N + 1, 2, H, W), numbers (B, 2, N). */
+int lmd_unroll(const float *y, const float *start, const float *bound, const float *numbers, float inverse, long batch,
+               long channels, long height, long width, long iterations, long isotropic, int threads, float *points)
 {
     const long size = 2 * height * width, planes = batch * channels;
     float *work = malloc((size_t)(threads * 3 * size) * sizeof(float));
     if (!work) return 1;
 #pragma omp parallel for num_threads(threads)
     for (long n = 0; n < planes; n++) {
-        Plane plane = plane_of(y, bound, numbers, inverse, channels, height, width, iterations, isotropic, n);
+        Plane plane = plane_of(y, start, bound, numbers, inverse, channels, height, width, iterations, isotropic, n);
         forward_plane(&plane, points + n * (iterations + 1) * size, work + omp_get_thread_num() * 3 * size);
     }
     free(work);
@@ -182,7 +186,7 @@ int lmd_unroll_backward(const float *y, const float *bound, const float *numbers
     memset(out, 0, (size_t)(planes * 2 * iterations) * sizeof(double));
 #pragma omp parallel for num_threads(threads)
     for (long n = 0; n < planes; n++) {
-        Plane plane = plane_of(y, bound, numbers, inverse, channels, height, width, iterations, isotropic, n);
+        Plane plane = plane_of(y, NULL, bound, numbers, inverse, channels, height, width, iterations, isotropic, n);
         backward_plane(&plane, points + n * (iterations + 1) * size, gradient + n * size,
                        work + omp_get_thread_num() * 6 * size, out + n * 2 * iterations);
     }

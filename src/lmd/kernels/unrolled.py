@@ -20,19 +20,24 @@ def serves(model: Model, numbers: Tensor) -> bool:
     return numbers.requires_grad and torch.is_grad_enabled() and kernels.serves(*constants)
 
 
-def unroll(model: Model, numbers: Tensor) -> Tensor:
-    """p_N `(B, C, 2, H, W)` from p = 0, for step-sizes (not multiples) and momenta `(2, B, N)`."""
-    return cast(Tensor, _Unrolled.apply(model, numbers.transpose(0, 1)))  # type: ignore[no-untyped-call]
+def unroll(model: Model, start: Tensor, numbers: Tensor) -> Tensor:
+    """p_N `(B, C, 2, H, W)` from p_0 = start, for step-sizes (not multiples) and momenta `(2, B, N)`."""
+    return cast(Tensor, _Unrolled.apply(model, start, numbers.transpose(0, 1)))  # type: ignore[no-untyped-call]
 
 
 class _Unrolled(torch.autograd.Function):
     """The compiled iterations; all p_k are kept for the way back."""
 
     @staticmethod
-    def forward(ctx: Any, model: Model, numbers: Tensor) -> Tensor:
+    def forward(ctx: Any, model: Model, start: Tensor, numbers: Tensor) -> Tensor:
         y, bound, steps = model.noisy, kernels.per_image(model.bound, model.noisy), numbers.shape[2]
         batch, channels, height, width = y.shape
-        inputs: kernels.Inputs = {"y": (y, y.shape), "bound": (bound, (batch,)), "numbers": (numbers, numbers.shape)}
+        inputs: kernels.Inputs = {
+            "y": (y, y.shape),
+            "start": (start, (batch, channels, 2, height, width)),
+            "bound": (bound, (batch,)),
+            "numbers": (numbers, numbers.shape),
+        }
         ctx.sizes = (batch, channels, height, width, steps, int(model.isotropic))
         ctx.inverse, shape = 0.5 / model.scale, (batch, channels, steps + 1, 2, height, width)
         (points,) = kernels.call("lmd_unroll", inputs, ctx.inverse, ctx.sizes, (shape,))
@@ -41,7 +46,7 @@ class _Unrolled(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, Tensor]:
         y, bound, numbers, points = ctx.saved_tensors
         inputs: kernels.Inputs = {
             "y": (y, y.shape),
@@ -52,4 +57,4 @@ class _Unrolled(torch.autograd.Function):
         }
         shape = (*y.shape[:2], *numbers.shape[1:])
         (found,) = kernels.call("lmd_unroll_backward", inputs, ctx.inverse, ctx.sizes, (shape,), kind=torch.float64)
-        return None, found.sum(dim=1).to(numbers.dtype)
+        return None, None, found.sum(dim=1).to(numbers.dtype)

@@ -61,17 +61,7 @@ def fgp(
         own = numbers[:, n, : None if learned is None else learned[n]]
         _solve(model, n, y, own, (limit, tolerance, dual is None), p[n], x[n], report[n])
     done, status, values, gaps, first = report.unbind(dim=1)
-    return Solved(
-        x,
-        p,
-        p,
-        torch.ones_like(done),
-        done,
-        status,
-        values,
-        gaps,
-        first=None if dual is not None else first.to(y.dtype),
-    )
+    return Solved(x, p, p, torch.stack([torch.ones_like(done), done, status, first, values, gaps], dim=1))
 
 
 def _solve(

@@ -48,7 +48,7 @@ class Differences(LinearOperator):
     def grid(self) -> tuple[int, ...]:
         return self.shape
 
-    @property
+    @functools.cached_property
     def norm(self) -> float:
         squared = sum(
             4 * math.sin(math.pi * (n - 1) / (2 * n)) ** 2 / (h * h)

@@ -226,13 +226,11 @@ def offers(problem: Problem, needs: tuple[str, ...]) -> bool:
 
 def check_capabilities(problem: Problem, needs: tuple[str, ...], solver: str) -> None:
     """Raise unless the problem offers what the solver needs of it."""
-    for capability in needs:
-        if not offers(problem, (capability,)):
-            raise CapabilityError(
-                "problem",
-                f"{type(problem).__name__}, which has no {capability}",
-                (f"a problem with a {capability}, which {solver} needs"),
-            )
+    if offers(problem, needs):
+        return
+    capability = next(each for each in needs if not offers(problem, (each,)))
+    given, accepted = f"{type(problem).__name__}, which has no {capability}", f"a problem with a {capability}"
+    raise CapabilityError("problem", given, f"{accepted}, which {solver} needs")
 
 
 class Family(abc.ABC):

@@ -11,6 +11,7 @@ from lmd.checks import check_batch, check_finite, check_positive, check_same_kin
 from lmd.errors import InputError
 from lmd.operators.differences import Differences
 from lmd.problems.parts import Composite
+from lmd.problems.scales import averaged, spread
 from lmd.terms import L1, GroupNorm, KeptSquares, Squares, Term
 from lmd.terms.base import Scale
 
@@ -83,6 +84,16 @@ class TVDenoising(TVProblem):
         super().__init__(noisy, weight, isotropic, halved)
         size = check_axes(noisy)
         self.compose(Squares(noisy, self.scale), self.variation(size, spacing), start=noisy)
+
+    def coarser(self) -> TVDenoising | None:
+        """The same on squares of 2 x 2 pixels (`lmd.problems.scales`); None without two axes, or on few pixels."""
+        if self.noisy.ndim != 4 or self.differences.spacing != (1.0, 1.0) or (means := averaged(self.noisy)) is None:
+            return None
+        return TVDenoising(means, self.weight / 2, self.isotropic, self.halved)
+
+    def from_coarser(self, dual: Tensor) -> Tensor:
+        """The dual points `(B, C, 2, H, W)` to begin with where those of `coarser` are known."""
+        return self.project_dual(spread(dual, *self.noisy.shape[2:]))
 
 
 class TVInpainting(TVProblem):

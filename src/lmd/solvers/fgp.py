@@ -120,7 +120,7 @@ class FGP(Solver[FGPState, DualProblem]):
             adjoint=problem.operator.adjoint(found.dual),
             ahead=found.ahead,
             ahead_adjoint=problem.operator.adjoint(found.ahead),
-            momentum=found.momentum.to(state.x.dtype) if self.restart else float(found.momentum[0]),
+            momentum=found.report[:, 0].to(state.x.dtype) if self.restart else float(found.report[0, 0]),
         )
 
     def step(self, problem: DualProblem, state: FGPState) -> FGPState:

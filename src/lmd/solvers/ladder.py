@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,18 +13,15 @@ from lmd.errors import InputError
 from lmd.kernels import loop, volume
 from lmd.problems.compiled import composed_of, model_of
 from lmd.solvers.base import Passing, Solver
-from lmd.solvers.learned_fgp import NODES, between, roughness_of, variation
-
-EASIER = 1.7
-"""How many times smaller gaps are after as many iterations in the isotropic form, or more."""
+from lmd.solvers.learned_fgp import EASIER, NODES, LearnedFGP, between, roughness, schedules_of
 
 
 class Ladder(Passing):
-    """`LearnedFGP` of several horizons, shortest first. Step by step it is the longest of them.
+    """`LearnedFGP` of several horizons, the cheapest first. Step by step it is the last of them.
 
-    A whole solve (`finish`) takes for each instance the shortest one that gets to the tolerance at its roughness, so
-    that an instance of a batch gets what it would get alone. `reach` has the relative gap that each of them gets to at
-    the roughnesses that it has numbers for.
+    A whole solve (`finish`) takes for each instance the first one that gets to the tolerance at its roughness, or the
+    one that gets nearest: an instance of a batch gets what it would get alone. `reach` has the relative gap that each
+    of them gets to at the roughnesses that it has numbers for.
     """
 
     def __init__(self, rungs: Sequence[Solver[Any]], reach: Sequence[Sequence[float]]) -> None:
@@ -32,9 +29,11 @@ class Ladder(Passing):
         if [len(gaps) for gaps in reach] != [NODES] * len(rungs):
             raise InputError("reach", f"{len(reach)} rows", f"{len(rungs)} rows, one for each rung, of {NODES} numbers")
         self.rungs = nn.ModuleList(rungs)
-        self.horizons = [rung.horizon or 0 for rung in rungs]
         self.given = [list(gaps) for gaps in reach]
         self.reach = [[math.log(gap) for gap in gaps] for gaps in reach]
+        self._learned = [cast(LearnedFGP, rung) for rung in rungs]
+        self._seen = [rung.numbers for rung in self._learned]
+        self._made: tuple[list[int], loop.Schedules] | None = None
 
     def config(self) -> dict[str, Any]:
         return {"rungs": list(self.rungs), "reach": self.given}
@@ -42,29 +41,36 @@ class Ladder(Passing):
     def finish(self, problem: Any, dual: Tensor | None, tolerance: float, limit: int) -> loop.Solved | None:
         model, composed = model_of(problem), composed_of(problem, tolerance)
         if dual is None and model is not None:
-            numbers, counts, length = self._numbers(problem, tolerance, model.isotropic)
-            solved = loop.fgp(model, loop.Progress(), limit, numbers=numbers, learned=counts, tolerance=tolerance)
-            return solved if model.isotropic else solved._replace(first=problem.g.weight * length)
+            return loop.fgp(model, loop.Progress(), limit, schedules=self._schedules(), tolerance=tolerance)
         if dual is None and composed is not None:
-            numbers, counts, _ = self._numbers(problem, tolerance, composed.isotropic)
+            numbers, counts = self._numbers(problem, tolerance, composed.isotropic)
             return volume.fgp(composed, limit, tolerance=tolerance, numbers=numbers, learned=counts)
         return self.solver.finish(problem, dual, tolerance, limit)
 
-    def _numbers(self, problem: Any, tolerance: float, isotropic: bool) -> tuple[Tensor, list[int], Tensor]:
-        """Numbers `(2, B, N)` of the rung of each instance, how many each has, and |Ky| `(B,)`."""
-        logarithm, length = math.log(tolerance * (EASIER if isotropic else 1.0)), variation(problem)
-        rough: list[float] = roughness_of(problem, length).tolist()
+    def _numbers(self, problem: Any, tolerance: float, isotropic: bool) -> tuple[Tensor, list[int]]:
+        """For problems without coarser grids: numbers `(2, B, N)` of the rung of each instance, how many each has."""
+        logarithm = math.log(tolerance * (EASIER if isotropic else 1.0))
+        rough: list[float] = roughness(problem).tolist()
         chosen = [self._rung(each, logarithm) for each in rough]
-        numbers = torch.zeros(2, len(chosen), self.horizons[max(chosen)], dtype=torch.float64, device="cpu")
+        numbers = torch.zeros(
+            2, len(chosen), max(rung.iterations for rung in chosen), dtype=torch.float64, device="cpu"
+        )
         for place, (rung, each) in enumerate(zip(chosen, rough, strict=True)):
-            learned: Any = self.rungs[rung]
-            numbers[:, place, : self.horizons[rung]] = learned.numbers_at(each)
-        return numbers, [self.horizons[rung] for rung in chosen], length
+            numbers[:, place, : rung.iterations] = rung.numbers_at(each)
+        return numbers, [rung.iterations for rung in chosen]
 
-    def _rung(self, rough: float, logarithm: float) -> int:
-        """The first that gets to a gap of this logarithm, or the last there is."""
+    def _rung(self, rough: float, logarithm: float) -> LearnedFGP:
+        """The first that begins at 0 and gets to a gap of this logarithm, or the last of them."""
         below, share = between(rough)
-        for rung, gaps in enumerate(self.reach):
+        plain = [pair for pair in zip(self._learned, self.reach, strict=True) if not pair[0].coarse]
+        for rung, gaps in plain:
             if gaps[below] + share * (gaps[below + 1] - gaps[below]) <= logarithm:
                 return rung
-        return len(self.reach) - 1
+        return plain[-1][0]
+
+    def _schedules(self) -> loop.Schedules:
+        """Made once, and again where numbers have changed since."""
+        versions = [each._version for each in self._seen]
+        if self._made is None or self._made[0] != versions:
+            self._made = versions, schedules_of(self._learned, self.reach)
+        return self._made[1]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,9 @@ from lmd.terms.base import add_scaled, per_instance
 
 LOWEST, RATIO, NODES = 0.05, 4.0, 5
 """Roughnesses that numbers are learned for: the lowest, from one to the next, and how many."""
+
+EASIER = 1.7
+"""How many times smaller gaps are after as many iterations in the isotropic form, or more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +45,15 @@ class LearnedFGPState(DualState):
     """Step-sizes and momenta of all iterations for each instance `(2, B, N)`."""
 
 
-class LearnedFGP(LearnedPrefix[LearnedFGPState, GridDualProblem]):
+class ScaledProblem(GridDualProblem, Protocol):
+    """What `LearnedFGP` needs besides, where it begins on coarser grids."""
+
+    def coarser(self) -> Any: ...
+
+    def from_coarser(self, dual: Tensor) -> Tensor: ...
+
+
+class LearnedFGP(LearnedPrefix[LearnedFGPState, ScaledProblem]):
     r"""p_{k+1} = P(q_k + s_k gamma / ||K||^2 K x(q_k)), q_{k+1} = p_{k+1} + m_k (p_{k+1} - p_k), for k < N; then FGP.
 
     FGP itself (Beck and Teboulle 2009, [doi](https://doi.org/10.1109/TIP.2009.2028250)) with learned step-sizes s_k, in
@@ -52,13 +64,18 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState, GridDualProblem]):
     is all that sizes of noise and weights can do to an iteration which is homogeneous in both. `numbers` `(2, J, N)`
     has them for roughnesses in geometric progression; in between they are interpolated in log r.
 
+    p_0 = 0, or, where it is `coarse`, what the same N iterations found on squares of 2 x 2 pixels, where they began
+    likewise, down to a few pixels (`lmd.problems.scales`): information that would need an iteration for each pixel on
+    its way is there from the start, for a third of the work again. The iterations that are counted are those on the
+    pixels themselves. Of x0 only the shape matters.
+
     Every p_k is feasible whatever was learned, and from iteration N on the method is FGP with restarts, started at
-    p_N. Only x_N is meant to be good, not the points before it. Starts at p = 0: of x0 only the shape matters.
+    p_N. Only x_N is meant to be good, not the points before it.
     """
 
-    def __init__(self, iterations: int = 20) -> None:
+    def __init__(self, iterations: int = 20, coarse: bool = False) -> None:
         super().__init__()
-        self.iterations = check_count("iterations", iterations)
+        self.iterations, self.coarse = check_count("iterations", iterations), bool(coarse)
         k = torch.arange(iterations)
         start = torch.stack([torch.full_like(k, 1.0, dtype=torch.get_default_dtype()), k / (k + 3)])
         self.numbers = nn.Parameter(start[:, None].repeat(1, NODES, 1))
@@ -66,11 +83,11 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState, GridDualProblem]):
         self.tail: FGP = FGP(restart=True)
 
     def config(self) -> dict[str, Any]:
-        return {"iterations": self.iterations}
+        return {"iterations": self.iterations, **({"coarse": True} if self.coarse else {})}
 
     @property
     def needs(self) -> tuple[str, ...]:
-        return ("differences", "f", "g", *self.tail.needs)
+        return ("differences", "f", "g", *(("coarser",) if self.coarse else ()), *self.tail.needs)
 
     @property
     def step_cost(self) -> dict[str, int]:
@@ -85,10 +102,16 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState, GridDualProblem]):
         cost = super().cost_of(k)
         return {**cost, "adjoint": cost["adjoint"] + 1} if k == self.iterations else cost
 
-    def init(self, problem: GridDualProblem, x0: Tensor) -> LearnedFGPState:
+    def init(self, problem: ScaledProblem, x0: Tensor) -> LearnedFGPState:
         check_module_kind("x0", x0, self, "solver")
-        dual, adjoint = torch.zeros_like(problem.differences(x0)), torch.zeros_like(x0)
-        numbers = self.numbers_for(roughness(problem))
+        numbers, coarse = self.numbers_for(roughness(problem)), problem.coarser() if self.coarse else None
+        if coarse is None:
+            dual, adjoint = torch.zeros_like(problem.differences(x0)), torch.zeros_like(x0)
+        else:
+            with torch.no_grad():
+                found = self.advance(coarse, self.init(coarse, coarse.start()), self.iterations)
+                dual = problem.from_coarser(found.dual)
+                adjoint = problem.differences.adjoint(dual)
         return LearnedFGPState(x0, dual=dual, adjoint=adjoint, ahead=dual, ahead_adjoint=adjoint, numbers=numbers)
 
     def numbers_for(self, rough: Tensor) -> Tensor:
@@ -100,32 +123,33 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState, GridDualProblem]):
         below, share = between(rough)
         return torch.lerp(self.numbers[:, below], self.numbers[:, below + 1], share)
 
-    def finish(self, problem: GridDualProblem, dual: Tensor | None, tolerance: float, limit: int) -> loop.Solved | None:
-        if (composed := composed_of(problem, tolerance)) is not None:
+    def finish(self, problem: ScaledProblem, dual: Tensor | None, tolerance: float, limit: int) -> loop.Solved | None:
+        composed = None if self.coarse else composed_of(problem, tolerance)
+        if composed is not None:
             none = self.numbers.new_zeros(2, len(problem.f.y), 0)
             numbers = self.numbers_for(roughness(problem)) if dual is None else none
             return volume.fgp(composed, limit, tolerance=tolerance, numbers=numbers, dual=dual)
         model = model_of(problem, self.numbers.to(problem.f.y.dtype))
         if model is None:
             return None
-        learned = self.numbers_for(roughness(problem)) if dual is None else None
-        return loop.fgp(model, loop.Progress(dual), limit, numbers=learned, tolerance=tolerance)
+        schedules = None if dual is not None else schedules_of([self], [[0.0] * NODES])
+        return loop.fgp(model, loop.Progress(dual), limit, schedules=schedules, tolerance=tolerance)
 
-    def compiles(self, problem: GridDualProblem, state: LearnedFGPState) -> bool:
+    def compiles(self, problem: ScaledProblem, state: LearnedFGPState) -> bool:
         return model_of(problem, state.x, self.numbers) is not None
 
-    def unrolled(self, problem: GridDualProblem, x0: Tensor) -> LearnedFGPState | None:
+    def unrolled(self, problem: ScaledProblem, x0: Tensor) -> LearnedFGPState | None:
         """All learned steps at once, for training, where they are compiled."""
         model = model_of(problem, x0)
         state = self.init(problem, x0)
         if model is None or not unrolled.serves(model, state.numbers):
             return None
         scale = state.numbers.new_tensor([problem.data_strong_convexity / problem.differences.norm**2, 1.0])
-        dual = unrolled.unroll(model, state.numbers * scale[:, None, None])
+        dual = unrolled.unroll(model, state.dual, state.numbers * scale[:, None, None])
         x = problem.primal_from_dual(dual)
         return replace(state, x=x, iteration=self.iterations, dual=dual)
 
-    def compiled_steps(self, problem: GridDualProblem, state: LearnedFGPState, end: int) -> LearnedFGPState:
+    def compiled_steps(self, problem: ScaledProblem, state: LearnedFGPState, end: int) -> LearnedFGPState:
         model = model_of(problem)
         if model is None:
             return state
@@ -142,7 +166,7 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState, GridDualProblem]):
             numbers=numbers,
         )
 
-    def learned_step(self, problem: GridDualProblem, state: LearnedFGPState) -> LearnedFGPState:
+    def learned_step(self, problem: ScaledProblem, state: LearnedFGPState) -> LearnedFGPState:
         k = state.iteration
         step, momentum = state.numbers[:, :, k]
         rise = problem.differences(problem.tilted_minimiser(state.ahead_adjoint))
@@ -167,12 +191,18 @@ def between(rough: float) -> tuple[int, float]:
     return below, place - below
 
 
-def roughness(problem: GridDualProblem) -> Tensor:
+def schedules_of(solvers: Sequence[LearnedFGP], reach: Sequence[Sequence[float]]) -> loop.Schedules:
+    """What these have learned, for the compiled loop to choose from; `reach` has logarithms of gaps."""
+    numbers, coarse = [each.numbers for each in solvers], [each.coarse for each in solvers]
+    return loop.Schedules(numbers, reach, coarse, (LOWEST, RATIO), EASIER)
+
+
+def roughness(problem: ScaledProblem) -> Tensor:
     """gamma mean |Ky| / b `(B,)`."""
     return roughness_of(problem, variation(problem))
 
 
-def roughness_of(problem: GridDualProblem, length: Tensor) -> Tensor:
+def roughness_of(problem: ScaledProblem, length: Tensor) -> Tensor:
     """The same for |Ky| `(B,)`."""
     weight = problem.g.weight
     mean = weight.flatten(1).mean(dim=1) if isinstance(weight, Tensor) and weight.ndim > 1 else weight
@@ -180,7 +210,7 @@ def roughness_of(problem: GridDualProblem, length: Tensor) -> Tensor:
     return problem.data_strong_convexity / count * length / mean
 
 
-def variation(problem: GridDualProblem) -> Tensor:
+def variation(problem: ScaledProblem) -> Tensor:
     """|Ky|, the sum of absolute differences `(B,)`."""
     y = problem.f.y
     if kernels.serves(y) and y.ndim == 4 and problem.differences.name == "differences":

@@ -17,18 +17,25 @@ from lmd.tasks.task import Recipe
 from lmd.tasks.unrolled import PHOTOGRAPHS
 
 CROPS = {"quick": 24, "standard": 64}
-REACH = {
-    8: (2.5, 0.66, 0.11, 6.3e-3, 2.3e-5),
-    13: (1.1, 0.33, 4.7e-2, 1.6e-3, 1.8e-6),
-    21: (0.51, 0.16, 1.7e-2, 2.9e-4, 1.0e-7),
-    34: (0.28, 6.9e-2, 5.6e-3, 3.1e-5, 1.0e-8),
-    55: (0.15, 2.7e-2, 1.7e-3, 3.1e-6, 4.9e-9),
-    89: (6.0e-2, 1.3e-2, 6.4e-4, 4.6e-7, 3.0e-9),
-    144: (2.9e-2, 4.8e-3, 1.3e-4, 5.5e-8, 1.7e-9),
+STEPS = {
+    8: (3.6, 0.73, 0.12, 6.2e-3, 2.5e-5),
+    13: (1.9, 0.39, 5.4e-2, 1.6e-3, 1.7e-6),
+    21: (1.1, 0.19, 1.7e-2, 2.5e-4, 1.1e-7),
+    34: (0.65, 7.5e-2, 5.7e-3, 2.8e-5, 1.8e-8),
+    55: (0.41, 2.8e-2, 2.1e-3, 2.7e-6, 8.2e-9),
+    89: (0.18, 1.6e-2, 8.9e-4, 4.2e-7, 5.7e-9),
+    144: (0.12, 6.0e-3, 2.0e-4, 5.2e-8, 3.3e-9),
 }
-"""By the number of iterations, each more than half as many again as the one before: the relative gap that is proven of
-half of the held-out images of 96 x 96 pixels, at each roughness that `LearnedFGP` has numbers for. The others need a
-few iterations more."""
+SCALES = {
+    6: (0.34, 0.16, 6.3e-2, 1.1e-2, 1.2e-4),
+    9: (0.16, 8.5e-2, 3.1e-2, 4.3e-3, 2.1e-5),
+    19: (5.0e-2, 2.3e-2, 7.4e-3, 4.1e-4, 2.3e-7),
+    28: (3.1e-2, 1.5e-2, 3.3e-3, 7.9e-5, 4.8e-8),
+    64: (8.0e-3, 4.0e-3, 6.5e-4, 3.1e-6, 7.8e-9),
+}
+"""By the number of iterations, for those that begin at p = 0 and those that begin on coarser grids: the relative gap
+that is proven of half of the held-out images of 96 x 96 pixels, at each roughness that `LearnedFGP` has numbers for
+(benchmarks/reach.py). The others need a few iterations more."""
 
 WEIGHTS = (0.02, 1.5)
 
@@ -50,7 +57,7 @@ def family(preset: str) -> Family:
     return AllWeights([*images, *doubled], noise=(0.0, 0.22), crop=CROPS[preset], weight=WEIGHTS)
 
 
-def _settings(horizon: int) -> dict[str, dict[str, Any]]:
+def _settings(horizon: int, coarse: bool) -> dict[str, dict[str, Any]]:
     """Many iterations are sensitive to their numbers and want a smaller rate."""
     shared: dict[str, Any] = {
         "objective": "duality gap",
@@ -59,8 +66,9 @@ def _settings(horizon: int) -> dict[str, dict[str, Any]]:
         "schedule": "cosine",
         "clip_gradient": 20.0,
     }
+    updates = (600 if horizon < 20 else 300 if horizon < 60 else 200) if coarse else 1000 if horizon < 60 else 400
     larger = {
-        "updates": 1000 if horizon < 60 else 400,
+        "updates": updates,
         "batch": 8,
         "warmup": 20,
         "validation_batch": 48,
@@ -69,20 +77,22 @@ def _settings(horizon: int) -> dict[str, dict[str, Any]]:
     return {"quick": {**shared, "updates": 40, "batch": 4}, "standard": {**shared, **larger}}
 
 
-def _learned(horizon: int, seed: int) -> Solver[Any]:
-    return LearnedFGP(horizon)
+def _learned(horizon: int, coarse: bool, seed: int) -> Solver[Any]:
+    return LearnedFGP(horizon, coarse)
 
 
-RECIPES = tuple(
-    Recipe(
+def _recipe(horizon: int, coarse: bool) -> Recipe:
+    start = ", begun on coarser grids" if coarse else ""
+    return Recipe(
         iterations=horizon,
-        form="steps",
-        title=f"fast gradient projection of {horizon} iterations with learned step-sizes and momenta",
-        solver=functools.partial(_learned, horizon),
+        form="scales" if coarse else "steps",
+        title=f"fast gradient projection of {horizon} iterations with learned step-sizes and momenta{start}",
+        solver=functools.partial(_learned, horizon, coarse),
         family=family,
         source=PHOTOGRAPHS,
-        settings=_settings(horizon),
+        settings=_settings(horizon, coarse),
         weak="Only the last trained iterate is good: `lmd.solve` takes the horizon that a tolerance needs.",
     )
-    for horizon in REACH
-)
+
+
+RECIPES = (*(_recipe(horizon, False) for horizon in STEPS), *(_recipe(horizon, True) for horizon in SCALES))

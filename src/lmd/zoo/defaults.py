@@ -15,7 +15,7 @@ from lmd.problems.compiled import composed_of, model_of
 from lmd.solvers import FGP, PDHG
 from lmd.solvers.base import Solver
 from lmd.solvers.ladder import Ladder
-from lmd.tasks.steps import REACH
+from lmd.tasks.steps import SCALES, STEPS
 
 CLASSICAL: Mapping[str, Callable[[], Solver[Any]]] = {
     "fgp": lambda: FGP(restart=True),
@@ -57,10 +57,12 @@ def name_for(problem: Problem, tolerance: float) -> str:
 
 @functools.cache
 def ladder(dtype: torch.dtype) -> Ladder:
-    """Fast gradient projection with learned numbers, of all horizons that ship."""
-    reach = {horizon: gaps for horizon, gaps in REACH.items() if zoo.shipped(f"denoise-steps-{horizon}")}
-    rungs = [zoo.load(f"denoise-steps-{horizon}", bare=True).to(dtype) for horizon in reach]
-    return Ladder(rungs, list(reach.values()))
+    """Fast gradient projection with learned numbers, of all horizons that ship; coarser grids are a third of the work
+    again."""
+    scales = {f"denoise-scales-{n}": (4 / 3 * n, gaps) for n, gaps in SCALES.items()}
+    named = {**scales, **{f"denoise-steps-{n}": (n, gaps) for n, gaps in STEPS.items()}}
+    shipped = sorted((name for name in named if zoo.shipped(name)), key=lambda name: named[name][0])
+    return Ladder([zoo.load(name, bare=True).to(dtype) for name in shipped], [named[name][1] for name in shipped])
 
 
 def _loaded(name: str, problem: Problem) -> Solver[Any]:

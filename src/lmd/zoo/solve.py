@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from lmd.problems import derivatives
 from lmd.problems.base import Problem, offers
 from lmd.problems.composite import relative_gap
 from lmd.solvers.base import Solver, State, check_fit
+from lmd.solvers.certificate import Certificate
 from lmd.solvers.result import History, Result, Status
 from lmd.solvers.stopping import Stall, held_up
 from lmd.zoo.defaults import solver_for
@@ -27,6 +28,9 @@ MOST_ITERATIONS = 100_000
 
 GROWTH, SHORTEST = 0.1, 5
 """Past the trained iterations it looks after a tenth of what was done so far, at least so many iterations."""
+
+WORDS = {1: Status.FINISHED, 2: Status.TOLERANCE_REACHED, 3: Status.STALLED}
+"""What became of an instance, by the number that the compiled loop has for it."""
 
 
 def solve(
@@ -128,16 +132,20 @@ class _Whole:
 
     def _compiled(self, solved: loop.Solved) -> Result:
         """From one call for all of it. What falls no further is stalled where that is rounding, or else out of luck."""
-        near, stuck = solved.reached, solved.stuck
-        if bool(stuck.any()):
-            stuck &= held_up(self.problem, solved.x, solved.gaps)
-        first, y = solved.first, self.problem.f.y
-        if first is None or (self.x0.data_ptr(), self.x0.stride()) != (y.data_ptr(), y.stride()):
-            first = self.problem.value(self.x0)
-        values = solved.values.to(solved.x.dtype)
-        result = self._result(solved.x, solved.dual, (first, values), solved.iterations.long(), near, stuck)
-        proven = functools.partial(gap_certificate, solved.values, solved.gaps, values.double())
-        return replace(result, certifier=lambda _: proven())
+        report, x, y = solved.report, solved.x, self.problem.f.y
+        words = [WORDS[code] for code in report[:, 2].tolist()]
+        if Status.STALLED in words:
+            stalled = held_up(self.problem, x, solved.gaps).tolist()
+            pairs = zip(words, stalled, strict=True)
+            words = [Status.FINISHED if word is Status.STALLED and not held else word for word, held in pairs]
+        values = report[:, 3:5].to(x.dtype).t()
+        if (self.x0.data_ptr(), self.x0.stride()) != (y.data_ptr(), y.stride()):
+            values = torch.stack([self.problem.value(self.x0), values[1]])
+
+        def certifier(result: Result) -> Certificate:
+            return gap_certificate(solved.values, solved.gaps, result.values.double())
+
+        return self._result(x, solved.dual, values, report[:, 1].long(), tuple(words), certifier)
 
     def _stepwise(self, dual: Tensor | None) -> Result:
         state = self._begin(dual)
@@ -154,8 +162,9 @@ class _Whole:
             stalled = self.stall.look(done, gap, self.problem, state.x) & ~near
             if bool((near | stalled).all()) or done >= self.limit:
                 values, count = self.problem.value(state.x), torch.full_like(near, done, dtype=torch.int64)
-                result = self._result(state.x, state.dual_point, (first, values), count, near, stalled)
-                return replace(result, certifier=certify)
+                codes = torch.where(near, 2, torch.where(stalled, 3, 1))
+                words = tuple(WORDS[code] for code in codes.tolist())
+                return self._result(state.x, state.dual_point, torch.stack([first, values]), count, words, certify)
             stride = min(max(SHORTEST, int(GROWTH * done)), self.limit - done)
 
     def _begin(self, dual: Tensor | None) -> State:
@@ -165,17 +174,20 @@ class _Whole:
         return self.solver.resume(self.problem, self.x0, dual)
 
     def _result(
-        self, x: Tensor, dual: Tensor, values: tuple[Tensor, Tensor], count: Tensor, near: Tensor, stalled: Tensor
+        self,
+        x: Tensor,
+        dual: Tensor,
+        values: Tensor,
+        count: Tensor,
+        status: tuple[Status, ...],
+        certifier: Callable[[Result], Certificate],
     ) -> Result:
-        """`values` are those of the start and of x."""
-        seconds = time.perf_counter() - self.begun
-        words = {(True, False): Status.TOLERANCE_REACHED, (False, True): Status.STALLED}
-        status = tuple(words.get(pair, Status.FINISHED) for pair in zip(near.tolist(), stalled.tolist(), strict=True))
-        both = torch.stack(values)
-        times = {each: each * count if each != 1 else count for each in set(self.solver.step_cost.values())}
+        """`values` `(2, B)` are those of the start and of x."""
+        seconds, cost = time.perf_counter() - self.begun, self.solver.step_cost
+        times = {each: each * count if each != 1 else count for each in set(cost.values())}
         history = History(
-            values=both,
-            residuals=torch.full_like(both, torch.nan),
+            values=values,
+            residuals=torch.full_like(values, torch.nan),
             seconds=torch.tensor([0.0, seconds], dtype=torch.float64),
         )
         return Result(
@@ -183,11 +195,12 @@ class _Whole:
             values=values[1],
             status=status,
             iterations=count,
-            evaluations={name: times[each] for name, each in self.solver.step_cost.items()},
+            evaluations={name: times[each] for name, each in cost.items()},
             seconds=seconds,
             history=history,
             solver=self.solver,
             problem=self.problem,
             start=self.x0,
             dual=dual,
+            certifier=certifier,
         )

@@ -1,0 +1,45 @@
+"""Coarser grids: the problem on squares of pixels is the problem among images that are constant on them."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from lmd.problems import TVDenoising
+from lmd.problems.scales import averaged, spread
+
+
+def numbers(*shape):
+    return torch.rand(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+def test_values_of_images_that_are_constant_on_squares():
+    fine = TVDenoising(numbers(2, 1, 18, 20), torch.tensor([0.3, 0.1], dtype=torch.float64))
+    coarse = fine.coarser()
+    x = numbers(3, 2, 1, 9, 10)
+    offsets = [fine.value(each.repeat_interleave(2, 2).repeat_interleave(2, 3)) - 4 * coarse.value(each) for each in x]
+    assert_close(offsets[0], offsets[1])
+    assert_close(offsets[0], offsets[2])
+
+
+@pytest.mark.parametrize("size", [(18, 20), (17, 21)])
+def test_a_dual_field_that_is_spread_moves_the_means_as_before(size):
+    fine = TVDenoising(numbers(1, 2, *size), 0.3)
+    coarse = fine.coarser()
+    p = coarse.project_dual(numbers(1, 2, 2, *coarse.noisy.shape[2:]) - 0.5)
+    whole = tuple(slice(0, n // 2) for n in size)  # squares that are cut off by the border have fewer pixels
+    means = averaged(fine.differences.adjoint(spread(p, *size)))[(..., *whole)]
+    assert_close(means, coarse.differences.adjoint(p)[(..., *whole)])
+
+
+@pytest.mark.parametrize("isotropic", [False, True])
+def test_it_is_feasible(isotropic):
+    fine = TVDenoising(numbers(1, 1, 17, 33), 0.3, isotropic)
+    coarse = fine.coarser()
+    p = fine.from_coarser(coarse.project_dual(10 * numbers(1, 1, 2, *coarse.noisy.shape[2:]) - 5))
+    assert_close(fine.project_dual(p), p)
+
+
+def test_few_pixels_and_other_axes_are_not_made_coarser():
+    for shape in ((1, 1, 15, 40), (1, 1, 40), (1, 1, 16, 16, 16)):
+        assert TVDenoising(numbers(*shape), 0.3).coarser() is None
+    assert TVDenoising(numbers(1, 1, 40, 40), 0.3, spacing=(1.0, 2.0)).coarser() is None
