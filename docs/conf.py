@@ -28,7 +28,7 @@ suppress_warnings = ["config.cache", "myst.header"]
 html_math_renderer = "mathml"
 html_theme = "pydata_sphinx_theme"
 html_title = "lmd"
-html_static_path = ["images"]
+html_static_path = ["images", "_static"]
 html_show_sourcelink = False
 html_theme_options = {
     "navigation_with_keys": False,
@@ -38,6 +38,8 @@ html_theme_options = {
     "footer_start": ["copyright"],
     "footer_end": [],
 }
+html_context = {"default_mode": "auto"}
+html_css_files = ["site.css"]
 html_sidebars = {"start": [], "peers": [], "paper": []}
 sphinx_gallery_conf = {
     "examples_dirs": "../examples/gallery",
@@ -51,4 +53,5 @@ sphinx_gallery_conf = {
     "plot_gallery": "True",
     "matplotlib_animations": False,
     "min_reported_time": 30,
+    "within_subsection_order": "FileNameSortKey",
 }

@@ -13,7 +13,7 @@ import lmd
 
 ROOMS = (
     "terms", "operators", "problems", "mirrors", "solvers", "guarantees", "reference", "training", "learning",
-    "tasks", "zoo", "data", "pictures", "report", "experiments", "optim", "compat.sklearn",
+    "tasks", "zoo", "data", "pictures", "report", "experiments", "nn", "optim", "compat.sklearn",
 )  # fmt: skip
 PLAIN = re.compile(r"^(?P<indent> *)>>>")
 
@@ -35,9 +35,13 @@ def markdown(text: str | None) -> str:
 
 def signature(item: object) -> str:
     try:
-        return str(inspect.signature(item)).replace("~", "")
+        found = inspect.signature(item)
     except (TypeError, ValueError):
         return "(...)"
+    arguments = [str(each).replace("'", "") for each in found.parameters.values() if each.name != "self"]
+    answer = f" -> {str(found.return_annotation).strip(chr(39))}" if found.return_annotation is not found.empty else ""
+    line = f"({', '.join(arguments)}){answer}"
+    return line if len(line) < 90 else "(\n    " + ",\n    ".join(arguments) + f",\n){answer}"
 
 
 def members(item: type) -> Iterator[tuple[str, object]]:
@@ -58,7 +62,7 @@ def entry(name: str, item: object) -> Iterator[str]:
         for member, what in members(item):
             of = what.fget if isinstance(what, property) else what
             head = member if isinstance(what, property) else f"{member}{signature(of)}"
-            yield f"**`{head}`**\n\n{markdown(of.__doc__)}\n"
+            yield f"```text\n{head}\n```\n\n{markdown(of.__doc__)}\n"
 
 
 def public(module: ModuleType) -> list[str]:

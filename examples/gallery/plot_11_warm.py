@@ -11,7 +11,7 @@ import torch
 import lmd
 
 noisy = torch.rand(1, 1, 48, 48, generator=torch.Generator().manual_seed(0))
-weights = torch.linspace(0.5, 0.05, 24).tolist()
+weights = torch.linspace(0.3, 0.27, 16).tolist()
 warm, cold, last = [], [], None
 for weight in weights:
     problem = lmd.problems.TVDenoising(noisy, weight)

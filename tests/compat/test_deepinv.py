@@ -57,6 +57,15 @@ def test_strengths_for_each_image_when_made_and_in_volumes(images):
         TVDenoiser()(y)
 
 
+def test_derivatives_are_those_of_their_unrolled_iterations(images):
+    y = images[1][:1, :1, :8, :8].double()
+    answers = []
+    for model in (TVDenoiser(1e-10), TheirDenoiser(n_it_max=4000, tau=0.35, crit=0.0)):
+        data, ths = y.clone().requires_grad_(), torch.tensor(0.05, dtype=y.dtype, requires_grad=True)
+        answers.append(torch.autograd.grad(model(data, ths).square().sum(), (data, ths)))
+    assert all(torch.allclose(one, other, rtol=1e-3, atol=1e-3) for one, other in zip(*answers, strict=True))
+
+
 def test_the_dual_point_is_warm(images):
     _, y = images
     prior = TVPrior(1e-5)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import functools
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -38,7 +39,8 @@ class TVDenoiser(TheirDenoiser):
     r"""argmin_x 1/2 ||x - y||^2 + ths ||Dx||_{1,2} to a proven relative gap of `tolerance`, in place of deepinv's.
 
     In one compiled call for images on the CPU. The dual point of the last call is the start of the next, where the
-    shape is the same: what an iterative algorithm asks for. `result` is the last answer, with its certificate.
+    shape is the same: what an iterative algorithm asks for. `result` is the last answer, with its certificate. The
+    answer has derivatives by y and ths, where these require them (`lmd.problems.derivatives`).
     """
 
     def __init__(self, tolerance: float = 1e-4, ths: Strength | None = None) -> None:
@@ -50,11 +52,13 @@ class TVDenoiser(TheirDenoiser):
         strength = self.ths if ths is None else ths
         if strength is None:
             raise InputError("ths", "nothing", "a strength, here or when the denoiser is made")
-        problem = TVDenoising(y, _weights(strength, y), isotropic=True, halved=True)
-        last = self.result
+        weight, last = _weights(strength, y), self.result
         fits = last is not None and last.x.shape == y.shape and last.x.dtype == y.dtype and last.x.device == y.device
-        self.result = solve(problem, self.tolerance, warm=last if fits else None)
-        return self.result.x
+        recording = torch.is_grad_enabled() and (y.requires_grad or weight.requires_grad)
+        problem = TVDenoising(y, weight, isotropic=True, halved=True)
+        found = solve(problem, self.tolerance, warm=last if fits else None, differentiable=recording)
+        self.result = replace(found, x=found.x.detach())
+        return found.x
 
 
 class TVPrior(TheirPrior):
@@ -207,7 +211,7 @@ class Gap(Metric):
 
 def _weights(strength: Strength, y: Tensor) -> Tensor:
     """deepinv's strengths as weights of ours, for each image `(B,)`: s weight = ths, with s = 1/2."""
-    each = torch.as_tensor(strength, dtype=y.dtype, device=y.device).detach().flatten()
+    each = torch.as_tensor(strength, dtype=y.dtype, device=y.device).flatten()
     return 2 * each.expand(len(y))
 
 
