@@ -178,7 +178,7 @@ SOLVERS = {
         "denoising in colour",
     ),
     "ExactMirrorDescent on images": (
-        lambda: rough(solvers.ExactMirrorDescent(in_cosines(), 3, 9.0, 9.0)),
+        lambda: rough(solvers.ExactMirrorDescent(in_cosines(), 3, 9.0, 9.0, widths=2)),
         "inpainting",
     ),
     "ExactMirrorDescent on hinges": (

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lmd import zoo
+from lmd import reference, zoo
 from lmd.errors import TrainingWarning
 from lmd.experiments.base import Experiment, Session
 from lmd.experiments.imaging import generator_for, images_for, psnr
 from lmd.experiments.linear_models import TEST_SEED
+from lmd.mirrors import Euclidean
 from lmd.problems import LeastSquaresFamily, TVDenoising, TVInpainting
 from lmd.problems.base import Problem
+from lmd.problems.tv import TVProblem
 from lmd.problems.tv_families import add_noise, random_masks
 from lmd.report.figures import figure, legend_below, plot_curve
 from lmd.report.rows import Row, curve, distinct, select
 from lmd.report.tables import Table, method_tables
-from lmd.solvers import LBFGS, PDHG, GradientDescent, Solver, run
+from lmd.solvers import LBFGS, PDHG, GradientDescent, LearnedMirrorDescent, Solver, run
 from lmd.tasks import linear_classifier, svm
 from lmd.tasks.optima import minimiser, minimum
 from lmd.tasks.sources import HeldOut
 from lmd.tasks.unrolled import WEIGHT
+from lmd.terms import Squares
+from lmd.training import train
 
 MARKS = (0, 1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500, 700, 1000)
 """The iterations that are recorded."""
@@ -40,9 +45,15 @@ STARTS = {"quick": 4, "standard": 20, "paper": 100}
 KEPT = 0.8
 PANELS = ("least-squares", "svm", "linear-classifier", "denoise", "inpaint")
 SHOWN = (10, 20, 100, 1000)
-METRICS = ("relative_gap", "psnr")
-METHODS = ("gd", "lbfgs", "pdhg", "pair", "exact")
+METRICS = ("relative_gap", "psnr", "psnr_nearest")
+METHODS = ("gd", "lgd", "lbfgs", "pdhg", "published", "pair", "exact")
+NETWORKS = ("published", "pair")
+PULL = 0.05
+"""Of what lost pixels are pulled towards: minimisers that are found so have values within 2e-6 of the minimum."""
 
+STEPS_TRAINING: dict[str, Any] = {"batch": 4, "learning_rate": 2e-3, "schedule": "cosine", "value_weights": "last"}
+STEPS_UPDATES = {"quick": 20, "standard": 200, "paper": 200}
+"""How the steps of learned gradient descent are trained."""
 
 PAIRS = {
     "svm": "svm-pair-10",
@@ -62,6 +73,31 @@ class Case:
     x0: Tensor
     minimum: Tensor
     solvers: Mapping[str, Solver[Any]]
+    minimiser: Tensor | None = None
+    """Of an image: what PSNR is to."""
+
+    nearest: Callable[[Tensor], Tensor] | None = None
+    """The minimiser that is nearest to a point, where there are many."""
+
+
+class Pulled(TVProblem):
+    r"""||Z(z - y)||^2 + PULL ||(1 - Z)(z - x)||^2 + weight TV(z): TV inpainting, with lost pixels pulled towards x.
+
+    Inpainting has many minimisers: kept pixels are the same in all, but a lost pixel may be anything between the middle
+    two of its four neighbours. Where PULL is small enough, the minimiser of this is that of them which is nearest to x
+    ([Friedlander and Tseng 2007](https://doi.org/10.1137/060675320)).
+    """
+
+    def __init__(self, problem: TVInpainting, x: Tensor) -> None:
+        kept = problem.mask.expand_as(x) > 0
+        super().__init__(torch.where(kept, problem.noisy, x), problem.weight, problem.isotropic, problem.halved)
+        pull = torch.where(kept, 1.0, PULL).to(x)
+        self.compose(Squares(self.noisy, self.scale, pull), self.variation(x.shape[2:], None), start=self.noisy)
+
+
+def nearest_minimiser(problem: TVInpainting, x: Tensor) -> Tensor:
+    """The minimiser of TV inpainting that is nearest to x, same shape."""
+    return reference.minimiser(Pulled(problem, x))
 
 
 class ExactExperiment(Experiment):
@@ -79,23 +115,24 @@ class ExactExperiment(Experiment):
 
     @classmethod
     def tables(cls, rows: Sequence[Row]) -> list[Table]:
-        gaps, decibels = (method_tables(select(rows, metric=metric), metric, iterations=SHOWN) for metric in METRICS)
-        return [*super().tables(rows), *gaps, *decibels]
+        parts = (method_tables(select(rows, metric=metric), metric, iterations=SHOWN) for metric in METRICS)
+        return [*super().tables(rows), *(table for part in parts for table in part)]
 
     def run(self, session: Session) -> None:
         for case in _linear_cases(session):
-            _record(session, case, None)
+            _record(session, case)
         images = images_for(session)[: IMAGES[session.preset]]
-        learned = {name: _learned(session, name) for name in ("denoise", "inpaint")}
+        learned = {name: {"lgd": _learned_gd(session, name), **_learned(session, name)} for name in PANELS[3:]}
         for noise in NOISES[session.preset]:
             generator = generator_for(session, round(1000 * noise))
             noisy = add_noise(images, noise, generator)
             mask = random_masks(len(images), images.shape[2], images.shape[3], KEPT, generator)
-            problems = {"denoise": TVDenoising(noisy, WEIGHT), "inpaint": TVInpainting(mask * noisy, mask, WEIGHT)}
-            for name, problem in problems.items():
+            denoising, inpainting = TVDenoising(noisy, WEIGHT), TVInpainting(mask * noisy, mask, WEIGHT)
+            nearest = partial(nearest_minimiser, inpainting)
+            for name, problem, own in (("denoise", denoising, None), ("inpaint", inpainting, nearest)):
                 methods = {"pdhg": PDHG(), **learned[name]}
-                case = Case(name, problem, problem.start(), minimum(problem).double(), methods)
-                _record(session, case, minimiser(problem), noise=100 * noise)
+                known = (minimum(problem).double(), methods, minimiser(problem), own)
+                _record(session, Case(name, problem, problem.start(), *known), noise=100 * noise)
         _draw(session)
 
 
@@ -110,8 +147,19 @@ def learned_solver_of(session: Session, name: str) -> Solver[Any]:
 
 
 def _learned(session: Session, name: str) -> dict[str, Solver[Any]]:
-    names = {"pair": PAIRS[name], "exact": f"{name}-exact-10"}
-    return {method: learned_solver_of(session, solver) for method, solver in names.items()}
+    """The exact mirrors, the corrected pair, and the same networks in the paper's algorithm."""
+    exact, pair = (learned_solver_of(session, solver) for solver in (f"{name}-exact-10", PAIRS[name]))
+    published: Any = pair
+    return {"published": published.with_steps(published.steps), "pair": pair, "exact": exact}
+
+
+def _learned_gd(session: Session, name: str) -> Solver[Any]:
+    """Gradient descent with ten learned steps, the last of which goes on, trained on the instances of the pair."""
+    preset = "quick" if session.preset == "quick" else "standard"
+    solver = LearnedMirrorDescent(Euclidean(), 10, 0.05, (1e-3, 0.5), "last")
+    family = zoo.recipe(PAIRS[name]).family(preset)
+    train(solver, family, updates=STEPS_UPDATES[session.preset], progress=session.progress, **STEPS_TRAINING)
+    return solver
 
 
 def _linear_cases(session: Session) -> list[Case]:
@@ -132,16 +180,26 @@ def _linear_cases(session: Session) -> list[Case]:
     return cases
 
 
-def _record(session: Session, case: Case, minimiser: Tensor | None, **settings: Any) -> None:
+def _decibels(case: Case, method: str, k: int, x: Tensor) -> dict[str, float]:
+    """Mean PSNR of the points x of iteration k, by metric; to the nearest minimisers, which take long, at 10 alone."""
+    if case.minimiser is None or k not in MARKS:
+        return {}
+    found = {"psnr": float(psnr(x, case.minimiser).mean())}
+    if case.nearest is not None and method in ("pair", "exact") and k == 10:
+        found["psnr_nearest"] = float(psnr(x, case.nearest(x)).mean())
+    return found
+
+
+def _record(session: Session, case: Case, **settings: Any) -> None:
     """Run every method of a case and add its rows: relative gap (over f at 0 where min f is 0), PSNR, seconds."""
     scale = torch.where(case.minimum > 1e-6, case.minimum, case.problem.value(torch.zeros_like(case.x0)).double())
     for method, solver in case.solvers.items():
-        longest = (PAIR_LONGEST if method == "pair" and minimiser is not None else LONGEST)[session.preset]
-        seen: dict[int, float] = {}
+        slow = method in NETWORKS and case.minimiser is not None
+        longest = (PAIR_LONGEST if slow else LONGEST)[session.preset]
+        seen: dict[int, dict[str, float]] = {}
 
-        def look(state: Any, values: Tensor, seen: dict[int, float] = seen) -> None:
-            if minimiser is not None and state.iteration in MARKS:
-                seen[state.iteration] = float(psnr(state.x, minimiser).mean())
+        def look(state: Any, values: Tensor, method: str = method, seen: dict[int, Any] = seen) -> None:
+            seen[state.iteration] = _decibels(case, method, state.iteration, state.x)
 
         result = run(solver, case.problem, case.x0, longest, callbacks=[look])
         gaps, history = (result.history.values.double() - case.minimum) / scale, result.history
@@ -150,8 +208,8 @@ def _record(session: Session, case: Case, minimiser: Tensor | None, **settings: 
             session.record(method, k, "relative_gap", float(gaps[k].mean()), **where)
             session.record(method, k, "relative_gap_worst", float(gaps[k].max()), **where)
             session.record(method, k, "seconds", float(history.seconds[k]), **where)
-            if k in seen:
-                session.record(method, k, "psnr", seen[k], **where)
+            for metric, value in seen.get(k, {}).items():
+                session.record(method, k, metric, value, **where)
         last, early = min(longest, len(gaps) - 1), min(20, longest // 2)
         falls = float((gaps[last] < gaps[early]).double().mean())
         session.record(method, last, f"share below iteration {early}", falls, problem=case.name, **settings)
@@ -184,5 +242,6 @@ def _draw(session: Session) -> None:
             "exact",
             drawing,
             "Mean relative gap per iteration and time, without a safeguard on anything. exact: learned exact mirrors, "
-            "from iteration 10 (grey line) on backtracked; pair: the corrected pair of networks.",
+            "from iteration 10 (grey line) on backtracked; pair: the corrected pair of networks; published: the same "
+            "networks in the paper's algorithm; lgd: gradient descent with learned steps.",
         )

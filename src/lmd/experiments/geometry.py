@@ -11,19 +11,22 @@ from torch import Tensor
 from lmd.experiments.base import Experiment, Session
 from lmd.experiments.exact import learned_solver_of
 from lmd.experiments.imaging import generator_for, images_for
+from lmd.mirrors import Quadratic
 from lmd.mirrors.separable import Separable
 from lmd.mirrors.transforms import frequencies
 from lmd.problems import TVDenoising
-from lmd.problems.base import Problem
+from lmd.problems.base import Family, Problem
 from lmd.problems.tv_families import add_noise
 from lmd.report.figures import figure
 from lmd.report.rows import Row
 from lmd.report.tables import Table, method_tables
+from lmd.solvers import LearnedMirrorDescent
 from lmd.tasks import linear_classifier
 from lmd.tasks.optima import minimiser, optimum
 from lmd.tasks.sources import HeldOut
 from lmd.tasks.unrolled import WEIGHT
 from lmd.terms.base import inner, size_of
+from lmd.training import train
 
 NOISE = 0.05
 SMOOTHNESS = 2.0
@@ -35,6 +38,22 @@ DIRECTIONS = 5
 BINS = 12
 RIDGE = 1e-4
 """With it a linear classifier of separable data has a minimiser, near which its Hessian is taken."""
+
+ROWS = 150
+LOGISTIC_RIDGE = 0.01
+RADIUS = 0.3
+"""The deviation of each weight of a start from the minimiser."""
+
+LOGISTIC_UPDATES = {"quick": 30, "standard": 600, "paper": 2000}
+LOGISTIC: dict[str, Any] = {
+    "batch": 32,
+    "learning_rate": 1e-2,
+    "schedule": "cosine",
+    "objective": "gap",
+    "value_weights": "last",
+    "clip_gradient": 1.0,
+}
+"""How the metric of logistic regression is trained: the gap after three iterations, and nothing about Hessians."""
 
 
 class GeometryExperiment(Experiment):
@@ -52,6 +71,7 @@ class GeometryExperiment(Experiment):
 
     def run(self, session: Session) -> None:
         _least_squares(session)
+        _logistic(session)
         curves = _classifier(session)
         solver, pair = (learned_solver_of(session, name) for name in ("denoise-exact-10", "denoise-pair-10"))
         images = images_for(session)[: IMAGES[session.preset]]
@@ -59,6 +79,73 @@ class GeometryExperiment(Experiment):
         spectra = _spectra(session, solver, problem)
         angles = _angles(session, solver, pair, problem)
         _draw(session, curves, spectra, angles, problem)
+
+
+class Logistic(Problem):
+    r"""f(x) = mean_i log(1 + exp(-a_i'x)) + ridge/2 ||x||^2, the a_i times their labels as rows `(B, m, n)`."""
+
+    batched = ("rows",)
+
+    def __init__(self, rows: Tensor) -> None:
+        self.rows = rows
+
+    def _margins(self, x: Tensor) -> Tensor:
+        return torch.einsum("bmn,bn->bm", self.rows, x)
+
+    def value(self, x: Tensor) -> Tensor:
+        losses = torch.nn.functional.softplus(-self._margins(x)).mean(dim=1)
+        return losses + 0.5 * LOGISTIC_RIDGE * x.square().sum(dim=1)
+
+    def subgradient(self, x: Tensor) -> Tensor:
+        pulls = -(-self._margins(x)).sigmoid() / self.rows.shape[1]
+        return torch.einsum("bmn,bm->bn", self.rows, pulls) + LOGISTIC_RIDGE * x
+
+    def hessian(self, x: Tensor) -> Tensor:
+        """`(B, n, n)`."""
+        chances = self._margins(x).sigmoid()
+        weighted = self.rows * (chances * (1 - chances) / self.rows.shape[1])[..., None]
+        ridge = LOGISTIC_RIDGE * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
+        return weighted.mT @ self.rows + ridge
+
+
+class LogisticFamily(Family):
+    """Logistic regression on `ROWS` of scikit-learn's breast cancer rows, from random starts around the minimisers."""
+
+    name = "logistic"
+
+    def __init__(self) -> None:
+        from sklearn.datasets import load_breast_cancer
+
+        rows, labels = (torch.from_numpy(part).double() for part in load_breast_cancer(return_X_y=True))
+        self.rows = (rows - rows.mean(dim=0)) / rows.std(dim=0) * (2 * labels - 1)[:, None]
+
+    def sample(self, batch: int, generator: torch.Generator) -> tuple[Logistic, Tensor]:
+        places = torch.rand(batch, len(self.rows), generator=generator, dtype=torch.float64).argsort(dim=1)
+        problem = Logistic(self.rows[places[:, :ROWS]])
+        x = problem.rows.new_zeros(batch, self.rows.shape[1])
+        with torch.no_grad():
+            for _ in range(10):  # Newton's method, from 0
+                x = x - torch.linalg.solve(problem.hessian(x), problem.subgradient(x))
+        problem.reference = x
+        return problem, x + RADIUS * torch.randn(x.shape, generator=generator, dtype=x.dtype)
+
+
+def _logistic(session: Session) -> None:
+    """The cosines between the principal directions of a learned metric and of the mean Hessian at other minimisers."""
+    family, start = LogisticFamily(), 0.1 * torch.eye(30, dtype=torch.float64)
+    mirror = Quadratic.from_matrix(start)
+    solver = LearnedMirrorDescent(mirror, 3, 1.0, (0.5, 2.0), "last").double()
+    updates = LOGISTIC_UPDATES[session.preset]
+    train(solver, family, updates=updates, seed=session.seed, progress=session.progress, **LOGISTIC)
+    problem, _ = family.sample(200, torch.Generator().manual_seed(session.seed + 1))
+    _record_cosines(session, "logistic", mirror.matrix.detach(), problem.hessian(problem.reference).mean(dim=0))
+
+
+def _record_cosines(session: Session, name: str, learned: Tensor, truth: Tensor) -> None:
+    """The cosines of the angles between the spaces of the principal directions of two matrices `(n, n)`."""
+    bases = [torch.linalg.eigh(matrix).eigenvectors[:, -DIRECTIONS:] for matrix in (learned, truth)]
+    for k, cosine in enumerate(torch.linalg.svdvals(bases[0].T @ bases[1]).tolist(), start=1):
+        session.record("exact", k, "cosine", cosine, problem=name)
 
 
 def hessian_product(problem: Problem, x: Tensor, v: Tensor, width: float) -> Tensor:
@@ -107,10 +194,7 @@ def _classifier(session: Session) -> dict[str, Tensor]:
     truth = (features * weights[:, None]).T @ features / len(features)
     solver: Any = learned_solver_of(session, "linear-classifier-exact-10")
     learned = sum(_dense(solver.mirror_of(k)) for k in range(solver.iterations)) / solver.iterations
-    bases = [torch.linalg.eigh(matrix).eigenvectors[:, -DIRECTIONS:] for matrix in (learned, truth)]
-    cosines = torch.linalg.svdvals(bases[0].T @ bases[1])
-    for k, cosine in enumerate(cosines.tolist(), start=1):
-        session.record("exact", k, "cosine", cosine, problem="linear-classifier")
+    _record_cosines(session, "linear-classifier", learned, truth)
     return {"learned": torch.linalg.eigvalsh(learned), "truth": torch.linalg.eigvalsh(truth)}
 
 

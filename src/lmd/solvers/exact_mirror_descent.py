@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -38,9 +39,9 @@ class ExactMirrorDescent(LearnedPrefix[ExactState, Problem]):
         v_k = x_k + m_k (x_k - x_{k-1}),   x_{k+1} = to_primal_k(to_dual_k(v_k) - grad f_{w_k}(v_k) / L),
 
     and then `AcceleratedBacktrackedMirrorDescent` in the last of the mirrors, which converges from any point, so from
-    x_N. f_w is f smoothed by w where it is not smooth (`Problem.smoothed_gradient`); its dual points are feasible, so
-    there is a duality gap in every iteration where the problem has one. Slopes of the mirrors take the place of
-    step-sizes, as multiples of 1 / L.
+    x_N. f_w is f smoothed by w where it is not smooth (`Problem.smoothed_gradient`), or the mean of such for several
+    `widths` in learned shares, which is a smoothing too; its dual points are feasible, so there is a duality gap in
+    every iteration where the problem has one. Slopes of the mirrors take the place of step-sizes, in units of 1 / L.
 
     x_{-1} is a guess, and m_0 begins at -1, which makes it v_0: x_0 with what is unknown filled in, or, for problems in
     `dimension` variables that have their solutions near one point, that point, which is learned.
@@ -54,13 +55,18 @@ class ExactMirrorDescent(LearnedPrefix[ExactState, Problem]):
         final_width: float = 0.02,
         delay: float = 10.0,
         dimension: int = 0,
+        widths: int = 1,
     ) -> None:
         super().__init__()
         self.iterations, self.width = check_count("iterations", iterations), check_positive("width", width)
         self.tail: AcceleratedBacktrackedMirrorDescent = AcceleratedBacktrackedMirrorDescent(mirror, final_width, delay)
         self.mirrors = nn.ModuleList(copy.deepcopy(mirror) for _ in range(iterations - 1))
         """Those of all learned iterations but the last, whose mirror is that of the rest."""
-        self.log_widths = nn.Parameter(torch.linspace(math.log(width), math.log(final_width), iterations))
+        apart = torch.linspace(0, check_count("widths", widths) - 1, widths)
+        first = torch.linspace(math.log(width), math.log(final_width), iterations)
+        self.log_widths = nn.Parameter(first[:, None] + apart)
+        """`(N, widths)`; a factor of e apart to begin with, as are their shares."""
+        self.log_shares = nn.Parameter(-apart.repeat(iterations, 1), requires_grad=widths > 1)
         self.momenta = nn.Parameter(torch.tensor([-1.0] + [0.2] * (iterations - 1)))
         dimension = check_count("dimension", dimension, least=0)
         self.guess = nn.Parameter(torch.zeros(dimension), requires_grad=dimension > 0)
@@ -74,11 +80,12 @@ class ExactMirrorDescent(LearnedPrefix[ExactState, Problem]):
             "final_width": tail.width,
             "delay": tail.delay,
             "dimension": len(self.guess),
+            "widths": self.log_widths.shape[1],
         }
 
     @property
     def step_cost(self) -> dict[str, int]:
-        return {"subgradient": 1, "to_dual": 1, "to_primal": 1}
+        return {"subgradient": self.log_widths.shape[1], "to_dual": 1, "to_primal": 1}
 
     def keeps_to_domain(self, problem: Problem) -> bool:
         return same_set(self.tail.mirror.domain, problem.domain)
@@ -99,14 +106,23 @@ class ExactMirrorDescent(LearnedPrefix[ExactState, Problem]):
         ahead = x + self.momenta[k] * (x - state.previous)
         if problem.domain is not None:
             ahead = problem.domain.nearest(ahead)
-        gradient, dual = problem.smoothed_gradient(ahead, self.log_widths[k].exp())
+        gradient, dual = self.smoothed_gradient(problem, ahead, k)
         x_next = mirror.descend(ahead, gradient / per_point(state.unit, gradient))
         previous = x if k else ahead  # the first move is that from v_0
         return ExactState(x_next, k + 1, dual=dual, previous=previous, unit=state.unit)
 
+    def smoothed_gradient(self, problem: Problem, x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """The gradient of the smoothing of iteration k, and the dual points that it comes from."""
+        parts = [problem.smoothed_gradient(x, width) for width in self.log_widths[k].exp()]
+        shares = self.log_shares[k].softmax(dim=0)
+        gradient, dual = (
+            functools.reduce(torch.add, map(torch.mul, shares, each)) for each in zip(*parts, strict=True)
+        )
+        return gradient, dual
+
     def tail_at(self, problem: Problem, x: Tensor, dual: Tensor) -> DualState:
-        """The rest goes on with the last of the learned widths."""
-        return replace(self.tail.resume(problem, x, dual), width=self.log_widths[-1].exp())
+        """The rest goes on with the least width of the last learned iteration."""
+        return replace(self.tail.resume(problem, x, dual), width=self.log_widths[-1].amin().exp())
 
     @torch.no_grad()
     def constrain_(self) -> None:

@@ -32,10 +32,10 @@ def _stiff(stiffness: float) -> Separable:
     return Separable(Cosine(KINDS), curves)
 
 
-def _imaging(seed: int) -> Solver[Any]:
+def _imaging(widths: int, seed: int) -> Solver[Any]:
     """Each mirror begins as the Hessian of the smoothed objective, if half of the differences are within its width."""
-    solver = ExactMirrorDescent(_stiff(10.0), 10, width=0.6, final_width=0.05)
-    for k, width in enumerate(solver.log_widths.exp().tolist()[:-1]):
+    solver = ExactMirrorDescent(_stiff(10.0), 10, width=0.6, final_width=0.05, widths=widths)
+    for k, width in enumerate(solver.log_widths[:-1, 0].exp().tolist()):
         solver.mirrors[k] = _stiff(0.5 / width)
     return solver
 
@@ -78,7 +78,7 @@ def _svm(source: Digits, seed: int) -> Solver[Any]:
     with torch.no_grad():
         solver.guess.copy_(torch.cat(optima).mean(dim=0))
         solver.momenta[1:] = 0.4
-    for k, width in enumerate(solver.log_widths.exp().tolist()[:-1]):
+    for k, width in enumerate(solver.log_widths[:-1, 0].exp().tolist()):
         solver.mirrors[k] = basis.mirror(1.0, size * 0.1 * 0.2 ** (k / 9) / width)
     return solver
 
@@ -99,16 +99,17 @@ _CLASSIFIER: dict[str, dict[str, Any]] = {
 }
 
 
-def for_images(doing: str, family: Callable[[str], Family], updates: int) -> Recipe:
+def for_images(doing: str, family: Callable[[str], Family], updates: int, widths: int = 1, **settings: Any) -> Recipe:
     """Trained like the pairs, on crops of `CROPS`, without their inconsistency term."""
+    settings = {**_TRAINING, **settings}
     return Recipe(
         form="exact",
         iterations=10,
         title=f"mirror descent with exact mirrors in the cosine basis, for TV {doing}",
-        solver=_imaging,
+        solver=partial(_imaging, widths),
         family=family,
         source=pairs.SOURCE,
-        settings={"quick": {**_TRAINING, "updates": 40}, "standard": {**_TRAINING, "updates": updates}},
+        settings={"quick": {**settings, "updates": 40}, "standard": {**settings, "updates": updates}},
     )
 
 

@@ -32,7 +32,8 @@ def _for_pair(preset: str) -> Family:
 
 def _for_exact(preset: str) -> Family:
     images, crop = pairs.SOURCE.train(preset), exact.CROPS[preset]
-    return TVInpaintingFamily(images, noise=(0.0, 0.2), crop=crop, weight=WEIGHT, kept=(0.7, 0.9))
+    plain = TVInpaintingFamily(images, noise=(0.0, 0.2), crop=crop, weight=WEIGHT, kept=(0.7, 0.9))
+    return solved(plain, preset, EXACT, share=3, iterations=600)
 
 
 def _published(preset: str) -> Family:
@@ -75,7 +76,7 @@ TASK = Task(
         _recipe(7, "tv-inpainting-fast-7", 3, training("distance", 5e-3, updates=2500)),
         _recipe(15, "tv-inpainting-fast-15", 3, training("gap", 3e-3, updates=3000)),
         pairs.small_recipe("inpainting", "inpaint", 0.2, _for_pair, 800, (0.05,) * 4 + (0.3,) + (0.1,) * 4 + (1.0,)),
-        exact.for_images("inpainting", _for_exact, 1200),
+        exact.for_images("inpainting", _for_exact, 2400, widths=2, objective="gap", batch=6, clip_gradient=15.0),
         pairs.published_recipe("inpainting", "inpaint-published", _published),
     ),
     choices={("kept squares", "l1", "differences"): ((5e-2, "inpaint-7-fast"), (0.0, "inpaint-15-fast"))},
