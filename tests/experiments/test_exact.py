@@ -25,13 +25,16 @@ def exact(tmp_path_factory: pytest.TempPathFactory):
     return rows_of("exact", tmp_path_factory.mktemp("out"))
 
 
-@pytest.mark.parametrize(("problem", "metric"), [("denoise", "psnr"), ("inpaint", "psnr_nearest")])
-def test_exact_mirrors_are_ahead_of_the_pair_on_images_and_go_on(exact, problem: str, metric: str) -> None:
+@pytest.mark.parametrize(("problem", "metric", "least"), [("denoise", "psnr", 42), ("inpaint", "psnr_nearest", 41.5)])
+def test_exact_mirrors_are_ahead_of_the_pair_on_images_and_go_on(
+    exact, problem: str, metric: str, least: float
+) -> None:
+    """On two crops of 48 x 48; numbers on larger images are in docs/geometry.md."""
     own = select(exact, problem=problem)
     decibels = {
         method: dict(zip(*curve(select(own, method=method), metric), strict=True))[10] for method in ("exact", "pair")
     }
-    assert decibels["exact"] > 42 and decibels["exact"] > decibels["pair"] + 4
+    assert decibels["exact"] > least and decibels["exact"] > decibels["pair"] + 4
     iterations, gaps = curve(select(own, method="exact"), "relative_gap_worst")
     by_iteration = dict(zip(iterations, gaps, strict=True))
     assert by_iteration[30] < by_iteration[10] < by_iteration[5]
@@ -48,8 +51,9 @@ def test_the_nearest_minimiser_is_one() -> None:
     generator = torch.Generator().manual_seed(0)
     noisy, mask = torch.rand(2, 1, 12, 10, generator=generator).double(), random_masks(2, 12, 10, 0.7, generator)
     problem = TVInpainting(noisy, mask.double(), 0.3)
-    x = problem.filled(noisy)
-    nearest, other, least = nearest_minimiser(problem, x), minimiser(problem), minimum(problem)
+    other, least = minimiser(problem), minimum(problem)
+    x = other + 0.05 * torch.randn(other.shape, dtype=other.dtype, generator=generator)
+    nearest = nearest_minimiser(problem, x)
     assert bool((problem.value(nearest) <= least * (1 + 1e-5)).all())
     assert bool(((nearest - x).flatten(1).norm(dim=1) <= (other - x).flatten(1).norm(dim=1) + 1e-4).all())
 

@@ -165,3 +165,16 @@ def test_a_scale_per_instance():
     assert_close(add_scaled(x, torch.tensor([0.5, 1.0]), direction, out=direction), expected)
     assert_close(direction, expected)
     assert_close(add_scaled(x, 0.5, x), torch.full((2, 3), 1.5))
+
+
+def test_a_mixture_of_smoothings_is_the_mean_of_their_gradients() -> None:
+    generator = torch.Generator().manual_seed(0)
+    noisy, x = (torch.rand(2, 1, 8, 9, dtype=torch.float64, generator=generator) for _ in range(2))
+    problem, widths, shares = (
+        lmd.problems.TVDenoising(noisy, 0.3),
+        noisy.new_tensor([0.1, 0.5]),
+        noisy.new_tensor([0.3, 0.7]),
+    )
+    own = problem.mixed_gradient(x, widths, shares)
+    general = lmd.problems.Problem.mixed_gradient(problem, x, widths, shares)
+    assert all(torch.allclose(a, b, rtol=1e-12, atol=1e-13) for a, b in zip(own, general, strict=True))

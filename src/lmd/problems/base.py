@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import copy
+import functools
 from collections.abc import Callable, Sequence
 from typing import ClassVar, TypeVar
 
@@ -94,6 +95,15 @@ class Problem(Part, abc.ABC):
         This default is for functions that are smooth already: the gradient itself, and no dual points, `(B, 0)`.
         """
         return self.subgradient(x), x.new_empty(len(x), 0)
+
+    def mixed_gradient(self, x: Tensor, widths: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean of the smoothed gradients for several widths `(J,)` in shares `(J,)`, and that of the dual points.
+
+        It is the gradient of the mean of the smoothed functions. A problem whose gradients share work overrides this.
+        """
+        parts = zip(*(self.smoothed_gradient(x, width) for width in widths), strict=True)
+        gradient, dual = (functools.reduce(torch.add, map(torch.mul, shares, part)) for part in parts)
+        return gradient, dual
 
     def smoothed_value(self, x: Tensor, width: Scale) -> Tensor:
         """The values of f smoothed by `width` `(B,)`: never above f, and nearer to it for smaller widths."""

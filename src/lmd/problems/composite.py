@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import functools
 from typing import TypeVar
 
 import torch
@@ -101,22 +102,28 @@ class CompositeProblem(Problem):
         """A subgradient of f, same shape as x."""
         return autograd_subgradient(self.data_value, x)[1]
 
-    def _smoothed_dual(self, x: Tensor, width: Scale) -> tuple[Tensor, Tensor, Scale]:
-        """Kx, argmax_p <Kx, p> - g*(p) - w/2 ||p||^2, and w: the width in units of 1 / `data_smoothness`."""
+    def _smoothed_dual(self, z: Tensor, width: Scale) -> tuple[Tensor, Scale]:
+        """argmax_p <z, p> - g*(p) - w/2 ||p||^2, and w: the width in units of 1 / `data_smoothness`."""
         w = width / (1.0 if self.data_smoothness is None else self.data_smoothness)
-        z = self.operator(x)
-        return z, self.dual_prox(z / per_instance(w, z), 1 / w), w
+        return self.dual_prox(z / per_instance(w, z), 1 / w), w
 
     def smoothed_gradient(self, x: Tensor, width: Scale) -> tuple[Tensor, Tensor]:
         """The gradient of f(x) + g_w(Kx), g_w(z) = max_p <z, p> - g*(p) - w/2 ||p||^2 (Moreau's envelope), and p.
 
         g - w/2 max ||p||^2 <= g_w <= g ([Nesterov 2005](https://doi.org/10.1007/s10107-004-0552-5)).
         """
-        _, p, _ = self._smoothed_dual(x, width)
+        p, _ = self._smoothed_dual(self.operator(x), width)
+        return self.f_gradient(x) + self.operator.adjoint(p), p
+
+    def mixed_gradient(self, x: Tensor, widths: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
+        z = self.operator(x)
+        parts = (self._smoothed_dual(z, width)[0] for width in widths)
+        p = functools.reduce(torch.add, map(torch.mul, shares, parts))
         return self.f_gradient(x) + self.operator.adjoint(p), p
 
     def smoothed_value(self, x: Tensor, width: Scale) -> Tensor:
-        z, p, w = self._smoothed_dual(x, width)
+        z = self.operator(x)
+        p, w = self._smoothed_dual(z, width)
         lifted = sum_instances(z * p) - self.regulariser_conjugate(p) - w / 2 * sum_instances(p.square())
         return self.data_value(x) + lifted
 

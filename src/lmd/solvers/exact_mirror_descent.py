@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import math
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -106,19 +105,11 @@ class ExactMirrorDescent(LearnedPrefix[ExactState, Problem]):
         ahead = x + self.momenta[k] * (x - state.previous)
         if problem.domain is not None:
             ahead = problem.domain.nearest(ahead)
-        gradient, dual = self.smoothed_gradient(problem, ahead, k)
+        shares = self.log_shares[k].softmax(dim=0)
+        gradient, dual = problem.mixed_gradient(ahead, self.log_widths[k].exp(), shares)
         x_next = mirror.descend(ahead, gradient / per_point(state.unit, gradient))
         previous = x if k else ahead  # the first move is that from v_0
         return ExactState(x_next, k + 1, dual=dual, previous=previous, unit=state.unit)
-
-    def smoothed_gradient(self, problem: Problem, x: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """The gradient of the smoothing of iteration k, and the dual points that it comes from."""
-        parts = [problem.smoothed_gradient(x, width) for width in self.log_widths[k].exp()]
-        shares = self.log_shares[k].softmax(dim=0)
-        gradient, dual = (
-            functools.reduce(torch.add, map(torch.mul, shares, each)) for each in zip(*parts, strict=True)
-        )
-        return gradient, dual
 
     def tail_at(self, problem: Problem, x: Tensor, dual: Tensor) -> DualState:
         """The rest goes on with the least width of the last learned iteration."""
