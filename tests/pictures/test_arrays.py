@@ -101,6 +101,10 @@ def test_nothing_is_copied_where_nothing_changes() -> None:
         (np.zeros(4), 0, "image"),
         (torch.zeros(3, 9, 9), "auto", "image"),
         (np.full((4, 4), np.nan), "auto", "image"),
+        (np.full((4, 4), 2**60), "auto", "image"),
+        (np.full((4, 4), 2**63, np.uint64), "auto", "image"),
+        (torch.ones(1, 1, 4, 4, requires_grad=True), "auto", "image"),
+        (np.broadcast_to(np.float32(0), (1 << 14, 1 << 14, 1 << 10)), "auto", "image"),
     ],
 )
 def test_what_cannot_be_used_is_named(array: object, axis: object, named: str) -> None:

@@ -1,6 +1,7 @@
 """One line for people with arrays: right kind out, proven, with a weight that is near the best."""
 
 import math
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -105,6 +106,34 @@ def psnr(x, clean):
     return float((-10 * (x.clamp(0, 1) - clean).square().flatten(1).mean(1).log10()).mean())
 
 
+class TestWeightsOfOtherLibraries:
+    """The table of `lmd.pictures.functions`."""
+
+    noisy = picture(24, 25)
+    options: ClassVar = {"weight": 0.2, "tolerance": 1e-6}
+
+    def test_scikit_image(self):
+        restoration = pytest.importorskip("skimage.restoration")
+        theirs = restoration.denoise_tv_chambolle(self.noisy, weight=0.1, eps=1e-9, max_num_iter=3000)
+        np.testing.assert_allclose(lmd.denoise(self.noisy, isotropic=True, **self.options), theirs, atol=2e-3)
+
+    def test_prox_tv(self):
+        theirs = pytest.importorskip("prox_tv").tv1_2d(self.noisy, 0.1)
+        np.testing.assert_allclose(lmd.denoise(self.noisy, **self.options), theirs, atol=2e-3)
+
+    def test_deepinv(self):
+        denoiser = pytest.importorskip("deepinv").models.TVDenoiser(n_it_max=3000, crit=1e-8)
+        y = torch.tensor(self.noisy)[None, None]
+        assert_close(lmd.denoise(y, isotropic=True, **self.options), denoiser(y, ths=0.1), rtol=0, atol=2e-3)
+
+    def test_cil(self):
+        functions, framework = (pytest.importorskip(f"cil.{name}") for name in ("optimisation.functions", "framework"))
+        container = framework.ImageGeometry(voxel_num_x=25, voxel_num_y=24).allocate()
+        container.fill(self.noisy.astype(np.float32))
+        theirs = functions.TotalVariation(max_iteration=3000).__rmul__(0.1).proximal(container, 1.0).as_array()
+        np.testing.assert_allclose(lmd.denoise(self.noisy, isotropic=True, **self.options), theirs, atol=5e-3)
+
+
 class TestInpaint:
     def test_lost_pixels_may_be_anything(self):
         noisy, rng = picture(20, 21, 3), np.random.default_rng(2)
@@ -182,6 +211,19 @@ class TestVideo:
         (lambda: lmd.denoise(np.array([[1.0, np.inf]])), "image: got 1 of 2 numbers that are not finite"),
         (lambda: lmd.denoise(picture(8, 8), 0.1, tolerance=0), "tolerance: got 0"),
         (lambda: lmd.denoise(picture(8, 8), 0.1, warm="yesterday"), "warm: got str"),
+        (
+            lambda: lmd.denoise(torch.ones(1, 1, 4, 4, requires_grad=True)),
+            "image: got a tensor that requires gradients",
+        ),
+        (lambda: lmd.denoise(np.full((4, 4), 2**60)), "image: got whole numbers of 1.2e+18"),
+        (lambda: lmd.denoise(np.zeros((0, 4))), "image: got shape (0, 4), expected at least one pixel"),
+        (lambda: lmd.denoise([picture(8, 8), np.zeros((0, 4))], 0.1), "image: got shape (0, 4)"),
+        (lambda: lmd.denoise(picture(8, 8), channel_axis="first"), "channel_axis: got 'first'"),
+        (lambda: lmd.deblur(picture(8, 8), np.ones(3) / 3), "kernel: got shape (3,)"),
+        (lambda: lmd.deblur(picture(8, 8), np.full((3, 3), np.nan)), "kernel: got 9 of 9 numbers"),
+        (lambda: lmd.deblur(picture(8), np.ones((3, 3)) / 9), "image: got shape (8,)"),
+        (lambda: lmd.inpaint(picture(8, 8), np.zeros((8, 8))), "mask"),
+        (lambda: lmd.denoise_video(np.zeros((0, 4, 4))), "frames: got none"),
     ],
 )
 def test_bad_input_is_one_line(call, words):

@@ -11,10 +11,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lmd.data.memory import check_memory
 from lmd.errors import InputError
 
 WHITE = {torch.uint8: 255, torch.uint16: 65535}
 """What pictures of whole numbers call 1."""
+
+WIDE, EXACT = (torch.int64, torch.uint64), 2.0**53
+"""Whole numbers that float64 may not hold, and up to what it does."""
+
+LARGE, COPIES = 1 << 24, 8
+"""Arrays of more numbers are looked at before they are copied: a solve needs as many arrays of their size, at least."""
 
 COLOURS = (3, 4)
 """How many channels the last axis of a colour picture has."""
@@ -97,6 +104,8 @@ def as_batch(
     >>> as_batch("image", np.zeros((8, 9, 10))).images.shape
     torch.Size([1, 1, 8, 9, 10])
     """
+    if isinstance(array, (np.ndarray, Tensor)) and (count := math.prod(array.shape)) > LARGE:
+        check_memory(argument, f"shape {tuple(array.shape)}", COPIES * count * dtype.itemsize)
     given = _as_tensor(argument, array)
     axes = find_axes(argument, tuple(given.shape), isinstance(array, Tensor), channel_axis)
     white = float(WHITE.get(given.dtype, 1))
@@ -129,6 +138,17 @@ def _as_tensor(argument: str, array: Any) -> Tensor:
         raise InputError(argument, f"a tensor of {given.dtype}", "a numpy array or torch tensor of real numbers")
     if given.numel() == 0:
         raise InputError(argument, f"shape {tuple(given.shape)}", "at least one pixel")
+    if given.requires_grad and torch.is_grad_enabled():
+        accepted = (
+            f"{argument}.detach(); for derivatives there are lmd.nn.TVLayer and lmd.solve(..., differentiable=True)"
+        )
+        raise InputError(argument, "a tensor that requires gradients", accepted)
+    if given.dtype in WIDE and float(given.double().abs().max()) > EXACT:
+        raise InputError(
+            argument,
+            f"whole numbers of {float(given.double().abs().max()):.2g}",
+            "at most 2^53, which float64 can tell apart",
+        )
     return given
 
 

@@ -214,6 +214,8 @@ def deblur(
     [0, 1] for bytes and for numbers that are mostly there, else the range of the image. All else is as in `denoise`.
     """
     batch = as_batch("image", image, channel_axis, _dtype(tolerance), centred=False)
+    if batch.images.ndim != 4:
+        raise InputError("image", f"shape {tuple(np.shape(image))}", "pictures: two axes beside that of the channels")
     low, high = _box(box, batch.exact)
     taps = as_batch("kernel", kernel, None).exact[0, 0]
 
@@ -287,6 +289,8 @@ def denoise_video(frames: Any, weight: Any = AUTO, *, info: bool = False, **opti
         return answers if info else (frame for frame, _ in answers)
     pairs = list(answers)
     images: Any = [frame for frame, _ in pairs]
+    if not pairs:
+        raise InputError("frames", "none", "at least one frame")
     if isinstance(frames, np.ndarray):
         images = np.stack(images)
     elif isinstance(frames, Tensor):

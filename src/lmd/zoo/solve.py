@@ -32,6 +32,9 @@ GROWTH, SHORTEST = 0.1, 5
 WORDS = {1: Status.FINISHED, 2: Status.TOLERANCE_REACHED, 3: Status.STALLED}
 """What became of an instance, by the number that the compiled loop has for it."""
 
+WORTH = 10.0
+"""The relative gap of a warm start and its dual point above which a learned solver starts as if it had none."""
+
 
 def solve(
     problem: Problem,
@@ -126,9 +129,15 @@ class _Whole:
         self.begun = time.perf_counter()
 
     def run(self, warm: Result | None) -> Result:
-        dual = None if warm is None or warm.dual is None else self.problem.project_dual(warm.dual)
+        dual = None if warm is None or warm.dual is None else self._worth(self.problem.project_dual(warm.dual))
         solved = self.solver.finish(self.problem, dual, self.tolerance, self.limit)
         return self._stepwise(dual) if solved is None else self._compiled(solved)
+
+    def _worth(self, dual: Tensor) -> Tensor | None:
+        """The dual point, unless learned iterations from nothing are known to be better: it proves next to nothing."""
+        if self.solver.horizon is None:
+            return dual
+        return dual if bool((self.problem.relative_gap(self.x0, dual) <= WORTH).all()) else None
 
     def _compiled(self, solved: loop.Solved) -> Result:
         """From one call for all of it. What falls no further is stalled where that is rounding, or else out of luck."""
