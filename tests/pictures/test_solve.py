@@ -12,6 +12,7 @@ from torch.testing import assert_close
 import lmd
 from lmd.data import memory
 from lmd.data.image_files import Header, Picture
+from lmd.deprecation import say_deprecated
 from lmd.errors import InputError
 from lmd.mirrors import ConvPair
 from lmd.pictures import PictureSolver, Summary, solve
@@ -222,8 +223,8 @@ class TestDefaults:
         assert summary.value_after < 0.8 * summary.value_before
 
     def test_an_old_name_is_known(self):
-        lmd.zoo._say_once.cache_clear()
-        with pytest.warns(FutureWarning, match="tv-denoising-20 is called denoise-20 now"):
+        say_deprecated.cache_clear()
+        with pytest.warns(FutureWarning, match=r"tv-denoising-20 goes away in lmd 1\.0: use denoise-20"):
             assert PictureSolver("denoise", "tv-denoising-20").name == "denoise-20"
 
     @pytest.mark.parametrize("weight", [1e300, 1e-300, 2e6])

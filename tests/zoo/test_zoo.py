@@ -7,6 +7,7 @@ import torch
 
 import lmd
 from lmd import zoo
+from lmd.deprecation import say_deprecated
 from lmd.errors import FileError, InputError
 from lmd.files import read_json
 from lmd.solvers import run, save
@@ -92,13 +93,15 @@ def test_a_name_says_task_form_iterations_and_speed() -> None:
 
 def test_old_names_still_load_and_say_so_once() -> None:
     assert zoo.old_names()["tv-denoising-fast-7"] == "denoise-7-fast"
-    zoo._say_once.cache_clear()
-    with pytest.warns(FutureWarning, match="^the solver tv-denoising is called denoise-10 now$"):
+    say_deprecated.cache_clear()
+    with pytest.warns(
+        FutureWarning, match=r"^the solver tv-denoising goes away in lmd 1\.0: use denoise-10, as it is called now$"
+    ):
         old = zoo.load("tv-denoising")
     again = zoo.load("tv-denoising")  # a second warning would be an error
     new = zoo.load("denoise-10")
     for one in (old, again):
         assert all(torch.equal(a, b) for a, b in zip(one.parameters(), new.parameters(), strict=True))
     assert zoo.shipped("tv-denoising") and zoo.recipe("tv-denoising") is zoo.recipe("denoise-10")
-    with pytest.warns(FutureWarning, match="the solver svm is called svm-pair-10 now"):
+    with pytest.warns(FutureWarning, match=r"the solver svm goes away in lmd 1\.0: use svm-pair-10"):
         assert zoo.card("svm") == zoo.card("svm-pair-10")

@@ -6,14 +6,13 @@ A name says the task, the form where there are several, the iterations, and whet
 
 from __future__ import annotations
 
-import functools
 import os
-import warnings
 from pathlib import Path
 from typing import Any
 
 from lmd import solvers, tasks
 from lmd.checks import check_choice
+from lmd.deprecation import say_deprecated
 from lmd.files import read_json
 from lmd.guarantees import DescentSafeguard, Safeguard
 from lmd.solvers import BestSoFar, NotAboveStart
@@ -60,14 +59,9 @@ def current_name(name: str) -> str:
     """The name that a solver has now; one that it had before is still known, and a warning says so once."""
     new = old_names().get(name, name)
     if new != name and name not in names():
-        _say_once(name, new)
+        say_deprecated(f"the solver {name}", f"{new}, as it is called now", removal="1.0")
         return new
     return name
-
-
-@functools.cache
-def _say_once(old: str, new: str) -> None:
-    warnings.warn(f"the solver {old} is called {new} now", FutureWarning, stacklevel=2)
 
 
 def task_of(name: str) -> Task:
