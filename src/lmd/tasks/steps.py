@@ -27,11 +27,15 @@ STEPS = {
     144: (0.12, 6.0e-3, 2.0e-4, 5.2e-8, 3.3e-9),
 }
 SCALES = {
+    4: (0.77, 0.29, 0.14, 2.6e-2, 5.8e-4),
     6: (0.34, 0.16, 6.3e-2, 1.1e-2, 1.2e-4),
     9: (0.16, 8.5e-2, 3.1e-2, 4.3e-3, 2.1e-5),
+    13: (8.7e-2, 4.4e-2, 1.6e-2, 1.5e-3, 2.3e-6),
     19: (5.0e-2, 2.3e-2, 7.4e-3, 4.1e-4, 2.3e-7),
     28: (3.1e-2, 1.5e-2, 3.3e-3, 7.9e-5, 4.8e-8),
+    42: (1.7e-2, 7.6e-3, 1.4e-3, 1.3e-5, 1.2e-8),
     64: (8.0e-3, 4.0e-3, 6.5e-4, 3.1e-6, 7.8e-9),
+    100: (3.5e-3, 1.3e-3, 2.0e-4, 2.5e-7, 5.8e-9),
 }
 """By the number of iterations, for those that begin at p = 0 and those that begin on coarser grids: the relative gap
 that is proven of half of the held-out images of 96 x 96 pixels, at each roughness that `LearnedFGP` has numbers for
