@@ -2,7 +2,7 @@
 
 from setuptools import Extension, setup
 
-SOURCES = ["src/lmd/kernels/tv.c", "src/lmd/kernels/loop.c", "src/lmd/kernels/unrolled.c", "src/lmd/kernels/volume.c"]
+SOURCES = [f"src/lmd/kernels/{name}.c" for name in ("tv", "loop", "unrolled", "volume", "interior")]
 HEADERS = ["src/lmd/kernels/loop.h"]
 OPTIONS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-fopenmp"]
 AVX2 = ["-mavx2", "-mfma"]

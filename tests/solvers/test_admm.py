@@ -73,3 +73,43 @@ def test_penalties_and_relaxations_have_gradients():
 def test_a_relaxation_that_may_diverge_is_refused():
     with pytest.raises(InputError, match="between 0 and 2"):
         ADMM(relaxation=2.0)
+
+
+def test_blocks_with_one_penalty_are_the_method_without():
+    problem, x0 = control()
+    with torch.no_grad():
+        found = [s.advance(problem, s.init(problem, x0), 6).x for s in (ADMM(2, blocks=[40, 8]), ADMM(2))]
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("blocks", [[1] * 48, [40, 8]])
+def test_whatever_the_penalties_of_the_blocks_it_converges(blocks):
+    problem, x0 = control()
+    solver = ADMM(2, 48, blocks=blocks)
+    with torch.no_grad():
+        solver.penalties.copy_(torch.randn(solver.penalties.shape, generator=torch.Generator().manual_seed(1)))
+    result = lmd.solve(problem, 1e-4, solver=solver.keep_(problem, x0))
+    assert {status.name for status in result.status} == {"TOLERANCE_REACHED"}
+    problem.value(solver.advance(problem, solver.init(problem, x0), 2).x).sum().backward()
+    assert float(solver.penalties.grad[0, :-1].abs().min()) > 0
+
+
+def test_what_a_start_is_outside_is_how_much_its_bounds_press():
+    problem, x0 = control()
+    solver = ADMM()
+    state = solver.init(problem, x0 + torch.linspace(-1, 1, 48))
+    torch.testing.assert_close(state.x, (x0 + torch.linspace(-1, 1, 48)).clamp(-0.5, 0.5))
+    assert bool((state.dual * state.x >= 0).all()) and float(state.dual[:, 20:28].abs().max()) == 0
+    result = lmd.solve(problem, 1e-6, solver=solver, iterations=2000)
+    again = solver.step(problem, solver.init(problem, result.x + result.dual / solver.init(problem, x0).numbers[0][0]))
+    torch.testing.assert_close(again.x, result.x, rtol=1e-3, atol=1e-3)
+
+
+def test_the_last_numbers_are_tuned_along_their_directions():
+    for blocks, count in (([], 3), ([40, 8], 4), ([1] * 48, 3)):
+        solver = ADMM(2, 48, blocks=blocks)
+        assert len(solver.tail_directions()) == count
+        for direction in solver.tail_directions():
+            solver.move_tail_(direction, 0.5)
+        assert torch.equal(solver.penalties[-1], torch.full_like(solver.penalties[-1], 0.5))
+        assert float(solver.penalties[0].abs().max()) == 0

@@ -132,6 +132,7 @@ SOLVERS = {
     "RelaxedPDHG on sinograms": (lambda: rough(solvers.RelaxedPDHG(2)), "tomography"),
     "ADMM": (lambda: solvers.ADMM(), "quadratic program"),
     "ADMM learned": (lambda: rough(solvers.ADMM(3, 8)), "signals"),
+    "ADMM with blocks": (lambda: rough(solvers.ADMM(3, blocks=[4, 2])), "quadratic program"),
     "ADMM with matrices for each": (lambda: rough(solvers.ADMM(2)), "box"),
     "LearnedGradient": (
         lambda: rough(solvers.LearnedGradient(solvers.ScalarMetric(2), 3)),
@@ -158,6 +159,7 @@ SOLVERS = {
     "Adam": (lambda: solvers.Adam(0.05), "least squares"),
     "LBFGS": (lambda: solvers.LBFGS(), "least squares"),
     "InteriorPoint": (lambda: solvers.InteriorPoint(), "svm"),
+    "LearnedInteriorPoint": (lambda: rough(solvers.LearnedInteriorPoint(51, 3)), "svm"),
     "MirrorDescent": (lambda: solvers.MirrorDescent(Quadratic(2), 0.05), "least squares"),
     "MirrorDescent on a simplex": (lambda: solvers.MirrorDescent(Entropic(), 0.05), "simplex"),
     "LearnedMirrorDescent": (lambda: solvers.LearnedMirrorDescent(Quadratic(2), iterations=3), "least squares"),

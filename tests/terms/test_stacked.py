@@ -72,3 +72,10 @@ def test_bad_arguments_are_named():
         Stacked((L1(),), ((1,), (2,)))
     with pytest.raises(InputError, match=r"z: got shape \(2, 3\), expected shape \(B, 2\)"):
         Stacked((L1(),), ((2,),)).value(torch.zeros(2, 3))
+
+
+def test_a_step_for_each_entry_is_taken_apart_like_the_array():
+    term = Stacked((L1(1.0), L1(2.0)), ((2,), (3,)), (1.0, 0.5))
+    z, steps = torch.tensor([[3.0, -3.0, 3.0, 3.0, 3.0]]), torch.tensor([[1.0, 2.0, 0.1, 0.2, 0.3]])
+    one = torch.cat([term.prox(z, float(step))[:, i : i + 1] for i, step in enumerate(steps[0])], dim=1)
+    torch.testing.assert_close(term.prox(z, steps), one)

@@ -163,7 +163,11 @@ def _nan_last(value: float) -> float:
 
 
 def compare(
-    session: Session, instances: DigitInstances, learned: MirrorDescent, fit: Callable[[float], tuple[float, float]]
+    session: Session,
+    instances: DigitInstances,
+    learned: MirrorDescent,
+    fit: Callable[[float], tuple[float, float]],
+    others: dict[str, Solver[Any]] | None = None,
 ) -> None:
     """The rows of every method, and the times to a gap of the best ones beside scikit-learn."""
     record_comparison(session, instances, learned)
@@ -172,7 +176,10 @@ def compare(
         "warm-start": LBFGS(),
         "lmd-adaptive": learned,
         "warm-start-lmd": learned,
+        **(others or {}),
     }
+    for method, solver in (others or {}).items():
+        record(session, method, solver, instances, instances.warm_start if method.startswith("warm") else None)
     record_wall_clock(session, instances, solvers, fit)
 
 

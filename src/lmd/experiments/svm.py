@@ -14,6 +14,7 @@ from lmd.experiments.linear_models import (
     make_instances,
     record_learned,
 )
+from lmd.solvers import InteriorPoint
 from lmd.tasks.svm import SOURCE
 
 STARTS = {"quick": 4, "standard": 20, "paper": 100}
@@ -26,14 +27,16 @@ class SVMExperiment(DigitExperiment):
     name = "svm"
     title = "Support vector machines on digit features, with a learned mirror pair"
     paper = "Figure 6"
-    solvers = ("svm-pair-10", "svm-published-10")
+    solvers = ("svm-pair-10", "svm-published-10", "svm-interior-10")
 
     def run(self, session: Session) -> None:
         instances = make_instances(session, SOURCE, SUBSETS[session.preset], STARTS[session.preset])
-        learned, published = (
-            session.learned(name, label) for name, label in zip(self.solvers, ("lmd", "lmd-published"), strict=True)
+        labels = ("lmd", "lmd-published", "interior-learned")
+        learned, published, interior = (
+            session.learned(name, label) for name, label in zip(self.solvers, labels, strict=True)
         )
-        compare(session, instances, learned, lambda tolerance: _scikit_learn(instances, tolerance))
+        others = {"interior-learned": interior, "warm-start-interior": InteriorPoint()}
+        compare(session, instances, learned, lambda tolerance: _scikit_learn(instances, tolerance), others)
         record_learned(session, "lmd-published", published, instances)
         draw_methods(
             session,
@@ -45,9 +48,13 @@ class SVMExperiment(DigitExperiment):
         draw_methods(
             session,
             "figure-6-svm",
-            ("gd", "adam", "nesterov", "lbfgs", "warm-start", "lmd", "lmd-adaptive"),
+            (
+                *("gd", "adam", "nesterov", "lbfgs", "warm-start", "lmd", "lmd-adaptive"),
+                *("warm-start-interior", "interior-learned"),
+            ),
             f"SVM on features of {session.facts['data']}: loss, relative gap and test accuracy, per iteration and "
-            "time. warm-start is L-BFGS from the mean of training optima. The grey line ends the trained iterations.",
+            "time. warm-start is L-BFGS, and warm-start-interior an interior-point method, from the mean of training "
+            "optima; interior-learned has a learned start. The grey line ends the trained iterations.",
         )
 
 

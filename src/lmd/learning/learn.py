@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 from collections.abc import Callable
@@ -29,7 +30,10 @@ TRAINING, VALIDATION, TEST = 300, 100, 300
 MOST_TIMES = 16
 """Where instances are solved quickly, so many times as many are drawn for training."""
 
-RUNGS, BATCH, RATE = 3, 64, 5e-3
+RUNGS, BATCH = 3, 64
+RATE, FEW_NUMBERS = (2e-2, 5e-3), 1000
+"""Learning rates of solvers with few numbers to learn, and with more."""
+
 FEWEST, MOST_UPDATES = 10, 3000
 """Updates of one rung: with fewer nothing is learned, and more are not needed."""
 
@@ -41,6 +45,9 @@ FEW = 25
 
 PATIENCE = 4.0
 """A classical method that takes so many times as long as another is not waited for."""
+
+TAIL_STEPS = (0.8, -0.8, 0.4, -0.4, 0.8, -0.8)
+"""By how much logarithms of numbers past the learned iterations are changed, to see whether it is better."""
 
 Say = Callable[[str], object]
 
@@ -196,6 +203,7 @@ class _Learning:
 
     def _train(self, solver: Solver[Any], folder: Path | None, updates: int, rung: int) -> Solver[Any]:
         """Train for a rung, or go on with one that was stopped; matrices that follow from what was learned are kept."""
+        count = sum(parameter.numel() for parameter in solver.parameters())
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TrainingWarning)
             try:
@@ -211,17 +219,42 @@ class _Learning:
                     validate_every=max(1, updates // 10),
                     checkpoint_every=max(1, updates // 4),
                     objective="gap",
-                    learning_rate=RATE / 2**rung,
+                    learning_rate=RATE[count > FEW_NUMBERS] / 2**rung,
                     schedule="cosine",
                     clip_gradient=10.0,
                     seed=self.seed + rung,
                 )
             except TrainingError as error:
                 self.say(f"given up: {error}")
+        self._keep(solver)
+        if rung > 0:
+            self._tune_tail(solver)
+        return solver
+
+    def _keep(self, solver: Solver[Any]) -> None:
         for part in solver.modules():
             if callable(keep := getattr(part, "keep_", None)):
                 keep(self.known.train.problem, self.known.train.x0)
-        return solver
+
+    def _tune_tail(self, solver: Solver[Any]) -> None:
+        """Numbers past the learned iterations, for a tenth of the target, where a solver has such: by trial."""
+        few, best = self.validation.select(slice(0, FEW)), None
+        for part in solver.modules():
+            directions = part.tail_directions() if hasattr(part, "tail_directions") else []
+            for far, direction in itertools.product(TAIL_STEPS, directions):
+                best = self._tail_length(solver, few) if best is None else best
+                part.move_tail_(direction, far)
+                length = self._tail_length(solver, few)
+                if length < best:
+                    best = length
+                else:
+                    part.move_tail_(direction, -far)
+                    self._keep(solver)
+
+    def _tail_length(self, solver: Solver[Any], few: Instances) -> float:
+        self._keep(solver)
+        length = reached(curve(solver, few, LONGEST // 2, self.target / 10), self.target / 10)
+        return math.inf if length is None else length
 
     def _quantiles(self, solver: Solver[Any]) -> list[float]:
         return curve(solver, self.validation, (solver.horizon or 0) + 60, self.target)

@@ -49,7 +49,7 @@ LONGEST_DATA, MOST_DIRECTIONS = 4096, 256
 FEW_DIRECTIONS = 16
 """Directions up to which the nearest training instance is near."""
 
-HIDDEN = 96
+HIDDEN = 64
 """Units in each of the two hidden layers of a network."""
 
 DENSE = 256
@@ -150,7 +150,7 @@ def to_learn(known: Known, classical: dict[str, Solver[Any]]) -> dict[str, Make]
     rest = LBFGS() if train.problem.domain is None else classical.get("Nesterov", LBFGS())
     starts: dict[str, Callable[[], tuple[Start, ...]]] = {"mean start": lambda: (known.mean(),)}
     if known.data is not None:
-        starts = {"network start": lambda: (known.network(train.optima),)}
+        starts["network start"] = lambda: (known.network(train.optima),)
         if telling_rank(known.data, len(known.data)) <= FEW_DIRECTIONS:
             starts["nearest start"] = lambda: (known.nearest(),)
         if known.splits and train.duals is not None and not train.problem.operator.is_identity:
@@ -158,11 +158,19 @@ def to_learn(known: Known, classical: dict[str, Solver[Any]]) -> dict[str, Make]
             starts["network starts, primal and dual"] = lambda: (known.network(train.optima), known.network(duals))
     for name, start in starts.items():
         for method, make in _learned(known, classical):
-            if "dual" not in name or method.startswith("ADMM"):
+            if _together(known, name, method):
                 found[f"{method}, {name}"] = _started(make, start, rest)
     if known.smooth_everywhere and known.size <= DENSE:
         found["learned mirror descent, mean start"] = _started(lambda: _mirror(known), lambda: (known.mean(),), rest)
     return found
+
+
+def _together(known: Known, start: str, method: str) -> bool:
+    """Whether a start and a method are worth a try together: what is better almost always leaves time to train it."""
+    splits, told = method.startswith("ADMM"), known.data is not None
+    if "dual" in start or ("mean" in start and told):
+        return splits and not known.train.problem.operator.is_identity
+    return not ("nearest" in start and splits)
 
 
 def _started(make: Make, start: Callable[[], tuple[Start, ...]], rest: Solver[Any]) -> Make:
@@ -176,7 +184,7 @@ def _started(make: Make, start: Callable[[], tuple[Start, ...]], rest: Solver[An
 def _learned(known: Known, classical: dict[str, Any]) -> Iterator[tuple[str, Make]]:
     problem, x0 = known.train.problem, known.train.x0
     if known.splits:
-        for count in (4, 8, 16):
+        for count in (4, 8) if problem.quadratic is not None else (12, 24):
             yield f"ADMM, {count} learned iterations", partial(_learned_admm, known, count, classical["ADMM"])
     if offers(problem, PDHG().needs):
         yield "PDHG, 20 learned iterations", lambda: LearnedPDHG(20, classical["PDHG"].tau).to(x0.dtype)
@@ -196,11 +204,16 @@ def _admm(known: Known, penalty: float, ratio: float, relaxation: float) -> ADMM
 
 
 def _learned_admm(known: Known, count: int, tuned: ADMM) -> ADMM:
-    solver = ADMM(count + 1, known.size).to(known.train.x0.dtype)
+    """With a penalty for each part behind an operator, and for each entry where that is the identity."""
+    problem = known.train.problem
+    images = (part(known.train.x0[:1]) for part in problem.operator.blocks)
+    sizes = [1] * known.size if problem.operator.is_identity else [image.numel() for image in images]
+    solver = ADMM(count + 1, known.size, blocks=sizes).to(known.train.x0.dtype)
     with torch.no_grad():
-        solver.penalties.copy_(tuned.penalties)
+        solver.penalties[:, :-1] = tuned.penalties[:, :1]
+        solver.penalties[:, -1:] = tuned.penalties[:, 1:]
         solver.relaxations.copy_(tuned.relaxations)
-    return solver.keep_(known.train.problem, known.train.x0)
+    return solver.keep_(problem, known.train.x0)
 
 
 def _quasi_newton(known: Known, count: int) -> Solver[Any]:

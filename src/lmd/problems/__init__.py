@@ -3,6 +3,7 @@
 from lmd.operators import Blur, Differences, Identity, LinearOperator, Mask, ParallelBeam, gaussian_kernel
 from lmd.problems.base import Family, FunctionProblem, Problem, as_problem
 from lmd.problems.composite import CompositeProblem
+from lmd.problems.cvxpy_family import from_cvxpy
 from lmd.problems.lasso import Lasso, LassoFamily
 from lmd.problems.least_squares import LeastSquares, LeastSquaresFamily
 from lmd.problems.linear_classifier import LinearClassifier, LinearClassifierFamily
@@ -66,6 +67,7 @@ __all__ = [
     "TomographyFamily",
     "add_noise",
     "as_problem",
+    "from_cvxpy",
     "gaussian_kernel",
     "project_simplex",
     "random_masks",

@@ -19,6 +19,7 @@ from lmd.solvers.lbfgs import LBFGS
 from lmd.solvers.learned_dual import LearnedDual
 from lmd.solvers.learned_fgp import LearnedFGP
 from lmd.solvers.learned_gradient import LearnedGradient
+from lmd.solvers.learned_interior_point import LearnedInteriorPoint
 from lmd.solvers.learned_pdhg import LearnedPDHG
 from lmd.solvers.learned_quasi_newton import LearnedQuasiNewton
 from lmd.solvers.learned_saddle import LearnedSaddle
@@ -66,6 +67,7 @@ __all__ = [
     "LearnedDual",
     "LearnedFGP",
     "LearnedGradient",
+    "LearnedInteriorPoint",
     "LearnedMirrorDescent",
     "LearnedPDHG",
     "LearnedQuasiNewton",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,6 +22,9 @@ from lmd.terms.quadratic import times
 LARGEST_SYSTEM = 2048
 """Entries of x up to which a matrix of them is inverted."""
 
+FEW_BLOCKS = 4
+"""Up to so many blocks are tuned one by one."""
+
 NO_STEP = 1e-12
 """A prox with so short a step moves points no further than to where the term is finite."""
 
@@ -33,8 +38,8 @@ class SplitProblem(SaddleProblem, Protocol):
     def regulariser_prox(self, z: Tensor, step: Scale) -> Tensor: ...
 
 
-Numbers = tuple[Scale, Scale, Scale]
-"""r, s and a of one iteration, each a number, or one per instance `(B,)`."""
+Numbers = tuple[Scale, Scale, Scale, Scale]
+"""r, 1 / r, s and a of one iteration, each a number, or one per instance `(B,)`; r also one per entry `(1, m)`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +73,8 @@ class ADMM(Solver[ADMMState, SplitProblem]):
     problem's own scale. Those of the last of `iterations` are those of all later ones: constant, so that the method
     converges from any point, for all penalties and 0 < a < 2 ([Eckstein and Bertsekas
     1992](https://doi.org/10.1007/BF01581204)). Training unrolls the ones before it. One iteration is the classical
-    method. y is a dual point and certifies x.
+    method. y is a dual point and certifies x. Where Kx consists of `blocks` of so many entries, each has an r of its
+    own: a diagonal matrix in place of the number, with K'rK for r K'K, for problems that share their matrices.
 
     The inverted matrices of the class are kept with the solver (`keep_`), where instances share P and K and x has
     `size` entries; for any other problem they are computed when a run begins. Where K is the identity and f a quadratic
@@ -81,30 +87,38 @@ class ADMM(Solver[ADMMState, SplitProblem]):
     """
 
     probed: Tensor
-    basis: Tensor
-    spectrum: Tensor
     scales: Tensor
     kept: Tensor
     kept_for: Tensor
 
-    def __init__(self, iterations: int = 1, size: int = 0, penalty: float = 1.0, relaxation: float = 1.6) -> None:
+    def __init__(
+        self,
+        iterations: int = 1,
+        size: int = 0,
+        penalty: float = 1.0,
+        relaxation: float = 1.6,
+        blocks: Sequence[int] = (),
+    ) -> None:
         super().__init__()
+        self.blocks = [check_count("blocks", block) for block in blocks]
         self.iterations, self.size = check_count("iterations", iterations), check_count("size", size, least=0)
         if not 0 < relaxation < 2:
             raise InputError("relaxation", relaxation, "a number between 0 and 2")
         self.penalty, self.relaxation = check_positive("penalty", penalty), float(relaxation)
-        self.penalties = nn.Parameter(torch.full((iterations, 2), math.log(self.penalty)))
-        """log r_k and log s_k over the problem's scales `(N, 2)`."""
+        columns = max(1, len(self.blocks)) + 1
+        self.penalties = nn.Parameter(torch.full((iterations, columns), math.log(self.penalty)))
+        """log r_k, of each block, and log s_k over the problem's scales `(N, J + 1)`."""
         self.relaxations = nn.Parameter(torch.full((iterations,), math.log(relaxation / (2 - relaxation))))
         """a_k / 2 as logits `(N,)`."""
-        for name, *shape in (("probed", size), ("basis", size, size), ("spectrum", size), ("scales", 2)):
-            self.register_buffer(name, torch.zeros(*shape))
+        self.register_buffer("probed", torch.zeros(size))
+        self.register_buffer("scales", torch.zeros(2))
         self._cached: tuple[Any, tuple[Numbers, ...]] = (), ()
+        self._met: tuple[weakref.ref[Tensor], int] | None = None
         self.register_buffer("kept", torch.zeros(iterations, size, size))
-        self.register_buffer("kept_for", torch.zeros(iterations, 2))
+        self.register_buffer("kept_for", torch.zeros(iterations, columns))
 
     def config(self) -> dict[str, Any]:
-        names = ("iterations", "size", "penalty", "relaxation")
+        names = ("iterations", "size", "penalty", "relaxation", "blocks")
         return {name: getattr(self, name) for name in names}
 
     @property
@@ -139,66 +153,101 @@ class ADMM(Solver[ADMMState, SplitProblem]):
         if image is None or image.numel() != self.size:
             accepted = f"{self.size} entries and matrices that instances share"
             raise InputError("problem", f"{x0[0].numel()} entries, or a matrix for each instance", accepted)
-        self.probed = image
-        self.basis, self.spectrum, self.scales = _system(problem, x0)
-        self.kept, self.kept_for = (
-            self._inverses(problem, self.basis, self.spectrum, self.scales),
-            self.penalties.clone(),
-        )
+        self.probed, self._met, self._cached = image, None, ((), ())
+        self.scales = _scales(problem, x0)
+        self.kept, self.kept_for = self._inverses(problem, x0, self._numbers(self.scales)), self.penalties.clone()
         return self
 
     def init(self, problem: SplitProblem, x0: Tensor) -> ADMMState:
-        return self.resume(problem, x0, _first_dual(problem, x0))
+        """Where K is the identity and f a quadratic form, what x0 is outside says how much its bounds press."""
+        matrices = self._matrices(problem, x0)
+        if not _stays_with_x(problem):
+            image = problem.operator(x0)
+            return _begun(problem, x0, image, torch.zeros_like(image), *matrices)
+        inside = problem.regulariser_prox(x0, NO_STEP)
+        pressure = per_instance(matrices[1][0][0], x0) * (x0 - inside)
+        return _begun(problem, inside, inside, pressure, *matrices)
 
     def resume(self, problem: SplitProblem, x: Tensor, dual: Tensor) -> ADMMState:
-        image = _probe(problem, x) if (self.size, self.probed.dtype) == (x[0].numel(), x.dtype) else None
+        stays = _stays_with_x(problem)
+        image = problem.regulariser_prox(x, NO_STEP) if stays else problem.operator(x)
+        return _begun(problem, image if stays else x, image, dual, *self._matrices(problem, x))
+
+    def _matrices(self, problem: SplitProblem, x: Tensor) -> tuple[Tensor, tuple[Numbers, ...]]:
+        """The inverted matrices and the numbers: those that are kept, where these are problems of the class."""
+        known, trained = self._knows(problem, x), torch.is_grad_enabled() and self.penalties.requires_grad
+        if known and not trained and (numbers := self._kept_numbers()):
+            return self.kept, numbers
+        numbers = self._numbers(self.scales if known else _scales(problem, x))
+        return self._inverses(problem, x, numbers), numbers if trained else _plain(numbers)
+
+    def tail_directions(self) -> list[tuple[Tensor, Tensor]]:
+        """Along which to tune the last numbers: changes of log r, of few blocks each by itself, of log s, of a."""
+        unit, none = torch.eye(self.penalties.shape[1]), torch.zeros(self.penalties.shape[1])
+        r, s = (unit[:-1] if len(self.blocks) <= FEW_BLOCKS else unit[:-1].sum(dim=0, keepdim=True)), unit[-1:]
+        return [(each, none[0]) for each in (*r, *s)] + [(none, torch.ones_like(none[0]))]
+
+    @torch.no_grad()
+    def move_tail_(self, direction: tuple[Tensor, Tensor], far: float) -> None:
+        """Change the last numbers, those that all iterations past the learned ones have."""
+        self.penalties[-1] += far * direction[0].to(self.penalties)
+        self.relaxations[-1] += far * direction[1].to(self.relaxations)
+
+    def _knows(self, problem: SplitProblem, x: Tensor) -> bool:
+        """Whether these are the matrices that were kept: the very tensor that was met last, or one that maps alike."""
+        if (self.size, self.probed.dtype) != (x[0].numel(), x.dtype):
+            return False
+        form = problem.quadratic
+        P = form[0] if form is not None and problem.operator.is_identity else None
+        if P is not None and self._met is not None and self._met[0]() is P and self._met[1] == P._version:
+            return True
+        image = _probe(problem, x)
         known = image is not None and _same(image, self.probed)
-        basis, spectrum, scales = (self.basis, self.spectrum, self.scales) if known else _system(problem, x)
-        if torch.is_grad_enabled() and self.penalties.requires_grad:
-            inverses, numbers = self._inverses(problem, basis, spectrum, scales), self._numbers(scales)
-        elif known and torch.equal(self.kept_for, self.penalties):
-            inverses, numbers = self.kept, self._kept_numbers()
-        else:
-            inverses, numbers = self._inverses(problem, basis, spectrum, scales), _plain(self._numbers(scales))
-        quadratic = problem.quadratic
-        if quadratic is not None and problem.operator.is_identity:
-            x = image = problem.regulariser_prox(x, NO_STEP)
-        else:
-            image = problem.operator(x)
-        pull = -problem.operator.adjoint(dual) if quadratic is None else quadratic[1]
-        return ADMMState(x, dual=dual, behind=image, copy=x, pull=pull, inverses=inverses, numbers=numbers)
+        self._met = (weakref.ref(P), P._version) if known and P is not None else None
+        return known
 
     def _numbers(self, scales: Tensor) -> tuple[Numbers, ...]:
-        r, s = (self.penalties.to(scales.dtype).exp().mT[..., None] * scales.reshape(2, 1, -1)).unbind()
-        a = (2 * self.relaxations.to(scales.dtype).sigmoid())[:, None].expand_as(r)
-        return tuple(zip(r, s, a, strict=True))
+        multiples, scales = self.penalties.to(scales.dtype).exp(), scales.reshape(2, -1)
+        r = multiples[:, :1] * scales[0]
+        if self.blocks:
+            sizes = torch.tensor(self.blocks, device=scales.device)
+            r = (multiples[:, :-1] * scales[0]).repeat_interleave(sizes, dim=1)[:, None]
+        s = multiples[:, -1:] * scales[1]
+        a = (2 * self.relaxations.to(scales.dtype).sigmoid())[:, None].expand_as(s)
+        return tuple(zip(r, 1 / r, s, a, strict=True))
 
     def _kept_numbers(self) -> tuple[Numbers, ...]:
-        """Those of the class that is kept, as plain numbers, which are made anew when what was learned changes."""
-        state = tuple((id(each), each._version) for each in (self.penalties, self.relaxations, self.scales))
+        """Those of the class that is kept, made anew when what was learned changes; none if matrices are for others."""
+        state = (id(self.scales), self.penalties._version, self.relaxations._version)
         if self._cached[0] != state:
-            self._cached = state, _plain(self._numbers(self.scales))
+            kept = torch.equal(self.kept_for, self.penalties)
+            self._cached = state, _plain(self._numbers(self.scales)) if kept else ()
         return self._cached[1]
 
-    def _inverses(self, problem: SplitProblem, basis: Tensor, spectrum: Tensor, scales: Tensor) -> Tensor:
-        """W (s + r D)^{-1} W' for each iteration; s is 1 where P is in W."""
-        r, s = (self.penalties.to(basis.dtype).exp().mT[..., None] * scales.reshape(2, 1, -1)).unbind()
-        if problem.quadratic is not None:
-            s = torch.ones_like(s)
-        shape = (self.iterations, *spectrum.shape[:-1])
-        weights = 1 / (s.reshape(*shape, 1) + r.reshape(*shape, 1) * spectrum)
-        return (basis * weights[..., None, :]) @ basis.mT
+    def _inverses(self, problem: SplitProblem, x: Tensor, numbers: tuple[Numbers, ...]) -> Tensor:
+        """(P + K'rK)^{-1}, or (s + K'rK)^{-1} where there is no P, for each iteration; inverted in float64."""
+        r, s = (torch.stack([torch.as_tensor(each[i]) for each in numbers]).double() for i in (0, 2))
+        form, operator, size = problem.quadratic, problem.operator, x[0].numel()
+        identity = torch.eye(size, dtype=torch.float64, device=x.device)
+        if self.blocks:
+            K = operator(identity.to(x.dtype).reshape(size, *x.shape[1:])).flatten(1).double().mT
+            gram = (K.mT @ (r.mT * K))[:, None]
+        else:
+            gram = r[..., None, None] * operator.gram(x).double()
+        first = s[..., None, None] * identity if form is None else form[0].double()
+        inverses = torch.linalg.inv(gram + first).to(x.dtype)
+        return inverses[:, 0] if inverses.shape[1] == 1 else inverses
 
     def step(self, problem: SplitProblem, state: ADMMState) -> ADMMState:
         k, z, y = min(state.iteration, self.iterations - 1), state.behind, state.dual
-        (r, s, a), inverse, operator = state.numbers[k], state.inverses[k], problem.operator
+        (r, short, s, a), inverse, operator = state.numbers[k], state.inverses[k], problem.operator
         split, u, v = problem.quadratic is None, state.copy, state.pull
         back = add_scaled(-y, r, z)
         right = (back if operator.is_identity else operator.adjoint(back)) - v
         right = add_scaled(right, s, u) if split else right
         x = times(right.flatten(1), inverse).reshape_as(right)
         image = torch.lerp(z, x if operator.is_identity else operator(x), per_instance(a, z))
-        z = problem.regulariser_prox(add_scaled(image, 1 / r, y), 1 / r)
+        z = problem.regulariser_prox(add_scaled(image, short, y), short)
         y = add_scaled(y, r, image - z)
         if split:
             relaxed = torch.lerp(u, x, per_instance(a, x))
@@ -217,24 +266,31 @@ class ADMM(Solver[ADMMState, SplitProblem]):
         )
 
 
+def _stays_with_x(problem: SplitProblem) -> bool:
+    """Whether f is a quadratic form and K the identity: then z is a copy of x where g is finite."""
+    return problem.quadratic is not None and problem.operator.is_identity
+
+
+def _begun(
+    problem: SplitProblem, x: Tensor, image: Tensor, dual: Tensor, inverses: Tensor, numbers: tuple[Numbers, ...]
+) -> ADMMState:
+    form = problem.quadratic
+    pull = -problem.operator.adjoint(dual) if form is None else form[1]
+    return ADMMState(x, dual=dual, behind=image, copy=x, pull=pull, inverses=inverses, numbers=numbers)
+
+
 def _plain(numbers: tuple[Numbers, ...]) -> tuple[Numbers, ...]:
-    """As plain numbers where all instances share them, with which steps are faster."""
-    if any(isinstance(each, Tensor) and each.numel() > 1 for each in numbers[0]):
-        return numbers
-    return tuple((float(r), float(s), float(a)) for r, s, a in numbers)
+    """As plain numbers where all instances and entries share them, with which steps are faster."""
+    return tuple((_number(r), _number(short), _number(s), _number(a)) for r, short, s, a in numbers)
+
+
+def _number(scale: Scale) -> Scale:
+    return float(scale) if isinstance(scale, Tensor) and scale.numel() == 1 else scale
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
     """Whether two images of the probe differ by rounding alone."""
     return torch.equal(one, other) or torch.allclose(one, other, rtol=64 * torch.finfo(one.dtype).eps)
-
-
-def _first_dual(problem: SplitProblem, x: Tensor) -> Tensor:
-    """-(Px + q) where K is the identity, as at a minimum Px + q + y = 0; else 0."""
-    if problem.quadratic is None or not problem.operator.is_identity:
-        return torch.zeros_like(problem.operator(x))
-    P, q = problem.quadratic
-    return -(times(x, P) + q)
 
 
 def _probe(problem: SplitProblem, x: Tensor) -> Tensor | None:
@@ -249,10 +305,10 @@ def _probe(problem: SplitProblem, x: Tensor) -> Tensor | None:
     return probe if quadratic is None else torch.addmv(probe, quadratic[0], probe)
 
 
-def _system(problem: SplitProblem, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """W and D `(n)` with W'(P + r K'K)W = I + r D, or, without P, W'(s + r K'K)W = s + r D; and scales of r and s.
+def _scales(problem: SplitProblem, x: Tensor) -> Tensor:
+    """What r and s are multiples of `(2,)`, or `(2, B)`.
 
-    With a P, r is balanced between the ends of D ([Ghadimi, Teixeira, Shames and Johansson
+    With a P, r is balanced between the ends of the spectrum of P^{-1}K'K ([Ghadimi, Teixeira, Shames and Johansson
     2015](https://doi.org/10.1109/TAC.2014.2354892)); without, s is f's smoothness. Computed in float64.
     """
     if x[0].numel() > LARGEST_SYSTEM:
@@ -260,17 +316,14 @@ def _system(problem: SplitProblem, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         raise InputError("problem", f"{x[0].numel()} entries", accepted)
     gram = problem.operator.gram(x).double()
     if problem.quadratic is None:
-        spectrum, basis = torch.linalg.eigh(gram)
         smoothness = 1.0 if problem.data_smoothness is None else problem.data_smoothness
         s = torch.as_tensor(smoothness, dtype=gram.dtype, device=gram.device).mean()
-        r = s / spectrum[..., -1]
+        r = s / torch.linalg.eigvalsh(gram)[..., -1]
     else:
         root = torch.linalg.cholesky(problem.quadratic[0].double())
         half = torch.linalg.solve_triangular(root, gram, upper=False)
-        spectrum, turned = torch.linalg.eigh(torch.linalg.solve_triangular(root, half.mT, upper=False))
-        basis = torch.linalg.solve_triangular(root.mT, turned, upper=True)
+        spectrum = torch.linalg.eigvalsh(torch.linalg.solve_triangular(root, half.mT, upper=False))
         most = spectrum[..., -1]
-        least = torch.where(spectrum > 1e-6 * most[..., None], spectrum, torch.inf).amin(dim=-1)
-        r = 1 / (least * most).sqrt()
+        r = 1 / (torch.where(spectrum > 1e-6 * most[..., None], spectrum, torch.inf).amin(dim=-1) * most).sqrt()
         s = torch.ones_like(r)
-    return basis.to(x.dtype), spectrum.clamp(min=0).to(x.dtype), torch.stack([r, s.expand_as(r)]).to(x.dtype)
+    return torch.stack([r, s.expand_as(r)]).to(x.dtype)

@@ -101,25 +101,26 @@ class InteriorPoint(Solver[InteriorState, MarginProblem]):
         return {}
 
     def init(self, problem: MarginProblem, x0: Tensor) -> InteriorState:
-        point = x0.detach().double()
-        shortfall = torch.empty(len(x0), problem.rows.shape[1], dtype=torch.float64, device=x0.device)
-        for data_set, index in _groups(problem):
-            shortfall[index] = 1 - point[index] @ problem.rows[data_set].double().T
+        point, shortfall = x0.detach().double(), _shortfall(problem, x0)
         margin = shortfall.abs().mean(dim=1, keepdim=True).clamp(min=1)
         slack = shortfall.clamp(min=0) + margin
         surplus = slack - shortfall
         product = problem.C * slack * surplus / (slack + surplus)  # of a and surplus, and of C - a and slack
-        start = torch.ones_like(margin[:, 0])
-        return InteriorState(
-            x0,
-            dual=product / surplus,
-            point=point,
-            slack=slack,
-            surplus=surplus,
-            residual=start,
-            first=product.mean(dim=1),
-            done=torch.zeros_like(start, dtype=torch.bool),
-        )
+        return _begun(x0, point, product / surplus, slack, surplus, product.mean(dim=1))
+
+    def resume(self, problem: MarginProblem, x: Tensor, dual: Tensor) -> InteriorState:
+        """At points and dual points of which all products are equal: their mean, as the two leave it, or rounding's.
+
+        Slack and surplus are what that takes, wherever the margins are.
+        """
+        shortfall, dual = _shortfall(problem, x), dual.detach().double().clamp(0, problem.C)
+        over, under = (side.clamp(min=0) for side in (shortfall, -shortfall))
+        mean = (dual * under + (problem.C - dual) * over).mean(dim=1, keepdim=True) / 2
+        mean = mean.clamp(min=torch.finfo(mean.dtype).eps * problem.C)
+        tiny = (mean / problem.C).sqrt()
+        least, most = mean / (under + tiny), problem.C - mean / (over + tiny)
+        dual = torch.where(least < most, torch.minimum(torch.maximum(dual, least), most), problem.C / 2)
+        return _begun(x, x.detach().double(), dual, mean / (problem.C - dual), mean / dual, mean[:, 0])
 
     @torch.no_grad()
     def step(self, problem: MarginProblem, state: InteriorState) -> InteriorState:
@@ -135,6 +136,21 @@ class InteriorPoint(Solver[InteriorState, MarginProblem]):
                 for name in _KEPT:
                     after[name][index] = getattr(moved, name)
         return InteriorState(after["point"].to(state.x), state.iteration + 1, evaluations=counted, **after)
+
+
+def _shortfall(problem: MarginProblem, x: Tensor) -> Tensor:
+    """1 - rows x `(B, m)`, in float64."""
+    point = x.detach().double()
+    shortfall = torch.empty(len(x), problem.rows.shape[1], dtype=torch.float64, device=x.device)
+    for data_set, index in _groups(problem):
+        shortfall[index] = 1 - point[index] @ problem.rows[data_set].double().T
+    return shortfall
+
+
+def _begun(x: Tensor, point: Tensor, dual: Tensor, slack: Tensor, surplus: Tensor, mean: Tensor) -> InteriorState:
+    one = torch.ones_like(mean)
+    done = torch.zeros_like(one, dtype=torch.bool)
+    return InteriorState(x, dual=dual, point=point, slack=slack, surplus=surplus, residual=one, first=mean, done=done)
 
 
 def _groups(problem: MarginProblem) -> list[tuple[int, Tensor]]:

@@ -31,7 +31,7 @@ class Started(Passing):
 
     def init(self, problem: Any, x0: Tensor) -> State:
         check_same_kind("x0", x0, "the solver's start", self.start.unit)
-        x = self.start(problem, len(x0))
+        x = self.start.forward(problem, len(x0))
         x = x if problem.domain is None else problem.domain.nearest(x)
         if self.dual is None:
             state: State = self.solver.init(problem, x)

@@ -107,6 +107,7 @@ class NetworkStart(Start):
         self.register_buffer("directions", torch.zeros(features, rank))
         self.register_buffer("mean", torch.zeros(entries))
         self.register_buffer("spread", torch.ones(()))
+        self._cached: tuple[Tensor | None, tuple[int, ...], list[Tensor]] = None, (), []
         self.linear = nn.Linear(rank, entries)
         sizes = (rank, hidden, hidden, entries) if hidden else ()
         layers = [nn.Linear(*pair) for pair in itertools.pairwise(sizes)]
@@ -118,14 +119,38 @@ class NetworkStart(Start):
                 drawn = torch.empty(layer.weight.shape, dtype=torch.float32)
                 nn.init.kaiming_uniform_(drawn, generator=torch.Generator().manual_seed(number))
                 layer.weight.data.copy_(drawn)
+        self._learned = list(self.parameters())
 
     def config(self) -> dict[str, Any]:
         return {"shape": self.shape, "features": self.features, "rank": self.rank, "hidden": self.hidden}
 
     def forward(self, problem: Problem, batch: int) -> Tensor:
-        told = (_features(problem, self.features) - self.centre) @ self.directions
-        x = self.linear(told) + self.network(told) if self.hidden else self.linear(told)
-        return torch.addcmul(self.mean, self.spread, x).reshape(-1, *self.shape)
+        features = _features(problem, self.features)
+        shift, directions, base, line, *layers = self._parts() if torch.is_grad_enabled() else self._folded()
+        told = torch.addmm(shift, features, directions)
+        x = torch.addmm(base, told, line)
+        if layers:
+            one, first, two, second, _, last = layers
+            inner = torch.addmm(two, torch.addmm(one, told, first).relu_(), second).relu_()
+            x = torch.addmm(x, inner, last)
+        return x.reshape(-1, *self.shape)
+
+    def _parts(self) -> list[Tensor]:
+        """What points are computed from: shifts and matrices, the mean and the spread of the optima within them."""
+        layers = [(layer.bias, layer.weight.mT) for layer in self.network if isinstance(layer, nn.Linear)]
+        if layers:
+            layers[-1] = (layers[-1][0], self.spread * layers[-1][1])
+        last = self.linear.bias + (layers[-1][0] if layers else 0)
+        parts = [-self.centre @ self.directions, self.directions]
+        parts += [torch.addcmul(self.mean, self.spread, last), self.spread * self.linear.weight.mT]
+        return parts + [part for pair in layers for part in pair]
+
+    def _folded(self) -> list[Tensor]:
+        """The same, computed anew when something has changed."""
+        fitted, versions = self.directions, tuple(each._version for each in self._learned)
+        if self._cached[0] is not fitted or self._cached[1] != versions:
+            self._cached = fitted, versions, [part.contiguous() for part in self._parts()]
+        return self._cached[2]
 
     @torch.no_grad()
     def fit_(self, features: Tensor, optima: Tensor) -> None:

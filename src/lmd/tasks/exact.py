@@ -69,14 +69,19 @@ class _Basis:
         return Separable(rotation, curves)
 
 
+def mean_optimum(family: Any, seed: int) -> Tensor:
+    """The mean of the optima of eight instances `(n,)`."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.cat([reference.minimiser(family.sample(1, generator)[0]) for _ in range(8)]).mean(dim=0)
+
+
 def _svm(source: Digits, seed: int) -> Solver[Any]:
     """From the mean of a few optima; mirrors as if a tenth, and in the end a fiftieth, of all hinges were near 1."""
-    family, generator = source.train("standard"), torch.Generator().manual_seed(seed)
+    family = source.train("standard")
     size, basis = family.subset, _Basis(torch.nn.functional.pad(family.features, (0, 1), value=1.0))
     solver = ExactMirrorDescent(basis.mirror(1.0, 0.2 * size), 10, width=1.0, final_width=0.1, dimension=51)
-    optima = [reference.minimiser(family.sample(1, generator)[0]) for _ in range(8)]
     with torch.no_grad():
-        solver.guess.copy_(torch.cat(optima).mean(dim=0))
+        solver.guess.copy_(mean_optimum(family, seed))
         solver.momenta[1:] = 0.4
     for k, width in enumerate(solver.log_widths[:-1, 0].exp().tolist()):
         solver.mirrors[k] = basis.mirror(1.0, size * 0.1 * 0.2 ** (k / 9) / width)

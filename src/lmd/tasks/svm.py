@@ -7,11 +7,19 @@ from typing import Any
 import torch
 
 from lmd.mirrors import DensePair, Mirror, OneLayer, Quadratic
-from lmd.problems import SVMFamily
-from lmd.solvers import CorrectedMirrorDescent, LearnedMirrorDescent, LearnedSteps, Solver
-from lmd.tasks.exact import for_svm
+from lmd.problems import Family, SVMFamily
+from lmd.solvers import (
+    CorrectedMirrorDescent,
+    InteriorPoint,
+    LearnedInteriorPoint,
+    LearnedMirrorDescent,
+    LearnedSteps,
+    Solver,
+)
+from lmd.tasks.exact import for_svm, mean_optimum
 from lmd.tasks.sources import Digits
 from lmd.tasks.task import Recipe, Task
+from lmd.training.solved import SolvedFamily
 
 SOURCE = Digits(SVMFamily, mnist=1000, digits=100)
 STEPS = (1e-3, 1e-1)
@@ -49,6 +57,35 @@ def _pair(seed: int) -> Solver[Any]:
 def _published(seed: int) -> Solver[Any]:
     """The same networks in the paper's algorithm: nothing is corrected, the last step goes on for ever."""
     return _adaptive(dense_pair(51, 64, 96, 30.0, seed), "last")
+
+
+def _interior(seed: int) -> Solver[Any]:
+    """From the mean of a few optima."""
+    solver = LearnedInteriorPoint(51)
+    with torch.no_grad():
+        solver.guess.copy_(mean_optimum(SOURCE.train("standard"), seed))
+    return solver
+
+
+def _solved(preset: str) -> Family:
+    """Data sets that are drawn once, each in one instance, with their optima."""
+    count = 4 if preset == "quick" else 20
+    return SolvedFamily(SOURCE.train(preset, subsets=count), 10 * count, InteriorPoint(), iterations=30)
+
+
+_INTERIOR: dict[str, dict[str, Any]] = {
+    "quick": {"updates": 10, "batch": 4, "objective": "gap", "learning_rate": 5e-3, "schedule": "cosine"},
+    "standard": {
+        "updates": 200,
+        "batch": 8,
+        "objective": "gap",
+        "learning_rate": 1e-2,
+        "schedule": "cosine",
+        "clip_gradient": 100.0,
+        "validation_batch": 20,
+        "validate_every": 20,
+    },
+}
 
 
 _CLIPPED: dict[str, Any] = {"schedule": "cosine", "clip_gradient": 1e3}
@@ -91,5 +128,14 @@ TASK = Task(
             for form, (title, solver, settings) in _FORMS.items()
         ),
         for_svm(SOURCE),
+        Recipe(
+            form="interior",
+            iterations=10,
+            title=f"interior-point steps from a learned start, {_FOR}",
+            solver=_interior,
+            family=_solved,
+            source=SOURCE,
+            settings=_INTERIOR,
+        ),
     ),
 )

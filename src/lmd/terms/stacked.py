@@ -102,10 +102,11 @@ class Stacked(Term):
         return self._map(lambda term, part, scale, _: term.subgradient(_over(part, scale)) / scale, z, None)
 
     def prox(self, z: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
-        def method(term: Term, part: Tensor, scale: float, place: Tensor | None) -> Tensor:
-            return torch.mul(term.prox(_over(part, scale), step / scale**2), scale, out=place)
-
-        return self._map(method, z, out)
+        """A step for each entry `(B or 1, n)` is taken apart like z."""
+        if not isinstance(step, Tensor) or step.ndim < 2:
+            return self._map(lambda *part: _scaled_prox(step, *part), z, out)
+        steps = iter(self.split(step))
+        return self._map(lambda *part: _scaled_prox(next(steps), *part), z, out)
 
     def conjugate(self, p: Tensor) -> Tensor:
         return _total([term.conjugate(_times(part, scale)) for term, scale, (part,) in self._parts(p)])
@@ -167,3 +168,7 @@ def _over(part: Tensor, scale: float) -> Tensor:
 
 def _times(part: Tensor, scale: float) -> Tensor:
     return part if scale == 1 else part * scale
+
+
+def _scaled_prox(step: Scale, term: Term, part: Tensor, scale: float, place: Tensor | None) -> Tensor:
+    return torch.mul(term.prox(_over(part, scale), step / scale**2), scale, out=place)
