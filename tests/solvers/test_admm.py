@@ -94,6 +94,7 @@ def test_whatever_the_penalties_of_the_blocks_it_converges(blocks):
     assert float(solver.penalties.grad[0, :-1].abs().min()) > 0
 
 
+@torch.no_grad()
 def test_what_a_start_is_outside_is_how_much_its_bounds_press():
     problem, x0 = control()
     solver = ADMM()

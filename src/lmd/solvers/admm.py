@@ -236,7 +236,7 @@ class ADMM(Solver[ADMMState, SplitProblem]):
             gram = r[..., None, None] * operator.gram(x).double()
         first = s[..., None, None] * identity if form is None else form[0].double()
         inverses = torch.linalg.inv(gram + first).to(x.dtype)
-        return inverses[:, 0] if inverses.shape[1] == 1 else inverses
+        return (inverses[:, 0] if inverses.shape[1] == 1 else inverses).contiguous()
 
     def step(self, problem: SplitProblem, state: ADMMState) -> ADMMState:
         k, z, y = min(state.iteration, self.iterations - 1), state.behind, state.dual
