@@ -76,7 +76,7 @@ def _solved(preset: str) -> Family:
 _INTERIOR: dict[str, dict[str, Any]] = {
     "quick": {"updates": 10, "batch": 4, "objective": "gap", "learning_rate": 5e-3, "schedule": "cosine"},
     "standard": {
-        "updates": 200,
+        "updates": 100,
         "batch": 8,
         "objective": "gap",
         "learning_rate": 1e-2,
