@@ -14,7 +14,7 @@ from lmd.experiments.linear_models import (
     make_instances,
     record_learned,
 )
-from lmd.solvers import InteriorPoint
+from lmd.solvers import InteriorPoint, Solver
 from lmd.tasks.svm import SOURCE
 
 STARTS = {"quick": 4, "standard": 20, "paper": 100}
@@ -35,7 +35,7 @@ class SVMExperiment(DigitExperiment):
         learned, published, interior = (
             session.learned(name, label) for name, label in zip(self.solvers, labels, strict=True)
         )
-        others = {"interior-learned": interior, "warm-start-interior": InteriorPoint()}
+        others: dict[str, Solver[Any]] = {"interior-learned": interior, "warm-start-interior": InteriorPoint()}
         compare(session, instances, learned, lambda tolerance: _scikit_learn(instances, tolerance), others)
         record_learned(session, "lmd-published", published, instances)
         draw_methods(

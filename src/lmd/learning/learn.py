@@ -239,8 +239,9 @@ class _Learning:
     def _tune_tail(self, solver: Solver[Any]) -> None:
         """Numbers past the learned iterations, for a tenth of the target, where a solver has such: by trial."""
         few, best = self.validation.select(slice(0, FEW)), None
-        for part in solver.modules():
-            directions = part.tail_directions() if hasattr(part, "tail_directions") else []
+        parts: list[Any] = [part for part in solver.modules() if hasattr(part, "tail_directions")]
+        for part in parts:
+            directions = part.tail_directions()
             for far, direction in itertools.product(TAIL_STEPS, directions):
                 best = self._tail_length(solver, few) if best is None else best
                 part.move_tail_(direction, far)

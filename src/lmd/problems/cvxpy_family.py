@@ -93,12 +93,18 @@ class CVXPYFamily(Family):
         q, b, G = np.split(joined, np.cumsum(self.lengths)[:2], axis=1)
         particular = b @ self.solve.T
         linear, room = (q + particular @ self.full) @ self.null, G - particular @ self.F.T
-        P, linear, rows, room, particular = (
-            torch.as_tensor(each, dtype=self.dtype) for each in (self.P, linear, self.F @ self.null, room, particular)
+        rows, bounded = self._tensor(self.F @ self.null), len(self.F) > 0
+        problem = ReducedProgram(
+            self._tensor(self.P),
+            self._tensor(linear),
+            A=rows if bounded else None,
+            u=self._tensor(room) if bounded else torch.inf,
         )
-        problem = ReducedProgram(P, linear, A=rows if len(rows) else None, u=room if len(rows) else torch.inf)
-        problem.particular = particular
+        problem.particular = self._tensor(particular)
         return problem, problem.start()
+
+    def _tensor(self, array: Any) -> Tensor:
+        return torch.as_tensor(array, dtype=self.dtype)
 
     def unpack(self, problem: ReducedProgram, z: Tensor) -> dict[str, Tensor]:
         """What points z `(B, n)` of a problem of this family say of the variables: by name, `(B, *shape)`."""
