@@ -2,7 +2,7 @@
 
     python benchmarks/promises.py [--families 2000]
 
-A family has relative gaps with a log-normal law of its own, drawn at random, so that the share within a target is known.
+A family has relative gaps with a log-normal law of its own, drawn at random: the share within a target is known.
 From a number of held-out runs, drawn at random too, comes a promise; it fails where it says more than that share.
 """
 

@@ -104,11 +104,13 @@ class CVXPYFamily(Family):
         return problem, problem.start()
 
     def _tensor(self, array: Any) -> Tensor:
-        return torch.as_tensor(array, dtype=self.dtype)
+        return torch.as_tensor(array, dtype=self.dtype, device="cpu")
 
     def unpack(self, problem: ReducedProgram, z: Tensor) -> dict[str, Tensor]:
         """What points z `(B, n)` of a problem of this family say of the variables: by name, `(B, *shape)`."""
-        x = problem.particular.double() + z.double() @ torch.as_tensor(self.null.T)
+        x = problem.particular.double() + z.double() @ torch.as_tensor(
+            self.null.T, dtype=torch.float64, device=z.device
+        )
         found = {}
         for variable in self._problem.variables():
             begin = self.columns[variable.id]

@@ -183,7 +183,8 @@ class ADMM(Solver[ADMMState, SplitProblem]):
 
     def tail_directions(self) -> list[tuple[Tensor, Tensor]]:
         """Along which to tune the last numbers: changes of log r, of few blocks each by itself, of log s, of a."""
-        unit, none = torch.eye(self.penalties.shape[1]), torch.zeros(self.penalties.shape[1])
+        unit = torch.diag(torch.ones_like(self.penalties[-1]).detach())
+        none = torch.zeros_like(unit[0])
         r, s = (unit[:-1] if len(self.blocks) <= FEW_BLOCKS else unit[:-1].sum(dim=0, keepdim=True)), unit[-1:]
         return [(each, none[0]) for each in (*r, *s)] + [(none, torch.ones_like(none[0]))]
 
@@ -210,7 +211,7 @@ class ADMM(Solver[ADMMState, SplitProblem]):
         multiples, scales = self.penalties.to(scales.dtype).exp(), scales.reshape(2, -1)
         r = multiples[:, :1] * scales[0]
         if self.blocks:
-            sizes = torch.tensor(self.blocks, device=scales.device)
+            sizes = torch.tensor(self.blocks, dtype=torch.int64, device=scales.device)
             r = (multiples[:, :-1] * scales[0]).repeat_interleave(sizes, dim=1)[:, None]
         s = multiples[:, -1:] * scales[1]
         a = (2 * self.relaxations.to(scales.dtype).sigmoid())[:, None].expand_as(s)
@@ -226,7 +227,10 @@ class ADMM(Solver[ADMMState, SplitProblem]):
 
     def _inverses(self, problem: SplitProblem, x: Tensor, numbers: tuple[Numbers, ...]) -> Tensor:
         """(P + K'rK)^{-1}, or (s + K'rK)^{-1} where there is no P, for each iteration; inverted in float64."""
-        r, s = (torch.stack([torch.as_tensor(each[i]) for each in numbers]).double() for i in (0, 2))
+        r, s = (
+            torch.stack([torch.as_tensor(each[i], dtype=torch.float64, device=x.device) for each in numbers])
+            for i in (0, 2)
+        )
         form, operator, size = problem.quadratic, problem.operator, x[0].numel()
         identity = torch.eye(size, dtype=torch.float64, device=x.device)
         if self.blocks:
