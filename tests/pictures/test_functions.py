@@ -280,3 +280,20 @@ class TestInputsOfEveryKind:
         x = torch.rand(3, 8, 40, generator=torch.Generator().manual_seed(1))
         found = lmd.reconstruct(operator(x), operator, shape=(40,), weight=0.01, tolerance=0.1)
         assert found.shape == x.shape and found.dtype == torch.float32
+
+
+def test_denoise_takes_the_forms_of_the_models():
+    rng = np.random.default_rng(0)
+    image = np.clip(rng.random((6, 7, 1)) + 0.1 * rng.normal(size=(6, 7, 3)), 0, 1)
+    y = torch.from_numpy(image).movedim(-1, 0)[None]
+    for form in ({"coupled": True}, {"huber": 0.05}, {"coupled": True, "huber": 0.05, "isotropic": True}):
+        found, info = lmd.denoise(image, 0.2, tolerance=1e-6, info=True, spacing=(1.0, 2.0), **form)
+        problem = lmd.problems.TVModel(lmd.terms.Squares(y), 0.2, spacing=(1.0, 2.0), **form)
+        solved = lmd.run(lmd.solvers.FGP(restart=True), problem, y, 5000, tolerance=1e-7)
+        least = solved.values
+        assert info.relative <= 1.001e-6
+        assert float(problem.value(torch.from_numpy(found).movedim(-1, 0)[None])) == pytest.approx(
+            float(least), rel=2e-6
+        )
+    tenfold = lmd.denoise(10 * image, 2.0, tolerance=1e-6, spacing=(1.0, 2.0), coupled=True, huber=0.5, isotropic=True)
+    np.testing.assert_allclose(tenfold, 10 * found, atol=1e-2)

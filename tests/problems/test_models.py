@@ -381,3 +381,10 @@ def test_a_plane_costs_nothing_in_second_order():
 def test_bad_arguments(call, words):
     with pytest.raises((InputError, CapabilityError), match=rf"\A{words}"):
         call(torch.zeros(1, 2, 4, 5))
+
+
+def test_references_are_for_what_the_model_is():
+    y = random(1, 1, 3, 3)
+    problem = TVModel(Squares(y), 0.2, huber=0.1)
+    found = lmd.reference.optimum(problem)
+    assert float(found.gap) <= 1e-6 * float(found.value)

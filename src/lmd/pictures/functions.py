@@ -13,7 +13,7 @@ How weights map. Ours is that of ||x - y||^2 + weight TV(x); for pictures of byt
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -30,10 +30,11 @@ from lmd.operators.functions import FromFunctions
 from lmd.pictures.arrays import Axes, Axis, Batch, as_batch, find_axes, move
 from lmd.pictures.noise import estimate_noise
 from lmd.pictures.weights import Choice, by_leaving_out, by_risk
-from lmd.problems import TVDeblurring, TVDenoising, TVInpainting
+from lmd.problems import TVDeblurring, TVDenoising, TVInpainting, TVModel
 from lmd.problems.reconstruction import TVReconstruction
 from lmd.problems.tv import TVProblem
 from lmd.solvers import Certificate, Result
+from lmd.terms import Squares
 from lmd.zoo.solve import solve
 
 SINGLE = 1e-5
@@ -110,6 +111,9 @@ def denoise(
     *,
     noise: float | None = None,
     isotropic: bool = False,
+    coupled: bool = False,
+    huber: float = 0.0,
+    spacing: float | Sequence[float] | None = None,
     channel_axis: Axis = AUTO,
     tolerance: float = 1e-3,
     warm: Info | None = None,
@@ -124,6 +128,9 @@ def denoise(
         noise: The standard deviation of the noise, for "auto"; estimated from the image by default. In the array's
             own numbers: of 255 for bytes.
         isotropic: Lengths of gradients in place of sums of absolute differences.
+        coupled: One length for all channels of a pixel, so that colours have their edges in one place.
+        huber: Squares in place of lengths for gradients up to this, in the array's own numbers; it avoids staircases.
+        spacing: Of the pixels along each axis, such as the voxels of a scanner.
         channel_axis: The axis of the channels, None if there is none, or "auto": see `lmd.pictures.arrays.as_batch`.
         tolerance: How near to the minimum, relative to it; proven.
         warm: The `Info` of a similar image of the same shape, to start from.
@@ -139,14 +146,24 @@ def denoise(
     ((32, 32), dtype('float64'), True)
     """
     if isinstance(image, (list, tuple)):
-        options: dict[str, Any] = {"noise": noise, "isotropic": isotropic, "channel_axis": channel_axis}
+        options: dict[str, Any] = {
+            "noise": noise,
+            "isotropic": isotropic,
+            "coupled": coupled,
+            "huber": huber,
+            "spacing": spacing,
+            "channel_axis": channel_axis,
+        }
         return _each(
             image, lambda one: denoise(one, weight, tolerance=tolerance, warm=warm, info=True, **options), info
         )
     batch = as_batch("image", image, channel_axis, _dtype(tolerance))
 
     def model(data: Tensor, weights: Tensor, unit: float) -> TVProblem:
-        return TVDenoising(data, weights, isotropic)
+        if coupled or huber:
+            form: dict[str, Any] = {"isotropic": isotropic, "coupled": coupled, "huber": huber / unit}
+            return TVModel(Squares(data), weights, spacing=spacing, **form)
+        return TVDenoising(data, weights, isotropic, spacing=spacing)
 
     def choose() -> Choice:
         return by_risk(_in_units(model, batch), batch.images, _noise(noise, batch))

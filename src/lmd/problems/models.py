@@ -57,7 +57,7 @@ class TVModel(TVProblem):
         forward: LinearOperator | None = None,
         size: tuple[int, ...] | None = None,
     ) -> None:
-        self.noisy, self.isotropic, self.halved = data_of(misfit), bool(isotropic), False
+        self.noisy, self.isotropic = data_of(misfit), bool(isotropic)
         self.coupled, self.huber = bool(coupled), check_positive("huber", huber, zero=True)
         shape = check_axes(self.noisy) if size is None else tuple(size)
         self.weight = _check_map(weight, self.noisy, shape, self.isotropic, self.coupled)
@@ -73,6 +73,11 @@ class TVModel(TVProblem):
         f = boxed(misfit, box)
         self.domain = None if box is None else Box(*box)
         self.compose(f, variation, start=f.nearest(self.noisy))
+
+    @property
+    def scale(self) -> float:
+        """1: the misfit has a scale of its own."""
+        return 1.0
 
     @property
     def bound(self) -> Scale:

@@ -28,7 +28,7 @@ PROBES = 8
 INNER = 2
 """Conjugate gradient iterations for each linear system; each starts where the last one ended."""
 
-NEEDS = ("forward", "differences", "noisy", "weight", "data_prox", "project_differences", "dual_from")
+NEEDS = ("forward", "differences", "noisy", "halved", "weight", "data_prox", "project_differences", "dual_from")
 
 
 def iterates(problem: Any) -> Iterator[Pair]:

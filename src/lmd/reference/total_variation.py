@@ -17,7 +17,7 @@ EFFORT = Effort(goal=1e-8, tolerance=1e-6, patience=3000 // EVERY, looks=100_000
 
 RELAXATION = 1.8
 
-NEEDS = ("differences", "noisy", "weight", "scale", "data_prox", "project_dual")
+NEEDS = ("differences", "noisy", "weight", "halved", "data_prox", "project_dual")
 
 
 def iterates(problem: Any) -> Iterator[Pair]:

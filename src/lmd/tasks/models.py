@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lmd.problems import Family, TVModel
+from lmd.operators import Blur, Mask, ParallelBeam, gaussian_kernel, motion_kernel
+from lmd.operators.blur import BORDERS
+from lmd.problems import Family, SecondOrderModel, TVModel, random_masks
+from lmd.problems.base import offers
 from lmd.problems.model_families import Maker, ModelFamily, windows
-from lmd.solvers import FGP, LearnedFGP, Solver
+from lmd.solvers import FGP, LearnedDual, RelaxedPDHG, Solver
 from lmd.tasks.optima import CertifiedBy
 from lmd.tasks.task import Recipe, Task
 from lmd.tasks.unrolled import PHOTOGRAPHS
-from lmd.terms import Squares
+from lmd.terms import Absolute, KullbackLeibler, Squares
 
 CROPS = {"quick": 24, "standard": 56}
 DEPTH = {24: 8, 56: 24}
-HORIZON = 40
+HORIZON, PEAK, KEPT = 40, 30.0, 0.7
 
 
 def noisy(images: Tensor, noise: Any, generator: torch.Generator) -> Tensor:
@@ -65,17 +71,105 @@ def in_forms(models: tuple[tuple[str, Maker, dict[str, Any]], ...]) -> dict[str,
 STRONG = in_forms(_SQUARES)
 """Models with squares of all entries: their duals are smooth."""
 
-
-def _family(preset: str) -> Family:
-    makers = list(STRONG.values())
-    return ModelFamily(PHOTOGRAPHS.train(preset), makers, noise=(0.02, 0.15), crop=CROPS[preset], weight=(0.05, 0.6))
+VOLUMES = {name: make for name, make in STRONG.items() if name.startswith(("volume", "spacings"))}
 
 
-def _learned(seed: int) -> Solver[Any]:
-    return LearnedFGP(HORIZON)
+def counted(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Poisson counts of images, with a mean of `PEAK` where they are 1."""
+    return torch.poisson(PEAK * images.clamp(min=0), generator=generator)
 
 
-def _settings(updates: int, rate: float) -> dict[str, dict[str, Any]]:
+def _counts(images: Tensor, noise: Tensor, weight: Tensor, generator: torch.Generator, **form: Any) -> TVModel:
+    return TVModel(KullbackLeibler(counted(images, generator)), weight, **form)
+
+
+def impulses(images: Tensor, noise: Tensor, generator: torch.Generator) -> Tensor:
+    """Images of which a share of the pixels, twice the noise, is black or white."""
+    drawn = torch.rand(images.shape, generator=generator, dtype=images.dtype)
+    return torch.where(drawn < noise, 0, torch.where(drawn > 1 - noise, 1, images))
+
+
+def _absolute(images: Tensor, noise: Tensor, weight: Tensor, generator: torch.Generator, **form: Any) -> TVModel:
+    return TVModel(Absolute(impulses(images, noise, generator)), 2 * weight, **form)
+
+
+def _mask(images: Tensor, generator: torch.Generator) -> Tensor:
+    return random_masks(len(images), images.shape[2], images.shape[3], KEPT, generator).to(images)
+
+
+def _masked(images: Tensor, noise: Tensor, weight: Tensor, generator: torch.Generator, **form: Any) -> TVModel:
+    """Impulses, and lost pixels besides."""
+    mask = _mask(images, generator)
+    return TVModel(Absolute(mask * impulses(images, noise, generator), mask.expand_as(images)), 2 * weight, **form)
+
+
+def _masked_counts(images: Tensor, noise: Tensor, weight: Tensor, generator: torch.Generator, **form: Any) -> TVModel:
+    mask = _mask(images, generator)
+    misfit = KullbackLeibler(mask * counted(images, generator))
+    return TVModel(misfit, weight, forward=Mask(mask), box=(0.0, 2 * PEAK), **form)
+
+
+def _kernel(generator: torch.Generator) -> Tensor:
+    """A Gaussian of 0.8 to 2 pixels, or a motion of 4 to 9 pixels in any direction."""
+    one, other, third = torch.rand(3, generator=generator, dtype=torch.float64, device="cpu").tolist()
+    return gaussian_kernel(0.8 + 1.2 * one) if third < 0.5 else motion_kernel(4 + 5 * one, math.pi * other)
+
+
+def _blurred(images: Tensor, noise: Tensor, weight: Tensor, generator: torch.Generator, **form: Any) -> TVModel:
+    """Any kernel, either border; weights of a tenth."""
+    border = BORDERS[int(torch.randint(2, (), generator=generator))]
+    blur = Blur(_kernel(generator), images.shape[2], images.shape[3], border)
+    return TVModel(Squares(noisy(blur(images), noise / 3, generator)), weight / 5, forward=blur, **form)
+
+
+def _blurred_counts(images: Tensor, noise: Tensor, weight: Tensor, generator: torch.Generator, **form: Any) -> TVModel:
+    blur = Blur(_kernel(generator), images.shape[2], images.shape[3], "replicate")
+    misfit = KullbackLeibler(counted(blur(images), generator))
+    return TVModel(misfit, weight / 2, forward=blur, box=(0.0, 2 * PEAK), **form)
+
+
+def _projected(images: Tensor, noise: Tensor, weight: Tensor, generator: torch.Generator, **form: Any) -> TVModel:
+    """Ten to forty angles."""
+    beams = ParallelBeam(images.shape[2], images.shape[3], 10 + int(torch.randint(31, (), generator=generator)))
+    sinogram = noisy(beams(images), noise / 2, generator)
+    size = (int(images.shape[2]), int(images.shape[3]))
+    return TVModel(Squares(sinogram), weight / 2, forward=beams, size=size, **form)
+
+
+def _second(images: Tensor, noise: Tensor, weight: Tensor, generator: torch.Generator, **form: Any) -> SecondOrderModel:
+    return SecondOrderModel(Squares(noisy(images, noise, generator)), weight, **form)
+
+
+def _second_absolute(
+    images: Tensor, noise: Tensor, weight: Tensor, generator: torch.Generator, **form: Any
+) -> SecondOrderModel:
+    return SecondOrderModel(Absolute(impulses(images, noise, generator)), 2 * weight, **form)
+
+
+SADDLE = in_forms(
+    (
+        ("counts", _counts, {}),
+        ("absolute", _absolute, {}),
+        ("masked absolute", _masked, {}),
+        ("masked counts", _masked_counts, {}),
+        ("blurred", _blurred, {}),
+        ("blurred counts", _blurred_counts, {}),
+        ("tomography", _projected, {}),
+    )
+)
+"""Models whose duals are not smooth."""
+
+SECOND = in_forms((("second order", _second, {}), ("second order, absolute", _second_absolute, {})))
+"""Total generalised variation."""
+
+
+def family(models: dict[str, Maker], preset: str) -> Family:
+    """Models in turn, 2 to 15% noise, weights of 0.05 to 0.6 for images in [0, 1]; some take a share of both."""
+    images, makers = PHOTOGRAPHS.train(preset), list(models.values())
+    return ModelFamily(images, makers, noise=(0.02, 0.15), crop=CROPS[preset], weight=(0.05, 0.6))
+
+
+def _settings(updates: int, rate: float, batch: int = 4) -> dict[str, dict[str, Any]]:
     shared: dict[str, Any] = {
         "objective": "duality gap",
         "value_weights": "last",
@@ -83,24 +177,81 @@ def _settings(updates: int, rate: float) -> dict[str, dict[str, Any]]:
         "schedule": "cosine",
         "clip_gradient": 20.0,
     }
-    larger = {"updates": updates, "batch": 4, "warmup": 20, "validation_batch": 16, "checkpoint_every": 50}
+    larger = {"updates": updates, "batch": batch, "warmup": 20, "validation_batch": 16, "checkpoint_every": 50}
     return {"quick": {**shared, "updates": 20, "batch": 2}, "standard": {**shared, **larger}}
+
+
+def certified(problem: Any, x0: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Minima by FGP where the dual is smooth, elsewhere by relaxed PDHG, and less exactly."""
+    strong = offers(problem, FGP().needs)
+    by = CertifiedBy(FGP(restart=True), 1e-6) if strong else CertifiedBy(RelaxedPDHG(), 2e-3)
+    return by(problem, x0)
+
+
+TRIED = (
+    "Only the last trained iterate is good. Tried on photographs{more}, 2 to 15% noise, weights of 0.05 to 0.6: {what}."
+)
+
+
+def _recipe(models: dict[str, Maker], solver: Callable[[], Solver[Any]], settings: Any, **words: Any) -> Recipe:
+    return Recipe(
+        iterations=words.pop("iterations", HORIZON),
+        solver=lambda seed: solver(),
+        family=functools.partial(family, models),
+        source=PHOTOGRAPHS,
+        settings=settings,
+        **words,
+    )
+
+
+_NORMS = ("l1", "L1", "lengths", "GroupNorm", "Huber")
+_MISFITS = (("KullbackLeibler", "Mask"), ("KullbackLeibler", "Blur"), ("squares", "Blur"), ("squares", "ParallelBeam"))
+
+
+def _choices() -> dict[tuple[str, ...], tuple[tuple[float, str], ...]]:
+    """By parts; models with squares of all entries have a compiled loop, and need no choice."""
+    found: dict[tuple[str, ...], tuple[tuple[float, str], ...]] = {}
+    for norm, field in itertools.product(_NORMS, ("differences", "Differences")):
+        found["Boxed", norm, field] = ((0.0, "models-saddle-40"),)
+        for misfit in _MISFITS:
+            found[("Box", norm, field, *misfit)] = ((0.0, "models-saddle-40"),)
+    for norm in ("l1", "lengths", "GroupNorm"):
+        found["Stacked", norm, "Slopes", norm, "Bends"] = ((0.0, "models-second-40"),)
+    return found
 
 
 TASK = Task(
     name="models",
-    title="TV models with squares: coupled colours, volumes, maps of weights, Huber, boxes",
+    title="TV models: volumes, coupled colours, maps of weights, Huber, boxes, counts, impulses, blurs, second order",
     recipes=(
-        Recipe(
-            iterations=HORIZON,
-            title=f"fast gradient projection of {HORIZON} iterations, learned numbers, for TV models with squares",
-            solver=_learned,
-            family=_family,
-            source=PHOTOGRAPHS,
-            settings=_settings(600, 0.06),
-            weak="Only the last trained iterate is good. Tried on photographs and volumes of moving windows of them, 2 "
-            "to 15% noise, weights of 0.05 to 0.6: coupled colours, maps of weights, Huber of 0.02, boxes, spacings.",
+        _recipe(
+            VOLUMES,
+            lambda: LearnedDual(10, 3, axes=3),
+            _settings(300, 1e-2, batch=3),
+            form="volume",
+            iterations=10,
+            title="learned dual mirror descent of 10 iterations, 3 x 3 x 3, for TV denoising of volumes",
+            weak=TRIED.format(more=", windows of which move from plane to plane", what="spacings of 1 and of 2"),
+        ),
+        _recipe(
+            SADDLE,
+            lambda: RelaxedPDHG(HORIZON),
+            _settings(200, 0.03, batch=3),
+            form="saddle",
+            title=f"relaxed PDHG of {HORIZON} iterations with learned numbers, for TV models without a smooth dual",
+            weak=TRIED.format(
+                more="", what="Poisson counts with a peak of 30, impulses, masks, blurs of any kernel, tomography"
+            ),
+        ),
+        _recipe(
+            SECOND,
+            lambda: RelaxedPDHG(HORIZON),
+            _settings(150, 0.03, batch=3),
+            form="second",
+            title=f"relaxed PDHG of {HORIZON} iterations with learned numbers, for total generalised variation",
+            weak=TRIED.format(more="", what="total generalised variation with a ratio of 2, squares and impulses"),
         ),
     ),
-    reference=CertifiedBy(FGP(restart=True), 1e-6),
+    choices=_choices(),
+    reference=certified,
 )
