@@ -49,7 +49,7 @@ METRICS = ("relative_gap", "psnr", "psnr_nearest")
 METHODS = ("gd", "lgd", "lbfgs", "pdhg", "published", "pair", "exact")
 NETWORKS = ("published", "pair")
 PULL = 0.05
-"""The weight of what pulls lost pixels: minimisers that are found so have values within 1e-5 of the minimum."""
+"""The weight of what pulls lost pixels: what was found so had values within 4e-5 of the minimum."""
 
 STEPS_TRAINING: dict[str, Any] = {"batch": 4, "learning_rate": 2e-3, "schedule": "cosine", "value_weights": "last"}
 STEPS_UPDATES = {"quick": 20, "standard": 200, "paper": 200}
