@@ -2,8 +2,8 @@
 
 from setuptools import Extension, setup
 
-SOURCES = [f"src/lmd/kernels/{name}.c" for name in ("tv", "loop", "unrolled", "volume", "interior")]
-HEADERS = ["src/lmd/kernels/loop.h"]
+SOURCES = [f"src/lmd/kernels/{name}.c" for name in ("tv", "loop", "saddle", "unrolled", "volume", "interior")]
+HEADERS = [f"src/lmd/kernels/{name}.h" for name in ("loop", "saddle")]
 OPTIONS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-fopenmp"]
 AVX2 = ["-mavx2", "-mfma"]
 AVX512 = ["-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mfma", "-mprefer-vector-width=512"]

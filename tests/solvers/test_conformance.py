@@ -130,6 +130,7 @@ SOLVERS = {
     "RelaxedPDHG": (lambda: solvers.RelaxedPDHG(), "lasso"),
     "RelaxedPDHG learned": (lambda: rough(solvers.RelaxedPDHG(3)), "inpainting in colour"),
     "RelaxedPDHG on sinograms": (lambda: rough(solvers.RelaxedPDHG(2)), "tomography"),
+    "CirculantADMM": (lambda: solvers.CirculantADMM(), "deblurring"),
     "ADMM": (lambda: solvers.ADMM(), "quadratic program"),
     "ADMM learned": (lambda: rough(solvers.ADMM(3, 8)), "signals"),
     "ADMM with blocks": (lambda: rough(solvers.ADMM(3, blocks=[4, 2])), "quadratic program"),

@@ -49,7 +49,7 @@ def test_relaxation_takes_fewer_iterations() -> None:
         lmd.run(RelaxedPDHG(relaxation=relaxation).double(), problem, tolerance=1e-4).iterations
         for relaxation in (1.9, 1.0)
     )
-    assert bool((relaxed < 0.7 * plain).all())
+    assert bool((relaxed < 0.8 * plain).all())
 
 
 @pytest.mark.parametrize("which", range(3))
@@ -81,7 +81,7 @@ def test_everything_it_learns_has_a_derivative() -> None:
 
 
 def test_bad_input_is_named() -> None:
-    with pytest.raises(InputError, match="relaxation 2"):
+    with pytest.raises(InputError, match="relaxation: got"):
         RelaxedPDHG(relaxation=2.0)
     with pytest.raises(InputError, match="ratio"):
         RelaxedPDHG(ratio=0.0)

@@ -49,7 +49,8 @@ INSTRUCTIONS = {"_tv_avx512": "AVX-512", "_tv_avx2": "AVX2", "_tv": f"all of {pl
 TABLE: dict[tuple[str, ...], frozenset[str]] = {
     ("squares", "l1", "differences"): frozenset({"dual_steps", "tv_sums", "fgp"}),
     ("squares", "lengths", "differences"): frozenset({"fgp"}),
-    ("kept squares", "l1", "differences"): frozenset({"saddle_steps"}),
+    ("kept squares", "l1", "differences"): frozenset({"saddle_steps", "pdhg"}),
+    ("kept squares", "lengths", "differences"): frozenset({"pdhg"}),
     ("l1", "differences"): frozenset({"tv_sums"}),
     **{
         (f, g, "Differences"): frozenset({"model"})

@@ -66,6 +66,16 @@ class LinearOperator(Part, abc.ABC):
         return type(self).__name__
 
     @property
+    def spectrum(self) -> Tensor | None:
+        """The eigenvalues of K'K `(H, W // 2 + 1)` in the order of `torch.fft.rfft2`, where it is circulant."""
+        return None
+
+    @property
+    def wrapped_spectrum(self) -> Tensor | None:
+        """Those of a circulant matrix that is at least K'K, where one is known: `spectrum`, if there is one."""
+        return self.spectrum
+
+    @property
     def grid(self) -> tuple[int, ...] | None:
         """The lengths of the last axes of x, where Kx are the differences of neighbours along each; otherwise None."""
         return None

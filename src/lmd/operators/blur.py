@@ -60,6 +60,14 @@ class Blur(LinearOperator):
         """
         return 2.0 * (self.kernel.numel() + sum(self.kernel.shape))
 
+    @cached_property
+    def spectrum(self) -> Tensor | None:
+        if self.border != "circular":
+            return None
+        point = torch.zeros(1, 1, self.height, self.width, dtype=torch.float64, device="cpu")
+        point[..., 0, 0] = 1
+        return torch.fft.rfft2(self._apply(point))[0, 0].abs().square()
+
     def _apply(self, x: Tensor) -> Tensor:
         images = check_ending("x", x, (self.height, self.width)).reshape(-1, self.height, self.width)
         for taps in self._passes:

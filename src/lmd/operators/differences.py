@@ -48,6 +48,15 @@ class Differences(LinearOperator):
     def grid(self) -> tuple[int, ...]:
         return self.shape
 
+    @property
+    def wrapped_spectrum(self) -> Tensor | None:
+        """That of differences which wrap around: they have all of these, and more. Of two axes."""
+        if len(self.shape) != 2:
+            return None
+        turns = [torch.arange(n, dtype=torch.float64, device="cpu") * (2 * math.pi / n) for n in self.shape]
+        down, right = ((2 - 2 * torch.cos(turn)) / h**2 for turn, h in zip(turns, self.spacing, strict=True))
+        return (down[:, None] + right)[:, : self.shape[1] // 2 + 1]
+
     @functools.cached_property
     def norm(self) -> float:
         squared = sum(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lmd import kernels
-from lmd.kernels import loop, volume
+from lmd.kernels import loop, saddle, volume
 from lmd.terms.base import Scale
 
 if TYPE_CHECKING:
@@ -103,6 +103,18 @@ def _is_map(bound: Scale, y: Tensor, axes: tuple[int, ...]) -> bool:
     shape = bound.shape
     whole = bound.ndim == y.ndim + 1 and len(bound) == len(y) and shape[3:] == y.shape[2:]
     return whole and shape[1] in channels and shape[2] in components and all(shape[axis] == 1 for axis in axes)
+
+
+def masked_of(problem: Any, *tensors: Tensor) -> saddle.Masked | None:
+    """What the compiled loop of inpainting has to know of a problem; None where it does not serve it."""
+    if not kernels.has("pdhg", problem.parts) or problem.f.y.ndim != 4:
+        return None
+    bound, f, operator, isotropic = _bound(problem), problem.f, problem.operator, "lengths" in problem.parts
+    if isotropic and problem.regularisers[0].axes != (2,):
+        return None
+    if not loop.serves(f.y, *((bound,) if isinstance(bound, Tensor) else ()), *tensors):
+        return None
+    return saddle.Masked(f.y, f.mask, f.low, f.high, bound, f.scale, operator.norm, isotropic)
 
 
 def _bound(problem: Composite) -> Scale:

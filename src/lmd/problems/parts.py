@@ -321,6 +321,24 @@ class Composite(CompositeProblem):
         u = self.operator.adjoint(dual).neg_()
         return None if kinks is None else kinks.expand_as(z), self.f.kinks(x, u, step)
 
+    def differences_prox(self, p: Tensor, step: Scale) -> Tensor:
+        """argmin_q g*(q) + ||q - p||^2 / (2 step), g the term behind the differences."""
+        return self.regularisers[self._grid].conjugate_prox(p, step)
+
+    def differences_part(self, dual: Tensor) -> Tensor:
+        """The part of a dual point that belongs to the differences."""
+        return self.operator.split(dual)[self._grid]
+
+    @property
+    def beside_spectrum(self) -> Tensor | None:
+        """The eigenvalues `(H, W // 2 + 1)` of the Hessian of what stands beside the differences, f left out.
+
+        Where it is circulant: h(z) = c ||z - y||^2 behind operators with a `spectrum`; None elsewhere.
+        """
+        terms = [(term.smoothness, term.strong_convexity, K.spectrum) for term, K, _ in self._beside]
+        known = [most * s for most, least, s in terms if isinstance(most, float) and most == least and s is not None]
+        return sum(known[1:], start=known[0]) if known and len(known) == len(terms) else None
+
     def dual_from(self, p: Tensor, x: Tensor) -> Tensor:
         """The dual point of which p belongs to the differences, and the rest is the one that belongs to x."""
         if len(self.regularisers) == 1:

@@ -8,6 +8,7 @@ from lmd.solvers.base import DualState, Solver, State
 from lmd.solvers.best_so_far import BestSoFar
 from lmd.solvers.carded import Carded
 from lmd.solvers.certificate import Certificate, Constant
+from lmd.solvers.circulant_admm import CirculantADMM
 from lmd.solvers.corrected_mirror_descent import CorrectedMirrorDescent
 from lmd.solvers.exact_mirror_descent import ExactMirrorDescent
 from lmd.solvers.fgp import FGP
@@ -51,6 +52,7 @@ __all__ = [
     "BestSoFar",
     "Carded",
     "Certificate",
+    "CirculantADMM",
     "Constant",
     "ConstantSteps",
     "CorrectedMirrorDescent",

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from lmd.checks import check_count
 from lmd.errors import InputError
+from lmd.kernels import loop, saddle
 from lmd.problems.base import Problem
+from lmd.problems.compiled import masked_of
 from lmd.solvers.base import DualState, Solver
 from lmd.solvers.pdhg import PDHG, SaddleProblem, check_step
 from lmd.terms.base import Scale, add_scaled, size_of
@@ -122,6 +124,15 @@ class RelaxedPDHG(Solver[RelaxedState, ScaledProblem]):
         return RelaxedState(
             x, k, dual=dual, relaxed=x, relaxed_dual=dual, tau=tau, anchor=x, anchor_dual=dual, known=known
         )
+
+    def finish(self, problem: Any, dual: Tensor | None, tolerance: float, limit: int) -> loop.Solved | None:
+        model = None if dual is not None else masked_of(problem)
+        if model is None:
+            return None
+        state, numbers = self.init(problem, problem.start()), self.numbers.detach().double()
+        numbers = torch.cat([numbers[:, :2].exp(), numbers[:, 2:]], dim=1)
+        options = {"relaxation": self.relaxation, "tolerance": tolerance}
+        return saddle.pdhg(model, (state.x, None), state.tau, limit, numbers=numbers, **options)
 
     def step(self, problem: ScaledProblem, state: RelaxedState) -> RelaxedState:
         k, x, p, K = state.iteration, state.relaxed, state.relaxed_dual, problem.operator

@@ -79,7 +79,6 @@ TASK = Task(
         exact.for_images("inpainting", _for_exact, 2400, widths=2, objective="gap", batch=6, clip_gradient=15.0),
         pairs.published_recipe("inpainting", "inpaint-published", _published),
     ),
-    choices={("kept squares", "l1", "differences"): ((5e-2, "inpaint-7-fast"), (0.0, "inpaint-15-fast"))},
     reference=CertifiedBy(EXACT, 1e-5),
     contest=Contest(make),
     picture=PictureTask(

@@ -11,8 +11,8 @@ import torch
 from lmd import tasks, zoo
 from lmd.guarantees.safeguard import default_fallback
 from lmd.problems.base import Problem, offers
-from lmd.problems.compiled import composed_of, model_of
-from lmd.solvers import FGP, PDHG
+from lmd.problems.compiled import composed_of, masked_of, model_of
+from lmd.solvers import FGP, PDHG, CirculantADMM, RelaxedPDHG
 from lmd.solvers.base import Solver
 from lmd.solvers.ladder import Ladder
 from lmd.tasks.steps import SCALES, STEPS
@@ -40,12 +40,18 @@ def solver_for(problem: Problem, tolerance: float) -> Solver[Any]:
     model = model_of(problem) or composed_of(problem, tolerance)
     if model is not None:
         return ladder(model.noisy.dtype)
+    if masked_of(problem) is not None:
+        return RelaxedPDHG()
     name = chosen_name(problem.parts, tolerance)
     if name is not None:
         return _loaded(name, problem)
-    if offers(problem, PDHG().needs):  # near the solution of image problems short primal steps are the better ones
-        return PDHG(settle=8.0 if offers(problem, ("differences",)) else 1.0)
-    return default_fallback(problem)
+    if offers(problem, CirculantADMM().needs):
+        return CirculantADMM()
+    if not offers(problem, PDHG().needs):
+        return default_fallback(problem)
+    if not offers(problem, ("data_strong_convexity",)) and offers(problem, RelaxedPDHG().needs):
+        return RelaxedPDHG()
+    return PDHG(settle=8.0 if offers(problem, ("differences",)) else 1.0)
 
 
 def name_for(problem: Problem, tolerance: float) -> str:

@@ -1,0 +1,121 @@
+"""The compiled solve of inpainting against the PyTorch steps beside it, and what it proves."""
+
+import pytest
+import torch
+
+import lmd
+from lmd import kernels
+from lmd.kernels import saddle
+from lmd.problems import TVInpainting
+from lmd.problems.compiled import masked_of
+from lmd.solvers import RelaxedPDHG
+
+pytestmark = pytest.mark.skipif(kernels.library() is None, reason="there are no compiled kernels here")
+
+F32, F64 = torch.float32, torch.float64
+
+
+def inpainting(kind=F64, size=(2, 3, 21, 17), isotropic=False, channels=1, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    smooth = torch.rand(*size[:2], 3, 3, dtype=F64, generator=generator)
+    noisy = torch.nn.functional.interpolate(smooth, size=size[2:], mode="bilinear")
+    noisy = noisy + 0.05 * torch.randn(size, dtype=F64, generator=generator)
+    mask = torch.rand(size[0], channels, *size[2:], generator=generator) > 0.4
+    mask[..., 0, 0] = True
+    return TVInpainting(noisy.to(kind), mask.to(kind), torch.linspace(0.1, 0.3, size[0]).to(kind), isotropic)
+
+
+def learned(kind=F64, iterations=5):
+    solver = RelaxedPDHG(iterations)
+    with torch.no_grad():
+        noise = torch.randn(solver.numbers.shape, generator=torch.Generator().manual_seed(0))
+        solver.numbers.add_(0.05 * noise.to(solver.numbers))
+    return solver.to(kind)
+
+
+def compiled(problem, solver, count):
+    """The answer after so many iterations."""
+    with torch.no_grad():
+        state, numbers = solver.init(problem, problem.start()), solver.numbers.double()
+        numbers = torch.cat([numbers[:, :2].exp(), numbers[:, 2:]], dim=1)
+        return saddle.pdhg(
+            masked_of(problem), (state.x, None), state.tau, count, numbers=numbers, relaxation=solver.relaxation
+        )
+
+
+@pytest.mark.parametrize("isotropic", [False, True])
+@pytest.mark.parametrize("size", [(2, 3, 21, 17), (1, 1, 1, 9), (1, 2, 9, 1), (3, 1, 5, 16), (1, 1, 40, 33)])
+@pytest.mark.parametrize("count", [1, 4, 5, 23])
+def test_iterations_are_those_of_the_solver(isotropic, size, count):
+    problem, solver = inpainting(size=size, isotropic=isotropic, channels=size[1]), learned()
+    with torch.no_grad():
+        expected = solver.advance(problem, solver.init(problem, problem.start()), count)
+    found = compiled(problem, solver, count)
+    torch.testing.assert_close((found.x, found.dual), (expected.x, expected.dual), rtol=1e-11, atol=1e-12)
+    assert found.report[:, 1].tolist() == [count] * size[0]
+
+
+def test_steps_are_balanced_alike():
+    problem, solver = inpainting(), RelaxedPDHG(ratio=3.0).double()  # far too long
+    with torch.no_grad():
+        expected = solver.advance(problem, solver.init(problem, problem.start()), 410)
+    found = compiled(problem, solver, 410)
+    torch.testing.assert_close(found.report[:, 0], expected.tau)
+    torch.testing.assert_close((found.x, found.dual), (expected.x, expected.dual), rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", [F32, F64])
+@pytest.mark.parametrize("isotropic", [False, True])
+@pytest.mark.parametrize("tolerance", [1e-2, 1e-5])
+def test_what_is_proven_is_what_the_problem_proves(kind, isotropic, tolerance):
+    problem = inpainting(kind, isotropic=isotropic)
+    result = lmd.solve(problem, tolerance)
+    value, gap = problem.certified_gap(result.x, result.dual)
+    assert {status.name for status in result.status} == {"TOLERANCE_REACHED"}
+    torch.testing.assert_close(result.certificate.bound, gap, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(result.values.double(), value, rtol=1e-6, atol=0)
+    exact = lmd.solve(inpainting(F64, isotropic=isotropic), 1e-10).values
+    assert bool((result.certificate.bound >= result.certificate.value - exact - 1e-9 * exact).all())
+
+
+@pytest.mark.parametrize(("shift", "scale"), [(1000.0, 1.0), (0.0, 1e-6), (0.0, 1e6), (-3.0, 20.0)])
+def test_certificates_hold_in_other_units(shift, scale):
+    plain = inpainting()
+    problem = TVInpainting(scale * plain.noisy + shift, plain.mask, scale * plain.weight)
+    result = lmd.solve(problem, 1e-4)
+    assert bool((problem.relative_gap(result.x, result.dual) <= 1.0001e-4).all())
+
+
+def test_an_instance_of_a_batch_is_solved_as_alone():
+    problem = inpainting(F32, size=(3, 2, 19, 23), channels=2)
+    together = lmd.solve(problem, 1e-3)
+    for n in range(3):
+        alone = lmd.solve(problem.select(n), 1e-3)
+        torch.testing.assert_close(together.x[n : n + 1], alone.x, rtol=0, atol=0)
+        assert int(together.iterations[n]) == int(alone.iterations)
+
+
+def test_threads_change_nothing(monkeypatch):
+    monkeypatch.setattr(saddle, "SMALL", 0)
+    problem, before = inpainting(F32, size=(1, 3, 30, 20)), torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        one = lmd.solve(problem, 1e-4)
+        torch.set_num_threads(2)
+        two = lmd.solve(problem, 1e-4)
+    finally:
+        torch.set_num_threads(before)
+    torch.testing.assert_close(one.x, two.x, rtol=0, atol=0)
+
+
+def test_it_stops_at_the_limit():
+    result = lmd.solve(inpainting(F32), 1e-7, iterations=30)
+    assert {status.name for status in result.status} == {"FINISHED"}
+    assert result.iterations.tolist() == [30, 30]
+
+
+def test_warm_starts_go_on_from_both_points():
+    problem = inpainting()
+    first = lmd.solve(problem, 1e-4)
+    again = lmd.solve(problem, 1e-4, warm=first)
+    assert bool((again.iterations < first.iterations).all())
