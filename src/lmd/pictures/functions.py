@@ -292,10 +292,11 @@ def reconstruct(
 
 
 def denoise_video(frames: Any, weight: Any = AUTO, *, info: bool = False, **options: Any) -> Any:
-    """Frames without noise, each started from the one before; takes what `denoise` takes.
+    """Frames without noise, one after the other; takes what `denoise` takes.
 
     An array `(T, ...)` gives an array, a list a list, and an iterator is answered by an iterator, frame by frame. An
-    automatic weight is chosen on the first frame and kept.
+    automatic weight is chosen on the first frame and kept. Nothing else is: frames have noise of their own, and learned
+    iterations from nothing are as fast as those from the answer to the frame before.
 
     >>> import numpy as np, lmd
     >>> lmd.denoise_video(np.zeros((4, 8, 9, 3), np.uint8), weight=0.1).shape
@@ -316,12 +317,10 @@ def denoise_video(frames: Any, weight: Any = AUTO, *, info: bool = False, **opti
 
 
 def _video(frames: Iterator[Any], weight: Any, options: dict[str, Any]) -> Iterator[tuple[Any, Info]]:
-    warm: Info | None = None
     for frame in frames:
-        same = warm is not None and warm.shape == tuple(frame.shape)
-        known = warm.weight if warm is not None and isinstance(weight, str) else weight
-        clean, warm = denoise(frame, known, warm=warm if same else None, info=True, **options)
-        yield clean, warm
+        clean, told = denoise(frame, weight, info=True, **options)
+        weight = told.weight if isinstance(weight, str) else weight
+        yield clean, told
 
 
 def _answer(
