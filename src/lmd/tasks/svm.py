@@ -74,7 +74,16 @@ def _solved(preset: str) -> Family:
 
 
 _INTERIOR: dict[str, dict[str, Any]] = {
-    "quick": {"updates": 10, "batch": 4, "objective": "gap", "learning_rate": 5e-3, "schedule": "cosine"},
+    "quick": {
+        "updates": 20,
+        "batch": 4,
+        "objective": "gap",
+        "learning_rate": 1e-2,
+        "schedule": "cosine",
+        "clip_gradient": 100.0,
+        "validation_batch": 20,
+        "validate_every": 2,
+    },
     "standard": {
         "updates": 100,
         "batch": 8,
