@@ -229,7 +229,7 @@ def measure_picture() -> dict[str, Any]:
     lines = [
         line if len(line) <= 115 else f"{line[:110].rpartition(', ')[0]}, ..." for line in done.stdout.splitlines()
     ]
-    more = "`--tolerance 1e-3` goes on until the certificate says a thousandth."
+    more = "It stops where a thousandth is proven; `--tolerance 1e-5` goes on."
     return {"output": "\n".join(lines) + "\n", "about": f"(On one core, in {gigabytes:.1f} GB of memory. {more})"}
 
 
