@@ -5,6 +5,7 @@ import io
 import os
 import tempfile
 import traceback
+import warnings
 from pathlib import Path
 
 from docutils import nodes
@@ -27,7 +28,8 @@ def run_blocks(app: Sphinx, doctree: nodes.document) -> None:
         try:
             for block in blocks:
                 printed = io.StringIO()
-                with contextlib.redirect_stdout(printed):
+                with contextlib.redirect_stdout(printed), warnings.catch_warnings():
+                    warnings.simplefilter("error")
                     exec(compile(block.astext(), page, "exec"), names)
                 if text := printed.getvalue().rstrip():
                     shown = nodes.literal_block(text, text, language="text", classes=["printed"])
