@@ -16,7 +16,7 @@ from lmd.operators.blur import BORDERS
 from lmd.problems import Family, SecondOrderModel, TVModel, random_masks
 from lmd.problems.base import offers
 from lmd.problems.model_families import Maker, ModelFamily, windows
-from lmd.solvers import FGP, LearnedDual, RelaxedPDHG, Solver
+from lmd.solvers import FGP, RelaxedPDHG, Solver
 from lmd.tasks.optima import CertifiedBy
 from lmd.tasks.task import Recipe, Task
 from lmd.tasks.unrolled import PHOTOGRAPHS
@@ -70,8 +70,6 @@ def in_forms(models: tuple[tuple[str, Maker, dict[str, Any]], ...]) -> dict[str,
 
 STRONG = in_forms(_SQUARES)
 """Models with squares of all entries: their duals are smooth."""
-
-VOLUMES = {name: make for name, make in STRONG.items() if name.startswith(("volume", "spacings"))}
 
 
 def counted(images: Tensor, generator: torch.Generator) -> Tensor:
@@ -224,15 +222,6 @@ TASK = Task(
     name="models",
     title="TV models: volumes, coupled colours, maps of weights, Huber, boxes, counts, impulses, blurs, second order",
     recipes=(
-        _recipe(
-            VOLUMES,
-            lambda: LearnedDual(10, 3, axes=3),
-            _settings(300, 1e-2, batch=3),
-            form="volume",
-            iterations=10,
-            title="learned dual mirror descent of 10 iterations, 3 x 3 x 3, for TV denoising of volumes",
-            weak=TRIED.format(more=", windows of which move from plane to plane", what="spacings of 1 and of 2"),
-        ),
         _recipe(
             SADDLE,
             lambda: RelaxedPDHG(HORIZON),
