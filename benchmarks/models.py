@@ -97,7 +97,7 @@ def row(name: str, make: Any, count: int, side: int) -> str:
 
 def false_claims(make: Any, count: int, seed: int) -> int:
     """How many of so many instances have a lower bound above a value that was reached."""
-    problem, generator = draw(make, count, 12, seed), torch.Generator().manual_seed(seed)
+    problem, generator = draw(make, count, 16, seed), torch.Generator().manual_seed(seed)
     bounds, values = [], []
     for ratio in (0.2, 2.0):
         solver = pdhg(problem, ratio)
