@@ -42,11 +42,11 @@ def solver_for(problem: Problem, tolerance: float) -> Solver[Any]:
         return ladder(model.noisy.dtype)
     if masked_of(problem) is not None:
         return RelaxedPDHG()
+    if offers(problem, CirculantADMM().needs):
+        return CirculantADMM()
     name = chosen_name(problem.parts, tolerance)
     if name is not None:
         return _loaded(name, problem)
-    if offers(problem, CirculantADMM().needs):
-        return CirculantADMM()
     if not offers(problem, PDHG().needs):
         return default_fallback(problem)
     if not offers(problem, ("data_strong_convexity",)) and offers(problem, RelaxedPDHG().needs):
