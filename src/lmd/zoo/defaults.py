@@ -63,8 +63,10 @@ def name_for(problem: Problem, tolerance: float) -> str:
 
 @functools.cache
 def ladder(dtype: torch.dtype) -> Ladder:
-    """Fast gradient projection with learned numbers, of all horizons that ship, by their cost: coarser grids are a third
-    of the work again or more, and four iterations to set up."""
+    """Fast gradient projection with learned numbers, of all horizons that ship, by their cost.
+
+    Coarser grids are a third of the work again or more, and four iterations to set up.
+    """
     scales = {f"denoise-scales-{n}": (4 + 1.38 * n, gaps) for n, gaps in SCALES.items()}
     named = {**scales, **{f"denoise-steps-{n}": (n, gaps) for n, gaps in STEPS.items()}}
     shipped = sorted((name for name in named if zoo.shipped(name)), key=lambda name: named[name][0])
