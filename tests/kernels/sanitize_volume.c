@@ -1,0 +1,84 @@
+/* Random calls of volume.c, for the sanitizers: `make sanitize`.
+
+   As in sanitize.c every array is malloc'ed to its exact size, and memory runs out now and then. What is checked
+   besides: x does not depend on the number of threads, is finite, and is in its box. */
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+static int scarce; /* whether there may be no memory */
+
+static void *scarce_malloc(size_t bytes) { return scarce && rand() % 3 == 0 ? NULL : malloc(bytes); }
+#define malloc scarce_malloc
+#include "volume.c"
+#undef malloc
+
+static const long SIDES[] = {1, 1, 2, 3, 5, 7, 15, 16, 17, 33};
+
+static void fail(const char *what)
+{
+    fprintf(stderr, "sanitize_volume: %s\n", what);
+    exit(1);
+}
+
+static void *filled(long count, int doubles)
+{
+    void *x = malloc((size_t)count * (doubles ? 8 : 4));
+    if (!x) fail("no memory");
+    for (long i = 0; i < count; i++)
+        if (doubles)
+            ((double *)x)[i] = (double)rand() / RAND_MAX;
+        else
+            ((float *)x)[i] = (float)rand() / (float)RAND_MAX;
+    return x;
+}
+
+/* The same solve with one thread and with several. */
+static void check(void)
+{
+    long channels = 1 + rand() % 3, axes = 2 + rand() % 2, learned = rand() % 9;
+    long n0 = SIDES[rand() % 10], n1 = axes == 2 ? 1 : SIDES[rand() % 10], n2 = SIDES[rand() % 10];
+    long maps = rand() % 3 ? 0 : rand() % 2 ? 1 : channels, map_axes = maps ? (rand() % 2 ? 1 : axes) : 0;
+    long size = channels * n0 * n1 * n2;
+    long sizes[12] = {channels, axes, n0, n1, n2, maps, map_axes, learned, learned, learned + rand() % 40, 8, 8};
+    double norm = 2.0 * sqrt((double)axes);
+    double reals[12] = {0.1, 0.5, 1.0 / (norm * norm), rand() % 2 ? 1e-2 : 1e-6, rand() % 3 ? 0.0 : 0.05, 0.2, 0.8,
+                        norm, 16.0, 1.0, 1.0, rand() % 2 ? 1.0 : 2.0};
+    int options[4] = {rand() % 2, rand() % 2, rand() % 3 == 0, 1}, few = rand() % 8 == 0;
+    float *y = filled(size, 0), *map = maps ? filled(maps * map_axes * n0 * n1 * n2, 0) : NULL, *x[2];
+    double *numbers = filled(2 * learned, 1);
+    if (maps) reals[0] = 1.0;
+    for (int n = 0; n < 2; n++) {
+        float *p = filled(axes * size, 0);
+        double *report = filled(5, 1);
+        int failed;
+        x[n] = filled(size, 0);
+        scarce = few;
+        do {
+            memset(p, 0, (size_t)(axes * size) * sizeof(float));
+            memset(report, 0, 5 * sizeof(double));
+            failed = lmd_model(y, map, numbers, reals, sizes, options, n ? 2 + rand() % 3 : 1, p, x[n], report);
+            scarce = 0; /* once is enough */
+        } while (failed);
+        free(p), free(report);
+    }
+    for (long e = 0; e < size; e++) {
+        if (x[0][e] != x[1][e]) fail("threads differ");
+        if (!isfinite(x[0][e])) fail("not finite");
+        if (options[2] && (x[0][e] < 0.2f || x[0][e] > 0.8f)) fail("out of the box");
+    }
+    free(x[0]), free(x[1]), free(y), free(map), free(numbers);
+}
+
+int main(int count, char **words)
+{
+    double seconds = count > 1 ? atof(words[1]) : 10;
+    srand(count > 2 ? (unsigned)atol(words[2]) : 1);
+    time_t end = time(NULL) + (time_t)seconds;
+    long calls = 0;
+    for (; time(NULL) <= end; calls++) check();
+    printf("sanitize_volume: %ld calls\n", calls);
+    return 0;
+}
