@@ -243,4 +243,5 @@ TASK = Task(
     ),
     choices=_choices(),
     reference=certified,
+    slow=True,
 )
