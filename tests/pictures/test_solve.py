@@ -215,7 +215,7 @@ class TestNetworks:
 class TestDefaults:
     @pytest.mark.parametrize(
         ("task", "extra", "name"),
-        [("denoise", None, "denoise-steps"), ("inpaint", torch.ones(20, 26) > 0, "inpaint-15-fast")],
+        [("denoise", None, "denoise-steps"), ("inpaint", torch.ones(20, 26) > 0, "relaxedpdhg")],
     )
     def test_what_lmd_solve_takes(self, task, extra, name):
         _, summary = PictureSolver(task).solve(noisy(), extra)
