@@ -41,7 +41,7 @@ class TVModel(TVProblem):
     >>> import lmd
     >>> counts = torch.tensor([[[[4.0, 0.0, 9.0, 12.0]]]])
     >>> lmd.solve(TVModel(KullbackLeibler(counts), weight=0.4), tolerance=1e-6).x.flatten().round(decimals=2)
-    tensor([2.8600, 0.0000, 8.7600, 8.7600])
+    tensor([2.8600, 0.0000, 8.7500, 8.7500])
     """
 
     def __init__(
