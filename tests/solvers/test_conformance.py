@@ -201,6 +201,7 @@ ZOO = {
     "inpaint": "inpainting in colour",
     "deblur": "deblurring",
     "tomography": "tomography",
+    "models": "inpainting in colour",
     "lasso": "lasso",
 }
 """The problems of the zoo's solvers, by task."""

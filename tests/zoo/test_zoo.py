@@ -24,7 +24,7 @@ def test_every_shipped_solver_loads_runs_and_has_a_card() -> None:
         card = zoo.card(name)
         assert {"command", "seed", "data", "measured"} <= set(card)
         family = zoo.recipe(name).family("standard").inside  # nothing here needs solutions
-        problem, x0 = family.sample(3, torch.Generator().manual_seed(1))
+        problem, x0 = family.sample(3 * getattr(family, "subsets", 1), torch.Generator().manual_seed(1))
         dtype = next(solver.parameters()).dtype
         result = run(solver, problem, x0.to(dtype))
         assert result.ok

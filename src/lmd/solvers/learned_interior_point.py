@@ -131,9 +131,9 @@ class LearnedInteriorPoint(LearnedPrefix[LearnedInteriorState, MarginProblem]):
         nothing = inner.dual.new_zeros(len(sets), problem.rows.shape[1])
         dual = nothing.scatter(1, numbers, inner.dual)
         x = inner.point[place].to(like)
-        return LearnedInteriorState(
-            x, iteration, dual=dual[place], sets=sets, place=place, numbers=numbers, inner=inner
-        )
+        solved = torch.isfinite((2 * x).square().sum(dim=1, keepdim=True))  # else no system was: x stays where it is
+        x, dual = torch.where(solved, x, like), torch.where(solved, dual[place], 0.0)
+        return LearnedInteriorState(x, iteration, dual=dual, sets=sets, place=place, numbers=numbers, inner=inner)
 
     def learned_step(self, problem: MarginProblem, state: LearnedInteriorState) -> LearnedInteriorState:
         k, numbers, now = state.iteration, state.numbers, state.inner
