@@ -146,23 +146,16 @@ def denoise(
     ((32, 32), dtype('float64'), True)
     """
     if isinstance(image, (list, tuple)):
-        options: dict[str, Any] = {
-            "noise": noise,
-            "isotropic": isotropic,
-            "coupled": coupled,
-            "huber": huber,
-            "spacing": spacing,
-            "channel_axis": channel_axis,
-        }
-        return _each(
-            image, lambda one: denoise(one, weight, tolerance=tolerance, warm=warm, info=True, **options), info
-        )
+        form: dict[str, Any] = {"isotropic": isotropic, "coupled": coupled, "huber": huber, "spacing": spacing}
+        options = {**form, "noise": noise, "channel_axis": channel_axis, "tolerance": tolerance, "warm": warm}
+        return _each(image, lambda one: denoise(one, weight, info=True, **options), info)
     batch = as_batch("image", image, channel_axis, _dtype(tolerance))
 
     def model(data: Tensor, weights: Tensor, unit: float) -> TVProblem:
         if coupled or huber:
-            form: dict[str, Any] = {"isotropic": isotropic, "coupled": coupled, "huber": huber / unit}
-            return TVModel(Squares(data), weights, spacing=spacing, **form)
+            return TVModel(
+                Squares(data), weights, isotropic=isotropic, coupled=coupled, huber=huber / unit, spacing=spacing
+            )
         return TVDenoising(data, weights, isotropic, spacing=spacing)
 
     def choose() -> Choice:
