@@ -1,5 +1,8 @@
 """The adapters for deepinv, against deepinv itself; skipped where it is not installed."""
 
+import runpy
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -169,3 +172,24 @@ def test_the_gap_of_any_answer(images):
         true = ((objective(x.double(), y.double()) - least) / least).mean()
         assert float(true) <= float(gap(x, y=y, physics=physics)) <= float(true) + 1e-4
     assert gap.lower_better
+
+
+def test_a_blur_that_is_not_symmetric_keeps_its_phase(images):
+    """Its transform is complex: a cast to float32 would drop the imaginary part, and with it the shift."""
+    kernel = torch.zeros(1, 1, 5, 5)
+    kernel[0, 0, 0, 1] = kernel[0, 0, 3, 4] = 0.5
+    physics = BlurFFT((3, 24, 24), kernel)
+    x = images[0]
+    operator = OfPhysics(physics, physics.A(x))
+    assert torch.equal(operator(x), physics.A(x))
+    assert torch.allclose(operator(x.double()).float(), physics.A(x), atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_example_gives_what_their_prior_gives_and_is_faster(capsys, tmp_path):
+    example = Path(__file__).parents[2] / "examples" / "with_deepinv.py"
+    runpy.run_path(str(example))["main"](str(tmp_path / "deepinv.png"))
+    lines = {line.split(":")[0]: line.split() for line in capsys.readouterr().out.splitlines()}
+    ours, theirs, blurred = lines["lmd's prior"], lines["deepinv's prior"], lines["blurred"]
+    assert float(ours[2]) == pytest.approx(float(theirs[2]), abs=0.05) and float(ours[2]) > float(blurred[1]) + 1
+    assert (tmp_path / "deepinv.png").stat().st_size > 10_000

@@ -118,7 +118,7 @@ class OfPhysics(LinearOperator):
     def __init__(self, physics: Physics, y: Tensor) -> None:
         if not hasattr(physics, "A_adjoint"):
             raise InputError("physics", type(physics).__name__, "a linear one, with an A_adjoint")
-        self.physics, self.like = copy.deepcopy(physics).to(y.dtype), y.new_empty(0)
+        self.physics, self.like = _computing_in(physics, y.dtype), y.new_empty(0)
         self.shape = tuple(self._adjoint(y).shape)
         x, z = _noise(self.shape, y), _noise(tuple(y.shape), y)
         image, back = self._apply(x), self._adjoint(z)
@@ -131,15 +131,7 @@ class OfPhysics(LinearOperator):
 
     @functools.cached_property
     def _physics64(self) -> Physics:
-        """With its tensors in float64, whether they are buffers or not, and what dtype it says that it computes in."""
-        physics = copy.deepcopy(self.physics).double()
-        for module in physics.modules():
-            for name, value in list(vars(module).items()):
-                if isinstance(value, Tensor) and value.dtype == torch.float32:
-                    setattr(module, name, value.double())
-                elif value is torch.float32:
-                    setattr(module, name, torch.float64)
-        return physics
+        return _computing_in(self.physics, torch.float64)
 
     def _of(self, x: Tensor) -> Physics:
         return self._physics64 if x.dtype == torch.float64 else self.physics
@@ -213,6 +205,20 @@ def _weights(strength: Strength, y: Tensor) -> Tensor:
     """deepinv's strengths as weights of ours, for each image `(B,)`: s weight = ths, with s = 1/2."""
     each = torch.as_tensor(strength, dtype=y.dtype, device=y.device).flatten()
     return 2 * each.expand(len(y))
+
+
+def _computing_in(physics: Physics, dtype: torch.dtype) -> Physics:
+    """A copy with its real tensors in that dtype and its complex ones in the complex one, buffers or not."""
+    physics = copy.deepcopy(physics)
+    of = {False: dtype, True: dtype.to_complex()}
+    for module in physics.modules():
+        for place in (vars(module), module._buffers, module._parameters):
+            for name, value in list(place.items()):
+                if isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()):
+                    place[name] = value.detach().to(of[value.is_complex()])
+                elif value in (torch.float32, torch.float64):
+                    place[name] = dtype
+    return physics
 
 
 def _noise(shape: tuple[int, ...], like: Tensor) -> Tensor:
