@@ -200,9 +200,9 @@ def duality_certificate(record: Record) -> Certificate:
 
 def gap_certificate(value: Tensor, gap: Tensor, reported: Tensor) -> Certificate:
     """From F(x) and its certified gap `(B,)`, float64; the bound holds for the value that was reported as well."""
-    lower = value - gap - ROUNDING * EPSILON * (value.abs() + gap)
+    lower = (value - gap).sub_(value.abs().add_(gap), alpha=ROUNDING * EPSILON).nan_to_num_(nan=-torch.inf)
     constants = {"gap": Constant(gap, "the problem's gap")}
-    return Certificate(torch.fmax(value, reported), lower.nan_to_num(nan=-torch.inf), DUALITY, "l2", constants)
+    return Certificate(torch.fmax(value, reported), lower, DUALITY, "l2", constants)
 
 
 def nothing(record: Record, theorem: str) -> Certificate:

@@ -93,12 +93,9 @@ class Schedules:
         self.reach = torch.tensor(reach, **like)
         self.horizons = torch.tensor([each.shape[2] for each in numbers], dtype=torch.int64, device="cpu")
         self.coarse = torch.tensor(coarse, dtype=torch.int64, device="cpu")
-        self.grid = (*grid, easier)
-
-    def table(self) -> _Schedules:
-        """As C reads them, while these live."""
         arrays = (self.numbers, self.reach, self.horizons, self.coarse)
-        return _Schedules(*(array.data_ptr() for array in arrays), *self.reach.shape, *self.grid)
+        self.table = _Schedules(*(array.data_ptr() for array in arrays), *self.reach.shape, *grid, easier)
+        """As C reads them, while these live."""
 
 
 class Solved(NamedTuple):
@@ -129,11 +126,11 @@ class Solved(NamedTuple):
 
 def serves(*tensors: Tensor) -> bool:
     """Whether the loop can stand in here: float32 or float64 on the CPU, and nothing is recorded."""
-    kind = tensors[0].dtype
-    if kind not in KINDS or any(tensor.dtype != kind or tensor.device.type != "cpu" for tensor in tensors):
-        return False
-    recording = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-    return not recording and kernels.library() is not None
+    kind, recording = tensors[0].dtype, torch.is_grad_enabled()
+    for tensor in tensors:
+        if tensor.dtype != kind or not tensor.is_cpu or (recording and tensor.requires_grad):
+            return False
+    return kind in KINDS and kernels.library() is not None
 
 
 def fgp(
@@ -167,7 +164,7 @@ def fgp(
     new_ahead = torch.empty_like(new_dual) if kept else new_dual
     failed = _function()(
         y.data_ptr(), _pointer(dual), _pointer(ahead), bound.data_ptr(), _pointer(table),
-        None if schedules is None else ctypes.byref(schedules.table()),
+        None if schedules is None else ctypes.byref(schedules.table),
         model.scale, multiplier * 2 * model.scale / model.norm**2, -1.0 if tolerance is None else tolerance,
         model.norm, model.roundings,
         batch, channels, height, width, 0 if numbers is None else numbers.shape[2], start.iteration, limit, FIRST_LOOK,

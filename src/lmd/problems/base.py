@@ -227,11 +227,13 @@ def check_values(problem: Problem, values: object, x: Tensor) -> Tensor:
 
 def offers(problem: Problem, needs: tuple[str, ...]) -> bool:
     """Whether a problem has all of these capabilities: attributes that are not None, closed forms."""
-    closed = type(problem).minimiser is not Problem.minimiser
-    return all(
-        closed if capability in ("minimiser", "minimum") else getattr(problem, capability, None) is not None
-        for capability in needs
-    )
+    for capability in needs:
+        if capability in ("minimiser", "minimum"):
+            if type(problem).minimiser is Problem.minimiser:
+                return False
+        elif getattr(problem, capability, None) is None:
+            return False
+    return True
 
 
 def check_capabilities(problem: Problem, needs: tuple[str, ...], solver: str) -> None:

@@ -206,12 +206,22 @@ class Passing(Wrapper[State]):
 
 def check_fit(solver: Solver[Any], problem: Problem, x0: Tensor) -> None:
     """Raise unless the solver can run on the problem from x0: before it does, rather than with a wrong answer after."""
+    check_start(problem, x0)
+    check_solver(solver, problem)
+
+
+def check_start(problem: Problem, x0: Tensor) -> Tensor:
+    """Return x0 `(B, ...)` if a run on the problem can start there."""
     problem.check_start(check_batch("x0", x0))
+    if problem.domain is not None:
+        problem.domain.check("x0", x0)
+    return x0
+
+
+def check_solver(solver: Solver[Any], problem: Problem) -> None:
+    """Raise unless the problem offers what the solver needs, and the solver keeps to its domain."""
     check_capabilities(problem, solver.needs, type(solver).__name__)
-    if problem.domain is None:
-        return
-    problem.domain.check("x0", x0)
-    if not solver.keeps_to_domain(problem):
+    if problem.domain is not None and not solver.keeps_to_domain(problem):
         given = f"{type(solver).__name__}, which may leave the problem's domain"
         accepted = "one that keeps to it, such as ProjectedGradient, or MirrorDescent with a mirror on that domain"
         raise CapabilityError("solver", f"{given} ({problem.domain.about})", accepted)

@@ -39,10 +39,9 @@ class Ladder(Passing):
         return {"rungs": list(self.rungs), "reach": self.given}
 
     def finish(self, problem: Any, dual: Tensor | None, tolerance: float, limit: int) -> loop.Solved | None:
-        model, composed = model_of(problem), composed_of(problem, tolerance)
-        if dual is None and model is not None:
+        if dual is None and (model := model_of(problem)) is not None:
             return loop.fgp(model, loop.Progress(), limit, schedules=self._schedules(), tolerance=tolerance)
-        if dual is None and composed is not None:
+        if dual is None and (composed := composed_of(problem, tolerance)) is not None:
             numbers, counts = self._numbers(problem, tolerance, composed.isotropic)
             return volume.fgp(composed, limit, tolerance=tolerance, numbers=numbers, learned=counts)
         return self.solver.finish(problem, dual, tolerance, limit)

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from torch import Tensor
+from typing_extensions import Self
 
 from lmd.problems.base import Problem
 from lmd.solvers.base import Solver
@@ -102,6 +103,20 @@ class Result:
     violation: Tensor | None = None
     """How far each x is outside the constraints `(B,)`, where f is infinite there; `values` are then those of points
     inside, or of f without its infinite term (`Problem.relaxed_value`). None where no iterate was outside."""
+
+    @classmethod
+    def later(cls, made: Mapping[str, Callable[[], Any]], **known: Any) -> Self:
+        """A result some of whose fields are `made` when they are first asked for, by the functions of their names."""
+        result = cls.__new__(cls)
+        vars(result).update(known, _made=made)
+        return result
+
+    def __getattr__(self, name: str) -> Any:
+        """A field that is not there yet."""
+        made = vars(self).get("_made", {})
+        if name not in made:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return vars(self).setdefault(name, made[name]())
 
     @cached_property
     def certificate(self) -> Certificate | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from lmd.kernels import loop
 from lmd.problems import derivatives
 from lmd.problems.base import Problem, offers
 from lmd.problems.composite import relative_gap
-from lmd.solvers.base import Solver, State, check_fit
+from lmd.solvers.base import Solver, State, check_solver, check_start
 from lmd.solvers.certificate import Certificate
 from lmd.solvers.result import History, Result, Status
 from lmd.solvers.stopping import Stall, held_up
@@ -80,8 +80,9 @@ def solve(
         derivatives.check(problem)
     with torch.no_grad():
         start = _start(problem, x0, warm).detach()
+        if solver is not None:
+            check_solver(solver, problem)
         chosen = solver_for(problem, tolerance) if solver is None else solver
-        check_fit(chosen, problem, start)
         if offers(problem, ("certified_gap",)):
             result = _Whole(chosen, problem, start, tolerance, iterations).run(warm)
         else:
@@ -102,11 +103,12 @@ def _recorded(problem: Problem, result: Result) -> Result:
 def _start(problem: Any, x0: Tensor | None, warm: Result | None) -> Tensor:
     if x0 is not None and warm is not None:
         raise InputError("x0", "points beside warm", "one of them")
-    if warm is not None:
-        return warm.x
-    if x0 is None and not offers(problem, ("start",)):
+    given = x0 if warm is None else warm.x
+    if given is not None:
+        return check_start(problem, given)
+    if not offers(problem, ("start",)):
         raise CapabilityError("problem", f"{type(problem).__name__}, which has no start", "one that has, or x0")
-    start: Tensor = problem.start() if x0 is None else x0
+    start: Tensor = problem.start()  # which was looked at when the problem was made
     return start
 
 
@@ -118,6 +120,18 @@ def _watched(solver: Solver[Any], problem: Problem, x0: Tensor, tolerance: float
 
     watch = Watch(solver, problem, x0, stop_when=near)
     return run(solver, problem, x0, min(iterations, 1000), callbacks=[watch])
+
+
+class _Ends(NamedTuple):
+    """What is made of a solve when it is asked for, each `(B,)`."""
+
+    first: Callable[[], Tensor]
+    """F(x0)."""
+
+    values: Callable[[], Tensor]
+    """F(x)."""
+
+    iterations: Callable[[], Tensor]
 
 
 class _Whole:
@@ -141,20 +155,23 @@ class _Whole:
 
     def _compiled(self, solved: loop.Solved) -> Result:
         """From one call for all of it. What falls no further is stalled where that is rounding, or else out of luck."""
-        report, x, y = solved.report, solved.x, self.problem.f.y
+        report, x = solved.report, solved.x
         words = [WORDS[code] for code in report[:, 2].tolist()]
         if Status.STALLED in words:
             stalled = held_up(self.problem, x, solved.gaps).tolist()
             pairs = zip(words, stalled, strict=True)
             words = [Status.FINISHED if word is Status.STALLED and not held else word for word, held in pairs]
-        values = report[:, 3:5].to(x.dtype).t()
-        if (self.x0.data_ptr(), self.x0.stride()) != (y.data_ptr(), y.stride()):
-            values = torch.stack([self.problem.value(self.x0), values[1]])
+
+        def first() -> Tensor:
+            y = self.problem.f.y
+            known = (self.x0.data_ptr(), self.x0.stride()) == (y.data_ptr(), y.stride())
+            return solved.first.to(x.dtype) if known else self.problem.value(self.x0)
 
         def certifier(result: Result) -> Certificate:
-            return gap_certificate(solved.values, solved.gaps, result.values.double())
+            return gap_certificate(solved.values, solved.gaps, result.values)
 
-        return self._result(x, solved.dual, values, report[:, 1].long(), tuple(words), certifier)
+        ends = _Ends(first, lambda: solved.values.to(x.dtype), lambda: report[:, 1].long())
+        return self._result(x, solved.dual, ends, tuple(words), certifier)
 
     def _stepwise(self, dual: Tensor | None) -> Result:
         state = self._begin(dual)
@@ -170,11 +187,12 @@ class _Whole:
             near = relative_gap(value, gap) <= self.tolerance
             stalled = self.stall.look(done, gap, self.problem, state.x) & ~near
             if bool((near | stalled).all()) or done >= self.limit:
-                values, count = self.problem.value(state.x), torch.full_like(near, done, dtype=torch.int64)
-                codes = torch.where(near, 2, torch.where(stalled, 3, 1))
-                words = tuple(WORDS[code] for code in codes.tolist())
-                return self._result(state.x, state.dual_point, torch.stack([first, values]), count, words, certify)
+                break
             stride = min(max(SHORTEST, int(GROWTH * done)), self.limit - done)
+        words = tuple(WORDS[code] for code in torch.where(near, 2, torch.where(stalled, 3, 1)).tolist())
+        counts = torch.full_like(near, done, dtype=torch.int64)
+        ends = _Ends(lambda: first, lambda: self.problem.value(state.x), lambda: counts)
+        return self._result(state.x, state.dual_point, ends, words, certify)
 
     def _begin(self, dual: Tensor | None) -> State:
         if dual is None:
@@ -186,30 +204,35 @@ class _Whole:
         self,
         x: Tensor,
         dual: Tensor,
-        values: Tensor,
-        count: Tensor,
+        ends: _Ends,
         status: tuple[Status, ...],
         certifier: Callable[[Result], Certificate],
     ) -> Result:
-        """`values` `(2, B)` are those of the start and of x."""
-        seconds, cost = time.perf_counter() - self.begun, self.solver.step_cost
-        times = {each: each * count if each != 1 else count for each in set(cost.values())}
-        history = History(
-            values=values,
-            residuals=torch.full_like(values, torch.nan),
-            seconds=torch.tensor([0.0, seconds], dtype=torch.float64),
-        )
-        return Result(
+        """What is cheap to know at once, and the rest when it is asked for."""
+        seconds = time.perf_counter() - self.begun
+
+        def evaluations() -> dict[str, Tensor]:
+            return {name: each * result.iterations for name, each in self.solver.step_cost.items()}
+
+        def history() -> History:
+            values = torch.stack([ends.first(), result.values])
+            times = torch.tensor([0.0, seconds], dtype=torch.float64)
+            return History(values=values, residuals=torch.full_like(values, torch.nan), seconds=times)
+
+        result = Result.later(
+            {
+                "values": ends.values,
+                "iterations": ends.iterations,
+                "evaluations": evaluations,
+                "history": history,
+            },
             x=x,
-            values=values[1],
             status=status,
-            iterations=count,
-            evaluations={name: times[each] for name, each in cost.items()},
             seconds=seconds,
-            history=history,
             solver=self.solver,
             problem=self.problem,
             start=self.x0,
             dual=dual,
             certifier=certifier,
         )
+        return result
