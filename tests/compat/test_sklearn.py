@@ -5,6 +5,7 @@ import pytest
 from sklearn import linear_model, svm
 from sklearn.base import clone
 from sklearn.datasets import load_digits, make_classification, make_regression
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import check_estimator
 
@@ -81,3 +82,11 @@ def test_a_learned_svm_on_digits_and_a_grid_search():
 def test_settings_that_mean_nothing_are_refused(estimator, words):
     with pytest.raises(lmd.InputError, match=words):
         estimator.fit(np.array([[0.0], [1.0]]), [0, 1])
+
+
+def test_what_is_not_proven_is_said():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 6)) * np.logspace(-5, 5, 6)
+    with pytest.warns(ConvergenceWarning, match="gap_"):
+        found = LogisticRegression(C=100.0, tolerance=1e-12).fit(X, rng.integers(0, 2, 60))
+    assert found.gap_ > 0

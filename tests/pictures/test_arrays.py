@@ -121,3 +121,19 @@ def test_nan_pixels_get_the_advice_of_a_mask() -> None:
 
 def test_axes_of_a_batch_of_signals() -> None:
     assert find_axes("image", (8, 2, 50), True, "auto") == find_axes("image", (8, 2, 5, 5), True, "auto")
+
+
+@pytest.mark.filterwarnings("error")
+def test_arrays_that_may_not_be_written_to_are_taken_and_left_alone() -> None:
+    array = np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8)
+    array.setflags(write=False)
+    batch = as_batch("image", array)
+    batch.images.zero_()
+    assert array.max() == 1.0
+
+
+def test_masked_entries_get_the_advice_of_inpainting() -> None:
+    array = np.ma.masked_array(np.ones((4, 4)), mask=np.eye(4, dtype=bool))
+    with pytest.raises(InputError, match=r"lmd\.inpaint"):
+        as_batch("image", array)
+    assert as_batch("image", np.ma.masked_array(np.ones((4, 4)))).images.shape == (1, 1, 4, 4)

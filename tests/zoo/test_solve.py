@@ -87,3 +87,11 @@ def test_bad_arguments(arguments, said):
     given = {"problem": next(iter(problems())), **arguments}
     with pytest.raises(InputError, match=said):
         lmd.solve(**given)
+
+
+def test_strong_convexity_that_proves_the_tolerance_says_so() -> None:
+    features = torch.randn(40, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    problem = lmd.problems.LinearClassifier(features, (features[:, 0] > 0).long(), 2, ridge=0.1)
+    result = lmd.solve(problem, tolerance=1e-6, x0=features.new_zeros(1, 10))
+    assert result.status == (Status.TOLERANCE_REACHED,)
+    assert bool((result.certificate.bound <= 1e-6 * result.values).all())

@@ -7,11 +7,13 @@ or as it comes from `lmd.learn`, and say after `fit` by how much the objective i
 from __future__ import annotations
 
 import copy
+import warnings
 from typing import Any
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
@@ -21,7 +23,7 @@ from lmd.checks import check_positive
 from lmd.guarantees.certify import run
 from lmd.problems.base import Problem
 from lmd.solvers.base import Solver
-from lmd.solvers.result import Result
+from lmd.solvers.result import Result, Status
 from lmd.zoo.defaults import find
 from lmd.zoo.solve import solve
 
@@ -36,7 +38,11 @@ def _solved(problem: Problem, x0: Tensor, solver: Given, tolerance: float) -> Re
     """To the tolerance, or through the iterations that a given solver was trained for."""
     check_positive("tolerance", tolerance)
     if solver is None:
-        return solve(problem, tolerance, x0=x0)
+        found = solve(problem, tolerance, x0=x0)
+        if any(status is not Status.TOLERANCE_REACHED for status in found.status):
+            said = f"not proven to {tolerance:.1e} of the minimum, see gap_; features of one scale may help"
+            warnings.warn(said, ConvergenceWarning, stacklevel=3)
+        return found
     chosen = find(solver) if isinstance(solver, str) else copy.deepcopy(solver)
     return run(chosen.to(x0.dtype), problem, x0, record=False)
 

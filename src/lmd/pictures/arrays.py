@@ -128,9 +128,12 @@ def as_batch(
 def _as_tensor(argument: str, array: Any) -> Tensor:
     if isinstance(array, Tensor):
         given = array
+    elif isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
+        raise InputError(argument, "an array with masked entries", f"lmd.inpaint({argument}.data, ~{argument}.mask)")
     elif isinstance(array, np.ndarray) and array.dtype.kind in "buif":
         wide = array.astype(np.float64) if array.dtype.kind == "f" and array.dtype.itemsize > 8 else array
-        given = torch.from_numpy(np.ascontiguousarray(wide.astype(wide.dtype.newbyteorder("="), copy=False)))
+        plain = np.ascontiguousarray(wide.astype(wide.dtype.newbyteorder("="), copy=False))
+        given = torch.from_numpy(plain if plain.flags.writeable else plain.copy())
     else:
         kind = f"an array of {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__
         raise InputError(argument, kind, "a numpy array or torch tensor of real numbers")

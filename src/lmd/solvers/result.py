@@ -22,7 +22,7 @@ class Status(enum.Enum):
 
     FINISHED = "ran all its iterations; ask for more, or for a target_value, if the answer is not good enough"
     TARGET_REACHED = "reached the target value"
-    TOLERANCE_REACHED = "within the tolerance of the minimum: the duality gap proves it"
+    TOLERANCE_REACHED = "within the tolerance of the minimum: the certificate proves it"
     STALLED = "no more can be proven in this precision; x is the point of which most is: use float64 or more tolerance"
     RESIDUAL_REACHED = "the iterates stopped moving, to the requested tolerance"
     TIME_UP = "the time limit was reached; x is the last iterate"

@@ -115,11 +115,14 @@ def _start(problem: Any, x0: Tensor | None, warm: Result | None) -> Tensor:
 def _watched(solver: Solver[Any], problem: Problem, x0: Tensor, tolerance: float, iterations: int) -> Result:
     """Problems without a dual: certificates of their strong convexity, looked at every ten iterations."""
 
-    def near(certificate: Any) -> bool:
-        return bool((certificate.bound <= tolerance * certificate.lower_bound.abs()).all())
+    def near(certificate: Certificate) -> Tensor:
+        return certificate.bound <= tolerance * certificate.lower_bound.abs()
 
-    watch = Watch(solver, problem, x0, stop_when=near)
-    return run(solver, problem, x0, min(iterations, 1000), callbacks=[watch])
+    watch = Watch(solver, problem, x0, stop_when=lambda certificate: bool(near(certificate).all()))
+    result = run(solver, problem, x0, min(iterations, 1000), callbacks=[watch])
+    proven = [False] * len(x0) if result.certificate is None else near(result.certificate).tolist()
+    pairs = zip(result.status, proven, strict=True)
+    return replace(result, status=tuple(Status.TOLERANCE_REACHED if done else status for status, done in pairs))
 
 
 class _Ends(NamedTuple):
