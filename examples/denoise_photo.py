@@ -15,7 +15,8 @@ import numpy as np
 from skimage.data import chelsea
 from skimage.metrics import peak_signal_noise_ratio
 
-from lmd.data.image_files import Picture, read_picture, write_picture
+from lmd.data.image_files import read_picture, write_picture
+from lmd.data.picture import Picture
 from lmd.pictures import solve_file
 
 

@@ -19,7 +19,8 @@ import numpy as np
 from distributed import Client, LocalCluster, as_completed
 from skimage.data import chelsea
 
-from lmd.data.image_files import Picture, write_picture
+from lmd.data.image_files import write_picture
+from lmd.data.picture import Picture
 from lmd.pictures import Job, PictureSolver, solve_file, solve_many
 from lmd.pictures.files import Done
 

@@ -10,7 +10,8 @@ import tifffile
 from PIL import Image, ImageCms, ImageOps
 
 from lmd.data import image_files, memory
-from lmd.data.image_files import Header, Picture, check_out, losses, read_header, read_picture, write_picture
+from lmd.data.image_files import check_out, losses, read_header, read_picture, write_picture
+from lmd.data.picture import Header, Picture
 from lmd.errors import FileError, InputError
 
 RGB = {"photometric": "rgb"}

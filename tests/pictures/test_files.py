@@ -10,7 +10,8 @@ from PIL import Image
 from torch.testing import assert_close
 
 from lmd.data import image_files, memory
-from lmd.data.image_files import Picture, read_mask, read_picture, write_picture
+from lmd.data.image_files import read_mask, read_picture, write_picture
+from lmd.data.picture import Picture
 from lmd.errors import FileError, InputError
 from lmd.operators import gaussian_kernel, motion_kernel
 from lmd.pictures import Job, PictureSolver, files, solve, solve_file, solve_many

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 import lmd
 from lmd.data import memory
-from lmd.data.image_files import Header, Picture
+from lmd.data.picture import Header, Picture
 from lmd.deprecation import say_deprecated
 from lmd.errors import InputError
 from lmd.mirrors import ConvPair

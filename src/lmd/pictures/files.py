@@ -23,9 +23,9 @@ from lmd.data.image_files import (
     read_header,
     read_mask,
     read_picture,
-    spoken,
     write_picture,
 )
+from lmd.data.picture import spoken
 from lmd.errors import FileError, InputError, LmdError
 from lmd.files import writable_folder
 from lmd.operators import gaussian_kernel, motion_kernel

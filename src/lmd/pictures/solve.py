@@ -15,8 +15,8 @@ from torch import Tensor
 
 from lmd import tasks, zoo
 from lmd.checks import check_choice, check_count, check_positive
-from lmd.data.image_files import Header, Picture
 from lmd.data.memory import check_memory
+from lmd.data.picture import Header, Picture
 from lmd.errors import InputError, LmdError
 from lmd.guarantees import certify, run
 from lmd.operators import Blur
