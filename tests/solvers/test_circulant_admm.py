@@ -5,9 +5,9 @@ import torch
 
 import lmd
 from lmd.errors import CapabilityError
-from lmd.operators import Blur, Differences
+from lmd.operators import Blur, Differences, ParallelBeam
 from lmd.operators.blur import motion_kernel
-from lmd.problems import TVDeblurring, gaussian_kernel
+from lmd.problems import TVDeblurring, TVTomography, gaussian_kernel
 from lmd.solvers import PDHG, CirculantADMM
 
 
@@ -18,6 +18,19 @@ def deblurring(kind=torch.float64, isotropic=False, border="circular", weight=0.
     kernel = motion_kernel(5.0, 0.6)
     noisy = Blur(kernel, 20, 23)(image) + 0.01 * torch.randn(image.shape, dtype=torch.float64, generator=generator)
     return TVDeblurring(noisy.to(kind), kernel, weight, border, isotropic)
+
+
+def tomography(isotropic=False):
+    image = torch.zeros(2, 1, 14, 11, dtype=torch.float64)
+    image[:, :, 4:9, 3:7] = torch.tensor([0.5, 1.0], dtype=torch.float64).view(2, 1, 1, 1)
+    beams = ParallelBeam(14, 11, 9)
+    noise = 0.05 * torch.randn(
+        2, 1, 9, beams.detectors, dtype=torch.float64, generator=torch.Generator().manual_seed(2)
+    )
+    return TVTomography(beams(image) + noise, (14, 11), 0.1, isotropic)
+
+
+PROBLEMS = {"deblurring": deblurring, "tomography": tomography}
 
 
 @pytest.mark.parametrize("size", [(8, 9), (7, 6), (1, 5)])
@@ -35,10 +48,11 @@ def test_spectra_are_those_of_circulant_matrices(size):
 
 
 @pytest.mark.parametrize("isotropic", [False, True])
-def test_it_finds_what_pdhg_finds(isotropic):
-    problem = deblurring(isotropic=isotropic)
+@pytest.mark.parametrize("kind", PROBLEMS)
+def test_it_finds_what_pdhg_finds(kind, isotropic):
+    problem = PROBLEMS[kind](isotropic=isotropic)
     found = lmd.solve(problem, 1e-6, solver=CirculantADMM())
-    other = lmd.solve(problem, 1e-4, solver=PDHG(0.5, accelerated=False))
+    other = lmd.solve(problem, 1e-3, solver=PDHG(0.5, accelerated=False))
     assert {status.name for status in found.status} == {"TOLERANCE_REACHED"}
     assert bool((found.values <= other.values * (1 + 1e-6)).all())
 
@@ -51,8 +65,9 @@ def test_a_solution_stays_where_it_is():
     torch.testing.assert_close(again.x, found.x, rtol=0, atol=1e-3)
 
 
-def test_many_steps_at_once_are_as_many_steps():
-    problem, solver = deblurring(), CirculantADMM()
+@pytest.mark.parametrize("kind", PROBLEMS)
+def test_many_steps_at_once_are_as_many_steps(kind):
+    problem, solver = PROBLEMS[kind](), CirculantADMM()
     together = solver.advance(problem, solver.init(problem, problem.start()), 7)
     state = solver.init(problem, problem.start())
     for _ in range(7):
@@ -60,8 +75,15 @@ def test_many_steps_at_once_are_as_many_steps():
     torch.testing.assert_close((together.x, together.dual), (state.x, state.dual))
 
 
+def test_gradients_are_counted_where_there_are_any():
+    for problem, count in ((deblurring(), 1), (tomography(), 6)):
+        result = lmd.run(CirculantADMM(), problem, iterations=5)
+        assert result.evaluations["data_gradient"].tolist() == [count] * 2
+
+
 def test_it_is_the_default_where_it_can_be():
     assert type(lmd.solve(deblurring(), 1e-2).solver) is CirculantADMM
+    assert type(lmd.solve(tomography(), 1e-2).solver) is CirculantADMM
     assert type(lmd.solve(deblurring(border="replicate"), 1e-1).solver) is not CirculantADMM
 
 

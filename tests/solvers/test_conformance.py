@@ -131,6 +131,7 @@ SOLVERS = {
     "RelaxedPDHG learned": (lambda: rough(solvers.RelaxedPDHG(3)), "inpainting in colour"),
     "RelaxedPDHG on sinograms": (lambda: rough(solvers.RelaxedPDHG(2)), "tomography"),
     "CirculantADMM": (lambda: solvers.CirculantADMM(), "deblurring"),
+    "CirculantADMM on sinograms": (lambda: solvers.CirculantADMM(), "tomography"),
     "ADMM": (lambda: solvers.ADMM(), "quadratic program"),
     "ADMM learned": (lambda: rough(solvers.ADMM(3, 8)), "signals"),
     "ADMM with blocks": (lambda: rough(solvers.ADMM(3, blocks=[4, 2])), "quadratic program"),

@@ -72,7 +72,7 @@ class LinearOperator(Part, abc.ABC):
 
     @property
     def wrapped_spectrum(self) -> Tensor | None:
-        """Those of a circulant matrix that is at least K'K, where one is known: `spectrum`, if there is one."""
+        """Those of a circulant matrix that is at least K'K and near it, as far as known; otherwise `spectrum`."""
         return self.spectrum
 
     @property

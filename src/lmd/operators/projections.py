@@ -11,7 +11,10 @@ from torch import Tensor
 
 from lmd.checks import check_count
 from lmd.operators.base import LinearOperator, check_ending
-from lmd.operators.norms import norm_bound
+from lmd.operators.norms import norm_bound, norm_estimate
+
+MARGIN = 1.02
+"""How many times the estimate of a norm a bound is, where there is no better one."""
 
 
 class ParallelBeam(LinearOperator):
@@ -31,7 +34,27 @@ class ParallelBeam(LinearOperator):
 
     @cached_property
     def norm(self) -> float:
-        return norm_bound(lambda v: self._adjoint(self._apply(v)), (1, 1, self.height, self.width))
+        return norm_bound(self._gram, (1, 1, self.height, self.width))
+
+    @cached_property
+    def wrapped_spectrum(self) -> Tensor:
+        """c / (|f| + 1/n), n the longer side: at frequency f, in turns per pixel, A'A is about 1/|f|.
+
+        The image of a point under A'A falls as one over the distance, and so does its spectrum
+        ([Natterer 2001](https://doi.org/10.1137/1.9780898719284), section II.1). c is an estimate with a margin.
+        """
+        down, right = (torch.fft.fftfreq(n, dtype=torch.float64, device="cpu") for n in (self.height, self.width))
+        far = torch.hypot(down[:, None], right[: self.width // 2 + 1]) + 1 / max(self.height, self.width)
+        size = (self.height, self.width)
+
+        def scaled(v: Tensor) -> Tensor:
+            seen = self._gram(torch.fft.irfft2(far.sqrt() * torch.fft.rfft2(v), s=size))
+            return torch.fft.irfft2(far.sqrt() * torch.fft.rfft2(seen), s=size)
+
+        return MARGIN * norm_estimate(scaled, (1, 1, *size)) / far
+
+    def _gram(self, x: Tensor) -> Tensor:
+        return self._adjoint(self._apply(x))
 
     @property
     def roundings(self) -> float:

@@ -331,13 +331,20 @@ class Composite(CompositeProblem):
 
     @property
     def beside_spectrum(self) -> Tensor | None:
-        """The eigenvalues `(H, W // 2 + 1)` of the Hessian of what stands beside the differences, f left out.
-
-        Where it is circulant: h(z) = c ||z - y||^2 behind operators with a `spectrum`; None elsewhere.
+        """The eigenvalues `(H, W // 2 + 1)` of a circulant matrix that is at least the Hessian of what stands beside
+        the differences, f left out: of h(z) = c ||z - y||^2 behind operators with a `wrapped_spectrum`; None elsewhere,
+        and where the differences have none.
         """
-        terms = [(term.smoothness, term.strong_convexity, K.spectrum) for term, K, _ in self._beside]
+        if self.differences is None or self.differences.wrapped_spectrum is None:
+            return None
+        terms = [(term.smoothness, term.strong_convexity, K.wrapped_spectrum) for term, K, _ in self._beside]
         known = [most * s for most, least, s in terms if isinstance(most, float) and most == least and s is not None]
         return sum(known[1:], start=known[0]) if known and len(known) == len(terms) else None
+
+    @property
+    def beside_is_circulant(self) -> bool:
+        """Whether that is the Hessian itself."""
+        return all(K.spectrum is not None for _, K, _ in self._beside)
 
     def dual_from(self, p: Tensor, x: Tensor) -> Tensor:
         """The dual point of which p belongs to the differences, and the rest is the one that belongs to x."""

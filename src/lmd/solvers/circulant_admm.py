@@ -1,4 +1,4 @@
-"""Splitting with Fourier transforms: for squares behind blurs and a term behind differences, in a domain."""
+"""Splitting with Fourier transforms: squares behind blurs or projections, a term behind differences, a domain."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class CirculantState(DualState):
     """The dual point of the domain, in the shape of x."""
 
     data: Tensor
-    """The coefficients of H x - grad h(x), which are the same for all x."""
+    """The coefficients of H x - grad h(x), which are the same for all x where H is the Hessian."""
 
     hessian: Tensor
     """H, in Fourier coefficients `(H, W // 2 + 1)`."""
@@ -70,6 +70,9 @@ class SpectralProblem(Protocol):
     @property
     def beside_spectrum(self) -> Tensor | None: ...
 
+    @property
+    def beside_is_circulant(self) -> bool: ...
+
     def data_gradient(self, x: Tensor) -> Tensor: ...
 
     def differences_prox(self, p: Tensor, step: Tensor) -> Tensor: ...
@@ -90,14 +93,15 @@ class CirculantADMM(Solver[CirculantState, SpectralProblem]):
         p_{k+1} = prox_{rho g*}(p_k + rho v),  w_{k+1} = v + (p_k - p_{k+1}) / rho,    v = r K x_{k+1} + (1 - r) w_k
         z_{k+1} = prox_{f / e}(v + q_k / e),   q_{k+1} = q_k + e (v - z_{k+1}),        v = r x_{k+1} + (1 - r) z_k
 
-    f has a prox, h is quadratic with a circulant Hessian H (squares behind a circular blur), K takes differences.
-    M = H + rho L + e, with a circulant L that is at least K'K, is diagonal in Fourier coefficients, and the step is
-    exact but for the border of K. Alternating directions with a proximal term and relaxation r converge for every
-    rho, e > 0 and 0 < r < 2 ([Fang, He, Liu and Yuan 2015](https://doi.org/10.1007/s12532-015-0078-2)). z is the
-    answer; its dual point is p, and grad h(x) beside it.
+    f has a prox, h is quadratic and K takes differences. M = H + rho L + e with circulant matrices H and L, diagonal in
+    Fourier coefficients, that are at least the Hessian of h and K'K: for squares behind a circular blur H is the
+    Hessian, and the step is exact but for the border of K; behind projections it is near. Alternating directions with
+    a proximal term and relaxation r converge for every rho, e > 0 and 0 < r < 2
+    ([Fang, He, Liu and Yuan 2015](https://doi.org/10.1007/s12532-015-0078-2)). z is the answer; its dual point is p,
+    and grad h(x) beside it.
 
-    An iteration costs two transforms, whatever the blur. `threshold` is b / rho in units of the range of x, b the size
-    of an entry of p: differences below it are flattened by one step.
+    An iteration costs two transforms, whatever the blur, and a gradient of h where H is not its Hessian. `threshold` is
+    b / rho in units of the range of x, b the size of an entry of p: differences below it are flattened by one step.
     """
 
     def __init__(self, threshold: float = THRESHOLD, relaxation: float = 1.8) -> None:
@@ -133,7 +137,7 @@ class CirculantADMM(Solver[CirculantState, SpectralProblem]):
         hessian, laplacian = problem.beside_spectrum, problem.differences.wrapped_spectrum
         if hessian is None or laplacian is None or x0.shape[-2:] != problem.differences.grid:
             raise CapabilityError(
-                "problem", "one without a circulant Hessian", "squares behind circular blurs of images"
+                "problem", "one without a circulant bound", "squares behind circular blurs or projections of images"
             )
         hessian, rise, unit = hessian.to(x0), problem.differences(x0), problem.step_scale(x0)
         rho = torch.where(torch.isfinite(unit), 1 / (self.threshold * unit), 1.0)
@@ -168,9 +172,14 @@ class CirculantADMM(Solver[CirculantState, SpectralProblem]):
         x, hat, rise, close = state.whole, state.coefficients, state.rise, state.close
         z, w, p, q = state.x, state.split, state.tension, state.push
         r, size, rho = self.relaxation, x.shape[-2:], per_instance(state.penalty, w)
+        circulant = problem.beside_is_circulant
         for _ in range(count):
             slope = problem.differences.adjoint(p + rho * (rise - w)) + q + close * (x - z)
-            hat = hat - (torch.fft.rfft2(slope) + state.hessian * hat - state.data) / state.metric
+            if circulant:
+                slope_hat = torch.fft.rfft2(slope) + state.hessian * hat - state.data
+            else:
+                slope_hat = torch.fft.rfft2(slope + problem.data_gradient(x))
+            hat = hat - slope_hat / state.metric
             x = torch.fft.irfft2(hat, s=size)
             rise = problem.differences(x)
             ahead, v = torch.lerp(w, rise, r), torch.lerp(z, x, r)
@@ -182,6 +191,7 @@ class CirculantADMM(Solver[CirculantState, SpectralProblem]):
             state,
             x=z,
             iteration=state.iteration + count,
+            evaluations={} if circulant else {"data_gradient": torch.full_like(state.penalty, count)},
             dual=problem.dual_from(p, x),
             whole=x,
             coefficients=hat,
