@@ -11,6 +11,7 @@ from torch.testing import assert_close
 import lmd
 from lmd.errors import InputError
 from lmd.operators import Blur, FromFunctions, gaussian_kernel
+from lmd.solvers import Status
 
 
 def picture(*shape, seed=0):
@@ -176,8 +177,9 @@ class TestReconstruct:
         rng = np.random.default_rng(0)
         A, x = rng.normal(size=(30, 40)) / 6, np.repeat([0.2, 0.9], 20)
         options = {"shape": (40,), "weight": 1e-3, "tolerance": 1e-5}
-        one = lmd.reconstruct(A @ x, lambda x: A @ x, lambda z: A.T @ z, **options)
+        one, told = lmd.reconstruct(A @ x, lambda x: A @ x, lambda z: A.T @ z, info=True, **options)
         assert np.abs(one - x).max() < 0.05 and one.dtype == np.float64
+        assert told.result.status == (Status.TOLERANCE_REACHED,), "float32 does not get there without noise"
         y = torch.tensor(A @ x)
         two = lmd.reconstruct(y, lambda x: torch.tensor(A).to(x) @ x, lambda z: torch.tensor(A).to(z).T @ z, **options)
         np.testing.assert_allclose(two.numpy(), one, atol=1e-2)

@@ -268,7 +268,9 @@ def reconstruct(
     True
     """
     operator, plain = _operator(measurements, forward, adjoint, shape)
-    batch = as_batch("measurements", plain, Axes(0, 1), _dtype(tolerance), centred=False)
+    own = operator is not forward and plain.dtype == torch.float64  # of little noise Ax - y has few digits in float32
+    dtype = torch.float64 if own else _dtype(tolerance)
+    batch = as_batch("measurements", plain, Axes(0, 1), dtype, centred=False)
     low, high = check_interval("box", box)
 
     def model(data: Tensor, weights: Tensor, unit: float) -> TVProblem:
