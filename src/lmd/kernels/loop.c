@@ -24,7 +24,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { DEPTH = 8, SUMS = 5, REPORT = 6, SHORTEST = 8, CACHE = 300000, LEVELS = 16, SMALLEST = 16 };
+enum { DEPTH = 8, SUMS = 5, REPORT = 5, SHORTEST = 8, CACHE = 300000, LEVELS = 16, SMALLEST = 16 };
 enum { GOING, FINISHED, REACHED, STUCK };
 #define ROUNDED 5e-5 /* relative gaps below this are left to double precision */
 
@@ -54,7 +54,7 @@ typedef struct {
     long learned, limit, channels, height, width, depth;
     long restart; /* momentum is looked at after so many iterations; 0 is never */
     int isotropic;
-    double bound, inverse, scale, step, tolerance, norm, roundings, first; /* first: F(y) */
+    double bound, inverse, scale, step, tolerance, norm, roundings;
     Pace pace;
 } Job;
 
@@ -202,7 +202,7 @@ static void decide(const Job *job, const Shared *shared, Pace *pace)
         certify(job, sums, pace);
         long k = pace->iteration;
         if (pace->gap < 0.9 * pace->mark) pace->mark = pace->gap, pace->mark_at = k;
-        pace->next_look = k + (k / 10 > SHORTEST ? k / 10 : SHORTEST);
+        pace->next_look = k + (k / 10 > SHORTEST ? k / 10 : least(k + 1, SHORTEST));
         if (pace->gap <= job->tolerance * (pace->value - pace->gap))
             pace->status = REACHED;
         else if (k >= 4 * pace->mark_at && k >= 400)
@@ -298,11 +298,10 @@ static int plan_levels(Job *job, Shared *shared, const Schedules *all, long chos
     return 1;
 }
 
-/* The sum over all rows of what is every second number of `rows`. */
 static double total_of(const double *rows, long count)
 {
     double sum = 0;
-    for (long i = 0; i < count; i++) sum += rows[2 * i];
+    for (long i = 0; i < count; i++) sum += rows[i];
     return sum;
 }
 
@@ -397,13 +396,13 @@ static Job job_of(const Batch *all, long n)
 static void report_of(const Job *job, double *report)
 {
     report[0] = job->pace.m, report[1] = (double)job->pace.iteration, report[2] = job->pace.status;
-    report[3] = job->first, report[4] = job->pace.value, report[5] = job->pace.gap;
+    report[3] = job->pace.value, report[4] = job->pace.gap;
 }
 
 /* A batch of solves. Instances are shared between the threads, or, where there are few, the rows of each of them.
    Step-sizes and momenta of the first `learned` iterations are given for each instance, `numbers` (B, 2, learned), or
    chosen among `schedules` for solves to a tolerance from nothing. report (B, REPORT) has m of FGP to begin with, and in
-   the end m, the iterations, the status, F(y), F(x), its gap. */
+   the end m, the iterations, the status, F(x), its gap. */
 int lmd_fgp(const void *y, const void *p, const void *q, const double *bound, const double *numbers,
             const Schedules *schedules, double scale,
             double step, double tolerance, double norm, double roundings, long batch, long channels, long height,

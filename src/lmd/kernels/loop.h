@@ -256,9 +256,9 @@ static void NAME(share)(const NAME(Team) *teams, int thread, int threads)
 }
 
 /* p of one row as it is given out, in double precision, within the bound. */
-static void NAME(outer)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, long i, double *down, double *right)
+static void NAME(outer)(const Job *job, const NAME(Piece) *piece, long i, double *restrict down, double *restrict right)
 {
-    const REAL *p = piece->down + i * piece->stride, *r = piece->right + i * piece->stride;
+    const REAL *restrict p = piece->down + i * piece->stride, *restrict r = piece->right + i * piece->stride;
     const double bound = job->bound;
     if (!job->isotropic) {
         for (long j = 0; j < job->width; j++) {
@@ -273,104 +273,121 @@ static void NAME(outer)(const Job *job, const NAME(Team) *team, const NAME(Piece
         down[j] = v * factor;
         right[j] = w * factor;
     }
-    (void)team;
 }
 
 /* x(p) of row i of a piece, as it is given out. */
-static void NAME(answer)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, long i, double *x)
+static void NAME(answer)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, long i, IO *restrict x)
 {
     const long at = i * piece->stride, row = piece->stride + 64 / (long)sizeof(REAL);
-    const REAL *above = piece->top + i ? piece->down + at - piece->stride : team->rows + 2 * job->depth * row;
-    const REAL *y = piece->y + at, *down = piece->down + at, *right = piece->right + at;
+    const REAL *restrict above = piece->top + i ? piece->down + at - piece->stride : team->rows + 2 * job->depth * row;
+    const REAL *restrict y = piece->y + at, *restrict down = piece->down + at, *restrict right = piece->right + at;
     const REAL inverse = (REAL)job->inverse;
     for (long j = 0; j < job->width; j++)
-        x[j] = (double)(IO)(y[j] - inverse * ((above[j] - down[j]) + (right[j - 1] - right[j])));
+        x[j] = (IO)(y[j] - inverse * ((above[j] - down[j]) + (right[j - 1] - right[j])));
 }
 
-/* The sums of row i of a piece: docs/guarantees.md, Theorem 3b. `lines` are seven rows of scratch memory, of which the
-   first four hold x and p of this row and x and p of the last one, from call to call. */
-static void NAME(sums_of)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, long i, double *lines, double *out)
+/* Rows that a look goes through: x of this row and of the next one, p of this row and, along the columns, of the last. */
+typedef struct {
+    IO *x, *next;
+    double *above, *down, *right;
+    void *memory;
+} NAME(Lines);
+
+static int NAME(lines)(const Job *job, NAME(Lines) *lines)
 {
-    const long width = job->width, padded = width + 8, rows = piece->end - piece->top;
-    double *x = lines + 1, *next = x + padded, *above = next + padded, *down = above + padded, *right = down + padded;
-    const int last = piece->top + i + 1 == job->height, isotropic = job->isotropic;
+    const long padded = job->width + 8;
+    double *at = lines->memory = calloc((size_t)(5 * padded), sizeof(double));
+    lines->above = at + 1, lines->down = at + 1 + padded, lines->right = at + 1 + 2 * padded;
+    lines->x = (IO *)(at + 3 * padded), lines->next = (IO *)(at + 4 * padded);
+    return at != NULL;
+}
+
+/* The sums of a row: docs/guarantees.md, Theorem 3b. */
+INLINE void NAME(sum)(const Job *job, const NAME(Lines) *lines, const REAL *restrict y, const int isotropic, double *out)
+{
+    const IO *restrict x = lines->x, *restrict next = lines->next;
+    const double *restrict above = lines->above, *restrict down = lines->down, *restrict right = lines->right;
     const double bound = job->bound, inverse = job->inverse;
-    const REAL *y = piece->y + i * piece->stride;
     double length = 0, slack = 0, square = 0, misfit = 0, dual = 0;
-    (void)rows;
-    if (last)
-        memcpy(next, x, (size_t)width * sizeof(double)); /* no difference */
-    else
-        NAME(answer)(job, team, piece, i + 1, next);
-    NAME(outer)(job, team, piece, i, down, right);
-    right[-1] = 0;
-    x[width] = x[width - 1];
 #pragma omp simd reduction(+ : length, slack, square, misfit, dual)
-    for (long j = 0; j < width; j++) {
-        double along = next[j] - x[j], across = x[j + 1] - x[j], v = down[j], w = right[j];
+    for (long j = 0; j < job->width; j++) {
+        double here = (double)x[j], v = down[j], w = right[j];
+        double along = (double)next[j] - here, across = (double)x[j + 1] - here;
         if (isotropic) {
             double size = sqrt(along * along + across * across), rest = bound * size - (along * v + across * w);
             length += size;
             slack += rest > 0 ? rest : 0;
         } else {
-            length += fabs(along) + fabs(across);
-            slack += fabs(along) * (along < 0 ? bound + v : bound - v);
-            slack += fabs(across) * (across < 0 ? bound + w : bound - w);
+            double one = fabs(along), other = fabs(across);
+            length += one + other;
+            slack += one * (along < 0 ? bound + v : bound - v) + other * (across < 0 ? bound + w : bound - w);
         }
-        double off = x[j] - (double)(IO)y[j], away = off + inverse * ((above[j] - v) + (right[j - 1] - w));
+        double off = here - (double)(IO)y[j], away = off + inverse * ((above[j] - v) + (right[j - 1] - w));
         misfit += off * off;
         square += away * away;
         dual += v * v + w * w;
     }
     out[0] = length, out[1] = slack, out[2] = square, out[3] = misfit, out[4] = dual;
-    memcpy(x, next, (size_t)width * sizeof(double));
-    memcpy(above, down, (size_t)width * sizeof(double));
 }
 
-/* The sums of all rows of a thread. */
+/* The sums of all rows of a thread; x goes to where it is asked for on the way. */
 static int NAME(sums)(const Job *job, const NAME(Team) *team, double *sums)
 {
-    const long padded = job->width + 8;
-    double *lines = calloc((size_t)(6 * padded), sizeof(double));
-    if (!lines) return 0;
+    const long width = job->width;
+    const size_t bytes = (size_t)width * sizeof(IO);
+    NAME(Lines) lines;
+    if (!NAME(lines)(job, &lines)) return 0;
     for (long n = 0; n < team->count; n++) {
         const NAME(Piece) *piece = team->pieces + n;
-        NAME(answer)(job, team, piece, 0, lines + 1);
+        const long first = piece->plane * job->height + piece->top, rows = piece->end - piece->top;
+        NAME(answer)(job, team, piece, 0, lines.x);
         if (piece->top)
-            NAME(outer)(job, team, piece, -1, lines + 1 + 2 * padded, lines + 1 + 5 * padded - 1);
+            NAME(outer)(job, piece, -1, lines.above, lines.right);
         else
-            memset(lines + 2 * padded, 0, (size_t)padded * sizeof(double));
-        for (long i = 0; i < piece->end - piece->top; i++)
-            NAME(sums_of)(job, team, piece, i, lines, sums + SUMS * (piece->plane * job->height + piece->top + i));
+            memset(lines.above, 0, (size_t)width * sizeof(double));
+        for (long i = 0; i < rows; i++) {
+            const REAL *y = piece->y + i * piece->stride;
+            double *out = sums + SUMS * (first + i), *above = lines.above;
+            IO *x = lines.x;
+            if (job->x_out) memcpy((IO *)job->x_out + (first + i) * width, x, bytes);
+            if (piece->top + i + 1 == job->height)
+                memcpy(lines.next, x, bytes); /* no difference */
+            else
+                NAME(answer)(job, team, piece, i + 1, lines.next);
+            NAME(outer)(job, piece, i, lines.down, lines.right);
+            lines.right[-1] = 0;
+            x[width] = x[width - 1];
+            if (job->isotropic)
+                NAME(sum)(job, &lines, y, 1, out);
+            else
+                NAME(sum)(job, &lines, y, 0, out);
+            lines.x = lines.next, lines.next = x;
+            lines.above = lines.down, lines.down = above;
+        }
     }
-    free(lines);
+    free(lines.memory);
     return 1;
 }
 
-/* Writes p, q and x of a thread's rows to where they are asked for. */
-static int NAME(store)(const Job *job, const NAME(Team) *team)
+/* Writes p and q of a thread's rows, and x unless a look has just done so, to where they are asked for. */
+static void NAME(store)(const Job *job, const NAME(Team) *team, int looked)
 {
-    long width = job->width, size = job->height * width;
-    double *line = malloc((size_t)width * sizeof(double));
-    if (!line) return 0;
+    const long width = job->width, size = job->height * width;
     for (long n = 0; n < team->count; n++) {
         const NAME(Piece) *piece = team->pieces + n;
         const REAL *arrays[4] = {piece->down, piece->right, piece->ahead_down, piece->ahead_right};
         for (long i = 0; i < piece->end - piece->top; i++) {
-            long at = (piece->top + i) * width;
+            const long at = (piece->top + i) * width;
             for (int a = 0; a < 4; a++) {
                 IO *image = a < 2 ? job->p_out : job->q_out;
                 if (!image) continue;
-                IO *into = image + (2 * piece->plane + a % 2) * size + at;
-                for (long j = 0; j < width; j++) into[j] = (IO)arrays[a][i * piece->stride + j];
+                const REAL *from = arrays[a] + i * piece->stride;
+                IO *restrict into = image + (2 * piece->plane + a % 2) * size + at;
+                for (long j = 0; j < width; j++) into[j] = (IO)from[j];
             }
-            if (!job->x_out) continue;
-            NAME(answer)(job, team, piece, i, line);
-            for (long j = 0; j < width; j++) ((IO *)job->x_out)[piece->plane * size + at + j] = (IO)line[j];
+            if (job->x_out && !looked) NAME(answer)(job, team, piece, i, (IO *)job->x_out + piece->plane * size + at);
         }
     }
-    free(line);
-    return 1;
 }
 
 /* All of a solve by one thread of those that share it. `teams` has room for all of them. */
@@ -379,6 +396,7 @@ static void NAME(solve)(Job *job, Shared *shared, NAME(Team) *teams, int thread,
     NAME(Team) *team = teams + thread;
     NAME(Stage) stages[DEPTH];
     Pace pace = job->pace;
+    int looked = 0;
     if (pace.iteration >= job->limit) pace.status = FINISHED;
     if (!NAME(cut)(job, thread, threads, team)) shared->failed = 1;
     wait_for(shared, threads);
@@ -401,11 +419,12 @@ static void NAME(solve)(Job *job, Shared *shared, NAME(Team) *teams, int thread,
                 wait_for(shared, threads);
                 NAME(share)(teams, thread, threads);
             }
-            if (looks(job, &pace) && !NAME(sums)(job, team, shared->sums + SUMS * side)) shared->failed = 1;
-            if (threads > 1 || looks(job, &pace)) wait_for(shared, threads);
+            looked = looks(job, &pace);
+            if (looked && !NAME(sums)(job, team, shared->sums + SUMS * side)) shared->failed = 1;
+            if (threads > 1) wait_for(shared, threads);
             decide(job, shared, &pace);
         }
-        if (!NAME(store)(job, team)) shared->failed = 1;
+        NAME(store)(job, team, looked);
     }
     wait_for(shared, threads);
     if (thread == 0) job->pace = pace;
@@ -413,24 +432,19 @@ static void NAME(solve)(Job *job, Shared *shared, NAME(Team) *teams, int thread,
 }
 
 #ifdef FIRST
-/* Of rows of y: the sums of absolute differences, and of what the value of y is made of; out (rows, 2). */
+/* The sums of absolute differences of each row of y. */
 static void NAME(lengths)(const Job *job, double *out, int thread, int threads)
 {
     const long rows = job->channels * job->height, width = job->width;
     for (long n = rows * thread / threads; n < rows * (thread + 1) / threads; n++) {
-        const IO *here = (const IO *)job->y + n * width, *below = (n + 1) % job->height ? here + width : here;
-        IO last = below[width - 1] - here[width - 1], sum = last < 0 ? -last : last, length = sum;
+        const IO *restrict here = (const IO *)job->y + n * width, *restrict below = (n + 1) % job->height ? here + width : here;
+        IO last = below[width - 1] - here[width - 1], sum = last < 0 ? -last : last;
 #pragma omp simd reduction(+ : sum)
         for (long j = 0; j < width - 1; j++) {
             IO along = below[j] - here[j], across = here[j + 1] - here[j];
             sum += (along < 0 ? -along : along) + (across < 0 ? -across : across);
         }
-        for (long j = 0; j < width - 1 && job->isotropic; j++) {
-            IO along = below[j] - here[j], across = here[j + 1] - here[j];
-            length += SQRT(along * along + across * across);
-        }
-        out[2 * n] = (double)sum;
-        out[2 * n + 1] = (double)(job->isotropic ? length : sum);
+        out[n] = (double)sum;
     }
 }
 
@@ -452,25 +466,21 @@ static void NAME(average)(const Job *fine, const Job *coarse, int thread, int th
 /* Chooses among the schedules by tolerance and roughness, and goes through the coarser grids. */
 static void NAME(begin)(Job *job, Shared *shared, const Schedules *schedules, NAME(Team) *teams, int thread, int threads)
 {
-    if (job->tolerance < 0) return;
-    const long rows = job->channels * job->height;
+    if (job->tolerance < 0 || !schedules) return;
     NAME(lengths)(job, shared->sums, thread, threads);
     wait_for(shared, threads);
     if (thread == 0) {
-        double rough = roughness_of(job, total_of(shared->sums, rows));
-        job->first = job->bound * total_of(shared->sums + 1, rows);
-        if (schedules) {
-            long chosen = choose(schedules, job, rough, least(job->height, job->width) >= SMALLEST);
-            shared->chosen = chosen;
-            if (!plan_levels(job, shared, schedules, chosen, sizeof(IO)))
-                shared->failed = 1;
-            else
-                interpolate(schedules, chosen, rough, (double *)job->numbers);
-            job->pace.next_look = schedules->horizons[chosen];
-        }
+        double rough = roughness_of(job, total_of(shared->sums, job->channels * job->height));
+        long chosen = choose(schedules, job, rough, least(job->height, job->width) >= SMALLEST);
+        shared->chosen = chosen;
+        if (!plan_levels(job, shared, schedules, chosen, sizeof(IO)))
+            shared->failed = 1;
+        else
+            interpolate(schedules, chosen, rough, (double *)job->numbers);
+        job->pace.next_look = schedules->horizons[chosen];
     }
     wait_for(shared, threads);
-    if (!schedules || shared->failed) return;
+    if (shared->failed) return;
     for (long n = 0; n < shared->coarser; n++) {
         Job *level = shared->levels + n;
         NAME(average)(n ? level - 1 : job, level, thread, threads);

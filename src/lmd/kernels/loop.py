@@ -22,6 +22,9 @@ RESTART = 8
 ROUNDED = 5e-5
 """Relative gaps below this are left to float64 numbers, as in loop.c."""
 
+REPORT = 5
+"""How many numbers a solve reports of an instance, as in loop.c."""
+
 FIRST_LOOK = 8
 """When the gap is first looked at where nothing was learned."""
 
@@ -106,22 +109,30 @@ class Solved(NamedTuple):
     ahead: Tensor
     """q, to go on from; p where the solve was to a tolerance that needs no more."""
 
-    report: Tensor
-    """For each instance, in float64 `(B, 6)`: m of FGP; the iterations; the status (1: ran all of them, 2: the gap is
-    within the tolerance, 3: it falls no further); F(y); F(x); a bound on F(x) - min F, with room for its rounding. The
-    last three are 0 without a tolerance."""
+    numbers: Sequence[float]
+    """REPORT of them for each instance, one instance after the other: m of FGP; the iterations; the status (1: ran all
+    of them, 2: the gap is within the tolerance, 3: it falls no further); F(x); a bound on F(x) - min F, with room for
+    its rounding. The last two are 0 without a tolerance."""
 
     @property
-    def first(self) -> Tensor:
-        return self.report[:, 3]
+    def momentum(self) -> Sequence[float]:
+        return self.numbers[::REPORT]
 
     @property
-    def values(self) -> Tensor:
-        return self.report[:, 4]
+    def iterations(self) -> list[int]:
+        return list(map(int, self.numbers[1::REPORT]))
 
     @property
-    def gaps(self) -> Tensor:
-        return self.report[:, 5]
+    def status(self) -> list[int]:
+        return list(map(int, self.numbers[2::REPORT]))
+
+    @property
+    def values(self) -> Sequence[float]:
+        return self.numbers[3::REPORT]
+
+    @property
+    def gaps(self) -> Sequence[float]:
+        return self.numbers[4::REPORT]
 
 
 def serves(*tensors: Tensor) -> bool:
@@ -156,25 +167,25 @@ def fgp(
     dual, ahead = _fields(start.dual, y), _fields(start.ahead, y)
     bound = _each(model.bound, batch)
     table = None if numbers is None else numbers.detach().double().transpose(0, 1).contiguous()
-    report = torch.ones(batch, 6, dtype=torch.float64, device="cpu")
-    if isinstance(start.momentum, Tensor) or start.momentum != 1:
-        report[:, 0] = start.momentum
+    report = (ctypes.c_double * (REPORT * batch))()
+    momentum = start.momentum
+    report[::REPORT] = momentum.tolist() if isinstance(momentum, Tensor) else [momentum] * batch
     new_dual, x = y.new_empty(batch, channels, 2, height, width), torch.empty_like(y)
     kept = tolerance is None or tolerance < ROUNDED
     new_ahead = torch.empty_like(new_dual) if kept else new_dual
     failed = _function()(
-        y.data_ptr(), _pointer(dual), _pointer(ahead), bound.data_ptr(), _pointer(table),
+        y.data_ptr(), _pointer(dual), _pointer(ahead), bound, _pointer(table),
         None if schedules is None else ctypes.byref(schedules.table),
         model.scale, multiplier * 2 * model.scale / model.norm**2, -1.0 if tolerance is None else tolerance,
         model.norm, model.roundings,
         batch, channels, height, width, 0 if numbers is None else numbers.shape[2], start.iteration, limit, FIRST_LOOK,
         model.isotropic, RESTART * restart, y.dtype == torch.float64,
         torch.get_num_threads() if y.numel() >= kernels.SMALL else 1,
-        new_dual.data_ptr(), new_ahead.data_ptr() if kept else None, x.data_ptr(), report.data_ptr(),
+        new_dual.data_ptr(), new_ahead.data_ptr() if kept else None, x.data_ptr(), report,
     )  # fmt: skip
     if failed:
         raise MemoryError("no memory for the working rows of a compiled solve")
-    return Solved(x, new_dual, new_ahead, report)
+    return Solved(x, new_dual, new_ahead, report[:])
 
 
 def _fields(p: Tensor | None, y: Tensor) -> Tensor | None:
@@ -188,11 +199,10 @@ def _fields(p: Tensor | None, y: Tensor) -> Tensor | None:
     return p.detach().resolve_neg().contiguous()
 
 
-def _each(bound: float | Tensor, batch: int) -> Tensor:
-    """The bound of each image `(B,)`, in float64."""
-    if isinstance(bound, Tensor):
-        return bound.detach().double().expand(batch).contiguous()
-    return torch.full((batch,), bound, dtype=torch.float64, device="cpu")
+def _each(bound: float | Tensor, batch: int) -> ctypes.Array[ctypes.c_double]:
+    """The bound of each image `(B,)`, as C reads it."""
+    each = bound.detach().expand(batch).tolist() if isinstance(bound, Tensor) else [bound] * batch
+    return (ctypes.c_double * batch)(*each)
 
 
 def _pointer(tensor: Tensor | None) -> int | None:

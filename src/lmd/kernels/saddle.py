@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lmd import kernels
-from lmd.kernels.loop import Solved
+from lmd.kernels.loop import REPORT, Solved
 
 FIRST_LOOK = 12
 """When the gap is first looked at where nothing was learned."""
@@ -59,14 +59,17 @@ def pdhg(
     """Iterations of `lmd.solvers.RelaxedPDHG` up to `limit`, or up to a relative gap of `tolerance`, each by itself.
 
     From x and p, where None is 0; `numbers` `(N, 3)` are the factors of tau `(B,)` and of tau sigma, and the
-    relaxation of the first N; the others have `relaxation`. The report begins with tau, and does not know F(y).
+    relaxation of the first N; the others have `relaxation`. What is reported begins with tau.
     """
     y = model.noisy.detach().contiguous()
     batch, channels, height, width = y.shape
     held = [each.detach().expand(batch, -1, -1, -1).contiguous() for each in (model.mask, model.low, model.high)]
     x, dual = (None if each is None else each.detach().resolve_neg().contiguous() for each in start)
     bound = torch.as_tensor(model.bound, dtype=torch.float64, device="cpu").detach().expand(batch).contiguous()
-    table, report = numbers.detach().double().contiguous(), torch.zeros(batch, 5, dtype=torch.float64, device="cpu")
+    table, report = (
+        numbers.detach().double().contiguous(),
+        torch.zeros(batch, REPORT, dtype=torch.float64, device="cpu"),
+    )
     report[:, 0] = tau
     found, new_dual = torch.empty_like(y), y.new_empty(batch, channels, 2, height, width)
     pointers = [None if each is None else each.data_ptr() for each in (y, *held, x, dual, bound, table)]
@@ -78,8 +81,7 @@ def pdhg(
     )  # fmt: skip
     if failed:
         raise MemoryError("no memory for the working rows of a compiled solve")
-    unknown = torch.full_like(report[:, :1], torch.nan)
-    return Solved(found, new_dual, new_dual, torch.cat([report[:, :3], unknown, report[:, 3:]], dim=1))
+    return Solved(found, new_dual, new_dual, report.flatten().tolist())
 
 
 @functools.cache

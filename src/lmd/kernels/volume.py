@@ -60,8 +60,7 @@ def fgp(
     for n in range(len(y)):
         own = numbers[:, n, : None if learned is None else learned[n]]
         _solve(model, n, y, own, (limit, tolerance, dual is None), p[n], x[n], report[n])
-    done, status, values, gaps, first = report.unbind(dim=1)
-    return Solved(x, p, p, torch.stack([torch.ones_like(done), done, status, first, values, gaps], dim=1))
+    return Solved(x, p, p, [number for row in report.tolist() for number in (1.0, *row[:4])])
 
 
 def _solve(

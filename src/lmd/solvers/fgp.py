@@ -120,7 +120,7 @@ class FGP(Solver[FGPState, DualProblem]):
             adjoint=problem.operator.adjoint(found.dual),
             ahead=found.ahead,
             ahead_adjoint=problem.operator.adjoint(found.ahead),
-            momentum=found.report[:, 0].to(state.x.dtype) if self.restart else float(found.report[0, 0]),
+            momentum=state.x.new_tensor(found.momentum) if self.restart else found.momentum[0],
         )
 
     def step(self, problem: DualProblem, state: FGPState) -> FGPState:

@@ -105,18 +105,18 @@ class Result:
     inside, or of f without its infinite term (`Problem.relaxed_value`). None where no iterate was outside."""
 
     @classmethod
-    def later(cls, made: Mapping[str, Callable[[], Any]], **known: Any) -> Self:
-        """A result some of whose fields are `made` when they are first asked for, by the functions of their names."""
+    def later(cls, maker: Any, **known: Any) -> Self:
+        """A result whose other fields are made when they are first asked for, by the maker's methods of their names."""
         result = cls.__new__(cls)
-        vars(result).update(known, _made=made)
+        vars(result).update(known, _maker=maker)
         return result
 
     def __getattr__(self, name: str) -> Any:
         """A field that is not there yet."""
-        made = vars(self).get("_made", {})
-        if name not in made:
+        make = getattr(vars(self).get("_maker"), name, None)
+        if make is None:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return vars(self).setdefault(name, made[name]())
+        return vars(self).setdefault(name, make(self))
 
     @cached_property
     def certificate(self) -> Certificate | None:

@@ -18,6 +18,10 @@ from lmd.tasks.unrolled import PHOTOGRAPHS
 
 CROPS = {"quick": 24, "standard": 64}
 STEPS = {
+    1: (48, 10, 2.4, 0.39, 2.6e-2),
+    2: (22, 4.3, 0.95, 0.11, 4.1e-3),
+    3: (14, 2.6, 0.54, 5.4e-2, 1.3e-3),
+    5: (6.8, 1.3, 0.26, 1.8e-2, 1.9e-4),
     8: (3.6, 0.73, 0.12, 6.2e-3, 2.5e-5),
     13: (1.9, 0.39, 5.4e-2, 1.6e-3, 1.7e-6),
     21: (1.1, 0.19, 1.7e-2, 2.5e-4, 1.1e-7),
@@ -70,7 +74,7 @@ def _settings(horizon: int, coarse: bool) -> dict[str, dict[str, Any]]:
         "schedule": "cosine",
         "clip_gradient": 20.0,
     }
-    updates = (600 if horizon < 20 else 300 if horizon < 60 else 200) if coarse else 1000 if horizon < 60 else 400
+    updates = (600 if horizon < 20 else 300 if horizon < 60 else 200) if coarse else 1000 if 8 <= horizon < 60 else 400
     larger = {
         "updates": updates,
         "batch": 8,

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from lmd.checks import check_count, check_positive
 from lmd.errors import CapabilityError, InputError
-from lmd.guarantees.certify import Watch, certify, run
+from lmd.guarantees.certify import Watch, run
 from lmd.guarantees.theorems import gap_certificate
 from lmd.kernels import loop
 from lmd.problems import derivatives
@@ -125,16 +125,32 @@ def _watched(solver: Solver[Any], problem: Problem, x0: Tensor, tolerance: float
     return replace(result, status=tuple(Status.TOLERANCE_REACHED if done else status for status, done in pairs))
 
 
-class _Ends(NamedTuple):
-    """What is made of a solve when it is asked for, each `(B,)`."""
+class _Report:
+    """What is made of a solve when it is asked for: fields of its result, from the numbers that C reports."""
 
-    first: Callable[[], Tensor]
-    """F(x0)."""
+    def __init__(self, solved: loop.Solved) -> None:
+        self.reached, self.gaps, self.done = solved.values, solved.gaps, solved.iterations
 
-    values: Callable[[], Tensor]
-    """F(x)."""
+    def values(self, result: Result) -> Tensor:
+        return torch.tensor(self.reached, dtype=result.x.dtype, device=result.x.device)
 
-    iterations: Callable[[], Tensor]
+    def iterations(self, result: Result) -> Tensor:
+        return torch.tensor(self.done, device=result.x.device)
+
+    def evaluations(self, result: Result) -> dict[str, Tensor]:
+        return {name: each * result.iterations for name, each in result.solver.step_cost.items()}
+
+    def history(self, result: Result) -> History:
+        """The start and the end."""
+        with torch.no_grad():
+            values = torch.stack([result.problem.value(result.start), result.values])
+        seconds = torch.tensor([0.0, result.seconds], dtype=torch.float64)
+        return History(values=values, residuals=torch.full_like(values, torch.nan), seconds=seconds)
+
+    def proof(self, result: Result) -> Certificate:
+        kind = ctypes.c_double if result.x.dtype == torch.float64 else ctypes.c_float
+        reported = [kind(value).value for value in self.reached]  # as `values` are
+        return gap_certificate(self.reached, self.gaps, reported, result.x.device)
 
 
 class _Whole:
@@ -142,13 +158,13 @@ class _Whole:
 
     def __init__(self, solver: Solver[Any], problem: Any, x0: Tensor, tolerance: float, iterations: int) -> None:
         self.solver, self.problem, self.x0 = solver, problem, x0
-        self.tolerance, self.limit, self.stall = tolerance, iterations, Stall()
+        self.tolerance, self.limit = tolerance, iterations
         self.begun = time.perf_counter()
 
     def run(self, warm: Result | None) -> Result:
         dual = None if warm is None or warm.dual is None else self._worth(self.problem.project_dual(warm.dual))
         solved = self.solver.finish(self.problem, dual, self.tolerance, self.limit)
-        return self._stepwise(dual) if solved is None else self._compiled(solved)
+        return self._result(self._stepwise(dual) if solved is None else solved)
 
     def _worth(self, dual: Tensor) -> Tensor | None:
         """The dual point, unless learned iterations from nothing are known to be better: it proves next to nothing."""
@@ -156,86 +172,49 @@ class _Whole:
             return dual
         return dual if bool((self.problem.relative_gap(self.x0, dual) <= WORTH).all()) else None
 
-    def _compiled(self, solved: loop.Solved) -> Result:
-        """From one call for all of it. What falls no further is stalled where that is rounding, or else out of luck."""
-        report, x = solved.report, solved.x
-        words = [WORDS[code] for code in report[:, 2].tolist()]
+    def _result(self, solved: loop.Solved) -> Result:
+        """What falls no further is stalled where that is rounding, or else out of luck."""
+        seconds, made = time.perf_counter() - self.begun, _Report(solved)
+        words = [WORDS[code] for code in solved.status]
         if Status.STALLED in words:
-            stalled = held_up(self.problem, x, solved.gaps).tolist()
+            stalled = held_up(self.problem, solved.x, torch.tensor(solved.gaps, device=self.x0.device)).tolist()
             pairs = zip(words, stalled, strict=True)
             words = [Status.FINISHED if word is Status.STALLED and not held else word for word, held in pairs]
+        return Result.later(
+            made,
+            x=solved.x,
+            status=tuple(words),
+            seconds=seconds,
+            solver=self.solver,
+            problem=self.problem,
+            start=self.x0,
+            dual=solved.dual,
+            certifier=made.proof,
+        )
 
-        def first() -> Tensor:
-            y = self.problem.f.y
-            known = (self.x0.data_ptr(), self.x0.stride()) == (y.data_ptr(), y.stride())
-            return solved.first.to(x.dtype) if known else self.problem.value(self.x0)
-
-        def certifier(result: Result) -> Certificate:
-            return gap_certificate(solved.values, solved.gaps, result.values)
-
-        ends = _Ends(first, lambda: solved.values.to(x.dtype), lambda: report[:, 1].long())
-        return self._result(x, solved.dual, ends, tuple(words), certifier)
-
-    def _stepwise(self, dual: Tensor | None) -> Result:
+    def _stepwise(self, dual: Tensor | None) -> loop.Solved:
+        check_solver(self.solver, self.problem)
         state = self._begin(dual)
         if state.dual_point is None:
             given = f"{type(self.solver).__name__}, which keeps no dual point"
             raise CapabilityError("solver", given, "one that does, such as FGP or PDHG")
-        first, done = self.problem.value(self.x0), 0
+        done, stall = 0, Stall()
         stride = min(self.limit, max(1, (self.solver.horizon or SHORTEST) - state.iteration))
         while True:
             state = self.solver.advance(self.problem, state, stride)
             done += stride
             value, gap = self.problem.certified_gap(state.x, state.dual_point)
             near = relative_gap(value, gap) <= self.tolerance
-            stalled = self.stall.look(done, gap, self.problem, state.x) & ~near
+            stalled = stall.look(done, gap, self.problem, state.x) & ~near
             if bool((near | stalled).all()) or done >= self.limit:
                 break
             stride = min(max(SHORTEST, int(GROWTH * done)), self.limit - done)
-        words = tuple(WORDS[code] for code in torch.where(near, 2, torch.where(stalled, 3, 1)).tolist())
-        counts = torch.full_like(near, done, dtype=torch.int64)
-        ends = _Ends(lambda: first, lambda: self.problem.value(state.x), lambda: counts)
-        return self._result(state.x, state.dual_point, ends, words, certify)
+        codes = torch.where(near, 2, torch.where(stalled, 3, 1))
+        rows = zip(codes.tolist(), value.tolist(), gap.tolist(), strict=True)
+        return loop.Solved(state.x, state.dual_point, state.dual_point, [n for row in rows for n in (1.0, done, *row)])
 
     def _begin(self, dual: Tensor | None) -> State:
         if dual is None:
             state: State = self.solver.init(self.problem, self.x0)
             return state
         return self.solver.resume(self.problem, self.x0, dual)
-
-    def _result(
-        self,
-        x: Tensor,
-        dual: Tensor,
-        ends: _Ends,
-        status: tuple[Status, ...],
-        certifier: Callable[[Result], Certificate],
-    ) -> Result:
-        """What is cheap to know at once, and the rest when it is asked for."""
-        seconds = time.perf_counter() - self.begun
-
-        def evaluations() -> dict[str, Tensor]:
-            return {name: each * result.iterations for name, each in self.solver.step_cost.items()}
-
-        def history() -> History:
-            values = torch.stack([ends.first(), result.values])
-            times = torch.tensor([0.0, seconds], dtype=torch.float64)
-            return History(values=values, residuals=torch.full_like(values, torch.nan), seconds=times)
-
-        result = Result.later(
-            {
-                "values": ends.values,
-                "iterations": ends.iterations,
-                "evaluations": evaluations,
-                "history": history,
-            },
-            x=x,
-            status=status,
-            seconds=seconds,
-            solver=self.solver,
-            problem=self.problem,
-            start=self.x0,
-            dual=dual,
-            certifier=certifier,
-        )
-        return result
