@@ -135,7 +135,7 @@ class _Report:
         return torch.tensor(self.reached, dtype=result.x.dtype, device=result.x.device)
 
     def iterations(self, result: Result) -> Tensor:
-        return torch.tensor(self.done, device=result.x.device)
+        return torch.tensor(self.done, dtype=torch.int64, device=result.x.device)
 
     def evaluations(self, result: Result) -> dict[str, Tensor]:
         return {name: each * result.iterations for name, each in result.solver.step_cost.items()}
@@ -177,7 +177,9 @@ class _Whole:
         seconds, made = time.perf_counter() - self.begun, _Report(solved)
         words = [WORDS[code] for code in solved.status]
         if Status.STALLED in words:
-            stalled = held_up(self.problem, solved.x, torch.tensor(solved.gaps, device=self.x0.device)).tolist()
+            stalled = held_up(
+                self.problem, solved.x, torch.tensor(solved.gaps, dtype=torch.float64, device=self.x0.device)
+            ).tolist()
             pairs = zip(words, stalled, strict=True)
             words = [Status.FINISHED if word is Status.STALLED and not held else word for word, held in pairs]
         return Result.later(
