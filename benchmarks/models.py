@@ -24,7 +24,7 @@ import torch
 import lmd
 from lmd import tasks, zoo
 from lmd.solvers import PDHG
-from lmd.tasks.models import SADDLE, SECOND, STRONG
+from lmd.tasks.models import ABSOLUTE, COUNTS, SADDLE, SECOND, STRONG
 from lmd.tasks.sources import HeldOut
 
 RATIOS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -41,7 +41,8 @@ def learned_for(name: str) -> str:
         return "denoise-steps-21"
     if name in STRONG:
         return "denoise-20-fast"
-    return "models-second-40" if name in SECOND else "models-saddle-40"
+    kinds = {"second": SECOND, "counts": COUNTS, "absolute": ABSOLUTE, "saddle": SADDLE}
+    return f"models-{next(kind for kind, models in kinds.items() if name in models)}-40"
 
 
 def draw(make: Any, count: int, side: int, seed: int) -> Any:
@@ -119,7 +120,11 @@ def main() -> int:
     parser.add_argument("--side", type=int, default=96)
     parser.add_argument("--instances", type=int, default=0, help="of each model, for certificates")
     chosen = parser.parse_args()
-    models = {name: make for name, make in {**STRONG, **SADDLE, **SECOND}.items() if name.startswith(chosen.only)}
+    models = {
+        name: make
+        for name, make in {**STRONG, **COUNTS, **ABSOLUTE, **SADDLE, **SECOND}.items()
+        if name.startswith(chosen.only)
+    }
     wrong = 0
     with torch.no_grad():
         if not chosen.instances:

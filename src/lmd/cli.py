@@ -263,7 +263,7 @@ class _Pictures(_Group):
         sample = _EXTRAS.get(picture.extra)
         beside = f" --{picture.extra} {(sample.metavar or '').lower()}" if sample else ""
         help_text = f"{picture.about}\n\n{_PICTURES.format(name=name, extra=beside)}"
-        options = [*_PICTURE_OPTIONS, *([sample] if sample else [])]
+        options = [*_PICTURE_OPTIONS, *([sample] if sample else []), *(_FORM_OPTIONS if picture.forms else [])]
         return click.Command(name, params=options, help=help_text, callback=functools.partial(_solve, name))
 
 
@@ -320,6 +320,20 @@ _PICTURE_OPTIONS: list[click.Parameter] = [
     click.Option(["--overwrite"], is_flag=True, help="Write over what is in OUT already; never over IN."),
     click.Option(["--plot"], metavar="FILE", help="Also draw how the automatic weight was chosen."),
     click.Option(["--json", "as_json"], is_flag=True, help="Print a line of JSON for each file."),
+]
+
+
+_FORM_OPTIONS: list[click.Parameter] = [
+    click.Option(
+        ["--data"],
+        type=click.Choice(["squares", "poisson", "absolute"]),
+        help="How the picture is held to: poisson for counts, absolute for impulses.  [default: squares]",
+    ),
+    click.Option(["--order"], type=click.IntRange(1, 2), help="2: slopes cost nothing, no staircases.  [default: 1]"),
+    click.Option(["--coupled"], is_flag=True, help="Edges of all colours in one place."),
+    click.Option(
+        ["--huber"], type=float, help="Squares for gradients up to this; colours are from 0 to 1.  [default: 0]"
+    ),
 ]
 
 

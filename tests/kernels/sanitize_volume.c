@@ -72,13 +72,50 @@ static void check(void)
     free(x[0]), free(x[1]), free(y), free(map), free(numbers);
 }
 
+/* Iterations of relaxed PDHG with one thread and with several. */
+static void check_relaxed(void)
+{
+    long channels = 1 + rand() % 3, axes = 2 + rand() % 2, count = 1 + rand() % 9;
+    long n0 = SIDES[rand() % 10], n1 = axes == 2 ? 1 : SIDES[rand() % 10], n2 = SIDES[rand() % 10];
+    long maps = rand() % 3 ? 0 : rand() % 2 ? 1 : channels, map_axes = maps ? (rand() % 2 ? 1 : axes) : 0;
+    long size = channels * n0 * n1 * n2, sizes[8] = {channels, axes, n0, n1, n2, maps, map_axes, count};
+    double reals[5] = {maps ? 1.0 : 0.1, rand() % 3 ? 0.0 : 0.05, 1.0, 1.0, rand() % 2 ? 1.0 : 2.0};
+    int options[3] = {rand() % 2, rand() % 2, rand() % 3}, few = rand() % 8 == 0;
+    float *y = filled(size, 0), *weight = filled(size, 0), *map = maps ? filled(maps * map_axes * n0 * n1 * n2, 0) : NULL;
+    float *low = filled(channels, 0), *high = filled(channels, 0), *x = filled(size, 0), *ends[2];
+    double *numbers = filled(3 * count, 1);
+    for (long c = 0; c < channels; c++) low[c] *= 0.5f, high[c] = 0.5f + 0.5f * high[c];
+    for (int n = 0; n < 2; n++) {
+        float *start = filled(size, 0), *p = filled(axes * size, 0), *dual = filled(axes * size, 0);
+        int failed;
+        ends[n] = filled(size, 0);
+        scarce = few;
+        do {
+            memcpy(start, x, (size_t)size * sizeof(float));
+            memset(p, 0, (size_t)(axes * size) * sizeof(float));
+            failed = lmd_relaxed(y, weight, map, low, high, numbers, reals, sizes, options, n ? 2 + rand() % 3 : 1, start, p,
+                                 ends[n], dual);
+            scarce = 0;
+        } while (failed);
+        free(start), free(p), free(dual);
+    }
+    for (long i = 0; i < n0; i++)
+        for (long c = 0; c < channels; c++)
+            for (long k = 0; k < n1 * n2; k++) {
+                long e = (i * channels + c) * n1 * n2 + k;
+                if (ends[0][e] != ends[1][e]) fail("threads differ");
+                if (!(ends[0][e] >= low[c] && ends[0][e] <= high[c])) fail("out of the box");
+            }
+    free(ends[0]), free(ends[1]), free(y), free(weight), free(map), free(low), free(high), free(x), free(numbers);
+}
+
 int main(int count, char **words)
 {
     double seconds = count > 1 ? atof(words[1]) : 10;
     srand(count > 2 ? (unsigned)atol(words[2]) : 1);
     time_t end = time(NULL) + (time_t)seconds;
     long calls = 0;
-    for (; time(NULL) <= end; calls++) check();
+    for (; time(NULL) <= end; calls++) rand() % 2 ? check() : check_relaxed();
     printf("sanitize_volume: %ld calls\n", calls);
     return 0;
 }

@@ -8,9 +8,10 @@ import lmd
 from lmd import kernels, zoo
 from lmd.kernels import volume
 from lmd.problems import TVModel
-from lmd.problems.compiled import composed_of
+from lmd.problems.compiled import composed_of, split_of
+from lmd.solvers import RelaxedPDHG, Solver
 from lmd.solvers.learned_fgp import roughness
-from lmd.terms import Huber, Squares
+from lmd.terms import Absolute, Huber, KullbackLeibler, Squares
 from lmd.terms.boxed import Boxed
 
 pytestmark = pytest.mark.skipif(kernels.library() is None, reason="no compiled kernels here")
@@ -34,6 +35,8 @@ MODELS = {
     "volume with all": (VOLUME, {"coupled": True, "huber": 0.05, "spacing": (2.0, 1.0, 0.5), "box": (0.1, 0.8)}, 0.3),
     "one plane": ((1, 1, 1, 6, 4), {}, 0.3),
     "one column": ((1, 1, 8, 1), {"coupled": True}, 0.3),
+    "signal": ((2, 2, 11), {"coupled": True}, 0.3),
+    "map of a signal": ((2, 1, 11), {}, 0.1 + random(2, 1, 11, seed=1)),
 }
 
 
@@ -90,5 +93,54 @@ def test_what_it_does_not_serve():
     delta.regularisers = (Huber(0.3, torch.full((2,), 0.1)),)
     delta._parts = ("squares", "Huber", "differences")
     assert composed_of(delta, 1e-3) is None
-    assert Boxed(Squares(y), y.amin((1, 2, 3)), 1.0).name == "Boxed"
+    assert Boxed(Squares(y), y.amin((1, 2, 3)), 1.0).name == "boxed Squares"
     assert composed_of(lmd.problems.TVDenoising(y, 0.3), 1e-3) is None  # which has a loop of its own
+
+
+MISFITS = {
+    "squares of some": lambda y: Squares(y, 1.0, (y > 0.3).float()),
+    "counts": lambda y: KullbackLeibler(torch.poisson(9 * y, generator=torch.Generator().manual_seed(3))),
+    "counts above a background": lambda y: KullbackLeibler((9 * y).floor(), 0.5),
+    "absolute": lambda y: Absolute(y, (y > 0.3).float()),
+}
+
+
+@pytest.mark.parametrize("isotropic", [False, True], ids=["anisotropic", "isotropic"])
+@pytest.mark.parametrize("misfit", MISFITS)
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "one plane"])
+def test_relaxed_iterations_are_the_eager_ones(name, misfit, isotropic):
+    shape, options, weight = MODELS[name]
+    problem = TVModel(MISFITS[misfit](random(*shape)), weight, isotropic=isotropic, **options)
+    solver = RelaxedPDHG(12)
+    with torch.no_grad():
+        solver.numbers += 0.1 * (random(12, 3, seed=2) - 0.6)
+        assert split_of(problem, problem.start(), solver.numbers) is not None
+        state = solver.init(problem, problem.start())
+        found, eager = solver.advance(problem, state, 30), Solver.advance(solver, problem, state, 30)
+    for field in ("x", "dual", "relaxed", "relaxed_dual", "tau", "anchor"):
+        assert_close(getattr(found, field), getattr(eager, field), atol=5e-5, rtol=1e-4)
+    assert found.iteration == eager.iteration == 30
+
+
+def test_relaxed_iterations_do_not_depend_on_threads_and_leave_what_they_start_from():
+    problem, before = TVModel(KullbackLeibler(9 * random(1, 3, 90, 80)), 0.3, coupled=True), torch.get_num_threads()
+    solver = RelaxedPDHG()
+    state = solver.init(problem, problem.start())
+    kept = state.relaxed.clone()
+    try:
+        answers = []
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            answers.append(solver.advance(problem, state, 20))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(answers[0].x, answers[1].x) and torch.equal(answers[0].dual, answers[1].dual)
+    assert torch.equal(state.relaxed, kept)
+
+
+def test_boxes_that_change_from_pixel_to_pixel_are_left_to_pytorch():
+    y = random(1, 1, 5, 6)
+    problem = TVModel(Absolute(y), 0.3)
+    problem.f.low = y - 0.1
+    assert split_of(problem) is None and split_of(TVModel(Absolute(y), 0.3)) is not None
+    assert split_of(TVModel(Absolute(y.double()), 0.3)) is None

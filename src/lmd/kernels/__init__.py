@@ -46,20 +46,23 @@ INSTRUCTIONS = {"_tv_avx512": "AVX-512", "_tv_avx2": "AVX2", "_tv": f"all of {pl
 """What the builds were compiled for."""
 
 
+NORMS = ("l1", "L1", "lengths", "GroupNorm", "Huber")
+"""What total variation is made of."""
+
 TABLE: dict[tuple[str, ...], frozenset[str]] = {
     ("squares", "l1", "differences"): frozenset({"dual_steps", "tv_sums", "fgp"}),
     ("squares", "lengths", "differences"): frozenset({"fgp"}),
     ("kept squares", "l1", "differences"): frozenset({"saddle_steps", "pdhg"}),
     ("kept squares", "lengths", "differences"): frozenset({"pdhg"}),
     ("l1", "differences"): frozenset({"tv_sums"}),
-    **{
-        (f, g, "Differences"): frozenset({"model"})
-        for f in ("squares", "boxed squares")
-        for g in ("l1", "L1", "lengths", "GroupNorm", "Huber")
-    },
+    **{(f, g, "Differences"): frozenset({"model"}) for f in ("squares", "boxed squares") for g in NORMS},
     **{("squares", g, "differences"): frozenset({"model"}) for g in ("L1", "GroupNorm", "Huber")},
+    **{("boxed squares", g, "differences"): frozenset({"model"}) for g in NORMS},
     **{
-        ("boxed squares", g, "differences"): frozenset({"model"}) for g in ("l1", "L1", "lengths", "GroupNorm", "Huber")
+        (f"boxed {f}", g, field): frozenset({"relaxed"})
+        for f in ("Squares", "KullbackLeibler", "Absolute")
+        for g in NORMS
+        for field in ("differences", "Differences")
     },
 }
 """Which functions here serve which problems, by the names of their parts: f, g and K of f(x) + g(Kx), or g and K."""

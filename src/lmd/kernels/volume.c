@@ -1,5 +1,6 @@
-/* Whole solves of total variation models with squares, in float numbers: images and volumes, spacings, coupled channels,
-   maps of weights, Huber, boxes. lmd.solvers.fgp and learned_fgp have the formulas, lmd.problems.models the models.
+/* Total variation models in float numbers: images and volumes, spacings, coupled channels, maps of weights, Huber, boxes.
+   Whole solves with squares by FGP, and iterations of relaxed PDHG with any of the misfits. lmd.solvers.fgp, learned_fgp
+   and relaxed_pdhg have the formulas, lmd.problems.models the models.
 
    Arrays are (C, n0, n1, n2) and dual fields (C, axes, n0, n1, n2), row by row; an image has n1 = 1 and two axes. An
    iteration goes through the planes n0 once, in place: x of the next plane is made before q of this one changes. Threads
@@ -476,4 +477,150 @@ int lmd_model(const float *y, const float *map, const double *numbers, const dou
     free(job.q);
     free(shared);
     return failed;
+}
+
+enum { KEPT_SQUARES, COUNTS, DISTANCES };
+
+/* What relaxed PDHG has besides: the misfit, its box, and where it stands; x and x~ plane by plane, (n0, C, n1, n2). */
+typedef struct {
+    Model model;         /* its q is p of the iteration, its p where p~ goes in the end */
+    int misfit;
+    const float *weight; /* of the entries, like y: curvatures, backgrounds of counts, weights of distances */
+    const float *low, *high; /* of each channel */
+    float *x, *target;
+    double tau, sigma, relaxation;
+    int last;
+} Saddle;
+
+/* Of one row, to begin with what is left without the misfit: its prox, kept to the box. */
+static void draw_near(const Saddle *job, long c, const float *y, const float *weight, float *restrict v)
+{
+    const long n = job->model.n2;
+    const float t = (float)job->tau, low = job->low[c], high = job->high[c];
+    if (job->misfit == KEPT_SQUARES)
+#pragma omp simd
+        for (long k = 0; k < n; k++) v[k] += 2 * t * weight[k] / (1 + 2 * t * weight[k]) * (y[k] - v[k]);
+    else if (job->misfit == COUNTS)
+#pragma omp simd
+        for (long k = 0; k < n; k++) {
+            float a = v[k] + weight[k] - t, product = t * y[k], root = sqrtf(a * a + 4 * product);
+            float below = root - a > 1e-37f ? root - a : 1e-37f;
+            v[k] = (a > 0 ? 0.5f * (a + root) : 2 * product / below) - weight[k];
+        }
+    else
+#pragma omp simd
+        for (long k = 0; k < n; k++) {
+            float off = v[k] - y[k], most = t * weight[k];
+            off = off > most ? most : off;
+            v[k] -= off < -most ? -most : off;
+        }
+#pragma omp simd
+    for (long k = 0; k < n; k++) {
+        float at = v[k] < low ? low : v[k];
+        v[k] = at > high ? high : at;
+    }
+}
+
+/* p~ of plane i in place of p, with 2 p~ - p to `over` (C, axes, n1, n2); where it only looks, p stays. */
+static void ascend(const Saddle *job, const Team *team, long i, const float *after, float *over, int looks)
+{
+    const Model *model = &job->model;
+    const long n = model->n2, fields = model->channels * model->axes, size = model->channels * plane_of(model);
+    const float r = (float)job->relaxation;
+    for (long j = 0; j < model->n1; j++) {
+        rise(model, team, i, j, job->x + i * size, after, (float)job->sigma);
+        project(model, team, i, j);
+        for (long f = 0; f < fields; f++) {
+            const long row = row_of(model, 0, f, i, j);
+            const float *restrict v = team->rows + f * n;
+            float *restrict p = model->q + row, *restrict out = over + (f * model->n1 + j) * n;
+#pragma omp simd
+            for (long k = 0; k < n; k++) out[k] = 2 * v[k] - p[k];
+            if (looks) continue;
+            if (job->last) memcpy(model->p + row, v, (size_t)n * sizeof(float));
+#pragma omp simd
+            for (long k = 0; k < n; k++) p[k] += r * (v[k] - p[k]);
+        }
+    }
+}
+
+/* x of plane i: x~ = prox(x - t K' over), with `above` that of the plane before, and x moves past it. */
+static void descend(const Saddle *job, const Team *team, long i, const float *above, const float *over)
+{
+    const Model *model = &job->model;
+    const long n = model->n2, rows = model->n1, axes = model->axes;
+    const float r = (float)job->relaxation;
+    float by[3], *restrict v = team->rows;
+    for (int a = 0; a < 3; a++) by[a] = (float)(job->tau / model->h[a]);
+    for (long c = 0; c < model->channels; c++)
+        for (long j = 0; j < rows; j++) {
+            const long at = ((i * model->channels + c) * rows + j) * n, own = ((c * model->n0 + i) * rows + j) * n;
+            const float *up = i ? above + (c * axes * rows + j) * n : team->zeros, *down = over + (c * axes * rows + j) * n;
+            const float *mid = axes == 3 ? over + ((c * axes + 1) * rows + j) * n : team->zeros;
+            const float *before = axes == 3 && j ? mid - n : team->zeros, *right = over + ((c * axes + axes - 1) * rows + j) * n;
+            float *restrict x = job->x + at;
+            v[0] = x[0] - by[0] * (up[0] - down[0]) - by[1] * (before[0] - mid[0]) + by[2] * right[0];
+#pragma omp simd
+            for (long k = 1; k < n; k++)
+                v[k] = x[k] - by[0] * (up[k] - down[k]) - by[1] * (before[k] - mid[k]) - by[2] * (right[k - 1] - right[k]);
+            draw_near(job, c, model->y + own, job->weight + own, v);
+            if (job->last) memcpy(job->target + at, v, (size_t)n * sizeof(float));
+#pragma omp simd
+            for (long k = 0; k < n; k++) x[k] += r * (v[k] - x[k]);
+        }
+}
+
+/* One iteration of planes [from, to) by one thread; x past the end and 2 p~ - p before the beginning are made first. */
+static void relax(const Saddle *job, Team *team, long from, long to, float *overs)
+{
+    const Model *model = &job->model;
+    const long size = model->channels * plane_of(model), fields = size * model->axes;
+    float *over = overs, *above = overs + fields;
+    if (from < to && to < model->n0) memcpy(team->edge, job->x + to * size, (size_t)size * sizeof(float));
+    if (from < to && from) ascend(job, team, from - 1, job->x + from * size, above, 1);
+#pragma omp barrier
+    for (long i = from; i < to; i++) {
+        ascend(job, team, i, i + 1 < to ? job->x + (i + 1) * size : team->edge, over, 0);
+        descend(job, team, i, above, over);
+        float *swap = over;
+        over = above;
+        above = swap;
+    }
+#pragma omp barrier
+}
+
+/* `count` iterations of relaxed PDHG of one instance. y, weight (C, n0, n1, n2); x and target (n0, C, n1, n2); p and dual
+   (C, axes, n0, n1, n2): x and p are where they start and end, target and dual are x~ and p~ of the last one. `numbers`
+   (count, 3): tau, sigma and relaxation. `options`: isotropic, coupled, misfit. `sizes`: channels, axes, n0, n1, n2, maps,
+   map_axes, count. `reals`: bound, delta, h0, h1, h2. */
+int lmd_relaxed(const float *y, const float *weight, const float *map, const float *low, const float *high,
+                const double *numbers, const double *reals, const long *sizes, const int *options, int threads, float *x,
+                float *p, float *target, float *dual)
+{
+    const Model model = {.channels = sizes[0], .axes = sizes[1], .n0 = sizes[2], .n1 = sizes[3], .n2 = sizes[4],
+                         .maps = sizes[5], .map_axes = sizes[6], .isotropic = options[0], .coupled = options[1],
+                         .bound = reals[0], .delta = reals[1], .h = {reals[2], reals[3], reals[4]}, .y = y, .map = map,
+                         .p = dual, .q = p};
+    const long plane = model.channels * model.axes * plane_of(&model);
+    int missing = 0;
+    if (threads > model.n0 / 2) threads = model.n0 > 3 ? (int)(model.n0 / 2) : 1;
+#pragma omp parallel num_threads(threads)
+    {
+        Saddle job = {.model = model, .misfit = options[2], .weight = weight, .low = low, .high = high, .x = x, .target = target};
+        Team team = {0};
+        const long members = omp_get_num_threads(), thread = omp_get_thread_num();
+        float *overs = malloc((size_t)(2 * plane) * sizeof(float));
+        const int bad = !make(&model, &team) || !overs;
+#pragma omp atomic
+        missing += bad;
+#pragma omp barrier
+        for (long k = 0; k < sizes[7] && !missing; k++) {
+            job.tau = numbers[3 * k], job.sigma = numbers[3 * k + 1], job.relaxation = numbers[3 * k + 2];
+            job.last = k + 1 == sizes[7];
+            relax(&job, &team, model.n0 * thread / members, model.n0 * (thread + 1) / members, overs);
+        }
+        free(overs);
+        free(team.memory);
+    }
+    return missing > 0;
 }

@@ -1,11 +1,11 @@
-"""Whole solves of total variation models with squares in one compiled call: volumes, maps of weights, Huber, boxes."""
+"""Compiled solves of total variation models: whole ones with squares, iterations of relaxed PDHG with any misfit."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ class Model(NamedTuple):
     """s ||x - y||^2 + g(Kx), in a box or not: what the compiled loop has to know of a problem."""
 
     noisy: Tensor
-    """y `(B, C, *size)`, two or three axes."""
+    """y `(B, C, *size)`, one to three axes."""
 
     bound: float | Tensor
     """Weights: a number, one per instance `(B,)`, or a map `(B, 1 or C, 1 or axes, *size)`."""
@@ -53,6 +53,12 @@ def fgp(
 
     Where fewer are `learned`, so many of each instance. Instances are solved one after the other.
     """
+    if model.noisy.ndim == 3:
+        wide = None if dual is None else _as_field(dual)
+        found = fgp(
+            model._replace(**_as_image(model)), limit, tolerance=tolerance, numbers=numbers, learned=learned, dual=wide
+        )
+        return found._replace(x=found.x[:, :, 0], dual=found.dual[:, :, 1:, 0], ahead=found.ahead[:, :, 1:, 0])
     y = model.noisy.detach().contiguous()
     field = (*y.shape[:2], y.ndim - 2, *y.shape[2:])
     p = y.new_zeros(field) if dual is None else dual.detach().to(y).reshape(field).clone()
@@ -74,39 +80,118 @@ def _solve(
     report: Tensor,
 ) -> None:
     """Instance n up to iterations, a tolerance, from p = 0 or not; p, x and the report are written to."""
-    channels, axes, size = y.shape[1], y.ndim - 2, tuple(y.shape[2:])
-    inner, spacing, (limit, tolerance, cold) = size, model.spacing, until
-    if axes == 2:
-        inner, spacing = (size[0], 1, size[1]), (spacing[0], 1.0, spacing[1])
-    bound = model.bound
-    weights = bound[n].detach().contiguous() if isinstance(bound, Tensor) and bound.ndim > 1 else None
-    each = 1.0 if weights is not None else float(bound[n]) if isinstance(bound, Tensor) else bound
-    maps = (0, 0) if weights is None else tuple(weights.shape[:2])
+    (sizes, spacing), (limit, tolerance, cold) = _grid(y, model.spacing), until
+    each, weights, maps = _bounds(model.bound, n)
     low, high = model.box or (0.0, 0.0)
     table, most = numbers.detach().double().contiguous(), numbers.shape[1]
     step = 2 * model.scale / model.norm**2
     reals = (each, model.scale, step, tolerance, model.delta, low, high, model.norm, model.roundings, *spacing)
-    sizes = (channels, axes, *inner, *maps, most, most, limit, FIRST_LOOK, RESTART)
+    counts = (*sizes, *maps, most, most, limit, FIRST_LOOK, RESTART)
     options = (model.isotropic, model.coupled, model.box is not None, cold)
-    failed = _function()(
-        y[n].data_ptr(),
-        None if weights is None else weights.data_ptr(),
-        table.data_ptr(),
+    _call("lmd_model", (y[n], weights, table), (reals, counts, options), (p, x, report))
+
+
+class Split(NamedTuple):
+    """misfit(x) + g(Kx) in a box: what the compiled iterations of relaxed PDHG have to know of a problem."""
+
+    noisy: Tensor
+    """y `(B, C, *size)`, one to three axes."""
+
+    misfit: int
+    """An index of `MISFITS`."""
+
+    weight: Tensor
+    """Like y: of its entries, or backgrounds of counts."""
+
+    low: Tensor
+    """Of each channel `(B, C)`, as `high` is."""
+
+    high: Tensor
+    bound: float | Tensor
+    """As in `Model`."""
+
+    spacing: tuple[float, ...]
+    isotropic: bool
+    coupled: bool
+    delta: float
+
+
+MISFITS = ("Squares", "KullbackLeibler", "Absolute")
+"""By their names, as C counts them."""
+
+
+def relaxed(model: Split, x: Tensor, p: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """x_{k+n}, p_{k+n}, and x~ and p~ of the last step of `lmd.solvers.RelaxedPDHG`, from x_k and p_k.
+
+    `numbers` `(B, n, 3)`: tau, sigma and relaxation of each of them.
+    """
+    if x.ndim == 3:
+        wide = model._replace(**_as_image(model), weight=model.weight.unsqueeze(2))
+        ends = relaxed(wide, x.unsqueeze(2), _as_field(p), numbers)
+        return ends[0][:, :, 0], ends[1][:, :, 1:, 0], ends[2][:, :, 0], ends[3][:, :, 1:, 0]
+    (sizes, spacing), table = _grid(model.noisy, model.spacing), numbers.detach().double().contiguous()
+    planes, field = (each.detach().clone(memory_format=torch.contiguous_format) for each in (x.transpose(1, 2), p))
+    target, dual = torch.empty_like(planes), torch.empty_like(field)
+    options = (model.isotropic, model.coupled, model.misfit)
+    for n in range(len(x)):
+        each, weights, maps = _bounds(model.bound, n)
+        data = (model.noisy[n], model.weight[n], weights, model.low[n], model.high[n], table[n])
+        reals, counts = (each, model.delta, *spacing), (*sizes, *maps, numbers.shape[1])
+        _call("lmd_relaxed", data, (reals, counts, options), (planes[n], field[n], target[n], dual[n]))
+    return planes.transpose(1, 2), field, target.transpose(1, 2), dual
+
+
+def _as_image(model: Model | Split) -> dict[str, Any]:
+    """What a model of signals is as one of images of one row."""
+    bound = model.bound
+    wide = bound.unsqueeze(-2) if isinstance(bound, Tensor) and bound.ndim > 1 else bound
+    return {"noisy": model.noisy.unsqueeze(2), "bound": wide, "spacing": (1.0, *model.spacing)}
+
+
+def _as_field(p: Tensor) -> Tensor:
+    """The dual field `(B, C, 2, 1, N)` of that image, from `(B, C, 1, N)`."""
+    return torch.stack([torch.zeros_like(p), p], dim=2)
+
+
+def _grid(y: Tensor, spacing: Sequence[float]) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Channels, axes and three lengths, and three spacings, as C has them."""
+    size = tuple(y.shape[2:])
+    if len(size) == 2:
+        return (y.shape[1], 2, size[0], 1, size[1]), (spacing[0], 1.0, spacing[1])
+    return (y.shape[1], 3, *size), tuple(spacing)
+
+
+def _bounds(bound: float | Tensor, n: int) -> tuple[float, Tensor | None, tuple[int, ...]]:
+    """The bound of instance n or 1, its map if there is one, and how many channels and axes that has."""
+    if isinstance(bound, Tensor) and bound.ndim > 1:
+        return 1.0, bound[n].detach(), tuple(bound.shape[1:3])
+    return float(bound[n]) if isinstance(bound, Tensor) else bound, None, (0, 0)
+
+
+def _call(
+    name: str,
+    inputs: Sequence[Tensor | None],
+    numbers: tuple[Sequence[float], Sequence[int], Sequence[int]],
+    outputs: Sequence[Tensor],
+) -> None:
+    """Outputs are written to, and lie row by row; the first input says how much work it is."""
+    held = [None if each is None else each.contiguous() for each in inputs]
+    reals, sizes, options = numbers
+    tables = (
         (ctypes.c_double * len(reals))(*reals),
         (ctypes.c_long * len(sizes))(*sizes),
-        (ctypes.c_int * len(options))(*map(int, options)),
-        torch.get_num_threads() if y[n].numel() >= kernels.SMALL else 1,
-        p.data_ptr(),
-        x.data_ptr(),
-        report.data_ptr(),
+        (ctypes.c_int * len(options))(*options),
     )
-    if failed:
+    first = held[0]
+    threads = torch.get_num_threads() if first is not None and first.numel() >= kernels.SMALL else 1
+    given, made = ([None if each is None else each.data_ptr() for each in side] for side in (held, outputs))
+    if _function(name, len(held) + len(tables), len(made))(*given, *tables, threads, *made):
         raise MemoryError("no memory for the dual field of a compiled solve")
 
 
 @functools.cache
-def _function() -> Callable[..., int]:
-    function = getattr(kernels.library(), "lmd_model")  # noqa: B009
+def _function(name: str, inputs: int, outputs: int) -> Callable[..., int]:
+    function = getattr(kernels.library(), name)
     pointer = ctypes.c_void_p
-    function.argtypes = (*(pointer,) * 6, ctypes.c_int, *(pointer,) * 3)
+    function.argtypes = (*(pointer,) * inputs, ctypes.c_int, *(pointer,) * outputs)
     return cast(Callable[..., int], function)

@@ -80,6 +80,22 @@ class Batch:
     white: float
     """What the array's own numbers are divided by first: 255 for bytes, 1 for numbers that are as they are."""
 
+    axes: Axes
+    """Which of the array's axes are what."""
+
+    def as_map(self, array: Tensor) -> Tensor | None:
+        """An array with a number for each pixel as `(B, 1 or C, *size)`, for each difference with an axis before the
+        size; None where its shape fits neither."""
+        images, size = self.images, tuple(self.images.shape[2:])
+        shape = tuple(_move_back(images, self.axes).shape)
+        if tuple(array.shape) == shape:
+            return move(array, self.axes)
+        if tuple(array.shape) in (size, (len(size), *size)):
+            return array[None, None].expand(len(images), *(-1,) * (array.ndim + 1))
+        if tuple(array.shape) == (len(size), *shape):
+            return torch.stack([move(each, self.axes) for each in array], dim=2)
+        return None
+
     def own(self, x: Tensor) -> Tensor:
         """A tensor like `images` in the array's own units, and in float64 if that is not what it was solved in."""
         return x if self.exact is self.images else x.double() * self.units.unit + self.units.centre
@@ -122,7 +138,7 @@ def as_batch(
         out = _as_dtype(_move_back(values, axes), given.dtype).to(given.device)
         return out if isinstance(array, Tensor) else np.ascontiguousarray(out.numpy()).astype(array.dtype, copy=False)
 
-    return Batch(images, units, back, images if same else exact, white)
+    return Batch(images, units, back, images if same else exact, white, axes)
 
 
 def _as_tensor(argument: str, array: Any) -> Tensor:

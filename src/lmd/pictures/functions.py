@@ -1,6 +1,7 @@
 """One line for people with arrays: `denoise`, `inpaint`, `deblur`, `reconstruct`, `denoise_video`.
 
-How weights map. Ours is that of ||x - y||^2 + weight TV(x); for pictures of bytes x and y are between 0 and 1.
+How weights map. Ours is that of ||x - y||^2 + weight TV(x); for pictures of bytes x and y are between 0 and 1. Weights
+of Poisson counts and absolute distances have no unit.
 
 | library | its weight for the same answer | TV |
 |---|---|---|
@@ -28,13 +29,13 @@ from lmd.guarantees.certify import certify
 from lmd.operators import Blur, LinearOperator
 from lmd.operators.functions import FromFunctions
 from lmd.pictures.arrays import Axes, Axis, Batch, as_batch, find_axes, move
-from lmd.pictures.noise import estimate_noise
-from lmd.pictures.weights import Choice, by_leaving_out, by_risk
-from lmd.problems import TVDeblurring, TVDenoising, TVInpainting, TVModel
+from lmd.pictures.forms import Form
+from lmd.pictures.noise import at_least, estimate_noise, rough_noise
+from lmd.pictures.weights import Choice, by_leaving_out, by_risk, near
+from lmd.problems import TVDeblurring, TVInpainting
 from lmd.problems.reconstruction import TVReconstruction
 from lmd.problems.tv import TVProblem
 from lmd.solvers import Certificate, Result
-from lmd.terms import Squares
 from lmd.zoo.solve import solve
 
 SINGLE = 1e-5
@@ -42,8 +43,9 @@ SINGLE = 1e-5
 
 AUTO = "auto"
 
-Model = Callable[[Tensor, Tensor, float], TVProblem]
-"""From data `(B, C, ...)`, weights `(B,)` and the size of the unit that both are given in, to the problems."""
+Model = Callable[[Tensor, Tensor, float], Any]
+"""From data `(B, C, ...)`, weights `(B,)`, or maps of them, and the size of the unit that both are given in, to the
+problems."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Info:
     """What there is to know about an answer."""
 
     weight: Any
-    """Of the regulariser: a number, or one per image of a batch `(B,)`."""
+    """Of the regulariser: a number, one per image of a batch `(B,)`, or a map `(B, 1 or C, *size)`."""
 
     noise: Any
     """The standard deviation of the noise, found or given; None where nothing asked for it."""
@@ -99,7 +101,7 @@ class Info:
 
     def __str__(self) -> str:
         levels = "" if math.isinf(self.grey_levels) else f", {self.grey_levels:.2g} of 255 grey levels from x*"
-        each = self.weight.tolist() if isinstance(self.weight, Tensor) else [self.weight]
+        each = self.weight.flatten().tolist() if isinstance(self.weight, Tensor) else [self.weight]
         weights = sorted({float(f"{number:.3g}") for number in each})
         weight = f"{weights[0]:g}" if len(weights) == 1 else f"{weights[0]:g} to {weights[-1]:g}"
         return f"weight {weight}, within {100 * self.relative:.2g}% of the minimum{levels}, {self.seconds:.2g} s"
@@ -109,6 +111,8 @@ def denoise(
     image: Any,
     weight: Any = AUTO,
     *,
+    data: str = "squares",
+    order: int = 1,
     noise: float | None = None,
     isotropic: bool = False,
     coupled: bool = False,
@@ -119,17 +123,22 @@ def denoise(
     warm: Info | None = None,
     info: bool = False,
 ) -> Any:
-    """An image, signal or volume without its noise: the minimiser of ||x - y||^2 + weight TV(x), y the `image`.
+    """An image, signal or volume without its noise: the minimiser of misfit(x, y) + weight TV(x), y the `image`.
 
     Args:
         image: A numpy array or torch tensor of any dtype and layout: a signal `(N,)`, a grey image `(H, W)`, a colour
             picture `(H, W, 3)`, a volume `(D, H, W)`, a batch `(B, C, ...)`; or a list of those.
-        weight: A positive number, one per image of a batch, or "auto": chosen by Stein's unbiased risk.
-        noise: The standard deviation of the noise, for "auto"; estimated from the image by default. In the array's
-            own numbers: of 255 for bytes.
+        weight: A positive number, one per image of a batch, "auto", or a map: an array of the shape of the image, with
+            or without the axis of channels, or with one axis more in front for differences along each axis of space.
+            "auto" is chosen by Stein's unbiased risk, for absolute distances by pixels that are left out.
+        data: The misfit: "squares", ||x - y||^2; "poisson", the likelihood of counts y of 0 or more; "absolute", the
+            sum of |x - y|, for impulses.
+        order: 2 for total generalised variation: slopes cost nothing, where the first order makes stairs of them.
+        noise: The standard deviation of the noise, for "auto" and squares; estimated from the image by default. In the
+            array's own numbers: of 255 for bytes.
         isotropic: Lengths of gradients in place of sums of absolute differences.
         coupled: One length for all channels of a pixel, so that colours have their edges in one place.
-        huber: Squares in place of lengths for gradients up to this, in the array's own numbers; it avoids staircases.
+        huber: Squares in place of lengths for gradients up to this, which avoids staircases; of bytes 1 is white.
         spacing: Of the pixels along each axis, such as the voxels of a scanner.
         channel_axis: The axis of the channels, None if there is none, or "auto": see `lmd.pictures.arrays.as_batch`.
         tolerance: How near to the minimum, relative to it; proven.
@@ -145,23 +154,18 @@ def denoise(
     >>> clean.shape, clean.dtype, info.relative < 1.001e-3
     ((32, 32), dtype('float64'), True)
     """
+    form = Form(data, order, isotropic, coupled, huber, spacing)
     if isinstance(image, (list, tuple)):
-        form: dict[str, Any] = {"isotropic": isotropic, "coupled": coupled, "huber": huber, "spacing": spacing}
-        options = {**form, "noise": noise, "channel_axis": channel_axis, "tolerance": tolerance, "warm": warm}
+        options = {**vars(form), "noise": noise, "channel_axis": channel_axis, "tolerance": tolerance, "warm": warm}
         return _each(image, lambda one: denoise(one, weight, info=True, **options), info)
-    batch = as_batch("image", image, channel_axis, _dtype(tolerance))
-
-    def model(data: Tensor, weights: Tensor, unit: float) -> TVProblem:
-        if coupled or huber:
-            return TVModel(
-                Squares(data), weights, isotropic=isotropic, coupled=coupled, huber=huber / unit, spacing=spacing
-            )
-        return TVDenoising(data, weights, isotropic, spacing=spacing)
+    batch = as_batch("image", image, channel_axis, _dtype(tolerance), form.centred)
+    form.check("image", batch.images)
+    unit = batch.units.unit
 
     def choose() -> Choice:
-        return by_risk(_in_units(model, batch), batch.images, _noise(noise, batch))
+        return form.choose(batch.images, _noise(noise, batch), unit, unit * batch.white)
 
-    return _answer(model, batch, _weight(weight, batch, choose), tolerance, warm, info)
+    return _answer(form.problem, batch, _weight(weight, batch, choose, maps=True), tolerance, warm, info)
 
 
 def inpaint(
@@ -195,7 +199,8 @@ def inpaint(
         return TVInpainting(data, masks, weights, isotropic)
 
     def choose() -> Choice:
-        return by_leaving_out(masked, batch.images, z, at_least(rough_noise(batch.images, z), batch.images))
+        noise = at_least(rough_noise(batch.images, z), batch.images)
+        return by_leaving_out(masked, batch.images, z, noise, near(noise))
 
     def model(data: Tensor, weights: Tensor, unit: float) -> TVProblem:
         return masked(data, weights, z.to(data))
@@ -236,7 +241,10 @@ def deblur(
         def blur(x: Tensor) -> Tensor:
             return Blur(taps.to(x), int(x.shape[-2]), int(x.shape[-1]), border)(x)
 
-        return by_risk(_in_units(model, batch), batch.images, _noise(noise, batch), blur)
+        given = _noise(noise, batch)
+        deviation = at_least(estimate_noise(batch.images), batch.images) if given is None else given
+        in_units = _in_units(model, batch)
+        return by_risk(in_units, batch.images, deviation.reshape(-1, 1, 1, 1), near(deviation), blur)
 
     return _answer(model, batch, _weight(weight, batch, choose), tolerance, warm, info)
 
@@ -330,7 +338,7 @@ def _answer(
     unit, centre = batch.units.unit, batch.units.centre
     problem = model(batch.images, (weight / unit).to(batch.images), unit)
     result = solve(problem, tolerance, warm=_warm(warm, problem, unit, centre))
-    answer = batch.back(result.x)
+    answer = batch.back(problem.image(result.x))
     if not info:
         return answer
     if batch.exact is not batch.images:  # what is proven is said of the numbers that came in
@@ -345,7 +353,7 @@ def _answer(
 
 def _said(each: Tensor) -> float | Tensor:
     """One number of one image."""
-    return float(each[0]) if len(each) == 1 else each
+    return float(each[0]) if each.numel() == 1 else each
 
 
 def _warm(warm: Info | None, problem: TVProblem, unit: float, centre: float) -> Result | None:
@@ -365,8 +373,10 @@ def _warm(warm: Info | None, problem: TVProblem, unit: float, centre: float) -> 
     )
 
 
-def _weight(weight: Any, batch: Batch, choose: Callable[[], Choice] | None) -> tuple[Tensor, Choice | None]:
-    """One weight per image `(B,)`, float64 and in the array's own units, and how it was chosen."""
+def _weight(
+    weight: Any, batch: Batch, choose: Callable[[], Choice] | None, maps: bool = False
+) -> tuple[Tensor, Choice | None]:
+    """One weight per image `(B,)`, or a map, float64 and in the array's own units, and how it was chosen."""
     count = len(batch.images)
     if isinstance(weight, str):
         if weight != AUTO or choose is None:
@@ -376,36 +386,27 @@ def _weight(weight: Any, batch: Batch, choose: Callable[[], Choice] | None) -> t
     if isinstance(weight, (int, float)):
         return torch.full((count,), check_positive("weight", weight), dtype=torch.float64), None
     found = torch.as_tensor(weight, dtype=torch.float64)
-    if found.shape not in ((), (count,)) or not bool((found > 0).all() & torch.isfinite(found).all()):
-        raise InputError("weight", f"an array of shape {tuple(found.shape)}", f"positive numbers, one or ({count},)")
-    return found.expand(count).clone(), None
+    if not bool((found > 0).all() & torch.isfinite(found).all()):
+        raise InputError(
+            "weight", f"an array from {float(found.min()):g} to {float(found.max()):g}", "positive numbers"
+        )
+    if found.shape in ((), (count,)):
+        return found.expand(count).clone(), None
+    if not maps or (mapped := batch.as_map(found)) is None:
+        accepted = f"one number, ({count},)" + (" or a map of the shape of the image" if maps else "")
+        raise InputError("weight", f"an array of shape {tuple(found.shape)}", accepted)
+    return mapped, None
 
 
-def _noise(noise: float | None, batch: Batch) -> Tensor:
-    """The deviation of the noise of each image `(B,)`, in the units of the batch."""
+def _noise(noise: float | None, batch: Batch) -> Tensor | None:
+    """The deviation of the noise of each image `(B,)`, in the units of the batch, where it is given."""
     if noise is None:
-        return at_least(estimate_noise(batch.images), batch.images)
+        return None
     deviation = check_positive("noise", noise) / batch.white / batch.units.unit
     return batch.images.new_full((len(batch.images),), deviation)
 
 
-def at_least(noise: Tensor, images: Tensor) -> Tensor:
-    """Noise that a weight can be made of, in images that have none."""
-    spread = images.flatten(1).amax(1) - images.flatten(1).amin(1)
-    return torch.maximum(noise, 1e-4 * torch.where(spread > 0, spread, 1))
-
-
-def rough_noise(images: Tensor, kept: Tensor) -> Tensor:
-    """The deviation of noise `(B,)` from differences of neighbours that are both kept: the middle of the small half."""
-    both = (kept[..., 1:] * kept[..., :-1]).expand_as(images[..., 1:]) > 0
-    apart = (images[..., 1:] - images[..., :-1]).abs().masked_fill(~both, torch.inf).flatten(1).sort(dim=1).values
-    count = both.flatten(1).sum(1)
-    at = (count // 4).clamp(max=apart.shape[1] - 1)
-    found = apart.gather(1, at[:, None])[:, 0] / (0.3186 * 2**0.5)  # the quarter of absolute normal numbers
-    return torch.where(torch.isfinite(found), found, 0.1)
-
-
-def _in_units(model: Model, batch: Batch) -> Callable[[Tensor, Tensor], TVProblem]:
+def _in_units(model: Model, batch: Batch) -> Callable[[Tensor, Tensor], Any]:
     return lambda data, weights: model(data, weights, batch.units.unit)
 
 

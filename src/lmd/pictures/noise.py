@@ -38,3 +38,19 @@ def estimate_noise(images: Tensor) -> Tensor:
     axes = (images.ndim - 2) // 2
     found = images.flatten(-axes).double().square().mean(dim=-1).sqrt().flatten(1)
     return torch.quantile(found[:, : 1 << 23], SHARE, dim=1).to(images.dtype) / share
+
+
+def at_least(noise: Tensor, images: Tensor) -> Tensor:
+    """Noise that a weight can be made of, in images that have none."""
+    spread = images.flatten(1).amax(1) - images.flatten(1).amin(1)
+    return torch.maximum(noise, 1e-4 * torch.where(spread > 0, spread, 1))
+
+
+def rough_noise(images: Tensor, kept: Tensor) -> Tensor:
+    """The deviation of noise `(B,)` from differences of neighbours that are both kept: the middle of the small half."""
+    both = (kept[..., 1:] * kept[..., :-1]).expand_as(images[..., 1:]) > 0
+    apart = (images[..., 1:] - images[..., :-1]).abs().masked_fill(~both, torch.inf).flatten(1).sort(dim=1).values
+    count = both.flatten(1).sum(1)
+    at = (count // 4).clamp(max=apart.shape[1] - 1)
+    found = apart.gather(1, at[:, None])[:, 0] / (0.3186 * 2**0.5)  # the quarter of absolute normal numbers
+    return torch.where(torch.isfinite(found), found, 0.1)

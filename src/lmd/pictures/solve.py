@@ -21,9 +21,10 @@ from lmd.errors import InputError, LmdError
 from lmd.guarantees import certify, run
 from lmd.operators import Blur
 from lmd.pictures.arrays import Units
-from lmd.pictures.functions import AUTO, at_least, rough_noise
-from lmd.pictures.noise import estimate_noise
-from lmd.pictures.weights import Choice, by_leaving_out, by_risk
+from lmd.pictures.forms import Form
+from lmd.pictures.functions import AUTO
+from lmd.pictures.noise import at_least, estimate_noise, rough_noise
+from lmd.pictures.weights import Choice, by_leaving_out, by_risk, near
 from lmd.solvers import Result, Status
 from lmd.solvers.base import Solver
 from lmd.tasks import PictureTask
@@ -160,7 +161,7 @@ class PictureSolver:
     `solver` is a name (`fgp`, `pdhg`, one of the zoo), a folder, or None for what `lmd.solve` takes. It stops after
     `iterations` or at a relative gap of `tolerance`, whichever comes first; with neither given, after as many
     iterations as it was trained for or, if there is no such number, at a gap of 1e-3. `weight` is a number, or "auto"
-    to choose it by the picture.
+    to choose it by the picture. What denoises takes the words of `lmd.pictures.forms.Form` besides.
 
     TV does not mix channels, so those of a large picture are solved for one after the other, which saves memory. A
     solver that takes three has all three, and of a grey picture three copies.
@@ -174,9 +175,14 @@ class PictureSolver:
         weight: float | str = AUTO,
         tolerance: float | None = None,
         isotropic: bool = False,
+        **form: Any,
     ) -> None:
         self.task, self.model = task, picture_task(task)
         self.weight, self.isotropic = _check_weight(weight), bool(isotropic)
+        self.form = Form(isotropic=self.isotropic, **form)
+        self.formed = self.form != Form(isotropic=self.isotropic)
+        if self.formed and not self.model.forms:
+            raise InputError(", ".join(form), f"given with {task}", "none of them, which are for denoise")
         self.iterations = None if iterations is None else check_count("iterations", iterations)
         self.tolerance = None if tolerance is None else check_positive("tolerance", tolerance)
         self.to_tolerance = tolerance is not None or iterations is None
@@ -218,7 +224,9 @@ class PictureSolver:
             given = _check_finite(given, extra if self.model.extra == "mask" else None)
         units = Units(0.0, 1.0)
         if given.dtype.kind == "f":
-            units = Units.of(torch.from_numpy(given.astype(np.float64)), self.model.extra != "kernel")
+            centred = self.model.extra != "kernel" and self.form.centred
+            units = Units.of(torch.from_numpy(given.astype(np.float64)), centred)
+        self.form.check("image", torch.from_numpy(given))
 
         def images(colours: np.ndarray) -> Tensor:
             z = torch.tensor(colours, dtype=self.dtype)
@@ -226,42 +234,50 @@ class PictureSolver:
 
         weight, choice = self.weight, None
         if weight is None:
-            choice = self._choose(images(_sample(given)), extra).times(units.unit)
+            choice = self._choose(images(_sample(given)), extra, units.unit, picture.most).times(units.unit)
             weight = float(choice.weight)
         together = self._together(len(given), given[0].size)
         parts = [slice(i, i + together) for i in range(0, len(given), together)]
         colours, told = np.empty_like(given), []
         for part in parts:
-            x, summary = self._solve_part(images(given[part]), extra, weight / units.unit)
+            x, summary = self._solve_part(images(given[part]), extra, weight / units.unit, units.unit)
             colours[part] = _as_colours(x, picture, units)
-            told.append(_in_units(summary, units.unit))
+            told.append(_in_units(summary, units.unit**self.form.degree))
             advance(1 / len(parts))
         summary = functools.reduce(Summary.__add__, told)
         return replace(picture, colours=colours), replace(summary, weight=weight, choice=choice)
 
     def _together(self, channels: int, pixels: int) -> int:
         """How many channels are solved for together."""
-        return self.channels or (channels if channels * pixels <= TOGETHER else 1)
+        return self.channels or (channels if channels * pixels <= TOGETHER or self.form.coupled else 1)
 
-    def _choose(self, images: Tensor, extra: Tensor | None) -> Choice:
+    def _choose(self, images: Tensor, extra: Tensor | None, unit: float, most: float) -> Choice:
         """The weight for images `(1, C, *size)`."""
+        if self.formed:
+            return self.form.choose(images, None, unit, unit * most)
         make = self.model.problem
         if self.model.extra == "mask" and extra is not None:
             mask = torch.from_numpy(_sample(extra[None].numpy())).to(images)[None]
             noise = at_least(rough_noise(images, mask), images)
-            return by_leaving_out(lambda y, w, z: make(y, z, w, self.isotropic), images, mask, noise)
+            return by_leaving_out(lambda y, w, z: make(y, z, w, self.isotropic), images, mask, noise, near(noise))
 
         def predict(x: Tensor) -> Tensor:
             return x if extra is None else Blur(extra.to(x), int(x.shape[-2]), int(x.shape[-1]), "replicate")(x)
 
         noise = at_least(estimate_noise(images), images)
-        return by_risk(lambda y, w: make(y, extra, w, self.isotropic), images, noise, predict)
+        deviation = noise.reshape(-1, *(1,) * (images.ndim - 1))
+        return by_risk(lambda y, w: make(y, extra, w, self.isotropic), images, deviation, near(noise), predict)
 
-    def _solve_part(self, images: Tensor, extra: Tensor | None, weight: float) -> tuple[Tensor, Summary]:
+    def _problem(self, images: Tensor, extra: Tensor | None, weight: float, unit: float) -> Any:
+        if self.formed:
+            return self.form.problem(images, images.new_full((len(images),), weight), unit)
+        return self.model.problem(images, extra, weight, self.isotropic)
+
+    def _solve_part(self, images: Tensor, extra: Tensor | None, weight: float, unit: float) -> tuple[Tensor, Summary]:
         """The answer `(C, *size)` for images `(1, C, *size)` of the channels the solver takes, or of one, if grey."""
         copies = self.channels // images.shape[1] if self.channels else 1
         shape = (1, copies * images.shape[1], *images.shape[2:])
-        problem = self.model.problem(images.expand(shape), extra, weight, self.isotropic)
+        problem = self._problem(images.expand(shape), extra, weight, unit)
         if self.tolerance is None and self.solver is not None:
             result = run(self.solver, problem, iterations=self.iterations, record=False)
         else:
@@ -269,10 +285,10 @@ class PictureSolver:
             result = solve(problem, tolerance, solver=self.solver, iterations=most)
         summary = self._told(result, weight)
         if copies == 1:
-            return result.x[0], summary
+            return problem.image(result.x)[0], summary
         # Copies of one channel have the sum of its values, and the mean of their answers is no worse than they are.
         x = result.x.mean(dim=1, keepdim=True)
-        value = float(self.model.problem(images, extra, weight, self.isotropic).value(x))
+        value = float(self._problem(images, extra, weight, unit).value(x))
         before, lower = summary.value_before / copies, summary.lower_bound / copies
         return x[0], replace(summary, value_before=before, value_after=value, lower_bound=lower, numbers=x.numel())
 
@@ -346,9 +362,9 @@ def _as_colours(x: Tensor, picture: Picture, units: Units) -> np.ndarray:
 
 
 def _in_units(summary: Summary, unit: float) -> Summary:
-    """The values of a picture that was divided by `unit`, with its weight."""
+    """The same with values in multiples of `unit`."""
     names = ("value_before", "value_after", "lower_bound")
-    return replace(summary, **{name: getattr(summary, name) * unit**2 for name in names})
+    return replace(summary, **{name: getattr(summary, name) * unit for name in names})
 
 
 def _dtype(solver: Solver[Any]) -> torch.dtype:

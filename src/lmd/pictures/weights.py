@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from lmd.problems import Problem
 from lmd.zoo.solve import solve
 
 PATH = (0.17, 0.3, 0.52, 0.9)
@@ -17,13 +17,16 @@ PATH = (0.17, 0.3, 0.52, 0.9)
 TOLERANCE = 1e-2
 """Risks are flat at their minimum: the solutions they are taken from need not be near."""
 
+MOST = 300
+"""Nor are they waited for where they are far away."""
+
 PIXELS = 44 * 44
 """A choice is made on four windows of this many pixels, where images are larger."""
 
 PUSH = 0.3
 """How far, in deviations of the noise, data are moved to see how much the solution follows."""
 
-Model = Callable[[Tensor, Tensor], Problem]
+Model = Callable[[Tensor, Tensor], Any]
 """From data `(B, C, *size)` and weights `(B,)` to the problems."""
 
 
@@ -48,59 +51,76 @@ class Choice:
         return Choice(self.weight * unit, self.noise * unit, self.path * unit, self.risk * unit**2)
 
 
-def by_risk(model: Model, data: Tensor, noise: Tensor, predict: Callable[[Tensor], Tensor] = lambda x: x) -> Choice:
+def by_risk(
+    model: Model,
+    data: Tensor,
+    noise: Tensor,
+    path: Tensor,
+    predict: Callable[[Tensor], Tensor] = lambda x: x,
+) -> Choice:
     r"""The weight with the least risk E ||A x(y) - A x||^2 / n that data y = Ax + noise show, A = `predict`.
 
     Stein's estimate of it, up to a constant, is ||A x(y) - y||^2 / n + 2 noise^2 div / n, with div the divergence of
     y -> A x(y); from one random direction b of signs, div = <b, A x(y + h b) - A x(y)> / h
-    ([Ramani, Blu and Unser 2008](https://doi.org/10.1109/TIP.2008.2001404)). All weights are solved for together.
+    ([Ramani, Blu and Unser 2008](https://doi.org/10.1109/TIP.2008.2001404)). `noise` has deviations that broadcast
+    against the data: where they are not alike, each derivative counts by its own. The weights of the `path` `(W, B)`
+    are solved for together.
     """
-    windows, owner = cut(data)
-    sigma = noise[owner]
-    push = PUSH * sigma.reshape(-1, *(1,) * (data.ndim - 1))
+    both, owner = cut(torch.cat([data, noise.expand_as(data)], dim=1))
+    windows, sigma = both.chunk(2, dim=1)
+    push = PUSH * sigma
     generator = torch.Generator().manual_seed(0)
     signs = torch.randint(0, 2, windows.shape, generator=generator).to(windows).mul_(2).sub_(1)
-    path = 2 * torch.outer(data.new_tensor(PATH), noise)
     moved = torch.cat([windows, windows + push * signs])
     weights = path[:, owner].repeat(1, 2).flatten()
-    x = solve(model(moved.repeat(len(PATH), *(1,) * (data.ndim - 1)), weights), TOLERANCE).x
-    here, there = predict(x).reshape(len(PATH), 2, *windows.shape).unbind(1)
+    problem = model(moved.repeat(len(path), *(1,) * (data.ndim - 1)), weights)
+    x = problem.image(solve(problem, TOLERANCE, iterations=MOST).x)
+    here, there = predict(x).reshape(len(path), 2, *windows.shape).unbind(1)
     misfit = (here - windows).square().flatten(2).sum(2)
-    follow = ((there - here) * (signs / push)).flatten(2).sum(2)
-    risk = _sum_windows(misfit + 2 * sigma.square() * follow, owner, len(data))
+    follow = ((there - here) * (signs * sigma / PUSH)).flatten(2).sum(2)
+    risk = _sum_windows(misfit + 2 * follow, owner, len(data))
     pixels = _sum_windows(torch.full_like(misfit, windows[0].numel()), owner, len(data))
-    return Choice(_least(path, risk), noise, path, risk / pixels)
+    return Choice(_least(path, risk), noise.flatten(1).mean(dim=1), path, risk / pixels)
 
 
 def by_leaving_out(
-    model: Callable[[Tensor, Tensor, Tensor], Problem], data: Tensor, mask: Tensor, noise: Tensor
+    model: Callable[[Tensor, Tensor, Tensor], Any],
+    data: Tensor,
+    mask: Tensor,
+    noise: Tensor,
+    path: Tensor,
+    pixels: int = PIXELS,
 ) -> Choice:
-    """The weight of which a tenth of the kept pixels, left out, are best predicted by the others.
+    """The weight of a `path` `(W, B)` of which a tenth of the kept pixels, left out, are best predicted by the others.
 
-    `model` takes the `mask` `(B, C, *size)` beside data and weights.
+    `model` takes the `mask` `(B, C, *size)` beside data and weights; windows are of so many `pixels`.
     """
-    windows, owner = cut(torch.cat([data, mask.expand_as(data)], dim=1))
+    windows, owner = cut(torch.cat([data, mask.expand_as(data)], dim=1), pixels)
     y, kept = windows.chunk(2, dim=1)
     if bool((kept.flatten(2).sum(2) == 0).any()):  # a window in a hole says nothing
         y, kept, owner = data, mask.expand_as(data), torch.arange(len(data))
     generator = torch.Generator().manual_seed(0)
     out = (torch.rand(y.shape, generator=generator, dtype=y.dtype).to(y) < 0.1) & (kept > 0)
     out &= kept.flatten(2).sum(2).reshape(*y.shape[:2], *(1,) * (y.ndim - 2)) > 10  # some must stay
-    path = 2 * torch.outer(data.new_tensor(PATH), noise)
-    many = (len(PATH), *(1,) * (data.ndim - 1))
+    many = (len(path), *(1,) * (data.ndim - 1))
     problem = model(y.repeat(many), path[:, owner].flatten(), (kept * ~out).repeat(many))
-    x = solve(problem, TOLERANCE).x.reshape(len(PATH), *y.shape)
+    x = problem.image(solve(problem, TOLERANCE, iterations=MOST).x).reshape(len(path), *y.shape)
     risk = _sum_windows(((x - y) * out).square().flatten(2).sum(2), owner, len(data))
-    pixels = _sum_windows(out.flatten(1).sum(1).to(risk).expand(len(PATH), -1), owner, len(data))
-    return Choice(_least(path, risk), noise, path, risk / pixels.clamp(min=1))
+    count = _sum_windows(out.flatten(1).sum(1).to(risk).expand(len(path), -1), owner, len(data))
+    return Choice(_least(path, risk), noise, path, risk / count.clamp(min=1))
 
 
-def cut(images: Tensor) -> tuple[Tensor, Tensor]:
+def near(noise: Tensor) -> Tensor:
+    """The weights that are tried for squares and a noise `(B,)`: `(W, B)`."""
+    return 2 * torch.outer(noise.new_tensor(PATH), noise)
+
+
+def cut(images: Tensor, pixels: int = PIXELS) -> tuple[Tensor, Tensor]:
     """Windows of images `(B, C, *size)`, two along each of two axes, and which image each is of; small images whole."""
     size = images.shape[2:]
-    if size.numel() <= 5 * PIXELS:
+    if size.numel() <= 5 * pixels:
         return images, torch.arange(len(images))
-    side = round(PIXELS ** (1 / len(size)))
+    side = round(pixels ** (1 / len(size)))
     extents = [min(side, length) for length in size]
     windows = []
     for places in ((0.2, 0.2), (0.2, 0.8), (0.8, 0.2), (0.8, 0.8)):

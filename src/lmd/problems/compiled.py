@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from lmd import kernels
 from lmd.kernels import loop, saddle, volume
-from lmd.terms.base import Scale
+from lmd.terms.base import Scale, filled
 
 if TYPE_CHECKING:
     from lmd.problems.parts import Composite
@@ -82,17 +83,52 @@ def composed_of(problem: Any, tolerance: float) -> volume.Model | None:
     if not kernels.has("model", problem.parts) or tolerance < volume.LEAST:
         return None
     f, g, operator, bound = problem.f, problem.regularisers[0], problem.operator, _bound(problem)
-    squares, delta = getattr(f, "term", f), getattr(g, "delta", 0.0)
-    tensors = (squares.y, *((bound,) if isinstance(bound, Tensor) else ()))
-    axes = squares.y.ndim - 2
-    fits = axes in (2, 3) and g.axes in ((), (1,), (2,), (1, 2)) and not isinstance(delta, Tensor)
-    if not fits or not _is_map(bound, squares.y, g.axes) or not kernels.serves(*tensors):
+    squares = getattr(f, "term", f)
+    if not _is_variation(g, squares.y) or not kernels.serves(squares.y, *_tensors(bound)):
         return None
     box = None if squares is f else (float(f.low), float(f.high))
-    form = (2 in g.axes, 1 in g.axes)
+    form = (2 in g.axes, 1 in g.axes, getattr(g, "delta", 0.0))
     return volume.Model(
-        squares.y, bound, squares.curvature, operator.spacing, operator.norm, operator.roundings, *form, delta, box
+        squares.y, bound, squares.curvature, operator.spacing, operator.norm, operator.roundings, *form, box
     )
+
+
+def split_of(problem: Any, *tensors: Tensor) -> volume.Split | None:
+    """What the compiled iterations of relaxed PDHG have to know of a problem; None where they do not serve it."""
+    if not kernels.has("relaxed", problem.parts):
+        return None
+    f, g, bound, y = problem.f, problem.regularisers[0], _bound(problem), problem.f.y
+    weight = WEIGHTS[type(f.term).__name__](f.term)
+    ends = [filled(end, y).expand(*y.shape[:2], *(1,) * (y.ndim - 2)) for end in (f.low, f.high) if _is_end(end, y)]
+    if len(ends) < 2 or not _is_variation(g, y) or not kernels.serves(y, *_tensors(bound, weight, *ends), *tensors):
+        return None
+    form = (2 in g.axes, 1 in g.axes, getattr(g, "delta", 0.0))
+    weight, (low, high) = filled(weight, y).expand_as(y), (end.flatten(1) for end in ends)
+    misfit = volume.MISFITS.index(type(f.term).__name__)
+    return volume.Split(y, misfit, weight, low, high, bound, problem.operator.spacing, *form)
+
+
+WEIGHTS: dict[str, Callable[[Any], Scale]] = {
+    "Squares": lambda term: term.curvature,
+    "KullbackLeibler": lambda term: term.background,
+    "Absolute": lambda term: term.term.weight,
+}
+"""What the compiled misfits have for each entry."""
+
+
+def _tensors(*scales: Scale) -> list[Tensor]:
+    return [scale for scale in scales if isinstance(scale, Tensor)]
+
+
+def _is_end(end: Scale, y: Tensor) -> bool:
+    """Whether the end of a box is one number for each channel, at most."""
+    return not isinstance(end, Tensor) or end.ndim < 2 or (end.ndim == y.ndim and end[0, 0].numel() == 1)
+
+
+def _is_variation(g: Any, y: Tensor) -> bool:
+    """Whether a norm is one of differences along one to three axes, in a form that compiled code knows."""
+    fits = 3 <= y.ndim <= 5 and g.axes in ((), (1,), (2,), (1, 2)) and not isinstance(getattr(g, "delta", 0.0), Tensor)
+    return fits and _is_map(g.weight, y, g.axes)
 
 
 def _is_map(bound: Scale, y: Tensor, axes: tuple[int, ...]) -> bool:

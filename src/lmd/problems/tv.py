@@ -57,6 +57,10 @@ class TVProblem(Composite):
         alike = not self.weight.requires_grad and bool((self.weight == first).all())
         return self.scale * (float(first) if alike else self.weight)
 
+    def image(self, x: Tensor) -> Tensor:
+        """The image of a point, which is nothing else."""
+        return x
+
     def variation(self, size: Sequence[int], spacing: float | Sequence[float] | None) -> tuple[Term, Differences]:
         """s weight TV as a term and the differences it stands behind."""
         bound = self.bound

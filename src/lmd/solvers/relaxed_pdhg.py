@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from lmd.checks import check_count
 from lmd.errors import InputError
-from lmd.kernels import loop, saddle
+from lmd.kernels import loop, saddle, volume
 from lmd.problems.base import Problem
-from lmd.problems.compiled import masked_of
+from lmd.problems.compiled import masked_of, split_of
 from lmd.solvers.base import DualState, Solver
 from lmd.solvers.pdhg import PDHG, SaddleProblem, check_step
 from lmd.terms.base import Scale, add_scaled, size_of
@@ -150,6 +150,30 @@ class RelaxedPDHG(Solver[RelaxedState, ScaledProblem]):
             relaxed_dual=torch.lerp(p, dual, relaxation),
         )
         return _balanced(problem, following) if _is_due(k + 1) else following
+
+    def advance(self, problem: ScaledProblem, state: RelaxedState, count: int) -> RelaxedState:
+        model = split_of(problem, state.relaxed, state.relaxed_dual, self.numbers)
+        if model is None:
+            return super().advance(problem, state, count)
+        end = state.iteration + count
+        while state.iteration < end:
+            k = state.iteration
+            until = next((j for j in range(k + 1, end) if _is_due(j)), end)
+            numbers = self._table(problem, state.tau, k, until)
+            x, p, target, dual = volume.relaxed(model, state.relaxed, state.relaxed_dual, numbers)
+            state = replace(state, x=target, iteration=until, dual=dual, relaxed=x, relaxed_dual=p)
+            state = _balanced(problem, state) if _is_due(until) else state
+        return state
+
+    def _table(self, problem: ScaledProblem, tau: Tensor, k: int, until: int) -> Tensor:
+        """Steps and relaxations of iterations k to `until` `(B, n, 3)`."""
+        own = self.numbers.detach().double()[k:until]
+        rest = own.new_tensor([0.0, 0.0, self.relaxation]).expand(until - k - len(own), 3)
+        log_tau, log_product, relaxation = torch.cat([own, rest]).unbind(dim=1)
+        tau = tau.double()[:, None] * log_tau.exp()
+        return torch.stack(
+            [tau, log_product.exp() / (tau * problem.operator.norm**2), relaxation.expand_as(tau)], dim=2
+        )
 
     def _numbers(self, k: int, x: Tensor) -> tuple[Scale, Scale, Any]:
         """e^{a_k}, e^{c_k} and r_k."""

@@ -139,7 +139,8 @@ TASK = Task(
     picture=PictureTask(
         "denoising",
         "Remove the noise from the picture IN and write it to OUT.\n\n\b\nMinimises ||x - y||^2 + weight TV(x), y the "
-        "picture with colours from 0 to 1.",
+        "picture with colours from 0 to 1, or what the options make of it.",
         lambda images, _, weight, isotropic: TVDenoising(images, weight, isotropic),
+        forms=True,
     ),
 )

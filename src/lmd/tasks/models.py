@@ -11,12 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lmd.kernels import has
 from lmd.operators import Blur, Mask, ParallelBeam, gaussian_kernel, motion_kernel
 from lmd.operators.blur import BORDERS
 from lmd.problems import Family, SecondOrderModel, TVModel, random_masks
 from lmd.problems.base import offers
 from lmd.problems.model_families import Maker, ModelFamily, windows
-from lmd.solvers import FGP, RelaxedPDHG, Solver
+from lmd.solvers import FGP, LearnedFGP, RelaxedPDHG, Solver
 from lmd.tasks.optima import CertifiedBy
 from lmd.tasks.task import Recipe, Task
 from lmd.tasks.unrolled import PHOTOGRAPHS
@@ -144,18 +145,21 @@ def _second_absolute(
     return SecondOrderModel(Absolute(impulses(images, noise, generator)), 2 * weight, **form)
 
 
+COUNTS = in_forms((("counts", _counts, {}),))
+"""Poisson counts."""
+
+ABSOLUTE = in_forms((("absolute", _absolute, {}), ("masked absolute", _masked, {})))
+"""Impulses."""
+
 SADDLE = in_forms(
     (
-        ("counts", _counts, {}),
-        ("absolute", _absolute, {}),
-        ("masked absolute", _masked, {}),
         ("masked counts", _masked_counts, {}),
         ("blurred", _blurred, {}),
         ("blurred counts", _blurred_counts, {}),
         ("tomography", _projected, {}),
     )
 )
-"""Models whose duals are not smooth."""
+"""Models with an operator before their misfit."""
 
 SECOND = in_forms((("second order", _second, {}), ("second order, absolute", _second_absolute, {})))
 """Total generalised variation."""
@@ -165,6 +169,9 @@ def family(models: dict[str, Maker], preset: str) -> Family:
     """Models in turn, 2 to 15% noise, weights of 0.05 to 0.6 for images in [0, 1]; some take a share of both."""
     images, makers = PHOTOGRAPHS.train(preset), list(models.values())
     return ModelFamily(images, makers, noise=(0.02, 0.15), crop=CROPS[preset], weight=(0.05, 0.6))
+
+
+VOLUMES = {name: make for name, make in STRONG.items() if name.startswith(("volume", "spacings"))}
 
 
 def _settings(updates: int, rate: float, batch: int = 4) -> dict[str, dict[str, Any]]:
@@ -180,10 +187,10 @@ def _settings(updates: int, rate: float, batch: int = 4) -> dict[str, dict[str, 
 
 
 def certified(problem: Any, x0: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Minima by FGP where the dual is smooth, elsewhere by relaxed PDHG, and less exactly."""
-    strong = offers(problem, FGP().needs)
-    by = CertifiedBy(FGP(restart=True), 1e-6) if strong else CertifiedBy(RelaxedPDHG(), 2e-3)
-    return by(problem, x0)
+    """Minima by FGP where the dual is smooth, elsewhere by relaxed PDHG, and less exactly behind operators."""
+    if offers(problem, FGP().needs):
+        return CertifiedBy(FGP(restart=True), 1e-6)(problem, x0)
+    return CertifiedBy(RelaxedPDHG(), 1e-6 if has("relaxed", problem.parts) else 2e-3)(problem, x0)
 
 
 TRIED = (
@@ -210,7 +217,8 @@ def _choices() -> dict[tuple[str, ...], tuple[tuple[float, str], ...]]:
     """By parts; models with squares of all entries have a compiled loop, and need no choice."""
     found: dict[tuple[str, ...], tuple[tuple[float, str], ...]] = {}
     for norm, field in itertools.product(_NORMS, ("differences", "Differences")):
-        found["Boxed", norm, field] = ((0.0, "models-saddle-40"),)
+        for term, name in (("Squares", "saddle"), ("KullbackLeibler", "counts"), ("Absolute", "absolute")):
+            found[f"boxed {term}", norm, field] = ((0.0, f"models-{name}-40"),)
         for misfit in _MISFITS:
             found[("Box", norm, field, *misfit)] = ((0.0, "models-saddle-40"),)
     for norm in ("l1", "lengths", "GroupNorm"):
@@ -222,6 +230,30 @@ TASK = Task(
     name="models",
     title="TV models: volumes, coupled colours, maps of weights, Huber, boxes, counts, impulses, blurs, second order",
     recipes=(
+        _recipe(
+            VOLUMES,
+            lambda: LearnedFGP(HORIZON),
+            _settings(240, 0.08, batch=3),
+            form="volumes",
+            title=f"fast gradient projection of {HORIZON} iterations with learned numbers, for volumes",
+            weak=TRIED.format(more=" that move from plane to plane", what="volumes, also with other spacings"),
+        ),
+        _recipe(
+            COUNTS,
+            lambda: RelaxedPDHG(HORIZON),
+            _settings(250, 0.03, batch=3),
+            form="counts",
+            title=f"relaxed PDHG of {HORIZON} iterations with learned numbers, for TV models of Poisson counts",
+            weak=TRIED.format(more="", what="Poisson counts with a peak of 30"),
+        ),
+        _recipe(
+            ABSOLUTE,
+            lambda: RelaxedPDHG(HORIZON),
+            _settings(250, 0.03, batch=3),
+            form="absolute",
+            title=f"relaxed PDHG of {HORIZON} iterations with learned numbers, for TV models of impulses",
+            weak=TRIED.format(more="", what="impulses in twice as many pixels, also with lost pixels besides"),
+        ),
         _recipe(
             SADDLE,
             lambda: RelaxedPDHG(HORIZON),

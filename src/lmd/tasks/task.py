@@ -94,6 +94,9 @@ class PictureTask:
     extra: str = ""
     """What is given beside a picture: "mask", of pixels that are kept, or "kernel", of a blur."""
 
+    forms: bool = False
+    """Whether it is denoising, so that there are other misfits, orders and colours to choose from."""
+
 
 def conditions(family: Family) -> dict[str, Family]:
     """What is harder: 1 to 20% noise, where noise has a level; else shifted data, or starts that are farther away."""

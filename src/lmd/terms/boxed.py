@@ -37,7 +37,7 @@ class Boxed(Term):
     @property
     def name(self) -> str:
         numbers = not isinstance(self.low, Tensor) and not isinstance(self.high, Tensor)
-        return "boxed squares" if numbers and self.term.name == "squares" else super().name
+        return "boxed squares" if numbers and self.term.name == "squares" else f"boxed {type(self.term).__name__}"
 
     @property
     def y(self) -> Tensor:
