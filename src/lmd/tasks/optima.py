@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from lmd import reference
@@ -32,9 +33,9 @@ def minimiser(problem: Any) -> Tensor:
 
 
 def gap_scale(problem: Any, minima: Tensor, like: Tensor) -> Tensor:
-    """What gaps are divided by `(B,)`: the minima, or the values at x = 0 where those are next to nothing."""
+    """What gaps are divided by `(B,)`: the minima, or the values at x = 0 where those are next to nothing beside."""
     at_zero: Tensor = problem.value(like.new_zeros(like.shape))
-    return minima.where(minima > 1e-6 * at_zero, at_zero)
+    return minima.where((minima > 1e-6 * at_zero) | torch.isinf(at_zero), at_zero)
 
 
 def known(problem: Any, x0: Tensor) -> tuple[Tensor, None]:
