@@ -160,6 +160,23 @@ static void try_sums(long planes, long height, long width, int threads)
         if (!(out[0][i] >= 0)) fail("a sum is negative, or not finite");
 }
 
+static void try_smoothed(long planes, long height, long width, int threads)
+{
+    long pixels = planes * height * width, terms = 1 + below(3), alike = below(2) ? planes : 1;
+    float *x = between(pixels, -1, 1), *y = between(pixels, -1, 1), *bound = between(planes, 0, 1);
+    float *mask = below(2) ? between(planes / alike * height * width, 0, 1) : NULL;
+    float *inverses = between(terms, 0, 100), *shares = between(terms, 0, 1), *out[2], *p[2];
+    for (int i = 0; i < 2; i++) {
+        out[i] = array(pixels, sizeof(float)), p[i] = array(2 * pixels, sizeof(float));
+        lmd_smoothed_gradient(x, y, mask, bound, inverses, shares, 2, planes, alike, height, width, terms,
+                              i ? threads : 1, out[i], p[i]);
+    }
+    same("the smoothed gradient depends on the threads", out[0], out[1], pixels, sizeof(float));
+    check_finite("the smoothed gradient is not finite", out[0], pixels);
+    same("the smoothed dual point depends on the threads", p[0], p[1], 2 * pixels, sizeof(float));
+    check_within("the smoothed dual point is outside", p[0], 2 * pixels, -(float)terms, (float)terms);
+}
+
 static void try_convolve(long images, long height, long width, long size, int threads)
 {
     long fields = 1 + below(6), outputs = 2 * (1 + below(3)), pixels = height * width;
@@ -193,11 +210,12 @@ static void try_one(void)
     int threads = 1 + (int)below(MOST_THREADS);
     choose_sides(planes, &height, &width);
     scarce = below(10) == 0;
-    long which = below(4);
+    long which = below(5);
     if (which == 0) try_dual(planes, height, width, size, steps, threads);
     if (which == 1) try_saddle(planes, height, width, size, steps, threads);
     if (which == 2) try_sums(planes, height, width, threads);
     if (which == 3) try_convolve(1 + planes / 3, height, width, size, threads);
+    if (which == 4) try_smoothed(planes, height, width, threads);
     scarce = 0;
     free_all();
 }

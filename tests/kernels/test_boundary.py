@@ -43,6 +43,13 @@ CALLS: dict[str, tuple[Callable[..., object], dict[str, Tensor]]] = {
         kernels.tv_sums,
         {"x": random(*IMAGES), "p": random(*FIELDS), "y": random(*IMAGES, seed=1), "bound": random(B)},
     ),
+    "smoothed_gradient": (
+        lambda x, y, mask, bound, widths, shares: kernels.smoothed_gradient(x, y, mask, bound, 2.0, widths, shares),
+        {
+            "x": random(*IMAGES), "y": random(*IMAGES, seed=1), "mask": random(*IMAGES, seed=2).round(),
+            "bound": random(B), "widths": random(2) + 0.1, "shares": random(2),
+        },
+    ),
     "convolve": (kernels.convolve, {"x": random(*IMAGES), "kernel": random(4, C, 3, 3)}),
 }  # fmt: skip
 ARGUMENTS = [(name, argument) for name, (_, arguments) in CALLS.items() for argument in arguments]
@@ -78,7 +85,7 @@ def test_every_layout_is_read_as_it_is_meant(name: str, argument: str) -> None:
             assert torch.equal(one, two)
 
 
-@pytest.mark.parametrize("name", ["dual_steps", "saddle_steps", "convolve"])
+@pytest.mark.parametrize("name", ["dual_steps", "saddle_steps", "smoothed_gradient", "convolve"])
 def test_answers_lie_row_by_row(name: str) -> None:
     call, arguments = CALLS[name]
     for found in flat(call(**{key: next(layouts(x)) for key, x in arguments.items()})):

@@ -89,6 +89,23 @@ def test_dual_step(size: tuple[int, int], weight: float | Tensor, monkeypatch: p
 
 
 @compiled
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("masks", [0, 1, 2])
+def test_smoothed_gradients(size: tuple[int, int], masks: int) -> None:
+    """Those of several widths and of one, with a mask for all channels, for each, and without."""
+    noisy, x = (torch.rand(3, 2, *size, generator=generator(seed)) for seed in (0, 1))
+    weight, widths, shares = torch.tensor([0.1, 0.3, 0.5]), torch.tensor([0.2, 0.9]), torch.tensor([0.7, 0.3])
+    mask = (torch.rand(3, max(masks, 1), *size, generator=generator(2)) < 0.7).float()
+    mask[:, :, 0, 0] = 1
+    problem = TVInpainting(noisy, mask, weight) if masks else TVDenoising(noisy, weight, halved=True)
+    exact = problem.double()
+    several = problem.mixed_gradient(x, widths, shares), exact.mixed_gradient(x.double(), widths.double(), shares)
+    alone = problem.smoothed_gradient(x, widths[0]), exact.smoothed_gradient(x.double(), 0.2)
+    for found, expected in (*zip(*several, strict=True), *zip(*alone, strict=True)):
+        torch.testing.assert_close(found.double(), expected.double(), rtol=1e-5, atol=1e-6)
+
+
+@compiled
 @pytest.mark.parametrize("build", kernels.BUILDS.get(torch.backends.cpu.get_cpu_capability(), ("_tv",)))
 def test_every_build_that_runs_here(build: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = kernels.load(build)

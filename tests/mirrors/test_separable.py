@@ -13,6 +13,7 @@ from lmd.mirrors import (
     LowRankQuadratic,
     Rotation,
     Separable,
+    SmoothSplines,
     SplineBox,
     Splines,
     SplineSimplex,
@@ -46,6 +47,7 @@ TRANSFORMS = {
     "shifted learned blocks": lambda: BlockCosine(4, 1, 6),
     "lapped": lapped,
     "haar": lambda: Haar(2),
+    "wavelets": lambda: Haar(2, turns=3),
 }
 
 
@@ -97,6 +99,20 @@ class TestHaar(Images):
     transform = "haar"
 
 
+class TestWavelets(Images):
+    transform = "wavelets"
+
+
+class TestSmoothDense(Vectors):
+    def make_mirror(self, dtype):
+        return rough(Separable(Rotation(6), SmoothSplines(6, knots=2)), dtype)
+
+
+class TestSmoothImages(Images):
+    def make_mirror(self, dtype):
+        return rough(Separable(Cosine(5), SmoothSplines(5, knots=1)), dtype)
+
+
 class TestSplineBox(MirrorConformance):
     def make_mirror(self, dtype):
         return rough(SplineBox(4, -1.0, 2.0), dtype)
@@ -124,15 +140,16 @@ def test_transforms_are_orthogonal(name):
     matrix = transform(basis).flatten(1).detach()
     assert_close(matrix @ matrix.T, torch.eye(96, dtype=F64), rtol=0, atol=1e-12)
     assert_close(transform.inverse(transform(basis)), basis, rtol=0, atol=1e-12)
-    if name in ("lapped", "shifted learned blocks"):
+    if name in ("lapped", "shifted learned blocks", "wavelets"):
         assert not torch.allclose(matrix, TRANSFORMS[name]().double()(basis).flatten(1))
 
 
 @pytest.mark.parametrize(("dtype", "allowed"), [(F32, 1e-5), (F64, 1e-12)])
 @pytest.mark.parametrize("shape", [(512,), (1, 512, 512)], ids=["dense", "image"])
-def test_round_trips_at_full_size(shape, dtype, allowed):
+@pytest.mark.parametrize("curves", [Splines, SmoothSplines])
+def test_round_trips_at_full_size(curves, shape, dtype, allowed):
     transform = Rotation(512) if len(shape) == 1 else Cosine(10)
-    mirror = rough(Separable(transform, Splines(transform.kinds, knots=2)), dtype)
+    mirror = rough(Separable(transform, curves(transform.kinds, knots=2)), dtype)
     x = torch.randn(1, *shape, dtype=dtype, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         for there, back in ((mirror.to_dual, mirror.to_primal), (mirror.to_primal, mirror.to_dual)):
@@ -140,14 +157,18 @@ def test_round_trips_at_full_size(shape, dtype, allowed):
             assert float(error) < allowed
 
 
-def test_the_constants_are_those_of_the_hessian():
-    mirror = rough(Separable(Rotation(4), Splines(4, knots=2, reach=2.0)), F64)
+@pytest.mark.parametrize(("curves", "near"), [(Splines, 1e-9), (SmoothSplines, 0.05)])
+def test_the_constants_are_those_of_the_hessian(curves, near):
+    """Those of smooth curves are taken at knots, which random points are only near to."""
+    mirror = rough(Separable(Rotation(4), curves(4, knots=2, reach=2.0)), F64)
     x = 2 * torch.randn(200, 4, dtype=F64, generator=torch.Generator().manual_seed(0))
     eigenvalues = torch.stack(
         [torch.linalg.eigvalsh(torch.autograd.functional.jacobian(lambda z: mirror.to_dual(z[None])[0], z)) for z in x]
     )
-    assert_close(eigenvalues.min(), mirror.strong_convexity)
-    assert_close(eigenvalues.max(), mirror.smoothness)
+    assert_close(eigenvalues.min(), mirror.strong_convexity, rtol=near, atol=0)
+    assert_close(eigenvalues.max(), mirror.smoothness, rtol=near, atol=0)
+    assert float(eigenvalues.min()) > float(mirror.strong_convexity) * (1 - 1e-9)
+    assert float(eigenvalues.max()) < float(mirror.smoothness) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("name", ["cosine", "blocks", "haar"])
@@ -160,8 +181,9 @@ def test_turned_and_flipped_images_give_turned_and_flipped_answers(name):
         assert_close(mirror.to_primal(move(x)), move(mirror.to_primal(x)), rtol=0, atol=1e-13)
 
 
-def test_divergences_of_near_points_keep_their_digits():
-    mirror = rough(Separable(Rotation(6), Splines(6, knots=2)), F64)
+@pytest.mark.parametrize("curves", [Splines, SmoothSplines])
+def test_divergences_of_near_points_keep_their_digits(curves):
+    mirror = rough(Separable(Rotation(6), curves(6, knots=2)), F64)
     x = torch.randn(5, 6, dtype=F64, generator=torch.Generator().manual_seed(0))
     move = 1e-9 * torch.randn(5, 6, dtype=F64, generator=torch.Generator().manual_seed(1))
     expected = 0.5 * (move * (mirror.to_dual(x + 1e3 * move) - mirror.to_dual(x)) / 1e3).sum(dim=1)

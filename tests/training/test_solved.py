@@ -24,6 +24,11 @@ def test_references_are_the_solutions_and_are_selected_with_the_instances() -> N
     assert torch.equal(problem.select(2).reference, problem.reference[2:3])
 
 
+def test_solutions_can_be_finished() -> None:
+    pool = SolvedFamily(TVDenoisingFamily(IMAGES, crop=12), 10, FGP(), 1, finish=lambda problem, x: 0 * x + 7)
+    assert bool((pool.sample(2, torch.Generator().manual_seed(0))[0].reference == 7).all())
+
+
 def test_held_out_instances_are_never_sampled() -> None:
     pool, generator = family(), torch.Generator().manual_seed(0)
     held_out = {tuple(x.flatten().tolist()) for x in pool.held_out(50, generator)[1]}
@@ -32,17 +37,17 @@ def test_held_out_instances_are_never_sampled() -> None:
     assert not held_out & sampled
 
 
-@pytest.mark.parametrize("objective", ["gap", "distance"])
+@pytest.mark.parametrize("objective", ["gap", "distance", "gap and distance"])
 def test_objectives_are_decibels_to_the_reference(objective: str) -> None:
     problem, x0 = family().sample(5, torch.Generator().manual_seed(0))
     solver = LearnedDual(3, 3)
     found = UnrolledLoss(solver, TrainingSettings(objective=objective, value_weights="last"))(problem, x0, 0.0)
     x = lmd.run(solver, problem, x0, 3).x
-    if objective == "gap":
-        least = problem.value(problem.reference)
+    least, expected = problem.value(problem.reference), torch.zeros(5)
+    if "gap" in objective:
         expected = 10 * torch.log10((problem.value(x) - least) / least)
-    else:
-        expected = 10 * torch.log10((x - problem.reference).square().flatten(1).mean(dim=1))
+    if "distance" in objective:
+        expected = expected + 10 * torch.log10((x - problem.reference).square().flatten(1).mean(dim=1))
     torch.testing.assert_close(found.value, expected.mean(), rtol=1e-3, atol=0.01)
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lmd import reference, zoo
+from lmd import zoo
 from lmd.errors import TrainingWarning
 from lmd.experiments.base import Experiment, Session
 from lmd.experiments.imaging import generator_for, images_for, psnr
@@ -19,7 +18,6 @@ from lmd.experiments.linear_models import TEST_SEED
 from lmd.mirrors import Euclidean
 from lmd.problems import LeastSquaresFamily, TVDenoising, TVInpainting
 from lmd.problems.base import Problem
-from lmd.problems.tv import TVProblem
 from lmd.problems.tv_families import add_noise, random_masks
 from lmd.report.figures import figure, legend_below, plot_curve
 from lmd.report.rows import Row, curve, distinct, select
@@ -29,7 +27,6 @@ from lmd.tasks import linear_classifier, svm
 from lmd.tasks.optima import minimiser, minimum
 from lmd.tasks.sources import HeldOut
 from lmd.tasks.unrolled import WEIGHT
-from lmd.terms import Squares
 from lmd.training import train
 
 MARKS = (0, 1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500, 700, 1000)
@@ -45,12 +42,9 @@ STARTS = {"quick": 4, "standard": 20, "paper": 100}
 KEPT = 0.8
 PANELS = ("least-squares", "svm", "linear-classifier", "denoise", "inpaint")
 SHOWN = (10, 20, 100, 1000)
-METRICS = ("relative_gap", "psnr", "psnr_nearest")
+METRICS = ("relative_gap", "psnr")
 METHODS = ("gd", "lgd", "lbfgs", "pdhg", "published", "pair", "exact")
 NETWORKS = ("published", "pair")
-PULL = 0.05
-"""The weight of what pulls lost pixels: what was found so had values within 4e-5 of the minimum."""
-
 STEPS_TRAINING: dict[str, Any] = {"batch": 4, "learning_rate": 2e-3, "schedule": "cosine", "value_weights": "last"}
 STEPS_UPDATES = {"quick": 20, "standard": 200, "paper": 200}
 """How the steps of learned gradient descent are trained."""
@@ -63,6 +57,9 @@ PAIRS = {
 }
 """The learned pairs, by problem."""
 
+PUBLISHED = {"svm": "svm-published-10"}
+"""Those of the published networks, trained as the paper says."""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -74,30 +71,7 @@ class Case:
     minimum: Tensor
     solvers: Mapping[str, Solver[Any]]
     minimiser: Tensor | None = None
-    """Of an image: what PSNR is to."""
-
-    nearest: Callable[[Tensor], Tensor] | None = None
-    """The minimiser that is nearest to a point, where there are many."""
-
-
-class Pulled(TVProblem):
-    r"""||Z(z - y)||^2 + PULL ||(1 - Z)(z - x)||^2 + weight TV(z): TV inpainting, with lost pixels pulled towards x.
-
-    Inpainting has many minimisers: kept pixels are the same in all, but a lost pixel may be anything between the middle
-    two of its four neighbours. Where PULL is small enough, the minimiser of this is that of them which is nearest to x
-    ([Friedlander and Tseng 2007](https://doi.org/10.1137/060675320)).
-    """
-
-    def __init__(self, problem: TVInpainting, x: Tensor) -> None:
-        kept = problem.mask.expand_as(x) > 0
-        super().__init__(torch.where(kept, problem.noisy, x), problem.weight, problem.isotropic, problem.halved)
-        pull = torch.where(kept, 1.0, PULL).to(x)
-        self.compose(Squares(self.noisy, self.scale, pull), self.variation(x.shape[2:], None), start=self.noisy)
-
-
-def nearest_minimiser(problem: TVInpainting, x: Tensor) -> Tensor:
-    """The minimiser of TV inpainting that is nearest to x, same shape."""
-    return reference.minimiser(Pulled(problem, x))
+    """Of an image: what PSNR is to; of inpainting, which has many, the smoothest."""
 
 
 class ExactExperiment(Experiment):
@@ -110,6 +84,7 @@ class ExactExperiment(Experiment):
         "least-squares-quadratic-10",
         *(f"{name}-exact-10" for name in ("svm", "linear-classifier", "denoise", "inpaint")),
         *PAIRS.values(),
+        *PUBLISHED.values(),
     )
     imaging = True
 
@@ -128,10 +103,8 @@ class ExactExperiment(Experiment):
             noisy = add_noise(images, noise, generator)
             mask = random_masks(len(images), images.shape[2], images.shape[3], KEPT, generator)
             denoising, inpainting = TVDenoising(noisy, WEIGHT), TVInpainting(mask * noisy, mask, WEIGHT)
-            nearest = partial(nearest_minimiser, inpainting)
-            for name, problem, own in (("denoise", denoising, None), ("inpaint", inpainting, nearest)):
-                methods = {"pdhg": PDHG(), **learned[name]}
-                known = (minimum(problem).double(), methods, minimiser(problem), own)
+            for name, problem in (("denoise", denoising), ("inpaint", inpainting)):
+                known = (minimum(problem).double(), {"pdhg": PDHG(), **learned[name]}, minimiser(problem))
                 _record(session, Case(name, problem, problem.start(), *known), noise=100 * noise)
         _draw(session)
 
@@ -147,9 +120,9 @@ def learned_solver_of(session: Session, name: str) -> Solver[Any]:
 
 
 def _learned(session: Session, name: str) -> dict[str, Solver[Any]]:
-    """The exact mirrors, the corrected pair, and the same networks in the paper's algorithm."""
+    """The exact mirrors, the corrected pair, and the pair as published, or its networks in the paper's algorithm."""
     exact, pair = (learned_solver_of(session, solver) for solver in (f"{name}-exact-10", PAIRS[name]))
-    published: Any = pair
+    published: Any = learned_solver_of(session, PUBLISHED[name]) if name in PUBLISHED else pair
     return {"published": published.with_steps(published.steps), "pair": pair, "exact": exact}
 
 
@@ -180,26 +153,17 @@ def _linear_cases(session: Session) -> list[Case]:
     return cases
 
 
-def _decibels(case: Case, method: str, k: int, x: Tensor) -> dict[str, float]:
-    """Mean PSNR of the points x of iteration k, by metric; to the nearest minimisers, which take long, at 10 alone."""
-    if case.minimiser is None or k not in MARKS:
-        return {}
-    found = {"psnr": float(psnr(x, case.minimiser).mean())}
-    if case.nearest is not None and method in ("pair", "exact") and k == 10:
-        found["psnr_nearest"] = float(psnr(x, case.nearest(x)).mean())
-    return found
-
-
 def _record(session: Session, case: Case, **settings: Any) -> None:
     """Run every method of a case and add its rows: relative gap (over f at 0 where min f is 0), PSNR, seconds."""
     scale = torch.where(case.minimum > 1e-6, case.minimum, case.problem.value(torch.zeros_like(case.x0)).double())
     for method, solver in case.solvers.items():
         slow = method in NETWORKS and case.minimiser is not None
         longest = (PAIR_LONGEST if slow else LONGEST)[session.preset]
-        seen: dict[int, dict[str, float]] = {}
+        seen: dict[int, float] = {}
 
-        def look(state: Any, values: Tensor, method: str = method, seen: dict[int, Any] = seen) -> None:
-            seen[state.iteration] = _decibels(case, method, state.iteration, state.x)
+        def look(state: Any, values: Tensor, seen: dict[int, float] = seen) -> None:
+            if case.minimiser is not None and state.iteration in MARKS:
+                seen[state.iteration] = float(psnr(state.x, case.minimiser).mean())
 
         result = run(solver, case.problem, case.x0, longest, callbacks=[look])
         gaps, history = (result.history.values.double() - case.minimum) / scale, result.history
@@ -208,8 +172,8 @@ def _record(session: Session, case: Case, **settings: Any) -> None:
             session.record(method, k, "relative_gap", float(gaps[k].mean()), **where)
             session.record(method, k, "relative_gap_worst", float(gaps[k].max()), **where)
             session.record(method, k, "seconds", float(history.seconds[k]), **where)
-            for metric, value in seen.get(k, {}).items():
-                session.record(method, k, metric, value, **where)
+            if k in seen:
+                session.record(method, k, "psnr", seen[k], **where)
         last, early = min(longest, len(gaps) - 1), min(20, longest // 2)
         falls = float((gaps[last] < gaps[early]).double().mean())
         session.record(method, last, f"share below iteration {early}", falls, problem=case.name, **settings)

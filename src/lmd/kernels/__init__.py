@@ -50,9 +50,9 @@ NORMS = ("l1", "L1", "lengths", "GroupNorm", "Huber")
 """What total variation is made of."""
 
 TABLE: dict[tuple[str, ...], frozenset[str]] = {
-    ("squares", "l1", "differences"): frozenset({"dual_steps", "tv_sums", "fgp"}),
+    ("squares", "l1", "differences"): frozenset({"dual_steps", "tv_sums", "fgp", "smoothed_gradient"}),
     ("squares", "lengths", "differences"): frozenset({"fgp"}),
-    ("kept squares", "l1", "differences"): frozenset({"saddle_steps", "pdhg"}),
+    ("kept squares", "l1", "differences"): frozenset({"saddle_steps", "pdhg", "smoothed_gradient"}),
     ("kept squares", "lengths", "differences"): frozenset({"pdhg"}),
     ("l1", "differences"): frozenset({"tv_sums"}),
     **{(f, g, "Differences"): frozenset({"model"}) for f in ("squares", "boxed squares") for g in NORMS},
@@ -215,6 +215,29 @@ def tv_sums(x: Tensor, p: Tensor | None, y: Tensor | None, bound: float | Tensor
     inputs: Inputs = {"x": (x, image), "p": (p, field), "y": (y, image), "bound": _per_plane(bound, x)}
     (out,) = call("lmd_tv_sums", inputs, inverse, sizes, ((*image[:2], len(TVSums._fields)),), kind=torch.float64)
     return TVSums(*out.sum(dim=1).unbind(dim=1))
+
+
+def smoothed_gradient(
+    x: Tensor, y: Tensor, mask: Tensor | None, bound: float | Tensor, smoothness: float, widths: Tensor, shares: Tensor
+) -> tuple[Tensor, Tensor]:
+    r"""L Z(x - y) + K'p `(B, C, H, W)` and p = \sum_j shares_j clip(Kx / widths_j, -b, b) `(B, C, 2, H, W)`.
+
+    The gradient of smoothed total variation. L is the `smoothness`, Z the mask `(B, 1, H, W)` or `(B, C, H, W)`, None
+    where nothing is lost; `widths` and `shares` are `(J,)`.
+    """
+    image, field, (planes, height, width) = _shapes(x)
+    masks = 1 if mask is None or mask.shape[1] == 1 else image[1]
+    inputs: Inputs = {
+        "x": (x, image),
+        "y": (y, image),
+        "mask": (mask, (image[0], masks, height, width)),
+        "bound": _per_plane(bound, x),
+        "widths": (1 / widths, tuple(widths.shape[:1])),
+        "shares": (shares, tuple(widths.shape[:1])),
+    }
+    sizes = (planes, image[1] // masks, height, width, len(widths))
+    gradient, p = call("lmd_smoothed_gradient", inputs, smoothness, sizes, (image, field))
+    return gradient, p
 
 
 def convolve(x: Tensor, kernel: Tensor) -> Tensor:

@@ -582,6 +582,58 @@ int lmd_tv_sums(const float *x, const float *p, const float *y, const float *bou
     return 0;
 }
 
+/* p = sum_j shares_j clip(inverses_j z, -b, b) of one row: z are the differences of `next` to x, 0 from `count` on. */
+static void smoothed_row(const float *x, const float *next, float bound, const float *inverses, const float *shares,
+                         long terms, long count, long width, float *p)
+{
+    memset(p, 0, (size_t)width * sizeof(float));
+    for (long t = 0; t < terms; t++) {
+        float inverse = inverses[t], share = shares[t];
+#pragma omp simd
+        for (long j = 0; j < count; j++) p[j] += share * within(inverse * (next[j] - x[j]), -bound, bound);
+    }
+}
+
+/* The gradient L Z(x - y) + K'p of smoothed total variation, and p; NULL for the mask Z is 1, each mask serves `alike`
+   planes. lmd.problems.composite has the formula. */
+int lmd_smoothed_gradient(const float *x, const float *y, const float *mask, const float *bound, const float *inverses,
+                          const float *shares, float smoothness, long planes, long alike, long height, long width,
+                          long terms, int threads, float *gradient, float *p)
+{
+    long size = height * width;
+#pragma omp parallel num_threads(threads)
+    {
+#pragma omp for schedule(static)
+        for (long row = 0; row < planes * height; row++) {
+            long n = row / height, i = row % height, at = row * width;
+            float *down = p + n * size + at, *right = down + size;
+            const float *below = i + 1 < height ? x + at + width : x + at;
+            smoothed_row(x + at, below, bound[n], inverses, shares, terms, i + 1 < height ? width : 0, width, down);
+            smoothed_row(x + at, x + at + 1, bound[n], inverses, shares, terms, width - 1, width, right);
+        }
+#pragma omp for schedule(static)
+        for (long row = 0; row < planes * height; row++) {
+            long n = row / height, i = row % height, at = row * width;
+            const float *down = p + n * size + at, *right = down + size, *above = i ? down - width : NULL;
+            const float *kept = mask ? mask + (n / alike) * size + i * width : NULL;
+            float *out = gradient + at;
+#pragma omp simd
+            for (long j = 0; j < width; j++) out[j] = smoothness * (x[at + j] - y[at + j]);
+            if (kept)
+#pragma omp simd
+                for (long j = 0; j < width; j++) out[j] *= kept[j];
+#pragma omp simd
+            for (long j = 0; j < width; j++) out[j] -= down[j] + right[j];
+            if (above)
+#pragma omp simd
+                for (long j = 0; j < width; j++) out[j] += above[j];
+#pragma omp simd
+            for (long j = 1; j < width; j++) out[j] += right[j - 1];
+        }
+    }
+    return 0;
+}
+
 /* Row r of the tile of all fields of image n. */
 static void load_row(const Band *band, const float *x, long n, long fields, long r)
 {

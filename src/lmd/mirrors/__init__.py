@@ -12,7 +12,7 @@ from lmd.mirrors.pairs import ConvPair, DensePair, Pair
 from lmd.mirrors.potentials import DenseICNN
 from lmd.mirrors.quadratic import DiagonalQuadratic, Quadratic
 from lmd.mirrors.separable import Separable, SplineBox, SplineSimplex
-from lmd.mirrors.splines import Splines
+from lmd.mirrors.splines import SmoothSplines, Splines
 from lmd.mirrors.transforms import BlockCosine, Chain, Cosine, Haar, Rotation, Transform
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "Quadratic",
     "Rotation",
     "Separable",
+    "SmoothSplines",
     "SplineBox",
     "SplineSimplex",
     "Splines",

@@ -11,7 +11,7 @@ from torch import Tensor
 from lmd.checks import check_count
 from lmd.errors import InputError
 from lmd.mirrors.base import Mirror
-from lmd.mirrors.splines import Curve, Splines
+from lmd.mirrors.splines import Curve, SmoothCurve, Splines
 from lmd.mirrors.transforms import Rotation, Transform
 from lmd.terms import Box, Simplex
 
@@ -41,7 +41,7 @@ class Separable(Mirror):
     def check(self, argument: str, x: Tensor) -> Tensor:
         return super().check(argument, self.transform.check(argument, x))
 
-    def curve(self, like: Tensor) -> Curve:
+    def curve(self, like: Tensor) -> Curve | SmoothCurve:
         """phi' of every coefficient of an instance."""
         return self.curves.curve(self.transform.spread(self.curves.rows(), like))
 
@@ -126,7 +126,8 @@ class SplineSimplex(_Coordinatewise):
         y = y - y.detach().amax(dim=1, keepdim=True)
         curve = self.curve(y)
         inverse = curve.inverse()
-        marks = [torch.zeros_like(y), curve.gradient(torch.ones_like(y)), *inverse.knots.unbind(dim=-1)]
+        at_knots = (curve.gradient(knot.expand_as(y)) for knot in curve.knots.unbind(dim=-1))
+        marks = [torch.zeros_like(y), curve.gradient(torch.ones_like(y)), *at_knots]
         kinks = torch.cat([y - mark for mark in marks], dim=1).sort(dim=1).values
 
         def total(nu: Tensor) -> Tensor:

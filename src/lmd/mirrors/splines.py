@@ -1,4 +1,4 @@
-"""Odd increasing piecewise linear functions of one number, with their inverses: gradients of convex splines."""
+"""Odd increasing functions of one number, piecewise linear or quadratic, with inverses: gradients of convex splines."""
 
 from __future__ import annotations
 
@@ -62,6 +62,75 @@ class Curve:
         return total
 
 
+@dataclass(frozen=True)
+class SmoothCurve:
+    r"""phi'(u) = sign(u) \int_0^{|u|} s, s piecewise linear with values `slopes` at 0 and `knots`, constant beyond.
+
+    phi' is piecewise quadratic and has a continuous derivative, whose least and largest values are among the slopes.
+    With H the length of a piece, a and b the slopes at its ends and t how far |u| is into it, it adds
+    a t + (b - a) t^2 / 2H, and a value of r into it comes from t = 2r / (a + \sqrt{a^2 + 2 r (b - a) / H}): the inverse
+    is in closed form, and nothing cancels. `knots` `(..., J)` are positive and increase, `slopes` `(..., J + 1)` are
+    positive. (A rational quadratic has such an inverse too, but its least slope is not at a knot, and its integral
+    has logarithms or arcs, by the sign of a discriminant.)
+    """
+
+    knots: Tensor
+    slopes: Tensor
+
+    def _pieces(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """The lengths of the pieces from 0 on, and the slopes at both ends."""
+        lengths = self.knots.diff(dim=-1, prepend=torch.zeros_like(self.knots[..., :1]))
+        ends = self.slopes.unbind(dim=-1)
+        return zip(lengths.unbind(dim=-1), ends[:-1], ends[1:], strict=True)
+
+    def gradient(self, u: Tensor) -> Tensor:
+        """phi'(u), same shape as u."""
+        left, total = u.abs(), torch.zeros_like(u)
+        for length, a, b in self._pieces():
+            t = torch.minimum(left, length)
+            total, left = total + t * (a + (b - a) / (2 * length) * t), left - t
+        return torch.copysign(total + self.slopes[..., -1] * left, u)
+
+    def inverse(self) -> InverseCurve:
+        """The inverse function."""
+        return InverseCurve(self)
+
+    def divergence(self, u: Tensor, v: Tensor) -> Tensor:
+        r"""phi(u) - phi(v) - phi'(v) (u - v) = \int_v^u s(z) (u - z) dz, by entry, of parts that are not negative.
+
+        Over a piece with c and e the nearest points to v and u that is
+        (e - c) ((s(c) + s(e)) (u - e) / 2 + (2 s(c) + s(e)) (e - c) / 6).
+        """
+        knots = [torch.zeros_like(self.knots[..., 0]), *self.knots.unbind(dim=-1)]
+        slopes, total = self.slopes.unbind(dim=-1), torch.zeros_like(u)
+        last = knots[-1], knots[-1] + 1, slopes[-1], slopes[-1]
+        for sign in (1, -1):
+            x, y = sign * u, sign * v
+            for low, high, a, b in (*zip(knots[:-1], knots[1:], slopes[:-1], slopes[1:], strict=True), last):
+                end = None if a is b else high
+                near, far = _nearest(y, low, end), _nearest(x, low, end)
+                at = [a + (b - a) / (high - low) * (point - low) for point in (near, far)]
+                past, step = x - far, far - near
+                total = total + step * ((at[0] + at[1]) * past / 2 + (2 * at[0] + at[1]) * step / 6)
+        return total
+
+
+@dataclass(frozen=True)
+class InverseCurve:
+    """The inverse of a `SmoothCurve`."""
+
+    curve: SmoothCurve
+
+    def gradient(self, y: Tensor) -> Tensor:
+        """The u with phi'(u) = y, same shape as y."""
+        left, total = y.abs(), torch.zeros_like(y)
+        for length, a, b in self.curve._pieces():
+            r = torch.minimum(left, length * (a + b) / 2)
+            root = (a.square() + 2 * r * (b - a) / length).clamp(min=torch.finfo(y.dtype).tiny).sqrt()
+            total, left = total + torch.minimum(2 * r / (a + root), length), left - r
+        return torch.copysign(total + left / self.curve.slopes[..., -1], y)
+
+
 def _nearest(u: Tensor, low: Tensor | None, high: Tensor | None) -> Tensor:
     u = u if low is None else torch.maximum(u, low)
     return u if high is None else torch.minimum(u, high)
@@ -97,7 +166,7 @@ class Splines(nn.Module, Configurable):
         """Positive knots and logarithms of slopes side by side, `(kinds, 2 J + 1)`."""
         return torch.cat([self.knots, self.logs], dim=1)
 
-    def curve(self, rows: Tensor) -> Curve:
+    def curve(self, rows: Tensor) -> Curve | SmoothCurve:
         """The curve of rows `(..., 2 J + 1)`, such as a mixture of rows of several kinds."""
         knots, slopes = rows[..., : self.count], rows[..., self.count :].exp()
         whole = torch.cat([-knots.flip(-1), knots], dim=-1)
@@ -120,6 +189,22 @@ class Splines(nn.Module, Configurable):
         if not _ordered(self.knots, self.gap):
             steps = self.knots.sort(dim=1).values.diff(dim=1, prepend=torch.zeros_like(self.knots[:, :1]))
             self.knots.copy_(steps.clamp(min=self.gap).cumsum(dim=1))
+
+
+class SmoothSplines(Splines):
+    """The same with a `SmoothCurve` for each kind: J knots and the logarithms of the slopes at 0 and at each of them.
+
+    Their potentials have a continuous second derivative, between the least and the largest of these slopes.
+    """
+
+    def __init__(
+        self, kinds: int, knots: int = 2, reach: float = 1.0, interval: tuple[float, float] = (1e-3, 1e3)
+    ) -> None:
+        check_count("knots", knots)
+        super().__init__(kinds, knots, reach, interval)
+
+    def curve(self, rows: Tensor) -> SmoothCurve:
+        return SmoothCurve(rows[..., : self.count], rows[..., self.count :].exp())
 
 
 def _ordered(knots: Tensor, gap: float) -> bool:

@@ -225,19 +225,24 @@ class BlockCosine(Transform):
 
 
 class Haar(Transform):
-    """Haar's wavelets of images `(B, C, H, W)` on `levels` scales; each scale and direction is a kind, as is the mean.
+    """Wavelets of images `(B, C, H, W)` on `levels` scales; each scale and direction is a kind, as is the mean.
 
     [Haar 1910](https://doi.org/10.1007/BF01456326). On each level 2 x 2 pixels become their mean and three details,
-    in place; H and W must be multiples of 2^levels. Details down and across are of one kind.
+    in place; H and W must be multiples of 2^levels. Details down and across are of one kind. With `turns`, pairs of
+    neighbours, one of each pair before and one after, are then turned by learned angles `(levels, turns)`, 0 to begin
+    with: a lattice of rotations, the orthogonal form of lifting, which reaches every orthogonal wavelet of 2 turns + 2
+    taps ([Vaidyanathan and Hoang 1988](https://doi.org/10.1109/29.1491)). Flipped and turned images give flipped and
+    turned answers without turns alone.
     """
 
-    def __init__(self, levels: int = 3) -> None:
+    def __init__(self, levels: int = 3, turns: int = 0) -> None:
         super().__init__()
-        self.levels = check_count("levels", levels)
+        self.levels, turns = check_count("levels", levels), check_count("turns", turns, least=0)
         self.kinds = 2 * levels + 1
+        self.angles = nn.Parameter(torch.zeros(levels, turns), requires_grad=turns > 0)
 
     def config(self) -> dict[str, Any]:
-        return {"levels": self.levels}
+        return {"levels": self.levels, "turns": self.angles.shape[1]}
 
     def check(self, argument: str, x: Tensor) -> Tensor:
         if any(n % 2**self.levels for n in _check_image(argument, x, 1).shape[2:]):
@@ -245,24 +250,28 @@ class Haar(Transform):
             raise InputError(argument, f"shape {shape_of(x)}", accepted)
         return x
 
-    def _steps(self, x: Tensor, levels: range) -> Tensor:
-        """Sums and differences of neighbours, over the square root of 2, on the means of each level."""
-        answer = x.clone()
-        for level in levels:
-            means = answer[..., :: 2**level, :: 2**level]
-            for axis in (2, 3):
-                even, odd = (
-                    means.index_select(axis, torch.arange(i, means.shape[axis], 2, device=x.device)) for i in (0, 1)
-                )
-                means = torch.stack([even + odd, even - odd], dim=axis + 1).flatten(axis, axis + 1)
-            answer[..., :: 2**level, :: 2**level] = means / 2
-        return answer
+    def _stages(self, level: int) -> list[tuple[int, Tensor]]:
+        """Where the pairs of each stage of a level begin, and their angles."""
+        whole = torch.full_like(self.angles[level, :0].sum(), math.pi / 4)
+        return [(place % 2, angle) for place, angle in enumerate([whole, *self.angles[level]])]
 
     def forward(self, x: Tensor) -> Tensor:
-        return self._steps(x, range(self.levels))
+        answer = x.clone()
+        for level in range(self.levels):
+            means = answer[..., :: 2**level, :: 2**level].clone()
+            for first, angle in self._stages(level):
+                means = _turned(_turned(means, 2, first, angle), 3, first, angle)
+            answer[..., :: 2**level, :: 2**level] = means
+        return answer
 
     def inverse(self, coefficients: Tensor) -> Tensor:
-        return self._steps(coefficients, range(self.levels - 1, -1, -1))
+        answer = coefficients.clone()
+        for level in reversed(range(self.levels)):
+            means = answer[..., :: 2**level, :: 2**level].clone()
+            for first, angle in reversed(self._stages(level)):
+                means = _turned(_turned(means, 2, first, -angle), 3, first, -angle)
+            answer[..., :: 2**level, :: 2**level] = means
+        return answer
 
     def spread(self, rows: Tensor, like: Tensor) -> Tensor:
         kind = torch.full(like.shape[2:], 2 * self.levels, dtype=torch.long, device=rows.device)
@@ -271,6 +280,17 @@ class Haar(Transform):
             kind[:: 2**level, 2**level :: 2 ** (level + 1)] = 2 * level
             kind[2**level :: 2 ** (level + 1), 2**level :: 2 ** (level + 1)] = 2 * level + 1
         return rows[kind]
+
+
+def _turned(x: Tensor, axis: int, first: int, angle: Tensor) -> Tensor:
+    """x with the pairs of neighbours along an axis, from place `first` on, turned by an angle."""
+    count = (x.shape[axis] - first) // 2
+    inside = x.narrow(axis, first, 2 * count)
+    one, other = inside.reshape(*x.shape[:axis], count, 2, *x.shape[axis + 1 :]).unbind(dim=axis + 1)
+    cosine, sine = angle.cos(), angle.sin()
+    pairs = torch.stack([cosine * one + sine * other, cosine * other - sine * one], dim=axis + 1)
+    ends = x.narrow(axis, 0, first), x.narrow(axis, first + 2 * count, x.shape[axis] - first - 2 * count)
+    return torch.cat([ends[0], pairs.flatten(axis, axis + 1), ends[1]], dim=axis)
 
 
 class Chain(Transform):

@@ -68,6 +68,16 @@ def value_of(problem: Composite, x: Tensor) -> Tensor | None:
     return problem.data_value(x) + bound * kernels.tv_sums(x, None, None, bound).length.to(x.dtype)
 
 
+def gradient_of(problem: Any, x: Tensor, widths: Tensor, shares: Tensor) -> tuple[Tensor, Tensor] | None:
+    """The smoothed gradient for several widths `(J,)` in shares, and its dual points; None where it is not compiled."""
+    if not kernels.has("smoothed_gradient", problem.parts):
+        return None
+    f, bound = problem.f, _bound(problem)
+    if not _serves(x, bound, f.y, widths, shares):
+        return None
+    return kernels.smoothed_gradient(x, f.y, f.mask, bound, f.smoothness, widths / f.smoothness, shares)
+
+
 def model_of(problem: Any, *tensors: Tensor) -> loop.Model | None:
     """What the compiled loop has to know of a problem; None where it does not serve it, or these tensors."""
     if not kernels.has("fgp", problem.parts) or problem.f.y.ndim != 4:

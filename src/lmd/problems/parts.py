@@ -167,6 +167,15 @@ class Composite(CompositeProblem):
     def f_gradient(self, x: Tensor) -> Tensor:
         return self.f.subgradient(x)
 
+    def smoothed_gradient(self, x: Tensor, width: Scale) -> tuple[Tensor, Tensor]:
+        if isinstance(width, Tensor) and not width.ndim:
+            return self.mixed_gradient(x, width[None], torch.ones_like(width)[None])
+        return super().smoothed_gradient(x, width)
+
+    def mixed_gradient(self, x: Tensor, widths: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
+        found = compiled.gradient_of(self, x, widths, shares)
+        return super().mixed_gradient(x, widths, shares) if found is None else found
+
     def data_prox(self, x: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
         return self.f.prox(x, step, out=out)
 

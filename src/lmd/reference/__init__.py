@@ -2,6 +2,7 @@
 
 from lmd.reference.cache import Cache
 from lmd.reference.find import minimiser, minimum, optimum
+from lmd.reference.inpainting import smoothest
 from lmd.reference.optimum import Optimum
 
-__all__ = ["Cache", "Optimum", "minimiser", "minimum", "optimum"]
+__all__ = ["Cache", "Optimum", "minimiser", "minimum", "optimum", "smoothest"]

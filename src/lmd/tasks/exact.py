@@ -82,7 +82,7 @@ def _svm(source: Digits, seed: int) -> Solver[Any]:
     solver = ExactMirrorDescent(basis.mirror(1.0, 0.2 * size), 10, width=1.0, final_width=0.1, dimension=51)
     with torch.no_grad():
         solver.guess.copy_(mean_optimum(family, seed))
-        solver.momenta[1:] = 0.4
+        solver.momenta[1:, 0] = 0.4
     for k, width in enumerate(solver.log_widths[:-1, 0].exp().tolist()):
         solver.mirrors[k] = basis.mirror(1.0, size * 0.1 * 0.2 ** (k / 9) / width)
     return solver

@@ -28,8 +28,8 @@ def minimum(problem: Any) -> Tensor:
 
 
 def minimiser(problem: Any) -> Tensor:
-    """The certified minimisers `(B, ...)`."""
-    return reference.minimiser(problem, reference.Cache())
+    """The certified minimisers `(B, ...)`; where there are many, as in inpainting, the smoothest."""
+    return reference.smoothest(problem, reference.Cache())
 
 
 def gap_scale(problem: Any, minima: Tensor, like: Tensor) -> Tensor:

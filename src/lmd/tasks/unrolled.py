@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+from torch import Tensor
 
 from lmd.problems import Family
 from lmd.solvers import Solver
@@ -22,9 +25,17 @@ WEAK = (
 )
 
 
-def solved(family: Family, preset: str, solver: Solver[Any], share: int = 1, iterations: int = 1000) -> Family:
+def solved(
+    family: Family,
+    preset: str,
+    solver: Solver[Any],
+    share: int = 1,
+    iterations: int = 1000,
+    finish: Callable[[Any, Tensor], Tensor] | None = None,
+) -> Family:
     """The family with solutions, in a pool that is this many times smaller than the usual one."""
-    return SolvedFamily(family, POOLS[preset] // share, solver, iterations=300 if preset == "quick" else iterations)
+    iterations = 300 if preset == "quick" else iterations
+    return SolvedFamily(family, POOLS[preset] // share, solver, iterations=iterations, finish=finish)
 
 
 def training(objective: str, learning_rate: float, updates: int = 2000, batch: int = 6) -> dict[str, dict[str, Any]]:

@@ -127,11 +127,13 @@ class UnrolledLoss(nn.Module):
             return check_values(problem, values, x) + violation
         if problem.reference is None:
             raise InputError("objective", self.settings.objective, "value, or a family with solutions: SolvedFamily")
+        distance = 10 * torch.log10((x - problem.reference).square().flatten(1).mean(dim=1) + LEAST_SQUARE)
         if self.settings.objective == "distance":
-            return 10 * torch.log10((x - problem.reference).square().flatten(1).mean(dim=1) + LEAST_SQUARE)
+            return distance
         values, violation = problem.relaxed_value(x)
         least, _ = problem.relaxed_value(problem.reference)
-        return 10 * torch.log10(((values - least).clamp(min=0) + violation) / least.abs() + LEAST_GAP)
+        gap = 10 * torch.log10(((values - least).clamp(min=0) + violation) / least.abs() + LEAST_GAP)
+        return gap if self.settings.objective == "gap" else gap + distance
 
     def _measure(self, state: State) -> tuple[State, Tensor]:
         """The inconsistency of each point `(B,)`; the state takes the dual point along, so that no step repeats it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -19,12 +20,21 @@ CHUNK = 100
 class SolvedFamily(Family):
     """`size` instances of a family, drawn once with `seed` and solved by so many iterations of a classical solver.
 
+    `finish` makes another solution of that, where there are many: from the problem and x to x, same shape.
     Each sample has its solutions as `reference`. One instance in ten is held out: `sample` never gives it. They are
     drawn and solved when the first one is asked for.
     """
 
-    def __init__(self, family: Family, size: int, solver: Solver[Any], iterations: int, seed: int = 0) -> None:
-        self.family, self.solver, self.seed = family, solver, seed
+    def __init__(
+        self,
+        family: Family,
+        size: int,
+        solver: Solver[Any],
+        iterations: int,
+        seed: int = 0,
+        finish: Callable[[Any, Tensor], Tensor] | None = None,
+    ) -> None:
+        self.family, self.solver, self.seed, self.finish = family, solver, seed, finish
         self.size, self.iterations = check_count("size", size, least=10), check_count("iterations", iterations)
         self.name = family.name
 
@@ -58,5 +68,5 @@ class SolvedFamily(Family):
         state = self.solver.init(problem, x0)
         for _ in range(self.iterations):
             state = self.solver.step(problem, state)
-        problem.reference = state.x
+        problem.reference = state.x if self.finish is None else self.finish(problem, state.x)
         return problem, x0
