@@ -267,7 +267,7 @@ def noise_table(rows: Rows) -> list[Table]:
     return tables
 
 
-def cost_table(rows: Rows) -> list[Table]:
+def costs_side_by_side(rows: Rows) -> list[Table]:
     """Table 3, cell by cell: the paper's number and ours."""
     counts = (2, 5, 10, 20, 50)
     lines = []
@@ -308,7 +308,7 @@ def write_paper(results: str | Path, file: str | Path) -> Path:
             parts.append(_tables("Table 1", found["denoise-noise-levels"], noise_table, _TABLE_1_NOTE))
         if claim.place == "Figure 11":
             parts.append(HYPER)
-    parts.append(_tables("Table 3", found["cost"], cost_table, _TABLE_3_NOTE))
+    parts.append(_tables("Table 3", found["cost"], costs_side_by_side, _TABLE_3_NOTE))
     write_text(Path(file), "\n".join(parts))
     return Path(file)
 

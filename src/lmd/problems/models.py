@@ -12,7 +12,7 @@ from lmd.checks import check_batch, check_finite, check_interval, check_positive
 from lmd.errors import CapabilityError, InputError
 from lmd.operators import Bends, Differences, LinearOperator, Slopes, Stack
 from lmd.problems.parts import Composite
-from lmd.problems.tv import TVProblem, check_axes, check_weight
+from lmd.problems.tv import TVProblem, check_grid, check_weight
 from lmd.terms import L1, Box, Boxed, GroupNorm, Huber, Stacked, Term, Zero
 from lmd.terms.base import Scale
 from lmd.terms.norms import Axes
@@ -59,7 +59,7 @@ class TVModel(TVProblem):
     ) -> None:
         self.noisy, self.isotropic = data_of(misfit), bool(isotropic)
         self.coupled, self.huber = bool(coupled), check_positive("huber", huber, zero=True)
-        shape = check_axes(self.noisy) if size is None else tuple(size)
+        shape = check_grid(self.noisy) if size is None else tuple(size)
         self.weight = _check_map(weight, self.noisy, shape, self.isotropic, self.coupled)
         variation = (_norm(self.bound, self.isotropic, self.coupled, self.huber), Differences(shape, spacing))
         self.forward = forward
@@ -121,7 +121,7 @@ class SecondOrderModel(Composite):
     ) -> None:
         self.noisy, self.isotropic, self.coupled = data_of(misfit), bool(isotropic), bool(coupled)
         self.weight = check_weight(weight, self.noisy)
-        size, channels, ratio = check_axes(self.noisy), self.noisy.shape[1], check_positive("ratio", ratio)
+        size, channels, ratio = check_grid(self.noisy), self.noisy.shape[1], check_positive("ratio", ratio)
         self.slopes, self.bends = (kind(channels, size, spacing) for kind in (Slopes, Bends))
         norms = [_norm(by * self.weight, self.isotropic, self.coupled, 0.0) for by in (1.0, ratio)]
         x = boxed(misfit, box)

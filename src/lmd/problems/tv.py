@@ -86,7 +86,7 @@ class TVDenoising(TVProblem):
         spacing: float | Sequence[float] | None = None,
     ) -> None:
         super().__init__(noisy, weight, isotropic, halved)
-        size = check_axes(noisy)
+        size = check_grid(noisy)
         self.compose(Squares(noisy, self.scale), self.variation(size, spacing), start=noisy)
 
     def coarser(self) -> TVDenoising | None:
@@ -130,7 +130,7 @@ class TVInpainting(TVProblem):
         spacing: float | Sequence[float] | None = None,
     ) -> None:
         super().__init__(noisy, weight, isotropic, halved)
-        size = check_axes(noisy)
+        size = check_grid(noisy)
         self.compose(KeptSquares(noisy, mask, self.scale), self.variation(size, spacing), start=noisy)
 
     @property
@@ -149,7 +149,7 @@ class TVInpainting(TVProblem):
         return self.f.high
 
 
-def check_axes(noisy: Tensor) -> tuple[int, ...]:
+def check_grid(noisy: Tensor) -> tuple[int, ...]:
     """The size of signals `(B, C, n)`, images `(B, C, H, W)` or volumes `(B, C, D, H, W)`."""
     if not 3 <= noisy.ndim <= 5:
         raise InputError("noisy", f"shape {shape_of(noisy)}", "signals, images or volumes: (B, C, *size), 1 to 3 axes")

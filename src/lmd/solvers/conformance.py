@@ -18,6 +18,7 @@ from lmd.problems.base import Problem
 from lmd.solvers.base import Solver, State
 from lmd.solvers.result import Result
 from lmd.solvers.run import run
+from lmd.terms.conformance import default_dtype
 
 every_kind = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 Answer = dict[str, Tensor]
@@ -37,17 +38,6 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "part of a larger one": lambda x: torch.cat([x.new_zeros(3), x.flatten()])[3:].view(x.shape),
 }
 """Other places in memory for the same numbers, as slices, numpy and image libraries leave them."""
-
-
-@contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Another dtype for tensors that are made without one."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 @contextmanager

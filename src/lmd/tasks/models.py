@@ -186,7 +186,7 @@ def _settings(updates: int, rate: float, batch: int = 4) -> dict[str, dict[str, 
     return {"quick": {**shared, "updates": 20, "batch": 2}, "standard": {**shared, **larger}}
 
 
-def certified(problem: Any, x0: Tensor) -> tuple[Tensor, Tensor | None]:
+def minima(problem: Any, x0: Tensor) -> tuple[Tensor, Tensor | None]:
     """Minima by FGP where the dual is smooth, elsewhere by relaxed PDHG, and less exactly behind operators."""
     if offers(problem, FGP().needs):
         return CertifiedBy(FGP(restart=True), 1e-6)(problem, x0)
@@ -274,6 +274,6 @@ TASK = Task(
         ),
     ),
     choices=_choices(),
-    reference=certified,
+    reference=minima,
     slow=True,
 )
