@@ -8,6 +8,7 @@ import lmd
 from lmd.errors import InputError
 from lmd.mirrors import DiagonalQuadratic, Quadratic
 from lmd.solvers import Adam, BestSoFar, GradientDescent, LearnedSteps, MirrorDescent, Nesterov, Solver, State, Status
+from lmd.zoo.defaults import find
 
 
 def squares(x):
@@ -326,3 +327,27 @@ def test_wrappers_and_solvers_of_your_own_run_too():
     result = lmd.run(BestSoFar(Halving()), squares, column(1.0), iterations=3)
     assert_close(result.x, column(1 / 8))
     assert_close(result.history.diagnostics["norm"][:3, 0], torch.tensor([1.0, 0.5, 0.25]).double())
+
+
+@pytest.mark.parametrize("name", ["fgp", "denoise-7-fast"])
+def test_iterations_that_nobody_looks_at_are_recorded_as_others_are(name):
+    y = torch.rand(2, 2, 20, 24, generator=torch.Generator().manual_seed(0))
+    problem, solver = lmd.problems.TVDenoising(y, torch.tensor([0.1, 0.5])), find(name)
+    together = lmd.run(solver, problem, iterations=20)
+    one_by_one = lmd.run(solver, problem, iterations=20, callbacks=[lambda state, values: False])
+    torch.testing.assert_close(together.x, one_by_one.x)
+    torch.testing.assert_close(together.history.values, one_by_one.history.values)
+    torch.testing.assert_close(together.history.residuals, one_by_one.history.residuals, equal_nan=True)
+    torch.testing.assert_close(together.certificate.bound, one_by_one.certificate.bound)
+    assert {name: counts.tolist() for name, counts in together.evaluations.items()} == {
+        name: counts.tolist() for name, counts in one_by_one.evaluations.items()
+    }
+    assert bool((together.history.seconds.diff() > 0).all())
+
+
+def test_iterations_that_fail_are_taken_one_by_one():
+    problem = lmd.problems.TVDenoising(torch.rand(1, 1, 8, 8, generator=torch.Generator().manual_seed(0)), 0.3)
+    result = lmd.run(lmd.solvers.FGP(), problem, iterations=20, divergence_factor=1e-12)
+    stepped = lmd.run(lmd.solvers.FGP(), problem, iterations=20, divergence_factor=1e-12, time_limit=60.0)
+    assert result.status == stepped.status
+    assert len(result.history) == len(stepped.history)

@@ -129,10 +129,13 @@ def dual_steps(
     bound: float | Tensor,
     gamma: float,
     kernels: Tensor,
+    *,
+    every: bool = False,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """p_{k+n} `(B, C, 2, H, W)`, p_{k+n-1} and x_{k+n} `(B, C, H, W)` of `LearnedDual`, from x_k, p_k and p_{k-1}.
 
     There is a step for each of the kernels `(n, 2, 4, s, s)`. None is 0, where it is given; as p_{k+n-1} it is p_k.
+    With `every` the third are x_{k+1}, ..., x_{k+n}, `(n, B, C, H, W)`.
     """
     image, field, sizes = _shapes(x)
     steps, size = len(kernels), kernels.shape[-1]
@@ -144,8 +147,9 @@ def dual_steps(
         "kernels": (kernels, (steps, 2, 4, size, size)),
         "bound": _per_plane(bound, x),
     }
-    outputs = (field, field if steps > 1 else NOTHING, image)
-    new_p, last_p, new_x = call("lmd_dual_steps", inputs, gamma, (*sizes, size, steps), outputs)
+    outputs = (field, field if steps > 1 else NOTHING, (steps, *image) if every else image)
+    name = "lmd_dual_trace" if every else "lmd_dual_steps"
+    new_p, last_p, new_x = call(name, inputs, gamma, (*sizes, size, steps), outputs)
     return new_p, last_p if steps > 1 else None, new_x
 
 

@@ -59,7 +59,7 @@ class Progress(NamedTuple):
     ahead: Tensor | None = None
     """q; None is p."""
 
-    momentum: float | Tensor = 1.0
+    momentum: float | Tensor | Sequence[float] = 1.0
     """m of FGP, a number or one per image `(B,)`."""
 
     iteration: int = 0
@@ -168,8 +168,8 @@ def fgp(
     bound = _each(model.bound, batch)
     table = None if numbers is None else numbers.detach().double().transpose(0, 1).contiguous()
     report = (ctypes.c_double * (REPORT * batch))()
-    momentum = start.momentum
-    report[::REPORT] = momentum.tolist() if isinstance(momentum, Tensor) else [momentum] * batch
+    for place, momentum in enumerate(_numbers(start.momentum, batch)):
+        report[REPORT * place] = momentum
     new_dual, x = y.new_empty(batch, channels, 2, height, width), torch.empty_like(y)
     kept = tolerance is None or tolerance < ROUNDED
     new_ahead = torch.empty_like(new_dual) if kept else new_dual
@@ -201,8 +201,15 @@ def _fields(p: Tensor | None, y: Tensor) -> Tensor | None:
 
 def _each(bound: float | Tensor, batch: int) -> ctypes.Array[ctypes.c_double]:
     """The bound of each image `(B,)`, as C reads it."""
-    each = bound.detach().expand(batch).tolist() if isinstance(bound, Tensor) else [bound] * batch
-    return (ctypes.c_double * batch)(*each)
+    return (ctypes.c_double * batch)(*_numbers(bound, batch))
+
+
+def _numbers(each: float | Tensor | Sequence[float], batch: int) -> list[float]:
+    """A number or one per image `(B,)` as one per image."""
+    if isinstance(each, Tensor):
+        numbers: list[float] = each.detach().expand(batch).tolist()
+        return numbers
+    return [each] * batch if isinstance(each, float) else list(each)
 
 
 def _pointer(tensor: Tensor | None) -> int | None:

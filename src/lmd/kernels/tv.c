@@ -473,6 +473,24 @@ int lmd_dual_steps(const float *x, const float *p, const float *p_before, const 
     return run_steps(&all, threads);
 }
 
+/* The same, with x after every step: x_all (steps, planes, height, width). */
+int lmd_dual_trace(const float *x, const float *p, const float *p_before, const float *y, const float *kernels,
+                   const float *bound, float gamma, long planes, long height, long width, long size, long steps,
+                   int threads, float *p_new, float *p_last, float *x_all)
+{
+    const long pixels = planes * height * width;
+    float *spare = malloc((size_t)(2 * pixels) * sizeof(float)), *fields[3] = {p_new, p_last, spare};
+    int failed = spare == NULL;
+    for (long k = 0; k < steps && !failed; k++) {
+        float *next = fields[(steps - 1 - k) % 3];
+        failed = lmd_dual_steps(x, p, p_before, y, kernels + 8 * size * size * k, bound, gamma, planes, height, width, size,
+                                1, threads, next, NULL, x_all + k * pixels);
+        p_before = p, p = next, x = x_all + k * pixels;
+    }
+    free(spare);
+    return failed;
+}
+
 /* Iterations of LearnedSaddle on TV inpainting. Moves and p are all given or all NULL. */
 int lmd_saddle_steps(const float *x, const float *x_moved, const float *p, const float *p_moved, const float *y,
                      const float *mask, const float *dual_kernels, const float *primal_kernels, const float *bound,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic
+from typing import Any, Generic, NamedTuple
 
 from torch import Tensor, nn
 from typing_extensions import TypeVar
@@ -61,6 +61,19 @@ class DualState(State):
     @property
     def dual_point(self) -> Tensor | None:
         return self.dual if self.dual.numel() else None
+
+
+class Trace(NamedTuple):
+    """What several iterations went through."""
+
+    points: Tensor
+    """The iterates after each of them `(n, B, ...)`."""
+
+    state: Any
+    """After the last; its `evaluations` are those of all of them."""
+
+    values: Tensor | None = None
+    """f(x) `(n, B)` after each of them, where they had to be evaluated; x is the iterate wherever they fall."""
 
 
 S = TypeVar("S", bound=State)
@@ -136,6 +149,10 @@ class Solver(nn.Module, Configurable, abc.ABC, Generic[S, P]):
         nothing; None where there is no such call."""
         return None
 
+    def trace(self, problem: P, state: S, count: int) -> Trace | None:
+        """The next iterations, at most `count`, in compiled code, for who watches; None where there is none."""
+        return None
+
     def advance(self, problem: P, state: S, count: int) -> S:
         """The state `count` iterations later: as many steps, or faster where nothing between them has to be kept.
 
@@ -194,6 +211,9 @@ class Passing(Wrapper[State]):
     def step(self, problem: Problem, state: State) -> State:
         following: State = self.solver.step(problem, state)
         return following
+
+    def trace(self, problem: Problem, state: State, count: int) -> Trace | None:
+        return self.solver.trace(problem, state, count)
 
     def advance(self, problem: Problem, state: State, count: int) -> State:
         following: State = self.solver.advance(problem, state, count)

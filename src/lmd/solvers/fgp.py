@@ -13,7 +13,7 @@ from lmd.kernels import loop
 from lmd.operators.base import LinearOperator
 from lmd.problems.base import Problem
 from lmd.problems.compiled import model_of
-from lmd.solvers.base import DualState, Solver
+from lmd.solvers.base import DualState, Solver, Trace
 from lmd.terms.base import Scale, add_scaled, inner, per_instance
 
 
@@ -109,10 +109,25 @@ class FGP(Solver[FGPState, DualProblem]):
         model = model_of(problem, state.x, state.dual, state.ahead)
         return super().advance(problem, state, count) if model is None else self._compiled(model, problem, state, count)
 
+    def trace(self, problem: Any, state: FGPState, count: int) -> Trace | None:
+        model = model_of(problem, state.x, state.dual, state.ahead)
+        if model is None:
+            return None
+        begin, points = loop.Progress(state.dual, state.ahead, state.momentum, state.iteration), []
+        for _ in range(count):
+            found = self._iterate(model, begin, 1)
+            begin = loop.Progress(found.dual, found.ahead, found.momentum, begin.iteration + 1)
+            points.append(found.x)
+        return Trace(torch.stack(points), self._state(problem, found, begin.iteration))
+
+    def _iterate(self, model: loop.Model, begin: loop.Progress, count: int) -> loop.Solved:
+        return loop.fgp(model, begin, begin.iteration + count, restart=self.restart, multiplier=self.multiplier)
+
     def _compiled(self, model: loop.Model, problem: DualProblem, state: FGPState, count: int) -> FGPState:
-        start = loop.Progress(state.dual, state.ahead, state.momentum, state.iteration)
-        end = state.iteration + count
-        found = loop.fgp(model, start, end, restart=self.restart, multiplier=self.multiplier)
+        begin = loop.Progress(state.dual, state.ahead, state.momentum, state.iteration)
+        return self._state(problem, self._iterate(model, begin, count), state.iteration + count)
+
+    def _state(self, problem: DualProblem, found: loop.Solved, end: int) -> FGPState:
         return FGPState(
             found.x,
             end,
@@ -120,7 +135,7 @@ class FGP(Solver[FGPState, DualProblem]):
             adjoint=problem.operator.adjoint(found.dual),
             ahead=found.ahead,
             ahead_adjoint=problem.operator.adjoint(found.ahead),
-            momentum=state.x.new_tensor(found.momentum) if self.restart else found.momentum[0],
+            momentum=found.x.new_tensor(found.momentum) if self.restart else found.momentum[0],
         )
 
     def step(self, problem: DualProblem, state: FGPState) -> FGPState:

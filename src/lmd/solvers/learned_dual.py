@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,7 +13,7 @@ from lmd import kernels
 from lmd.checks import check_count, check_module_kind
 from lmd.errors import CapabilityError, InputError
 from lmd.operators.base import LinearOperator
-from lmd.solvers.base import DualState
+from lmd.solvers.base import DualState, Trace
 from lmd.solvers.fgp import FGP, DualProblem
 from lmd.solvers.learned_prefix import LearnedPrefix
 from lmd.terms.base import per_instance
@@ -160,9 +160,23 @@ class LearnedDual(LearnedPrefix[LearnedDualState, GridDualProblem]):
         return LearnedDualState(problem.primal_from_dual(dual), k + 1, dual=dual, previous=before)
 
     def compiled_steps(self, problem: GridDualProblem, state: LearnedDualState, end: int) -> LearnedDualState:
-        """p is 0 at iteration 0, and so is what was before it at iteration 1."""
+        x, following = self._compiled(problem, state, end, every=False)
+        return following(x)
+
+    def compiled_trace(self, problem: GridDualProblem, state: LearnedDualState, end: int) -> Trace:
+        points, following = self._compiled(problem, state, end, every=True)
+        return Trace(points, following(points[-1].clone()))  # of its own: the others may be forgotten
+
+    def _compiled(
+        self, problem: GridDualProblem, state: LearnedDualState, end: int, every: bool
+    ) -> tuple[Tensor, Callable[[Tensor], LearnedDualState]]:
+        """The last points, or every, and the state that belongs to the last.
+
+        p is 0 at iteration 0, and so is what was before it at iteration 1.
+        """
         k, y = state.iteration, problem.f.y
         start = (state.x if k > 0 else y, state.dual if k > 0 else None, state.previous if k > 1 else None)
         data = (y, problem.g.weight, float(problem.data_strong_convexity))
-        dual, previous, x = kernels.dual_steps(*start, *data, self.kernels[k:end])
-        return LearnedDualState(x, end, dual=dual, previous=state.dual if previous is None else previous)
+        dual, previous, x = kernels.dual_steps(*start, *data, self.kernels[k:end], every=every)
+        before = state.dual if previous is None else previous
+        return x, lambda last: LearnedDualState(last, end, dual=dual, previous=before)

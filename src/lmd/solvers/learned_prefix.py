@@ -12,7 +12,7 @@ from torch import Tensor
 from typing_extensions import TypeVar
 
 from lmd.problems.base import Problem
-from lmd.solvers.base import DualState, Solver, add_evaluations
+from lmd.solvers.base import DualState, Solver, Trace, add_evaluations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,20 +74,25 @@ class LearnedPrefix(Solver[L | TailState, P]):
             inner = self.tail.step(problem, inner)
             spent = add_evaluations(spent, inner.evaluations)
             state = TailState(inner.x, state.iteration + 1, dual=inner.dual, inner=inner)
-        beyond = {
-            name: state.x.new_full(state.x.shape[:1], extra, dtype=torch.int64)
-            for name, extra in self._beyond(begin, end).items()
-        }
-        beyond = add_evaluations(beyond, spent)
+        beyond = add_evaluations(self._beyond(begin, end, state.x), spent)
         return replace(state, evaluations=beyond) if beyond else state
 
-    def _beyond(self, begin: int, end: int) -> dict[str, int]:
+    def trace(self, problem: P, state: L | TailState, count: int) -> Trace | None:
+        begin, end = state.iteration, min(state.iteration + count, self.iterations)
+        if isinstance(state, TailState) or begin >= end or not self.compiles(problem, state):
+            return None
+        traced = self.compiled_trace(problem, state, end)
+        if traced is None:
+            return None
+        return traced._replace(state=replace(traced.state, evaluations=self._beyond(begin, end, state.x)))
+
+    def _beyond(self, begin: int, end: int, x: Tensor) -> dict[str, Tensor]:
         """What the steps from x_begin to x_end cost beyond `step_cost` each: less than 0 where they cost less."""
         cost: Counter[str] = Counter()
         for k in range(begin, end):
             cost.update(self.cost_of(k))
             cost.subtract(self.step_cost)
-        return {name: extra for name, extra in cost.items() if extra}
+        return {name: x.new_full(x.shape[:1], extra, dtype=torch.int64) for name, extra in cost.items() if extra}
 
     def compiles(self, problem: P, state: L) -> bool:
         """Whether `compiled_steps` can take the place of `learned_step` here."""
@@ -96,6 +101,10 @@ class LearnedPrefix(Solver[L | TailState, P]):
     def compiled_steps(self, problem: P, state: L, end: int) -> L:
         """All learned steps up to iteration `end`, at once."""
         raise NotImplementedError
+
+    def compiled_trace(self, problem: P, state: L, end: int) -> Trace | None:
+        """The same, with the points after each of them; None where there is no such call."""
+        return None
 
     @abc.abstractmethod
     def learned_step(self, problem: P, state: L) -> L:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from lmd.problems.base import Problem
-from lmd.solvers.base import State, Wrapper, add_evaluations
+from lmd.solvers.base import State, Trace, Wrapper, add_evaluations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,23 +68,34 @@ class NotAboveStart(Wrapper[NotAboveStartState]):
     def step(self, problem: Problem, state: NotAboveStartState) -> NotAboveStartState:
         return self.advance(problem, state, 1)
 
+    def trace(self, problem: Problem, state: NotAboveStartState, count: int) -> Trace | None:
+        traced = self.solver.trace(problem, state.inner, count)
+        if traced is None:
+            return None
+        points, inner, known = traced
+        values = torch.stack([problem.value(x) for x in points]) if known is None else known
+        last = self._around(state, inner, values[-1], len(values) if known is None else 0)
+        return Trace(points, last, torch.where(values <= state.start_value, values, state.start_value))
+
     def advance(self, problem: Problem, state: NotAboveStartState, count: int) -> NotAboveStartState:
         inner = self.solver.advance(problem, state.inner, count)
-        x, value, evaluations = inner.x, inner.known_value, inner.evaluations
-        if value is None:
-            value = problem.value(x)
-            evaluations = add_evaluations(evaluations, {"value": torch.ones_like(value, dtype=torch.int64)})
-        below = value <= state.start_value  # a NaN never is
+        known = inner.known_value
+        return self._around(state, inner, problem.value(inner.x) if known is None else known, int(known is None))
+
+    @staticmethod
+    def _around(before: NotAboveStartState, inner: State, value: Tensor, evaluated: int) -> NotAboveStartState:
+        """The state around one whose points have these values, for which so many were evaluated."""
+        x, below = inner.x, value <= before.start_value  # a NaN never is
         if not bool(below.all()):
-            x = torch.where(below.reshape(-1, *(1,) * (x.ndim - 1)), x, state.start)
-            value = torch.where(below, value, state.start_value)
-        return NotAboveStartState(
-            x,
-            inner.iteration,
-            inner.diagnostics,
-            evaluations,
+            x = torch.where(below.reshape(-1, *(1,) * (x.ndim - 1)), x, before.start)
+            value = torch.where(below, value, before.start_value)
+        extra = {"value": torch.full_like(value, evaluated, dtype=torch.int64)} if evaluated else {}
+        return replace(
+            before,
+            x=x,
+            iteration=inner.iteration,
+            diagnostics=inner.diagnostics,
+            evaluations=add_evaluations(inner.evaluations, extra),
             inner=inner,
             value=value,
-            start=state.start,
-            start_value=state.start_value,
         )

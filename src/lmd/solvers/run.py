@@ -13,7 +13,7 @@ from torch import Tensor
 from lmd.checks import check_count, check_positive
 from lmd.errors import InputError
 from lmd.problems.base import Problem, as_problem, check_capabilities, check_values
-from lmd.solvers.base import Solver, check_fit
+from lmd.solvers.base import Solver, State, check_fit
 from lmd.solvers.result import Result, Status
 from lmd.solvers.stopping import Callback, Calls, Residual, StoppingRule, Target, TimeLimit, Tolerance
 from lmd.solvers.tracking import Clock, Tracker, look_at
@@ -21,6 +21,9 @@ from lmd.solvers.tracking import Clock, Tracker, look_at
 DEFAULT_ITERATIONS = 100
 MOST_ITERATIONS = 100_000
 DIVERGENCE_FACTOR = 1e6
+
+TRACED, TRACED_NUMBERS = 64, 1 << 22
+"""Points of so many iterations, and so many numbers, are kept at most while nobody has to look at them."""
 
 
 def run(
@@ -113,18 +116,40 @@ def _run(
     tracker.record_start(clock.seconds, violation)
     for rule in rules:
         rule.begin(problem, state, tracker, type(solver).__name__)
-    strides = [1] * limit if record else [limit]
-    for place, steps in enumerate(strides, start=1):
-        if not bool(tracker.running.any()):
-            break
-        previous = state
-        with clock:
-            state = solver.step(problem, previous) if record else solver.advance(problem, previous, steps)
-        shown = state if record else replace(state, diagnostics={})
-        looked = look_at(problem, state.x, state.known_value)
-        tracker.record(problem, previous, shown, looked, clock.seconds, steps)
-        tracker.stop_failed()
+    done, most = 0, max(1, min(TRACED, TRACED_NUMBERS // x0.numel())) if record else limit
+    while done < limit and bool(tracker.running.any()):
+        steps = min([limit, done + most, *(rule.next_look(done) for rule in rules)]) - done
+        traced = _traced(solver, problem, state, steps, tracker, clock) if record and most > 1 else None
+        if traced is None:
+            most, steps = (1, 1) if record else (limit, steps)  # one by one from here on
+            traced = _stepped(solver, problem, state, steps, tracker, clock), steps
+        state, done = traced[0], done + traced[1]
         for rule in rules:
-            rule.look(problem, state, tracker, place == len(strides))
+            rule.look(problem, state, tracker, done == limit)
     tracker.stop_all(Status.FINISHED)
     return tracker.result(solver, problem, x0, time.perf_counter() - begun)
+
+
+def _traced(
+    solver: Solver[Any], problem: Problem, state: State, steps: int, tracker: Tracker, clock: Clock
+) -> tuple[State, int] | None:
+    """The state after at most so many steps of compiled code, all of them recorded, and how many; None where they have
+    to be taken one by one: there is no such code, or one of them fails."""
+    with clock:
+        traced = solver.trace(problem, state, steps)
+    if traced is None or not tracker.record_all(problem, state, traced, clock.seconds):
+        return None
+    return traced.state, len(traced.points)
+
+
+def _stepped(
+    solver: Solver[Any], problem: Problem, previous: State, steps: int, tracker: Tracker, clock: Clock
+) -> State:
+    """The state after so many steps, the last of which is recorded."""
+    with clock:
+        state: State = solver.step(problem, previous) if steps == 1 else solver.advance(problem, previous, steps)
+    shown = state if steps == 1 else replace(state, diagnostics={})
+    looked = look_at(problem, state.x, state.known_value)
+    tracker.record(problem, previous, shown, looked, clock.seconds, steps)
+    tracker.stop_failed()
+    return state

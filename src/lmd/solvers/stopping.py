@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import math
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -60,6 +61,10 @@ class StoppingRule(abc.ABC):
 
     def begin(self, problem: Problem, state: State, tracker: Tracker, name: str) -> None:  # noqa: B027
         """Before the first iteration of the solver `name`: raise where the rule cannot work, or stop at once."""
+
+    def next_look(self, k: int) -> int:
+        """The first iteration past k after which it has to look: the very next, unless a rule needs fewer."""
+        return k + 1
 
     @abc.abstractmethod
     def look(self, problem: Problem, state: State, tracker: Tracker, last: bool) -> None:
@@ -133,6 +138,9 @@ class Tolerance(StoppingRule):
         self.gaps = torch.full_like(values, torch.inf, dtype=torch.float64)
         """The smallest that were proven `(B,)`."""
         self.best, self.stall = (tracker.x, state.dual_point, values), Stall()
+
+    def next_look(self, k: int) -> int:
+        return max(k + 1, math.ceil(self.next))
 
     def look(self, problem: Problem, state: State, tracker: Tracker, last: bool) -> None:
         k, dual = state.iteration, state.dual_point
