@@ -36,7 +36,7 @@ TOLERANCE, MOST = 1e-2, 3000
 def learned_for(name: str) -> str:
     """The trained solver of a model."""
     if name.startswith(("volume", "spacings")):
-        return "denoise-steps-55"
+        return "denoise-scales-28"
     if name.startswith("huber"):
         return "denoise-steps-21"
     if name in STRONG:

@@ -7,7 +7,7 @@ from torch.testing import assert_close
 import lmd
 from lmd import kernels, zoo
 from lmd.kernels import volume
-from lmd.problems import TVModel
+from lmd.problems import TVDenoising, TVModel
 from lmd.problems.compiled import composed_of, split_of
 from lmd.solvers import RelaxedPDHG, Solver
 from lmd.solvers.learned_fgp import roughness
@@ -144,3 +144,14 @@ def test_boxes_that_change_from_pixel_to_pixel_are_left_to_pytorch():
     problem.f.low = y - 0.1
     assert split_of(problem) is None and split_of(TVModel(Absolute(y), 0.3)) is not None
     assert split_of(TVModel(Absolute(y.double()), 0.3)) is None
+
+
+@pytest.mark.parametrize("options", [{}, {"isotropic": True, "spacing": (2.0, 1.0, 1.0)}], ids=["plain", "spacings"])
+def test_volumes_begin_on_coarser_grids(options):
+    problem, solver = TVDenoising(random(2, 1, 17, 20, 18), 0.3, **options), zoo.load("denoise-scales-9", bare=True)
+    with torch.no_grad():
+        eager = solver.advance(problem, solver.init(problem, problem.start()), 9)
+        found = solver.finish(problem, None, 1e-5, 9)
+    assert_close(found.x, eager.x, atol=2e-6, rtol=0)
+    each = [lmd.solve(problem.select(n), 1e-3).x for n in range(2)]
+    assert torch.equal(lmd.solve(problem, 1e-3).x, torch.cat(each))

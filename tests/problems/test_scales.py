@@ -40,6 +40,18 @@ def test_it_is_feasible(isotropic):
 
 
 def test_few_pixels_and_other_axes_are_not_made_coarser():
-    for shape in ((1, 1, 15, 40), (1, 1, 40), (1, 1, 16, 16, 16)):
+    for shape in ((1, 1, 15, 40), (1, 1, 40), (1, 1, 16, 16, 15)):
         assert TVDenoising(numbers(*shape), 0.3).coarser() is None
-    assert TVDenoising(numbers(1, 1, 40, 40), 0.3, spacing=(1.0, 2.0)).coarser() is None
+
+
+def test_volumes_and_spacings_are_made_coarser_as_images_are():
+    fine = TVDenoising(numbers(1, 1, 16, 18, 17), 0.3, spacing=(2.0, 1.0, 0.5))
+    coarse = fine.coarser()
+    x = numbers(2, 1, 1, 8, 9, 8)
+    whole = [each.repeat_interleave(2, 2).repeat_interleave(2, 3).repeat_interleave(2, 4) for each in x]
+    cut = TVDenoising(fine.noisy[..., :16], 0.3, spacing=(2.0, 1.0, 0.5))
+    offsets = [cut.value(one) - 8 * cut.coarser().value(each) for one, each in zip(whole, x, strict=True)]
+    assert_close(*offsets)
+    p = coarse.project_dual(numbers(1, 1, 3, 8, 9, 9) - 0.5)
+    means = averaged(fine.differences.adjoint(spread(p, 16, 18, 17)))[..., :8]
+    assert_close(means, coarse.differences.adjoint(p)[..., :8])

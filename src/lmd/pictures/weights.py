@@ -17,7 +17,7 @@ PATH = (0.17, 0.3, 0.52, 0.9)
 TOLERANCE = 1e-2
 """Risks are flat at their minimum: the solutions they are taken from need not be near."""
 
-MOST = 300
+MOST = 100
 """Nor are they waited for where they are far away."""
 
 PIXELS = 44 * 44

@@ -90,13 +90,14 @@ class TVDenoising(TVProblem):
         self.compose(Squares(noisy, self.scale), self.variation(size, spacing), start=noisy)
 
     def coarser(self) -> TVDenoising | None:
-        """The same on squares of 2 x 2 pixels (`lmd.problems.scales`); None without two axes, or on few pixels."""
-        if self.noisy.ndim != 4 or self.differences.spacing != (1.0, 1.0) or (means := averaged(self.noisy)) is None:
+        """The same on squares of 2 x 2 pixels, or cubes (`lmd.problems.scales`); None for signals and few pixels."""
+        means = averaged(self.noisy)
+        if means is None:
             return None
-        return TVDenoising(means, self.weight / 2, self.isotropic, self.halved)
+        return TVDenoising(means, self.weight / 2, self.isotropic, self.halved, self.differences.spacing)
 
     def from_coarser(self, dual: Tensor) -> Tensor:
-        """The dual points `(B, C, 2, H, W)` to begin with where those of `coarser` are known."""
+        """The dual points `(B, C, axes, *size)` to begin with where those of `coarser` are known."""
         return self.project_dual(spread(dual, *self.noisy.shape[2:]))
 
 

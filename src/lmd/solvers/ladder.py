@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from lmd.errors import InputError
 from lmd.kernels import loop, volume
+from lmd.problems.base import offers
 from lmd.problems.compiled import composed_of, model_of
 from lmd.solvers.base import Passing, Solver
 from lmd.solvers.learned_fgp import EASIER, NODES, LearnedFGP, between, roughness, schedules_of
@@ -42,9 +43,19 @@ class Ladder(Passing):
         if dual is None and (model := model_of(problem)) is not None:
             return loop.fgp(model, loop.Progress(), limit, schedules=self._schedules(), tolerance=tolerance)
         if dual is None and (composed := composed_of(problem, tolerance)) is not None:
+            if offers(problem, ("coarser",)):
+                return self._by_scales(problem, tolerance, limit, composed.isotropic)
             numbers, counts = self._numbers(problem, tolerance, composed.isotropic)
             return volume.fgp(composed, limit, tolerance=tolerance, numbers=numbers, learned=counts)
         return self.solver.finish(problem, dual, tolerance, limit)
+
+    def _by_scales(self, problem: Any, tolerance: float, limit: int, isotropic: bool) -> loop.Solved:
+        """For volumes and other spacings: one instance after the other, each by its own rung."""
+        logarithm, found = math.log(tolerance * (EASIER if isotropic else 1.0)), []
+        for n, rough in enumerate(roughness(problem).tolist()):
+            rung = self._rung(rough, logarithm, coarse=True)
+            found.append(cast(loop.Solved, rung.finish(problem.select(n), None, tolerance, limit)))
+        return loop.Solved(*(torch.cat(parts) for parts in zip(*found, strict=True)))
 
     def _numbers(self, problem: Any, tolerance: float, isotropic: bool) -> tuple[Tensor, list[int]]:
         """For problems without coarser grids: numbers `(2, B, N)` of the rung of each instance, how many each has."""
@@ -58,10 +69,10 @@ class Ladder(Passing):
             numbers[:, place, : rung.iterations] = rung.numbers_at(each)
         return numbers, [rung.iterations for rung in chosen]
 
-    def _rung(self, rough: float, logarithm: float) -> LearnedFGP:
-        """The first that begins at 0 and gets to a gap of this logarithm, or the last of them."""
+    def _rung(self, rough: float, logarithm: float, coarse: bool = False) -> LearnedFGP:
+        """The first that gets to a gap of this logarithm, or the last of them; of those that begin at 0 or of all."""
         below, share = between(rough)
-        plain = [pair for pair in zip(self._learned, self.reach, strict=True) if not pair[0].coarse]
+        plain = [pair for pair in zip(self._learned, self.reach, strict=True) if coarse or not pair[0].coarse]
         for rung, gaps in plain:
             if gaps[below] + share * (gaps[below + 1] - gaps[below]) <= logarithm:
                 return rung

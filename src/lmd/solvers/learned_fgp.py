@@ -124,16 +124,27 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState, ScaledProblem]):
         return torch.lerp(self.numbers[:, below], self.numbers[:, below + 1], share)
 
     def finish(self, problem: ScaledProblem, dual: Tensor | None, tolerance: float, limit: int) -> loop.Solved | None:
-        composed = None if self.coarse else composed_of(problem, tolerance)
+        composed = composed_of(problem, tolerance)
         if composed is not None:
             none = self.numbers.new_zeros(2, len(problem.f.y), 0)
             numbers = self.numbers_for(roughness(problem)) if dual is None else none
-            return volume.fgp(composed, limit, tolerance=tolerance, numbers=numbers, dual=dual)
+            start = self.coarse_start(problem) if dual is None else dual
+            return volume.fgp(composed, limit, tolerance=tolerance, numbers=numbers, dual=start)
         model = model_of(problem, self.numbers.to(problem.f.y.dtype))
         if model is None:
             return None
         schedules = None if dual is not None else schedules_of([self], [[0.0] * NODES])
         return loop.fgp(model, loop.Progress(dual), limit, schedules=schedules, tolerance=tolerance)
+
+    def coarse_start(self, problem: ScaledProblem) -> Tensor | None:
+        """p_0 of a model from coarser grids, by compiled iterations; None is 0."""
+        coarse = problem.coarser() if self.coarse else None
+        composed = None if coarse is None else composed_of(coarse, 1.0)
+        if composed is None:
+            return None
+        numbers, start = self.numbers_for(roughness(coarse)), self.coarse_start(coarse)
+        found = volume.fgp(composed, self.iterations, tolerance=-1.0, numbers=numbers, dual=start)
+        return problem.from_coarser(found.dual)
 
     def compiles(self, problem: ScaledProblem, state: LearnedFGPState) -> bool:
         return model_of(problem, state.x, self.numbers) is not None

@@ -14,10 +14,10 @@ from torch import Tensor
 from lmd.kernels import has
 from lmd.operators import Blur, Mask, ParallelBeam, gaussian_kernel, motion_kernel
 from lmd.operators.blur import BORDERS
-from lmd.problems import Family, SecondOrderModel, TVModel, random_masks
+from lmd.problems import Family, SecondOrderModel, TVDenoising, TVModel, random_masks
 from lmd.problems.base import offers
 from lmd.problems.model_families import Maker, ModelFamily, windows
-from lmd.solvers import FGP, LearnedFGP, RelaxedPDHG, Solver
+from lmd.solvers import FGP, RelaxedPDHG, Solver
 from lmd.tasks.optima import CertifiedBy
 from lmd.tasks.task import Recipe, Task
 from lmd.tasks.unrolled import PHOTOGRAPHS
@@ -44,9 +44,9 @@ def _mapped(images: Tensor, noise: Tensor, weight: Tensor, generator: torch.Gene
     return _plain(images, noise, weight.reshape(-1, 1, 1, 1) * spread, generator, **form)
 
 
-def _volume(images: Tensor, noise: Tensor, weight: Tensor, generator: torch.Generator, **form: Any) -> TVModel:
+def _volume(images: Tensor, noise: Tensor, weight: Tensor, generator: torch.Generator, **form: Any) -> TVDenoising:
     depth = DEPTH.get(images.shape[2], images.shape[2] // 3)
-    return _plain(windows(images, depth), noise[..., None], weight, generator, **form)
+    return TVDenoising(noisy(windows(images, depth), noise[..., None], generator), weight, **form)
 
 
 FORMS: tuple[dict[str, Any], ...] = ({"isotropic": False}, {"isotropic": True})
@@ -171,9 +171,6 @@ def family(models: dict[str, Maker], preset: str) -> Family:
     return ModelFamily(images, makers, noise=(0.02, 0.15), crop=CROPS[preset], weight=(0.05, 0.6))
 
 
-VOLUMES = {name: make for name, make in STRONG.items() if name.startswith(("volume", "spacings"))}
-
-
 def _settings(updates: int, rate: float, batch: int = 4) -> dict[str, dict[str, Any]]:
     shared: dict[str, Any] = {
         "objective": "duality gap",
@@ -230,14 +227,6 @@ TASK = Task(
     name="models",
     title="TV models: volumes, coupled colours, maps of weights, Huber, boxes, counts, impulses, blurs, second order",
     recipes=(
-        _recipe(
-            VOLUMES,
-            lambda: LearnedFGP(HORIZON),
-            _settings(240, 0.08, batch=3),
-            form="volumes",
-            title=f"fast gradient projection of {HORIZON} iterations with learned numbers, for volumes",
-            weak=TRIED.format(more=" that move from plane to plane", what="volumes, also with other spacings"),
-        ),
         _recipe(
             COUNTS,
             lambda: RelaxedPDHG(HORIZON),
