@@ -55,7 +55,8 @@ class Ladder(Passing):
         for n, rough in enumerate(roughness(problem).tolist()):
             rung = self._rung(rough, logarithm, coarse=True)
             found.append(cast(loop.Solved, rung.finish(problem.select(n), None, tolerance, limit)))
-        return loop.Solved(*(torch.cat(parts) for parts in zip(*found, strict=True)))
+        fields = (torch.cat([each[field] for each in found]) for field in range(3))
+        return loop.Solved(*fields, [number for each in found for number in each.numbers])
 
     def _numbers(self, problem: Any, tolerance: float, isotropic: bool) -> tuple[Tensor, list[int]]:
         """For problems without coarser grids: numbers `(2, B, N)` of the rung of each instance, how many each has."""
