@@ -48,10 +48,12 @@ def fgp(
     numbers: Tensor,
     learned: Sequence[int] | None = None,
     dual: Tensor | None = None,
+    overwrite: bool = False,
 ) -> Solved:
     """Iterations of FGP up to `limit` or a relative gap of `tolerance`, the first with `numbers` `(2, B, N)`.
 
-    Where fewer are `learned`, so many of each instance. Instances are solved one after the other.
+    Where fewer are `learned`, so many of each instance. Instances are solved one after the other,
+    and with `overwrite` in the memory of the dual points.
     """
     if model.noisy.ndim == 3:
         wide = None if dual is None else _as_field(dual)
@@ -61,7 +63,8 @@ def fgp(
         return found._replace(x=found.x[:, :, 0], dual=found.dual[:, :, 1:, 0], ahead=found.ahead[:, :, 1:, 0])
     y = model.noisy.detach().contiguous()
     field = (*y.shape[:2], y.ndim - 2, *y.shape[2:])
-    p = y.new_zeros(field) if dual is None else dual.detach().to(y).reshape(field).clone()
+    p = y.new_zeros(field) if dual is None else dual.detach().to(y).reshape(field).contiguous()
+    p = p if overwrite or dual is None else p.clone()
     x, report = torch.empty_like(y), torch.zeros(len(y), 5, dtype=torch.float64, device="cpu")
     for n in range(len(y)):
         own = numbers[:, n, : None if learned is None else learned[n]]

@@ -27,14 +27,14 @@ def spread(p: Tensor, *size: int) -> Tensor:
     x = y - K'p / 2s then has the means that the coarser solution has: across the edges between two squares flows 2p,
     along both of the edges, and inside of a square the mean of what flows in and out. Bounded by 2b where p is by b.
     """
-    fields = []
+    fields = p.new_empty(*p.shape[:3], *size)
     for along, flow in enumerate(p.unbind(dim=2), 2):
         for axis, length in enumerate(size, 2):
             fine = _between(flow, axis) if axis == along else flow.repeat_interleave(2, dim=axis)
             flow = fine.narrow(axis, 0, length)
-        flow.narrow(along, size[along - 2] - 1, 1).zero_()  # across the border
-        fields.append(flow)
-    return torch.stack(fields, dim=2)
+        fields[:, :, along - 2] = flow
+        fields.select(2, along - 2).narrow(along, size[along - 2] - 1, 1).zero_()  # across the border
+    return fields
 
 
 def _between(flow: Tensor, axis: int) -> Tensor:

@@ -98,7 +98,8 @@ class TVDenoising(TVProblem):
 
     def from_coarser(self, dual: Tensor) -> Tensor:
         """The dual points `(B, C, axes, *size)` to begin with where those of `coarser` are known."""
-        return self.project_dual(spread(dual, *self.noisy.shape[2:]))
+        fine = spread(dual, *self.noisy.shape[2:])
+        return self.project_dual(fine, out=fine)
 
 
 class TVInpainting(TVProblem):

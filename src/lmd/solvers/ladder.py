@@ -55,8 +55,10 @@ class Ladder(Passing):
         for n, rough in enumerate(roughness(problem).tolist()):
             rung = self._rung(rough, logarithm, coarse=True)
             found.append(cast(loop.Solved, rung.finish(problem.select(n), None, tolerance, limit)))
-        fields = (torch.cat([each[field] for each in found]) for field in range(3))
-        return loop.Solved(*fields, [number for each in found for number in each.numbers])
+        if len(found) == 1:
+            return found[0]
+        x, dual = torch.cat([each.x for each in found]), torch.cat([each.dual for each in found])
+        return loop.Solved(x, dual, dual, [number for each in found for number in each.numbers])
 
     def _numbers(self, problem: Any, tolerance: float, isotropic: bool) -> tuple[Tensor, list[int]]:
         """For problems without coarser grids: numbers `(2, B, N)` of the rung of each instance, how many each has."""

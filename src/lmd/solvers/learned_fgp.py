@@ -128,8 +128,10 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState, ScaledProblem]):
         if composed is not None:
             none = self.numbers.new_zeros(2, len(problem.f.y), 0)
             numbers = self.numbers_for(roughness(problem)) if dual is None else none
-            start = self.coarse_start(problem) if dual is None else dual
-            return volume.fgp(composed, limit, tolerance=tolerance, numbers=numbers, dual=start)
+            options: dict[str, Any] = {"tolerance": tolerance, "numbers": numbers}
+            if dual is not None:
+                return volume.fgp(composed, limit, dual=dual, **options)
+            return volume.fgp(composed, limit, dual=self.coarse_start(problem), overwrite=True, **options)
         model = model_of(problem, self.numbers.to(problem.f.y.dtype))
         if model is None:
             return None
@@ -138,9 +140,8 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState, ScaledProblem]):
 
     def coarse_start(self, problem: ScaledProblem) -> Tensor | None:
         """p_0 of a model from coarser grids, by compiled iterations; None is 0."""
-        coarse = problem.coarser() if self.coarse else None
-        composed = None if coarse is None else composed_of(coarse, 1.0)
-        if composed is None:
+        coarse: Any = problem.coarser() if self.coarse else None
+        if coarse is None or (composed := composed_of(coarse, 1.0)) is None:
             return None
         numbers, start = self.numbers_for(roughness(coarse)), self.coarse_start(coarse)
         found = volume.fgp(composed, self.iterations, tolerance=-1.0, numbers=numbers, dual=start)
