@@ -98,8 +98,9 @@ def load(name: str | Path, *, bare: bool = False) -> Solver[Any]:
     if isinstance(name, Path) or "/" in str(name) or Path(name).is_dir():
         folder = Path(name)
     else:
-        known = tuple(each for each in names() if shipped(each))
-        folder = _folder(check_choice("solver", current_name(name), known))
+        if not shipped(str(name)):
+            check_choice("solver", current_name(name), tuple(each for each in names() if shipped(each)))
+        folder = _folder(name)
     solver = solvers.load(folder)
     return solver if bare else guarded(solver)
 
