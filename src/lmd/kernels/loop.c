@@ -24,7 +24,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { DEPTH = 8, SUMS = 5, REPORT = 5, SHORTEST = 8, CACHE = 300000, LEVELS = 16, SMALLEST = 16 };
+enum { DEPTH = 16, USUAL = 8, SUMS = 5, REPORT = 5, SHORTEST = 8, LARGE = 1 << 19, MANY = 40, PLACES = 64, LEVELS = 16, SMALLEST = 16 };
 enum { GOING, FINISHED, REACHED, STUCK };
 #define ROUNDED 5e-5 /* relative gaps below this are left to double precision */
 
@@ -211,12 +211,16 @@ static void decide(const Job *job, const Shared *shared, Pace *pace)
     if (pace->status == GOING && pace->iteration >= job->limit) pace->status = FINISHED;
 }
 
-/* How many iterations go through the memory together: so many that their rows stay in the cache. */
-static long depth_for(long width)
+/* How many lines of the cache a row has: such that its arrays, and what is read and written of them at the same time, do
+   not share places there. */
+static long lines_for(long lines)
 {
-    long row = width * 20;
-    return row * (DEPTH + 2) <= CACHE * 2 ? DEPTH : row * (DEPTH / 2 + 2) <= CACHE * 2 ? DEPTH / 2 : 2;
+    while (lines >= MANY && ((lines + 2) % PLACES < 4 || lines % PLACES == PLACES / 3)) lines++;
+    return lines;
 }
+
+/* How many iterations go through the memory together: more where a plane is larger than what stays in the cache. */
+static long depth_for(long height, long width) { return height * width > LARGE ? DEPTH : USUAL; }
 
 /* gamma mean |Ky| / b: what numbers depend on. */
 static double roughness_of(const Job *job, double length)
@@ -272,7 +276,7 @@ static int plan_levels(Job *job, Shared *shared, const Schedules *all, long chos
         Job *level = shared->levels + shared->coarser++;
         height = (height + 1) / 2, width = (width + 1) / 2;
         *level = *job;
-        level->height = height, level->width = width, level->depth = depth_for(width);
+        level->height = height, level->width = width, level->depth = depth_for(height, width);
         total += 3 * job->channels * height * width * size;
     }
     char *at = shared->memory = malloc((size_t)total);
@@ -383,7 +387,7 @@ static Job job_of(const Batch *all, long n)
     job.x_out = all->x_out + n * size;
     job.numbers = all->numbers ? all->numbers + 2 * all->learned * n : NULL;
     job.learned = all->learned, job.limit = all->limit;
-    job.channels = all->channels, job.height = all->height, job.width = all->width, job.depth = depth_for(all->width);
+    job.channels = all->channels, job.height = all->height, job.width = all->width, job.depth = depth_for(all->height, all->width);
     job.isotropic = all->isotropic, job.restart = all->restart;
     job.bound = all->bound[n], job.inverse = 0.5 / all->scale, job.scale = all->scale, job.step = all->step;
     job.tolerance = all->tolerance, job.norm = all->norm, job.roundings = all->roundings;

@@ -4,9 +4,9 @@
    p_{k+1} = P(q_k + t_k K x(q_k)), q_{k+1} = p_{k+1} + m_k (p_{k+1} - p_k), x(q) = y - inverse K'q. */
 
 /* Rows [top, end) of one plane that a thread works on, and `above` and `below` rows of its neighbours, of which it has
-   copies: five arrays of whole vectors, where columns from `width` on are 0. */
+   copies: of each row some zeros and five arrays of whole vectors, where columns from `width` on are 0. */
 typedef struct {
-    long plane, top, end, above, below, stride;
+    long plane, top, end, above, below, stride, pitch; /* of one array of a row, and from one row to the next */
     REAL *y, *down, *right, *ahead_down, *ahead_right; /* row `top` of y, p and q */
 } NAME(Piece);
 
@@ -23,7 +23,8 @@ typedef struct {
 static int NAME(cut)(const Job *job, int thread, int threads, NAME(Team) *team)
 {
     const long lanes = 64 / (long)sizeof(REAL), width = job->width, height = job->height;
-    long stride = (width + lanes - 1) / lanes * lanes, all = job->channels * height, depth = job->depth;
+    const long stride = lines_for((width + lanes - 1) / lanes) * lanes, pitch = 5 * stride + lanes;
+    long all = job->channels * height, depth = job->depth;
     long from = cut_at(all, height, thread, threads), to = cut_at(all, height, thread + 1, threads), total = 0;
     memset(team, 0, sizeof *team);
     team->pieces = calloc((size_t)job->channels, sizeof(NAME(Piece)));
@@ -35,8 +36,8 @@ static int NAME(cut)(const Job *job, int thread, int threads, NAME(Team) *team)
         piece->end = to < (plane + 1) * height ? to - plane * height : height;
         piece->above = piece->top ? depth : 0;
         piece->below = piece->end < height ? depth : 0;
-        piece->stride = stride;
-        total += 5 * (piece->above + piece->end - piece->top + piece->below) * stride;
+        piece->stride = stride, piece->pitch = pitch;
+        total += (piece->above + piece->end - piece->top + piece->below) * pitch;
     }
     long row = stride + lanes, floats = total + (2 * depth + 4) * row + lanes;
     team->memory = aligned_alloc(64, (size_t)(floats * (long)sizeof(REAL) + 63) / 64 * 64);
@@ -47,10 +48,8 @@ static int NAME(cut)(const Job *job, int thread, int threads, NAME(Team) *team)
     for (long n = 0; n < team->count; n++) {
         NAME(Piece) *piece = team->pieces + n;
         REAL **arrays[5] = {&piece->ahead_right, &piece->right, &piece->y, &piece->down, &piece->ahead_down};
-        for (int a = 0; a < 5; a++) {
-            *arrays[a] = at + piece->above * stride;
-            at += (piece->above + piece->end - piece->top + piece->below) * stride;
-        }
+        for (int a = 0; a < 5; a++) *arrays[a] = at + piece->above * pitch + a * stride;
+        at += (piece->above + piece->end - piece->top + piece->below) * pitch;
     }
     team->rows = at;
     team->bound = at + (2 * depth + 2) * row;
@@ -70,7 +69,7 @@ static void NAME(fetch)(const Job *job, const NAME(Piece) *piece, const IO *imag
     long from = piece->top - piece->above, to = piece->end + piece->below;
     for (long i = from; i < to && image; i++) {
         const IO *source = image + i * job->width;
-        REAL *into = array + (i - piece->top) * piece->stride;
+        REAL *into = array + (i - piece->top) * piece->pitch;
         for (long j = 0; j < job->width; j++) into[j] = (REAL)source[j];
     }
 }
@@ -101,7 +100,7 @@ static void NAME(refine)(const Job *job, const NAME(Piece) *piece)
     const long height = (job->height + 1) / 2, width = (job->width + 1) / 2, stride = piece->stride;
     const IO *p = (const IO *)job->coarse + 2 * piece->plane * height * width;
     for (long i = piece->top - piece->above; i < piece->end + piece->below; i++) {
-        const long at = (i - piece->top) * stride;
+        const long at = (i - piece->top) * piece->pitch;
         const IO *here = p + i / 2 * width, *above = i % 2 ? here : i ? here - width : NULL;
         NAME(spread)(job, above, here, here + height * width, i + 1 == job->height, piece->down + at, piece->right + at);
         memcpy(piece->ahead_down + at, piece->down + at, (size_t)stride * sizeof(REAL));
@@ -123,7 +122,7 @@ static void NAME(load)(const Job *job, const NAME(Piece) *piece)
     NAME(fetch)(job, piece, q + at + size, piece->ahead_right);
     /* what lies across the border does not count */
     for (long i = piece->top - piece->above; i < piece->end + piece->below; i++) {
-        long row = (i - piece->top) * piece->stride, last = row + job->width - 1;
+        long row = (i - piece->top) * piece->pitch, last = row + job->width - 1;
         piece->right[last] = piece->ahead_right[last] = 0;
         if (i + 1 < job->height) continue;
         memset(piece->down + row, 0, (size_t)piece->stride * sizeof(REAL));
@@ -149,10 +148,10 @@ typedef struct {
 INLINE void NAME(row)(const NAME(Piece) *piece, const NAME(Stage) *stage, long i, const int last, const int isotropic,
                       REAL inverse, REAL bound, const REAL *restrict bounds, const int with_sums)
 {
-    const long count = piece->stride, at = i * count;
+    const long count = piece->stride, at = i * piece->pitch, on = last ? 0 : piece->pitch;
     const REAL t = stage->step, m = stage->momentum;
-    const REAL *restrict y = piece->y + at + (last ? 0 : count), *restrict after = piece->ahead_down + at + (last ? 0 : count);
-    const REAL *restrict beside = piece->ahead_right + at + (last ? 0 : count);
+    const REAL *restrict y = piece->y + at + on, *restrict after = piece->ahead_down + at + on;
+    const REAL *restrict beside = piece->ahead_right + at + on;
     const REAL *restrict x = stage->here;
     REAL *restrict next = stage->next, *restrict down = piece->down + at, *restrict right = piece->right + at;
     REAL *restrict ahead_down = piece->ahead_down + at, *restrict ahead_right = piece->ahead_right + at;
@@ -222,8 +221,8 @@ static void NAME(block)(const Job *job, const NAME(Team) *team, const NAME(Piece
             long from = piece->above ? -margin : 0, to = piece->below ? rows + margin : rows;
             if (i < from || i >= to) continue;
             if (i == from) {
-                long at = i * piece->stride;
-                const REAL *above = piece->top + i ? piece->ahead_down + at - piece->stride : zeros;
+                long at = i * piece->pitch;
+                const REAL *above = piece->top + i ? piece->ahead_down + at - piece->pitch : zeros;
                 stages[s].here = team->rows + 2 * s * row;
                 stages[s].next = stages[s].here + row;
                 NAME(point)(piece->stride, (REAL)job->inverse, piece->y + at, above, piece->ahead_down + at,
@@ -239,18 +238,15 @@ static void NAME(share)(const NAME(Team) *teams, int thread, int threads)
     const NAME(Team) *team = teams + thread;
     for (long n = 0; n < team->count; n++) {
         NAME(Piece) *piece = team->pieces + n;
-        size_t bytes = (size_t)piece->stride * sizeof(REAL);
-        const long rows = piece->end - piece->top, stride = piece->stride;
+        const long rows = piece->end - piece->top, pitch = piece->pitch;
         for (int side = 0; side < 2; side++) {
             long depth = side ? piece->below : piece->above;
             if (!depth || (side ? thread + 1 >= threads : thread == 0)) continue;
             const NAME(Team) *other = team + (side ? 1 : -1);
             const NAME(Piece) *near = side ? other->pieces : other->pieces + other->count - 1;
             long theirs = side ? 0 : near->end - near->top - depth, mine = side ? rows : -depth;
-            memcpy(piece->down + mine * stride, near->down + theirs * stride, (size_t)depth * bytes);
-            memcpy(piece->right + mine * stride, near->right + theirs * stride, (size_t)depth * bytes);
-            memcpy(piece->ahead_down + mine * stride, near->ahead_down + theirs * stride, (size_t)depth * bytes);
-            memcpy(piece->ahead_right + mine * stride, near->ahead_right + theirs * stride, (size_t)depth * bytes);
+            size_t bytes = (size_t)(depth * pitch) * sizeof(REAL);
+            memcpy(piece->ahead_right + mine * pitch, near->ahead_right + theirs * pitch, bytes);
         }
     }
 }
@@ -258,7 +254,7 @@ static void NAME(share)(const NAME(Team) *teams, int thread, int threads)
 /* p of one row as it is given out, in double precision, within the bound. */
 static void NAME(outer)(const Job *job, const NAME(Piece) *piece, long i, double *restrict down, double *restrict right)
 {
-    const REAL *restrict p = piece->down + i * piece->stride, *restrict r = piece->right + i * piece->stride;
+    const REAL *restrict p = piece->down + i * piece->pitch, *restrict r = piece->right + i * piece->pitch;
     const double bound = job->bound;
     if (!job->isotropic) {
         for (long j = 0; j < job->width; j++) {
@@ -278,8 +274,8 @@ static void NAME(outer)(const Job *job, const NAME(Piece) *piece, long i, double
 /* x(p) of row i of a piece, as it is given out. */
 static void NAME(answer)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, long i, IO *restrict x)
 {
-    const long at = i * piece->stride, row = piece->stride + 64 / (long)sizeof(REAL);
-    const REAL *restrict above = piece->top + i ? piece->down + at - piece->stride : team->rows + 2 * job->depth * row;
+    const long at = i * piece->pitch, row = piece->stride + 64 / (long)sizeof(REAL);
+    const REAL *restrict above = piece->top + i ? piece->down + at - piece->pitch : team->rows + 2 * job->depth * row;
     const REAL *restrict y = piece->y + at, *restrict down = piece->down + at, *restrict right = piece->right + at;
     const REAL inverse = (REAL)job->inverse;
     for (long j = 0; j < job->width; j++)
@@ -346,7 +342,7 @@ static int NAME(sums)(const Job *job, const NAME(Team) *team, double *sums)
         else
             memset(lines.above, 0, (size_t)width * sizeof(double));
         for (long i = 0; i < rows; i++) {
-            const REAL *y = piece->y + i * piece->stride;
+            const REAL *y = piece->y + i * piece->pitch;
             double *out = sums + SUMS * (first + i), *above = lines.above;
             IO *x = lines.x;
             if (job->x_out) memcpy((IO *)job->x_out + (first + i) * width, x, bytes);
@@ -381,7 +377,7 @@ static void NAME(store)(const Job *job, const NAME(Team) *team, int looked)
             for (int a = 0; a < 4; a++) {
                 IO *image = a < 2 ? job->p_out : job->q_out;
                 if (!image) continue;
-                const REAL *from = arrays[a] + i * piece->stride;
+                const REAL *from = arrays[a] + i * piece->pitch;
                 IO *restrict into = image + (2 * piece->plane + a % 2) * size + at;
                 for (long j = 0; j < width; j++) into[j] = (IO)from[j];
             }
