@@ -21,6 +21,9 @@ from lmd.terms.base import (
     written,
 )
 
+NONE = 1e-6
+"""Lengths below this, in multiples of step weight, are taken for 0 where it is asked which stay so."""
+
 Axes = tuple[int, ...]
 """The axes along which entries form a group; none where each entry stands alone."""
 
@@ -98,9 +101,13 @@ class GroupNorm(Term):
         return directions(z, self.axes).mul_(per_instance(self.weight, z))
 
     def kinks(self, z: Tensor, p: Tensor, step: Scale) -> Tensor:
-        """|z_g + step p_g| <= step weight: z_g = 0, and p_g inside the ball."""
+        """|z_g + step p_g| <= step weight, or next to it: z_g = 0, and p_g inside the ball.
+
+        Lengths that a solve leaves where there are none point anywhere: a pixel that were free to move in such a
+        direction alone would be held in the other.
+        """
         by = per_instance(step, z)
-        return lengths(z + by * p, self.axes) <= by * per_instance(self.weight, z)
+        return lengths(z + by * p, self.axes) <= (1 + NONE) * by * per_instance(self.weight, z)
 
     def steepness(self, z: Tensor) -> Scale:
         for axis in self.axes:
