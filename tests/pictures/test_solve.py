@@ -120,6 +120,19 @@ class TestAutomaticWeight:
         assert len(said["weights"]) == len(said["risks"]) >= 3
         assert "automatic" not in PictureSolver("denoise", weight=0.3).solve(noisy())[1].text()
 
+    @pytest.mark.parametrize("form", [{"data": "poisson"}, {"data": "absolute", "coupled": True}, {"order": 2}])
+    def test_words_make_other_models_as_they_do_of_arrays(self, form):
+        before = noisy()
+        after, summary = PictureSolver("denoise", weight=0.4, tolerance=1e-3, **form).solve(before)
+        same, info = lmd.denoise(np.moveaxis(before.colours, 0, 2), 0.4, **form, info=True)
+        assert_close(summary.value_after, float(info.result.values), rtol=2e-3, atol=0)
+        assert np.abs(np.moveaxis(after.colours, 0, 2) - same.astype(float)).mean() < 3
+        assert summary.relative_bound <= 1.01e-3 and PictureSolver("denoise", **form).solve(before)[1].choice
+
+    def test_words_are_for_denoising(self):
+        with pytest.raises(InputError, match=r"^data: got given with inpaint, expected none of them"):
+            PictureSolver("inpaint", data="poisson")
+
     def test_to_fill_in_and_to_sharpen(self):
         before = noisy(size=(40, 40))
         kept = torch.from_numpy(np.random.default_rng(1).random(before.size) > 0.3)

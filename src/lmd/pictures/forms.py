@@ -69,10 +69,10 @@ class Form:
         """Whether data may be moved by a constant: counts may not, and slopes are held beside the image."""
         return self.data != "poisson" and self.order == 1
 
-    def check(self, argument: str, y: Tensor) -> None:
-        """Raise where the misfit is not for such numbers."""
-        if self.data == "poisson" and not bool((y >= 0).all()):
-            raise InputError(argument, f"counts down to {float(y.min()):g} with data='poisson'", "counts of 0 or more")
+    def check(self, argument: str, least: float) -> None:
+        """Raise where the misfit is not for numbers down to the `least`."""
+        if self.data == "poisson" and not least >= 0:
+            raise InputError(argument, f"counts down to {least:g} with data='poisson'", "counts of 0 or more")
 
     def problem(self, y: Tensor, weight: Tensor, unit: float = 1.0, kept: Scale = 1.0) -> Any:
         """The problems of data y `(B, C, *size)` in multiples of `unit`, as the weights `(B,)`, or a map, are.

@@ -159,7 +159,7 @@ def denoise(
         options = {**vars(form), "noise": noise, "channel_axis": channel_axis, "tolerance": tolerance, "warm": warm}
         return _each(image, lambda one: denoise(one, weight, info=True, **options), info)
     batch = as_batch("image", image, channel_axis, _dtype(tolerance), form.centred)
-    form.check("image", batch.images)
+    form.check("image", float(batch.exact.min()))
     unit = batch.units.unit
 
     def choose() -> Choice:

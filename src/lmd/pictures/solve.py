@@ -132,7 +132,8 @@ class Summary:
         kind = "isotropic" if self.isotropic else "anisotropic"
         weight = f"weight {self.weight:.3g}"
         if self.choice is not None:
-            weight += f" (automatic, for noise of {100 * float(self.choice.noise):.2g}%)"
+            noise = float(self.choice.noise)
+            weight += f" (automatic, for noise of {f'{100 * noise:.2g}%' if noise < 1 else f'{noise:.2g}'})"
         rows = {
             "value": f"{self.value_before:.6g} before, {self.value_after:.6g} after",
             "problem": f"TV {picture_task(self.task).doing}, {kind}, {weight}",
@@ -226,7 +227,7 @@ class PictureSolver:
         if given.dtype.kind == "f":
             centred = self.model.extra != "kernel" and self.form.centred
             units = Units.of(torch.from_numpy(given.astype(np.float64)), centred)
-        self.form.check("image", torch.from_numpy(given))
+        self.form.check("image", float(given.min()))
 
         def images(colours: np.ndarray) -> Tensor:
             z = torch.tensor(colours, dtype=self.dtype)
