@@ -9,7 +9,7 @@ from lmd.errors import InputError
 from lmd.problems import TVDenoising
 from lmd.solvers import LearnedFGP
 from lmd.solvers.ladder import Ladder
-from lmd.solvers.learned_fgp import LOWEST, NODES, RATIO
+from lmd.solvers.learned_fgp import LOWEST, NODES, PLACES, RATIO
 
 
 def images(*shape):
@@ -23,7 +23,8 @@ def ladder():
         with torch.no_grad():
             rung.numbers[0] *= torch.linspace(0.8, 1.2, NODES)[:, None]
         rungs.append(rung)
-    return Ladder(rungs, [[0.5, 0.1, 1e-2, 1e-3, 1e-4], [0.1, 1e-2, 1e-3, 1e-4, 1e-5]])
+    reach = [10 ** (-0.5 * place) for place in range(1, PLACES + 2)]
+    return Ladder(rungs, [reach[:-1], reach[1:]])
 
 
 @pytest.mark.parametrize("isotropic", [False, True])
@@ -56,7 +57,7 @@ def test_numbers_of_one_roughness_are_those_of_a_batch():
 
 def test_a_reach_for_every_rung():
     with pytest.raises(InputError, match=r"^reach: got 1 rows, expected 2 rows"):
-        Ladder([LearnedFGP(3), LearnedFGP(9)], [[0.1] * NODES])
+        Ladder([LearnedFGP(3), LearnedFGP(9)], [[0.1] * PLACES])
 
 
 def test_it_is_saved_and_loaded(tmp_path):

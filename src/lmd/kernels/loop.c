@@ -40,7 +40,7 @@ typedef struct {
    geometric progression. */
 typedef struct {
     const double *numbers;        /* of one after the other: (2, nodes, horizon) */
-    const double *reach;          /* the logarithm of the gap that it gets to (count, nodes) */
+    const double *reach;          /* the logarithm of the gap that it gets to at these and halfway between (count, 2 nodes - 1) */
     const long *horizons, *coarse; /* how many iterations, and whether they begin on coarser grids (count) */
     long count, nodes;
     double lowest, ratio, easier; /* easier: how many times smaller gaps are in the isotropic form */
@@ -242,9 +242,13 @@ static long choose(const Schedules *all, const Job *job, double rough, int coars
 {
     double share, goal = log(job->tolerance * (job->isotropic ? all->easier : 1));
     double nearest = INFINITY;
-    long below = node_of(all, rough, &share), chosen = 0;
+    long place = 2 * node_of(all, rough, &share), chosen = 0;
+    if (share < 0.5)
+        share *= 2;
+    else
+        place++, share = 2 * share - 1;
     for (long n = 0; n < all->count && nearest > goal; n++) {
-        const double *gaps = all->reach + n * all->nodes + below, gap = gaps[0] + share * (gaps[1] - gaps[0]);
+        const double *gaps = all->reach + n * (2 * all->nodes - 1) + place, gap = gaps[0] + share * (gaps[1] - gaps[0]);
         if (gap >= nearest || (all->coarse[n] && !coarsens)) continue;
         chosen = n, nearest = gap;
     }

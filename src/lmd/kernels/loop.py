@@ -79,8 +79,8 @@ class Schedules:
     """Learned step-sizes and momenta to choose from: `numbers`, one `(2, J, N)` each, the cheapest first.
 
     They are for roughnesses `lowest` and so on, each `ratio` times the one before. `reach` has the logarithms of the
-    relative gaps that each gets to at these; `coarse` says which begin on coarser grids; `easier` is how many times
-    smaller gaps are in the isotropic form.
+    relative gaps that each gets to at these and halfway between; `coarse` says which begin on coarser grids; `easier`
+    is how many times smaller gaps are in the isotropic form.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Schedules:
         self.horizons = torch.tensor([each.shape[2] for each in numbers], dtype=torch.int64, device="cpu")
         self.coarse = torch.tensor(coarse, dtype=torch.int64, device="cpu")
         arrays = (self.numbers, self.reach, self.horizons, self.coarse)
-        self.table = _Schedules(*(array.data_ptr() for array in arrays), *self.reach.shape, *grid, easier)
+        self.table = _Schedules(*(each.data_ptr() for each in arrays), len(reach), numbers[0].shape[1], *grid, easier)
         """As C reads them, while these live."""
 
 

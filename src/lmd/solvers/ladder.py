@@ -14,7 +14,7 @@ from lmd.kernels import loop, volume
 from lmd.problems.base import offers
 from lmd.problems.compiled import composed_of, model_of
 from lmd.solvers.base import Passing, Solver
-from lmd.solvers.learned_fgp import EASIER, NODES, LearnedFGP, between, roughness, schedules_of
+from lmd.solvers.learned_fgp import EASIER, PLACES, LearnedFGP, between, roughness, schedules_of
 
 
 class Ladder(Passing):
@@ -22,13 +22,15 @@ class Ladder(Passing):
 
     A whole solve (`finish`) takes for each instance the first one that gets to the tolerance at its roughness, or the
     one that gets nearest: an instance of a batch gets what it would get alone. `reach` has the relative gap that each
-    of them gets to at the roughnesses that it has numbers for.
+    of them gets to at the roughnesses that it has numbers for and halfway between.
     """
 
     def __init__(self, rungs: Sequence[Solver[Any]], reach: Sequence[Sequence[float]]) -> None:
         super().__init__(rungs[-1])
-        if [len(gaps) for gaps in reach] != [NODES] * len(rungs):
-            raise InputError("reach", f"{len(reach)} rows", f"{len(rungs)} rows, one for each rung, of {NODES} numbers")
+        if [len(gaps) for gaps in reach] != [PLACES] * len(rungs):
+            raise InputError(
+                "reach", f"{len(reach)} rows", f"{len(rungs)} rows, one for each rung, of {PLACES} numbers"
+            )
         self.rungs = nn.ModuleList(rungs)
         self.given = [list(gaps) for gaps in reach]
         self.reach = [[math.log(gap) for gap in gaps] for gaps in reach]
@@ -74,7 +76,7 @@ class Ladder(Passing):
 
     def _rung(self, rough: float, logarithm: float, coarse: bool = False) -> LearnedFGP:
         """The first that gets to a gap of this logarithm, or the last of them; of those that begin at 0 or of all."""
-        below, share = between(rough)
+        below, share = between(rough, PLACES)
         plain = [pair for pair in zip(self._learned, self.reach, strict=True) if coarse or not pair[0].coarse]
         for rung, gaps in plain:
             if gaps[below] + share * (gaps[below + 1] - gaps[below]) <= logarithm:

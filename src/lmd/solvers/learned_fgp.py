@@ -24,6 +24,9 @@ from lmd.terms.base import add_scaled, per_instance
 LOWEST, RATIO, NODES = 0.05, 4.0, 5
 """Roughnesses that numbers are learned for: the lowest, from one to the next, and how many."""
 
+PLACES = 2 * NODES - 1
+"""Roughnesses at which is measured how far numbers get: these, and halfway between them."""
+
 EASIER = 1.7
 """How many times smaller gaps are after as many iterations in the isotropic form, or more."""
 
@@ -135,7 +138,7 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState, ScaledProblem]):
         model = model_of(problem, self.numbers.to(problem.f.y.dtype))
         if model is None:
             return None
-        schedules = None if dual is not None else schedules_of([self], [[0.0] * NODES])
+        schedules = None if dual is not None else schedules_of([self], [[0.0] * PLACES])
         return loop.fgp(model, loop.Progress(dual), limit, schedules=schedules, tolerance=tolerance)
 
     def coarse_start(self, problem: ScaledProblem) -> Tensor | None:
@@ -196,10 +199,11 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState, ScaledProblem]):
         )
 
 
-def between(rough: float) -> tuple[int, float]:
-    """The node below a roughness, and how far it is to the next one, from 0 to 1, in logarithms."""
-    place = min(max(math.log(max(rough, 1e-6) / LOWEST, RATIO), 0.0), NODES - 1.0)
-    below = min(int(place), NODES - 2)
+def between(rough: float, count: int = NODES) -> tuple[int, float]:
+    """The node below a roughness, of so many from the first to the last, and how far it is to the next one, from 0 to
+    1, in logarithms."""
+    place = min(max(math.log(max(rough, 1e-6) / LOWEST, RATIO) / (NODES - 1), 0.0), 1.0) * (count - 1)
+    below = min(int(place), count - 2)
     return below, place - below
 
 
