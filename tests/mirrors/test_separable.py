@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from lmd import zoo
 from lmd.errors import InputError
 from lmd.mirrors import (
     BlockCosine,
@@ -155,6 +156,39 @@ def test_round_trips_at_full_size(curves, shape, dtype, allowed):
         for there, back in ((mirror.to_dual, mirror.to_primal), (mirror.to_primal, mirror.to_dual)):
             error = torch.linalg.vector_norm(back(there(x)) - x) / torch.linalg.vector_norm(x)
             assert float(error) < allowed
+
+
+@pytest.mark.parametrize(("name", "shape"), [("denoise", (1, 512, 512)), ("inpaint", (1, 512, 512)), ("svm", (51,))])
+def test_trained_mirrors_round_trip(name, shape):
+    solver = zoo.load(f"{name}-exact-10", bare=True).double()
+    x = torch.randn(1, *shape, dtype=F64, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        for k in (0, 9):
+            mirror = solver.mirror_of(k)
+            assert_close(mirror.to_primal(mirror.to_dual(x)), x, rtol=0, atol=1e-12 * float(x.norm()))
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: Rotation(12), lambda: Haar(2, turns=3), lapped], ids=["rotation", "wavelets", "lapped"]
+)
+def test_training_keeps_transforms_orthogonal(make):
+    """Thirty updates towards the covariance of numbers that are correlated, whose best basis is another one."""
+    transform, generator = make().double(), torch.Generator().manual_seed(0)
+    mirror = Separable(transform, Splines(transform.kinds)).double()
+    shape = (12,) if isinstance(transform, Rotation) else (1, 12, 8)
+    start, update = [p.detach().clone() for p in transform.parameters()], torch.optim.Adam(mirror.parameters(), 0.05)
+    for _ in range(30):
+        x = torch.randn(16, *shape, dtype=F64, generator=generator).cumsum(dim=-1)
+        update.zero_grad()
+        (mirror.potential(x) - mirror.curves.logs.sum()).mean().backward()
+        update.step()
+        for module in mirror.modules():
+            if hasattr(module, "constrain_"):
+                module.constrain_()
+    assert any(not torch.allclose(one, other) for one, other in zip(start, transform.parameters(), strict=True))
+    numbers = torch.Size(shape).numel()
+    matrix = transform(torch.eye(numbers, dtype=F64).reshape(numbers, *shape)).flatten(1).detach()
+    assert_close(matrix @ matrix.T, torch.eye(numbers, dtype=F64), rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize(("curves", "near"), [(Splines, 1e-9), (SmoothSplines, 0.05)])
