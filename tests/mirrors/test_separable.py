@@ -246,3 +246,16 @@ def test_curves_that_are_none_are_refused_on_loading(name, numbers):
     weights = {**splines.state_dict(), name: torch.tensor(numbers)}
     with pytest.raises(InputError, match=rf"\A{name}: got [^\n]+, expected [^\n]+\Z"):
         load_weights(splines, weights)
+
+
+@pytest.mark.parametrize(
+    ("make", "line"),
+    [
+        (lambda: SmoothSplines(2, knots=0), r"\Aknots: got 0, expected [^\n]+\Z"),
+        (lambda: Haar(2, turns=-1), r"\Aturns: got -1, expected [^\n]+\Z"),
+        (lambda: Separable(Haar(2), Splines(3)), r"\Acurves: got 3 kinds, expected 5, as the transform has\Z"),
+    ],
+)
+def test_parts_that_are_none_are_refused(make, line):
+    with pytest.raises(InputError, match=line):
+        make()

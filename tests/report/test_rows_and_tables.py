@@ -53,8 +53,12 @@ def test_where_larger_is_better() -> None:
     assert method_tables(rows, "psnr", ("multiplier",), largest=True)[0].lines[0][1] == "35"
 
 
-def test_a_method_that_only_diverged_says_so() -> None:
-    assert method_tables([row("gd", 10, "loss", math.inf)], "loss")[0].lines[0][1] == "diverged"
+def test_a_method_that_only_diverged_says_so_and_one_that_was_not_run_so_far_does_not() -> None:
+    rows = [row("gd", 10, "loss", math.inf), row("lmd", 5, "loss", 1.0)]
+    assert [line[1:3] for line in method_tables(rows, "loss")[0].lines] == [
+        ("not measured", "diverged"),
+        ("1", "not measured"),
+    ]
 
 
 def test_numbers_at_a_glance() -> None:

@@ -18,7 +18,7 @@ from lmd.problems import TVDenoising
 from lmd.problems.base import Family, Problem
 from lmd.problems.tv_families import add_noise
 from lmd.report.figures import figure
-from lmd.report.rows import Row
+from lmd.report.rows import Row, select
 from lmd.report.tables import Table, method_tables
 from lmd.solvers import LearnedMirrorDescent
 from lmd.tasks import linear_classifier
@@ -67,7 +67,11 @@ class GeometryExperiment(Experiment):
 
     @classmethod
     def tables(cls, rows: Sequence[Row]) -> list[Table]:
-        return [*super().tables(rows), *method_tables(rows, "cosine", iterations=range(10))]
+        parts = (select(rows, problem=name, metric="cosine") for name in ("logistic", "linear-classifier", "denoise"))
+        return [
+            *super().tables(rows),
+            *(table for part in parts for table in method_tables(part, "cosine", (), range(10))),
+        ]
 
     def run(self, session: Session) -> None:
         _least_squares(session)

@@ -52,8 +52,9 @@ def method_tables(
             own = select(here, method=method)
             cells = []
             for k in shown:
-                found = best(select(own, iteration=k), largest=largest)
-                cells.append(number(None if found is None else found["value"]))
+                there = select(own, iteration=k)
+                found = best(there, largest=largest)
+                cells.append(number(None if found is None else found["value"]) if there else "not measured")
             lines.append((method, *cells, _per_iteration(select(rows, method=method, metric="seconds", **settings))))
         title = ", ".join(f"{key} {value}" for key, value in settings.items())
         columns = ("method", *(f"{metric} at {k}" for k in shown), "ms/iteration")
