@@ -20,7 +20,7 @@ COLOURS = {
     "published-adaptive": "#e377c2",
     "lbfgs": "#333333",
     "warm": "#17a2a2",
-    "lgd": "#1f77b4",
+    "lgd": "#6fb1e3",
     "lmd-two-iterations": "#8c564b",
     "lmd-no-consistency": "#d62728",
     "fgp": "#bcbd22",
