@@ -98,6 +98,10 @@ def test_a_map_of_equal_weights_is_their_weight_and_one_that_is_large_on_the_lef
         ({"data": "poisson", "noise": 0.1}, "noise: got a number with data='poisson'"),
         ({"weight": np.ones((3, 3))}, r"weight: got an array of shape \(3, 3\)"),
         ({"weight": -np.ones((24, 24))}, "weight: got an array from -1"),
+        (
+            {"weight": np.array([["much"]])},
+            "weight: got ndarray, expected a positive number, an array of them or 'auto'",
+        ),
         ({"weight": np.ones((2, 24, 24)), "isotropic": True}, "weight: got shape"),
         ({"weight": np.ones((24, 24)), "order": 2}, "weight: got"),
     ],

@@ -385,7 +385,10 @@ def _weight(
         return choice.weight.double(), choice
     if isinstance(weight, (int, float)):
         return torch.full((count,), check_positive("weight", weight), dtype=torch.float64), None
-    found = torch.as_tensor(weight, dtype=torch.float64)
+    try:
+        found = torch.as_tensor(weight, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError("weight", type(weight).__name__, "a positive number, an array of them or 'auto'") from None
     if not bool((found > 0).all() & torch.isfinite(found).all()):
         raise InputError(
             "weight", f"an array from {float(found.min()):g} to {float(found.max()):g}", "positive numbers"
