@@ -283,8 +283,7 @@ Each figure and table of [Data-Driven Mirror Descent with Input-Convex Neural
 Networks](https://arxiv.org/abs/2206.06733): what it claims, what the paper prints, and what is found here. Most of its
 figures print no numbers; then ours stand alone.
 This page is written by `lmd report RESULTS --paper docs/paper.md` from what `lmd reproduce NAME --preset PRESET --out
-RESULTS` wrote; only the claims are typed by hand. Each row has its command: those at the preset `quick` are of two
-small images or of few instances, and those at `standard` of the numbers that the paper has.
+RESULTS` wrote; only the claims are typed by hand. Each row has its command, and says what data it is of.
 """
 
 HYPER = """## Table 2
