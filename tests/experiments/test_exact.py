@@ -26,9 +26,11 @@ def test_exact_mirrors_are_ahead_of_the_pair_on_images_and_go_on(exact, problem:
     """On two crops of 48 x 48; numbers on larger images are in docs/geometry.md."""
     own = select(exact, problem=problem)
     decibels = {
-        method: dict(zip(*curve(select(own, method=method), "psnr"), strict=True))[10] for method in ("exact", "pair")
+        method: dict(zip(*curve(select(own, method=method), "psnr"), strict=True))[10]
+        for method in ("exact", "pair", "published")
     }
     assert decibels["exact"] > 42 and decibels["exact"] > decibels["pair"] + 4
+    assert decibels["pair"] > decibels["published"] + 4
     iterations, gaps = curve(select(own, method="exact"), "relative_gap_worst")
     by_iteration = dict(zip(iterations, gaps, strict=True))
     assert by_iteration[30] < by_iteration[10] < by_iteration[5]

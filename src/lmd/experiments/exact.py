@@ -22,7 +22,7 @@ from lmd.problems.tv_families import add_noise, random_masks
 from lmd.report.figures import figure, legend_below, plot_curve
 from lmd.report.rows import Row, curve, distinct, select
 from lmd.report.tables import Table, method_tables
-from lmd.solvers import LBFGS, PDHG, GradientDescent, LearnedMirrorDescent, Solver, run
+from lmd.solvers import LBFGS, PDHG, GradientDescent, LearnedMirrorDescent, MirrorDescent, Solver, run
 from lmd.tasks import linear_classifier, svm
 from lmd.tasks.optima import minimiser, minimum
 from lmd.tasks.sources import HeldOut
@@ -123,7 +123,7 @@ def _learned(session: Session, name: str) -> dict[str, Solver[Any]]:
     """The exact mirrors, the corrected pair, and the pair as published, or its networks in the paper's algorithm."""
     exact, pair = (learned_solver_of(session, solver) for solver in (f"{name}-exact-10", PAIRS[name]))
     published: Any = learned_solver_of(session, PUBLISHED[name]) if name in PUBLISHED else pair
-    return {"published": published.with_steps(published.steps), "pair": pair, "exact": exact}
+    return {"published": MirrorDescent(published.mirror, published.steps), "pair": pair, "exact": exact}
 
 
 def _learned_gd(session: Session, name: str) -> Solver[Any]:
