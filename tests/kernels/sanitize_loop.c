@@ -51,9 +51,9 @@ static void check_loop(void)
     double tolerance = rand() % 2 ? -1.0 : rand() % 2 ? 1e-2 : 1e-9;
     void *y = array(size, (int)doubles), *p = rand() % 2 ? array(2 * size, (int)doubles) : NULL;
     long horizons[2] = {1 + rand() % 5, 6 + rand() % 9}, coarse[2] = {rand() % 2, rand() % 2};
-    double *bound = array(batch, 1), *numbers = learned ? array(2 * batch * learned, 1) : NULL, *reach = array(10, 1);
+    double *bound = array(batch, 1), *numbers = learned ? array(2 * batch * learned, 1) : NULL, *reach = array(20, 1);
     double *table = array(6 * (horizons[0] + horizons[1]), 1);
-    Schedules all = {table, reach, horizons, coarse, 2, 3, 0.05, 4.0, 1.7}, *schedules = learned ? NULL : &all;
+    Schedules all = {table, reach, horizons, coarse, 2, 3, 0.05, 4.0}, *schedules = learned ? NULL : &all;
     if (schedules) free(p), p = NULL; /* they are for starts from nothing */
     void *out[2][3];
     double *report[2];

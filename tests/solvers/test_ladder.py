@@ -24,7 +24,7 @@ def ladder():
             rung.numbers[0] *= torch.linspace(0.8, 1.2, NODES)[:, None]
         rungs.append(rung)
     reach = [10 ** (-0.5 * place) for place in range(1, PLACES + 2)]
-    return Ladder(rungs, [reach[:-1], reach[1:]])
+    return Ladder(rungs, [[reach[:-1]] * 2, [reach[1:]] * 2])
 
 
 @pytest.mark.parametrize("isotropic", [False, True])
@@ -57,7 +57,7 @@ def test_numbers_of_one_roughness_are_those_of_a_batch():
 
 def test_a_reach_for_every_rung():
     with pytest.raises(InputError, match=r"^reach: got 1 rows, expected 2 rows"):
-        Ladder([LearnedFGP(3), LearnedFGP(9)], [[0.1] * PLACES])
+        Ladder([LearnedFGP(3), LearnedFGP(9)], [[[0.1] * PLACES] * 2])
 
 
 def test_it_is_saved_and_loaded(tmp_path):

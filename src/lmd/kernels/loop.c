@@ -40,10 +40,11 @@ typedef struct {
    geometric progression. */
 typedef struct {
     const double *numbers;        /* of one after the other: (2, nodes, horizon) */
-    const double *reach;          /* the logarithm of the gap that it gets to at these and halfway between (count, 2 nodes - 1) */
+    const double *reach;          /* the logarithm of the gap that it gets to at these and halfway between (count, 2, 2 nodes - 1), in the
+                                     anisotropic and in the isotropic form */
     const long *horizons, *coarse; /* how many iterations, and whether they begin on coarser grids (count) */
     long count, nodes;
-    double lowest, ratio, easier; /* easier: how many times smaller gaps are in the isotropic form */
+    double lowest, ratio;
 } Schedules;
 
 /* One instance: its arrays, and what is asked for. */
@@ -240,7 +241,7 @@ static long node_of(const Schedules *all, double rough, double *share)
 /* The first schedule that gets to the tolerance at this roughness, or the one that gets nearest to it. */
 static long choose(const Schedules *all, const Job *job, double rough, int coarsens)
 {
-    double share, goal = log(job->tolerance * (job->isotropic ? all->easier : 1));
+    double share, goal = log(job->tolerance);
     double nearest = INFINITY;
     long place = 2 * node_of(all, rough, &share), chosen = 0;
     if (share < 0.5)
@@ -248,7 +249,8 @@ static long choose(const Schedules *all, const Job *job, double rough, int coars
     else
         place++, share = 2 * share - 1;
     for (long n = 0; n < all->count && nearest > goal; n++) {
-        const double *gaps = all->reach + n * (2 * all->nodes - 1) + place, gap = gaps[0] + share * (gaps[1] - gaps[0]);
+        const double *gaps = all->reach + (2 * n + job->isotropic) * (2 * all->nodes - 1) + place;
+        const double gap = gaps[0] + share * (gaps[1] - gaps[0]);
         if (gap >= nearest || (all->coarse[n] && !coarsens)) continue;
         chosen = n, nearest = gap;
     }

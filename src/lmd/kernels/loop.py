@@ -71,7 +71,7 @@ class _Schedules(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("numbers", "reach", "horizons", "coarse")),
         *((name, ctypes.c_long) for name in ("count", "nodes")),
-        *((name, ctypes.c_double) for name in ("lowest", "ratio", "easier")),
+        *((name, ctypes.c_double) for name in ("lowest", "ratio")),
     )
 
 
@@ -79,17 +79,16 @@ class Schedules:
     """Learned step-sizes and momenta to choose from: `numbers`, one `(2, J, N)` each, the cheapest first.
 
     They are for roughnesses `lowest` and so on, each `ratio` times the one before. `reach` has the logarithms of the
-    relative gaps that each gets to at these and halfway between; `coarse` says which begin on coarser grids; `easier`
-    is how many times smaller gaps are in the isotropic form.
+    relative gaps that each gets to at these and halfway between `(count, 2, 2J - 1)`, in the anisotropic and in the
+    isotropic form; `coarse` says which begin on coarser grids.
     """
 
     def __init__(
         self,
         numbers: Sequence[Tensor],
-        reach: Sequence[Sequence[float]],
+        reach: Sequence[Sequence[Sequence[float]]],
         coarse: Sequence[bool],
         grid: tuple[float, float],
-        easier: float = 1.0,
     ) -> None:
         like: Any = {"dtype": torch.float64, "device": "cpu"}
         self.numbers = torch.cat([each.detach().to(**like).flatten() for each in numbers])
@@ -97,7 +96,7 @@ class Schedules:
         self.horizons = torch.tensor([each.shape[2] for each in numbers], dtype=torch.int64, device="cpu")
         self.coarse = torch.tensor(coarse, dtype=torch.int64, device="cpu")
         arrays = (self.numbers, self.reach, self.horizons, self.coarse)
-        self.table = _Schedules(*(each.data_ptr() for each in arrays), len(reach), numbers[0].shape[1], *grid, easier)
+        self.table = _Schedules(*(each.data_ptr() for each in arrays), len(reach), numbers[0].shape[1], *grid)
         """As C reads them, while these live."""
 
 

@@ -14,7 +14,7 @@ from lmd.kernels import loop, volume
 from lmd.problems.base import offers
 from lmd.problems.compiled import composed_of, model_of
 from lmd.solvers.base import Passing, Solver
-from lmd.solvers.learned_fgp import EASIER, PLACES, LearnedFGP, between, roughness, schedules_of
+from lmd.solvers.learned_fgp import PLACES, LearnedFGP, between, roughness, schedules_of
 
 
 class Ladder(Passing):
@@ -22,18 +22,18 @@ class Ladder(Passing):
 
     A whole solve (`finish`) takes for each instance the first one that gets to the tolerance at its roughness, or the
     one that gets nearest: an instance of a batch gets what it would get alone. `reach` has the relative gap that each
-    of them gets to at the roughnesses that it has numbers for and halfway between.
+    of them gets to at the roughnesses that it has numbers for and halfway between, in the anisotropic form and in the
+    isotropic one: `(rungs, 2, PLACES)`.
     """
 
-    def __init__(self, rungs: Sequence[Solver[Any]], reach: Sequence[Sequence[float]]) -> None:
+    def __init__(self, rungs: Sequence[Solver[Any]], reach: Sequence[Sequence[Sequence[float]]]) -> None:
         super().__init__(rungs[-1])
-        if [len(gaps) for gaps in reach] != [PLACES] * len(rungs):
-            raise InputError(
-                "reach", f"{len(reach)} rows", f"{len(rungs)} rows, one for each rung, of {PLACES} numbers"
-            )
+        if [[len(gaps) for gaps in forms] for forms in reach] != [[PLACES] * 2] * len(rungs):
+            accepted = f"{len(rungs)} rows, one for each rung, of {PLACES} numbers for either form"
+            raise InputError("reach", f"{len(reach)} rows", accepted)
         self.rungs = nn.ModuleList(rungs)
-        self.given = [list(gaps) for gaps in reach]
-        self.reach = [[math.log(gap) for gap in gaps] for gaps in reach]
+        self.given = [[list(gaps) for gaps in forms] for forms in reach]
+        self.reach = [[[math.log(gap) for gap in gaps] for gaps in forms] for forms in reach]
         self._learned = [cast(LearnedFGP, rung) for rung in rungs]
         self._seen = [rung.numbers for rung in self._learned]
         self._made: tuple[list[int], loop.Schedules] | None = None
@@ -53,9 +53,9 @@ class Ladder(Passing):
 
     def _by_scales(self, problem: Any, tolerance: float, limit: int, isotropic: bool) -> loop.Solved:
         """For volumes and other spacings: one instance after the other, each by its own rung."""
-        logarithm, found = math.log(tolerance * (EASIER if isotropic else 1.0)), []
+        logarithm, found = math.log(tolerance), []
         for n, rough in enumerate(roughness(problem).tolist()):
-            rung = self._rung(rough, logarithm, coarse=True)
+            rung = self._rung(rough, logarithm, isotropic, coarse=True)
             found.append(cast(loop.Solved, rung.finish(problem.select(n), None, tolerance, limit)))
         if len(found) == 1:
             return found[0]
@@ -64,9 +64,9 @@ class Ladder(Passing):
 
     def _numbers(self, problem: Any, tolerance: float, isotropic: bool) -> tuple[Tensor, list[int]]:
         """For problems without coarser grids: numbers `(2, B, N)` of the rung of each instance, how many each has."""
-        logarithm = math.log(tolerance * (EASIER if isotropic else 1.0))
+        logarithm = math.log(tolerance)
         rough: list[float] = roughness(problem).tolist()
-        chosen = [self._rung(each, logarithm) for each in rough]
+        chosen = [self._rung(each, logarithm, isotropic) for each in rough]
         numbers = torch.zeros(
             2, len(chosen), max(rung.iterations for rung in chosen), dtype=torch.float64, device="cpu"
         )
@@ -74,11 +74,12 @@ class Ladder(Passing):
             numbers[:, place, : rung.iterations] = rung.numbers_at(each)
         return numbers, [rung.iterations for rung in chosen]
 
-    def _rung(self, rough: float, logarithm: float, coarse: bool = False) -> LearnedFGP:
+    def _rung(self, rough: float, logarithm: float, isotropic: bool, coarse: bool = False) -> LearnedFGP:
         """The first that gets to a gap of this logarithm, or the last of them; of those that begin at 0 or of all."""
         below, share = between(rough, PLACES)
         plain = [pair for pair in zip(self._learned, self.reach, strict=True) if coarse or not pair[0].coarse]
-        for rung, gaps in plain:
+        for rung, forms in plain:
+            gaps = forms[isotropic]
             if gaps[below] + share * (gaps[below + 1] - gaps[below]) <= logarithm:
                 return rung
         return plain[-1][0]

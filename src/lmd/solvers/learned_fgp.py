@@ -27,9 +27,6 @@ LOWEST, RATIO, NODES = 0.05, 4.0, 5
 PLACES = 2 * NODES - 1
 """Roughnesses at which is measured how far numbers get: these, and halfway between them."""
 
-EASIER = 1.7
-"""How many times smaller gaps are after as many iterations in the isotropic form, or more."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class LearnedFGPState(DualState):
@@ -138,7 +135,7 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState, ScaledProblem]):
         model = model_of(problem, self.numbers.to(problem.f.y.dtype))
         if model is None:
             return None
-        schedules = None if dual is not None else schedules_of([self], [[0.0] * PLACES])
+        schedules = None if dual is not None else schedules_of([self], [[[0.0] * PLACES] * 2])
         return loop.fgp(model, loop.Progress(dual), limit, schedules=schedules, tolerance=tolerance)
 
     def coarse_start(self, problem: ScaledProblem) -> Tensor | None:
@@ -207,10 +204,10 @@ def between(rough: float, count: int = NODES) -> tuple[int, float]:
     return below, place - below
 
 
-def schedules_of(solvers: Sequence[LearnedFGP], reach: Sequence[Sequence[float]]) -> loop.Schedules:
+def schedules_of(solvers: Sequence[LearnedFGP], reach: Sequence[Sequence[Sequence[float]]]) -> loop.Schedules:
     """What these have learned, for the compiled loop to choose from; `reach` has logarithms of gaps."""
     numbers, coarse = [each.numbers for each in solvers], [each.coarse for each in solvers]
-    return loop.Schedules(numbers, reach, coarse, (LOWEST, RATIO), EASIER)
+    return loop.Schedules(numbers, reach, coarse, (LOWEST, RATIO))
 
 
 def roughness(problem: ScaledProblem) -> Tensor:
