@@ -45,12 +45,12 @@ def curve(solver: Solver[Any], instances: Instances, most: int, least: float, se
     Or until the iterations have taken so many `seconds`, or led nowhere.
     """
     state, spent = solver.init(instances.problem, instances.x0), 0.0
-    found = [_quantile(instances.errors(state.x))]
+    found = [quantile(instances.errors(state.x))]
     while found[-1] > least and len(found) <= most and spent < seconds and not found[-1] > LOST:
         begun = clock()
         state = solver.step(instances.problem, state)
         spent += clock() - begun
-        found.append(_quantile(instances.errors(state.x)))
+        found.append(quantile(instances.errors(state.x)))
     return found
 
 
@@ -80,7 +80,7 @@ def speed(solver: Solver[Any], problem: Any, x0: Tensor, iterations: int) -> Spe
     return Speed(max(one - each, 0.0), each)
 
 
-def _quantile(errors: Tensor) -> float:
+def quantile(errors: Tensor) -> float:
     """The smallest number that 95% of the errors are not above."""
     place = math.ceil(QUANTILE * errors.numel()) - 1
     return float(errors.double().sort().values[place])

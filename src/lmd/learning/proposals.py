@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -144,18 +145,46 @@ class Known:
         return made
 
 
-def to_learn(known: Known, classical: dict[str, Solver[Any]]) -> dict[str, Make]:
-    """Solvers to train, by name; they begin as the classical methods that were tuned, and gradient steps end in one."""
+def to_start(known: Known, classical: dict[str, Solver[Any]]) -> tuple[Started, tuple[Tensor, ...]] | None:
+    """A classical method that begins where networks say, which are to be trained, and the points they are to give.
+
+    None where data do not tell instances apart. Where ADMM takes how far a start is outside a box for how much the box
+    presses, the points to give are outside it.
+    """
+    train = known.train
+    if known.data is None:
+        return None
+    if not known.splits or train.duals is None:
+        method = _rest(train, classical)
+        return Started(method, known.network(train.optima)), (train.optima,)
+    tuned = copy.deepcopy(classical["ADMM"]).requires_grad_(False)
+    wanted = (train.optima, train.duals)
+    if train.problem.operator.is_identity and train.problem.quadratic is not None:
+        r = tuned.init(train.problem, train.x0).numbers[0][0]
+        wanted = (train.optima + train.duals / r,)
+    return Started(tuned, *(known.network(each) for each in wanted)), wanted
+
+
+def _rest(train: Instances, classical: dict[str, Solver[Any]]) -> Solver[Any]:
+    """The method that gradient steps end in."""
+    return LBFGS() if train.problem.domain is None else classical.get("Nesterov", LBFGS())
+
+
+def to_learn(known: Known, classical: dict[str, Solver[Any]], told: Started | None) -> dict[str, Make]:
+    """Solvers to train, by name; they begin as the classical methods that were tuned, and gradient steps end in one.
+
+    `told` has the networks that say where to start, trained.
+    """
     train, found = known.train, {}
-    rest = LBFGS() if train.problem.domain is None else classical.get("Nesterov", LBFGS())
+    rest = _rest(train, classical)
     starts: dict[str, Callable[[], tuple[Start, ...]]] = {"mean start": lambda: (known.mean(),)}
-    if known.data is not None:
-        starts["network start"] = lambda: (known.network(train.optima),)
+    if known.data is not None and told is not None:
+        starts["network start"] = lambda: (copy.deepcopy(told.start),)
         if telling_rank(known.data, len(known.data)) <= FEW_DIRECTIONS:
             starts["nearest start"] = lambda: (known.nearest(),)
-        if known.splits and train.duals is not None and not train.problem.operator.is_identity:
-            duals = train.duals
-            starts["network starts, primal and dual"] = lambda: (known.network(train.optima), known.network(duals))
+        if told.dual is not None:
+            dual = told.dual
+            starts["network starts, primal and dual"] = lambda: (copy.deepcopy(told.start), copy.deepcopy(dual))
     for name, start in starts.items():
         for method, make in _learned(known, classical):
             if _together(known, name, method):
@@ -184,7 +213,7 @@ def _started(make: Make, start: Callable[[], tuple[Start, ...]], rest: Solver[An
 def _learned(known: Known, classical: dict[str, Any]) -> Iterator[tuple[str, Make]]:
     problem, x0 = known.train.problem, known.train.x0
     if known.splits:
-        for count in (4, 8) if problem.quadratic is not None else (12, 24):
+        for count in (2, 4, 8) if problem.quadratic is not None else (12, 24):
             yield f"ADMM, {count} learned iterations", partial(_learned_admm, known, count, classical["ADMM"])
     if offers(problem, PDHG().needs):
         yield "PDHG, 20 learned iterations", lambda: LearnedPDHG(20, classical["PDHG"].tau).to(x0.dtype)

@@ -31,12 +31,16 @@ class Started(Passing):
 
     def init(self, problem: Any, x0: Tensor) -> State:
         check_same_kind("x0", x0, "the solver's start", self.start.unit)
-        x = self.start.forward(problem, len(x0))
+        starts = (self.start,) if self.dual is None else (self.start, self.dual)
+        return self.begin(problem, *(start.forward(problem, len(x0)) for start in starts))
+
+    def begin(self, problem: Any, x: Tensor, dual: Tensor | None = None) -> State:
+        """The state before the first step, at what the starts say."""
         x = x if problem.domain is None else problem.domain.nearest(x)
-        if self.dual is None:
+        if dual is None:
             state: State = self.solver.init(problem, x)
             return state
-        return replace(self.solver.resume(problem, x, problem.project_dual(self.dual(problem, len(x0)))), iteration=0)
+        return replace(self.solver.resume(problem, x, problem.project_dual(dual)), iteration=0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,43 @@
+"""Networks that say where to start, trained on the optima of a class before any solver is."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lmd.learning.instances import Instances
+from lmd.solvers import Started
+
+BATCH, RATE = 256, 3e-3
+
+LEAST = 1e-5
+"""What is added to relative gaps before their logarithm is taken."""
+
+BESIDE = 0.05
+"""What the distance from the optima counts for, beside the logarithm of the gap."""
+
+
+def fit_starts_(solver: Started, instances: Instances, wanted: tuple[Tensor, ...], updates: int, seed: int) -> None:
+    """Train the starts of a solver, and nothing else of it, by Adam with a rate that falls to 0.
+
+    The loss is the logarithm of the relative gap where the solver begins, before its first step. Where that says
+    nothing, such as of dual points and of how far a start is outside a box, the squared distance from `wanted` counts:
+    points for `start` `(B, ...)`, then those for `dual`, where there is one.
+    """
+    starts = [start for start in (solver.start, solver.dual) if start is not None]
+    optimiser = torch.optim.Adam([number for start in starts for number in start.parameters()], lr=RATE)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, updates)
+    spreads = [each.var().clamp(min=torch.finfo(each.dtype).tiny) for each in wanted]
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(updates):
+        index = torch.randint(len(instances.x0), (BATCH,), generator=generator)
+        part = instances.select(index)
+        points = [start(part.problem, BATCH) for start in starts]
+        state = solver.begin(part.problem, *points)
+        loss = (part.errors(state.x) + LEAST).log().mean()
+        for point, each, spread in zip(points, wanted, spreads, strict=True):
+            loss = loss + BESIDE * (point - each[index]).square().mean() / spread
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        schedule.step()
