@@ -106,11 +106,23 @@ def test_what_a_start_is_outside_is_how_much_its_bounds_press():
     torch.testing.assert_close(again.x, result.x, rtol=1e-3, atol=1e-3)
 
 
-def test_the_last_numbers_are_tuned_along_their_directions():
+def test_numbers_of_a_row_are_searched_along_their_directions():
     for blocks, count in (([], 3), ([40, 8], 4), ([1] * 48, 3)):
         solver = ADMM(2, 48, blocks=blocks)
-        assert len(solver.tail_directions()) == count
-        for direction in solver.tail_directions():
-            solver.move_tail_(direction, 0.5)
+        directions = solver.search_directions()
+        assert len(directions) == count
+        solver.move_(1, 0.5 * directions.sum(dim=0))
         assert torch.equal(solver.penalties[-1], torch.full_like(solver.penalties[-1], 0.5))
         assert float(solver.penalties[0].detach().abs().max()) == 0
+
+
+@torch.no_grad()
+def test_numbers_of_phases_are_those_of_their_iterations():
+    problem, x0 = control()
+    phased, each = ADMM(2, ends=[3]), ADMM(4)
+    for solver, row in ((phased, 1), (each, 3)):
+        solver.move_(row, torch.tensor([0.5, 0.0, 0.3]))
+    found = [solver.advance(problem, solver.init(problem, x0), 6).x for solver in (phased, each)]
+    assert torch.equal(*found) and phased.horizon == each.horizon == 3
+    with pytest.raises(InputError, match="one less than iterations"):
+        ADMM(3, ends=[2])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import math
 import warnings
 from collections.abc import Callable
@@ -20,7 +19,8 @@ from lmd.learning.instances import Drawn, Instances, check_family, draw
 from lmd.learning.journal import Journal
 from lmd.learning.measure import Speed, clock, curve, milliseconds, quantile, reached, speed
 from lmd.learning.peers import peers
-from lmd.learning.proposals import Known, Make, to_learn, to_start, to_tune
+from lmd.learning.proposals import LONGEST, Known, Make, to_learn, to_start, to_tune
+from lmd.learning.search import search_
 from lmd.learning.starting import fit_starts_
 from lmd.problems.base import Family
 from lmd.solvers import Carded, Solver, Started, save
@@ -39,11 +39,11 @@ RUNGS, BATCH = 3, 64
 RATE, FEW_NUMBERS = (2e-2, 1e-3), 1000
 """Learning rates of solvers with few numbers to learn, and with more."""
 
+TIMED = 10
+"""Updates by which it is found out how long one takes."""
+
 FEWEST, MOST_UPDATES = 10, 3000
 """Updates of one rung: with fewer nothing is learned, and more are not needed."""
-
-LONGEST = 400
-"""Iterations after which a method is not waited for."""
 
 FEW = 25
 """Validation instances that settings of classical methods are compared on."""
@@ -51,8 +51,8 @@ FEW = 25
 PATIENCE = 4.0
 """A classical method that takes so many times as long as another is not waited for."""
 
-TAIL_STEPS = (0.8, -0.8, 0.4, -0.4, 0.8, -0.8)
-"""By how much logarithms of numbers past the learned iterations are changed, to see whether it is better."""
+SEARCHED, TAIL_TRIALS = 160, 24
+"""Training instances that few numbers are searched on, and changes that are tried of those past what was learned."""
 
 Say = Callable[[str], object]
 
@@ -122,7 +122,7 @@ class _Learning:
 
     def run(self) -> Carded:
         classical = self._tune()
-        makes = to_learn(self.known, classical, self._start(classical))
+        makes = to_learn(self.known, classical, self._start(classical), self.target)
         plan = self.journal.once("plan", lambda: self._plan(makes))
         learned = self._halve(makes, plan)
         scores = {name: _score_of(self.journal.answers["classical"][name]) for name in classical}
@@ -141,12 +141,12 @@ class _Learning:
 
         def affordable() -> int:
             tried, seconds = copy.deepcopy(told), 0.0
-            for updates in (1, FEWEST):  # the first one takes longer
+            for updates in (1, TIMED):  # the first one takes longer
                 begun = clock()
                 fit_starts_(tried, self.known.train, wanted, updates, self.seed)
                 seconds = clock() - begun
-            each = seconds / FEWEST
-            return max(FEWEST, min(STARTS_TIMES * MOST_UPDATES, int(STARTS_SHARE * 60 * self.minutes / each)))
+            each = seconds / TIMED
+            return max(1, min(STARTS_TIMES * MOST_UPDATES, int(STARTS_SHARE * 60 * self.minutes / each)))
 
         updates = self.journal.once("start updates", affordable)
         fit_starts_(told, self.known.train, wanted, updates, self.seed)
@@ -216,7 +216,10 @@ class _Learning:
 
     def _training_seconds(self, solver: Solver[Any], updates: int) -> float:
         begun = clock()
-        train(solver, self.drawn, progress=False, updates=updates, batch=BATCH, objective="gap", validate_every=0)
+        if phases := _phases(solver):
+            self._search(solver, phases, updates, 0)
+        else:
+            train(solver, self.drawn, progress=False, updates=updates, batch=BATCH, objective="gap", validate_every=0)
         return clock() - begun
 
     def _halve(self, makes: dict[str, Make], plan: dict[str, Any]) -> dict[str, Solver[Any]]:
@@ -225,8 +228,11 @@ class _Learning:
         alive = list(makes)
         for rung in range(RUNGS):
             for name in alive:
-                folder = self._place(name, rung)
-                solvers[name] = self._train(solvers[name], folder, plan[name]["updates"][rung], rung)
+                folder, updates = self._place(name, rung), plan[name]["updates"][rung]
+                if phases := _phases(solvers[name]):
+                    self._search(solvers[name], phases, updates, rung)
+                else:
+                    solvers[name] = self._train(solvers[name], folder, updates, rung)
             scores = {name: self._rank(solvers[name], plan[name]) for name in alive}
             alive = sorted(alive, key=lambda name: scores[name])[: max(1, len(alive) // 2)]
             best = self._score(solvers[alive[0]], plan[alive[0]])
@@ -264,7 +270,7 @@ class _Learning:
                 self.say(f"given up: {error}")
         self._keep(solver)
         if rung > 0:
-            self._tune_tail(solver)
+            self._search(solver, _searched(solver), TAIL_TRIALS, rung, tail=True)
         return solver
 
     def _keep(self, solver: Solver[Any]) -> None:
@@ -272,26 +278,13 @@ class _Learning:
             if callable(keep := getattr(part, "keep_", None)):
                 keep(self.known.train.problem, self.known.train.x0)
 
-    def _tune_tail(self, solver: Solver[Any]) -> None:
-        """Numbers past the learned iterations, for a tenth of the target, where a solver has such: by trial."""
-        few, best = self.validation.select(slice(0, FEW)), None
-        parts: list[Any] = [part for part in solver.modules() if hasattr(part, "tail_directions")]
+    def _search(self, solver: Solver[Any], parts: list[Any], trials: int, rung: int, tail: bool = False) -> None:
+        """Search for numbers of parts of a solver, or for those past its learned iterations alone."""
+        few = self.known.train.select(slice(0, SEARCHED))
+        accuracies = [self.target / 10] if tail else [10 * self.target, self.target, self.target / 10]
         for part in parts:
-            directions = part.tail_directions()
-            for far, direction in itertools.product(TAIL_STEPS, directions):
-                best = self._tail_length(solver, few) if best is None else best
-                part.move_tail_(direction, far)
-                length = self._tail_length(solver, few)
-                if length < best:
-                    best = length
-                else:
-                    part.move_tail_(direction, -far)
-                    self._keep(solver)
-
-    def _tail_length(self, solver: Solver[Any], few: Instances) -> float:
-        self._keep(solver)
-        length = reached(curve(solver, few, LONGEST // 2, self.target / 10), self.target / 10)
-        return math.inf if length is None else length
+            rows = [part.iterations - 1] if tail else range(part.iterations)
+            search_(solver, part, rows, lambda: self._keep(solver), few, accuracies, trials, self.seed + rung)
 
     def _quantiles(self, solver: Solver[Any]) -> list[float]:
         return curve(solver, self.validation, LONGEST // 2, self.target / 10)
@@ -351,6 +344,16 @@ class _Learning:
                 row["milliseconds"][key] = milliseconds(solver, part.problem, part.x0, count)
                 row["one"][key] = milliseconds(solver, alone.problem, alone.x0, count)
         return row
+
+
+def _searched(solver: Solver[Any]) -> list[Any]:
+    """Its parts whose numbers can be searched for."""
+    return [part for part in solver.modules() if hasattr(part, "search_directions")]
+
+
+def _phases(solver: Solver[Any]) -> list[Any]:
+    """Those with numbers of phases of many iterations, which are searched for, not trained."""
+    return [part for part in _searched(solver) if part.horizon and part.horizon > part.iterations]
 
 
 def _score_of(row: dict[str, Any]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lmd.errors import CapabilityError
 from lmd.learning.instances import LARGEST_SYSTEM, Instances, steepness
+from lmd.learning.measure import curve, reached
 from lmd.mirrors import Quadratic
 from lmd.problems.base import offers
 from lmd.solvers import (
@@ -50,11 +51,17 @@ LONGEST_DATA, MOST_DIRECTIONS = 4096, 256
 FEW_DIRECTIONS = 16
 """Directions up to which the nearest training instance is near."""
 
-HIDDEN = 64
+HIDDEN = 32
 """Units in each of the two hidden layers of a network."""
 
 DENSE = 256
 """Entries of x up to which a metric is a dense matrix."""
+
+PHASES = (1 / 12, 1 / 4, 3 / 5)
+"""Shares of the way to the target, in iterations of the classical method, after which learned numbers change."""
+
+LONGEST = 400
+"""Iterations after which a method is not waited for."""
 
 Make = Callable[[], Solver[Any]]
 
@@ -170,10 +177,10 @@ def _rest(train: Instances, classical: dict[str, Solver[Any]]) -> Solver[Any]:
     return LBFGS() if train.problem.domain is None else classical.get("Nesterov", LBFGS())
 
 
-def to_learn(known: Known, classical: dict[str, Solver[Any]], told: Started | None) -> dict[str, Make]:
+def to_learn(known: Known, classical: dict[str, Solver[Any]], told: Started | None, target: float) -> dict[str, Make]:
     """Solvers to train, by name; they begin as the classical methods that were tuned, and gradient steps end in one.
 
-    `told` has the networks that say where to start, trained.
+    `told` has the networks that say where to start, trained; `target` is the relative gap to be fast to.
     """
     train, found = known.train, {}
     rest = _rest(train, classical)
@@ -186,7 +193,7 @@ def to_learn(known: Known, classical: dict[str, Solver[Any]], told: Started | No
             dual = told.dual
             starts["network starts, primal and dual"] = lambda: (copy.deepcopy(told.start), copy.deepcopy(dual))
     for name, start in starts.items():
-        for method, make in _learned(known, classical):
+        for method, make in _learned(known, classical, target):
             if _together(known, name, method):
                 found[f"{method}, {name}"] = _started(make, start, rest)
     if known.smooth_everywhere and known.size <= DENSE:
@@ -210,11 +217,17 @@ def _started(make: Make, start: Callable[[], tuple[Start, ...]], rest: Solver[An
     return whole
 
 
-def _learned(known: Known, classical: dict[str, Any]) -> Iterator[tuple[str, Make]]:
+def _learned(known: Known, classical: dict[str, Any], target: float) -> Iterator[tuple[str, Make]]:
     problem, x0 = known.train.problem, known.train.x0
-    if known.splits:
-        for count in (2, 4, 8) if problem.quadratic is not None else (12, 24):
-            yield f"ADMM, {count} learned iterations", partial(_learned_admm, known, count, classical["ADMM"])
+    if known.splits and problem.quadratic is None:
+        yield (
+            "ADMM in phases",
+            partial(_learned_admm, known, classical["ADMM"], _ends(known, classical["ADMM"], target)),
+        )
+    elif known.splits:
+        for count in (2, 4, 8):
+            ends = range(1, count + 1)
+            yield f"ADMM, {count} learned iterations", partial(_learned_admm, known, classical["ADMM"], ends)
     if offers(problem, PDHG().needs):
         yield "PDHG, 20 learned iterations", lambda: LearnedPDHG(20, classical["PDHG"].tau).to(x0.dtype)
     elif problem.domain is None:
@@ -232,12 +245,19 @@ def _admm(known: Known, penalty: float, ratio: float, relaxation: float) -> ADMM
     return solver.keep_(known.train.problem, known.train.x0)
 
 
-def _learned_admm(known: Known, count: int, tuned: ADMM) -> ADMM:
+def _ends(known: Known, tuned: ADMM, target: float) -> list[int]:
+    """Where phases end, as shares of the iterations that the classical method takes to the target."""
+    few = known.train.select(slice(0, 32))
+    count = reached(curve(tuned, few, LONGEST, target), target) or LONGEST
+    return [max(place + 1, round(share * count)) for place, share in enumerate(PHASES)]
+
+
+def _learned_admm(known: Known, tuned: ADMM, ends: Sequence[int]) -> ADMM:
     """With a penalty for each part behind an operator, and for each entry where that is the identity."""
     problem = known.train.problem
     images = (part(known.train.x0[:1]) for part in problem.operator.blocks)
     sizes = [1] * known.size if problem.operator.is_identity else [image.numel() for image in images]
-    solver = ADMM(count + 1, known.size, blocks=sizes).to(known.train.x0.dtype)
+    solver = ADMM(len(ends) + 1, known.size, blocks=sizes, ends=ends).to(known.train.x0.dtype)
     with torch.no_grad():
         solver.penalties[:, :-1] = tuned.penalties[:, :1]
         solver.penalties[:, -1:] = tuned.penalties[:, 1:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 import weakref
 from collections.abc import Sequence
@@ -74,7 +75,8 @@ class ADMM(Solver[ADMMState, SplitProblem]):
     converges from any point, for all penalties and 0 < a < 2 ([Eckstein and Bertsekas
     1992](https://doi.org/10.1007/BF01581204)). Training unrolls the ones before it. One iteration is the classical
     method. y is a dual point and certifies x. Where Kx consists of `blocks` of so many entries, each has an r of its
-    own: a diagonal matrix in place of the number, with K'rK for r K'K, for problems that share their matrices.
+    own: a diagonal matrix in place of the number, with K'rK for r K'K, for problems that share their matrices. With
+    `ends` the numbers are those of phases: the second ones take over before iteration ends[0], and so on.
 
     The inverted matrices of the class are kept with the solver (`keep_`), where instances share P and K and x has
     `size` entries; for any other problem they are computed when a run begins. Where K is the identity and f a quadratic
@@ -98,9 +100,14 @@ class ADMM(Solver[ADMMState, SplitProblem]):
         penalty: float = 1.0,
         relaxation: float = 1.6,
         blocks: Sequence[int] = (),
+        ends: Sequence[int] = (),
     ) -> None:
         super().__init__()
-        self.blocks = [check_count("blocks", block) for block in blocks]
+        self.blocks, self.ends = (
+            [check_count(name, n) for n in given] for name, given in (("blocks", blocks), ("ends", ends))
+        )
+        if ends and (len(ends) != iterations - 1 or sorted(set(self.ends)) != self.ends):
+            raise InputError("ends", self.ends, f"{iterations - 1} ascending numbers, one less than iterations")
         self.iterations, self.size = check_count("iterations", iterations), check_count("size", size, least=0)
         if not 0 < relaxation < 2:
             raise InputError("relaxation", relaxation, "a number between 0 and 2")
@@ -118,7 +125,7 @@ class ADMM(Solver[ADMMState, SplitProblem]):
         self.register_buffer("kept_for", torch.zeros(iterations, columns))
 
     def config(self) -> dict[str, Any]:
-        names = ("iterations", "size", "penalty", "relaxation", "blocks")
+        names = ("iterations", "size", "penalty", "relaxation", "blocks", "ends")
         return {name: getattr(self, name) for name in names}
 
     @property
@@ -127,8 +134,8 @@ class ADMM(Solver[ADMMState, SplitProblem]):
 
     @property
     def horizon(self) -> int | None:
-        """All but the last, which is the method's own."""
-        return self.iterations - 1 if self.iterations > 1 else None
+        """Those before the last numbers, which are the method's own."""
+        return self.ends[-1] if self.ends else self.iterations - 1 if self.iterations > 1 else None
 
     @property
     def ends_proven(self) -> bool:
@@ -181,18 +188,18 @@ class ADMM(Solver[ADMMState, SplitProblem]):
         numbers = self._numbers(self.scales if known else _scales(problem, x))
         return self._inverses(problem, x, numbers), numbers if trained else _plain(numbers)
 
-    def tail_directions(self) -> list[tuple[Tensor, Tensor]]:
-        """Along which to tune the last numbers: changes of log r, of few blocks each by itself, of log s, of a."""
-        unit = torch.diag(torch.ones_like(self.penalties[-1]).detach())
-        none = torch.zeros_like(unit[0])
-        r, s = (unit[:-1] if len(self.blocks) <= FEW_BLOCKS else unit[:-1].sum(dim=0, keepdim=True)), unit[-1:]
-        return [(each, none[0]) for each in (*r, *s)] + [(none, torch.ones_like(none[0]))]
+    def search_directions(self) -> Tensor:
+        """Along which the numbers of an iteration can be searched for: changes of log r, of few blocks each by itself,
+        of log s and of the logit of a `(D, J + 2)`."""
+        unit = torch.diag(torch.ones_like(self.kept_for[0, :1]).expand(self.kept_for.shape[1] + 1))
+        r = unit[:-2] if len(self.blocks) <= FEW_BLOCKS else unit[:-2].sum(dim=0, keepdim=True)
+        return torch.cat([r, unit[-2:]])
 
     @torch.no_grad()
-    def move_tail_(self, direction: tuple[Tensor, Tensor], far: float) -> None:
-        """Change the last numbers, those that all iterations past the learned ones have."""
-        self.penalties[-1] += far * direction[0].to(self.penalties)
-        self.relaxations[-1] += far * direction[1].to(self.relaxations)
+    def move_(self, row: int, change: Tensor) -> None:
+        """Change the numbers in a row of the N `(J + 2,)`; the last are those of all iterations to come."""
+        self.penalties[row] += change[:-1].to(self.penalties)
+        self.relaxations[row] += change[-1].to(self.relaxations)
 
     def _knows(self, problem: SplitProblem, x: Tensor) -> bool:
         """Whether these are the matrices that were kept: the very tensor that was met last, or one that maps alike."""
@@ -242,8 +249,12 @@ class ADMM(Solver[ADMMState, SplitProblem]):
         inverses = torch.linalg.inv(gram + first).to(x.dtype)
         return (inverses[:, 0] if inverses.shape[1] == 1 else inverses).contiguous()
 
+    def _row(self, iteration: int) -> int:
+        """Which of the N numbers an iteration has."""
+        return bisect.bisect_right(self.ends, iteration) if self.ends else min(iteration, self.iterations - 1)
+
     def step(self, problem: SplitProblem, state: ADMMState) -> ADMMState:
-        k, z, y = min(state.iteration, self.iterations - 1), state.behind, state.dual
+        k, z, y = self._row(state.iteration), state.behind, state.dual
         (r, short, s, a), inverse, operator = state.numbers[k], state.inverses[k], problem.operator
         split, u, v = problem.quadratic is None, state.copy, state.pull
         back = add_scaled(-y, r, z)
