@@ -23,6 +23,7 @@ def small(monkeypatch):
         "RUNGS": 2,
         "MOST_TIMES": 2,
         "MOST_UPDATES": 12,
+        "TAIL_TRIALS": 2,
     }.items():
         monkeypatch.setattr(settings, name, value)
     torch.set_num_threads(1)

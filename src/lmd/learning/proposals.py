@@ -165,7 +165,7 @@ def to_start(known: Known, classical: dict[str, Solver[Any]]) -> tuple[Started, 
         method = _rest(train, classical)
         return Started(method, known.network(train.optima)), (train.optima,)
     tuned = copy.deepcopy(classical["ADMM"]).requires_grad_(False)
-    wanted = (train.optima, train.duals)
+    wanted: tuple[Tensor, ...] = (train.optima, train.duals)
     if train.problem.operator.is_identity and train.problem.quadratic is not None:
         r = tuned.init(train.problem, train.x0).numbers[0][0]
         wanted = (train.optima + train.duals / r,)

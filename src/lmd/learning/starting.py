@@ -38,6 +38,6 @@ def fit_starts_(solver: Started, instances: Instances, wanted: tuple[Tensor, ...
         for point, each, spread in zip(points, wanted, spreads, strict=True):
             loss = loss + BESIDE * (point - each[index]).square().mean() / spread
         optimiser.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         optimiser.step()
         schedule.step()
