@@ -156,26 +156,28 @@ static void add_rows(const Problem *p, const double *scale, double *sum)
     }
 }
 
-/* The upper triangle of penalty + rows' diag(weight) rows, eight rows at a time, and its Cholesky factor in place.
+/* The upper triangle of penalty + rows' diag(weight) rows, eight rows and two columns at a time, and its Cholesky factor in place.
    What is left of the diagonal is nothing. */
 static void factorise(Problem *p)
 {
     const long n = p->n, ld = p->ld;
     double *M = p->matrix;
-    memset(M, 0, (size_t)(n * ld) * sizeof(double));
+    memset(M, 0, (size_t)((n + 1) * ld) * sizeof(double));
     const long whole = (p->count + 7) / 8 * 8;
     for (long i = p->count; i < whole; i++) memset(p->used + i * ld, 0, (size_t)ld * sizeof(double)), p->weight[i] = 0;
     for (long i = 0; i < whole; i += 8) {
         const double *r = p->used + i * ld, *w = p->weight + i;
-        for (long a = 0; a < n; a++) {
-            const double c0 = w[0] * r[a], c1 = w[1] * r[ld + a], c2 = w[2] * r[2 * ld + a], c3 = w[3] * r[3 * ld + a];
-            const double c4 = w[4] * r[4 * ld + a], c5 = w[5] * r[5 * ld + a], c6 = w[6] * r[6 * ld + a];
-            const double c7 = w[7] * r[7 * ld + a];
-            double *to = M + a * ld;
+        for (long a = 0; a < n; a += 2) { /* in pairs; a last one beside an empty column has a row to spare */
+            double c[8], d[8];
+            for (long k = 0; k < 8; k++) c[k] = w[k] * r[k * ld + a], d[k] = w[k] * r[k * ld + a + 1];
+            double *to = M + a * ld, *next = to + ld;
 #pragma omp simd
-            for (long b = a / 8 * 8; b < ld; b++)
-                to[b] += c0 * r[b] + c1 * r[ld + b] + c2 * r[2 * ld + b] + c3 * r[3 * ld + b] + c4 * r[4 * ld + b] +
-                         c5 * r[5 * ld + b] + c6 * r[6 * ld + b] + c7 * r[7 * ld + b];
+            for (long b = a / 8 * 8; b < ld; b++) {
+                const double r0 = r[b], r1 = r[ld + b], r2 = r[2 * ld + b], r3 = r[3 * ld + b];
+                const double r4 = r[4 * ld + b], r5 = r[5 * ld + b], r6 = r[6 * ld + b], r7 = r[7 * ld + b];
+                to[b] += c[0] * r0 + c[1] * r1 + c[2] * r2 + c[3] * r3 + c[4] * r4 + c[5] * r5 + c[6] * r6 + c[7] * r7;
+                next[b] += d[0] * r0 + d[1] * r1 + d[2] * r2 + d[3] * r3 + d[4] * r4 + d[5] * r5 + d[6] * r6 + d[7] * r7;
+            }
         }
     }
     for (long a = 0; a < n - 1; a++) M[a * ld + a] += 1; /* the bias, which comes last, is not penalised */
@@ -270,8 +272,8 @@ static double *around(Around *at, double *memory, long m)
 int lmd_interior(const float *rows, const float *guess, const float *numbers, float C, long sets, long m, long n,
                  long kept, long iterations, int threads, double *points, double *found)
 {
-    const long ld = (n + 7) / 8 * 8, size = m + 8;
-    const long doubles = size * (ld + 20) + ld * (n + 4), longs = 3 * m;
+    const long ld = (n + 8) / 8 * 8, size = m + 8;
+    const long doubles = size * (ld + 20) + ld * (n + 5), longs = 3 * m;
     double *memory = calloc((size_t)(threads * doubles), sizeof(double));
     long *whole = calloc((size_t)(threads * longs), sizeof(long));
     if (!memory || !whole) return free(memory), free(whole), 1;
@@ -280,7 +282,7 @@ int lmd_interior(const float *rows, const float *guess, const float *numbers, fl
         Problem p = {.rows = rows + s * m * n, .C = C, .m = m, .n = n, .ld = ld};
         p.places = whole + omp_get_thread_num() * longs, p.order = p.places + m, p.slots = p.order + m;
         p.used = memory + omp_get_thread_num() * doubles, p.matrix = p.used + size * ld;
-        p.point = p.matrix + n * ld, p.base = p.point + ld, p.move = p.base + ld, p.margins = p.move + ld;
+        p.point = p.matrix + (n + 1) * ld, p.base = p.point + ld, p.move = p.base + ld, p.margins = p.move + ld;
         p.weight = p.margins + size, p.shift = p.weight + size, p.missing = p.shift + size;
         around(&p.other, around(&p.by, around(&p.ahead, around(&p.now, p.missing + size, size), size), size), size);
         for (long j = 0; j < ld; j++) p.point[j] = j < n ? guess[j] : 0;

@@ -46,7 +46,12 @@ def search_(
     for trial in range(trials):
         row, before = rows[trial % len(rows)], part.state_dict()
         before = {name: tensor.clone() for name, tensor in before.items()}
-        part.move_(row, far[row] * torch.randn(len(directions), generator=generator).to(directions) @ directions)
+        part.move_(
+            row,
+            far[row]
+            * torch.randn(len(directions), generator=generator, dtype=torch.float64).to(directions)
+            @ directions,
+        )
         keep()
         score, length = _score(solver, instances, accuracies, math.ceil(PATIENCE * most))
         if score < best:

@@ -16,8 +16,9 @@ from lmd.solvers.base import DualState
 from lmd.solvers.interior_point import CENTRING, InteriorPoint, MarginProblem
 from lmd.solvers.learned_prefix import LearnedPrefix
 
-CHOSEN = {0: 1.0, 2: 0.85, 5: 0.85}
-"""Before which iterations the rows to go on with are chosen, and how many, as a share of those at first."""
+CHOSEN = {0: 1.0, 2: 0.85, 5: 0.7}
+"""Before which iterations the rows to go on with are chosen, and how many, as a share of those at first: of eight
+such schedules, on 60 training sets, one that is nowhere worse than choosing more, and safe on small sets."""
 
 
 class Centred(NamedTuple):
@@ -74,9 +75,8 @@ class LearnedInteriorPoint(LearnedPrefix[LearnedInteriorState, MarginProblem]):
     The optimality conditions and the directions are those of `InteriorPoint`. The start is the same for all instances:
     a point that is learned, and for each row the dual number, slack and surplus with products of exactly mu_0: with
     u = C (1 - margin) / 2 mu_0 the dual number is C/2 (1 + u / (1 + sqrt(u^2 + 1))). Of the rows, the `share` with the
-    least margins there take part; they are chosen again before the third and the sixth iteration, a little fewer, and
-    the dual numbers of the others are 0. How
-    much of Mehrotra's centring to take ([Mehrotra 1992](https://doi.org/10.1137/0802028)), and how far to go to the
+    least margins there take part; they are chosen again before the third and the sixth iteration, fewer of them, and
+    the dual numbers of the others are 0. How much of Mehrotra's centring to take ([Mehrotra 1992](https://doi.org/10.1137/0802028)), and how far to go to the
     boundary, is learned for each iteration; nothing is searched or checked. `InteriorPoint` goes on from the last
     points and dual points, on all rows.
 
