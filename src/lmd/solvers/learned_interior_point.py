@@ -76,9 +76,9 @@ class LearnedInteriorPoint(LearnedPrefix[LearnedInteriorState, MarginProblem]):
     a point that is learned, and for each row the dual number, slack and surplus with products of exactly mu_0: with
     u = C (1 - margin) / 2 mu_0 the dual number is C/2 (1 + u / (1 + sqrt(u^2 + 1))). Of the rows, the `share` with the
     least margins there take part; they are chosen again before the third and the sixth iteration, fewer of them, and
-    the dual numbers of the others are 0. How much of Mehrotra's centring to take ([Mehrotra 1992](https://doi.org/10.1137/0802028)), and how far to go to the
-    boundary, is learned for each iteration; nothing is searched or checked. `InteriorPoint` goes on from the last
-    points and dual points, on all rows.
+    the dual numbers of the others are 0. How much of Mehrotra's centring to take ([Mehrotra
+    1992](https://doi.org/10.1137/0802028)), and how far to go to the boundary, is learned for each iteration; nothing
+    is searched or checked. `InteriorPoint` goes on from the last points and dual points, on all rows.
 
     Instances on one data set have one answer, which is computed once. x `(B, size)`.
     """
