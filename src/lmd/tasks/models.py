@@ -248,9 +248,9 @@ TASK = Task(
             lambda: RelaxedPDHG(HORIZON),
             _settings(200, 0.03, batch=3),
             form="saddle",
-            title=f"relaxed PDHG of {HORIZON} iterations with learned numbers, for TV models without a smooth dual",
+            title=f"relaxed PDHG of {HORIZON} iterations with learned numbers, for TV models behind operators",
             weak=TRIED.format(
-                more="", what="Poisson counts with a peak of 30, impulses, masks, blurs of any kernel, tomography"
+                more="", what="blurs of any kernel, tomography, Poisson counts with a peak of 30 behind masks and blurs"
             ),
         ),
         _recipe(
