@@ -15,8 +15,9 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ import lmd
 from lmd.data import image_data
 from lmd.operators import Blur, ParallelBeam, gaussian_kernel, motion_kernel
 from lmd.problems import TVDeblurring, TVInpainting, TVTomography, add_noise, random_masks
-from lmd.solvers import PDHG
+from lmd.solvers import PDHG, Result
 
 RATIOS = tuple(0.005 * 2**k for k in range(10))
 """tau ||K||."""
@@ -91,7 +92,14 @@ def tuned(problem: Any, tolerance: float) -> tuple[PDHG, int]:
     return best, least
 
 
-def seconds(calls: list[Callable[[], Any]], repeats: int, clock: Callable[[], float]) -> list[float]:
+def proven(problem: Any, tolerance: float, **options: Any) -> Result:
+    """A solve whose certificate is asked for."""
+    result = lmd.solve(problem, tolerance, **options)
+    assert result.certificate is not None
+    return result
+
+
+def seconds(calls: Sequence[Callable[[], Any]], repeats: int, clock: Callable[[], float]) -> list[float]:
     """The fastest of each, called in turn."""
     best = [float("inf")] * len(calls)
     for _ in range(repeats):
@@ -109,12 +117,10 @@ def measure(name: str, images: Tensor, repeats: int, clock: Callable[[], float])
     for place in range(len(images)):
         problem = problems.select(place)
         solver, least = tuned(problem, setting.tolerance)
-        found = lmd.solve(problem, setting.tolerance)
-        calls: list[Callable[[], Any]] = [
-            lambda problem=problem: lmd.solve(problem, setting.tolerance).certificate.bound,
-            lambda problem=problem, solver=solver, least=least: (
-                lmd.solve(problem, setting.tolerance, solver=solver, iterations=least).certificate.bound
-            ),
+        found = proven(problem, setting.tolerance)
+        calls = [
+            partial(proven, problem, setting.tolerance),
+            partial(proven, problem, setting.tolerance, solver=solver, iterations=least),
         ]
         ours, theirs = seconds(calls, repeats, clock)
         if found.status[0].name != "TOLERANCE_REACHED":
