@@ -16,6 +16,9 @@ from lmd.problems.compiled import composed_of, model_of
 from lmd.solvers.base import Passing, Solver
 from lmd.solvers.learned_fgp import PLACES, LearnedFGP, between, roughness, schedules_of
 
+MARGIN = 0.9
+"""A rung is taken for tolerances from its reach over this on: one that misses costs a look more, and some iterations."""
+
 
 class Ladder(Passing):
     """`LearnedFGP` of several horizons, the cheapest first. Step by step it is the last of them.
@@ -33,7 +36,7 @@ class Ladder(Passing):
             raise InputError("reach", f"{len(reach)} rows", accepted)
         self.rungs = nn.ModuleList(rungs)
         self.given = [[list(gaps) for gaps in forms] for forms in reach]
-        self.reach = [[[math.log(gap) for gap in gaps] for gaps in forms] for forms in reach]
+        self.reach = [[[math.log(gap / MARGIN) for gap in gaps] for gaps in forms] for forms in reach]
         self._learned = [cast(LearnedFGP, rung) for rung in rungs]
         self._seen = [rung.numbers for rung in self._learned]
         self._made: tuple[list[int], loop.Schedules] | None = None
