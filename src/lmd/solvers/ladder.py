@@ -17,7 +17,7 @@ from lmd.solvers.base import Passing, Solver
 from lmd.solvers.learned_fgp import PLACES, LearnedFGP, between, roughness, schedules_of
 
 MARGIN = 0.9
-"""A rung is taken for tolerances from its reach over this on: one that misses costs a look more, and some iterations."""
+"""A rung is taken for tolerances from its reach over this on: one that misses costs one look more and iterations."""
 
 
 class Ladder(Passing):
