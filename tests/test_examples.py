@@ -1,4 +1,4 @@
-"""The examples run, and show what their headers say."""
+"""The examples run, and show what their headers say; with_deepinv.py does in tests/compat, where deepinv is."""
 
 import importlib
 import runpy

@@ -110,6 +110,14 @@ static void try_dual(long planes, long height, long width, long size, long steps
     same("the dual steps depend on the threads", p_new[0], p_new[1], 2 * pixels, sizeof(float));
     same("the dual steps depend on the threads", x_new[0], x_new[1], pixels, sizeof(float));
     if (steps > 1) same("the dual steps depend on the threads", p_last[0], p_last[1], 2 * pixels, sizeof(float));
+    float *trace = array(steps * pixels, sizeof(float)), *p_end = array(2 * pixels, sizeof(float));
+    float *p_beside = steps > 1 ? array(2 * pixels, sizeof(float)) : NULL;
+    if (lmd_dual_trace(x, p, before, y, kernels, bound, 2, planes, height, width, size, steps, threads, p_end, p_beside,
+                       trace))
+        return;
+    same("the trace of dual steps ends elsewhere", p_new[0], p_end, 2 * pixels, sizeof(float));
+    same("the trace of dual steps ends elsewhere", x_new[0], trace + (steps - 1) * pixels, pixels, sizeof(float));
+    if (steps > 1) same("the trace of dual steps ends elsewhere", p_last[0], p_beside, 2 * pixels, sizeof(float));
     check_finite("the dual steps are not finite", p_new[0], 2 * pixels);
     check_finite("the dual steps are not finite", x_new[0], pixels);
     check_within("the dual steps leave their bounds", p_new[0], 2 * pixels, -1, 1);

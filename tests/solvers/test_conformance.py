@@ -27,6 +27,7 @@ from lmd.problems import (
     gaussian_kernel,
 )
 from lmd.solvers.conformance import SolverConformance
+from lmd.solvers.learned_fgp import PLACES
 from lmd.terms import Huber, Shifted
 
 F32, F64 = torch.float32, torch.float64
@@ -106,7 +107,7 @@ def in_cosines():
     return Separable(Cosine(4), Splines(4, knots=1))
 
 
-REACH = [[0.5, 0.1, 1e-2, 1e-3, 1e-4], [0.1, 1e-2, 1e-3, 1e-4, 1e-5]]
+REACH = [[[first * 0.5**place for place in range(PLACES)]] * 2 for first in (0.5, 0.1)]
 
 SOLVERS = {
     "FGP": (lambda: solvers.FGP(), "denoising"),
@@ -359,11 +360,13 @@ def outputs_like_inputs(patch):
     """Outputs with the strides of the images, which C writes rows to."""
     right = kernels.dual_steps
 
-    def wrong(x, *arguments):
-        *others, found = right(x, *arguments)
-        scrambled = torch.empty_like(x)
-        scrambled.as_strided((x.numel(),), (1,)).copy_(found.flatten())
-        return *others, scrambled
+    def wrong(x, *arguments, **words):
+        *others, found = right(x, *arguments, **words)
+        for each in found.view(-1, *x.shape):
+            scrambled = torch.empty_like(x)
+            scrambled.as_strided((x.numel(),), (1,)).copy_(each.flatten())
+            each.copy_(scrambled)
+        return *others, found
 
     patch.setattr(kernels, "dual_steps", wrong)
 
@@ -375,19 +378,21 @@ def bound_of_the_default_dtype(patch):
 
 
 def wrong_with_threads(patch):
-    """Threads that do not wait for each other: the last step is lost."""
+    """Threads that do not wait for each other: what several steps compute is lost."""
     right = kernels.dual_steps
     patch.setattr(
         kernels,
         "dual_steps",
-        lambda *given: right(*given[:-1], given[-1][: len(given[-1]) - (torch.get_num_threads() > 1)]),
+        lambda *given, **words: right(
+            *given[:-1], given[-1] * (torch.get_num_threads() == 1 or len(given[-1]) == 1), **words
+        ),
     )
 
 
 def wrong_build(patch):
     """A build whose gradient is off by a percent."""
     right = kernels.dual_steps
-    patch.setattr(kernels, "dual_steps", lambda *given: right(*given[:-1], 1.01 * given[-1]))
+    patch.setattr(kernels, "dual_steps", lambda *given, **words: right(*given[:-1], 1.01 * given[-1], **words))
 
 
 WRONG_KERNELS = [

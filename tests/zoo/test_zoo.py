@@ -29,7 +29,8 @@ def test_every_shipped_solver_loads_runs_and_has_a_card() -> None:
         result = run(solver, problem, x0.to(dtype))
         assert result.ok
         if zoo.ships_for(name, "standard"):  # the data it was trained on are at hand
-            assert bool((result.values < problem.value(x0.to(dtype))).all())
+            begun = problem.value(x0.to(dtype))  # impulses at a small weight: the start is the minimum
+            assert bool((result.values <= begun).all()) and bool((result.values < begun).any())
         assert sum(path.stat().st_size for path in (zoo.TRAINED / name).iterdir()) < 2_000_000
 
 
