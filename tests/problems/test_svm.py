@@ -42,6 +42,16 @@ class TestValueAndSubgradient:
         expected = [textbook(features[i // 2], labels[i // 2], 0.7, x[i]) for i in range(6)]
         assert_close(problem.value(x), torch.tensor(expected, dtype=torch.float64))
 
+    def test_one_instance_for_each_data_set_in_any_order(self):
+        features, labels = pairs(3, 20, 4)
+        problem, order = SVM(features, labels, C=0.7), torch.tensor([2, 0, 1])
+        x = torch.randn(3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+        expected = torch.tensor([textbook(features[i], labels[i], 0.7, x[i]) for i in range(3)], dtype=torch.float64)
+        assert_close(problem.value(x), expected)
+        assert_close(problem.select(order).value(x[order]), expected[order])
+        with pytest.raises(InputError, match=r"x: got shape \(1, 5\)"):
+            problem.value(x[:1])
+
     def test_the_derivatives_are_those_of_autograd(self):
         features, labels = pairs(2, 30, 4)
         problem = SVM(features, labels, starts=3)

@@ -277,7 +277,7 @@ int lmd_interior(const float *rows, const float *guess, const float *numbers, fl
     double *memory = calloc((size_t)(threads * doubles), sizeof(double));
     long *whole = calloc((size_t)(threads * longs), sizeof(long));
     if (!memory || !whole) return free(memory), free(whole), 1;
-#pragma omp parallel for num_threads(threads)
+#pragma omp parallel for schedule(dynamic) num_threads(threads)
     for (long s = 0; s < sets; s++) {
         Problem p = {.rows = rows + s * m * n, .C = C, .m = m, .n = n, .ld = ld};
         p.places = whole + omp_get_thread_num() * longs, p.order = p.places + m, p.slots = p.order + m;
