@@ -27,6 +27,7 @@ ROOMS = [
     "report",
     "experiments",
     "compat",
+    "cli",
 ]
 BENEATH = ["deprecation", "errors", "extras", "checks", "config", "copies", "files"]
 

@@ -1,0 +1,50 @@
+"""What the commands share: options, the order of commands, tables and JSON on the screen."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from lmd.report.tables import Table
+
+PRESETS = ("quick", "standard", "paper")
+MOST_ITERATIONS = 1_000_000
+MOST_SEED = 2**32 - 1
+
+PRESET = click.option(
+    "--preset",
+    type=click.Choice(PRESETS),
+    default="quick",
+    show_default=True,
+    help="quick: seconds to a few minutes; standard: up to an hour or two on two cores; paper: the published sizes.",
+)
+SEED = click.option(
+    "--seed", type=click.IntRange(0, MOST_SEED), default=0, show_default="0", help="Seed of all randomness."
+)
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+
+
+class Ordered(click.Group):
+    """Lists the commands in the order they are defined, which is the order a newcomer meets them in."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+def print_table(table: Table) -> None:
+    """Print a table as wide as the screen, or as 110 letters where there is none."""
+    from rich.console import Console
+
+    from lmd.report.tables import to_rich
+
+    console = Console(width=None if sys.stdout.isatty() else 110)
+    console.print(to_rich(table))
+
+
+def print_json(data: object) -> None:
+    """Print what `json` can write, indented."""
+    click.echo(json.dumps(data, indent=1))

@@ -1,0 +1,100 @@
+"""The program: its commands, and what it says and answers when something goes wrong."""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import io
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+
+import click
+
+from lmd import __version__
+from lmd.cli.common import Ordered
+from lmd.cli.making import import_command, learn, train
+from lmd.cli.measuring import bench, check
+from lmd.cli.running import demo, report, reproduce
+from lmd.cli.showing import data, info, list_command
+from lmd.cli.solving import solve
+from lmd.errors import InputError, LmdError
+
+
+@click.group(cls=Ordered, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="lmd")
+def cli() -> None:
+    """Learned mirror descent: fast, certified solvers for classes of convex problems.
+
+    \b
+    Start with
+      lmd demo                                        a tour, in under two minutes
+      lmd list                                        experiments, tasks, trained solvers
+      lmd reproduce simplex --preset standard         Figure 1 of the paper
+    """
+
+
+COMMANDS = (list_command, info, demo, reproduce, train, learn, solve, bench, import_command, check, data, report)
+for _command in COMMANDS:  # in the order a newcomer meets them in
+    cli.add_command(_command)
+
+
+def program() -> None:
+    """What the command `lmd` is: `main`, and next to no collecting of garbage, which imports and the end do not need.
+
+    That is worth half a second of two.
+    """
+    gc.set_threshold(100_000)
+    atexit.register(gc.freeze)
+    main()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line: exit code 0 on success, 2 on bad input, 1 when something else went wrong."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # the name of a file may be no text
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            given = None if arguments is None else list(arguments)
+            answer = cli.main(args=given, prog_name="lmd", standalone_mode=False)
+        sys.exit(answer if isinstance(answer, int) else 0)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help() if error.ctx else "")
+        sys.exit(0)
+    except click.exceptions.Abort:
+        sys.exit(130)
+    except click.ClickException as error:
+        _fail(" ".join(error.format_message().split()), 2)
+    except InputError as error:
+        _fail(str(error), 2)
+    except LmdError as error:
+        _fail(str(error), 1)
+    except ModuleNotFoundError as error:
+        from lmd.extras import missing
+
+        _fail(missing((error.name or "a module").split(".")[0]), 1)
+    except KeyboardInterrupt:
+        _fail("interrupted", 130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except OSError as error:  # what the system refuses: a name too long for it, a disk that is full
+        place = "file" if error.filename is None else f"file: got {error.filename}"
+        _fail(f"{place} ({error.strerror or error})", 2)
+    except Exception as error:
+        if os.environ.get("LMD_DEBUG"):
+            raise
+        _fail(
+            f"internal error ({type(error).__name__}: {error}); set LMD_DEBUG=1 to see where, and please report it", 1
+        )
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    click.echo(f"lmd: warning: {' '.join(str(message).split())}", err=True)
+
+
+def _fail(message: str, code: int) -> None:
+    click.echo(f"lmd: {' '.join(message.split())}", err=True)
+    sys.exit(code)

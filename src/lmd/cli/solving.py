@@ -1,0 +1,169 @@
+"""Pictures: `lmd solve TASK IN OUT`."""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lmd.cli.common import MOST_ITERATIONS, Ordered
+from lmd.errors import InputError
+
+if TYPE_CHECKING:
+    from lmd.pictures.files import Done
+
+
+class _Pictures(Ordered):
+    """A command for each task that takes pictures, made when it is asked for: the tasks are long to import."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        from lmd import tasks
+
+        return [task.name for task in tasks.every() if task.picture is not None]
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        from lmd import tasks
+
+        picture = tasks.get(name).picture if name in self.list_commands(ctx) else None
+        if picture is None:
+            return None
+        sample = _EXTRAS.get(picture.extra)
+        beside = f" --{picture.extra} {(sample.metavar or '').lower()}" if sample else ""
+        help_text = f"{picture.about}\n\n{_PICTURES.format(name=name, extra=beside)}"
+        options = [*_PICTURE_OPTIONS, *([sample] if sample else []), *(_FORM_OPTIONS if picture.forms else [])]
+        return click.Command(name, params=options, help=help_text, callback=functools.partial(_solve, name))
+
+
+_PICTURES = """\b
+IN is a picture, several, a folder, or a pattern such as '*.png'; a TIFF of several pages or an array
+in .npy may be a volume. OUT ends in .png, .jpg, .tif or .npy, or is a folder. Transparency, 16 bits
+and the colour profile are kept where OUT can hold them; a turned photograph is set upright.
+Examples
+  lmd solve {name} in.jpg out.png{extra}
+  lmd solve {name} in.tif out.tif{extra} --weight 0.1 --tolerance 1e-5 --json
+  lmd solve {name} photographs results{extra} --workers 2
+"""
+
+
+class _Weight(click.ParamType[Any]):
+    """A number, or auto."""
+
+    name = "number|auto"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
+        try:
+            return "auto" if value == "auto" else float(value)
+        except ValueError:
+            self.fail(f"{value!r} is neither a number nor auto.", param, ctx)
+
+
+_EXTRAS = {
+    "mask": click.Option(
+        ["--mask", "extra"],
+        required=True,
+        metavar="MASK.PNG",
+        help="Black and white, as large as IN: white is kept. Or a folder of masks with the names of the pictures.",
+    ),
+    "kernel": click.Option(
+        ["--kernel", "extra"],
+        required=True,
+        metavar="GAUSSIAN:1.5",
+        help="What blurred it: gaussian:WIDTH, motion:LENGTH[:DEGREES], or a file with an image of it.",
+    ),
+}
+
+
+_PICTURE_OPTIONS: list[click.Parameter] = [
+    click.Argument(["images"], metavar="IN...", nargs=-1, required=True),
+    click.Argument(["out"], metavar="OUT"),
+    click.Option(["--solver"], help="fgp, pdhg, a name that `lmd list` shows, or a folder.  [default: the best]"),
+    click.Option(
+        ["--iterations"],
+        type=click.IntRange(1, MOST_ITERATIONS),
+        help="Stop after so many.  [default: what the solver is made for]",
+    ),
+    click.Option(["--weight"], type=_Weight(), help="Larger is smoother.  [default: auto]"),
+    click.Option(["--tolerance"], type=float, help="Stop when proven to be so near to the minimum.  [default: 1e-3]"),
+    click.Option(["--isotropic"], is_flag=True, help="Treat all directions alike, not along rows and columns."),
+    click.Option(["--workers"], type=click.IntRange(1, 1024), help="So many files at a time.  [default: all cores]"),
+    click.Option(["--overwrite"], is_flag=True, help="Write over what is in OUT already; never over IN."),
+    click.Option(["--plot"], metavar="FILE", help="Also draw how the automatic weight was chosen."),
+    click.Option(["--json", "as_json"], is_flag=True, help="Print a line of JSON for each file."),
+]
+
+
+_FORM_OPTIONS: list[click.Parameter] = [
+    click.Option(
+        ["--data"],
+        type=click.Choice(["squares", "poisson", "absolute"]),
+        help="How the picture is held to: poisson for counts, absolute for impulses.  [default: squares]",
+    ),
+    click.Option(["--order"], type=click.IntRange(1, 2), help="2: slopes cost nothing, no staircases.  [default: 1]"),
+    click.Option(["--coupled"], is_flag=True, help="Edges of all colours in one place."),
+    click.Option(
+        ["--huber"], type=float, help="Squares for gradients up to this; colours are from 0 to 1.  [default: 0]"
+    ),
+]
+
+
+@click.group(cls=_Pictures)
+def solve() -> None:
+    """Solve for pictures: PNG, JPEG, TIFF or .npy of any size, grey or colour, images or volumes.
+
+    \b
+    Examples
+      lmd solve denoise noisy.jpg clean.png
+      lmd solve denoise photographs results
+      lmd solve inpaint scratched.png whole.png --mask scratches.png
+    """
+
+
+def _solve(
+    task: str,
+    images: tuple[str, ...],
+    out: str,
+    as_json: bool,
+    extra: str | None = None,
+    workers: int | None = None,
+    overwrite: bool = False,
+    plot: str | None = None,
+    **settings: Any,
+) -> int:
+    from lmd.data.memory import keep_freed_memory
+    from lmd.data.progress import LateBar
+    from lmd.files import writable_name
+    from lmd.pictures import PictureSolver
+    from lmd.pictures.files import find_jobs, solve_many, solve_one
+
+    keep_freed_memory()
+    path = None if plot is None else writable_name("plot", plot)
+    solver = PictureSolver(task, **{name: value for name, value in settings.items() if value is not None})
+    if path is not None and solver.weight is not None:
+        raise InputError("plot", plot, "no --weight, as it shows how one is chosen")
+    jobs = find_jobs(images, out, overwrite)
+    done: list[Done] = []
+    failed: list[Done] = []
+    with LateBar(solver.model.doing, total=len(jobs)) as bar:
+        if len(jobs) == 1:
+            found = iter([solve_one(solver, jobs[0], extra, overwrite, bar.update)])
+        else:
+            found = solve_many(solver, jobs, extra, overwrite, workers)
+        for each in found:
+            (done if each.summary else failed).append(each)
+            if len(jobs) > 1:
+                bar.update(1)
+            if as_json:
+                click.echo(json.dumps(each.as_json()))
+            elif each.summary:
+                click.echo(each.line() if len(jobs) > 1 else each.block())
+    if path is not None:
+        from lmd.report.choices import draw_choices
+
+        draw_choices(path, [each.summary for each in done if each.summary])
+    for each in failed:
+        click.echo(f"lmd: {each.line()}", err=True)
+    if failed:
+        click.echo(f"lmd: {len(failed)} of {len(jobs)} failed", err=True)
+    return 1 if failed else 0
