@@ -1,31 +1,44 @@
 import importlib
 import shutil
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 import torch
 
 import lmd
+from lmd.cli import main
 from lmd.errors import InputError
 from lmd.guarantees import Drift, Monitor, Promise
 from lmd.learning import card_rows, family_named
+from lmd.learning.learn import _Learning
+from lmd.learning.measure import Speed
 from lmd.problems import Box, ControlFamily, Family, LeastSquares, Problem
 
 settings = importlib.import_module("lmd.learning.learn")
 
 
+SMALL = """
+import importlib
+
+settings = importlib.import_module("lmd.learning.learn")
+settings.TRAINING, settings.VALIDATION, settings.TEST, settings.RUNGS, settings.MOST_TIMES = 40, 20, 60, 2, 1
+settings.MOST_UPDATES, settings.FEWEST, settings.TAIL_TRIALS, settings.TIMED = 10, 2, 1, 1
+tunes, learns = settings.to_tune, settings.to_learn
+settings.to_tune = lambda known: {name: grid[:3] for name, grid in tunes(known).items()}
+settings.to_learn = lambda *given: dict(list(learns(*given).items())[:2])
+"""
+"""Few instances, settings, solvers to learn and updates: seconds. For processes of their own as well."""
+
+
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    """Few instances and updates: seconds."""
-    for name, value in {
-        "TRAINING": 40,
-        "VALIDATION": 20,
-        "TEST": 60,
-        "RUNGS": 2,
-        "MOST_TIMES": 2,
-        "MOST_UPDATES": 12,
-        "TAIL_TRIALS": 2,
-    }.items():
-        monkeypatch.setattr(settings, name, value)
+    for name, value in vars(settings).items():
+        if not name.startswith("__"):
+            monkeypatch.setattr(settings, name, value)  # and that it is again afterwards
+    exec(SMALL, {})
     torch.set_num_threads(1)
 
 
@@ -66,19 +79,6 @@ def test_it_returns_a_solver_with_its_card_and_saves_it(tmp_path):
     results = [lmd.run(each, problem, x0, 30) for each in (solver, again)]
     assert torch.equal(results[0].x, results[1].x) and again.card == card
     assert float(problem.relative_gap(results[0].x, results[0].dual).max()) < 1e-2
-
-
-def test_a_run_that_was_killed_ends_with_the_same_solver(tmp_path):
-    with pytest.raises(KilledError):
-        lmd.learn(Control(), minutes=1, out=tmp_path / "one", progress=kill_at("round 1"))
-    shutil.copytree(tmp_path / "one", tmp_path / "two")
-    whole = lmd.learn(Control(), minutes=1, out=tmp_path / "one", resume=True)
-    with pytest.raises(KilledError):
-        lmd.learn(Control(), minutes=1, out=tmp_path / "two", resume=True, progress=kill_at("it is; testing"))
-    pieces = lmd.learn(Control(), minutes=1, out=tmp_path / "two", resume=True)
-    assert whole.card["winner"] == pieces.card["winner"]
-    assert whole.state_dict().keys() == pieces.state_dict().keys()
-    assert all(torch.equal(tensor, pieces.state_dict()[name]) for name, tensor in whole.state_dict().items())
 
 
 class Bowl(Problem):
@@ -165,15 +165,17 @@ class Falling(Bowls):
         return problem, torch.zeros(batch, 3)
 
 
-def test_values_that_fall_without_bound_are_refused():
+def test_values_that_fall_without_bound_are_refused(tmp_path):
     with pytest.raises(InputError, match="without bound"):
-        lmd.learn(Falling(), minutes=1)
+        lmd.learn(Falling(), minutes=1, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
-def test_a_budget_that_is_too_small_says_how_much_it_takes(monkeypatch):
+def test_a_budget_that_is_too_small_says_how_much_it_takes(monkeypatch, tmp_path):
     monkeypatch.setattr(settings, "FEWEST", 10**6)
     with pytest.raises(InputError, match=r"minutes: got 0.01, expected at least \d"):
-        lmd.learn(Bowls(), minutes=0.01)
+        lmd.learn(Bowls(), minutes=0.01, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_folder_with_a_run_is_not_overwritten(tmp_path):
@@ -208,17 +210,54 @@ def test_where_a_closed_form_is_known_it_is_what_is_compared_with():
     torch.testing.assert_close(instances.optima, problem.minimiser())
 
 
-def test_the_command_line_learns_and_prints_the_card(monkeypatch, tmp_path, capsys):
-    from lmd.cli import main
+def same(one, two):
+    one, two = one.state_dict(), two.state_dict()
+    return one.keys() == two.keys() and all(torch.equal(tensor, two[name]) for name, tensor in one.items())
 
-    (tmp_path / "my_bowls.py").write_text(
+
+def killed_while_training(folder):
+    """`lmd learn` in a process of its own, which ends by SIGKILL when it has begun to train."""
+    code = f"{SMALL}\nfrom lmd.cli import main\nmain()"
+    words = [sys.executable, "-c", code, "learn", "my_control:family", "--minutes", "1", "--out", "run"]
+    child = subprocess.Popen(words, cwd=folder, stderr=subprocess.DEVNULL)
+    while child.poll() is None and not (folder / "run" / "tried").exists():
+        time.sleep(0.02)
+    child.kill()
+    assert child.wait() == -signal.SIGKILL
+
+
+def test_killed_at_any_moment_the_command_line_ends_with_the_same_solver(monkeypatch, tmp_path, capsys):
+    (tmp_path / "my_control.py").write_text(
         "from lmd.problems import ControlFamily\nfamily = ControlFamily(states=2, inputs=1, horizon=3)\n"
     )
     monkeypatch.chdir(tmp_path)
+    killed_while_training(tmp_path)
+    (tmp_path / "whole").mkdir()
+    shutil.copy(tmp_path / "run" / "learn.json", tmp_path / "whole")  # what was measured, and nothing else
+    family = family_named("my_control:family")
+    for moment in ("where to start", "round 2"):
+        with pytest.raises(KilledError):
+            lmd.learn(family, minutes=1, out="run", resume=True, progress=kill_at(moment))
     with pytest.raises(SystemExit) as outcome:
-        main(["learn", "my_bowls:family", "--minutes", "1", "--out", "run"])
+        main(["learn", "my_control:family", "--minutes", "1", "--out", "run", "--resume"])
     said = capsys.readouterr().out
     assert outcome.value.code == 0 and "it is: 20 instances together" in said and "with confidence 95%" in said
+    whole, pieces = lmd.learn(family, minutes=1, out="whole", resume=True), lmd.solvers.load("run")
+    assert whole.card["winner"] == pieces.card["winner"] and same(whole, pieces)
+    assert whole.card["tried"] == pieces.card["tried"], "scores of all that was tried, of which one was the best"
+
+
+def test_what_the_clock_says_decides_and_nothing_else_does(monkeypatch):
+    """Two runs by one seed and one clock are the same to the last number."""
+    monkeypatch.setattr(_Learning, "_update_seconds", lambda self, solver: (0.01, 0.001))
+    monkeypatch.setattr(_Learning, "_start_seconds", lambda self, told, wanted: 0.01)
+    monkeypatch.setattr(settings, "speed", lambda solver, *rest: Speed(0.01, 0.1))
+    one, two = (lmd.learn(Bowls(), minutes=1) for _ in range(2))
+    assert one.card["learned"] and one.card["tried"] == two.card["tried"] and same(one, two)
+
+
+def test_a_module_without_the_family_is_one_line(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as outcome:
-        main(["learn", "my_bowls:nothing", "--out", "other"])
+        main(["learn", "my_control:nothing", "--out", "other"])
     assert outcome.value.code == 2 and capsys.readouterr().err.count("\n") == 1

@@ -42,8 +42,7 @@ class Instances:
         with torch.no_grad():
             optima, duals = _optima(problem, x0)
             minima, _ = problem.relaxed_value(optima)
-        size = 1 + float(x0.abs().max())
-        if not bool(torch.isfinite(minima).all()) or float(optima.abs().max()) > 1e8 * size:
+        if not bool(torch.isfinite(minima).all()) or _is_far_out(optima, x0):
             accepted = "problems with minima; add a small multiple of ||x||^2, or constraints"
             raise InputError("family", "instances whose values fall without bound, as far as could be seen", accepted)
         return cls(problem, x0, optima, minima, duals)
@@ -151,16 +150,16 @@ def _optima(problem: Any, x0: Tensor) -> tuple[Tensor, Tensor | None]:
     if best is None:
         raise InputError("family", "problems that no classical method here can solve", "smooth or composite problems")
     _, solver, state, most = best
-    x, dual = _go_on(problem, solver, state, most)
+    x, dual = _go_on(problem, solver, state, most, x0)
     return x.to(dtype), None if dual is None else dual.to(dtype)
 
 
-def _go_on(problem: Any, solver: Solver[Any], state: State, most: int) -> tuple[Tensor, Tensor | None]:
+def _go_on(problem: Any, solver: Solver[Any], state: State, most: int, x0: Tensor) -> tuple[Tensor, Tensor | None]:
     """Points and dual points after at most so many iterations; instances that are solved are not carried along."""
     x, dual, done = state.x.clone(), state.dual_point, state.iteration
     dual = None if dual is None else dual.clone()
     left = torch.arange(len(x), device=x.device)
-    while done < most:
+    while done < most and not _is_far_out(x, x0):
         far = _distance(problem, state) > ACCURACY
         if not bool(far.any()):
             break
@@ -175,6 +174,11 @@ def _go_on(problem: Any, solver: Solver[Any], state: State, most: int) -> tuple[
         if dual is not None and found is not None:
             dual[left] = found
     return x, dual
+
+
+def _is_far_out(x: Tensor, x0: Tensor) -> bool:
+    """Whether points went where no minimum is."""
+    return not float(x.abs().max()) <= 1e8 * (1 + float(x0.abs().max()))
 
 
 def _strong(problem: Any, x0: Tensor) -> list[tuple[Solver[Any], int, int]]:

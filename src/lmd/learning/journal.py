@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ class Journal:
         self.settings = settings
         self.answers: dict[str, Any] = {}
         self._lock: FolderLock | None = None
+        self._made = False
         if resume and folder is None:
             raise InputError("resume", "True without out", "out=FOLDER, the folder of the run to go on with")
         if self.folder is None:
@@ -37,6 +39,7 @@ class Journal:
             )
         if before is not None:
             self._take(before)
+        self._made = not self.folder.exists()
         self._lock = FolderLock("out", writable_folder("out", self.folder))
 
     def _take(self, before: Any) -> None:
@@ -57,7 +60,10 @@ class Journal:
         return self.answers[name]
 
     def close(self) -> None:
-        """Let other runs into the folder."""
-        if self._lock is not None:
+        """Let other runs into the folder; one that was made for a run which was refused is gone again."""
+        if self._lock is not None and self.folder is not None:
             self._lock.release()
             self._lock = None
+            if self._made and not self.answers:
+                with suppress(OSError):
+                    self.folder.rmdir()

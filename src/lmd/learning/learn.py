@@ -6,10 +6,12 @@ import copy
 import math
 import warnings
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from lmd.checks import check_count, check_positive
 from lmd.errors import InputError, TrainingError, TrainingWarning
@@ -19,7 +21,7 @@ from lmd.learning.instances import Drawn, Instances, check_family, draw
 from lmd.learning.journal import Journal
 from lmd.learning.measure import Speed, clock, curve, milliseconds, quantile, reached, speed
 from lmd.learning.peers import peers
-from lmd.learning.proposals import LONGEST, Known, Make, to_learn, to_start, to_tune
+from lmd.learning.proposals import LONGEST, Known, to_learn, to_start, to_tune
 from lmd.learning.search import search_
 from lmd.learning.starting import fit_starts_
 from lmd.problems.base import Family
@@ -32,8 +34,14 @@ TRAINING, VALIDATION, TEST = 300, 100, 300
 MOST_TIMES = 16
 """Where instances are solved quickly, so many times as many are drawn for training."""
 
-STARTS_SHARE, STARTS_TIMES = 0.25, 12
-"""The share of the time in which networks learn where to start, and their most updates, in `MOST_UPDATES`."""
+TRAINING_SHARE, STARTS_SHARE, TUNING_SHARE = 0.85, 0.25, 0.1
+"""The share of the time for training, that of it in which networks learn where to start, and that for tuning."""
+
+STARTS_TIMES = 12
+"""The most updates of networks that say where to start, in `MOST_UPDATES`."""
+
+TRIAL = 2.0
+"""Iterations of a trial of numbers for phases, in those before the last phase."""
 
 RUNGS, BATCH = 3, 64
 RATE, FEW_NUMBERS = (2e-2, 1e-3), 1000
@@ -82,9 +90,9 @@ def learn(
 
     On one thread `minutes` are of the processor, so that other programs change nothing but how long one waits for them.
 
-    With `out`, the folder gets the solver, and a run that was killed goes on with `resume`. Speeds are measured once,
-    at the beginning, and written down; everything else follows from them and the seed. `progress` is called with a line
-    after each step.
+    With `out`, the folder gets the solver, and a run that was killed goes on with `resume` and ends with the same one:
+    speeds are measured once, before anything is tuned or trained, and written down; everything else follows from them
+    and the seed. `progress` is called with a line after each step.
 
         solver = lmd.learn(lmd.problems.ControlFamily(), minutes=5, out="runs/control")
         result = lmd.run(solver, problem, x0, iterations=10)
@@ -101,142 +109,144 @@ def learn(
 
 
 class _Learning:
-    """A run of `learn`: its instances, what was found, and the stages."""
+    """A run of `learn`: its instances, what was found, and the stages.
+
+    Everything that the clock decides is in one answer of the journal, written before anything is decided: the rest is
+    computed from it and the seed, and comes out the same after any interruption.
+    """
 
     def __init__(
         self, family: Family, minutes: float, target: float, seed: int, journal: Journal, say: Say, begun: float
     ) -> None:
         self.family, self.minutes, self.target, self.seed = family, minutes, target, seed
-        self.journal, self.say, self.begun = journal, say, begun
+        self.journal, self.say = journal, say
         self.say("drawing instances and solving them to compare with")
-        few = Instances.solve(*draw(family, TRAINING, 3 * seed))
-        count = journal.once("training instances", lambda: self._affordable(clock() - begun))
+        self.validation = Instances.solve(*draw(family, VALIDATION, 3 * seed + 1, held_out=True))
+        few, before = Instances.solve(*draw(family, TRAINING, 3 * seed)), journal.answers.get("measured")
+        count = before["training"] if before else self._affordable(clock() - begun)
         self.known = Known(few if count == TRAINING else Instances.solve(*draw(family, count, 3 * seed)))
         self.drawn = Drawn(self.known.train, family.name)
-        self.validation = Instances.solve(*draw(family, VALIDATION, 3 * seed + 1, held_out=True))
+        self.grids = to_tune(self.known)
+        self.measured = journal.once("measured", lambda: {"training": count, **self._measure()})
 
     def _affordable(self, seconds: float) -> int:
         """How many training instances a twentieth of the time is enough to solve, after the first took so long."""
         times = 60 * self.minutes / 20 / max(seconds, 1e-3)
         return TRAINING * min(MOST_TIMES, 2 ** max(0, int(math.log2(max(times, 1.0)))))
 
+    def _measure(self) -> dict[str, Any]:
+        """What a solve takes with each method, and an update of each of the solvers to train, before it is trained."""
+        classical = {name: grid[0] for name, grid in self.grids.items()}
+        proposed = to_start(self.known, classical)
+        makes = to_learn(self.known, classical, None if proposed is None else proposed[0], self.target)
+        learned = {name: make() for name, make in makes.items()}
+        x0 = self.validation.x0
+        speeds = {
+            name: asdict(speed(solver, self.validation.problem, x0, min(solver.horizon or 8, 8)))
+            for name, solver in (classical | learned).items()
+        }
+        updates = {name: self._update_seconds(solver) for name, solver in learned.items()}
+        least = FEWEST * RUNGS * sum(once for once, _ in updates.values()) / 60 / TRAINING_SHARE
+        if self.minutes < least:
+            raise InputError("minutes", f"{self.minutes:g}", f"at least {least:.2g} for this class, to train anything")
+        start = None if proposed is None else self._start_seconds(*proposed)
+        return {"speeds": speeds, "updates": updates, "start": start}
+
+    def _start_seconds(self, told: Started, wanted: tuple[Tensor, ...]) -> float:
+        """How long an update of the networks that say where to start takes; the first one takes longer."""
+        seconds = 0.0
+        for updates in (1, TIMED):
+            begun = clock()
+            fit_starts_(copy.deepcopy(told), self.known.train, wanted, updates, self.seed)
+            seconds = clock() - begun
+        return seconds / TIMED
+
+    def _update_seconds(self, solver: Solver[Any]) -> tuple[float, float]:
+        """How long an update takes, and, where numbers are searched for, each iteration of a trial beyond that."""
+        if _phases(solver):
+            part = self.known.train.select(slice(0, SEARCHED))
+            moments = [clock()]
+            for look in (lambda: self._keep(solver), lambda: curve(solver, part, TIMED, 0.0)):
+                look()
+                moments.append(clock())
+            return moments[1] - moments[0], (moments[2] - moments[1]) / TIMED
+        moments = [clock()]
+        for updates in (1, 1 + TIMED):
+            train(solver, self.drawn, progress=False, updates=updates, batch=BATCH, objective="gap", validate_every=0)
+            moments.append(clock())
+        return max((moments[2] - 2 * moments[1] + moments[0]) / TIMED, 1e-4), 0.0
+
     def run(self) -> Carded:
-        classical = self._tune()
-        makes = to_learn(self.known, classical, self._start(classical), self.target)
-        plan = self.journal.once("plan", lambda: self._plan(makes))
-        learned = self._halve(makes, plan)
-        scores = {name: _score_of(self.journal.answers["classical"][name]) for name in classical}
-        scores |= {name: self._score(solver, plan[name]) for name, solver in learned.items()}
+        classical, tuned = self._tune()
+        told = self._start(classical)
+        makes = to_learn(self.known, classical, told, self.target)
+        solvers = self._halve({name: make() for name, make in makes.items()}, told is not None)
+        scores = tuned | {name: self._score(name, self._quantiles(solver)) for name, solver in solvers.items()}
         winner = min(scores, key=lambda name: scores[name])
         if not math.isfinite(scores[winner]):
             winner = next(iter(classical))
-        return self._finish(winner, learned, classical, scores)
+        return self._finish(winner, solvers, classical, scores)
 
     def _start(self, classical: dict[str, Solver[Any]]) -> Started | None:
-        """Networks that say where to start, trained for a share of the time; how many updates that is, is written."""
+        """Networks that say where to start, trained for a share of the time."""
         proposed = to_start(self.known, classical)
         if proposed is None:
             return None
         told, wanted = proposed
-
-        def affordable() -> int:
-            tried, seconds = copy.deepcopy(told), 0.0
-            for updates in (1, TIMED):  # the first one takes longer
-                begun = clock()
-                fit_starts_(tried, self.known.train, wanted, updates, self.seed)
-                seconds = clock() - begun
-            each = seconds / TIMED
-            return max(1, min(STARTS_TIMES * MOST_UPDATES, int(STARTS_SHARE * 60 * self.minutes / each)))
-
-        updates = self.journal.once("start updates", affordable)
-        fit_starts_(told, self.known.train, wanted, updates, self.seed)
+        affordable = int(STARTS_SHARE * 60 * self.minutes / self.measured["start"])
+        fit_starts_(told, self.known.train, wanted, max(1, min(STARTS_TIMES * MOST_UPDATES, affordable)), self.seed)
         with torch.no_grad():
             state = told.init(self.validation.problem, self.validation.x0)
             gaps = self.validation.errors(state.x)
         self.say(f"where to start, learned: 95% of the instances begin within {quantile(gaps):.2g} of their minima")
         return told
 
-    def _tune(self) -> dict[str, Solver[Any]]:
-        """The best setting of each classical method; which one that is, is written down, as it depends on speed."""
-        grids = to_tune(self.known)
+    def _tune(self) -> tuple[dict[str, Solver[Any]], dict[str, float]]:
+        """Classical methods, each with its best setting on some of the validation instances, and their scores on all.
 
-        def choose() -> dict[str, Any]:
-            found, best, few = dict[str, Any](), math.inf, self.validation.select(slice(0, FEW))
-            for name, grid in grids.items():
-                scores = []
-                for solver in grid:
-                    scores.append(self._classical_score(solver, few, PATIENCE * best / 1e3))
-                    best = min(best, scores[-1])
-                place = min(range(len(grid)), key=lambda i: scores[i])
-                score = math.inf
-                if math.isfinite(scores[place]):
-                    score = self._classical_score(grid[place], self.validation, math.inf)
-                found[name] = {"place": place, "milliseconds": score if math.isfinite(score) else None}
-                self.say(f"{name}: {_time(score)}, the best of {len(grid)} settings")
-            return found
+        One that takes `PATIENCE` times as long as another is not waited for, nor one beyond its share of the time.
+        """
+        found, scores, few = dict[str, Solver[Any]](), dict[str, float](), self.validation.select(slice(0, FEW))
+        best, left = math.inf, TUNING_SHARE * 6e4 * self.minutes
+        for name, grid in self.grids.items():
+            each, tried = self._speed(name).each, []
+            for solver in grid:
+                most = max(1, int(min(LONGEST, PATIENCE * best / each, left / each)))
+                quantiles = curve(solver, few, most, self.target / 10)
+                tried.append(self._score(name, quantiles))
+                best, left = min(best, tried[-1]), left - each * len(quantiles)
+            found[name], scores[name] = grid[min(range(len(grid)), key=lambda i: tried[i])], math.inf
+            if math.isfinite(min(tried)):
+                scores[name] = self._score(name, curve(found[name], self.validation, LONGEST, self.target / 10))
+            self.say(f"{name}: {_time(scores[name])}, the best of {len(grid)} settings")
+        return found, scores
 
-        chosen = self.journal.once("classical", choose)
-        return {name: grid[chosen[name]["place"]] for name, grid in grids.items()}
+    def _speed(self, name: str) -> Speed:
+        return Speed(**self.measured["speeds"][name])
 
-    def _classical_score(self, solver: Solver[Any], instances: Instances, seconds: float) -> float:
-        first, last = self._counts(curve(solver, instances, LONGEST, self.target / 10, seconds))
-        if first is None:
-            return math.inf
-        count = max(first, 1)
-        return milliseconds(solver, instances.problem, instances.x0, count, repeats=3) * (first + last) / count
+    def _updates(self, solvers: dict[str, Solver[Any]], rung: int, starts: bool) -> int:
+        """How many updates of each solver a rung has time for, where half of them are left after each."""
+        seconds = []
+        for name, solver in solvers.items():
+            once, each = self.measured["updates"][name]
+            seconds.append(once + each * TRIAL * (solver.horizon or 0))
+        share = TRAINING_SHARE - (STARTS_SHARE if starts else 0)
+        alive = sorted(seconds)[: max(1, len(seconds) >> rung)]
+        return max(FEWEST, min(MOST_UPDATES, int(share * 60 * self.minutes / RUNGS / sum(alive))))
 
-    def _counts(self, quantiles: list[float]) -> tuple[int | None, int]:
-        """Iterations to the target and to a tenth of it; very many where that is not reached."""
-        last = reached(quantiles, self.target / 10)
-        return reached(quantiles, self.target), 2 * LONGEST if last is None else last
-
-    def _plan(self, makes: dict[str, Make]) -> dict[str, Any]:
-        """Speeds of the solvers to train, and the updates of each rung that there is time for."""
-        speeds, seconds = {}, {}
-        for name, make in makes.items():
-            solver = make()
-            speeds[name] = speed(solver, self.validation.problem, self.validation.x0, solver.horizon or 8)
-            few, more = (self._training_seconds(solver, updates) for updates in (1, 6))
-            seconds[name] = max((more - few) / 5, 1e-4)
-        spent = clock() - self.begun
-        left = 0.85 * (60 * self.minutes - spent)
-        plan: dict[str, Any] = {name: {"start": s.start, "each": s.each, "updates": []} for name, s in speeds.items()}
-        alive = sorted(seconds.values())
-        for rung in range(RUNGS):
-            share = left / RUNGS / sum(alive[: max(1, len(alive) >> rung)])
-            updates = min(MOST_UPDATES, int(share))
-            if rung == 0 and updates < FEWEST:
-                needed = (spent + FEWEST * RUNGS * sum(alive) / 0.85) / 60
-                raise InputError(
-                    "minutes", f"{self.minutes:g}", f"at least {needed:.2g} for this class, to train anything"
-                )
-            for name in plan:
-                plan[name]["updates"].append(max(FEWEST, updates))
-        return plan
-
-    def _training_seconds(self, solver: Solver[Any], updates: int) -> float:
-        begun = clock()
-        if phases := _phases(solver):
-            self._search(solver, phases, updates, 0)
-        else:
-            train(solver, self.drawn, progress=False, updates=updates, batch=BATCH, objective="gap", validate_every=0)
-        return clock() - begun
-
-    def _halve(self, makes: dict[str, Make], plan: dict[str, Any]) -> dict[str, Solver[Any]]:
+    def _halve(self, solvers: dict[str, Solver[Any]], starts: bool) -> dict[str, Solver[Any]]:
         """The solvers after the last rung that each of them was trained in."""
-        solvers = {name: make() for name, make in makes.items()}
-        alive = list(makes)
-        for rung in range(RUNGS):
+        alive = list(solvers)
+        counts = [self._updates(solvers, rung, starts) for rung in range(RUNGS)]
+        for rung, updates in enumerate(counts):
             for name in alive:
-                folder, updates = self._place(name, rung), plan[name]["updates"][rung]
                 if phases := _phases(solvers[name]):
                     self._search(solvers[name], phases, updates, rung)
                 else:
-                    solvers[name] = self._train(solvers[name], folder, updates, rung)
-            scores = {name: self._rank(solvers[name], plan[name]) for name in alive}
+                    solvers[name] = self._train(solvers[name], self._place(name, rung), updates, rung)
+            scores = {name: self._rank(name, solvers[name]) for name in alive}
             alive = sorted(alive, key=lambda name: scores[name])[: max(1, len(alive) // 2)]
-            best = self._score(solvers[alive[0]], plan[alive[0]])
-            self.say(f"round {rung + 1} of {RUNGS}: {alive[0]} leads with {_time(best)}")
+            self.say(f"round {rung + 1} of {RUNGS}: {alive[0]} leads with {_time(scores[alive[0]][0])}")
         return solvers
 
     def _place(self, name: str, rung: int) -> Path | None:
@@ -289,14 +299,16 @@ class _Learning:
     def _quantiles(self, solver: Solver[Any]) -> list[float]:
         return curve(solver, self.validation, LONGEST // 2, self.target / 10)
 
-    def _score(self, solver: Solver[Any], planned: dict[str, Any]) -> float:
-        first, last = self._counts(self._quantiles(solver))
-        measured = Speed(planned["start"], planned["each"])
-        return measured.milliseconds(first) + measured.milliseconds(last)
+    def _score(self, name: str, quantiles: list[float]) -> float:
+        """Milliseconds to the target and to a tenth of it; very many where that is not reached."""
+        first, last = (reached(quantiles, accuracy) for accuracy in (self.target, self.target / 10))
+        speed = self._speed(name)
+        return speed.milliseconds(first) + speed.milliseconds(2 * LONGEST if last is None else last)
 
-    def _rank(self, solver: Solver[Any], planned: dict[str, Any]) -> tuple[float, float]:
+    def _rank(self, name: str, solver: Solver[Any]) -> tuple[float, float]:
         """By milliseconds, and by the least gap where none gets there."""
-        return self._score(solver, planned), min(self._quantiles(solver))
+        quantiles = self._quantiles(solver)
+        return self._score(name, quantiles), min(quantiles)
 
     def _finish(
         self, winner: str, learned: dict[str, Any], classical: dict[str, Any], scores: dict[str, float]
@@ -354,10 +366,6 @@ def _searched(solver: Solver[Any]) -> list[Any]:
 def _phases(solver: Solver[Any]) -> list[Any]:
     """Those with numbers of phases of many iterations, which are searched for, not trained."""
     return [part for part in _searched(solver) if part.horizon and part.horizon > part.iterations]
-
-
-def _score_of(row: dict[str, Any]) -> float:
-    return math.inf if row["milliseconds"] is None else float(row["milliseconds"])
 
 
 def _time(score: float) -> str:

@@ -73,11 +73,9 @@ def milliseconds(solver: Solver[Any], problem: Any, x0: Tensor, iterations: int,
 
 
 def speed(solver: Solver[Any], problem: Any, x0: Tensor, iterations: int) -> Speed:
-    """From solves of one and of many iterations."""
-    many = max(iterations, 2)
-    one, all_of_them = (milliseconds(solver, problem, x0, count, repeats=5) for count in (1, many))
-    each = max((all_of_them - one) / (many - 1), 1e-6)
-    return Speed(max(one - each, 0.0), each)
+    """From solves of no and of many iterations."""
+    start, whole = (milliseconds(solver, problem, x0, count, repeats=15) for count in (0, iterations))
+    return Speed(start, max((whole - start) / iterations, 1e-6))
 
 
 def quantile(errors: Tensor) -> float:

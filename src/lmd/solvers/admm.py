@@ -203,12 +203,12 @@ class ADMM(Solver[ADMMState, SplitProblem]):
 
     def _knows(self, problem: SplitProblem, x: Tensor) -> bool:
         """Whether these are the matrices that were kept: the very tensor that was met last, or one that maps alike."""
-        if (self.size, self.probed.dtype) != (x[0].numel(), x.dtype):
-            return False
         form = problem.quadratic
         P = form[0] if form is not None and problem.operator.is_identity else None
         if P is not None and self._met is not None and self._met[0]() is P and self._met[1] == P._version:
-            return True
+            return x.dtype == P.dtype
+        if (self.size, self.probed.dtype) != (x[0].numel(), x.dtype):
+            return False
         image = _probe(problem, x)
         known = image is not None and _same(image, self.probed)
         self._met = (weakref.ref(P), P._version) if known and P is not None else None

@@ -30,9 +30,10 @@ class Started(Passing):
         return {"solver": self.solver, "start": self.start, "dual": self.dual}
 
     def init(self, problem: Any, x0: Tensor) -> State:
-        check_same_kind("x0", x0, "the solver's start", self.start.unit)
-        starts = (self.start,) if self.dual is None else (self.start, self.dual)
-        return self.begin(problem, *(start.forward(problem, len(x0)) for start in starts))
+        start, dual, count = self.start, self.dual, len(x0)
+        check_same_kind("x0", x0, "the solver's start", start.unit)
+        point = start.forward(problem, count)
+        return self.begin(problem, point, None if dual is None else dual.forward(problem, count))
 
     def begin(self, problem: Any, x: Tensor, dual: Tensor | None = None) -> State:
         """The state before the first step, at what the starts say."""

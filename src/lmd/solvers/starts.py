@@ -126,30 +126,32 @@ class NetworkStart(Start):
 
     def forward(self, problem: Problem, batch: int) -> Tensor:
         features = _features(problem, self.features)
-        shift, directions, base, line, *layers = self._parts() if torch.is_grad_enabled() else self._folded()
-        told = torch.addmm(shift, features, directions)
+        directions, base, line, *layers = self._parts() if torch.is_grad_enabled() else self._folded()
+        told = features @ directions
         x = torch.addmm(base, told, line)
         if layers:
-            one, first, two, second, _, last = layers
+            one, first, two, second, last = layers
             inner = torch.addmm(two, torch.addmm(one, told, first).relu_(), second).relu_()
-            x = torch.addmm(x, inner, last)
+            x.addmm_(inner, last)
         return x.reshape(-1, *self.shape)
 
     def _parts(self) -> list[Tensor]:
-        """What points are computed from: shifts and matrices, the mean and the spread of the optima within them."""
-        layers = [(layer.bias, layer.weight.mT) for layer in self.network if isinstance(layer, nn.Linear)]
+        """What points are computed from: matrices and shifts, with the centre, the mean and the spread within them."""
+        shift, line = -self.centre @ self.directions, self.spread * self.linear.weight.mT
+        layers = [layer for layer in self.network if isinstance(layer, nn.Linear)]
+        last = self.linear.bias + (layers[-1].bias if layers else 0)
+        along = self.directions.mT.contiguous().mT  # which torch multiplies by faster, where there are few directions
+        parts = [along, torch.addcmul(self.mean, self.spread, last) + shift @ line, line]
         if layers:
-            layers[-1] = (layers[-1][0], self.spread * layers[-1][1])
-        last = self.linear.bias + (layers[-1][0] if layers else 0)
-        parts = [-self.centre @ self.directions, self.directions]
-        parts += [torch.addcmul(self.mean, self.spread, last), self.spread * self.linear.weight.mT]
-        return parts + [part for pair in layers for part in pair]
+            first, second, third = (layer.weight.mT for layer in layers)
+            parts += [layers[0].bias + shift @ first, first, layers[1].bias, second, self.spread * third]
+        return parts
 
     def _folded(self) -> list[Tensor]:
         """The same, computed anew when something has changed."""
-        fitted, versions = self.directions, tuple(each._version for each in self._learned)
+        fitted, versions = self.directions, tuple([each._version for each in self._learned])
         if self._cached[0] is not fitted or self._cached[1] != versions:
-            self._cached = fitted, versions, [part.contiguous() for part in self._parts()]
+            self._cached = fitted, versions, self._parts()
         return self._cached[2]
 
     @torch.no_grad()
