@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import math
 import warnings
@@ -101,7 +102,8 @@ def image_data(name: str = "auto", data_dir: str | Path | None = None) -> ImageD
     if name == "stl10":
         given = f"no STL-10 in {data_dir}" if data_dir is not None else "no STL-10 in LMD_DATA or the cache"
         raise FileError("STL-10", given, "its binary files, those of `lmd data fetch stl10`, or `photographs`")
-    return ImageData("photographs", photograph_crops(TRAIN_PHOTOGRAPHS), photograph_crops(TEST_PHOTOGRAPHS))
+    train, test = (_bundled_crops(part).clone() for part in (TRAIN_PHOTOGRAPHS, TEST_PHOTOGRAPHS))
+    return ImageData("photographs", train, test)
 
 
 def read_images(path: str | Path) -> ImageSet:
@@ -166,6 +168,10 @@ def photograph_crops(photographs: Sequence[tuple[str, str]]) -> Tensor:
     """
     pieces = [_pieces(bundled(*place)) for place in photographs]
     return torch.stack([piece for turn in zip_longest(*pieces) for piece in turn if piece is not None])
+
+
+_bundled_crops = functools.cache(photograph_crops)
+"""Once a process: cutting takes a second, and every family of images asks for them."""
 
 
 def bundled(package: str, file: str) -> Path:

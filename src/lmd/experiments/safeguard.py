@@ -17,16 +17,18 @@ from lmd import tasks, zoo
 from lmd.errors import CapabilityError
 from lmd.experiments.base import Experiment, Session
 from lmd.experiments.imaging import images_to_test
-from lmd.guarantees import Comparison, compare, default_fallback, guard, run
+from lmd.guarantees import Comparison, certify, compare, default_fallback, guard, run
 from lmd.guarantees.comparison import EXCESS, GAP
 from lmd.problems import Family, Problem, TVInpaintingFamily
+from lmd.problems.base import offers
 from lmd.report.figures import figure, log_floor
 from lmd.report.rows import Row, select
 from lmd.report.tables import Table, number
-from lmd.solvers import Solver
-from lmd.tasks import HeldOut, Task
+from lmd.solvers import PDHG, Solver
+from lmd.tasks import HeldOut
 from lmd.tasks.optima import gap_scale, minimum
 from lmd.zoo.published import import_checkpoint
+from lmd.zoo.solve import solve
 
 INSTANCES = {"quick": 4, "standard": 50, "paper": 100}
 SUBSETS = {"quick": 2, "standard": 10, "paper": 20}
@@ -57,6 +59,8 @@ class Case:
     condition: str
     problem: Problem
     x0: Tensor
+    proven: Tensor | None
+    """A lower bound on the minima `(B,)`, found once for all solvers, where a solve proves one."""
 
 
 class SafeguardExperiment(Experiment):
@@ -104,30 +108,28 @@ class Conditions:
 
     def __init__(self, session: Session) -> None:
         self.session, self.preset = session, session.preset
-        self._drawn: dict[object, dict[str, tuple[Problem, Tensor]]] = {}
+        self._drawn: dict[object, list[tuple[str, Problem, Tensor, Tensor | None]]] = {}
 
     def of(self, name: str) -> Iterator[Case]:
         """Every condition of one solver."""
-        key, task, family = self._family(name)
-        if key not in self._drawn:
-            self._drawn[key] = {
-                condition: harder.sample(INSTANCES[self.preset], self._generator())
-                for condition, harder in task.conditions(family).items()
-            }
-        for condition, (problem, x0) in self._drawn[key].items():
-            yield Case(name, condition, problem, x0)
-
-    def _generator(self) -> torch.Generator:
-        return torch.Generator().manual_seed(TEST_SEED + self.session.seed)
-
-    def _family(self, name: str) -> tuple[object, Task, Family]:
-        """The held-out twin of the family that a solver was trained on, and a key that says when two are the same."""
-        if name == "published-inpainting":
-            return name, tasks.get("inpaint"), published_inpainting(self.images)
         solver = "svm-pair-10" if name == "published-svm" else name
-        recipe = zoo.recipe(solver)
-        wanted = HeldOut(self.preset, SUBSETS[self.preset], CROP[self.preset], self.images)
-        return recipe.family, zoo.task_of(solver), recipe.source.held_out(recipe.family(self.preset), wanted)
+        key = name if name == "published-inpainting" else zoo.recipe(solver).family
+        if key not in self._drawn:
+            self._drawn[key] = list(self._draw(solver))
+        for condition, problem, x0, proven in self._drawn[key]:
+            yield Case(name, condition, problem, x0, proven)
+
+    def _draw(self, solver: str) -> Iterator[tuple[str, Problem, Tensor, Tensor | None]]:
+        if solver == "published-inpainting":
+            task, family = tasks.get("inpaint"), published_inpainting(self.images)
+        else:
+            recipe, task = zoo.recipe(solver), zoo.task_of(solver)
+            wanted = HeldOut(self.preset, SUBSETS[self.preset], CROP[self.preset], self.images)
+            family = recipe.source.held_out(recipe.family(self.preset), wanted)
+        for condition, harder in task.conditions(family).items():
+            generator = torch.Generator().manual_seed(TEST_SEED + self.session.seed)
+            problem, x0 = harder.sample(INSTANCES[self.preset], generator)
+            yield condition, problem, x0, proven_bound(problem, x0)
 
     @cached_property
     def images(self) -> tuple[Tensor, ...]:
@@ -144,6 +146,14 @@ def published_inpainting(images: Sequence[Tensor]) -> Family:
     return TVInpaintingFamily(images, halved=True)
 
 
+def proven_bound(problem: Problem, x0: Tensor) -> Tensor | None:
+    """A lower bound on the minima `(B,)` of problems on images, by one solve."""
+    if x0.ndim == 2 or not offers(problem, PDHG().needs):
+        return None
+    solved = solve(problem, GAP / 4, x0=x0)
+    return (solved.certificate or certify(solved)).lower_bound
+
+
 def record_case(session: Session, case: Case, solver: Solver[Any]) -> Comparison:
     """The worst instance: how far above its fall-back early, how far above the minimum in the end."""
     guarded = guard(solver.to(case.x0.dtype), case.problem)
@@ -151,7 +161,15 @@ def record_case(session: Session, case: Case, solver: Solver[Any]) -> Comparison
         given = f"{type(case.problem).__name__}, for which no fall-back is known"
         raise CapabilityError("problem", given, "one with a classical method")
     iterations = ITERATIONS[session.preset]
-    found = compare(guarded, case.problem, case.x0, iterations=iterations, target=target_of(case), minimum_of=minimum)
+    found = compare(
+        guarded,
+        case.problem,
+        case.x0,
+        iterations=iterations,
+        target=target_of(case),
+        proven=case.proven,
+        minimum_of=minimum,
+    )
     fell_back = found.guarded.history.diagnostics["fallback"][1 : found.early + 1].nanmean()
     settings = {
         "condition": case.condition,

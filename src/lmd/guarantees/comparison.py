@@ -71,16 +71,18 @@ def compare(
     early: int | None = None,
     iterations: int = ITERATIONS,
     target: Tensor | None = None,
+    proven: Tensor | None = None,
     minimum_of: MinimumOf = Problem.minimum,
 ) -> Comparison:
     """Run a guarded solver, and its fall-back alone.
 
     `early` is iteration 20, or the last trained one, if that is later: those before it need not be good.
     The guarded run ends when all values are at most `target` `(B,)`, but not before iteration `early`: as its values
-    never rise, going on would change nothing about that. The minimum is bounded from below by the certificate of the
-    guarded run where that proves it to be at the minimum already; elsewhere by the one of a longer run, of the
-    fall-back or of a learned solver that ends proven, where the problem is composite; and where neither proves enough
-    `minimum_of` is asked, such as `lmd.reference.minimum`: by default the problem itself, for a closed form.
+    never rise, going on would change nothing about that. The minimum is bounded from below by `proven` `(B,)`, where
+    that is known. Else by the certificate of the guarded run where that proves it to be at the minimum already;
+    elsewhere by the one of a longer run, of the fall-back or of a learned solver that ends proven, where the problem
+    is composite; and where neither proves enough `minimum_of` is asked, such as `lmd.reference.minimum`: by default
+    the problem itself, for a closed form.
 
     >>> import lmd
     >>> problem, x0 = lmd.problems.LeastSquaresFamily().sample(3, torch.Generator().manual_seed(0))
@@ -97,8 +99,10 @@ def compare(
 
     result = run(guarded, problem, x0, iterations, callbacks=[reached])
     classical = run(fallback, problem, x0, early)
-    proves = guarded.solver.ends_proven and guarded.solver.init(problem, x0).dual_point is not None
-    lower = _lower_bound(result, guarded.solver if proves else fallback, problem, x0, minimum_of)
+    if proven is None:
+        proves = guarded.solver.ends_proven and guarded.solver.init(problem, x0).dual_point is not None
+        proven = _lower_bound(result, guarded.solver if proves else fallback, problem, x0, minimum_of)
+    lower = torch.maximum(proven.double(), (result.certificate or certify(result)).lower_bound)
     with torch.no_grad():
         at_zero = problem.value(torch.zeros_like(x0)).double()
     scale = torch.where(lower > 1e-6 * at_zero, lower, at_zero)
