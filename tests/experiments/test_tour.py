@@ -2,12 +2,13 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from lmd import experiments
 from lmd.experiments.base import reproduce
-from lmd.experiments.own_class import OwnClass
+from lmd.experiments.own_class import OwnClass, write_learned
 from lmd.experiments.photograph import PhotographTour
 from lmd.report.rows import row, select
 
@@ -48,21 +49,40 @@ def test_the_headline_of_the_class_compares_the_best_learned_with_the_best_tuned
     assert OwnClass.tables(rows)[0].lines[-1] == ("FGP", "7")
 
 
+CARD = {
+    "winner": "mine",
+    "promised": "most of them",
+    "family": "my <family>",
+    "minutes": 5.0,
+    "target": 1e-3,
+    "batch": 100,
+    "seed": 0,
+    "rows": [
+        {
+            "method": "mine",
+            "learned": True,
+            "milliseconds": {"0.001": 0.5},
+            "gaps": [0.3, 1e-4],
+            "speed": {"start": 0.1, "each": 0.4},
+        },
+        {"method": "ADMM", "learned": False, "milliseconds": {}, "gaps": [1.0], "speed": {"start": 0.1, "each": 0.4}},
+        {"method": "OSQP", "learned": False, "milliseconds": {}},
+    ],
+}
+
+
 def test_a_class_is_learned_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    card = {"winner": "mine", "promised": "most of them", "rows": []}
-    card["rows"] = [
-        {"method": "mine", "learned": True, "milliseconds": {"0.001": 0.5}},
-        {"method": "ADMM", "learned": False, "milliseconds": {}},
-    ]
-
-    class Learned:
-        pass
-
-    Learned.card = card  # type: ignore[attr-defined]
-    monkeypatch.setattr("lmd.experiments.own_class.learn", lambda *_, **__: Learned)
+    monkeypatch.setattr("lmd.experiments.own_class.learn", lambda *_, **__: SimpleNamespace(card=CARD))
     metrics = json.loads((reproduce(OwnClass(), tmp_path) / "metrics.json").read_text())
     assert experiments.read(metrics).tables[0].lines == (
         ("mine", "not reached", "0.5", "not reached"),
         ("ADMM", *["not reached"] * 3),
+        ("OSQP", *["not reached"] * 3),
     )
-    assert (tmp_path / "own-class" / "figures" / "learned.png").is_file()
+    assert [figure["file"] for figure in metrics["figures"]] == ["figures/learned.png", "figures/curves.png"]
+
+
+def test_what_was_learned_gets_a_page_of_its_own(tmp_path: Path) -> None:
+    page = write_learned(CARD, tmp_path, "lmd learn my:family").read_text()
+    assert page.count("data:image/png") == 2 and "A solver for my &lt;family&gt;: mine" in page
+    assert "lmd learn my:family" in page and "most of them" in page

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from lmd.cli.common import JSON, PRESET, SEED, print_json, print_table
+from lmd.extras import MissingError
 
 
 @click.command()
@@ -42,12 +43,14 @@ def learn(family: str, minutes: float, target: float, out: str | None, seed: int
     """Learn the fastest solver for a class of your own: FAMILY is a family, or a class of one, in a module.
 
     \b
-    The folder can be given to lmd.solvers.load. A run that was killed goes on with --resume.
+    The folder can be given to lmd.solvers.load, and has a page with curves.
+    A run that was killed goes on with --resume.
     Example
       lmd learn examples.own_problem:HuberFamily --minutes 2 --out runs/mine
     """
     from rich.console import Console
 
+    from lmd.experiments.own_class import write_learned
     from lmd.learning import card_rows, family_named, learn
     from lmd.report.tables import Table
 
@@ -62,12 +65,16 @@ def learn(family: str, minutes: float, target: float, out: str | None, seed: int
         resume=resume,
         progress=lambda line: console.print(line),
     )
+    try:
+        page = f"page: {write_learned(found.card, folder, f'lmd learn {family} --minutes {minutes:g} --seed {seed}')}"
+    except MissingError as error:
+        page = f"no page: {error}"
     if as_json:
         print_json(found.card)
     else:
         winner = f"{found.card['winner']} it is: {found.card['batch']} instances together, and one alone"
         print_table(Table(winner, *card_rows(found.card)))
-        click.echo(f"{found.card['promised']}\nlearned solver: {folder}")
+        click.echo(f"{found.card['promised']}\nlearned solver: {folder}\n{page}")
 
 
 @click.command("import")

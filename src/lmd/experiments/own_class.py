@@ -1,18 +1,23 @@
-"""A class of problems that nothing ships for, learned while you wait: receding-horizon control."""
+"""Classes of problems that nothing ships for, learned while you wait: receding-horizon control, and one's own."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-from lmd.experiments.base import Experiment, Session
+from lmd.experiments.base import Experiment, Session, reproduce
 from lmd.learning.learn import learn
 from lmd.problems import ControlFamily
 from lmd.report.figures import figure, method_colour
+from lmd.report.page import Reading, write_page
 from lmd.report.rows import Row, distinct, select
 from lmd.report.tables import Table, number
 
 MINUTES = {"quick": 0.4, "standard": 5.0, "paper": 10.0}
 TARGET = 1e-3
+SHOWN = 3
+"""Learned solvers, and classical methods, whose curves are drawn."""
 
 
 class OwnClass(Experiment):
@@ -48,38 +53,89 @@ class OwnClass(Experiment):
 
     def run(self, session: Session) -> None:
         minutes = MINUTES[session.preset]
-        card = learn(
-            ControlFamily(), minutes, target=TARGET, seed=session.seed, progress=lambda text: session.log(text)
-        ).card
-        session.facts.update(
-            family=ControlFamily.name, minutes=minutes, winner=card["winner"], promise=card["promised"]
-        )
-        for found in card["rows"]:
-            for gap in (10 * TARGET, TARGET, TARGET / 10):
-                value = found["milliseconds"].get(f"{gap:g}", float("nan"))
-                learned = bool(found["learned"])
-                session.record(found["method"], "to gap", "milliseconds", value, gap=gap, learned=learned)
-        _draw(session)
+        _show(session, learn(ControlFamily(), minutes, target=TARGET, seed=session.seed, progress=session.log).card)
 
 
 def _cell(rows: Sequence[Row]) -> str:
     return number(rows[0]["value"]) if rows and rows[0]["value"] is not None else "not reached"
 
 
-def _draw(session: Session) -> None:
+class Learned(OwnClass):
+    """What a run of `lmd.learn` found, by its card."""
+
+    title, paper = "A class of one's own", "learned here"
+
+    def __init__(self, card: dict[str, Any]) -> None:
+        self.card = card
+
+    def run(self, session: Session) -> None:
+        _show(session, self.card)
+
+
+def write_learned(card: dict[str, Any], folder: Path, command: str) -> Path:
+    """Write FOLDER/index.html: gaps of what was learned and tuned against iterations and milliseconds, and tables."""
+    reproduce(Learned(card), folder, seed=card["seed"])
+    return write_page(
+        folder,
+        lambda metrics: Reading(OwnClass.tables(metrics["rows"]), card["promised"], command),
+        f"A solver for {card['family']}: {card['winner']}",
+    )
+
+
+def _show(session: Session, card: dict[str, Any]) -> None:
+    """Rows and figures of a card."""
+    told = ("family", "minutes", "target", "winner", "promised", "batch")
+    session.facts.update({name: card[name] for name in told})
+    for found in card["rows"]:
+        for gap in (10 * card["target"], card["target"], card["target"] / 10):
+            value = found["milliseconds"].get(f"{gap:g}", float("nan"))
+            session.record(found["method"], "to gap", "milliseconds", value, gap=gap, learned=bool(found["learned"]))
+    _draw(session, card["target"])
+    _draw_curves(session, [found for found in card["rows"] if found.get("gaps")])
+
+
+def _draw_curves(session: Session, rows: Sequence[dict[str, Any]]) -> None:
+    """Gaps of the best learned and classical methods by iteration, and by what these take."""
+    kinds = ([row for row in rows if bool(row["learned"]) is kind] for kind in (True, False))
+    shown = [row for kind in kinds for row in sorted(kind, key=_time_of)[:SHOWN]]
+    styles = ("solid", (0, (4, 1.2)), (0, (1.2, 1.2)))
+    with figure(8.6, 7.4) as drawing:
+        panels = drawing.subplots(2, 1)
+        for place, row in enumerate(shown):
+            colour = method_colour("lmd") if row["learned"] else "0.35"
+            look = {"color": colour, "linestyle": styles[place % SHOWN], "label": row["method"], "linewidth": 2.0}
+            start, each = row["speed"]["start"], row["speed"]["each"]
+            panels[0].plot(range(len(row["gaps"])), row["gaps"], **look)
+            panels[1].plot([start + each * k for k in range(len(row["gaps"]))], row["gaps"], **look)
+        panels[0].set(xlabel="iteration", xscale="symlog", xlim=(0, None))
+        panels[1].set(xlabel=f"milliseconds for a batch of {session.facts['batch']}", xscale="log")
+        for axes in panels:
+            axes.set(yscale="log", ylabel="relative gap, 95% are below")
+        drawing.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+        caption = "Learned solvers in colour, classical methods, tuned, in grey, on instances that neither has seen."
+        session.save_figure("curves", drawing, caption)
+
+
+def _time_of(row: dict[str, Any]) -> float:
+    """Milliseconds to the last accuracy that it reaches; after all that reach more."""
+    reached = list(row["milliseconds"].values())
+    return (len(reached) == 0) * 1e9 - 1e6 * len(reached) + sum(reached[-1:])
+
+
+def _draw(session: Session, target: float) -> None:
     """Bars of milliseconds, shortest first: what was learned in colour, what was tuned in grey."""
-    rows = [row for row in select(session.rows, metric="milliseconds", gap=TARGET) if row["value"] is not None]
+    rows = [row for row in select(session.rows, metric="milliseconds", gap=target) if row["value"] is not None]
     rows.sort(key=lambda row: -float(row["value"]))
     with figure(8.6, 0.9 + 0.42 * len(rows)) as drawing:
         axes = drawing.subplots()
         colours = [method_colour("lmd") if row["learned"] else "0.65" for row in rows]
         bars = axes.barh([row["method"] for row in rows], [row["value"] for row in rows], color=colours)
         axes.bar_label(bars, [f"{number(row['value'])} ms" for row in rows], padding=4)
-        axes.set(xlabel=f"milliseconds for a batch of 100, 95% of them within {TARGET:g}")
+        axes.set(xlabel=f"milliseconds for a batch of {session.facts['batch']}, 95% of them within {target:g}")
         axes.margins(x=0.14)
         axes.grid(axis="y", visible=False)
         caption = (
-            f"`lmd.learn(ControlFamily(), minutes={session.facts['minutes']:g})`: learned ones in colour, classical "
-            "methods, tuned on the same instances, in grey; on instances that neither has seen."
+            f"`lmd.learn`, {session.facts['minutes']:g} minutes on {session.facts['family']}: learned ones in colour, "
+            "classical methods, tuned on the same instances, in grey; on instances that neither has seen."
         )
         session.save_figure("learned", drawing, caption)
