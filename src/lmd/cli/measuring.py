@@ -21,16 +21,19 @@ from lmd.errors import InputError
 @click.option("--noise", metavar="PERCENT,...", help="Only these noise levels.")
 @click.option("--count", type=click.IntRange(1, 100_000), help="How many test images.  [default: 20]")
 @click.option("--repeats", type=click.IntRange(1, 1000), help="How often each time is measured.  [default: 7]")
-@click.option("--sizes", metavar="SIDE,...", help="Also denoise one image at these sizes, such as 32,256,2048.")
+@click.option("--gaps", metavar="GAP,...", help="The relative gaps to time.  [default: 1e-1,...,1e-6]")
+@click.option("--limit", type=click.FloatRange(0, min_open=True), help="Seconds for each method.  [default: 20]")
+@click.option("--sizes", metavar="SIDE,...", help="One photograph at these sizes, such as 96,512,2048.")
 @click.option("--quick", is_flag=True, help="A few small images: seconds.")
 @SEED
 def bench(names: tuple[str, ...], json_file: str | None, out: str | None, quick: bool, **choices: Any) -> None:
     """Compare every solver and every peer on the tasks NAME (all by default), per iteration and per second.
 
     \b
-    `lmd list` shows the tasks.
+    `lmd list` shows the tasks; in place of `models` name one of them, such as huber, volume or counts.
     Examples
       lmd bench denoise --noise 5 --json bench.json
+      lmd bench denoise --noise 5 --sizes 96,512,2048 --gaps 1e-1,1e-2,1e-3,1e-4 --out results
       lmd bench --images my-photographs --out results
     """
     from rich.console import Console
@@ -62,12 +65,16 @@ def bench(names: tuple[str, ...], json_file: str | None, out: str | None, quick:
 def _bench_choices(names: tuple[str, ...], choices: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a bench's plan that were given on the command line."""
     given = {key: value for key, value in choices.items() if value is not None}
-    for key in ("noise", "sizes"):
+    for key, kind, words in (
+        ("noise", int, "whole numbers"),
+        ("sizes", int, "whole numbers"),
+        ("gaps", float, "numbers"),
+    ):
         if key in given:
             try:
-                given[key] = tuple(int(word) for word in given[key].split(","))
+                given[key] = tuple(kind(word) for word in given[key].split(","))
             except ValueError:
-                raise InputError(key, repr(given[key]), "whole numbers with commas between them") from None
+                raise InputError(key, repr(given[key]), f"{words} with commas between them") from None
     if "methods" in given:
         given["methods"] = tuple(given["methods"].split(","))
     if "images" in given:

@@ -27,7 +27,7 @@ def list_command(as_json: bool) -> None:
             {
                 "name": task.name,
                 "title": task.title,
-                "bench": task.contest is not None,
+                "bench": task.contest is not None or bool(task.models),
                 "solve": task.picture is not None,
             }
             for task in tasks.every()

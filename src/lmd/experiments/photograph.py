@@ -22,6 +22,7 @@ from lmd.report.rows import Row, best, distinct, select
 from lmd.report.tables import Table, number
 from lmd.solvers import FGP, PDHG, Solver
 from lmd.tasks.denoise import TASK
+from lmd.tasks.peers import ONE_THREAD
 from lmd.zoo.solve import solve
 
 NOISE = 0.08
@@ -123,9 +124,9 @@ def _methods(problem: TVDenoising) -> Iterator[tuple[str, list[Timed]]]:
         calls = [partial(solve, problem, tolerance, solver=solver) for tolerance in TOLERANCES]
         yield name, [(call, attrgetter("x")) for call in calls]
     peers = () if TASK.contest is None else TASK.contest.peers
-    for peer in (peer for peer in peers if peer.installed):
+    for peer in (peer for peer in peers if peer.installed and not peer.name.endswith(ONE_THREAD)):
         ask = peer.prepare(problem)
-        yield peer.name, [(partial(ask, count), partial(peer.finish, problem)) for count in peer.counts]
+        yield peer.name, [(partial(ask, count), partial(peer.finish, problem)) for count in peer.ladder]
 
 
 def _time_to(rows: Sequence[Row], method: str, gap: float) -> float | None:

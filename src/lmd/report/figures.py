@@ -115,6 +115,7 @@ def label_lines(axes: Any, apart: float = 0.065, *, margin: bool = True) -> None
             textcoords="axes fraction",
             color=line.get_color(),
             fontsize=10.5,
+            fontweight="bold" if line.get_linewidth() > 3 else "normal",
             va="center",
             annotation_clip=False,
             arrowprops={"arrowstyle": "-", "color": line.get_color(), "linewidth": 0.5, "alpha": 0.5, "shrinkB": 0},

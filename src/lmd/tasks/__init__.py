@@ -17,6 +17,7 @@ from importlib.metadata import entry_points
 
 from lmd.checks import check_choice
 from lmd.tasks import (
+    control,
     deblur,
     denoise,
     denoise_isotropic,
@@ -55,7 +56,19 @@ __all__ = [
 ]
 
 GROUP = "lmd.tasks"
-OWN = (denoise, denoise_isotropic, inpaint, deblur, tomography, models, lasso, svm, linear_classifier, least_squares)
+OWN = (
+    denoise,
+    denoise_isotropic,
+    inpaint,
+    deblur,
+    tomography,
+    models,
+    lasso,
+    svm,
+    linear_classifier,
+    least_squares,
+    control,
+)
 
 
 @functools.cache

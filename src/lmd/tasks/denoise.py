@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ from lmd.problems import Family, TVDenoising, TVDenoisingFamily, add_noise
 from lmd.solvers import FGP, LearnedDual
 from lmd.tasks import exact, pairs, steps
 from lmd.tasks.optima import CertifiedBy
-from lmd.tasks.peers import COUNTS, Call, Peer, channels_last, stacked
+from lmd.tasks.peers import COUNTS, ONE_THREAD, Call, Peer, channels_last, stacked
 from lmd.tasks.task import Contest, PictureTask, Recipe, Task
 from lmd.tasks.unrolled import CROPS, PHOTOGRAPHS, WEAK, WEIGHT, solved, training
 
@@ -73,13 +75,13 @@ def _bregman(problem: Any) -> Call:
 SPLIT_BREGMAN = Peer("scikit-image", "skimage", COUNTS[3:], _bregman, channels_last)
 
 
-def _prox_tv(problem: Any) -> Call:
-    """It minimises ||x - y||^2 / 2 + w TV(x) of one channel in double precision, by Douglas-Rachford splitting."""
+def _prox_tv(method: str, threads: int, problem: Any) -> Call:
+    """It minimises ||x - y||^2 / 2 + w TV(x) of one channel in double precision; 0 threads are all that torch has."""
     import prox_tv
 
     images = [image.double().numpy() for image in problem.noisy]
     weights = [float(weight) / 2 for weight in problem.weight]
-    options: dict[str, Any] = {"method": "dr", "n_threads": torch.get_num_threads()}
+    options: dict[str, Any] = {"method": method, "n_threads": threads or torch.get_num_threads()}
 
     def call(iterations: int) -> list[Any]:
         return [
@@ -88,6 +90,15 @@ def _prox_tv(problem: Any) -> Call:
         ]
 
     return call
+
+
+def _prox_tv_peers() -> Iterator[Peer]:
+    """Every method; those that use threads also with one."""
+    for method in ("pd", "dr", "kolmogorov", "yang", "condat", "chambolle-pock"):
+        yield Peer(f"prox_tv-{method}", "prox_tv", COUNTS, functools.partial(_prox_tv, method, 0), stacked)
+    for method in ("pd", "dr"):
+        alone = functools.partial(_prox_tv, method, 1)
+        yield Peer(f"prox_tv-{method}{ONE_THREAD}", "prox_tv", COUNTS, alone, stacked)
 
 
 def _recipe(iterations: int, formerly: str, kernel: int = 5, **changes: Any) -> Recipe:
@@ -131,10 +142,7 @@ TASK = Task(
     contest=Contest(
         make,
         noise=(1, 2, 5, 10, 15, 20),
-        peers=(
-            Peer("prox_tv", "prox_tv", COUNTS[:8], _prox_tv, stacked),
-            SPLIT_BREGMAN,
-        ),
+        peers=(*_prox_tv_peers(), SPLIT_BREGMAN),
     ),
     picture=PictureTask(
         "denoising",

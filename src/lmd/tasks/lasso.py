@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from lmd.problems import Family, Lasso, LassoFamily
 from lmd.solvers import PDHG, LearnedPDHG
-from lmd.tasks.peers import COUNTS, Call, Peer, stacked
+from lmd.tasks.peers import COUNTS, TOLERANCES, Call, Peer, stacked
 from lmd.tasks.sources import Drawn
 from lmd.tasks.task import Contest, Recipe, Task
 from lmd.tasks.unrolled import WEAK, solved, training
@@ -27,17 +28,35 @@ def make(images: Tensor, noise: float, generator: torch.Generator) -> Lasso:
 
 
 def _coordinate_descent(problem: Any) -> Call:
-    """Its loss is a mean over the rows of A, so its weight is ours over m; tol = 0 so that it does not stop."""
+    """A tolerance of 0, so that it does not stop before its iterations are over."""
     from sklearn.linear_model import Lasso as TheirLasso
 
+    return _fitted(TheirLasso, problem, lambda count: {"tol": 0.0, "max_iter": count, "copy_X": False})
+
+
+def _celer(problem: Any) -> Call:
+    """Coordinate descent on working sets; a tolerance is one on its duality gap, relative to ||b||^2."""
+    from celer import Lasso as TheirLasso
+
+    return _fitted(TheirLasso, problem, lambda tolerance: {"tol": tolerance, "max_iter": 100})
+
+
+def _skglm(problem: Any) -> Call:
+    """The same with Anderson acceleration; a tolerance is one on the distance of subgradients to zero."""
+    from skglm import Lasso as TheirLasso
+
+    return _fitted(TheirLasso, problem, lambda tolerance: {"tol": tolerance, "max_iter": 100})
+
+
+def _fitted(estimator: Any, problem: Any, options: Callable[[Any], dict[str, Any]]) -> Call:
+    """Estimators whose loss is a mean over the rows of A, so that their weight is ours over m."""
     A = np.asfortranarray(problem.A.double().numpy())
     rows = [(b.double().numpy(), float(w) / len(A)) for b, w in zip(problem.b, problem.weight, strict=True)]
 
-    def call(iterations: int) -> list[Any]:
+    def call(rung: Any) -> list[Any]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that it did not converge
-            options: Any = {"fit_intercept": False, "tol": 0.0, "max_iter": iterations, "copy_X": False}
-            return [TheirLasso(weight, **options).fit(A, b).coef_ for b, weight in rows]
+            return [estimator(w, fit_intercept=False, **options(rung)).fit(A, b).coef_ for b, w in rows]
 
     return call
 
@@ -61,6 +80,11 @@ TASK = Task(
         make,
         steps=0.1,
         tau=0.5,
-        peers=(Peer("scikit-learn", "sklearn", COUNTS, _coordinate_descent, stacked),),
+        peers=(
+            Peer("scikit-learn", "sklearn", COUNTS, _coordinate_descent, stacked),
+            Peer("celer", "celer", TOLERANCES, _celer, stacked),
+            Peer("skglm", "skglm", TOLERANCES, _skglm, stacked),
+        ),
+        sized=False,
     ),
 )

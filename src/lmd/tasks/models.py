@@ -19,8 +19,8 @@ from lmd.problems.base import offers
 from lmd.problems.model_families import Maker, ModelFamily, windows
 from lmd.solvers import FGP, RelaxedPDHG, Solver
 from lmd.tasks.optima import CertifiedBy
-from lmd.tasks.task import Recipe, Task
-from lmd.tasks.unrolled import PHOTOGRAPHS
+from lmd.tasks.task import Contest, Recipe, Task
+from lmd.tasks.unrolled import PHOTOGRAPHS, WEIGHT
 from lmd.terms import Absolute, KullbackLeibler, Squares
 
 CROPS = {"quick": 24, "standard": 56}
@@ -223,6 +223,30 @@ def _choices() -> dict[tuple[str, ...], tuple[tuple[float, str], ...]]:
     return found
 
 
+_BENCHED: tuple[tuple[str, Maker, dict[str, Any]], ...] = (
+    *_SQUARES[:5],
+    ("second-order", _second, {}),
+    ("counts", _counts, {}),
+    ("absolute", _absolute, {}),
+    ("masked-absolute", _masked, {}),
+    ("masked-counts", _masked_counts, {}),
+)
+
+
+def _contests() -> dict[str, Contest]:
+    """Each in both forms, with a weight of 0.3 or the share of it that a model takes, beside PDHG by its own steps."""
+
+    def made(make: Maker, images: Tensor, noise: float, generator: torch.Generator) -> Any:
+        level, weight = images.new_full((len(images), 1, 1, 1), noise), images.new_full((len(images),), WEIGHT)
+        return make(images, level, weight, generator)
+
+    plain: dict[str, Any] = {"steps": 0.0, "tau": 0.0, "kept": False}
+    return {
+        name.replace(", ", "-"): Contest(functools.partial(made, make), sized="volume" not in name, **plain)
+        for name, make in in_forms(_BENCHED).items()
+    }
+
+
 TASK = Task(
     name="models",
     title="TV models: volumes, coupled colours, maps of weights, Huber, boxes, counts, impulses, blurs, second order",
@@ -263,6 +287,7 @@ TASK = Task(
         ),
     ),
     choices=_choices(),
+    models=_contests(),
     reference=minima,
     slow=True,
 )

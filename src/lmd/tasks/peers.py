@@ -12,22 +12,30 @@ import numpy as np
 import torch
 from torch import Tensor
 
-Call = Callable[[int], Any]
-"""From a number of iterations to an answer in the peer's own form."""
+Call = Callable[[Any], Any]
+"""From a rung of the ladder to an answer in the peer's own form."""
 
-COUNTS = (1, 2, 3, 5, 10, 20, 35, 50, 100, 200)
+COUNTS = (1, 2, 3, 5, 10, 20, 35, 50, 100, 200, 500, 1000)
+TOLERANCES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-8, 1e-10)
+"""The ladders of peers that stop at a number of iterations, and of such that stop at a tolerance."""
+
+EXPERIMENTS = "pip install 'lmd[experiments]'"
+"""How to get the peers that experiments need too."""
+
+ONE_THREAD = "-1-thread"
+"""How the name of a peer ends that is there with all threads too."""
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A solver of another package, called whole for each number of iterations."""
+    """A solver of another package, called whole for each number of iterations or each tolerance."""
 
     name: str
     package: str
     """What is imported."""
 
-    counts: tuple[int, ...]
-    """The numbers of iterations to call it with."""
+    ladder: tuple[float, ...]
+    """The numbers of iterations, or the tolerances, to call it with: the cheapest first."""
 
     prepare: Callable[[Any], Call]
     """From a problem to what is timed: data in the peer's own form is made here, untimed."""
@@ -45,8 +53,8 @@ class Peer:
 
 
 def stacked(problem: Any, answers: Any) -> Tensor:
-    """x of answers that are arrays, one for each instance."""
-    return torch.as_tensor(np.stack(answers)).to(problem.start())
+    """x of answers that are arrays, one for each instance, in their own precision."""
+    return torch.as_tensor(np.stack(answers))
 
 
 def channels_last(problem: Any, answers: Any) -> Tensor:

@@ -163,6 +163,7 @@ def _recipe(horizon: int, coarse: bool) -> Recipe:
     return Recipe(
         iterations=horizon,
         form="scales" if coarse else "steps",
+        rung=True,
         title=f"fast gradient projection of {horizon} iterations with learned step-sizes and momenta{start}",
         solver=functools.partial(_learned, horizon, coarse),
         family=family,

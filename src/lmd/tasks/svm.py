@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from lmd.mirrors import DensePair, Mirror, OneLayer, Quadratic
 from lmd.problems import Family, SVMFamily
@@ -17,8 +21,9 @@ from lmd.solvers import (
     Solver,
 )
 from lmd.tasks.exact import for_svm, mean_optimum
-from lmd.tasks.sources import Digits
-from lmd.tasks.task import Recipe, Task
+from lmd.tasks.peers import EXPERIMENTS, TOLERANCES, Call, Peer, stacked
+from lmd.tasks.sources import Digits, HeldOut
+from lmd.tasks.task import Contest, Recipe, Task
 from lmd.training.solved import SolvedFamily
 
 SOURCE = Digits(SVMFamily, mnist=1000, digits=100)
@@ -110,6 +115,40 @@ _PAIRS: dict[str, dict[str, Any]] = {
 }
 
 
+def make(images: Tensor, noise: float, generator: torch.Generator) -> Any:
+    """As many machines as there are images, each on a subset of its own of the test fold."""
+    family = SOURCE.held_out(SOURCE.train("standard"), HeldOut("standard", subsets=len(images)))
+    return family.sample(len(images), generator)[0]
+
+
+def _fitted(estimator: Callable[[Any], Any], problem: Any) -> Call:
+    """An estimator by its tolerance; x is its weights and its bias."""
+    sets = list(zip(problem.features.double().numpy(), problem.labels.numpy(), strict=True))
+    chosen = [sets[k] for k in problem.subset.tolist()]
+
+    def call(tolerance: Any) -> list[Any]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that it did not converge
+            models = [estimator(tolerance).fit(*pair) for pair in chosen]
+        return [np.append(model.coef_[0], model.intercept_) for model in models]
+
+    return call
+
+
+def _libsvm(problem: Any) -> Call:
+    from sklearn.svm import SVC
+
+    return _fitted(lambda tolerance: SVC(kernel="linear", C=problem.C, tol=tolerance), problem)
+
+
+def _liblinear(problem: Any) -> Call:
+    """Dual coordinate descent. It penalises the bias too, here by a hundredth."""
+    from sklearn.svm import LinearSVC
+
+    options: dict[str, Any] = {"loss": "hinge", "intercept_scaling": 10.0, "max_iter": 100_000, "random_state": 0}
+    return _fitted(lambda tolerance: LinearSVC(C=problem.C, tol=tolerance, **options), problem)
+
+
 _FOR = "for SVMs on 50 features"
 _FORMS: dict[str, tuple[str, Any, Any]] = {
     "quadratic": (f"adaptive LMD with a quadratic potential, {_FOR}", _quadratic, _CLOSED_FORM),
@@ -146,5 +185,15 @@ TASK = Task(
             source=SOURCE,
             settings=_INTERIOR,
         ),
+    ),
+    contest=Contest(
+        make,
+        noise=(0,),
+        steps=1e-4,
+        peers=(
+            Peer("libsvm", "sklearn", TOLERANCES, _libsvm, stacked, EXPERIMENTS),
+            Peer("liblinear", "sklearn", TOLERANCES, _liblinear, stacked, EXPERIMENTS),
+        ),
+        sized=False,
     ),
 )

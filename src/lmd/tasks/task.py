@@ -45,6 +45,9 @@ class Recipe:
     fast: bool = False
     """Whether it is made for speed, with smaller kernels than the others."""
 
+    rung: bool = False
+    """Whether it is one of many horizons that `lmd.solve` chooses from: the bench has them through it alone."""
+
     weak: str = ""
     """Where the trained solver is weak, for its card."""
 
@@ -64,19 +67,24 @@ takes their number alone."""
 
 @dataclass(frozen=True)
 class Contest:
-    """What `lmd bench` does with a task: how instances are made, at which noise, the grids, and the peers."""
+    """What `lmd bench` does with a problem: how instances are made, at which noise, the grids, and the peers."""
 
     make: Make
     noise: tuple[int, ...] = (5,)
     """Percent."""
 
     steps: float = 0.01
-    """What the grids of gradient methods are multiples of."""
+    """What the grids of gradient methods are multiples of; 0 for none of these methods."""
 
     tau: float = 0.2
-    """What the grid of PDHG is multiples of."""
+    """What the grid of PDHG is multiples of; 0 for the step that it takes by itself."""
 
     peers: tuple[Peer, ...] = ()
+    kept: bool = True
+    """Whether optima are those of the room `reference`, which keeps them; else `lmd.solve` proves them in float64."""
+
+    sized: bool = True
+    """Whether it is about images, which `sizes` may enlarge."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +139,9 @@ class Task:
     """Whether certified minima take too long for experiments of quick size."""
 
     contest: Contest | None = None
+    models: Mapping[str, Contest] = field(default_factory=dict)
+    """Contests of the models that it serves, by their names."""
+
     picture: PictureTask | None = None
     conditions: Callable[[Family], dict[str, Family]] = conditions
     """Harder families, by what is harder about them, from the held-out one."""

@@ -3,7 +3,6 @@
 plan         what to run, as the tasks have it, and what came of it
 measuring    quality of iterates against certified answers, untimed, and tuning on other instances
 timing       seconds to a quality, interleaved and repeated
-sizes        one image at many sizes
 scheduling   the order of all this
 report       JSON and figures
 """

@@ -8,26 +8,35 @@ from pathlib import Path
 from typing import Any
 
 from lmd import tasks, zoo
-from lmd.checks import check_choice, check_count
+from lmd.checks import check_choice, check_count, check_positive
 from lmd.data.images import CROP
 from lmd.errors import InputError
-from lmd.experiments.bench.measuring import SOLVE
+from lmd.experiments.bench.measuring import GAPS, SOLVE
 from lmd.report.rows import Row
 from lmd.tasks.methods import CLASSICAL, Method, Setting, classical_methods
 from lmd.tasks.task import Contest
 
-MOST = 300
+MOST = 1000
 """How many iterations a method has to reach the targets."""
+
+LIMIT = 20.0
+"""Seconds that a method has to reach them, while it is looked at; a peer that takes longer is called no further."""
 
 LEAST_SIDE, MOST_SIDE = 8, 8192
 """The sides of images that `sizes` may name."""
+
+LEAST_GAP = 1e-7
+"""Below this, minima are not known well enough."""
 
 TEST_SEED, TUNING_SEED = 7_000_000, 8_000_000
 
 
 def contests() -> dict[str, Contest]:
-    """What every task of the bench has for it, by the name of the task."""
-    return {task.name: task.contest for task in tasks.every() if task.contest is not None}
+    """What every task has for the bench: by its own name, and by those of the models that it serves."""
+    found: dict[str, Contest] = {}
+    for task in tasks.every():
+        found.update({} if task.contest is None else {task.name: task.contest}, **task.models)
+    return found
 
 
 @dataclass(frozen=True)
@@ -44,9 +53,15 @@ class Plan:
     batches: tuple[int, ...] = (1, 20)
     repeats: int = 7
     most: int = MOST
+    gaps: tuple[float, ...] = GAPS
+    """The relative gaps that methods are timed to."""
+
+    limit: float = LIMIT
     noise: tuple[int, ...] | None = None
     methods: tuple[str, ...] | None = None
     sizes: tuple[int, ...] = ()
+    """The sides of one photograph, in place of the test images."""
+
     seed: int = 0
     preset: str = "full"
 
@@ -62,31 +77,37 @@ class Plan:
                 raise InputError("noise", repr(noise), f"some of {', '.join(map(str, levels))}, in percent")
         for side in self.sizes:
             check_count("sizes", side, least=LEAST_SIDE, most=MOST_SIDE)
+        for gap in self.gaps:
+            if not LEAST_GAP <= gap <= 1:
+                raise InputError("gaps", f"{gap:g}", f"numbers from {LEAST_GAP:g} to 1")
+        check_positive("limit", self.limit)
         check_count("count", self.count)
         check_count("repeats", self.repeats)
 
     def wants(self, method: str) -> bool:
-        """Whether a method is among those that are asked for."""
-        return self.methods is None or method in self.methods
+        """Whether a method is among those that are asked for; at many sizes those that know more than subgradients."""
+        if self.methods is not None:
+            return method in self.methods
+        return not self.sizes or not method.startswith(("gd", "nesterov", "adam", "lbfgs", "lmd-"))
 
     @classmethod
     def quick(cls, **choices: Any) -> Plan:
         """Seconds: two small images, few repeats."""
-        small = {"count": 2, "side": 24, "tuning": 1, "batches": (1, 2), "repeats": 2, "most": 60, "preset": "quick"}
-        return cls(**{**small, **choices})
+        small = {"count": 2, "side": 24, "tuning": 1, "batches": (1, 2), "repeats": 2, "most": 60, "limit": 2.0}
+        return cls(**{**small, "gaps": GAPS[:3], "preset": "quick", **choices})
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One method's mean relative gap at every iteration, and the seconds it took to get there, for the figures."""
+    """One method's calls, for the figures."""
 
-    problem: str
-    noise: int
+    settings: dict[str, Any]
+    """The problem, its noise and the size, where there are sizes."""
+
     batch: int
     method: str
-    iterations: tuple[int, ...]
-    gaps: tuple[float, ...]
-    seconds: tuple[float, ...]
+    points: tuple[tuple[float, float], ...]
+    """Seconds of a call and the mean relative gap of its answer, the fastest first."""
 
 
 @dataclass
@@ -103,9 +124,10 @@ class Bench:
     """How long all of it took."""
 
 
-def learned_names(task: str) -> list[str]:
+def learned_names(contest: str) -> list[str]:
     """What the bench calls the learned solvers of a task: lmd- and the name in the zoo, of those that ship."""
-    return [f"lmd-{name}" for name in tasks.get(task).solvers if zoo.shipped(name)]
+    task = next(task for task in tasks.every() if contest in (task.name, *task.models))
+    return [f"lmd-{name}" for name, recipe in task.solvers.items() if zoo.shipped(name) and not recipe.rung]
 
 
 def known_methods() -> tuple[str, ...]:
@@ -115,14 +137,18 @@ def known_methods() -> tuple[str, ...]:
     return tuple(dict.fromkeys((*CLASSICAL, SOLVE, *ours, *theirs)))
 
 
-def methods_for(task: str, problem: Any, most: int) -> list[Method]:
+def methods_for(name: str, problem: Any, most: int) -> list[Method]:
     """Our own methods for a problem: classical ones with their grids, learned ones as they ship.
 
-    Learned mirror descent on F itself, which has no proven rule to go on, gets up to 50 iterations.
+    Learned mirror descent on F itself, which has no proven rule to go on, gets up to 50 iterations. Of the solvers of a
+    task that serves many models those are taken that it chooses for the parts of this one.
     """
-    contest = contests()[task]
+    contest, learned = contests()[name], learned_names(name)
+    if name not in tasks.names():
+        chosen = tasks.choice(problem.parts, 1.0)
+        learned = [each for each in learned if each.removeprefix("lmd-") in chosen]
     found = classical_methods(problem, contest.steps, contest.tau, most)
-    for name in learned_names(task):
-        solver = zoo.load(name.removeprefix("lmd-"), bare=True)
-        found.append(Method(name, (Setting(solver),), most if solver.ends_proven else min(most, 50)))
+    for each in learned:
+        solver = zoo.load(each.removeprefix("lmd-"), bare=True)
+        found.append(Method(each, (Setting(solver),), most if solver.ends_proven else min(most, 50)))
     return found

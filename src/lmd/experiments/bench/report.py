@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from lmd.experiments.base import versions
+from lmd.experiments.bench.measuring import SOLVE
 from lmd.experiments.bench.plan import Bench, Curve
 from lmd.files import staged, write_json
-from lmd.report.figures import figure, legend_below, log_floor, method_styles, plot_curve
+from lmd.report.figures import COLOURS, figure, label_lines, log_floor
+from lmd.tasks.methods import CLASSICAL
+from lmd.tasks.peers import ONE_THREAD
+
+FLOOR = 1e-7
+"""What is nearer than this is drawn here."""
+
+PEER_COLOURS = ("#b5651d", "#1f77b4", "#2e8b57", "#c2185b", "#00838f", "#8d6e63", "#5c6bc0", "#9e9d24")
 
 
 def to_json(bench: Bench) -> dict[str, Any]:
@@ -42,31 +51,61 @@ def write(bench: Bench, json_file: Path | None, out: Path | None) -> None:
 
 
 def draw(bench: Bench, folder: Path) -> list[dict[str, str]]:
-    """For each problem and noise: the relative gap against iterations, and against seconds for each batch."""
+    """For each problem, noise and size one figure: the relative gap against milliseconds, a panel for each batch."""
     figures = []
-    for problem, noise in dict.fromkeys((curve.problem, curve.noise) for curve in bench.curves):
-        here = [curve for curve in bench.curves if (curve.problem, curve.noise) == (problem, noise)]
-        file = f"{problem}-{noise}.png"
-        _draw_one(here, bench.plan.batches, folder / file)
-        caption = f"{problem}, noise {noise}%: mean relative gap against iterations and seconds"
+    for settings in dict.fromkeys(tuple(curve.settings.values()) for curve in bench.curves):
+        here = [curve for curve in bench.curves if tuple(curve.settings.values()) == settings]
+        problem, noise, *size = settings
+        file = "-".join(str(word) for word in settings) + ".png"
+        _draw_one(here, f"{problem}, {noise}% noise" + "".join(f", {n} x {n} pixels" for n in size), folder / file)
+        caption = (
+            f"{problem}, noise {noise}%: how far the best answer within a time is above the minimum, relative to it; "
+            "lower and further left is better. Each point is one whole call, dashed lines are our own classical methods"
+        )
         figures.append({"file": f"figures/{file}", "caption": caption})
     return figures
 
 
-def _draw_one(curves: Sequence[Curve], batches: Sequence[int], file: Path) -> None:
-    last = batches[-1]
-    methods = list(dict.fromkeys(curve.method for curve in curves))
-    styles = method_styles(methods)
-    with figure(5 + 4 * len(batches), 4.8) as drawing:
-        panels = drawing.subplots(1, 1 + len(batches), squeeze=False, sharey=True)[0]
-        for curve in curves:
-            if curve.batch == last:
-                plot_curve(panels[0], curve.iterations, curve.gaps, curve.method, style=styles[curve.method])
-            panel = panels[1 + batches.index(curve.batch)]
-            plot_curve(panel, curve.seconds, curve.gaps, curve.method, style=styles[curve.method])
-        gaps = [curve.gaps for curve in curves]
-        panels[0].set(xlabel="iteration", ylabel="mean relative gap", yscale="log", ylim=(log_floor(gaps, 1e-5), 3))
-        for panel, batch in zip(panels[1:], batches, strict=True):
-            panel.set(xlabel=f"seconds, batch {batch}", xscale="log")
-        legend_below(drawing, methods, styles=styles)
+def lines(curves: Sequence[Curve], batch: int) -> dict[str, list[tuple[float, float]]]:
+    """Milliseconds and gaps by method: each point nearer than all faster ones, the best of all numbers of threads.
+
+    Learned solvers have no lines of their own, as `lmd.solve` chooses among them; it comes last, and lies on top.
+    """
+    points: dict[str, list[tuple[float, float]]] = {}
+    for curve in (curve for curve in curves if curve.batch == batch and not curve.method.startswith("lmd-")):
+        points.setdefault(curve.method.removesuffix(ONE_THREAD), []).extend(curve.points)
+    found: dict[str, list[tuple[float, float]]] = {}
+    for method in sorted(points, key=lambda name: name == SOLVE):
+        nearest = math.inf
+        for seconds, gap in sorted(points[method]):
+            if gap < nearest:
+                found.setdefault(method, []).append((1e3 * seconds, nearest := gap))
+    return found
+
+
+def _draw_one(curves: Sequence[Curve], title: str, file: Path) -> None:
+    batches = list(dict.fromkeys(curve.batch for curve in curves))
+    low = log_floor([[gap for _, gap in curve.points] for curve in curves], FLOOR)
+    with figure(8.2 * len(batches), 5.4) as drawing:
+        drawing.suptitle(title)
+        for panel, batch in zip(drawing.subplots(1, len(batches), squeeze=False)[0], batches, strict=True):
+            found = lines(curves, batch)
+            peers = [method for method in found if method not in (SOLVE, *CLASSICAL)]
+            for method, points in found.items():
+                x, y = zip(*((time, max(gap, low)) for time, gap in points), strict=True)
+                panel.plot(x, y, label=method, **_look(method, peers))
+            what = "one at a time" if batch == 1 else f"{batch} together"
+            panel.set(xscale="log", yscale="log", ylim=(low, 3), xlabel=f"milliseconds, {what}")
+            panel.set_ylabel("gap: (value - minimum) / minimum")
+            label_lines(panel, apart=0.055)
         drawing.savefig(file)
+
+
+def _look(method: str, peers: Sequence[str]) -> dict[str, Any]:
+    """Ours in full colour, our own classical methods grey and dashed, peers thin."""
+    if method == SOLVE:
+        return {"color": COLOURS["lmd"], "linewidth": 3.6, "marker": "o", "markersize": 7}
+    thin = {"linewidth": 1.3, "marker": "o", "markersize": 3.5}
+    if method in CLASSICAL:
+        return {"color": "#777777", "linestyle": "--", **thin}
+    return {"color": PEER_COLOURS[peers.index(method) % len(PEER_COLOURS)], **thin}

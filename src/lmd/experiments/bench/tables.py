@@ -1,48 +1,52 @@
-"""The tables of a bench: for each problem the quality at iterations and the time to targets, and the image by size."""
+"""The tables of a bench: for each problem the quality at iterations, and the time to gaps."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from lmd.report.rows import Row, distinct, select
-from lmd.report.tables import Table, cell, number
+from lmd.report.tables import Table, cell
 
-BENCHED = (("psnr", 10), ("psnr", 20), ("relative_gap", 10), ("relative_gap", 20))
-TIMED = ("gap_1e-2", "gap_1e-3", "40db", "50db")
-"""What the tables show: metrics at iterations, and the targets whose times they have."""
+SHOWN = (("psnr", 10), ("psnr", 20), ("relative_gap", 10), ("relative_gap", 20))
+"""Metrics at iterations."""
+
+TO_GAP = "seconds_to_gap_"
 
 
 def bench_tables(rows: Sequence[Row]) -> list[Table]:
-    """For each problem, noise and batch of a bench: quality at iterations, time to targets; then by size."""
+    """For each problem, noise and size of a bench: quality at iterations, and times to gaps for each batch."""
     benched = [row for row in rows if all(key in row for key in ("problem", "noise", "batch"))]
-    plain = [row for row in benched if "size" not in row]
     found = []
-    for settings in dict.fromkeys((row["problem"], row["noise"], row["batch"]) for row in plain):
-        here = select(plain, **dict(zip(("problem", "noise", "batch"), settings, strict=True)))
-        found.append(_bench_table("{}, noise {}%, batch {}".format(*settings), here))
-    sizes = [row for row in benched if "size" in row]
+    for problem, noise, size in dict.fromkeys((row["problem"], row["noise"], row.get("size")) for row in benched):
+        here = select(benched, problem=problem, noise=noise, size=size)
+        title = f"{problem}, noise {noise}%" + (f", {size} x {size}" if size else "")
+        found.append(_quality_table(title, select(here, batch=here[0]["batch"])))
+        found += [_time_table(f"{title}, batch {b}", select(here, batch=b)) for b in distinct(here, "batch")]
+    return [table for table in found if table.lines]
+
+
+def _quality_table(title: str, rows: Sequence[Row]) -> Table:
+    shown = [row for row in rows if (row["metric"], row["iteration"]) in SHOWN]
     lines = tuple(
-        (row["method"], str(row["size"]), number(row["value"]), cell(_like(sizes, row, "seconds_per_pixel")))
-        for row in select(sizes, metric="relative_gap_bound")
+        (method, *(cell(select(shown, method=method, metric=metric, iteration=k)) for metric, k in SHOWN))
+        for method in distinct(shown, "method")
     )
-    columns = ("method", "side", "gap at 10", "s/pixel/iteration")
-    return [*found, Table("denoise, noise 5%, by size", columns, lines)] if lines else found
+    return Table(title, ("method", *(f"{'dB' if m == 'psnr' else 'gap'} at {k}" for m, k in SHOWN)), lines)
 
 
-def _bench_table(title: str, rows: Sequence[Row]) -> Table:
-    lines = []
-    for method in distinct(rows, "method"):
-        own = select(rows, method=method)
-        cells = [cell(select(own, metric=metric, iteration=k)) for metric, k in BENCHED]
-        for target in TIMED:
-            found = select(own, metric=f"seconds_to_{target}")
-            reached = found and found[0]["value"] is not None
-            cells.append(f"{1e3 * found[0]['value']:.3g} ({found[0]['iteration']})" if reached else "-")
-        lines.append((method, *cells))
-    short = [f"{'dB' if metric == 'psnr' else 'gap'} at {k}" for metric, k in BENCHED]
-    headings = [f"ms to {target.replace('_', ' ')}" for target in TIMED]
-    return Table(title, ("method", *short, *headings), tuple(lines))
+def _time_table(title: str, rows: Sequence[Row]) -> Table:
+    """Milliseconds of the call and of all processors; a method that reaches no gap is left out."""
+    timed = [row for row in rows if row["metric"].startswith(TO_GAP)]
+    gaps = distinct(timed, "metric")
+    lines = tuple(
+        (method, *(_milliseconds(select(timed, method=method, metric=gap)) for gap in gaps))
+        for method in distinct([row for row in timed if row["value"] is not None], "method")
+    )
+    return Table(title, ("ms / CPU ms to a gap of", *(gap.removeprefix(TO_GAP) for gap in gaps)), lines)
 
 
-def _like(rows: Sequence[Row], like: Row, metric: str) -> list[Row]:
-    return select(rows, method=like["method"], size=like["size"], metric=metric)
+def _milliseconds(found: Sequence[Row]) -> str:
+    if not found or found[0]["value"] is None:
+        return "-"
+    both = [found[0]["value"], found[0].get("cpu_seconds")]
+    return " / ".join(f"{1e3 * each:.{3 if each < 1 else 5}g}" for each in both if each is not None)
