@@ -164,11 +164,12 @@ def test_a_method_is_tuned_on_other_instances_for_each_number():
 
 def test_iterates_are_looked_at_ever_more_seldom():
     assert looks(3) == [0, 1, 2, 3] and looks(60)[48:] == [48, 49, 50, 53, 56, 59, 60]
-    instances = KnownInstances.of(make("lasso"))
-    curve = quality_curve(Setting(PDHG(0.5)), instances, 60, targets((1e-9,)), 60)
-    x = run(PDHG(0.5), instances.problem, instances.x0, 56, record=False).x
+    instances = KnownInstances.of(make("coupled"), kept=False)
+    curve = quality_curve(Setting(FGP()), instances, 60, targets((1e-9,)), 60)["relative_gap"]
+    x = run(FGP(), instances.problem, instances.x0, 56, record=False).x
     gap = (instances.exact.value(x.double()) - instances.minimum) / instances.minimum
-    assert_close(curve["relative_gap"][52], gap, rtol=1e-3, atol=1e-6)
+    assert len(curve) == 55 and float(gap.min()) > 1e-5
+    assert_close(curve[52], gap, rtol=1e-2, atol=1e-7)
 
 
 def test_targets():
