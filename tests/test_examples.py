@@ -7,6 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from torch.testing import assert_close
+
+import lmd
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -36,6 +40,21 @@ def test_a_weight_map_is_learned(capsys: pytest.CaptureFixture[str], monkeypatch
     runpy.run_path(str(EXAMPLES / "learn_weight_map.py"), run_name="__main__")
     noisy, single, mapped, gain = (float(line.split()[-2]) for line in capsys.readouterr().out.splitlines())
     assert noisy + 4 < single < mapped and gain > 0.8
+
+
+def test_a_model_of_cvxpy_becomes_a_solver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but the learning itself, which `make docs` runs with the rest of the gallery."""
+    cvxpy = pytest.importorskip("cvxpy")
+    monkeypatch.setattr("lmd.learn", lambda family, minutes, target: lmd.solvers.ADMM())
+    names = runpy.run_path(str(EXAMPLES / "gallery" / "plot_17_cvxpy.py"))
+    found, model = names["found"], names["model"]
+    for parameter, value in zip(
+        (names["begin"], names["aim"]), names["problem"].parameters[0].split([2, 1]), strict=True
+    ):
+        parameter.value = value.double().numpy().reshape(parameter.shape)
+    model.solve(solver=cvxpy.CLARABEL)
+    assert_close(found["place"][0], torch.as_tensor(names["place"].value), atol=0.05, rtol=0)
+    assert float(found["force"].abs().max()) <= 1 + 1e-6
 
 
 def test_every_example_is_tested() -> None:

@@ -54,7 +54,7 @@ def test_gaps_are_gaps(metrics) -> None:
 def test_scikit_learn_is_timed_beside_the_others(metrics) -> None:
     (row,) = select(metrics["rows"], method="scikit-learn", metric="time_over_scikit_learn")
     assert row["value"] == 1.0
-    own = {"interior-learned", "warm-start-interior"} if metrics["experiment"] == "svm" else set()
+    own = {"interior-learned", "warm-start-interior"} if metrics["experiment"] == "svm" else {"newton-learned"}
     assert {row["method"] for row in select(metrics["rows"], metric="seconds_to_gap_1e-2")} == own | {
         "lbfgs",
         "warm-start",

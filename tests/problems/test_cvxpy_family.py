@@ -30,7 +30,7 @@ def test_its_minimisers_are_those_of_clarabel():
     problem = steering()
     family = from_cvxpy(problem, DRAWS, dtype=torch.float64)
     program, _ = family.sample(3, torch.Generator().manual_seed(1))
-    result = lmd.solve(program, 1e-9, solver=lmd.solvers.ADMM(), iterations=4000)
+    result = lmd.solve(program, 1e-11, solver=lmd.solvers.ADMM(), iterations=4000)
     found = family.unpack(program, result.x)
     generator = torch.Generator().manual_seed(1)
     values = {each.name(): DRAWS[each.name()](3, generator) for each in problem.parameters()}

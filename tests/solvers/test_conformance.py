@@ -163,6 +163,7 @@ SOLVERS = {
     "LBFGS": (lambda: solvers.LBFGS(), "least squares"),
     "InteriorPoint": (lambda: solvers.InteriorPoint(), "svm"),
     "LearnedInteriorPoint": (lambda: rough(solvers.LearnedInteriorPoint(51, 3)), "svm"),
+    "LearnedBlockNewton": (lambda: rough(solvers.LearnedBlockNewton(3)), "classifier"),
     "MirrorDescent": (lambda: solvers.MirrorDescent(Quadratic(2), 0.05), "least squares"),
     "MirrorDescent on a simplex": (lambda: solvers.MirrorDescent(Entropic(), 0.05), "simplex"),
     "LearnedMirrorDescent": (lambda: solvers.LearnedMirrorDescent(Quadratic(2), iterations=3), "least squares"),

@@ -29,21 +29,23 @@ class LinearClassifierExperiment(DigitExperiment):
     name = "linear-classifier"
     title = "Multi-class linear classifiers on digit features, with a learned mirror pair"
     paper = "Figure 7"
-    solvers = ("linear-classifier-10",)
+    solvers = ("linear-classifier-10", "linear-classifier-newton-10")
 
     def run(self, session: Session) -> None:
         session.facts["relative gap"] = "loss over log(10): the infimum is 0, as the subsets are separable"
         counts = SUBSETS[session.preset], STARTS[session.preset]
         instances = make_instances(session, SOURCE, *counts, ridge=WARM_START_RIDGE)
-        learned = session.learned(self.solvers[0])
-        compare(session, instances, learned, lambda tolerance: _scikit_learn(instances, tolerance))
+        labels = ("lmd", "newton-learned")
+        learned, newton = (session.learned(name, label) for name, label in zip(self.solvers, labels, strict=True))
+        others = {"newton-learned": newton}
+        compare(session, instances, learned, lambda tolerance: _scikit_learn(instances, tolerance), others)
         draw_methods(
             session,
             "figure-7-linear-classifier",
-            ("gd", "adam", "nesterov", "lbfgs", "warm-start", "lmd", "lmd-adaptive"),
+            ("gd", "adam", "nesterov", "lbfgs", "warm-start", "lmd", "lmd-adaptive", "newton-learned"),
             f"Linear classifier on features of {session.facts['data']}: cross entropy and test accuracy per iteration "
-            "and time. warm-start is L-BFGS from the mean of training optima. The grey line ends the trained "
-            "iterations.",
+            "and time. warm-start is L-BFGS from the mean of training optima; newton-learned takes Newton's steps "
+            "class by class from there, with learned numbers. The grey line ends the trained iterations.",
         )
 
 

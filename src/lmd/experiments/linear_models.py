@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,10 @@ ADAM_STEP = 0.05
 GAP = 1e-2
 WARM_START_SEED = 3_000_000
 TEST_SEED = 2_000_000
+SECOND_ORDER = {
+    "interior-learned": "interior-point steps from a learned start",
+    "newton-learned": "Newton's steps from a learned start",
+}
 LABELS = {"loss": "mean loss", "relative_gap": "mean relative gap", "accuracy": "mean test accuracy"}
 
 
@@ -69,6 +73,8 @@ class DigitExperiment(Experiment):
     @classmethod
     def headline(cls, rows: Sequence[Row]) -> str:
         shown = {"lmd-adaptive": "the learned pair", "adam": "Adam", "gd": "gradient descent"}
+        there = {row["method"] for row in rows}
+        shown |= {name: label for name, label in SECOND_ORDER.items() if name in there}
         at = ", ".join(f"{label} at {reached(rows, name, 'relative_gap', HORIZON)}" for name, label in shown.items())
         warm = reached(rows, "warm-start", "relative_gap", HORIZON)
         return f"Gap after ten iterations: {at}; L-BFGS from the mean of training optima at {warm}"
@@ -167,7 +173,7 @@ def compare(
     instances: DigitInstances,
     learned: MirrorDescent,
     fit: Callable[[float], tuple[float, float]],
-    others: dict[str, Solver[Any]] | None = None,
+    others: Mapping[str, Solver[Any]] | None = None,
 ) -> None:
     """The rows of every method, and the times to a gap of the best ones beside scikit-learn."""
     record_comparison(session, instances, learned)

@@ -19,12 +19,20 @@ Draw = Callable[[int, torch.Generator], Tensor]
 SAME = 1e-9
 """Differences of matrices and vectors, relative to their size, that are rounding."""
 
+CONDITION = 1e4
+"""The largest condition number that entries of x as coordinates may have."""
+
 
 class ReducedProgram(QuadraticProgram):
     """A quadratic program in the coordinates z of x = particular + N z, the points that fulfil all equations."""
 
-    batched = ("points", "particular")
+    batched = ("points", "particular", "parameters")
     particular: Tensor
+    parameters: Tensor
+    """The values of all of them, flat `(B, total)`."""
+
+    def data_vector(self) -> Tensor:
+        return self.parameters
 
 
 class CVXPYFamily(Family):
@@ -37,10 +45,12 @@ class CVXPYFamily(Family):
         self._sizes = {each.name(): int(np.prod(each.shape, dtype=int)) for each in problem.parameters()}
         P, A, F, vectors = self._affine()
         self.shift, self.slope = vectors
-        _, spread, turned = np.linalg.svd(A, full_matrices=True)
-        rank = int((spread > 1e-10 * max(1.0, *spread)).sum()) if len(spread) else 0
-        self.null, self.solve = turned[rank:].T, np.linalg.pinv(A)
+        self.null, self.solve = _coordinates(A, (F != 0)[(F != 0).sum(axis=1) == 1].any(axis=0))
         self.P, self.F = self.null.T @ P @ self.null, F
+        rows = F @ self.null
+        rows[np.abs(rows) <= SAME * np.abs(rows).max(axis=1, initial=0, keepdims=True)] = 0
+        self.single = (rows != 0).sum(axis=1) == 1
+        self.rows, self.ends = rows[~self.single], rows[self.single]
         self.full, self.lengths = P, (len(P), len(A), len(F))
         if np.linalg.eigvalsh(self.P)[0] <= 1e-9 * np.trace(self.P):
             accepted = (
@@ -89,19 +99,27 @@ class CVXPYFamily(Family):
         return *matrices, np.concatenate([data["q"], data["b"], data["G"]])
 
     def sample(self, batch: int, generator: torch.Generator) -> tuple[ReducedProgram, Tensor]:
-        joined = self.shift + self._values(batch, generator) @ self.slope
+        values = self._values(batch, generator)
+        joined = self.shift + values @ self.slope
         q, b, G = np.split(joined, np.cumsum(self.lengths)[:2], axis=1)
         particular = b @ self.solve.T
         linear, room = (q + particular @ self.full) @ self.null, G - particular @ self.F.T
-        rows, bounded = self._tensor(self.F @ self.null), len(self.F) > 0
-        problem = ReducedProgram(
-            self._tensor(self.P),
-            self._tensor(linear),
-            A=rows if bounded else None,
-            u=self._tensor(room) if bounded else torch.inf,
-        )
-        problem.particular = self._tensor(particular)
+        low, high = self._box(room[:, self.single])
+        rows = {"A": self._tensor(self.rows), "u": self._tensor(room[:, ~self.single])} if len(self.rows) else {}
+        problem = ReducedProgram(self._tensor(self.P), self._tensor(linear), low, high, **rows)
+        problem.particular, problem.parameters = self._tensor(particular), self._tensor(values)
         return problem, problem.start()
+
+    def _box(self, room: Any) -> tuple[Tensor, Tensor]:
+        """The bounds of each entry `(B, n)` that inequalities with one entry alone leave."""
+        low, high = np.full((len(room), len(self.P)), -np.inf), np.full((len(room), len(self.P)), np.inf)
+        for row, end in zip(self.ends, room.T, strict=True):
+            (j,) = row.nonzero()[0]
+            if row[j] > 0:
+                high[:, j] = np.minimum(high[:, j], end / row[j])
+            else:
+                low[:, j] = np.maximum(low[:, j], end / row[j])
+        return self._tensor(low), self._tensor(high)
 
     def _tensor(self, array: Any) -> Tensor:
         return torch.as_tensor(array, dtype=self.dtype, device="cpu")
@@ -117,6 +135,32 @@ class CVXPYFamily(Family):
             flat = x[:, begin : begin + variable.size].reshape(len(x), *reversed(variable.shape))
             found[variable.name()] = flat.permute(0, *range(flat.ndim - 1, 0, -1))
         return found
+
+
+def _coordinates(A: Any, bounded: Any) -> tuple[Any, Any]:
+    """N and S: what fulfils Ax = b is S b + N z. z are entries of x, those that are `bounded` if it can be.
+
+    The others follow from them; where that is badly conditioned, z are coordinates in an orthonormal basis instead.
+    """
+    _, spread, turned = np.linalg.svd(A, full_matrices=True)
+    rank = int((spread > 1e-10 * max(1.0, *spread)).sum()) if len(spread) else 0
+    following: list[int] = []
+    left = A.astype(float)
+    for preferred in (np.flatnonzero(~bounded), np.flatnonzero(bounded)):
+        for _ in preferred:  # the longest column that is left, and what is along it taken from all columns
+            lengths = np.linalg.norm(left[:, preferred], axis=0)
+            j = int(preferred[lengths.argmax()])
+            if len(following) == rank or lengths.max() <= 1e-8 * max(1.0, *spread):
+                break
+            along = left[:, j] / lengths.max()
+            left = left - np.outer(along, along @ left)
+            following.append(j)
+    if rank == 0:
+        return np.eye(A.shape[1]), np.zeros(A.T.shape)
+    free = np.setdiff1d(np.arange(A.shape[1]), following)
+    null, solve, inverse = np.zeros((A.shape[1], len(free))), np.zeros(A.T.shape), np.linalg.pinv(A[:, following])
+    null[free, np.arange(len(free))], null[following], solve[following] = 1, -inverse @ A[:, free], inverse
+    return (null, solve) if np.linalg.cond(null) < CONDITION else (turned[rank:].T, np.linalg.pinv(A))
 
 
 def from_cvxpy(problem: Any, parameters: Mapping[Any, Draw], dtype: torch.dtype = torch.float32) -> CVXPYFamily:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -87,6 +89,34 @@ class LinearClassifier(SubsetProblem):
         change = self._scores(data_set, v)
         change -= (probability * change).sum(dim=1, keepdim=True)
         return self._pull(data_set, probability.mul_(change)).add_(v, alpha=self.ridge)
+
+    def blocks(self, x: Tensor, caution: Tensor, share: float) -> tuple[Tensor, Tensor]:
+        r"""The gradient `(B, n)`, and for each class a matrix that bounds how it changes, `(B, classes, d, d)`.
+
+        M_k = ridge I + mean_i s_ik (1 - s_ik + caution) phi_i phi_i': s_ik is how far the probability of class k is
+        from 0, or of the pair's own class from 1. Without caution, M_k is the second derivative along row k of W; it is
+        nothing where a pair is far on the wrong side, and the gradient is not. The `share` of the pairs whose own class
+        is furthest from 1 take part, at least 2 d of them; in the gradient, all do.
+        """
+        pairs, width = self.features.shape[1:]
+        taken = min(pairs, max(math.ceil(share * pairs), 2 * width))
+        ridge = self.ridge * torch.eye(width, dtype=x.dtype, device=x.device)
+
+        def parts(data_set: int, part: Tensor) -> tuple[Tensor, Tensor]:
+            features, scores = self.features[data_set], self._scores(data_set, part)
+            odds = (scores - scores.detach().amax(dim=1, keepdim=True)).clamp(min=FLOOR).exp()
+            own = self.labels[data_set] == torch.arange(self.classes, device=x.device)[:, None]
+            others = odds.masked_fill(own, 0) / odds.sum(dim=1, keepdim=True)
+            rest = others.sum(dim=1, keepdim=True)
+            gradient = self._pull(data_set, torch.where(own, -rest, others)) + self.ridge * part
+            chosen = rest[:, 0].topk(taken, sorted=False).indices
+            off = torch.where(own, rest, others).gather(2, chosen[:, None].expand(-1, self.classes, -1))
+            rows, weight = features[chosen], off * (1 - off + caution) / pairs
+            sums = (weight[:, :, None] * rows.mT[:, None]).flatten(1, 2) @ rows
+            return gradient, sums.reshape(-1, self.classes, width, width) + ridge
+
+        gradient, matrices = self.in_chunks(parts, x)
+        return gradient, matrices
 
     def minibatch(self, indices: Tensor) -> LinearClassifier:
         part = self.some_pairs(indices)

@@ -58,8 +58,11 @@ class QuadraticProgram(Composite):
         super().__init__(Quadratic(P, q), *behind, start=start)
 
     def data_vector(self) -> Tensor:
-        """q, and what else each instance has of its own."""
-        return super().data_vector() if self.bounds_vary else joined(self.f.data(), type(self).__name__)
+        """q, and what else each instance has of its own: 0 for a bound that is infinite."""
+        if not self.bounds_vary:
+            return joined(self.f.data(), type(self).__name__)
+        data = super().data_vector()
+        return torch.where(data.isfinite(), data, 0)
 
 
 def _entries(name: str, bound: Bound, q: Tensor, size: int) -> Tensor:

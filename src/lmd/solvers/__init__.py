@@ -17,6 +17,7 @@ from lmd.solvers.interior_point import InteriorPoint
 from lmd.solvers.ladder import Ladder
 from lmd.solvers.lazy import LazyMirrorDescent
 from lmd.solvers.lbfgs import LBFGS
+from lmd.solvers.learned_block_newton import LearnedBlockNewton
 from lmd.solvers.learned_dual import LearnedDual
 from lmd.solvers.learned_fgp import LearnedFGP
 from lmd.solvers.learned_gradient import LearnedGradient
@@ -66,6 +67,7 @@ __all__ = [
     "InteriorPoint",
     "Ladder",
     "LazyMirrorDescent",
+    "LearnedBlockNewton",
     "LearnedDual",
     "LearnedFGP",
     "LearnedGradient",

@@ -18,7 +18,6 @@ from lmd.experiments.bench.measuring import (
     MeasuredSolve,
     MeasuredSolver,
     QualityTarget,
-    looks,
 )
 from lmd.experiments.bench.plan import Curve
 from lmd.guarantees.certify import run
@@ -82,13 +81,12 @@ class TimedSolver(Timed):
         for target in self.measured.wanted:
             which = self.measured.best_to(target)
             curve = self.measured.curve(which)
-            place = target.reached(curve[target.metric][:, part].mean(dim=1).tolist())
-            if place is not None:
-                k = looks(self.measured.method.most)[place]
+            k = target.reached(curve[target.metric][:, part].mean(dim=1).tolist())
+            if k is not None:
                 setting = self.measured.method.settings[which]
                 problem = setting.adapt(chosen.problem)
                 call = partial(run, setting.solver, problem, chosen.x0, max(1, k), record=False)
-                found.append(Job(call, k, float(curve["relative_gap"][place, part].mean()), (target,)))
+                found.append(Job(call, k, float(curve["relative_gap"][k, part].mean()), (target,)))
         return found
 
 

@@ -1,0 +1,46 @@
+"""
+A solver for a model written in CVXPY
+=====================================
+
+Steer a cart to where it should be, with forces that have a limit: one model, in CVXPY's words, whose parameters are
+where the cart is and where it should go. `from_cvxpy` makes a family of it, and `lmd.learn` a solver for the family.
+"""
+
+import cvxpy
+import matplotlib.pyplot as plt
+import torch
+
+import lmd
+
+steps = 20
+place, speed = cvxpy.Variable(steps + 1, name="place"), cvxpy.Variable(steps + 1, name="speed")
+force = cvxpy.Variable(steps, name="force")
+begin, aim = cvxpy.Parameter(2, name="begin"), cvxpy.Parameter(name="aim")
+rules = [place[0] == begin[0], speed[0] == begin[1], force <= 1, force >= -1]
+rules += [place[1:] == place[:-1] + 0.3 * speed[:-1], speed[1:] == speed[:-1] + 0.3 * force]
+cost = cvxpy.sum_squares(place - aim) + 0.1 * cvxpy.sum_squares(force)
+model = cvxpy.Problem(cvxpy.Minimize(cost), rules)
+
+# %%
+# How the parameters are drawn is all that the model does not say.
+
+
+def normal(*shape):
+    return lambda batch, generator: torch.randn(batch, *shape, generator=generator)
+
+
+family = lmd.problems.from_cvxpy(model, {begin: normal(2), aim: normal()})
+solver = lmd.learn(family, minutes=0.1, target=1e-3)
+
+# %%
+# Eight carts at once, and one of them by CVXPY.
+
+problem, start = family.sample(8, torch.Generator().manual_seed(1))
+result = lmd.run(solver, problem, start, tolerance=1e-3)
+found = family.unpack(problem, result.x)
+
+figure, axes = plt.subplots(2, 1, figsize=(7, 5), sharex=True, layout="constrained")
+for axis, name in zip(axes, ("place", "force"), strict=True):
+    axis.plot(found[name].T)
+    axis.set_ylabel(name)
+axes[1].set_xlabel("step")
