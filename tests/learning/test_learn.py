@@ -204,8 +204,8 @@ def test_families_by_name(monkeypatch, tmp_path):
 def test_where_a_closed_form_is_known_it_is_what_is_compared_with():
     from lmd.learning.instances import Instances
 
-    W = torch.tensor([[2.0, 1.0], [1.0, 2.0]])
-    problem = LeastSquares(W, torch.randn(4, 2, generator=torch.Generator().manual_seed(0)))
+    W = torch.tensor([[2.0, 1.0], [1.0, 2.0], [0.0, 1.0]])
+    problem = LeastSquares(W, torch.randn(4, 3, generator=torch.Generator().manual_seed(0)))
     instances = Instances.solve(problem, torch.zeros(4, 2))
     torch.testing.assert_close(instances.optima, problem.minimiser())
 
