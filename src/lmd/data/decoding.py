@@ -5,7 +5,7 @@ Decoders may raise anything and print anything on files that are damaged: here i
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import logging
 import math
 import os
@@ -37,6 +37,9 @@ DENSEST = 8 * 1032
 
 NUMBERS = {("u", 1), ("u", 2), ("f", 2), ("f", 4), ("f", 8), ("b", 1)}
 """What the numbers of volumes and arrays may be, by NumPy's letter and bytes."""
+
+FAST = ("L", "LA", "RGB", "RGBA")
+"""PNG of 8 bits that imagecodecs reads as Pillow does, in less than half the time."""
 
 COLOURS = {0: 1, 1: 1, 2: 3}
 """How many channels a TIFF has beside alpha, by what it calls its colours: white is zero, black is zero, RGB."""
@@ -192,7 +195,8 @@ def decode(argument: str, path: Path, image: Opened) -> Picture:
         return _read_array(image)
     if not isinstance(image, Image.Image):
         return _read_pages(argument, path, image) if isinstance(image, list) else _read_tiff(argument, path, image)
-    return _read_deep_png(path, image) if _deep_bands(image) else _read_pillow(argument, path, image)
+    fast = _coding(image) in FAST and "transparency" not in image.info and importlib.util.find_spec("imagecodecs")
+    return _read_png(path, image) if fast or _deep_bands(image) else _read_pillow(argument, path, image)
 
 
 def _floating(page: tifffile.TiffPage) -> bool:
@@ -242,8 +246,12 @@ def _read_pages(argument: str, path: Path, pages: list[tifffile.TiffPage]) -> Pi
 
 def _deep_bands(image: Image.Image) -> str:
     """The channels of a PNG of 16 bits, of which Pillow would give the upper 8; empty for any other image."""
-    coding = [str(tile.args) for tile in getattr(image, "tile", ()) if image.format == "PNG"]
-    return coding[0].split(";")[0] if coding and "16" in coding[0] else ""
+    return _coding(image).split(";")[0] if "16" in _coding(image) else ""
+
+
+def _coding(image: Image.Image) -> str:
+    """How the pixels of a PNG are written, as Pillow calls it; empty for any other image."""
+    return next((str(tile.args) for tile in getattr(image, "tile", ()) if image.format == "PNG"), "")
 
 
 def _read_pillow(argument: str, path: Path, image: Image.Image) -> Picture:
@@ -267,7 +275,7 @@ def _plain(argument: str, path: Path, image: Image.Image) -> Image.Image:
     return image if image.mode == mode and "transparency" not in image.info else image.convert(mode)
 
 
-def _read_deep_png(path: Path, image: Image.Image) -> Picture:
+def _read_png(path: Path, image: Image.Image) -> Picture:
     require("imagecodecs")
     import imagecodecs
 
