@@ -16,12 +16,14 @@ from lmd.experiments.bench.measuring import (
     MeasuredPeer,
     MeasuredSolver,
     QualityTarget,
+    looks,
     quality_curve,
     targets,
 )
 from lmd.experiments.bench.plan import contests, known_methods, methods_for
 from lmd.experiments.bench.report import lines, to_json, write
 from lmd.experiments.bench.tables import bench_tables
+from lmd.guarantees.certify import run
 from lmd.report.page import write_page
 from lmd.solvers import FGP, PDHG
 from lmd.tasks import Contest, Peer, Setting
@@ -158,6 +160,16 @@ def test_a_method_is_tuned_on_other_instances_for_each_number():
     for k in (5, 40):
         scores = [float(quality_curve(s, trial, 40, TARGETS, 60)["relative_gap"][k].mean()) for s in pdhg.settings]
         assert run.best_at("relative_gap", k) == scores.index(min(scores))
+
+
+def test_iterates_are_looked_at_ever_more_seldom():
+    assert looks(3) == [0, 1, 2, 3] and looks(60)[48:] == [48, 49, 50, 53, 56, 59, 60]
+    instances = KnownInstances.of(make("coupled"), kept=False)
+    curve = quality_curve(Setting(FGP()), instances, 60, targets((1e-9,)), 60)["relative_gap"]
+    x = run(FGP(), instances.problem, instances.x0, 56, record=False).x
+    gap = (instances.exact.value(x.double()) - instances.minimum) / instances.minimum
+    assert len(curve) == 55 and float(gap.min()) > 1e-5
+    assert_close(curve[52], gap, rtol=1e-2, atol=1e-7)
 
 
 def test_targets():

@@ -131,6 +131,38 @@ class Shifting(Bowls):
         return Bowl(torch.randn(batch, batch, generator=generator)), torch.zeros(batch, batch)
 
 
+class Turning(Bowls):
+    """One dtype after the other."""
+
+    calls = 0
+
+    def sample(self, batch, generator):
+        self.calls += 1
+        dtype = (torch.float32, torch.float64)[self.calls > 5]
+        return Bowl(torch.randn(batch, 3, generator=generator, dtype=dtype)), torch.zeros(batch, 3, dtype=dtype)
+
+
+class Whole(Bowls):
+    def sample(self, batch, generator):
+        return Bowl(torch.randn(batch, 3, generator=generator)), torch.zeros(batch, 3, dtype=torch.int64)
+
+
+class Holes(Bowls):
+    bend = float("nan")
+
+
+class Of(Bowls):
+    """With a function of their own of x and the centres."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def sample(self, batch, generator):
+        problem, x0 = super().sample(batch, generator)
+        problem.__class__ = type("Own", (Bowl,), {"value": lambda own, x: self.function(x, own.centre)})
+        return problem, x0
+
+
 class Hills(Bowls):
     bend = -1.0
 
@@ -146,6 +178,11 @@ class Other(Bowls):
         (Deaf(), "the same sample for two seeds"),
         (Stubborn(), "differs for one seed"),
         (Shifting(), "one shape and dtype"),
+        (Turning(), "one shape and dtype"),
+        (Whole(), "floating-point"),
+        (Holes(), "values that are not finite"),
+        (Of(lambda x, c: (x - c).square().sum(dim=1)), "minima of 0"),
+        (Of(lambda x, c: (x - c).square().sum(dim=1) + c.mean()), "alone has another value"),
         (Hills(), "not convex"),
         (Other(), "as asked for"),
         ("bowls", "lmd.problems.Family"),
@@ -157,17 +194,9 @@ def test_a_family_that_cannot_be_learned_is_refused_in_one_line(tmp_path, family
     assert "\n" not in str(error.value) and not (tmp_path / "run").exists()
 
 
-class Falling(Bowls):
-    def sample(self, batch, generator):
-        slope = torch.randn(batch, 3, generator=generator)
-        problem = Bowl(slope)
-        problem.value = lambda x: (x * slope[: len(x)]).sum(dim=1)
-        return problem, torch.zeros(batch, 3)
-
-
 def test_values_that_fall_without_bound_are_refused(tmp_path):
     with pytest.raises(InputError, match="without bound"):
-        lmd.learn(Falling(), minutes=1, out=tmp_path / "run")
+        lmd.learn(Of(lambda x, c: (x * c).sum(dim=1)), minutes=1, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

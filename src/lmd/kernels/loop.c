@@ -24,7 +24,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { DEPTH = 16, USUAL = 8, SUMS = 5, REPORT = 5, SHORTEST = 8, LARGE = 1 << 19, MANY = 40, PLACES = 64, LEVELS = 16, SMALLEST = 16 };
+enum { DEPTH = 16, USUAL = 8, SOON = 3, SUMS = 5, REPORT = 5, SHORTEST = 8, LARGE = 1 << 19, MANY = 40, PLACES = 64, LEVELS = 16, SMALLEST = 16 };
 enum { GOING, FINISHED, REACHED, STUCK };
 #define ROUNDED 5e-5 /* relative gaps below this are left to double precision */
 
@@ -421,7 +421,10 @@ int lmd_fgp(const void *y, const void *p, const void *q, const double *bound, co
 {
     Batch all = {y, p, q, p_out, q_out, x_out, bound, numbers, schedules, report, scale, step, tolerance, norm, roundings,
                  channels, height, width, learned, begin, limit, first_look, restart, (int)isotropic, doubles ? 2 : 0};
-    long rows = channels * height;
+    long rows = channels * height, bytes = batch * rows * width * (doubles ? 8 : 4);
+    use_large_pages(p_out, 2 * bytes);
+    use_large_pages(q_out, 2 * bytes);
+    use_large_pages(x_out, bytes);
     int team = (int)least(threads, rows / (2 * DEPTH) > 1 ? rows / (2 * DEPTH) : 1), failed = 0;
     int alone = batch >= 2 * threads || team == 1;
     if (alone) {

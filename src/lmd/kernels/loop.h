@@ -6,7 +6,8 @@
 /* Rows [top, end) of one plane that a thread works on, and `above` and `below` rows of its neighbours, of which it has
    copies: of each row some zeros and five arrays of whole vectors, where columns from `width` on are 0. */
 typedef struct {
-    long plane, top, end, above, below, stride, pitch; /* of one array of a row, and from one row to the next */
+    long plane, top, end, above, below;
+    long columns, stride, pitch; /* whole vectors of a row; from one of its arrays, and from one row, to the next */
     REAL *y, *down, *right, *ahead_down, *ahead_right; /* row `top` of y, p and q */
 } NAME(Piece);
 
@@ -14,7 +15,7 @@ typedef struct {
 typedef struct {
     NAME(Piece) *pieces;
     long count;
-    REAL *rows;  /* two rows of x for each iteration of a block, and zeros */
+    REAL *rows;  /* a row of x for each iteration of a block, and zeros */
     REAL *bound; /* the bound of the differences to the right, for each column */
     void *memory;
 } NAME(Team); /* of the same size and layout for all types */
@@ -23,7 +24,7 @@ typedef struct {
 static int NAME(cut)(const Job *job, int thread, int threads, NAME(Team) *team)
 {
     const long lanes = 64 / (long)sizeof(REAL), width = job->width, height = job->height;
-    const long stride = lines_for((width + lanes - 1) / lanes) * lanes, pitch = 5 * stride + lanes;
+    const long columns = (width + lanes - 1) / lanes * lanes, stride = lines_for(columns / lanes) * lanes, pitch = 5 * stride + lanes;
     long all = job->channels * height, depth = job->depth;
     long from = cut_at(all, height, thread, threads), to = cut_at(all, height, thread + 1, threads), total = 0;
     memset(team, 0, sizeof *team);
@@ -36,15 +37,14 @@ static int NAME(cut)(const Job *job, int thread, int threads, NAME(Team) *team)
         piece->end = to < (plane + 1) * height ? to - plane * height : height;
         piece->above = piece->top ? depth : 0;
         piece->below = piece->end < height ? depth : 0;
-        piece->stride = stride, piece->pitch = pitch;
+        piece->columns = columns, piece->stride = stride, piece->pitch = pitch;
         total += (piece->above + piece->end - piece->top + piece->below) * pitch;
     }
-    long row = stride + lanes, floats = total + (2 * depth + 4) * row + lanes;
-    team->memory = aligned_alloc(64, (size_t)(floats * (long)sizeof(REAL) + 63) / 64 * 64);
+    long row = stride + lanes, floats = total + (depth + 4) * row + lanes;
+    team->memory = calloc((size_t)(floats + lanes), sizeof(REAL));
     if (!team->memory) return 0;
     use_large_pages(team->memory, floats * (long)sizeof(REAL));
-    memset(team->memory, 0, (size_t)floats * sizeof(REAL));
-    REAL *at = (REAL *)team->memory + lanes; /* zeros stand before the first row */
+    REAL *at = (REAL *)(((uintptr_t)team->memory + 63) / 64 * 64) + lanes; /* zeros stand before the first row */
     for (long n = 0; n < team->count; n++) {
         NAME(Piece) *piece = team->pieces + n;
         REAL **arrays[5] = {&piece->ahead_right, &piece->right, &piece->y, &piece->down, &piece->ahead_down};
@@ -52,7 +52,7 @@ static int NAME(cut)(const Job *job, int thread, int threads, NAME(Team) *team)
         at += (piece->above + piece->end - piece->top + piece->below) * pitch;
     }
     team->rows = at;
-    team->bound = at + (2 * depth + 2) * row;
+    team->bound = at + (depth + 2) * row;
     for (long j = 0; j < width - 1; j++) team->bound[j] = (REAL)job->bound;
     return 1;
 }
@@ -139,30 +139,29 @@ INLINE void NAME(point)(long count, REAL inverse, const REAL *restrict y, const 
 
 /* Where an iteration of a block stands. */
 typedef struct {
-    REAL *here, *next; /* x of the row that it works on and of the one after */
+    REAL *x; /* of the row that it works on */
     REAL step, momentum;
     double *uphill; /* <p_{k+1} - q_k, p_{k+1} - p_k> of each row, where it is asked for */
 } NAME(Stage);
 
-/* One row i of one iteration, in place; there is a row after it unless it is the last one. */
+/* One row i of one iteration, in place; there is a row after it unless it is the last one, and x becomes that of it. */
 INLINE void NAME(row)(const NAME(Piece) *piece, const NAME(Stage) *stage, long i, const int last, const int isotropic,
                       REAL inverse, REAL bound, const REAL *restrict bounds, const int with_sums)
 {
-    const long count = piece->stride, at = i * piece->pitch, on = last ? 0 : piece->pitch;
+    const long count = piece->columns, at = i * piece->pitch, on = last ? 0 : piece->pitch;
     const REAL t = stage->step, m = stage->momentum;
     const REAL *restrict y = piece->y + at + on, *restrict after = piece->ahead_down + at + on;
     const REAL *restrict beside = piece->ahead_right + at + on;
-    const REAL *restrict x = stage->here;
-    REAL *restrict next = stage->next, *restrict down = piece->down + at, *restrict right = piece->right + at;
+    REAL *restrict x = stage->x, *restrict down = piece->down + at, *restrict right = piece->right + at;
     REAL *restrict ahead_down = piece->ahead_down + at, *restrict ahead_right = piece->ahead_right + at;
     REAL sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (long j = 0; j < count; j++) {
         REAL q = ahead_down[j], r = ahead_right[j], fall = 0;
-        REAL v, w = r + t * (x[j + 1] - x[j]);
+        REAL v, here = x[j], w = r + t * (x[j + 1] - here);
         if (!last) {
-            next[j] = y[j] - inverse * ((q - after[j]) + (beside[j - 1] - beside[j]));
-            fall = next[j] - x[j];
+            x[j] = y[j] - inverse * ((q - after[j]) + (beside[j - 1] - beside[j]));
+            fall = x[j] - here;
         }
         v = q + t * fall;
         if (isotropic) {
@@ -187,7 +186,8 @@ INLINE void NAME(row)(const NAME(Piece) *piece, const NAME(Stage) *stage, long i
     if (with_sums) stage->uphill[i] = (double)sum;
 }
 
-static void NAME(row_of)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, NAME(Stage) *stage, long i)
+static void __attribute__((noinline)) NAME(row_of)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece,
+                                                   const NAME(Stage) *stage, long i)
 {
     const int last = piece->top + i + 1 == job->height, sums = stage->uphill && i >= 0 && piece->top + i < piece->end;
 #define ROW(l, iso, s) NAME(row)(piece, stage, i, l, iso, (REAL)job->inverse, (REAL)job->bound, team->bound, s)
@@ -204,9 +204,14 @@ static void NAME(row_of)(const Job *job, const NAME(Team) *team, const NAME(Piec
     else
         ROW(1, 1, sums);
 #undef ROW
-    REAL *here = stage->here;
-    stage->here = stage->next;
-    stage->next = here;
+}
+
+/* Asks for part n of `parts` of row i, which is needed soon. */
+static void NAME(ask)(const NAME(Piece) *piece, long i, long n, long parts)
+{
+    const long lanes = 64 / (long)sizeof(REAL), lines = 5 * piece->stride / lanes;
+    const REAL *row = piece->ahead_right + i * piece->pitch;
+    for (long k = lines * n / parts; k < lines * (n + 1) / parts; k++) __builtin_prefetch(row + k * lanes, 1, 2);
 }
 
 /* `count` iterations on one piece, each one row behind the one before it, so that rows are in the cache for all of
@@ -214,19 +219,19 @@ static void NAME(row_of)(const Job *job, const NAME(Team) *team, const NAME(Piec
 static void NAME(block)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, NAME(Stage) *stages, long count)
 {
     const long row = piece->stride + 64 / (long)sizeof(REAL), rows = piece->end - piece->top;
-    const REAL *zeros = team->rows + 2 * job->depth * row;
+    const REAL *zeros = team->rows + job->depth * row;
     for (long front = -piece->above; front < rows + piece->below + count; front++)
         for (long s = 0; s < count; s++) {
             long i = front - s, margin = count - 1 - s;
             long from = piece->above ? -margin : 0, to = piece->below ? rows + margin : rows;
+            if (front + SOON < rows + piece->below) NAME(ask)(piece, front + SOON, s, count);
             if (i < from || i >= to) continue;
             if (i == from) {
                 long at = i * piece->pitch;
                 const REAL *above = piece->top + i ? piece->ahead_down + at - piece->pitch : zeros;
-                stages[s].here = team->rows + 2 * s * row;
-                stages[s].next = stages[s].here + row;
-                NAME(point)(piece->stride, (REAL)job->inverse, piece->y + at, above, piece->ahead_down + at,
-                            piece->ahead_right + at, stages[s].here);
+                stages[s].x = team->rows + s * row;
+                NAME(point)(piece->columns, (REAL)job->inverse, piece->y + at, above, piece->ahead_down + at,
+                            piece->ahead_right + at, stages[s].x);
             }
             NAME(row_of)(job, team, piece, stages + s, i);
         }
@@ -275,7 +280,7 @@ static void NAME(outer)(const Job *job, const NAME(Piece) *piece, long i, double
 static void NAME(answer)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, long i, IO *restrict x)
 {
     const long at = i * piece->pitch, row = piece->stride + 64 / (long)sizeof(REAL);
-    const REAL *restrict above = piece->top + i ? piece->down + at - piece->pitch : team->rows + 2 * job->depth * row;
+    const REAL *restrict above = piece->top + i ? piece->down + at - piece->pitch : team->rows + job->depth * row;
     const REAL *restrict y = piece->y + at, *restrict down = piece->down + at, *restrict right = piece->right + at;
     const REAL inverse = (REAL)job->inverse;
     for (long j = 0; j < job->width; j++)

@@ -23,6 +23,10 @@ FLAT = 1e-3
 """The same for |<g, x>| / |f|, g the gradient, of which gaps are about the square."""
 
 
+NOTHING, MOST_OF_NOTHING = 1e-7, 0.05
+"""A minimum that is so small beside how far values fall to it counts for 0, of which so large a share is refused."""
+
+
 @dataclass(frozen=True)
 class Instances:
     """Problems with their starts and optima, and what errors are measured by."""
@@ -45,6 +49,10 @@ class Instances:
         if not bool(torch.isfinite(minima).all()) or _is_far_out(optima, x0):
             accepted = "problems with minima; add a small multiple of ||x||^2, or constraints"
             raise InputError("family", "instances whose values fall without bound, as far as could be seen", accepted)
+        fall = (problem.relaxed_value(x0)[0] - minima).abs()
+        if float((minima.abs() < NOTHING * fall).double().mean()) > MOST_OF_NOTHING:
+            accepted = "problems with other minima, such as these with 1 added to their values"
+            raise InputError("family", "minima of 0, to which no gap is small", accepted)
         return cls(problem, x0, optima, minima, duals)
 
     def errors(self, x: Tensor) -> Tensor:
@@ -82,41 +90,67 @@ class Drawn(Family):
         return part.problem, part.x0
 
 
-def draw(family: Family, count: int, seed: int, *, held_out: bool = False) -> tuple[Problem, Tensor]:
-    """`count` instances of a family and their starts, by the seed alone."""
+def draw(
+    family: Family, count: int, seed: int, *, held_out: bool = False, like: Tensor | None = None
+) -> tuple[Problem, Tensor]:
+    """`count` instances of a family and their starts, by the seed alone; of the shape and dtype of others."""
     sample = (family.held_out if held_out else family.sample)(count, torch.Generator().manual_seed(seed))
     if not (isinstance(sample, tuple) and len(sample) == 2 and isinstance(sample[1], Tensor)):
         raise InputError("family", f"a sample that is a {type(sample).__name__}", "(problem, x0), x0 a tensor")
     problem, x0 = as_problem(sample[0]), sample[1]
     if x0.ndim < 2 or len(x0) != count:
         raise InputError("family", f"a sample with x0 of shape {tuple(x0.shape)}", f"x0 ({count}, ...), as asked for")
+    if not x0.dtype.is_floating_point or not bool(torch.isfinite(x0).all()):
+        raise InputError("family", f"a sample with x0 of {x0.dtype}, or not finite", "floating-point numbers, finite")
+    if like is not None and (x0.shape[1:], x0.dtype) != (like.shape[1:], like.dtype):
+        given = f"samples of {tuple(like.shape[1:])} {like.dtype} and then {tuple(x0.shape[1:])} {x0.dtype}"
+        raise InputError("family", given, "one shape and dtype for all samples")
     return problem, x0
 
 
-def check_family(family: Family, seed: int) -> None:
-    """Raise, in one line, for what would make learning pointless or wrong."""
+def check_family(family: Family, seed: int) -> Tensor:
+    """Raise, in one line, for what would make learning pointless or wrong; returns starts that all others are like."""
     if not isinstance(family, Family):
         raise InputError("family", type(family).__name__, "an lmd.problems.Family")
-    (problem, x0), (again, x1), (_, x2) = (draw(family, *given) for given in ((4, seed), (4, seed), (3, seed + 1)))
-    if x2.shape[1:] != x0.shape[1:] or x2.dtype != x0.dtype:
-        given = f"samples of {tuple(x0.shape[1:])} {x0.dtype} and then {tuple(x2.shape[1:])} {x2.dtype}"
-        raise InputError("family", given, "one shape and dtype for all samples")
-    other, _ = draw(family, 4, seed + 1)
+    problem, x0 = draw(family, 4, seed)
+    (again, x1), (other, _), _ = (draw(family, *given, like=x0) for given in ((4, seed), (4, seed + 1), (3, seed + 1)))
     with torch.no_grad():
         points = _points(problem, x0, seed)
-        values, same, moved = (each.relaxed_value(points)[0] for each in (problem, again, other))
-        check_values(problem, values, points)
+        values, same, moved = (_finite_values(each, points) for each in (problem, again, other))
         if not (torch.equal(values, same) and torch.equal(x0, x1)):
             accepted = "one that takes all randomness from its generator, so that a seed gives the same sample twice"
             raise InputError("family", "a sample that differs for one seed", accepted)
         if torch.equal(values, moved):
             accepted = "one that takes its randomness from the generator it is given"
             raise InputError("family", "the same sample for two seeds", accepted)
+        _check_apart(problem, points, values)
         _check_convex(problem, x0, seed)
+    return x0
+
+
+def _finite_values(problem: Problem, points: Tensor) -> Tensor:
+    values = problem.relaxed_value(points)[0]
+    if not bool(torch.isfinite(check_values(problem, values, points)).all()):
+        accepted = "finite ones near the starts, and a `domain` where there are constraints"
+        raise InputError("family", "values that are not finite", accepted)
+    return values
+
+
+def _check_apart(problem: Problem, points: Tensor, values: Tensor) -> None:
+    """One instance alone has the value that it has among others."""
+    try:
+        alone = problem.select(slice(1, 2)).relaxed_value(points[1:2])[0]
+        apart = alone.shape == (1,) and torch.allclose(alone, values[1:2], rtol=1e-4, atol=1e-6)
+    except (RuntimeError, IndexError):
+        apart = False
+    if not apart:
+        accepted = "`batched` to name every tensor with an entry for each instance, and values of each by itself"
+        raise InputError("family", "an instance that alone has another value than among others", accepted)
 
 
 def _points(problem: Problem, x0: Tensor, seed: int) -> Tensor:
-    noise = torch.randn(x0.shape, generator=torch.Generator().manual_seed(seed), dtype=x0.dtype)
+    """Around the starts, drawn by another seed than instances are."""
+    noise = torch.randn(x0.shape, generator=torch.Generator().manual_seed(seed + 1_000_003), dtype=x0.dtype)
     x = x0 + noise * (1 + x0.abs().mean())
     return x if problem.domain is None else problem.domain.nearest(x)
 

@@ -99,11 +99,11 @@ def learn(
     """
     check_positive("minutes", minutes), check_positive("target", target), check_count("seed", seed, least=0)
     begun, say = clock(), progress or (lambda line: None)
-    check_family(family, seed)
+    like = check_family(family, seed)
     settings = {"family": family.name, "minutes": minutes, "target": target, "seed": seed}
     journal = Journal(out, settings, resume)
     try:
-        return _Learning(family, minutes, target, seed, journal, say, begun).run()
+        return _Learning(family, minutes, target, seed, journal, say, begun, like).run()
     finally:
         journal.close()
 
@@ -116,18 +116,30 @@ class _Learning:
     """
 
     def __init__(
-        self, family: Family, minutes: float, target: float, seed: int, journal: Journal, say: Say, begun: float
+        self,
+        family: Family,
+        minutes: float,
+        target: float,
+        seed: int,
+        journal: Journal,
+        say: Say,
+        begun: float,
+        like: Tensor,
     ) -> None:
         self.family, self.minutes, self.target, self.seed = family, minutes, target, seed
-        self.journal, self.say = journal, say
+        self.journal, self.say, self.like = journal, say, like
         self.say("drawing instances and solving them to compare with")
-        self.validation = Instances.solve(*draw(family, VALIDATION, 3 * seed + 1, held_out=True))
-        few, before = Instances.solve(*draw(family, TRAINING, 3 * seed)), journal.answers.get("measured")
+        self.validation = self._solved(VALIDATION, 1)
+        few, before = self._solved(TRAINING, 0), journal.answers.get("measured")
         count = before["training"] if before else self._affordable(clock() - begun)
-        self.known = Known(few if count == TRAINING else Instances.solve(*draw(family, count, 3 * seed)))
+        self.known = Known(few if count == TRAINING else self._solved(count, 0))
         self.drawn = Drawn(self.known.train, family.name)
         self.grids = to_tune(self.known)
         self.measured = journal.once("measured", lambda: {"training": count, **self._measure()})
+
+    def _solved(self, count: int, kind: int) -> Instances:
+        """Instances for training (0), validation (1) or the test (2), with their optima."""
+        return Instances.solve(*draw(self.family, count, 3 * self.seed + kind, held_out=kind > 0, like=self.like))
 
     def _affordable(self, seconds: float) -> int:
         """How many training instances a twentieth of the time is enough to solve, after the first took so long."""
@@ -171,7 +183,7 @@ class _Learning:
                 moments.append(clock())
             return moments[1] - moments[0], (moments[2] - moments[1]) / TIMED
         moments = []
-        for updates in (1, 1, 1 + TIMED):  # what the first call alone does is not timed
+        for updates in (1, 1, 1 + TIMED):  # the first one takes longer
             train(solver, self.drawn, progress=False, updates=updates, batch=BATCH, objective="gap", validate_every=0)
             moments.append(clock())
         return max((moments[2] - 2 * moments[1] + moments[0]) / TIMED, 1e-4), 0.0
@@ -315,7 +327,7 @@ class _Learning:
     ) -> Carded:
         """The answer, saved, with the card that the test instances give it."""
         self.say(f"{winner} it is; testing" + ("" if winner in learned else ": a classical method, tuned, is fastest"))
-        test = Instances.solve(*draw(self.family, TEST, 3 * self.seed + 2, held_out=True))
+        test = self._solved(TEST, 2)
         solver = (learned | classical)[winner]
         count = reached(curve(solver, self.validation, LONGEST, self.target), self.target)
         count = LONGEST if count is None else count

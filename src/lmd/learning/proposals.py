@@ -119,7 +119,7 @@ class Known:
             columns.append(((there - back) / (2 * length)).flatten(1).double().mean(dim=0))
         hessian = torch.stack(columns)
         values, vectors = torch.linalg.eigh((hessian + hessian.mT) / 2)
-        values = values.clamp(min=1e-5 * float(values[-1]))
+        values = values.clamp(min=max(1e-5 * float(values[-1]), 1e-12))
         return (vectors / values) @ vectors.mT
 
     def fitted(self, start: Start, optima: Tensor) -> Start:

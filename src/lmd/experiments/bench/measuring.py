@@ -25,6 +25,9 @@ DECIBELS = (30, 40, 50)
 SHOWN = (5, 10, 20, 50)
 """The iterations whose quality is reported."""
 
+EVERY = 1.05
+"""Past the last of them, iterates are looked at after so many times as many iterations."""
+
 SOLVE = "lmd.solve"
 """What the rows call it."""
 
@@ -137,7 +140,7 @@ class MeasuredSolver(Measured):
         self._tuning = [quality_curve(each, trial, method.most, wanted, limit / len(several)) for each in several]
 
     def curve(self, which: int) -> dict[str, Tensor]:
-        """Quality `(K + 1, B)` of a setting on the test instances, by metric."""
+        """Quality `(K, B)` of a setting on the test instances at `looks`, by metric."""
         if which not in self._curves:
             setting, most = self.method.settings[which], self.method.most
             self._curves[which] = quality_curve(setting, self.instances, most, self.wanted, self.limit)
@@ -225,17 +228,26 @@ def _described(setting: Setting) -> dict[str, Any]:
     return {"setting": ", ".join(f"{key} {value:g}" for key, value in config.items())}
 
 
+def looks(most: int) -> list[int]:
+    """The iterations that are looked at: each of the first ones, and then ever fewer."""
+    found = list(range(min(most, SHOWN[-1]) + 1))
+    while found[-1] < most:
+        found.append(min(most, math.ceil(EVERY * found[-1])))
+    return found
+
+
 def quality_curve(
     setting: Setting, instances: KnownInstances, most: int, wanted: Sequence[QualityTarget], limit: float
 ) -> dict[str, Tensor]:
-    """Quality `(K + 1, B)` of every iterate, untimed, until all targets are reached or so many seconds are over."""
+    """Quality `(K, B)` of the iterates at `looks`, untimed, until all targets are reached or the seconds are over."""
     problem = setting.adapt(instances.problem)
     found: list[dict[str, Tensor]] = []
     until = time.perf_counter() + limit
     with torch.inference_mode():
         state = setting.solver.init(problem, instances.x0)
-        for k in range(most + 1):
-            state = setting.solver.step(problem, state) if k else state
+        for k in looks(most):
+            if k > state.iteration:
+                state = setting.solver.advance(problem, state, k - state.iteration)
             dual = getattr(state, "dual", None) if k in SHOWN else None
             found.append(instances.quality(problem, state.x, dual))
             done = k >= SHOWN[-1] and all(

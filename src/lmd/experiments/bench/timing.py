@@ -18,6 +18,7 @@ from lmd.experiments.bench.measuring import (
     MeasuredSolve,
     MeasuredSolver,
     QualityTarget,
+    looks,
 )
 from lmd.experiments.bench.plan import Curve
 from lmd.guarantees.certify import run
@@ -81,12 +82,13 @@ class TimedSolver(Timed):
         for target in self.measured.wanted:
             which = self.measured.best_to(target)
             curve = self.measured.curve(which)
-            k = target.reached(curve[target.metric][:, part].mean(dim=1).tolist())
-            if k is not None:
+            place = target.reached(curve[target.metric][:, part].mean(dim=1).tolist())
+            if place is not None:
+                k = looks(self.measured.method.most)[place]
                 setting = self.measured.method.settings[which]
                 problem = setting.adapt(chosen.problem)
                 call = partial(run, setting.solver, problem, chosen.x0, max(1, k), record=False)
-                found.append(Job(call, k, float(curve["relative_gap"][k, part].mean()), (target,)))
+                found.append(Job(call, k, float(curve["relative_gap"][place, part].mean()), (target,)))
         return found
 
 
