@@ -31,7 +31,7 @@ from lmd.tasks.methods import CLASSICAL
 
 TARGETS = targets((1e-1, 1e-2, 1e-3))
 PEERS = [(name, peer) for name, contest in contests().items() for peer in contest.peers]
-METHODS = ("lmd.solve", "lmd-denoise-5", *CLASSICAL, "prox_tv-pd", "prox_tv-pd-1-thread", "scikit-image")
+METHODS = ("lmd.solve", "lmd-denoise-5", "fgp-proven", *CLASSICAL, "prox_tv-pd", "prox_tv-pd-1-thread", "scikit-image")
 SMALL = {"count": 2, "side": 12, "tuning": 1, "batches": (1, 2), "repeats": 2, "most": 60}
 
 
@@ -76,7 +76,7 @@ class TestRows:
         quality = {(r["method"], r["batch"], r["metric"], r["iteration"]) for r in denoised.rows}
         names = {r["method"] for r in denoised.rows}
         assert {"gd", "adam", "nesterov", "fgp", "pdhg", "relaxed-pdhg", "lbfgs", "scikit-image"} <= names
-        for name in names - {"lmd.solve"}:  # which is timed alone
+        for name in names - {"lmd.solve", "fgp-proven"}:  # which are timed alone
             for batch in (1, 2):
                 for k in (5, 10, 20):
                     assert (name, batch, "psnr", k) in quality or name.startswith("prox_tv")
@@ -105,6 +105,11 @@ class TestRows:
     def test_the_public_call_is_timed_to_every_gap(self, denoised):
         own = [r for r in denoised.rows if r["method"] == "lmd.solve" and "gap" in r["metric"]]
         assert len(own) == 6 and all(r["value"] > 0 and r["iteration"] >= 5 for r in own)
+
+    def test_a_proof_takes_at_least_as_many_iterations(self, denoised):
+        timed = {(r["method"], r["metric"], r["batch"]): r for r in denoised.rows if "gap_1e-1" in r["metric"]}
+        proven, there = (timed[name, "seconds_to_gap_1e-1", 2]["iteration"] for name in ("fgp-proven", "fgp"))
+        assert proven >= there > 0
 
     def test_a_target_that_is_not_reached_has_no_time(self, denoised):
         (row,) = (
@@ -240,12 +245,15 @@ def test_lines_of_a_figure_are_the_best_within_a_time():
             curve("theirs", (0.01, 0.1)),
             curve("theirs-1-thread", (0.005, 0.1), (0.02, 0.05)),
             curve("lmd-denoise-10", (0.01, 0.1)),
+            curve("fgp", (0.01, 0.1)),
+            curve("fgp-proven", (0.02, 0.1)),
             curve("theirs", (0.01, 0.1), batch=2),
         ],
         batch=1,
     )
-    assert found == {"theirs": [(5, 0.1), (20, 0.05)], "lmd.solve": [(1, 0.1), (3, 0.01)]}
-    assert list(found) == ["theirs", "lmd.solve"], "ours is drawn last"
+    ours = {"lmd.solve": [(1, 0.1), (3, 0.01)], "fgp-proven": [(20, 0.1)]}
+    assert found == {"theirs": [(5, 0.1), (20, 0.05)], **ours}
+    assert list(found)[-1] == "lmd.solve", "ours is drawn last"
 
 
 def test_an_absent_peer_is_named(monkeypatch, drawn):

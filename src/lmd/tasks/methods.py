@@ -16,6 +16,9 @@ from lmd.solvers.relaxed_pdhg import RATIO
 CLASSICAL = ("gd", "nesterov", "pdhg", "relaxed-pdhg", "adam", "lbfgs", "fgp")
 """The names of the methods that need no training."""
 
+DUAL = ("pdhg", "relaxed-pdhg", "fgp")
+"""Those of them that keep dual points, and so can prove what they have."""
+
 SUBGRADIENTS = 100
 """How many iterations methods get that know no more than subgradients; none of them comes nearer with more."""
 

@@ -13,7 +13,7 @@ from lmd.data.images import CROP
 from lmd.errors import InputError
 from lmd.experiments.bench.measuring import GAPS, SOLVE
 from lmd.report.rows import Row
-from lmd.tasks.methods import CLASSICAL, Method, Setting, classical_methods
+from lmd.tasks.methods import CLASSICAL, DUAL, Method, Setting, classical_methods
 from lmd.tasks.task import Contest
 
 MOST = 1000
@@ -21,6 +21,9 @@ MOST = 1000
 
 LIMIT = 20.0
 """Seconds that a method has to reach them, while it is looked at; a peer that takes longer is called no further."""
+
+PROVEN = "-proven"
+"""How the name of a classical method ends that goes on until a gap is proven."""
 
 LEAST_SIDE, MOST_SIDE = 8, 8192
 """The sides of images that `sizes` may name."""
@@ -134,7 +137,7 @@ def known_methods() -> tuple[str, ...]:
     """The name of every method and of every peer, installed or not."""
     ours = [name for task in contests() for name in learned_names(task)]
     theirs = [peer.name for contest in contests().values() for peer in contest.peers]
-    return tuple(dict.fromkeys((*CLASSICAL, SOLVE, *ours, *theirs)))
+    return tuple(dict.fromkeys((*CLASSICAL, *(name + PROVEN for name in DUAL), SOLVE, *ours, *theirs)))
 
 
 def methods_for(name: str, problem: Any, most: int) -> list[Method]:

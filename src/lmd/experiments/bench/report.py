@@ -9,7 +9,7 @@ from typing import Any
 
 from lmd.experiments.base import versions
 from lmd.experiments.bench.measuring import SOLVE
-from lmd.experiments.bench.plan import Bench, Curve
+from lmd.experiments.bench.plan import PROVEN, Bench, Curve
 from lmd.files import staged, write_json
 from lmd.report.figures import COLOURS, figure, label_lines, log_floor
 from lmd.tasks.methods import CLASSICAL
@@ -69,10 +69,13 @@ def draw(bench: Bench, folder: Path) -> list[dict[str, str]]:
 def lines(curves: Sequence[Curve], batch: int) -> dict[str, list[tuple[float, float]]]:
     """Milliseconds and gaps by method: each point nearer than all faster ones, the best of all numbers of threads.
 
-    Learned solvers have no lines of their own, as `lmd.solve` chooses among them; it comes last, and lies on top.
+    Learned solvers have no lines of their own, as `lmd.solve` chooses among them; it comes last, and lies on top. What
+    is proven as its answers are stands for the same method without a proof.
     """
     points: dict[str, list[tuple[float, float]]] = {}
-    for curve in (curve for curve in curves if curve.batch == batch and not curve.method.startswith("lmd-")):
+    here = [curve for curve in curves if curve.batch == batch and not curve.method.startswith("lmd-")]
+    proven = {curve.method.removesuffix(PROVEN) for curve in here if curve.method.endswith(PROVEN)}
+    for curve in (curve for curve in here if curve.method not in proven):
         points.setdefault(curve.method.removesuffix(ONE_THREAD), []).extend(curve.points)
     found: dict[str, list[tuple[float, float]]] = {}
     for method in sorted(points, key=lambda name: name == SOLVE):
@@ -90,7 +93,7 @@ def _draw_one(curves: Sequence[Curve], title: str, file: Path) -> None:
         drawing.suptitle(title)
         for panel, batch in zip(drawing.subplots(1, len(batches), squeeze=False)[0], batches, strict=True):
             found = lines(curves, batch)
-            peers = [method for method in found if method not in (SOLVE, *CLASSICAL)]
+            peers = [method for method in found if method != SOLVE and method.removesuffix(PROVEN) not in CLASSICAL]
             for method, points in found.items():
                 x, y = zip(*((time, max(gap, low)) for time, gap in points), strict=True)
                 panel.plot(x, y, label=method, **_look(method, peers))
@@ -106,6 +109,6 @@ def _look(method: str, peers: Sequence[str]) -> dict[str, Any]:
     if method == SOLVE:
         return {"color": COLOURS["lmd"], "linewidth": 3.6, "marker": "o", "markersize": 7}
     thin = {"linewidth": 1.3, "marker": "o", "markersize": 3.5}
-    if method in CLASSICAL:
+    if method.removesuffix(PROVEN) in CLASSICAL:
         return {"color": "#777777", "linestyle": "--", **thin}
     return {"color": PEER_COLOURS[peers.index(method) % len(PEER_COLOURS)], **thin}

@@ -14,10 +14,11 @@ from torch.nn.functional import interpolate
 from lmd.data import image_data, read_images
 from lmd.data.images import CROP, TEST_PHOTOGRAPHS, bundled, read_image
 from lmd.experiments.bench.measuring import SOLVE, KnownInstances, MeasuredPeer, MeasuredSolve, MeasuredSolver, targets
-from lmd.experiments.bench.plan import TEST_SEED, TUNING_SEED, Bench, Plan, contests, methods_for
-from lmd.experiments.bench.timing import Timed, TimedPeer, TimedSolve, TimedSolver, time_all
+from lmd.experiments.bench.plan import PROVEN, TEST_SEED, TUNING_SEED, Bench, Plan, contests, methods_for
+from lmd.experiments.bench.timing import Timed, TimedPeer, TimedProof, TimedSolve, TimedSolver, time_all
 from lmd.experiments.imaging import images_to_test, middles
 from lmd.problems.tv_families import as_float
+from lmd.tasks.methods import DUAL
 
 
 def run_bench(plan: Plan, say: Callable[[str], None] = lambda text: None) -> Bench:
@@ -93,8 +94,8 @@ def _bench_problem(bench: Bench, settings: dict[str, Any], test: Tensor, tuning:
     if not runs:
         bench.skipped.append(f"{name}: none of the methods is for it")
         return
-    for run in runs:
-        bench.rows += run.measured.rows(plan.batches, settings)
+    for measured in dict.fromkeys(run.measured for run in runs):
+        bench.rows += measured.rows(plan.batches, settings)
     for batch in plan.batches:
         bench.say(f"{words}: timing, batch {batch}")
         rows, curves = time_all(runs, targets(plan.gaps), len(instances), batch, plan.repeats, settings)
@@ -109,9 +110,13 @@ def _runs(bench: Bench, name: str, words: str, instances: KnownInstances, trial:
     if plan.wants(SOLVE):
         found.append(TimedSolve(MeasuredSolve(instances, wanted)))
     for method in methods_for(name, instances.problem, plan.most):
-        if plan.wants(method.name):
+        kinds: list[Callable[[MeasuredSolver], Timed]] = [TimedSolver] if plan.wants(method.name) else []
+        if method.name in DUAL and plan.wants(method.name + PROVEN):
+            kinds.append(TimedProof)
+        if kinds:
             bench.say(f"{words}: {method.name}")
-            found.append(TimedSolver(MeasuredSolver(method, instances, trial, wanted, plan.limit)))
+            measured = MeasuredSolver(method, instances, trial, wanted, plan.limit)
+            found += [kind(measured) for kind in kinds]
     for peer in (peer for peer in contests()[name].peers if plan.wants(peer.name)):
         if peer.installed:
             bench.say(f"{words}: {peer.name}")

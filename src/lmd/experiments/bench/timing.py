@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from torch import Tensor
+
 from lmd.experiments.bench.measuring import (
     KnownInstances,
     Measured,
@@ -20,9 +22,11 @@ from lmd.experiments.bench.measuring import (
     QualityTarget,
     looks,
 )
-from lmd.experiments.bench.plan import Curve
+from lmd.experiments.bench.plan import PROVEN, Curve
 from lmd.guarantees.certify import run
+from lmd.problems.base import offers
 from lmd.report.rows import Row, row
+from lmd.solvers.result import Status
 from lmd.tasks.peers import numpy_errors_as_they_are
 from lmd.zoo.solve import solve
 
@@ -66,6 +70,11 @@ class Timed(abc.ABC):
 
     measured: Measured
 
+    @property
+    def name(self) -> str:
+        """What the rows call it."""
+        return self.measured.name
+
     @abc.abstractmethod
     def jobs(self, part: slice) -> list[Job]:
         """What to time on some of the instances: a target counts as reached where their mean reaches it."""
@@ -101,18 +110,45 @@ class TimedSolve(Timed):
     def jobs(self, part: slice) -> list[Job]:
         chosen, found = self.measured.instances.part(part), []
         for target in (target for target in self.measured.wanted if target.metric == "relative_gap"):
-            call = partial(_certified, chosen, target.level)
-            result = call()
-            gap = float(chosen.quality(chosen.problem, result.x, None)[target.metric].mean())
-            found.append(Job(call, int(result.iterations.max()), gap, (target,) if result.ok else ()))
+            found.append(_proven(chosen, target, partial(_certified, chosen.problem, chosen.x0, target.level)))
         return found
 
 
-def _certified(chosen: KnownInstances, tolerance: float) -> Any:
+class TimedProof(Timed):
+    """A classical method of ours as `lmd.solve` runs it: until a gap is proven, and not until it is there."""
+
+    def __init__(self, measured: MeasuredSolver) -> None:
+        self.measured: MeasuredSolver = measured
+
+    @property
+    def name(self) -> str:
+        return self.measured.name + PROVEN
+
+    def jobs(self, part: slice) -> list[Job]:
+        chosen, found = self.measured.instances.part(part), []
+        for target in (target for target in self.measured.wanted if target.metric == "relative_gap"):
+            setting, most = self.measured.method.settings[self.measured.best_to(target)], self.measured.method.most
+            options = {"solver": setting.solver, "iterations": most}
+            call = partial(_certified, setting.adapt(chosen.problem), chosen.x0, target.level, **options)
+            found.append(_proven(chosen, target, call))
+            if not found[-1].of:
+                break  # the smaller gaps are farther
+        return found
+
+
+def _certified(problem: Any, x0: Tensor, tolerance: float, **options: Any) -> Any:
     """The public call, with its certificate, which is made when it is asked for."""
-    result = solve(chosen.problem, tolerance, x0=chosen.x0)
+    result = solve(problem, tolerance, x0=None if offers(problem, ("start",)) else x0, **options)
     _ = result.certificate
     return result
+
+
+def _proven(chosen: KnownInstances, target: QualityTarget, call: Callable[[], Any]) -> Job:
+    """A call to a tolerance, which reaches its target where all instances are proven."""
+    result = call()
+    gap = float(chosen.quality(chosen.problem, result.x, None)["relative_gap"].mean())
+    reached = all(status is Status.TOLERANCE_REACHED for status in result.status)
+    return Job(call, int(result.iterations.max()), gap, (target,) if reached else ())
 
 
 class TimedPeer(Timed):
@@ -155,9 +191,9 @@ def time_all(
     _sample([job for method in jobs for part in method for job in part], repeats)
     rows, curves = [], []
     for timed, found in zip(runs, jobs, strict=True):
-        rows += [_time_row(timed.measured.name, target, found, batch=batch, **settings) for target in wanted]
+        rows += [_time_row(timed.name, target, found, batch=batch, **settings) for target in wanted]
         points = sorted((job.median(), max(job.gap, 0.0)) for job in found[0])
-        curves.append(Curve(settings=dict(settings), batch=batch, method=timed.measured.name, points=tuple(points)))
+        curves.append(Curve(settings=dict(settings), batch=batch, method=timed.name, points=tuple(points)))
     return rows, curves
 
 
