@@ -59,9 +59,14 @@ def reached(quantiles: list[float], target: float) -> int | None:
     return next((k for k, quantile in enumerate(quantiles) if quantile <= target), None)
 
 
-@torch.no_grad()
 def milliseconds(solver: Solver[Any], problem: Any, x0: Tensor, iterations: int, repeats: int = 7) -> float:
     """The median time of a whole solve of so many iterations, nothing recorded."""
+    return statistics.median(_times(solver, problem, x0, iterations, repeats))
+
+
+@torch.no_grad()
+def _times(solver: Solver[Any], problem: Any, x0: Tensor, iterations: int, repeats: int) -> list[float]:
+    """Those of some solves, after one that is not counted."""
     times = []
     for _ in range(repeats + 1):
         begun = clock()
@@ -69,12 +74,12 @@ def milliseconds(solver: Solver[Any], problem: Any, x0: Tensor, iterations: int,
         if iterations:
             solver.advance(problem, state, iterations)
         times.append(1e3 * (clock() - begun))
-    return statistics.median(times[1:])
+    return times[1:]
 
 
 def speed(solver: Solver[Any], problem: Any, x0: Tensor, iterations: int) -> Speed:
-    """From solves of no and of many iterations."""
-    start, whole = (milliseconds(solver, problem, x0, count, repeats=15) for count in (0, iterations))
+    """From the fastest of some solves of no and of many iterations, which other programs disturb least."""
+    start, whole = (min(_times(solver, problem, x0, count, 15)) for count in (0, iterations))
     return Speed(start, max((whole - start) / iterations, 1e-6))
 
 
