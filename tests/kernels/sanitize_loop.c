@@ -12,15 +12,12 @@ static int scarce; /* whether there may be no memory */
 
 static void *scarce_malloc(size_t bytes) { return scarce && rand() % 3 == 0 ? NULL : malloc(bytes); }
 static void *scarce_calloc(size_t count, size_t bytes) { return scarce && rand() % 3 == 0 ? NULL : calloc(count, bytes); }
-static void *scarce_aligned(size_t to, size_t bytes) { return scarce && rand() % 3 == 0 ? NULL : aligned_alloc(to, bytes); }
 #define malloc scarce_malloc
 #define calloc scarce_calloc
-#define aligned_alloc scarce_aligned
 #include "loop.c"
 #include "unrolled.c"
 #undef malloc
 #undef calloc
-#undef aligned_alloc
 
 static const long SIDES[] = {1, 1, 2, 3, 7, 15, 16, 17, 31, 33, 48, 70, 129};
 

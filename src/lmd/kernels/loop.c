@@ -12,6 +12,7 @@
    that are constant on them, and its dual field, twice as large, interpolated between the edges of these squares, is
    where the finer grid begins. lmd.problems.scales has the formulas. */
 
+#include <float.h>
 #include <math.h>
 #include <omp.h>
 #include <sched.h>
@@ -24,7 +25,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { DEPTH = 16, USUAL = 8, SOON = 3, SUMS = 5, REPORT = 5, SHORTEST = 8, LARGE = 1 << 19, MANY = 40, PLACES = 64, LEVELS = 16, SMALLEST = 16 };
+enum { DEPTH = 16, USUAL = 8, SOON = 3, SUMS = 4, REPORT = 5, SHORTEST = 8, LARGE = 1 << 19, MANY = 40, PLACES = 64, LEVELS = 16, SMALLEST = 16 };
 enum { GOING, FINISHED, REACHED, STUCK };
 #define ROUNDED 5e-5 /* relative gaps below this are left to double precision */
 
@@ -54,7 +55,7 @@ typedef struct {
     const double *numbers; /* step-sizes and momenta (2, learned) of the first iterations */
     long learned, limit, channels, height, width, depth;
     long restart; /* momentum is looked at after so many iterations; 0 is never */
-    int isotropic;
+    int isotropic, once; /* once: few iterations from nothing, and what they find, piece by piece */
     double bound, inverse, scale, step, tolerance, norm, roundings;
     Pace pace;
 } Job;
@@ -127,6 +128,7 @@ static int roll_call(Shared *shared, int threads)
 }
 
 static long least(long a, long b) { return a < b ? a : b; }
+static long most(long a, long b) { return a > b ? a : b; }
 
 /* The first row of run n of `runs` through all planes: where a plane is cut, both parts have more rows than a block needs. */
 static long cut_at(long all, long height, long n, long runs)
@@ -174,11 +176,13 @@ static int looks(const Job *job, const Pace *pace)
 /* F(x) and a bound on F(x) - min F, from the sums: docs/guarantees.md, Theorem 3b. */
 static void certify(const Job *job, const double *sums, Pace *pace)
 {
-    const double eps = 2.220446049250313e-16, tv = job->bound * sums[0];
-    double gap = sums[1] + job->scale * sums[2], value = job->scale * sums[3] + tv;
-    double off = job->roundings * eps * (sqrt(sums[3]) + job->norm * job->inverse * sqrt(sums[4]));
+    const double eps = DBL_EPSILON, tv = job->bound * sums[0], rows = (double)(job->channels * job->height);
+    const double longest = job->bound * sqrt(2 * rows * (double)job->width); /* of all dual points */
+    double slack = tv > sums[1] ? tv - sums[1] : 0 * (tv - sums[1]); /* a NaN stays one */
+    double gap = slack + job->scale * sums[2], value = job->scale * sums[3] + tv;
+    double off = job->roundings * eps * (sqrt(sums[3]) + job->norm * job->inverse * longest);
     double rounding = 32 * eps * tv + 2 * sqrt(job->scale * gap) * off + job->scale * off * off;
-    double count = 3.0 * (double)(job->channels * job->height * job->width) + 8;
+    double count = 3 * rows * (double)job->width + 8;
     pace->value = value;
     pace->gap = gap + rounding + count * eps * (fabs(value) + gap);
 }
@@ -343,12 +347,14 @@ static void solve_one(Job *job, Shared *shared, const Schedules *schedules, void
     const double tolerance = job->tolerance;
     if (kind == 2) {
         begin_double(job, shared, schedules, teams, thread, threads);
-        solve_double(job, shared, teams, thread, threads);
+        wait_for(shared, threads);
+        if (job->pace.status == GOING) solve_double(job, shared, teams, thread, threads);
         return;
     }
     begin_float(job, shared, schedules, teams, thread, threads);
     if (thread == 0 && tolerance >= 0 && tolerance < ROUNDED) job->tolerance = ROUNDED;
     wait_for(shared, threads);
+    if (job->pace.status != GOING) return;
     solve_float(job, shared, teams, thread, threads);
     wait_for(shared, threads);
     int status = job->pace.status, over = job->pace.iteration >= job->limit;

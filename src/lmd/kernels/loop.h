@@ -17,11 +17,22 @@ typedef struct {
     long count;
     REAL *rows;  /* a row of x for each iteration of a block, and zeros */
     REAL *bound; /* the bound of the differences to the right, for each column */
+    REAL inside; /* that of all others */
     void *memory;
 } NAME(Team); /* of the same size and layout for all types */
 
-/* The planes cut into `threads` runs of rows: run `thread`, piece by piece. */
-static int NAME(cut)(const Job *job, int thread, int threads, NAME(Team) *team)
+/* The bound; on the way to a tolerance rounded such that what is projected onto it in these numbers is within it. */
+static REAL NAME(inside)(const Job *job)
+{
+    const double unit = sizeof(REAL) == 4 ? FLT_EPSILON : DBL_EPSILON;
+    if (job->tolerance < 0 || sizeof(IO) != sizeof(REAL)) return (REAL)job->bound;
+    if (job->isotropic) return (REAL)(job->bound * (1 - 4 * unit));
+    return (REAL)job->bound > job->bound ? (REAL)nextafterf((float)job->bound, 0) : (REAL)job->bound;
+}
+
+/* The planes cut into `threads` runs of rows: run `thread`, piece by piece; in the same memory, where they are solved at
+   once, one after the other; with zeros unless the first iteration knows of them. */
+static int NAME(cut)(const Job *job, int thread, int threads, NAME(Team) *team, int fresh)
 {
     const long lanes = 64 / (long)sizeof(REAL), width = job->width, height = job->height;
     const long columns = (width + lanes - 1) / lanes * lanes, stride = lines_for(columns / lanes) * lanes, pitch = 5 * stride + lanes;
@@ -38,22 +49,27 @@ static int NAME(cut)(const Job *job, int thread, int threads, NAME(Team) *team)
         piece->above = piece->top ? depth : 0;
         piece->below = piece->end < height ? depth : 0;
         piece->columns = columns, piece->stride = stride, piece->pitch = pitch;
-        total += (piece->above + piece->end - piece->top + piece->below) * pitch;
+        const long rows = piece->above + piece->end - piece->top + piece->below;
+        total = job->once ? most(total, rows * pitch) : total + rows * pitch;
     }
     long row = stride + lanes, floats = total + (depth + 4) * row + lanes;
-    team->memory = calloc((size_t)(floats + lanes), sizeof(REAL));
+    const size_t bytes = (size_t)(floats + lanes) * sizeof(REAL);
+    team->memory = fresh ? malloc(bytes) : calloc(1, bytes);
     if (!team->memory) return 0;
     use_large_pages(team->memory, floats * (long)sizeof(REAL));
-    REAL *at = (REAL *)(((uintptr_t)team->memory + 63) / 64 * 64) + lanes; /* zeros stand before the first row */
+    REAL *first = (REAL *)(((uintptr_t)team->memory + 63) / 64 * 64) + lanes, *at = first; /* zeros stand before the first row */
     for (long n = 0; n < team->count; n++) {
         NAME(Piece) *piece = team->pieces + n;
         REAL **arrays[5] = {&piece->ahead_right, &piece->right, &piece->y, &piece->down, &piece->ahead_down};
         for (int a = 0; a < 5; a++) *arrays[a] = at + piece->above * pitch + a * stride;
-        at += (piece->above + piece->end - piece->top + piece->below) * pitch;
+        if (!job->once) at += (piece->above + piece->end - piece->top + piece->below) * pitch;
     }
+    at = first + total;
     team->rows = at;
     team->bound = at + (depth + 2) * row;
-    for (long j = 0; j < width - 1; j++) team->bound[j] = (REAL)job->bound;
+    memset(at - lanes, 0, (size_t)((depth + 4) * row + lanes) * sizeof(REAL));
+    team->inside = NAME(inside)(job);
+    for (long j = 0; j < width - 1; j++) team->bound[j] = team->inside;
     return 1;
 }
 
@@ -108,11 +124,18 @@ static void NAME(refine)(const Job *job, const NAME(Piece) *piece)
     }
 }
 
-/* Fills a piece: y, and p and q where there are any. */
-static void NAME(load)(const Job *job, const NAME(Piece) *piece)
+/* Fills a piece: y, and p and q where there are any, or zeros where nobody writes before they are read. */
+static void NAME(load)(const Job *job, const NAME(Piece) *piece, int fresh)
 {
-    long size = job->height * job->width, at = 2 * piece->plane * size;
+    const long lanes = 64 / (long)sizeof(REAL), size = job->height * job->width, at = 2 * piece->plane * size;
+    const long rows = piece->above + piece->end - piece->top + piece->below;
     const IO *p = job->p, *q = job->q ? job->q : job->p;
+    REAL *first = piece->ahead_right - piece->above * piece->pitch, *y = first + (piece->y - piece->ahead_right);
+    for (long i = 0; i < rows && fresh; i++) {
+        memset(first + i * piece->pitch - lanes, 0, 64);
+        first[i * piece->pitch + piece->stride - 1] = 0;
+        memset(y + i * piece->pitch + job->width, 0, (size_t)(piece->stride - job->width) * sizeof(REAL));
+    }
     NAME(fetch)(job, piece, (const IO *)job->y + piece->plane * size, piece->y);
     if (job->coarse) NAME(refine)(job, piece);
     if (job->coarse || !p) return;
@@ -141,12 +164,13 @@ INLINE void NAME(point)(long count, REAL inverse, const REAL *restrict y, const 
 typedef struct {
     REAL *x; /* of the row that it works on */
     REAL step, momentum;
+    int fresh;      /* whether p and q are 0, and not to be read */
     double *uphill; /* <p_{k+1} - q_k, p_{k+1} - p_k> of each row, where it is asked for */
 } NAME(Stage);
 
 /* One row i of one iteration, in place; there is a row after it unless it is the last one, and x becomes that of it. */
 INLINE void NAME(row)(const NAME(Piece) *piece, const NAME(Stage) *stage, long i, const int last, const int isotropic,
-                      REAL inverse, REAL bound, const REAL *restrict bounds, const int with_sums)
+                      REAL inverse, REAL bound, const REAL *restrict bounds, const int with_sums, const int fresh)
 {
     const long count = piece->columns, at = i * piece->pitch, on = last ? 0 : piece->pitch;
     const REAL t = stage->step, m = stage->momentum;
@@ -157,10 +181,10 @@ INLINE void NAME(row)(const NAME(Piece) *piece, const NAME(Stage) *stage, long i
     REAL sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (long j = 0; j < count; j++) {
-        REAL q = ahead_down[j], r = ahead_right[j], fall = 0;
+        REAL q = fresh ? 0 : ahead_down[j], r = fresh ? 0 : ahead_right[j], fall = 0;
         REAL v, here = x[j], w = r + t * (x[j + 1] - here);
         if (!last) {
-            x[j] = y[j] - inverse * ((q - after[j]) + (beside[j - 1] - beside[j]));
+            x[j] = fresh ? y[j] : y[j] - inverse * ((q - after[j]) + (beside[j - 1] - beside[j]));
             fall = x[j] - here;
         }
         v = q + t * fall;
@@ -176,7 +200,7 @@ INLINE void NAME(row)(const NAME(Piece) *piece, const NAME(Stage) *stage, long i
             w = w > bounds[j] ? bounds[j] : w;
             w = w < -bounds[j] ? -bounds[j] : w;
         }
-        REAL moved = v - down[j], turned = w - right[j];
+        REAL moved = fresh ? v : v - down[j], turned = fresh ? w : w - right[j];
         if (with_sums) sum += (v - q) * moved + (w - r) * turned;
         down[j] = v;
         right[j] = w;
@@ -190,19 +214,27 @@ static void __attribute__((noinline)) NAME(row_of)(const Job *job, const NAME(Te
                                                    const NAME(Stage) *stage, long i)
 {
     const int last = piece->top + i + 1 == job->height, sums = stage->uphill && i >= 0 && piece->top + i < piece->end;
-#define ROW(l, iso, s) NAME(row)(piece, stage, i, l, iso, (REAL)job->inverse, (REAL)job->bound, team->bound, s)
-    if (!last && !job->isotropic && !sums)
-        ROW(0, 0, 0);
+#define ROW(l, iso, s, f) NAME(row)(piece, stage, i, l, iso, (REAL)job->inverse, team->inside, team->bound, s, f)
+    if (stage->fresh && !last && !sums && !job->isotropic)
+        ROW(0, 0, 0, 1);
+    else if (stage->fresh && !last && !sums)
+        ROW(0, 1, 0, 1);
+    else if (stage->fresh && !job->isotropic)
+        ROW(last, 0, sums, 1);
+    else if (stage->fresh)
+        ROW(last, 1, sums, 1);
+    else if (!last && !job->isotropic && !sums)
+        ROW(0, 0, 0, 0);
     else if (!last && !job->isotropic)
-        ROW(0, 0, 1);
+        ROW(0, 0, 1, 0);
     else if (!last && !sums)
-        ROW(0, 1, 0);
+        ROW(0, 1, 0, 0);
     else if (!last)
-        ROW(0, 1, 1);
+        ROW(0, 1, 1, 0);
     else if (!job->isotropic)
-        ROW(1, 0, sums);
+        ROW(1, 0, sums, 0);
     else
-        ROW(1, 1, sums);
+        ROW(1, 1, sums, 0);
 #undef ROW
 }
 
@@ -214,15 +246,22 @@ static void NAME(ask)(const NAME(Piece) *piece, long i, long n, long parts)
     for (long k = lines * n / parts; k < lines * (n + 1) / parts; k++) __builtin_prefetch(row + k * lanes, 1, 2);
 }
 
+/* A row of zeros. */
+static const REAL *NAME(zeros)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece)
+{
+    return team->rows + job->depth * (piece->stride + 64 / (long)sizeof(REAL));
+}
+
 /* `count` iterations on one piece, each one row behind the one before it, so that rows are in the cache for all of
-   them. Rows of neighbours are computed as far as they are needed. */
-static void NAME(block)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, NAME(Stage) *stages, long count)
+   them. Rows of neighbours are computed as far as they are needed: by later iterations, and in the end, `rim` of them. */
+static void NAME(block)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, NAME(Stage) *stages, long count,
+                        long rim)
 {
     const long row = piece->stride + 64 / (long)sizeof(REAL), rows = piece->end - piece->top;
-    const REAL *zeros = team->rows + job->depth * row;
+    const REAL *zeros = NAME(zeros)(job, team, piece);
     for (long front = -piece->above; front < rows + piece->below + count; front++)
         for (long s = 0; s < count; s++) {
-            long i = front - s, margin = count - 1 - s;
+            long i = front - s, margin = rim + count - 1 - s;
             long from = piece->above ? -margin : 0, to = piece->below ? rows + margin : rows;
             if (front + SOON < rows + piece->below) NAME(ask)(piece, front + SOON, s, count);
             if (i < from || i >= to) continue;
@@ -230,8 +269,11 @@ static void NAME(block)(const Job *job, const NAME(Team) *team, const NAME(Piece
                 long at = i * piece->pitch;
                 const REAL *above = piece->top + i ? piece->ahead_down + at - piece->pitch : zeros;
                 stages[s].x = team->rows + s * row;
-                NAME(point)(piece->columns, (REAL)job->inverse, piece->y + at, above, piece->ahead_down + at,
-                            piece->ahead_right + at, stages[s].x);
+                if (stages[s].fresh)
+                    memcpy(stages[s].x, piece->y + at, (size_t)piece->columns * sizeof(REAL));
+                else
+                    NAME(point)(piece->columns, (REAL)job->inverse, piece->y + at, above, piece->ahead_down + at,
+                                piece->ahead_right + at, stages[s].x);
             }
             NAME(row_of)(job, team, piece, stages + s, i);
         }
@@ -256,21 +298,21 @@ static void NAME(share)(const NAME(Team) *teams, int thread, int threads)
     }
 }
 
-/* p of one row as it is given out, in double precision, within the bound. */
-static void NAME(outer)(const Job *job, const NAME(Piece) *piece, long i, double *restrict down, double *restrict right)
+/* p of one row as it is given out, within the bound, where that is another type. */
+static void NAME(outer)(const Job *job, const NAME(Piece) *piece, long i, REAL *restrict down, REAL *restrict right)
 {
     const REAL *restrict p = piece->down + i * piece->pitch, *restrict r = piece->right + i * piece->pitch;
-    const double bound = job->bound;
-    if (!job->isotropic) {
-        for (long j = 0; j < job->width; j++) {
-            down[j] = within_double((double)(IO)p[j], -bound, bound);
-            right[j] = within_double((double)(IO)r[j], -bound, bound);
-        }
-        return;
+    const REAL bound = (REAL)job->bound, limit = bound * bound;
+    for (long j = 0; j < job->width && !job->isotropic; j++) {
+        REAL v = (REAL)(IO)p[j], w = (REAL)(IO)r[j];
+        v = v > bound ? bound : v;
+        w = w > bound ? bound : w;
+        down[j] = v < -bound ? -bound : v;
+        right[j] = w < -bound ? -bound : w;
     }
-    for (long j = 0; j < job->width; j++) {
-        double v = (double)(IO)p[j], w = (double)(IO)r[j], square = v * v + w * w, limit = bound * bound;
-        double factor = square > limit ? bound / sqrt(square) : 1;
+    for (long j = 0; j < job->width && job->isotropic; j++) {
+        REAL v = (REAL)(IO)p[j], w = (REAL)(IO)r[j], square = v * v + w * w;
+        REAL factor = square > limit ? bound / SQRT(square) : 1;
         down[j] = v * factor;
         right[j] = w * factor;
     }
@@ -279,8 +321,8 @@ static void NAME(outer)(const Job *job, const NAME(Piece) *piece, long i, double
 /* x(p) of row i of a piece, as it is given out. */
 static void NAME(answer)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, long i, IO *restrict x)
 {
-    const long at = i * piece->pitch, row = piece->stride + 64 / (long)sizeof(REAL);
-    const REAL *restrict above = piece->top + i ? piece->down + at - piece->pitch : team->rows + job->depth * row;
+    const long at = i * piece->pitch;
+    const REAL *restrict above = piece->top + i ? piece->down + at - piece->pitch : NAME(zeros)(job, team, piece);
     const REAL *restrict y = piece->y + at, *restrict down = piece->down + at, *restrict right = piece->right + at;
     const REAL inverse = (REAL)job->inverse;
     for (long j = 0; j < job->width; j++)
@@ -290,7 +332,8 @@ static void NAME(answer)(const Job *job, const NAME(Team) *team, const NAME(Piec
 /* Rows that a look goes through: x of this row and of the next one, p of this row and, along the columns, of the last. */
 typedef struct {
     IO *x, *next;
-    double *above, *down, *right;
+    const REAL *above, *down, *right;
+    REAL *made[3]; /* room for p, where it is not given out as it is */
     void *memory;
 } NAME(Lines);
 
@@ -298,96 +341,108 @@ static int NAME(lines)(const Job *job, NAME(Lines) *lines)
 {
     const long padded = job->width + 8;
     double *at = lines->memory = calloc((size_t)(5 * padded), sizeof(double));
-    lines->above = at + 1, lines->down = at + 1 + padded, lines->right = at + 1 + 2 * padded;
+    for (int n = 0; n < 3; n++) lines->made[n] = (REAL *)(at + n * padded) + 1;
     lines->x = (IO *)(at + 3 * padded), lines->next = (IO *)(at + 4 * padded);
     return at != NULL;
+}
+
+/* The next row of p, which becomes the one above. */
+static void NAME(turn)(const Job *job, const NAME(Piece) *piece, long i, NAME(Lines) *lines)
+{
+    REAL **made = lines->made, *above = made[0];
+    if (sizeof(IO) == sizeof(REAL)) {
+        lines->down = piece->down + i * piece->pitch, lines->right = piece->right + i * piece->pitch;
+        return;
+    }
+    made[0] = made[1], made[1] = above;
+    NAME(outer)(job, piece, i, made[0], made[2]);
+    lines->down = made[0], lines->right = made[2];
 }
 
 /* The sums of a row: docs/guarantees.md, Theorem 3b. */
 INLINE void NAME(sum)(const Job *job, const NAME(Lines) *lines, const REAL *restrict y, const int isotropic, double *out)
 {
     const IO *restrict x = lines->x, *restrict next = lines->next;
-    const double *restrict above = lines->above, *restrict down = lines->down, *restrict right = lines->right;
-    const double bound = job->bound, inverse = job->inverse;
-    double length = 0, slack = 0, square = 0, misfit = 0, dual = 0;
-#pragma omp simd reduction(+ : length, slack, square, misfit, dual)
+    const REAL *restrict above = lines->above, *restrict down = lines->down, *restrict right = lines->right;
+    const double inverse = job->inverse;
+    double length = 0, cross = 0, square = 0, misfit = 0;
+#pragma omp simd reduction(+ : length, cross, square, misfit)
     for (long j = 0; j < job->width; j++) {
-        double here = (double)x[j], v = down[j], w = right[j];
+        double here = (double)x[j], v = (double)down[j], w = (double)right[j];
         double along = (double)next[j] - here, across = (double)x[j + 1] - here;
-        if (isotropic) {
-            double size = sqrt(along * along + across * across), rest = bound * size - (along * v + across * w);
-            length += size;
-            slack += rest > 0 ? rest : 0;
-        } else {
-            double one = fabs(along), other = fabs(across);
-            length += one + other;
-            slack += one * (along < 0 ? bound + v : bound - v) + other * (across < 0 ? bound + w : bound - w);
-        }
-        double off = here - (double)(IO)y[j], away = off + inverse * ((above[j] - v) + (right[j - 1] - w));
+        double off = here - (double)(IO)y[j];
+        double away = off + inverse * (((double)above[j] - v) + ((double)right[j - 1] - w));
+        length += isotropic ? sqrt(along * along + across * across) : fabs(along) + fabs(across);
+        cross += along * v + across * w;
         misfit += off * off;
         square += away * away;
-        dual += v * v + w * w;
     }
-    out[0] = length, out[1] = slack, out[2] = square, out[3] = misfit, out[4] = dual;
+    out[0] = length, out[1] = cross, out[2] = square, out[3] = misfit;
 }
 
-/* The sums of all rows of a thread; x goes to where it is asked for on the way. */
+/* The sums of all rows of a piece; x goes to where it is asked for on the way. */
+static void NAME(sums_of)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, NAME(Lines) *lines, double *sums)
+{
+    const long width = job->width, first = piece->plane * job->height + piece->top;
+    const size_t bytes = (size_t)width * sizeof(IO);
+    lines->down = NAME(zeros)(job, team, piece);
+    if (piece->top) NAME(turn)(job, piece, -1, lines);
+    NAME(answer)(job, team, piece, 0, lines->x);
+    for (long i = 0; i < piece->end - piece->top; i++) {
+        const REAL *y = piece->y + i * piece->pitch;
+        double *out = sums + SUMS * (first + i);
+        IO *x = lines->x;
+        if (job->x_out) memcpy((IO *)job->x_out + (first + i) * width, x, bytes);
+        if (piece->top + i + 1 == job->height)
+            memcpy(lines->next, x, bytes); /* no difference */
+        else
+            NAME(answer)(job, team, piece, i + 1, lines->next);
+        lines->above = lines->down;
+        NAME(turn)(job, piece, i, lines);
+        x[width] = x[width - 1];
+        if (job->isotropic)
+            NAME(sum)(job, lines, y, 1, out);
+        else
+            NAME(sum)(job, lines, y, 0, out);
+        lines->x = lines->next, lines->next = x;
+    }
+}
+
+/* Those of all pieces of a thread. */
 static int NAME(sums)(const Job *job, const NAME(Team) *team, double *sums)
 {
-    const long width = job->width;
-    const size_t bytes = (size_t)width * sizeof(IO);
     NAME(Lines) lines;
     if (!NAME(lines)(job, &lines)) return 0;
-    for (long n = 0; n < team->count; n++) {
-        const NAME(Piece) *piece = team->pieces + n;
-        const long first = piece->plane * job->height + piece->top, rows = piece->end - piece->top;
-        NAME(answer)(job, team, piece, 0, lines.x);
-        if (piece->top)
-            NAME(outer)(job, piece, -1, lines.above, lines.right);
-        else
-            memset(lines.above, 0, (size_t)width * sizeof(double));
-        for (long i = 0; i < rows; i++) {
-            const REAL *y = piece->y + i * piece->pitch;
-            double *out = sums + SUMS * (first + i), *above = lines.above;
-            IO *x = lines.x;
-            if (job->x_out) memcpy((IO *)job->x_out + (first + i) * width, x, bytes);
-            if (piece->top + i + 1 == job->height)
-                memcpy(lines.next, x, bytes); /* no difference */
-            else
-                NAME(answer)(job, team, piece, i + 1, lines.next);
-            NAME(outer)(job, piece, i, lines.down, lines.right);
-            lines.right[-1] = 0;
-            x[width] = x[width - 1];
-            if (job->isotropic)
-                NAME(sum)(job, &lines, y, 1, out);
-            else
-                NAME(sum)(job, &lines, y, 0, out);
-            lines.x = lines.next, lines.next = x;
-            lines.above = lines.down, lines.down = above;
-        }
-    }
+    for (long n = 0; n < team->count; n++) NAME(sums_of)(job, team, team->pieces + n, &lines, sums);
     free(lines.memory);
     return 1;
 }
 
-/* Writes p and q of a thread's rows, and x unless a look has just done so, to where they are asked for. */
-static void NAME(store)(const Job *job, const NAME(Team) *team, int looked)
+/* Writes p and q of a piece, and x unless a look has just done so, to where they are asked for. */
+static void NAME(store)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, int looked)
 {
     const long width = job->width, size = job->height * width;
-    for (long n = 0; n < team->count; n++) {
-        const NAME(Piece) *piece = team->pieces + n;
-        const REAL *arrays[4] = {piece->down, piece->right, piece->ahead_down, piece->ahead_right};
-        for (long i = 0; i < piece->end - piece->top; i++) {
-            const long at = (piece->top + i) * width;
-            for (int a = 0; a < 4; a++) {
-                IO *image = a < 2 ? job->p_out : job->q_out;
-                if (!image) continue;
-                const REAL *from = arrays[a] + i * piece->pitch;
-                IO *restrict into = image + (2 * piece->plane + a % 2) * size + at;
-                for (long j = 0; j < width; j++) into[j] = (IO)from[j];
-            }
-            if (job->x_out && !looked) NAME(answer)(job, team, piece, i, (IO *)job->x_out + piece->plane * size + at);
+    const REAL *arrays[4] = {piece->down, piece->right, piece->ahead_down, piece->ahead_right};
+    for (long i = 0; i < piece->end - piece->top; i++) {
+        const long at = (piece->top + i) * width;
+        for (int a = 0; a < 4; a++) {
+            IO *image = a < 2 ? job->p_out : job->q_out;
+            if (!image) continue;
+            const REAL *from = arrays[a] + i * piece->pitch;
+            IO *restrict into = image + (2 * piece->plane + a % 2) * size + at;
+            for (long j = 0; j < width; j++) into[j] = (IO)from[j];
         }
+        if (job->x_out && !looked) NAME(answer)(job, team, piece, i, (IO *)job->x_out + piece->plane * size + at);
+    }
+}
+
+/* The numbers of the next iterations. */
+static void NAME(prepare)(const Job *job, Pace *pace, NAME(Stage) *stages, long count, int fresh)
+{
+    for (long s = 0; s < count; s++) {
+        next_numbers(job, pace);
+        stages[s].step = (REAL)pace->step, stages[s].momentum = (REAL)pace->momentum;
+        stages[s].uphill = NULL, stages[s].fresh = fresh && s == 0;
     }
 }
 
@@ -399,22 +454,19 @@ static void NAME(solve)(Job *job, Shared *shared, NAME(Team) *teams, int thread,
     Pace pace = job->pace;
     int looked = 0;
     if (pace.iteration >= job->limit) pace.status = FINISHED;
-    if (!NAME(cut)(job, thread, threads, team)) shared->failed = 1;
+    int fresh = !job->p && !job->coarse && pace.status == GOING;
+    if (!NAME(cut)(job, thread, threads, team, fresh)) shared->failed = 1;
     wait_for(shared, threads);
     if (!shared->failed) {
-        for (long n = 0; n < team->count; n++) NAME(load)(job, team->pieces + n);
+        for (long n = 0; n < team->count; n++) NAME(load)(job, team->pieces + n, fresh);
         while (pace.status == GOING) {
             long count = plan(job, &pace), side = pace.blocks % 2 * job->channels * job->height;
-            for (long s = 0; s < count; s++) {
-                next_numbers(job, &pace);
-                stages[s].step = (REAL)pace.step;
-                stages[s].momentum = (REAL)pace.momentum;
-                stages[s].uphill = NULL;
-            }
+            NAME(prepare)(job, &pace, stages, count, fresh);
+            fresh = 0;
             for (long n = 0; n < team->count; n++) {
                 const NAME(Piece) *piece = team->pieces + n;
                 if (restarts(job, &pace)) stages[count - 1].uphill = shared->uphill + side + piece->plane * job->height + piece->top;
-                NAME(block)(job, team, piece, stages, count);
+                NAME(block)(job, team, piece, stages, count, 0);
             }
             if (threads > 1) {
                 wait_for(shared, threads);
@@ -425,7 +477,7 @@ static void NAME(solve)(Job *job, Shared *shared, NAME(Team) *teams, int thread,
             if (threads > 1) wait_for(shared, threads);
             decide(job, shared, &pace);
         }
-        NAME(store)(job, team, looked);
+        for (long n = 0; n < team->count; n++) NAME(store)(job, team, team->pieces + n, looked);
     }
     wait_for(shared, threads);
     if (thread == 0) job->pace = pace;
@@ -433,19 +485,55 @@ static void NAME(solve)(Job *job, Shared *shared, NAME(Team) *teams, int thread,
 }
 
 #ifdef FIRST
+/* Few iterations from nothing, the gap and the answer, one piece after the other: what they work on stays in the cache,
+   and threads wait for each other once. Where it was not enough, the solve goes on from p. */
+static void NAME(at_once)(Job *job, Shared *shared, NAME(Team) *teams, int thread, int threads)
+{
+    NAME(Team) *team = teams + thread;
+    NAME(Stage) stages[DEPTH];
+    NAME(Lines) lines = {0};
+    Pace pace = job->pace;
+    NAME(prepare)(job, &pace, stages, job->learned, 1);
+    if (!NAME(cut)(job, thread, threads, team, 1) || !NAME(lines)(job, &lines)) shared->failed = 1;
+    for (long n = 0; n < team->count && !shared->failed; n++) {
+        const NAME(Piece) *piece = team->pieces + n;
+        NAME(load)(job, piece, 1);
+        NAME(block)(job, team, piece, stages, job->learned, 1);
+        NAME(sums_of)(job, team, piece, &lines, shared->sums);
+        NAME(store)(job, team, piece, 1);
+    }
+    free(lines.memory);
+    NAME(drop)(team);
+    wait_for(shared, threads);
+    decide(job, shared, &pace);
+    wait_for(shared, threads);
+    if (thread) return;
+    job->pace = pace;
+    job->p = job->p_out, job->once = 0, job->depth = depth_for(job->height, job->width);
+}
+
 /* The sums of absolute differences of each row of y. */
 static void NAME(lengths)(const Job *job, double *out, int thread, int threads)
 {
+    enum { LANES = 16 };
     const long rows = job->channels * job->height, width = job->width;
     for (long n = rows * thread / threads; n < rows * (thread + 1) / threads; n++) {
         const IO *restrict here = (const IO *)job->y + n * width, *restrict below = (n + 1) % job->height ? here + width : here;
-        IO last = below[width - 1] - here[width - 1], sum = last < 0 ? -last : last;
-#pragma omp simd reduction(+ : sum)
-        for (long j = 0; j < width - 1; j++) {
-            IO along = below[j] - here[j], across = here[j + 1] - here[j];
-            sum += (along < 0 ? -along : along) + (across < 0 ? -across : across);
+        IO sums[LANES] = {0}, rest = 0;
+        long j = 0;
+        for (; j + LANES < width; j += LANES)
+#pragma omp simd
+            for (long l = 0; l < LANES; l++) {
+                IO along = below[j + l] - here[j + l], across = here[j + l + 1] - here[j + l];
+                sums[l] += (along < 0 ? -along : along) + (across < 0 ? -across : across);
+            }
+        for (; j < width; j++) {
+            IO along = below[j] - here[j], across = j + 1 < width ? here[j + 1] - here[j] : 0;
+            rest += (along < 0 ? -along : along) + (across < 0 ? -across : across);
         }
-        out[n] = (double)sum;
+        for (long half = LANES / 2; half; half /= 2)
+            for (long l = 0; l < half; l++) sums[l] += sums[l + half];
+        out[n] = (double)(sums[0] + rest);
     }
 }
 
@@ -479,9 +567,15 @@ static void NAME(begin)(Job *job, Shared *shared, const Schedules *schedules, NA
         else
             interpolate(schedules, chosen, rough, (double *)job->numbers);
         job->pace.next_look = schedules->horizons[chosen];
+        job->once = job->learned < least(DEPTH, job->limit + 1) && !schedules->coarse[chosen] && !job->q_out;
+        if (job->once) job->depth = job->learned + 1;
     }
     wait_for(shared, threads);
     if (shared->failed) return;
+    if (job->once) {
+        NAME(at_once)(job, shared, teams, thread, threads);
+        return;
+    }
     for (long n = 0; n < shared->coarser; n++) {
         Job *level = shared->levels + n;
         NAME(average)(n ? level - 1 : job, level, thread, threads);

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from lmd.solvers.later import Later
 
 
 class Constant(NamedTuple):
@@ -21,7 +24,7 @@ class Constant(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Certificate:
+class Certificate(Later):
     """A bound on f(x) - min f for each instance, which no true gap exceeds.
 
     What a theorem proves is a *lower bound* on the minimum; the bound is the value minus that. An instance about which
@@ -46,7 +49,7 @@ class Certificate:
     parts: tuple[Certificate, ...] = ()
     """The certificates this is the best of, instance by instance."""
 
-    @property
+    @cached_property
     def bound(self) -> Tensor:
         """An upper bound on f(x) - min f, `(B,)`, never negative."""
         return (self.value - self.lower_bound).clamp(min=0)

@@ -10,11 +10,11 @@ from functools import cached_property
 from typing import Any
 
 from torch import Tensor
-from typing_extensions import Self
 
 from lmd.problems.base import Problem
 from lmd.solvers.base import Solver
 from lmd.solvers.certificate import Certificate
+from lmd.solvers.later import Later
 
 
 class Status(enum.Enum):
@@ -62,7 +62,7 @@ class History:
 
 
 @dataclass(frozen=True)
-class Result:
+class Result(Later):
     """The answer of `lmd.run`."""
 
     x: Tensor
@@ -103,20 +103,6 @@ class Result:
     violation: Tensor | None = None
     """How far each x is outside the constraints `(B,)`, where f is infinite there; `values` are then those of points
     inside, or of f without its infinite term (`Problem.relaxed_value`). None where no iterate was outside."""
-
-    @classmethod
-    def later(cls, maker: Any, **known: Any) -> Self:
-        """A result whose other fields are made when they are first asked for, by the maker's methods of their names."""
-        result = cls.__new__(cls)
-        vars(result).update(known, _maker=maker)
-        return result
-
-    def __getattr__(self, name: str) -> Any:
-        """A field that is not there yet."""
-        make = getattr(vars(self).get("_maker"), name, None)
-        if make is None:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return vars(self).setdefault(name, make(self))
 
     @cached_property
     def certificate(self) -> Certificate | None:
