@@ -7,10 +7,10 @@ import pytest
 import lmd
 from lmd.cli import main
 from lmd.errors import FileError, InputError
-from lmd.experiments.check import check, check_table, family_of, named_family
+from lmd.experiments.check import check, check_table, family_of, named_family, promise_findings
 from lmd.guarantees import Diagnosis, Finding
-from lmd.problems import LassoFamily, LeastSquaresFamily
-from lmd.solvers import GradientDescent
+from lmd.problems import ControlFamily, LassoFamily, LeastSquaresFamily
+from lmd.solvers import ADMM, GradientDescent
 
 
 def test_a_shipped_solver_passes_and_leaves_a_table_and_a_figure(tmp_path):
@@ -21,6 +21,27 @@ def test_a_shipped_solver_passes_and_leaves_a_table_and_a_figure(tmp_path):
     assert (tmp_path / "out" / "check.png").read_bytes()[:4] == b"\x89PNG"
     table = check_table(found)
     assert len(table.lines) == len(found.findings) and any(line[3].startswith("kept: ") for line in table.lines)
+
+
+@pytest.mark.parametrize(("step", "kept"), [(0.05, True), (1e-6, False)])
+def test_a_promise_about_the_class_is_kept_or_broken(tmp_path, step, kept):
+    promised = lmd.guarantees.Promise(target=0.5, iterations=300, runs=300, within=300, share=0.99, confidence=0.95)
+    solver = lmd.solvers.Carded(GradientDescent(step), {"promise": promised.to_json()})
+    (found,) = promise_findings(solver, LeastSquaresFamily(), 4, 0, lmd.reference.minimum)
+    assert found.holds is kept and found.promise == "at least 0.99 of the class" and (found.value > 0.9) is kept
+
+
+def test_shares_of_programs_with_minima_below_0_are_relative_to_them():
+    (found,) = promise_findings(ADMM(), ControlFamily(horizon=3), 8, 0, lmd.reference.minimum)
+    assert 0.5 < found.value < 1
+
+
+def test_what_could_be_promised_is_reported_and_families_of_a_module_are_found():
+    solver = lmd.zoo.load("least-squares-quadratic-10", bare=True)
+    family = named_family("lmd.problems:LeastSquaresFamily")
+    (found,) = promise_findings(solver.double(), family, 16, 0, lmd.reference.minimum)
+    assert found.promise == "" and found.name.startswith("share within 0.01 after 10 iterations")
+    assert found.value == lmd.guarantees.least_share(16, 16) or found.value < 0.83
 
 
 def test_the_family_of_a_trained_folder_is_that_of_its_command(tmp_path):

@@ -91,13 +91,14 @@ def _bench_choices(names: tuple[str, ...], choices: dict[str, Any]) -> dict[str,
 @click.option(
     "--iterations", type=click.IntRange(1, 100_000), default=1000, show_default="1000", help="How far to run it."
 )
-@click.option("--family", metavar="NAME", help="What NAME is trained on, in place of what SOLVER was.")
+@click.option("--family", metavar="NAME", help="What NAME is trained on, or MODULE:FAMILY; not what SOLVER was.")
 @SEED
 def check(solver: str, out: str, iterations: int, family: str | None, seed: int) -> None:
     """Diagnose SOLVER, a name or a folder: does it keep its promises on its family and on harder problems?
 
     \b
-    Exit code 1 where a promise is broken. What `lmd import` wrote does not know its family; say it.
+    Exit code 1 where a promise is broken, one of `lmd learn` about its class included.
+    What `lmd import` and `lmd learn` wrote does not know its family; say it.
     Examples
       lmd check least-squares-quadratic-10 --out check
       lmd check solvers/inpainting --family inpaint-pair-10

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,22 @@ from torch import Tensor
 
 from lmd import reference, zoo
 from lmd.checks import check_choice
-from lmd.errors import InputError
+from lmd.errors import CapabilityError, InputError
 from lmd.files import read_json, staged, writable_folder, write_json
-from lmd.guarantees import Diagnosis, diagnose
+from lmd.guarantees import Diagnosis, Drift, Finding, Monitor, Promise, diagnose, promise
+from lmd.learning import family_named
 from lmd.problems.base import Family
 from lmd.report.figures import figure
 from lmd.report.tables import Table, number
+from lmd.solvers.base import Solver
 from lmd.solvers.saving import SOLVER_FILE
+from lmd.tasks.optima import gap_scale
+
+TARGET = 1e-2
+"""The relative gap that shares of a class are within, where no other was promised."""
+
+RUNS = 100
+"""Instances that a promise about a class is tested on."""
 
 PRESET = "quick"
 """The size of the families that a solver of the zoo is checked on."""
@@ -37,7 +47,8 @@ def check(
     """Diagnose a solver of the zoo or of a folder; with `out`, write OUT/check.json and OUT/check.png.
 
     A folder that `lmd train NAME` wrote is checked on the family of NAME; any other needs a `family`, which may be the
-    name of a solver that is for it.
+    name of a solver that is for it, or MODULE:FAMILY. What the card of a learned solver promises of its class is tested
+    on instances that are drawn now; where it promises nothing, what could be is reported.
     """
     solver = zoo.load(name, bare=True)
     if family is None:
@@ -48,14 +59,49 @@ def check(
     kind = sampled.sample(batch, torch.Generator().manual_seed(seed))[1].dtype
     known = partial(reference.minimum, cache=reference.Cache())
     found = diagnose(solver.to(kind), sampled, batch=batch, iterations=iterations, seed=seed, minimum_of=known)
+    shares = promise_findings(solver, sampled, batch, seed, known)
+    found = replace(found, findings=(*found.findings, *shares))
     if folder is not None:
         with staged("out", folder) as staging:
             write_check(found, staging, str(name))
     return found
 
 
+@torch.no_grad()
+def promise_findings(
+    solver: Solver[Any], family: Family, batch: int, seed: int, minimum_of: Callable[[Any], Tensor]
+) -> list[Finding]:
+    """The share of the class that is within a target: what the solver's card promises of it, or what could be.
+
+    A promise is broken where a `Monitor` of its own instances says that the class has moved. Nothing where minima are
+    not known.
+    """
+    card = getattr(solver, "card", {})
+    said = Promise(**card["promise"]) if "promise" in card else None
+    target, count = (TARGET, solver.horizon or 10) if said is None else (said.target, said.iterations)
+    problem, x0 = family.sample(batch if said is None else RUNS, torch.Generator().manual_seed(seed))
+    try:
+        least = minimum_of(problem.double() or problem).double()
+    except CapabilityError:
+        return []
+    x = solver.advance(problem, solver.init(problem, x0), count).x
+    values, violation = problem.relaxed_value(x)
+    outside = violation / torch.linalg.vector_norm(x.flatten(1), dim=1).clamp(min=torch.finfo(x.dtype).tiny)
+    gaps = (values.double() - least) / gap_scale(problem, least, x0).where(least >= 0, -least) + outside
+    name, found = f"share within {target:g} after {count} iterations", promise(gaps, target, count)
+    if said is None:
+        return [Finding("its family", f"{name}, with confidence {found.confidence:.0%} at least", found.share)]
+    kept = Monitor(said).see(gaps) is Drift.HOLDS
+    return [Finding("its family", name, found.within / found.runs, f"at least {said.share:.3g} of the class", kept)]
+
+
 def named_family(name: str) -> Family:
-    """What the solver of the zoo called `name` is trained on, drawn anew where training drew it beforehand."""
+    """What the solver of the zoo called `name` is trained on, drawn anew where training drew it beforehand.
+
+    Or the family MODULE:FAMILY.
+    """
+    if ":" in name:
+        return family_named(name)
     known = check_choice("family", zoo.current_name(name), tuple(zoo.names()))
     return zoo.recipe(known).family(PRESET).inside
 
