@@ -41,7 +41,7 @@ class QualityTarget:
     """A quality that a method is timed to."""
 
     metric: str
-    """psnr or relative_gap."""
+    """psnr, relative_gap or certified_gap."""
 
     level: float
 
@@ -248,8 +248,7 @@ def quality_curve(
         for k in looks(most):
             if k > state.iteration:
                 state = setting.solver.advance(problem, state, k - state.iteration)
-            dual = getattr(state, "dual", None) if k in SHOWN else None
-            found.append(instances.quality(problem, state.x, dual))
+            found.append(instances.quality(problem, state.x, getattr(state, "dual", None)))
             done = k >= SHOWN[-1] and all(
                 target.reached([float(found[-1][target.metric].mean())]) == 0 for target in wanted
             )
@@ -258,7 +257,6 @@ def quality_curve(
     curves = {metric: torch.stack([each[metric] for each in found]) for metric in ("psnr", "relative_gap")}
     worst = {"psnr": 0.0, "relative_gap": math.inf}  # what diverged reaches nothing
     curves = {metric: curve.nan_to_num(nan=worst[metric]) for metric, curve in curves.items()}
-    if any("certified_gap" in each for each in found):
-        unknown = torch.full((len(instances),), math.nan, dtype=torch.float64)
-        curves["certified_gap"] = torch.stack([each.get("certified_gap", unknown) for each in found])
+    if "certified_gap" in found[0]:
+        curves["certified_gap"] = torch.stack([each["certified_gap"] for each in found])
     return curves

@@ -17,6 +17,7 @@ from lmd.experiments.bench.measuring import SOLVE, KnownInstances, MeasuredPeer,
 from lmd.experiments.bench.plan import PROVEN, TEST_SEED, TUNING_SEED, Bench, Plan, contests, methods_for
 from lmd.experiments.bench.timing import Timed, TimedPeer, TimedProof, TimedSolve, TimedSolver, time_all
 from lmd.experiments.imaging import images_to_test, middles
+from lmd.problems.base import offers
 from lmd.problems.tv_families import as_float
 from lmd.tasks.methods import DUAL
 
@@ -111,7 +112,7 @@ def _runs(bench: Bench, name: str, words: str, instances: KnownInstances, trial:
         found.append(TimedSolve(MeasuredSolve(instances, wanted)))
     for method in methods_for(name, instances.problem, plan.most):
         kinds: list[Callable[[MeasuredSolver], Timed]] = [TimedSolver] if plan.wants(method.name) else []
-        if method.name in DUAL and plan.wants(method.name + PROVEN):
+        if method.name in DUAL and offers(instances.problem, ("certified_gap",)) and plan.wants(method.name + PROVEN):
             kinds.append(TimedProof)
         if kinds:
             bench.say(f"{words}: {method.name}")

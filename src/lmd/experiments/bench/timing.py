@@ -127,8 +127,9 @@ class TimedProof(Timed):
     def jobs(self, part: slice) -> list[Job]:
         chosen, found = self.measured.instances.part(part), []
         for target in (target for target in self.measured.wanted if target.metric == "relative_gap"):
-            setting, most = self.measured.method.settings[self.measured.best_to(target)], self.measured.method.most
-            options = {"solver": setting.solver, "iterations": most}
+            which = self.measured.best_to(QualityTarget("certified_gap", target.level))
+            setting = self.measured.method.settings[which]
+            options = {"solver": setting.solver, "iterations": self.measured.method.most}
             call = partial(_certified, setting.adapt(chosen.problem), chosen.x0, target.level, **options)
             found.append(_proven(chosen, target, call))
             if not found[-1].of:
