@@ -100,6 +100,9 @@ def _draw_one(curves: Sequence[Curve], title: str, file: Path) -> None:
             what = "one at a time" if batch == 1 else f"{batch} together"
             panel.set(xscale="log", yscale="log", ylim=(low, 3), xlabel=f"milliseconds, {what}")
             panel.set_ylabel("gap: (value - minimum) / minimum")
+            decades = [math.log10(time) for points in found.values() for time, _ in points] or [0.0, 1.0]
+            panel.set_xlim(10 ** math.floor(min(decades)), 10 ** math.ceil(max(decades)))
+            panel.xaxis.set_major_formatter("{x:g}")
             label_lines(panel, apart=0.055)
         drawing.savefig(file)
 
