@@ -2,23 +2,50 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
-BLOCKS = {1: (64, 0.839), 2: (8, 0.792), 3: (4, 0.757)}
-"""By the axes of space: the side of a block, and the tenth percentile of the root mean square of a filtered block of
-white noise of deviation 1, from a million blocks."""
 
-SHARE = 0.1
+class Reading(NamedTuple):
+    """A quantile over small blocks of the root mean squares of differences, and its power in the estimate."""
+
+    order: int
+    """Of the differences along every axis."""
+
+    share: float
+    level: float
+    """Of white noise of deviation 1, from a million blocks."""
+
+    power: float
+
+
+READINGS = {
+    1: (64, (Reading(2, 0.1, 0.839, 1.0),)),
+    2: (8, (Reading(1, 0.5, 0.987, -0.7), Reading(4, 0.1, 0.733, 0.9), Reading(4, 0.5, 0.963, 0.8))),
+    3: (4, (Reading(2, 0.1, 0.757, 1.0),)),
+}
+"""By the axes of space: the side of a block, and what is read, by order. The powers add up to 1; those of pictures are
+fitted to photographs of the training set of BSDS with noise of 1 to 20%."""
+
+TRUSTED = 0.75
+"""What differences of colours show is not believed below this share of what colours show."""
 
 
 def estimate_noise(images: Tensor) -> Tensor:
     r"""The standard deviation of white noise in each image `(B, C, *size)`: `(B,)`.
 
-    Second differences along every axis, divided by \sqrt 6 each, leave the deviation of white noise as it is and little
-    of a smooth image. Of the root mean squares of small blocks the tenth percentile is taken: blocks with edges and
-    texture are the others. That of noise alone is known, and divided by. A photograph that is texture all over has
-    too much noise found in it, by a tenth at noise of 2%.
+    Differences of a high order leave the deviation of white noise as it is, once they are divided by the root of the
+    sum of the squares of their coefficients, and little of a smooth image. Of small blocks those with edges and texture
+    have the largest root mean squares r, so that low quantiles are read. Where all is texture, it shows in what
+    differences of the first order have more: the estimate is r_4^0.9 m_4^0.8 / m_1^0.7, r the tenth percentile and m
+    the median, each over that of noise alone.
+
+    Texture has much the same brightness in all channels, and noise has not: of three channels, differences are looked
+    at, (1, 0, -1) and (1, -2, 1); and one alone, for pictures whose colours were smoothed by JPEG.
 
     After [Immerkaer 1996](https://doi.org/10.1006/cviu.1996.0060), with blocks in place of one sum.
 
@@ -26,18 +53,38 @@ def estimate_noise(images: Tensor) -> Tensor:
     >>> bool((estimate_noise(0.1 * y) - 0.1).abs() < 0.005)
     True
     """
-    side, share = BLOCKS[images.ndim - 2]
+    if images.ndim != 4 or images.shape[1] != 3:
+        return _read(images, (slice(None),))[0]
+    red, green, blue = images.unbind(1)
+    three = torch.stack([(red - blue) / 2**0.5, (red + blue - 2 * green) / 6**0.5, green], dim=1)
+    apart, alone = _read(three, (slice(2), slice(2, 3)))
+    return torch.maximum(apart, TRUSTED * alone)
+
+
+def _read(images: Tensor, groups: tuple[slice, ...]) -> list[Tensor]:
+    """The estimates `(B,)` of groups of channels."""
+    side, readings = READINGS[images.ndim - 2]
+    axes = [axis for axis in range(2, images.ndim) if images.shape[axis] > readings[-1].order]
+    found, done = [images.new_ones(len(images)) for _ in groups], 0
+    for order, reads in itertools.groupby(readings, lambda reading: reading.order):
+        for axis in axes * (order - done):
+            images = images.narrow(axis, 1, images.shape[axis] - 1) - images.narrow(axis, 0, images.shape[axis] - 1)
+        done, norm = order, math.comb(2 * order, order) ** (len(axes) / 2)
+        squares = _blocks(images, side)
+        blocks = [squares[:, group].flatten(1).sort(dim=1).values.sqrt() for group in groups]
+        for _, share, level, power in reads:
+            seen = [each[:, round(share * (each.shape[1] - 1))] / (level * norm) for each in blocks]
+            found = [part * each.clamp(min=1e-12) ** power for part, each in zip(found, seen, strict=True)]
+    return found
+
+
+def _blocks(images: Tensor, side: int) -> Tensor:
+    """The mean square of each block `(B, C, ...)`."""
+    images = images.square()
     for axis in range(2, images.ndim):
-        count = images.shape[axis] - 2
-        if count < 1:  # no second difference along so short an axis
-            continue
-        ends = images.narrow(axis, 0, count) + images.narrow(axis, 2, count)
-        images = (ends - 2 * images.narrow(axis, 1, count)) / 6**0.5
-    for axis in range(2, images.ndim):
-        images = images.unfold(axis, min(side, images.shape[axis]), side)
-    axes = (images.ndim - 2) // 2
-    found = images.flatten(-axes).double().square().mean(dim=-1).sqrt().flatten(1)
-    return torch.quantile(found[:, : 1 << 23], SHARE, dim=1).to(images.dtype) / share
+        length = min(side, images.shape[axis])
+        images = images.unfold(axis, length, length).mean(dim=-1)
+    return images
 
 
 def at_least(noise: Tensor, images: Tensor) -> Tensor:

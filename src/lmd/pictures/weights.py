@@ -20,8 +20,9 @@ TOLERANCE = 1e-2
 MOST = 100
 """Nor are they waited for where they are far away."""
 
-PIXELS = 44 * 44
-"""A choice is made on four windows of this many pixels, where images are larger."""
+PIXELS, FEWEST, SHARE = 44 * 44, 48 * 48, 4
+"""A choice by risk is made on four windows of at most so many pixels, together a fourth of the image, or on one in the
+middle where these would be small: on the second number at least, where there are as many."""
 
 PUSH = 0.3
 """How far, in deviations of the noise, data are moved to see how much the solution follows."""
@@ -89,13 +90,13 @@ def by_leaving_out(
     mask: Tensor,
     noise: Tensor,
     path: Tensor,
-    pixels: int = PIXELS,
+    pixels: int = 2 * PIXELS,
 ) -> Choice:
     """The weight of a `path` `(W, B)` of which a tenth of the kept pixels, left out, are best predicted by the others.
 
     `model` takes the `mask` `(B, C, *size)` beside data and weights; windows are of so many `pixels`.
     """
-    windows, owner = cut(torch.cat([data, mask.expand_as(data)], dim=1), pixels)
+    windows, owner = cut(torch.cat([data, mask.expand_as(data)], dim=1), pixels, share=1)
     y, kept = windows.chunk(2, dim=1)
     if bool((kept.flatten(2).sum(2) == 0).any()):  # a window in a hole says nothing
         y, kept, owner = data, mask.expand_as(data), torch.arange(len(data))
@@ -115,20 +116,25 @@ def near(noise: Tensor) -> Tensor:
     return 2 * torch.outer(noise.new_tensor(PATH), noise)
 
 
-def cut(images: Tensor, pixels: int = PIXELS) -> tuple[Tensor, Tensor]:
-    """Windows of images `(B, C, *size)`, two along each of two axes, and which image each is of; small images whole."""
+def cut(images: Tensor, pixels: int = PIXELS, share: int = SHARE) -> tuple[Tensor, Tensor]:
+    """Windows of images `(B, C, *size)`, two along each of two axes or one, and which image each is of.
+
+    They have at most one part in `share` of the image.
+    """
     size = images.shape[2:]
-    if size.numel() <= 5 * pixels:
+    seen = max(FEWEST, min(4 * pixels, size.numel() // share))
+    if size.numel() <= seen:
         return images, torch.arange(len(images))
-    side = round(pixels ** (1 / len(size)))
-    extents = [min(side, length) for length in size]
+    places = ((0.2, 0.2), (0.2, 0.8), (0.8, 0.2), (0.8, 0.8)) if seen >= 2 * FEWEST else ((0.5, 0.5),)
+    side = round((seen / len(places)) ** (1 / len(size)))
     windows = []
-    for places in ((0.2, 0.2), (0.2, 0.8), (0.8, 0.2), (0.8, 0.8)):
+    for place in places:
         window = images
-        for axis, (length, extent) in enumerate(zip(size, extents, strict=True)):
-            window = window.narrow(axis + 2, int(places[axis % 2] * (length - extent)), extent)
+        for axis, length in enumerate(size):
+            extent = min(side, length)
+            window = window.narrow(axis + 2, int(place[axis % 2] * (length - extent)), extent)
         windows.append(window)
-    return torch.cat(windows), torch.arange(len(images)).repeat(4)
+    return torch.cat(windows), torch.arange(len(images)).repeat(len(places))
 
 
 def _sum_windows(each: Tensor, owner: Tensor, images: int) -> Tensor:
