@@ -225,10 +225,10 @@ class _Learning:
             for solver in grid:
                 most = max(1, int(min(LONGEST, PATIENCE * best / each, left / each)))
                 quantiles = curve(solver, few, most, self.target / 10)
-                tried.append(self._score(name, quantiles))
-                best, left = min(best, tried[-1]), left - each * len(quantiles)
-            found[name], scores[name] = grid[min(range(len(grid)), key=lambda i: tried[i])], math.inf
-            if math.isfinite(min(tried)):
+                tried.append((self._score(name, quantiles), min(quantiles)))
+                best, left = min(best, tried[-1][0]), left - each * len(quantiles)
+            found[name], scores[name] = grid[tried.index(min(tried))], math.inf
+            if math.isfinite(min(tried)[0]):
                 scores[name] = self._score(name, curve(found[name], self.validation, LONGEST, self.target / 10))
             self.say(f"{name}: {_time(scores[name])}, the best of {len(grid)} settings")
         return found, scores
