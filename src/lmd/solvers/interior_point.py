@@ -31,6 +31,10 @@ SHORTER = 0.7
 SHORTEST = 0.01
 """The least length of a step of the corrected direction; shorter ones are left to the plain one."""
 
+ROOM = 10.0
+"""Mean products to go on with, in those of an earlier answer: an answer that is too near the boundary for how far it is
+from the minimum costs few iterations so, and five with the mean product itself."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class InteriorState(DualState):
@@ -109,13 +113,13 @@ class InteriorPoint(Solver[InteriorState, MarginProblem]):
         return _begun(x0, point, product / surplus, slack, surplus, product.mean(dim=1))
 
     def resume(self, problem: MarginProblem, x: Tensor, dual: Tensor) -> InteriorState:
-        """At points and dual points of which all products are equal: their mean, as the two leave it, or rounding's.
+        """At points and dual points of which all products are equal: `ROOM` times their mean, as the two leave it.
 
         Slack and surplus are what that takes, wherever the margins are.
         """
         shortfall, dual = _shortfall(problem, x), dual.detach().double().clamp(0, problem.C)
         over, under = (side.clamp(min=0) for side in (shortfall, -shortfall))
-        mean = (dual * under + (problem.C - dual) * over).mean(dim=1, keepdim=True) / 2
+        mean = ROOM * (dual * under + (problem.C - dual) * over).mean(dim=1, keepdim=True) / 2
         mean = mean.clamp(min=torch.finfo(mean.dtype).eps * problem.C)
         tiny = (mean / problem.C).sqrt()
         least, most = mean / (under + tiny), problem.C - mean / (over + tiny)
