@@ -7,7 +7,7 @@ from torch.testing import assert_close
 import lmd
 from lmd.errors import InputError
 from lmd.problems import TVDenoising
-from lmd.solvers import LearnedFGP
+from lmd.solvers import FGP, LearnedFGP
 from lmd.solvers.ladder import Ladder
 from lmd.solvers.learned_fgp import LOWEST, NODES, PLACES, RATIO
 
@@ -72,3 +72,11 @@ def test_a_start_that_is_the_image_turned_has_its_own_value():
     result = lmd.solve(problem, 1e-1, solver=ladder(), x0=turned)
     assert_close(result.history.values[0], problem.value(turned))
     assert float(result.history.values[0]) > 1.1 * float(problem.value(problem.start()))
+
+
+@pytest.mark.parametrize(("weight", "tolerance", "iterations"), [(1e-3, 1e-6, 16), (1e-3, 1e-2, 3), (0.3, 1e-6, None)])
+def test_far_beyond_what_was_learned_it_is_fgp_unless_few_iterations_will_do(weight, tolerance, iterations):
+    problem = TVDenoising(images(1, 1, 24, 24), weight)
+    ours, classical = (lmd.solve(problem, tolerance, solver=each) for each in (None, FGP(restart=True)))
+    assert torch.equal(ours.x, classical.x) == (iterations == 16)
+    assert iterations is None or int(ours.iterations) <= iterations

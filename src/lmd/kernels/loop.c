@@ -25,7 +25,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { DEPTH = 16, USUAL = 8, SOON = 3, SUMS = 4, REPORT = 5, SHORTEST = 8, LARGE = 1 << 19, MANY = 40, PLACES = 64, LEVELS = 16, SMALLEST = 16 };
+enum { DEPTH = 16, USUAL = 8, SOON = 3, SUMS = 4, REPORT = 5, SHORTEST = 8, FAR = 3, LARGE = 1 << 19, MANY = 40, PLACES = 64, LEVELS = 16, SMALLEST = 16 };
 enum { GOING, FINISHED, REACHED, STUCK };
 #define ROUNDED 5e-5 /* relative gaps below this are left to double precision */
 
@@ -242,7 +242,8 @@ static long node_of(const Schedules *all, double rough, double *share)
     return below;
 }
 
-/* The first schedule that gets to the tolerance at this roughness, or the one that gets nearest to it. */
+/* The first schedule that gets to the tolerance at this roughness, or the one that gets nearest to it. -1 is FGP itself: it
+   is faster where y is far rougher than what any was learned for, unless a few iterations will do. */
 static long choose(const Schedules *all, const Job *job, double rough, int coarsens)
 {
     double share, goal = log(job->tolerance);
@@ -258,7 +259,8 @@ static long choose(const Schedules *all, const Job *job, double rough, int coars
         if (gap >= nearest || (all->coarse[n] && !coarsens)) continue;
         chosen = n, nearest = gap;
     }
-    return chosen;
+    const double roughest = all->lowest * pow(all->ratio, (double)(all->nodes - 1));
+    return all->count > 1 && rough > FAR * roughest && all->horizons[chosen] > SHORTEST ? -1 : chosen;
 }
 
 /* The numbers of a schedule at a roughness, to where those of the job are. */

@@ -562,13 +562,13 @@ static void NAME(begin)(Job *job, Shared *shared, const Schedules *schedules, NA
         double rough = roughness_of(job, total_of(shared->sums, job->channels * job->height));
         long chosen = choose(schedules, job, rough, least(job->height, job->width) >= SMALLEST);
         shared->chosen = chosen;
-        if (!plan_levels(job, shared, schedules, chosen, sizeof(IO)))
-            shared->failed = 1;
-        else
+        if (chosen >= 0 && !plan_levels(job, shared, schedules, chosen, sizeof(IO))) shared->failed = 1;
+        if (chosen >= 0 && !shared->failed) {
             interpolate(schedules, chosen, rough, (double *)job->numbers);
-        job->pace.next_look = schedules->horizons[chosen];
-        job->once = job->learned < least(DEPTH, job->limit + 1) && !schedules->coarse[chosen] && !job->q_out;
-        if (job->once) job->depth = job->learned + 1;
+            job->pace.next_look = job->learned;
+            job->once = job->learned < least(DEPTH, job->limit + 1) && !schedules->coarse[chosen] && !job->q_out;
+            if (job->once) job->depth = job->learned + 1;
+        }
     }
     wait_for(shared, threads);
     if (shared->failed) return;
