@@ -24,7 +24,7 @@ from lmd.pictures.arrays import Units
 from lmd.pictures.forms import Form
 from lmd.pictures.functions import AUTO
 from lmd.pictures.noise import at_least, estimate_noise, rough_noise
-from lmd.pictures.weights import Choice, by_leaving_out, by_risk, near
+from lmd.pictures.weights import SHARE, Choice, by_leaving_out, by_risk, near
 from lmd.solvers import Result, Status
 from lmd.solvers.base import Solver
 from lmd.tasks import PictureTask
@@ -267,7 +267,8 @@ class PictureSolver:
 
         noise = at_least(estimate_noise(images), images)
         deviation = noise.reshape(-1, *(1,) * (images.ndim - 1))
-        return by_risk(lambda y, w: make(y, extra, w, self.isotropic), images, deviation, near(noise), predict)
+        share = SHARE if extra is None else 1
+        return by_risk(lambda y, w: make(y, extra, w, self.isotropic), images, deviation, near(noise), predict, share)
 
     def _problem(self, images: Tensor, extra: Tensor | None, weight: float, unit: float) -> Any:
         if self.formed:

@@ -58,6 +58,7 @@ def by_risk(
     noise: Tensor,
     path: Tensor,
     predict: Callable[[Tensor], Tensor] = lambda x: x,
+    share: int = SHARE,
 ) -> Choice:
     r"""The weight with the least risk E ||A x(y) - A x||^2 / n that data y = Ax + noise show, A = `predict`.
 
@@ -65,9 +66,9 @@ def by_risk(
     y -> A x(y); from one random direction b of signs, div = <b, A x(y + h b) - A x(y)> / h
     ([Ramani, Blu and Unser 2008](https://doi.org/10.1109/TIP.2008.2001404)). `noise` has deviations that broadcast
     against the data: where they are not alike, each derivative counts by its own. The weights of the `path` `(W, B)`
-    are solved for together.
+    are solved for together, on windows of one part in `share` of the data.
     """
-    both, owner = cut(torch.cat([data, noise.expand_as(data)], dim=1))
+    both, owner = cut(torch.cat([data, noise.expand_as(data)], dim=1), share=share)
     windows, sigma = both.chunk(2, dim=1)
     push = PUSH * sigma
     generator = torch.Generator().manual_seed(0)
