@@ -282,7 +282,7 @@ def to_tune(known: Known) -> dict[str, list[Solver[Any]]]:
     problem, grids = known.train.problem, dict[str, list[Solver[Any]]]()
     if known.splits:
         ratios = (1.0,) if problem.quadratic is not None else (0.03, 0.1, 0.3, 1.0)
-        settings = itertools.product((0.1, 0.3, 1.0, 3.0, 10.0), ratios, (1.0, 1.6, 1.9))
+        settings = itertools.product((0.1, 0.3, 1.0, 3.0, 10.0, 30.0), ratios, (1.0, 1.6, 1.9))
         grids["ADMM"] = [_admm(known, *each) for each in settings]
     if offers(problem, PDHG().needs):
         default = float(torch.as_tensor(PDHG().steps(problem)[0], dtype=torch.float64).mean())
