@@ -4,15 +4,9 @@
    go from one pixel to more than a tile; memory runs out now and then. What is checked besides: an answer does not
    depend on the number of threads, is finite where the input is, and is within its bounds. */
 
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
+#define DRIVER "sanitize"
+#include "sanitize.h"
 
-static int scarce; /* whether tv.c may find no memory */
-
-static void *scarce_malloc(size_t bytes) { return scarce && rand() % 3 == 0 ? NULL : malloc(bytes); }
-static void *scarce_calloc(size_t count, size_t bytes) { return scarce && rand() % 3 == 0 ? NULL : calloc(count, bytes); }
 #define malloc scarce_malloc
 #define calloc scarce_calloc
 #include "tv.c"
@@ -35,12 +29,6 @@ static long below(long most)
 }
 
 static long one_of(const long *choices, size_t bytes) { return choices[below((long)(bytes / sizeof(long)))]; }
-
-static void fail(const char *what)
-{
-    fprintf(stderr, "sanitize: %s\n", what);
-    exit(1);
-}
 
 /* An array of exactly so many bytes, freed after the call. */
 static void *array(long count, size_t bytes)

@@ -3,15 +3,9 @@
    As in sanitize.c every array is malloc'ed to its exact size, and memory runs out now and then. What is checked
    besides: an answer does not depend on the number of threads, and is within its bounds. */
 
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
+#define DRIVER "sanitize_loop"
+#include "sanitize.h"
 
-static int scarce; /* whether there may be no memory */
-
-static void *scarce_malloc(size_t bytes) { return scarce && rand() % 3 == 0 ? NULL : malloc(bytes); }
-static void *scarce_calloc(size_t count, size_t bytes) { return scarce && rand() % 3 == 0 ? NULL : calloc(count, bytes); }
 #define malloc scarce_malloc
 #define calloc scarce_calloc
 #include "loop.c"
@@ -21,24 +15,6 @@ static void *scarce_calloc(size_t count, size_t bytes) { return scarce && rand()
 
 static const long SIDES[] = {1, 1, 2, 3, 7, 15, 16, 17, 31, 33, 48, 70, 129};
 
-static void fail(const char *what)
-{
-    fprintf(stderr, "sanitize_loop: %s\n", what);
-    exit(1);
-}
-
-static void *array(long count, int doubles)
-{
-    void *x = malloc((size_t)count * (doubles ? 8 : 4));
-    if (!x) fail("no memory");
-    for (long i = 0; i < count; i++)
-        if (doubles)
-            ((double *)x)[i] = (double)rand() / RAND_MAX;
-        else
-            ((float *)x)[i] = (float)rand() / (float)RAND_MAX;
-    return x;
-}
-
 /* The loop with one thread and with several. */
 static void check_loop(void)
 {
@@ -47,18 +23,18 @@ static void check_loop(void)
     long learned = rand() % 12, limit = learned + rand() % 40, doubles = rand() % 2, isotropic = rand() % 2;
     long size = batch * channels * height * width, restart = rand() % 2 ? 8 : 0;
     double tolerance = rand() % 2 ? -1.0 : rand() % 2 ? 1e-2 : 1e-9;
-    void *y = array(size, (int)doubles), *p = rand() % 2 ? array(2 * size, (int)doubles) : NULL;
+    void *y = random_array(size, (int)doubles), *p = rand() % 2 ? random_array(2 * size, (int)doubles) : NULL;
     long horizons[2] = {1 + rand() % 5, 6 + rand() % 9}, coarse[2] = {rand() % 2, rand() % 2};
-    double *bound = array(batch, 1), *numbers = learned ? array(2 * batch * learned, 1) : NULL, *reach = array(20, 1);
-    double *table = array(6 * (horizons[0] + horizons[1]), 1);
+    double *bound = random_array(batch, 1), *numbers = learned ? random_array(2 * batch * learned, 1) : NULL, *reach = random_array(20, 1);
+    double *table = random_array(6 * (horizons[0] + horizons[1]), 1);
     Schedules all = {table, reach, horizons, coarse, 2, 3, 0.05, 4.0}, *schedules = learned ? NULL : &all;
     if (schedules) free(p), p = NULL; /* they are for starts from nothing */
     void *out[2][3];
     double *report[2];
     for (int n = 0; n < 2; n++) {
         int threads = n ? 2 + rand() % 3 : 1, failed;
-        for (int a = 0; a < 3; a++) out[n][a] = array(a < 2 ? 2 * size : size, (int)doubles);
-        report[n] = array(5 * batch, 1);
+        for (int a = 0; a < 3; a++) out[n][a] = random_array(a < 2 ? 2 * size : size, (int)doubles);
+        report[n] = random_array(5 * batch, 1);
         do {
             for (long i = 0; i < batch; i++) report[n][5 * i] = 1;
             failed = lmd_fgp(y, p, NULL, bound, numbers, schedules, 0.5, 0.125, tolerance, 2.8, 16.0, batch, channels, height, width,
@@ -79,10 +55,10 @@ static void check_unrolled(void)
 {
     long batch = 1 + rand() % 2, channels = 1 + rand() % 3, height = SIDES[rand() % 9], width = SIDES[rand() % 9];
     long steps = 1 + rand() % 9, size = 2 * height * width, planes = batch * channels, isotropic = rand() % 2;
-    float *y = array(planes * height * width, 0), *bound = array(batch, 0), *numbers = array(2 * batch * steps, 0);
-    float *points = array(planes * (steps + 1) * size, 0), *gradient = array(planes * size, 0);
-    double *out = array(planes * 2 * steps, 1);
-    float *start = rand() % 2 ? array(planes * size, 0) : NULL;
+    float *y = random_array(planes * height * width, 0), *bound = random_array(batch, 0), *numbers = random_array(2 * batch * steps, 0);
+    float *points = random_array(planes * (steps + 1) * size, 0), *gradient = random_array(planes * size, 0);
+    double *out = random_array(planes * 2 * steps, 1);
+    float *start = rand() % 2 ? random_array(planes * size, 0) : NULL;
     for (long e = 0; start && e < planes * size; e++) start[e] *= bound[e / size / channels];
     int threads = 1 + rand() % 3;
     while (lmd_unroll(y, start, bound, numbers, 0.5f, batch, channels, height, width, steps, isotropic, threads, points))
@@ -97,19 +73,12 @@ static void check_unrolled(void)
     free(y), free(bound), free(numbers), free(points), free(gradient), free(out), free(start);
 }
 
-int main(int count, char **words)
+static void check(void)
 {
-    double seconds = count > 1 ? atof(words[1]) : 10;
-    srand(count > 2 ? (unsigned)atol(words[2]) : 1);
-    time_t end = time(NULL) + (time_t)seconds;
-    long calls = 0;
-    for (; time(NULL) <= end; calls++) {
-        scarce = rand() % 8 == 0;
-        if (rand() % 3)
-            check_loop();
-        else
-            check_unrolled();
-    }
-    printf("sanitize_loop: %ld calls\n", calls);
-    return 0;
+    if (rand() % 3)
+        check_loop();
+    else
+        check_unrolled();
 }
+
+int main(int count, char **words) { return random_calls(count, words, check); }

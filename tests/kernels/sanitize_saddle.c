@@ -3,15 +3,9 @@
    As in sanitize.c every array is malloc'ed to its exact size, and memory runs out now and then. What is checked
    besides: an answer does not depend on the number of threads, and is within its bounds. */
 
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
+#define DRIVER "sanitize_saddle"
+#include "sanitize.h"
 
-static int scarce; /* whether there may be no memory */
-
-static void *scarce_calloc(size_t count, size_t bytes) { return scarce && rand() % 3 == 0 ? NULL : calloc(count, bytes); }
-static void *scarce_aligned(size_t to, size_t bytes) { return scarce && rand() % 3 == 0 ? NULL : aligned_alloc(to, bytes); }
 #define calloc scarce_calloc
 #define aligned_alloc scarce_aligned
 #include "saddle.c"
@@ -19,27 +13,6 @@ static void *scarce_aligned(size_t to, size_t bytes) { return scarce && rand() %
 #undef aligned_alloc
 
 static const long SIDES[] = {1, 1, 2, 3, 7, 15, 16, 17, 31, 33, 48, 70, 129};
-
-static void fail(const char *what)
-{
-    fprintf(stderr, "sanitize_saddle: %s\n", what);
-    exit(1);
-}
-
-/* Numbers from `low` to `high`; with `rounded`, those of them alone. */
-static void *array(long count, int doubles, double low, double high, int rounded)
-{
-    void *x = malloc((size_t)count * (doubles ? 8 : 4));
-    if (!x) fail("no memory");
-    for (long i = 0; i < count; i++) {
-        double drawn = rounded ? (rand() % 2 ? high : low) : low + (high - low) * rand() / RAND_MAX;
-        if (doubles)
-            ((double *)x)[i] = drawn;
-        else
-            ((float *)x)[i] = (float)drawn;
-    }
-    return x;
-}
 
 /* The solve with one thread and with several. */
 static void check(void)
@@ -49,12 +22,18 @@ static void check(void)
     long pixels = height * width, size = batch * channels * pixels, isotropic = rand() % 2;
     double tolerance = rand() % 2 ? -1.0 : rand() % 2 ? 1e-2 : 1e-9;
     int d = (int)doubles;
-    void *y = array(size, d, 0, 1, 0), *mask = array(batch * masks * pixels, d, 0, 1, 1), *x = array(size, d, 0, 1, 0);
-    void *low = array(batch * channels, d, 0, 0, 0), *high = array(batch * channels, d, 1, 1, 0);
-    void *p = rand() % 2 ? array(2 * size, d, -0.1, 0.1, 0) : NULL, *out[2][2];
-    double *bound = array(batch, 1, 0.1, 0.5, 0), *numbers = array(3 * learned + 1, 1, 0.5, 1.5, 0), *report[2];
+    void *y = random_between(size, d, 0, 1), *mask = random_between(batch * masks * pixels, d, 0, 1), *x = random_between(size, d, 0, 1);
+    void *low = random_between(batch * channels, d, 0, 0), *high = random_between(batch * channels, d, 1, 1);
+    void *p = rand() % 2 ? random_between(2 * size, d, -0.1, 0.1) : NULL, *out[2][2];
+    double *bound = random_between(batch, 1, 0.1, 0.5), *numbers = random_between(3 * learned + 1, 1, 0.5, 1.5), *report[2];
+    for (long i = 0; i < batch * masks * pixels; i++) {
+        if (doubles)
+            ((double *)mask)[i] = rand() % 2;
+        else
+            ((float *)mask)[i] = (float)(rand() % 2);
+    }
     for (int n = 0; n < 2; n++) {
-        out[n][0] = array(size, d, 0, 1, 0), out[n][1] = array(2 * size, d, 0, 1, 0), report[n] = array(5 * batch, 1, 0.1, 0.1, 0);
+        out[n][0] = random_between(size, d, 0, 1), out[n][1] = random_between(2 * size, d, 0, 1), report[n] = random_between(5 * batch, 1, 0.1, 0.1);
         scarce = n && rand() % 4 == 0;
         int failed = lmd_saddle(y, mask, low, high, x, p, bound, numbers, 1.0, 8.0, 1.9, tolerance, batch, channels, masks,
                                 height, width, learned, limit, 12, isotropic, doubles, n ? 1 + rand() % 4 : 1, out[n][0],
@@ -71,14 +50,4 @@ static void check(void)
     for (unsigned a = 0; a < sizeof all / sizeof *all; a++) free(all[a]);
 }
 
-int main(int count, char **arguments)
-{
-    if (count != 3) fail("usage: sanitize_saddle SECONDS SEED");
-    srand((unsigned)atol(arguments[2]));
-    time_t end = time(NULL) + atol(arguments[1]);
-    long calls = 0;
-    do check(), calls++;
-    while (time(NULL) < end);
-    printf("sanitize_saddle: %ld calls\n", calls);
-    return 0;
-}
+int main(int count, char **words) { return random_calls(count, words, check); }

@@ -3,40 +3,17 @@
    As in sanitize.c every array is malloc'ed to its exact size, and memory runs out now and then. What is checked
    besides: x does not depend on the number of threads, is finite, and is in its box. */
 
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
+#define DRIVER "sanitize_volume"
+#include "sanitize.h"
 
-static int scarce; /* whether there may be no memory */
-
-static void *scarce_malloc(size_t bytes) { return scarce && rand() % 3 == 0 ? NULL : malloc(bytes); }
 #define malloc scarce_malloc
 #include "volume.c"
 #undef malloc
 
 static const long SIDES[] = {1, 1, 2, 3, 5, 7, 15, 16, 17, 33};
 
-static void fail(const char *what)
-{
-    fprintf(stderr, "sanitize_volume: %s\n", what);
-    exit(1);
-}
-
-static void *filled(long count, int doubles)
-{
-    void *x = malloc((size_t)count * (doubles ? 8 : 4));
-    if (!x) fail("no memory");
-    for (long i = 0; i < count; i++)
-        if (doubles)
-            ((double *)x)[i] = (double)rand() / RAND_MAX;
-        else
-            ((float *)x)[i] = (float)rand() / (float)RAND_MAX;
-    return x;
-}
-
 /* The same solve with one thread and with several. */
-static void check(void)
+static void check_solve(void)
 {
     long channels = 1 + rand() % 3, axes = 2 + rand() % 2, learned = rand() % 9;
     long n0 = SIDES[rand() % 10], n1 = axes == 2 ? 1 : SIDES[rand() % 10], n2 = SIDES[rand() % 10];
@@ -47,14 +24,14 @@ static void check(void)
     double reals[12] = {0.1, 0.5, 1.0 / (norm * norm), rand() % 2 ? 1e-2 : 1e-6, rand() % 3 ? 0.0 : 0.05, 0.2, 0.8,
                         norm, 16.0, 1.0, 1.0, rand() % 2 ? 1.0 : 2.0};
     int options[4] = {rand() % 2, rand() % 2, rand() % 3 == 0, 1}, few = rand() % 8 == 0;
-    float *y = filled(size, 0), *map = maps ? filled(maps * map_axes * n0 * n1 * n2, 0) : NULL, *x[2];
-    double *numbers = filled(2 * learned, 1);
+    float *y = random_array(size, 0), *map = maps ? random_array(maps * map_axes * n0 * n1 * n2, 0) : NULL, *x[2];
+    double *numbers = random_array(2 * learned, 1);
     if (maps) reals[0] = 1.0;
     for (int n = 0; n < 2; n++) {
-        float *p = filled(axes * size, 0);
-        double *report = filled(5, 1);
+        float *p = random_array(axes * size, 0);
+        double *report = random_array(5, 1);
         int failed;
-        x[n] = filled(size, 0);
+        x[n] = random_array(size, 0);
         scarce = few;
         do {
             memset(p, 0, (size_t)(axes * size) * sizeof(float));
@@ -81,14 +58,15 @@ static void check_relaxed(void)
     long size = channels * n0 * n1 * n2, sizes[8] = {channels, axes, n0, n1, n2, maps, map_axes, count};
     double reals[5] = {maps ? 1.0 : 0.1, rand() % 3 ? 0.0 : 0.05, 1.0, 1.0, rand() % 2 ? 1.0 : 2.0};
     int options[3] = {rand() % 2, rand() % 2, rand() % 3}, few = rand() % 8 == 0;
-    float *y = filled(size, 0), *weight = filled(size, 0), *map = maps ? filled(maps * map_axes * n0 * n1 * n2, 0) : NULL;
-    float *low = filled(channels, 0), *high = filled(channels, 0), *x = filled(size, 0), *ends[2];
-    double *numbers = filled(3 * count, 1);
+    float *y = random_array(size, 0), *weight = random_array(size, 0);
+    float *map = maps ? random_array(maps * map_axes * n0 * n1 * n2, 0) : NULL;
+    float *low = random_array(channels, 0), *high = random_array(channels, 0), *x = random_array(size, 0), *ends[2];
+    double *numbers = random_array(3 * count, 1);
     for (long c = 0; c < channels; c++) low[c] *= 0.5f, high[c] = 0.5f + 0.5f * high[c];
     for (int n = 0; n < 2; n++) {
-        float *start = filled(size, 0), *p = filled(axes * size, 0), *dual = filled(axes * size, 0);
+        float *start = random_array(size, 0), *p = random_array(axes * size, 0), *dual = random_array(axes * size, 0);
         int failed;
-        ends[n] = filled(size, 0);
+        ends[n] = random_array(size, 0);
         scarce = few;
         do {
             memcpy(start, x, (size_t)size * sizeof(float));
@@ -109,13 +87,6 @@ static void check_relaxed(void)
     free(ends[0]), free(ends[1]), free(y), free(weight), free(map), free(low), free(high), free(x), free(numbers);
 }
 
-int main(int count, char **words)
-{
-    double seconds = count > 1 ? atof(words[1]) : 10;
-    srand(count > 2 ? (unsigned)atol(words[2]) : 1);
-    time_t end = time(NULL) + (time_t)seconds;
-    long calls = 0;
-    for (; time(NULL) <= end; calls++) rand() % 2 ? check() : check_relaxed();
-    printf("sanitize_volume: %ld calls\n", calls);
-    return 0;
-}
+static void check(void) { rand() % 2 ? check_solve() : check_relaxed(); }
+
+int main(int count, char **words) { return random_calls(count, words, check); }

@@ -342,12 +342,26 @@ static double total_of(const double *rows, long count)
 #define NAME(f) f##_double
 #include "loop.h"
 
+/* What is given for all instances alike. */
+typedef struct {
+    const char *y, *p, *q;
+    char *p_out, *q_out, *x_out;
+    const double *bound, *numbers;
+    const Schedules *schedules;
+    double *report;
+    double scale, step, tolerance, norm, roundings;
+    long channels, height, width, learned, begin, limit, first_look;
+    long restart;
+    int isotropic, kind;
+} Batch;
+
 /* One instance by threads that all come here. The iteration of float numbers goes on in double precision where their
    rounding hides what is left of the gap: flat pieces of x are then flat in float numbers too. */
-static void solve_one(Job *job, Shared *shared, const Schedules *schedules, void *teams, int kind, int thread, int threads)
+static void solve_one(Job *job, Shared *shared, const Batch *all, void *teams, int thread, int threads)
 {
-    const double tolerance = job->tolerance;
-    if (kind == 2) {
+    const Schedules *schedules = all->schedules;
+    const double tolerance = all->tolerance; /* the job's own changes on the way, before the last thread is here */
+    if (all->kind == 2) {
         begin_double(job, shared, schedules, teams, thread, threads);
         wait_for(shared, threads);
         if (job->pace.status == GOING) solve_double(job, shared, teams, thread, threads);
@@ -374,19 +388,6 @@ static void solve_one(Job *job, Shared *shared, const Schedules *schedules, void
 }
 
 typedef Team_double Team_any; /* pointers and counts: of one size for all types */
-
-/* What is given for all instances alike. */
-typedef struct {
-    const char *y, *p, *q;
-    char *p_out, *q_out, *x_out;
-    const double *bound, *numbers;
-    const Schedules *schedules;
-    double *report;
-    double scale, step, tolerance, norm, roundings;
-    long channels, height, width, learned, begin, limit, first_look;
-    long restart;
-    int isotropic, kind;
-} Batch;
 
 static Job job_of(const Batch *all, long n)
 {
@@ -446,7 +447,7 @@ int lmd_fgp(const void *y, const void *p, const void *q, const double *bound, co
                 Job job = job_of(&all, n);
                 Shared shared = {.uphill = memory, .sums = memory + 2 * rows, .members = 1};
                 if (failed) continue;
-                solve_one(&job, &shared, schedules, &own, all.kind, 0, 1);
+                solve_one(&job, &shared, &all, &own, 0, 1);
                 report_of(&job, report + REPORT * n);
                 free(shared.memory);
                 failed |= shared.failed;
@@ -464,7 +465,7 @@ int lmd_fgp(const void *y, const void *p, const void *q, const double *bound, co
 #pragma omp parallel num_threads(team)
         {
             int place = roll_call(&shared, omp_get_num_threads());
-            if (place >= 0) solve_one(&job, &shared, schedules, teams, all.kind, place, shared.members);
+            if (place >= 0) solve_one(&job, &shared, &all, teams, place, shared.members);
         }
         report_of(&job, report + REPORT * n);
         free(shared.memory);

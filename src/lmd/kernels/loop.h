@@ -562,8 +562,8 @@ static void NAME(begin)(Job *job, Shared *shared, const Schedules *schedules, NA
         double rough = roughness_of(job, total_of(shared->sums, job->channels * job->height));
         long chosen = choose(schedules, job, rough, least(job->height, job->width) >= SMALLEST);
         shared->chosen = chosen;
-        if (chosen >= 0 && !plan_levels(job, shared, schedules, chosen, sizeof(IO))) shared->failed = 1;
-        if (chosen >= 0 && !shared->failed) {
+        if (chosen >= 0 && !plan_levels(job, shared, schedules, chosen, sizeof(IO))) shared->failed = 1, shared->chosen = -1;
+        if (shared->chosen >= 0) {
             interpolate(schedules, chosen, rough, (double *)job->numbers);
             job->pace.next_look = job->learned;
             job->once = job->learned < least(DEPTH, job->limit + 1) && !schedules->coarse[chosen] && !job->q_out;
@@ -571,7 +571,7 @@ static void NAME(begin)(Job *job, Shared *shared, const Schedules *schedules, NA
         }
     }
     wait_for(shared, threads);
-    if (shared->failed) return;
+    if (shared->chosen < 0) return; /* not `failed`, which the first thread may set again on its way from here */
     if (job->once) {
         NAME(at_once)(job, shared, teams, thread, threads);
         return;
