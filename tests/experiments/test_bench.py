@@ -23,6 +23,7 @@ from lmd.experiments.bench.measuring import (
 from lmd.experiments.bench.plan import contests, known_methods, methods_for
 from lmd.experiments.bench.report import lines, to_json, write
 from lmd.experiments.bench.tables import bench_tables
+from lmd.experiments.bench.timing import Job, _time_row
 from lmd.guarantees.certify import run
 from lmd.report.page import write_page
 from lmd.solvers import FGP, PDHG
@@ -186,6 +187,13 @@ def test_targets():
 
 
 @pytest.mark.parametrize("task", list(contests()))
+def test_what_a_peer_is_called_with_is_no_number_of_iterations():
+    target = QualityTarget("relative_gap", 0.1)
+    for given, place in ((0.1, "called with 0.1"), (20, 20)):
+        job = Job(lambda: None, given, 0.0, (target,), [(1.0, 1.0)])
+        assert _time_row("celer", target, [[job]])["iteration"] == place
+
+
 def test_every_method_of_every_problem_runs(task):
     problem = make(task)
     for method in methods_for(task, problem, 2):

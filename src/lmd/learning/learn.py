@@ -154,7 +154,8 @@ class _Learning:
         """What a solve takes with each method, and an update of each of the solvers to train, before it is trained."""
         classical = {name: grid[0] for name, grid in self.grids.items()}
         proposed = to_start(self.known, classical)
-        makes = to_learn(self.known, classical, None if proposed is None else proposed[0], self.target)
+        told = None if proposed is None else copy.deepcopy(proposed[0]).requires_grad_(False)
+        makes = to_learn(self.known, classical, told, self.target)
         learned = {name: make() for name, make in makes.items()}
         x0 = self.validation.x0
         speeds = {
@@ -211,6 +212,7 @@ class _Learning:
         told, wanted = proposed
         affordable = int(STARTS_SHARE * 60 * self.minutes / self.measured["start"])
         fit_starts_(told, self.known.train, wanted, max(1, min(STARTS_TIMES * MOST_UPDATES, affordable)), self.seed)
+        told.requires_grad_(False)  # iterations that are learned from there would make the points themselves worse
         with torch.no_grad():
             state = told.init(self.validation.problem, self.validation.x0)
             gaps = self.validation.errors(state.x)
@@ -273,7 +275,7 @@ class _Learning:
 
     def _train(self, solver: Solver[Any], folder: Path | None, updates: int, rung: int) -> Solver[Any]:
         """Train for a rung, or go on with one that was stopped; matrices that follow from what was learned are kept."""
-        count = sum(parameter.numel() for parameter in solver.parameters())
+        count = sum(parameter.numel() for parameter in solver.parameters() if parameter.requires_grad)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TrainingWarning)
             try:

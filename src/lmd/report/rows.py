@@ -17,7 +17,7 @@ LARGER = ("psnr", "ssim", "accuracy")
 """Metrics of which more is better."""
 
 
-def row(method: str, iteration: float | str, metric: str, value: float, **settings: Any) -> Row:
+def row(method: str, iteration: int | str, metric: str, value: float, **settings: Any) -> Row:
     """One flat record."""
     number = float(value)
     return {

@@ -212,7 +212,7 @@ class MeasuredPeer(Measured):
 
     def rows(self, batches: Sequence[int], settings: Mapping[str, Any]) -> list[Row]:
         return [
-            row(self.name, k, metric, float(curve[place].mean()), batch=batch, **settings)
+            row(self.name, int(k), metric, float(curve[place].mean()), batch=batch, **settings)
             for place, k in enumerate(self.rungs)
             for metric, curve in self.quality.items()
             if k in SHOWN

@@ -218,4 +218,5 @@ def _time_row(name: str, target: QualityTarget, found: Sequence[Sequence[Job]], 
     spent = statistics.median(job.median(1) for job in reached)
     value = statistics.median(job.median() for job in reached)
     count = statistics.median_low(job.count for job in reached)
-    return row(name, count, metric, value, **settings, cpu_seconds=spent, **spread)
+    place = int(count) if float(count).is_integer() else f"called with {count:g}"
+    return row(name, place, metric, value, **settings, cpu_seconds=spent, **spread)
