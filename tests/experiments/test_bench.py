@@ -186,7 +186,6 @@ def test_targets():
     assert QualityTarget("relative_gap", 0.01).reached([1.0, 0.1]) is None
 
 
-@pytest.mark.parametrize("task", list(contests()))
 def test_what_a_peer_is_called_with_is_no_number_of_iterations():
     target = QualityTarget("relative_gap", 0.1)
     for given, place in ((0.1, "called with 0.1"), (20, 20)):
@@ -194,6 +193,7 @@ def test_what_a_peer_is_called_with_is_no_number_of_iterations():
         assert _time_row("celer", target, [[job]])["iteration"] == place
 
 
+@pytest.mark.parametrize("task", list(contests()))
 def test_every_method_of_every_problem_runs(task):
     problem = make(task)
     for method in methods_for(task, problem, 2):
