@@ -37,6 +37,17 @@ def test_it_is_the_formula_of_the_paper_over_the_iterates_of_run(worker, at, nor
     assert not parts.value.requires_grad and parts.loss.requires_grad
 
 
+def test_the_start_counts_where_it_has_a_weight(worker):
+    solver = worker.rough_solver()
+    problem, x0 = sample(worker.BowlFamily())
+    without, beside = (
+        UnrolledLoss(solver, TrainingSettings(start_weight=weight))(problem, x0, 1.0).value for weight in (0.0, 2.0)
+    )
+    torch.testing.assert_close(beside, without + 2 * problem.value(x0).mean())
+    with pytest.raises(InputError, match="start_weight"):
+        TrainingSettings(start_weight=-1.0)
+
+
 def test_the_gradient_is_that_of_finite_differences(worker):
     solver = worker.rough_solver().double()
     problem, x0 = sample(worker.BowlFamily())

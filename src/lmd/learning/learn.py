@@ -154,7 +154,7 @@ class _Learning:
         """What a solve takes with each method, and an update of each of the solvers to train, before it is trained."""
         classical = {name: grid[0] for name, grid in self.grids.items()}
         proposed = to_start(self.known, classical)
-        told = None if proposed is None else copy.deepcopy(proposed[0]).requires_grad_(False)
+        told = None if proposed is None else proposed[0]
         makes = to_learn(self.known, classical, told, self.target)
         learned = {name: make() for name, make in makes.items()}
         x0 = self.validation.x0
@@ -212,7 +212,6 @@ class _Learning:
         told, wanted = proposed
         affordable = int(STARTS_SHARE * 60 * self.minutes / self.measured["start"])
         fit_starts_(told, self.known.train, wanted, max(1, min(STARTS_TIMES * MOST_UPDATES, affordable)), self.seed)
-        told.requires_grad_(False)  # iterations that are learned from there would make the points themselves worse
         with torch.no_grad():
             state = told.init(self.validation.problem, self.validation.x0)
             gaps = self.validation.errors(state.x)
@@ -291,6 +290,7 @@ class _Learning:
                     validate_every=max(1, updates // 10),
                     checkpoint_every=max(1, updates // 4),
                     objective="gap",
+                    start_weight=1.0,  # or iterations are learned that make the points they begin at worse
                     learning_rate=RATE[count > FEW_NUMBERS] / 2**rung,
                     schedule="cosine",
                     clip_gradient=10.0,

@@ -85,6 +85,8 @@ class UnrolledLoss(nn.Module):
         points = self.settings.consistency_at if measured else "none"
         state = self.solver.init(problem, x0)
         value = inconsistency = x0.new_zeros(x0.shape[0])
+        if self.settings.start_weight > 0:
+            value = self.settings.start_weight * self._score(problem, state)
         if points in ("start", "all"):
             state, inconsistency = self._call(self._measure, state)
         for weight in self.value_weights:
@@ -97,7 +99,8 @@ class UnrolledLoss(nn.Module):
 
     def _last(self, problem: Problem, x0: Tensor) -> State | None:
         """The state after all iterations at once, where only that counts and the solver can."""
-        alone = not any(self.value_weights[:-1]) and len(self.value_weights) == self.solver.horizon
+        alone = not any((self.settings.start_weight, *self.value_weights[:-1]))
+        alone = alone and len(self.value_weights) == self.solver.horizon
         return self.solver.unrolled(problem, x0) if alone else None
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:

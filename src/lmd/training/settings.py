@@ -56,6 +56,9 @@ class TrainingSettings:
     value_weights: str | tuple[float, ...] = "all"
     """r_1, ..., r_N: `all` is 1 for each (the paper's), `last` is 1 for the last alone, or N numbers."""
 
+    start_weight: float = 0.0
+    """What the start counts for beside the iterations, which have `value_weights`: for solvers that learn it."""
+
     consistency_weight: float = 1.0
     """s, the weight of the inconsistency, at the start of the run."""
 
@@ -136,6 +139,7 @@ class TrainingSettings:
         check_positive("max_skipped", self.max_skipped, zero=True)
         if isinstance(self.max_skipped, float) and self.max_skipped >= 1 and not self.max_skipped.is_integer():
             raise InputError("max_skipped", self.max_skipped, "a whole number, or a fraction below 1")
+        check_positive("start_weight", self.start_weight, zero=True)
         self._check_value_weights()
 
     def _check_value_weights(self) -> None:
