@@ -25,7 +25,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { DEPTH = 16, USUAL = 8, SOON = 3, SUMS = 4, REPORT = 5, SHORTEST = 8, FAR = 3, LARGE = 1 << 19, MANY = 40, PLACES = 64, LEVELS = 16, SMALLEST = 16 };
+enum { DEPTH = 16, DEEP = 12, USUAL = 8, SOON = 3, SUMS = 4, REPORT = 5, SHORTEST = 8, FAR = 3, LARGE = 1 << 19, MANY = 40, PLACES = 64, LEVELS = 16, SMALLEST = 16 };
 enum { GOING, FINISHED, REACHED, STUCK };
 #define ROUNDED 5e-5 /* relative gaps below this are left to double precision */
 
@@ -225,7 +225,7 @@ static long lines_for(long lines)
 }
 
 /* How many iterations go through the memory together: more where a plane is larger than what stays in the cache. */
-static long depth_for(long height, long width) { return height * width > LARGE ? DEPTH : USUAL; }
+static long depth_for(long height, long width) { return height * width > LARGE ? DEEP : USUAL; }
 
 /* gamma mean |Ky| / b: what numbers depend on. */
 static double roughness_of(const Job *job, double length)
