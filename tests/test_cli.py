@@ -259,6 +259,11 @@ def test_what_the_system_refuses_is_one_line(lmd, tmp_path: Path, monkeypatch: p
     assert_one_line(lmd("report", str(tmp_path)), "somewhere (No space left on device)")
 
 
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "lmd", "--version"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, f"lmd, version {__version__}\n")
+
+
 def test_a_name_that_is_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bytes of a file's name are the user's; what is printed of them must not fail after the work."""
     Image.new("L", (8, 8), 128).save(tmp_path / "in.png")
