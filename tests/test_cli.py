@@ -17,6 +17,7 @@ from PIL import Image
 from lmd import __version__, zoo
 from lmd.cli import cli, main
 from lmd.errors import FileError
+from lmd.experiments.bench.plan import contests
 from lmd.mirrors import Quadratic
 from lmd.solvers import LearnedMirrorDescent, load
 
@@ -76,7 +77,11 @@ def test_list_names_experiments_and_solvers(lmd) -> None:
     found = json.loads(lmd("list", "--json").out)
     assert {"simplex", "least-squares"} <= {experiment["name"] for experiment in found["experiments"]}
     assert {"least-squares-quadratic-10"} <= {solver["name"] for solver in found["solvers"] if solver["shipped"]}
-    assert "least-squares-one-layer-10" in lmd("list").out
+    benched = {task["name"]: task["bench"] for task in found["tasks"]}
+    assert benched["denoise"] == ["denoise"] and benched["least-squares"] == [] and "huber" in benched["models"]
+    assert {name for names in benched.values() for name in names} == set(contests())
+    shown = lmd("list").out
+    assert "least-squares-one-layer-10" in shown and ", masked-counts," in shown
 
 
 def test_data_are_listed_and_what_ships_needs_no_fetching(lmd) -> None:

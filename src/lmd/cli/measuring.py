@@ -30,7 +30,7 @@ def bench(names: tuple[str, ...], json_file: str | None, out: str | None, quick:
     """Compare every solver and every peer on the tasks NAME (all by default), per iteration and per second.
 
     \b
-    `lmd list` shows the tasks; in place of `models` name one of them, such as huber, volume or counts.
+    `lmd list` shows the tasks, and what to name in place of `models`: huber, volume, counts and so on.
     Examples
       lmd bench denoise --noise 5 --json bench.json
       lmd bench denoise --noise 5 --sizes 96,512,2048 --gaps 1e-1,1e-2,1e-3,1e-4 --out results

@@ -27,7 +27,7 @@ def list_command(as_json: bool) -> None:
             {
                 "name": task.name,
                 "title": task.title,
-                "bench": task.contest is not None or bool(task.models),
+                "bench": [*([task.name] if task.contest else []), *task.models],
                 "solve": task.picture is not None,
             }
             for task in tasks.every()
@@ -43,11 +43,20 @@ def list_command(as_json: bool) -> None:
 
     lines = tuple((e["name"], e["paper"], e["title"]) for e in found["experiments"])
     print_table(Table("Experiments: lmd reproduce NAME", ("name", "paper", "what it shows"), lines))
+    several = [t for t in found["tasks"] if t["bench"] not in ([], [t["name"]])]
     lines = tuple(
-        (t["name"], *("yes" if t[key] else "no" for key in ("bench", "solve")), t["title"]) for t in found["tasks"]
+        (
+            t["name"],
+            "see below" if t in several else "yes" if t["bench"] else "no",
+            "yes" if t["solve"] else "no",
+            t["title"],
+        )
+        for t in found["tasks"]
     )
     columns = ("name", "lmd bench", "lmd solve", "what it is")
     print_table(Table("Tasks", columns, lines))
+    for task in several:
+        click.echo(f"For {task['name']} lmd bench takes: {', '.join(task['bench'])}\n")
     lines = tuple((s["name"], "yes" if s["shipped"] else "no", s["title"]) for s in found["solvers"])
     print_table(Table("Solvers: lmd.zoo.load(NAME), lmd train NAME", ("name", "ships", "what it is"), lines))
 
