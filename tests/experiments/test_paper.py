@@ -22,6 +22,7 @@ def test_every_figure_and_table_of_the_paper_is_on_the_page(tmp_path: Path) -> N
     wanted = {claim.experiment for claim in CLAIMS} | {"denoise-noise-levels", "cost"}
     for name in wanted:
         rows = [row("lmd-adaptive", 10, "relative_gap", 0.0123), row("lmd", 10, "psnr", 41.25, noise=5)]
+        rows += [row("interior-learned", 10, "relative_gap", 3e-8), row("newton-learned", 10, "loss", 2e-6)]
         write_metrics(tmp_path / "results" / name, name, rows)
     text = write_paper(tmp_path / "results", tmp_path / "paper.md").read_text(encoding="utf-8")
     figures = {
@@ -30,6 +31,7 @@ def test_every_figure_and_table_of_the_paper_is_on_the_page(tmp_path: Path) -> N
     assert figures == set(range(1, 15))
     assert re.findall(r"^## (Table \d)$", text, re.M) == ["Table 1", "Table 2", "Table 3"]
     assert "adaptive LMD 0.0123" in text
+    assert "interior-point steps from a learned start 3.0e-08" in text and "a learned start 2.0e-06" in text
     assert "32.92 / 41.2" in text, "the paper's number and ours in one cell"
     assert "`lmd reproduce denoise --preset standard --seed 0`" in text
 
