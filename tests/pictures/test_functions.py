@@ -156,7 +156,24 @@ class TestInpaint:
             lmd.inpaint(picture(20, 21), np.ones((3, 3)))
 
 
+    def test_lists_have_one_mask_or_a_list_of_them(self):
+        images, mask = [picture(12, 13), picture(12, 13, seed=1)], np.random.default_rng(2).random((12, 13)) > 0.3
+        shared = lmd.inpaint(images, mask, 0.1)
+        apart, told = lmd.inpaint(images, [mask, ~mask], 0.1, info=True)
+        assert len(shared) == len(apart) == len(told) == 2
+        np.testing.assert_array_equal(shared[1], lmd.inpaint(images[1], mask, 0.1))
+        np.testing.assert_array_equal(apart[1], lmd.inpaint(images[1], ~mask, 0.1))
+        with pytest.raises(InputError, match=r"^mask: got 1 masks, expected one, or one for each of 2 images"):
+            lmd.inpaint(images, [mask])
+
+
 class TestDeblur:
+    def test_lists_are_solved_one_by_one(self):
+        images, kernel = [picture(12, 13), picture(14, 13)], np.ones((3, 3)) / 9
+        found, told = lmd.deblur(images, kernel, 0.05, border="circular", info=True)
+        np.testing.assert_array_equal(found[1], lmd.deblur(images[1], kernel, 0.05, border="circular"))
+        assert len(told) == 2
+
     def test_it_is_nearer_to_the_truth_than_what_came_in(self):
         rng = np.random.default_rng(0)
         clean = np.kron(rng.random((4, 4)), np.ones((8, 8)))

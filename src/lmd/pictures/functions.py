@@ -183,7 +183,8 @@ def inpaint(
 
     `mask` Z is not 0 where a pixel is kept: of the shape of the image, with or without the axis of channels. Lost
     pixels may hold anything, NaN too. "auto" is the weight of which a tenth of the kept pixels, left out, are best
-    predicted from the others. All else is as in `denoise`.
+    predicted from the others; the noise is found, and there are no maps. A list of images takes one mask for all, or a
+    list of them. All else is as in `denoise`.
 
     >>> import numpy as np, lmd
     >>> image = np.outer(np.ones(16), np.arange(16) > 7).astype(float)
@@ -191,6 +192,13 @@ def inpaint(
     >>> bool(abs(lmd.inpaint(image, np.isfinite(image), weight=0.01)[5, 3]) < 0.01)
     True
     """
+    if isinstance(image, (list, tuple)):
+        options: Any = {"isotropic": isotropic, "channel_axis": channel_axis, "tolerance": tolerance, "warm": warm}
+        masks = mask if isinstance(mask, (list, tuple)) else [mask] * len(image)
+        if len(masks) != len(image):
+            raise InputError("mask", f"{len(masks)} masks", f"one, or one for each of {len(image)} images")
+        pairs = zip(image, masks, strict=True)
+        return _each(pairs, lambda pair: inpaint(*pair, weight, info=True, **options), info)
     plain, kept = _without_lost(image, mask, channel_axis)
     batch = as_batch("image", plain, channel_axis, _dtype(tolerance))
     z = kept.to(batch.images)
@@ -226,8 +234,13 @@ def deblur(
 
     `kernel` k `(h, w)` sums to about 1; see `lmd.operators.gaussian_kernel` and `motion_kernel`. `border` is how the
     image goes on outside: "replicate" or "circular". `box` (low, high) is where pixels are known to be: by default
-    [0, 1] for bytes and for numbers that are mostly there, else the range of the image. All else is as in `denoise`.
+    [0, 1] for bytes and for numbers that are mostly there, else the range of the image. `weight` is no map. All else
+    is as in `denoise`.
     """
+    if isinstance(image, (list, tuple)):
+        options: Any = {"noise": noise, "border": border, "box": box, "isotropic": isotropic, "warm": warm}
+        options.update(channel_axis=channel_axis, tolerance=tolerance)
+        return _each(image, lambda one: deblur(one, kernel, weight, info=True, **options), info)
     batch = as_batch("image", image, channel_axis, _dtype(tolerance), centred=False)
     if batch.images.ndim != 4:
         raise InputError("image", f"shape {tuple(np.shape(image))}", "pictures: two axes beside that of the channels")
