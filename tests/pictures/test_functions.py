@@ -155,7 +155,6 @@ class TestInpaint:
         with pytest.raises(InputError, match=r"^mask: got shape \(3, 3\), expected shape \(20, 21\)"):
             lmd.inpaint(picture(20, 21), np.ones((3, 3)))
 
-
     def test_lists_have_one_mask_or_a_list_of_them(self):
         images, mask = [picture(12, 13), picture(12, 13, seed=1)], np.random.default_rng(2).random((12, 13)) > 0.3
         shared = lmd.inpaint(images, mask, 0.1)
