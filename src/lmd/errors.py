@@ -10,6 +10,11 @@ class LmdError(Exception):
 class InputError(LmdError, ValueError):
     """An argument that cannot be used.
 
+    Args:
+        argument: The name of the argument.
+        given: What was given, in words or as it is.
+        accepted: What is accepted instead.
+
     >>> raise InputError("weight", -1.0, "a positive number")
     Traceback (most recent call last):
     ...

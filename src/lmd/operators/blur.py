@@ -29,6 +29,11 @@ class Blur(LinearOperator):
     (c, d) = (h // 2, w // 2) and x, `(B, ..., H, W)` like Ax, goes on past its borders: around ("circular"), or with
     the pixel at the border ("replicate"). A kernel of rank one is applied as a column and a row, others entry by entry,
     those that are 0 left out.
+
+    Args:
+        kernel: k `(h, w)`, at most as large as the images.
+        height, width: H and W of the images.
+        border: How images go on past their borders: "circular" or "replicate".
     """
 
     def __init__(self, kernel: Tensor, height: int, width: int, border: str = "circular") -> None:
@@ -122,7 +127,15 @@ def _entries(taps: Tensor) -> list[tuple[tuple[int, int], float]]:
 
 
 def gaussian_kernel(width: float, size: int | None = None) -> Tensor:
-    """A Gaussian of deviation `width` in pixels on `size` x `size` pixels (up to 3 deviations by default), sum 1."""
+    """A Gaussian of deviation `width` in pixels on `size` x `size` pixels (up to 3 deviations by default), sum 1.
+
+    Args:
+        width: The standard deviation in pixels, positive.
+        size: The side of the kernel in pixels; None is 3 deviations to either side.
+
+    Returns:
+        The kernel `(size, size)`, in float64.
+    """
     if not (isinstance(width, (int, float)) and math.isfinite(width) and width > 0):
         raise InputError("width", width, "a positive number of pixels")
     size = 2 * math.ceil(3 * width) + 1 if size is None else check_count("size", size)
@@ -136,6 +149,13 @@ def motion_kernel(length: float, angle: float) -> Tensor:
     """A straight motion over `length` pixels at `angle`, in radians from rightwards to upwards; sum 1.
 
     Points that lie evenly on the line each share their weight between the four nearest pixels, bilinearly.
+
+    Args:
+        length: Of the motion, in pixels, positive.
+        angle: Of the motion, in radians.
+
+    Returns:
+        The kernel, square and with an odd side, in float64.
     """
     if not (isinstance(angle, (int, float)) and math.isfinite(angle)):
         raise InputError("angle", repr(angle), "a finite number of radians")

@@ -25,6 +25,10 @@ class Differences(LinearOperator):
     wraps around. h is the `spacing`, a number or one for each axis, 1 by default. The adjoint does not look at the
     entries of z that are 0.
 
+    Args:
+        shape: The length of each axis that differences are taken along, the last ones of x.
+        spacing: h: a positive number, or one for each axis; None is 1.
+
     >>> Differences((3,))(torch.tensor([[1.0, 2.0, 4.0]]))
     tensor([[[1., 2., 0.]]])
 

@@ -25,6 +25,11 @@ class FromFunctions(LinearOperator):
 
     The adjoint is tried on random arrays. The norm is estimated by power iterations.
 
+    Args:
+        forward: From one array x of this shape to one array z, linear.
+        adjoint: From such a z back to an array of this shape.
+        shape: Of one x, without instances and channels.
+
     >>> double = FromFunctions(lambda x: 2 * x, lambda z: 2 * z, (5,))
     >>> double(torch.ones(1, 1, 5)), 1.9 < double.norm < 2.2
     (tensor([[[2., 2., 2., 2., 2.]]]), True)

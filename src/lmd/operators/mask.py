@@ -15,6 +15,9 @@ class Mask(LinearOperator):
 
     The mask has as many dimensions as x and broadcasts against it: `(B, ...)`, or `(1, ...)` for all instances.
 
+    Args:
+        mask: Of 0 and 1, or booleans: `(B, ...)` or `(1, ...)`.
+
     >>> import torch
     >>> Mask(torch.tensor([[1, 0]]))(torch.tensor([[2.0, 3.0], [4.0, 5.0]]))
     tensor([[2., 0.],

@@ -18,6 +18,9 @@ class Matrix(LinearOperator):
 
     The norm is the largest singular value, of all instances.
 
+    Args:
+        A: `(m, d)` or `(B, m, d)`, floating-point.
+
     >>> Matrix(torch.tensor([[1.0, 2.0], [0.0, 1.0], [0.0, 0.0]]))(torch.tensor([[1.0, 1.0]]))
     tensor([[3., 1., 0.]])
     """

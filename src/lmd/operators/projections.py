@@ -24,6 +24,10 @@ class ParallelBeam(LinearOperator):
     v = (H - 1)/2 - i and breadth h = j - (W - 1)/2, is seen at angle a by the detector at h cos a + v sin a; its value
     is shared between the two nearest of the detectors, which are a pixel apart and wide enough for the diagonal. All
     is divided by sqrt(n), so that each column of A has sum sqrt(n).  A is a sparse matrix, its adjoint the transpose.
+
+    Args:
+        height, width: H and W of the images.
+        angles: n, how many projections there are, evenly over half a turn.
     """
 
     def __init__(self, height: int, width: int, angles: int = 30) -> None:

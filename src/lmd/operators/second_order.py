@@ -44,7 +44,13 @@ class _WithSlopes(LinearOperator):
 
 
 class Slopes(_WithSlopes):
-    """X to Dx - w `(B, C, d, *shape)`, D the `Differences` of x; entries of the last w along an axis are 0."""
+    """X to Dx - w `(B, C, d, *shape)`, D the `Differences` of x; entries of the last w along an axis are 0.
+
+    Args:
+        channels: C.
+        shape: The length of each axis of an image.
+        spacing: Of the pixels: a number, or one for each axis; None is 1.
+    """
 
     @property
     def norm(self) -> float:
@@ -74,6 +80,11 @@ class Bends(_WithSlopes):
 
     The symmetrised derivative of w, such that its length is that of the symmetric matrix. Where w is constant, as the
     slopes of a plane are, all of it is 0.
+
+    Args:
+        channels: C.
+        shape: The length of each axis of an image.
+        spacing: Of the pixels: a number, or one for each axis; None is 1.
     """
 
     @property

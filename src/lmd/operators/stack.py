@@ -24,6 +24,11 @@ class Stack(LinearOperator):
     `shapes` are those of the parts K_j x of one instance, without B; `scales` are s_j, 1 by default. `split` gives the
     parts of z as views in their shapes `(B, *shape)`, `join` puts parts together.
 
+    Args:
+        parts: The operators K_j, at least one.
+        shapes: Of K_j x of one instance, for each part.
+        scales: s_j, positive, for each part; None is 1.
+
     >>> from lmd.operators import Differences, Identity
     >>> stack = Stack((Differences((2,)), Identity()), ((1, 2), (2,)), (1.0, 10.0))
     >>> stack(torch.tensor([[3.0, 5.0]]))

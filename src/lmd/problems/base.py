@@ -196,7 +196,11 @@ class Problem(Part, abc.ABC):
 
 
 class FunctionProblem(Problem):
-    """A plain function from `(B, ...)` to `(B,)` as a problem."""
+    """A plain function from `(B, ...)` to `(B,)` as a problem.
+
+    Args:
+        function: From points `(B, ...)` to values `(B,)`, convex; subgradients are autograd's.
+    """
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         self.function = function
@@ -206,7 +210,11 @@ class FunctionProblem(Problem):
 
 
 def as_problem(problem: Problem | Callable[[Tensor], Tensor]) -> Problem:
-    """`problem` itself, or a plain function of x as a problem."""
+    """`problem` itself, or a plain function of x as a problem.
+
+    Args:
+        problem: A problem, or a convex function from points `(B, ...)` to values `(B,)`.
+    """
     if isinstance(problem, Problem):
         return problem
     if callable(problem):

@@ -175,6 +175,14 @@ def from_cvxpy(problem: Any, parameters: Mapping[Any, Draw], dtype: torch.dtype 
         s = cvxpy.Parameter(4, name="s")
         family = from_cvxpy(problem, {s: lambda batch, generator: torch.randn(batch, 4, generator=generator)})
         solver = lmd.learn(family, minutes=2)
+
+    Args:
+        problem: A `cvxpy.Problem`.
+        parameters: Each of its parameters, or its name, to a function (instances, generator) to values `(B, *shape)`.
+        dtype: Of the problems and the starting points.
+
+    Returns:
+        The family, whose samples are problems of type `QuadraticProgram`.
     """
     if not all(hasattr(problem, name) for name in ("is_qp", "is_dpp", "get_problem_data", "parameters")):
         raise CapabilityError("problem", type(problem).__name__, "a cvxpy.Problem")

@@ -25,6 +25,11 @@ class Lasso(Composite):
     everywhere and -infinity elsewhere: a bound takes the multiple of q for which A'q is such, and which is best.
     Proximal methods run on it as well, with f for their `penalty`.
 
+    Args:
+        A: `(m, d)`, the same for all instances.
+        b: `(B, m)`.
+        weight: A positive number, or one per instance `(B,)`.
+
     >>> problem = Lasso(torch.eye(2), torch.tensor([[3.0, 0.2]]), weight=1.0)
     >>> problem.value(x := torch.tensor([[2.0, 0.0]])), problem.gap(x, torch.tensor([[-1.0, -0.2]])) < 1e-5
     (tensor([2.5200]), tensor([True]))
@@ -47,6 +52,16 @@ class LassoFamily(Family):
 
     A `(m, d)` has entries N(0, 1/m), drawn once from `seed`, or is given; x has `nonzeros` entries N(0, 1). At weight
     ||A'b||_inf the solution becomes 0; each instance has `share` of that for its weight. The start is 0.
+
+    Args:
+        m: Rows of A, where A is drawn.
+        d: Columns of A, where A is drawn.
+        nonzeros: Entries of x that are not 0.
+        noise: The standard deviation of what is added to Ax.
+        share: The weight of an instance over ||A'b||_inf.
+        A: `(m, d)`, in place of a random one.
+        seed: What A is drawn from.
+        dtype: Of the problems and the starting points.
 
     >>> problem, x0 = LassoFamily(20, 50).sample(4, torch.Generator().manual_seed(0))
     >>> x0.shape

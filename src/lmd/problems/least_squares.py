@@ -24,7 +24,12 @@ def check_matrix(argument: str, matrix: Tensor) -> Tensor:
 
 
 class LeastSquares(Problem):
-    """f_i(x) = ||W x - b_i||^2 with one W `(m, d)` for the batch; b `(B, m)`, x `(B, d)`."""
+    """f_i(x) = ||W x - b_i||^2 with one W `(m, d)` for the batch; b `(B, m)`, x `(B, d)`.
+
+    Args:
+        W: `(m, d)`, the same for all instances.
+        b: `(B, m)`.
+    """
 
     batched = ("b",)
 
@@ -77,7 +82,12 @@ class LeastSquares(Problem):
 
 
 class LeastSquaresFamily(Family):
-    """Random right-hand sides b and starting points, both standard normal; W as given, the paper's by default."""
+    """Random right-hand sides b and starting points, both standard normal; W as given, the paper's by default.
+
+    Args:
+        W: `(m, d)`; None is the paper's matrix.
+        dtype: Of the problems and the starting points.
+    """
 
     name = "least-squares"
 

@@ -29,6 +29,13 @@ class LinearClassifier(SubsetProblem):
     The paper has no ridge. Where W can separate the data, and it can for 2000 MNIST features, f then has the infimum
     0 and no minimiser.
 
+    Args:
+        features: phi `(m, d)`, or `(S, m, d)` for S data sets.
+        labels: `(m,)` or `(S, m)`, whole numbers from 0 to classes - 1.
+        classes: How many there are, at least 2.
+        ridge: The weight of ||W||^2 / 2, 0 or more.
+        starts: Consecutive instances on each data set: the batch has S * starts.
+
     >>> problem = LinearClassifier(torch.tensor([[1.0], [-1.0]]), torch.tensor([0, 1]), classes=2)
     >>> problem.value(torch.zeros(1, 2))
     tensor([0.6931])
@@ -161,6 +168,14 @@ class LinearClassifierFamily(SubsetFamily):
 
     `features` `(n, d)` and `labels` `(n,)`, 0 to classes - 1. Train on the train fold's features, test on the test
     fold's.
+
+    Args:
+        features: `(n, d)`, what subsets are drawn from.
+        labels: `(n,)`, whole numbers from 0 to classes - 1.
+        classes: How many there are, at least 2.
+        subset: Pairs of a feature and a label in a data set.
+        ridge: The weight of ||W||^2 / 2, 0 or more.
+        subsets: Data sets per sample, which share its instances evenly.
     """
 
     name = "linear-classifier"

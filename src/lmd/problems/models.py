@@ -37,6 +37,17 @@ class TVModel(TVProblem):
     elsewhere it is the range of y in each channel, which changes nothing: clipping to it lengthens no difference and
     brings no entry away from its y, see `TVInpainting`. With a box the dual is finite for every dual point.
 
+    Args:
+        misfit: A term about data y `(B, C, ...)`, such as `Squares(y)`.
+        weight: A positive number, one per image `(B,)`, or a map, as above.
+        isotropic: Lengths of gradients in place of sums of absolute differences.
+        coupled: One length for all channels.
+        huber: Squares in place of lengths up to this; 0 is none.
+        spacing: Of the pixels: a number, or one for each axis; None is 1.
+        box: (low, high), where pixels are known to be.
+        forward: A, an operator on `(B, C, *size)`; None is the identity.
+        size: Of the images, where A makes something else of them; None is that of y.
+
     >>> from lmd.terms import KullbackLeibler
     >>> import lmd
     >>> counts = torch.tensor([[[[4.0, 0.0, 9.0, 12.0]]]])
@@ -102,6 +113,15 @@ class SecondOrderModel(Composite):
 
     *The dual.* w has no term of its own, so a dual point (p, q) gives a bound where p = E'q. `feasible_dual` takes q,
     and both times the largest number of at most 1 for which E'q is in the domain.
+
+    Args:
+        misfit: A term about data y `(B, C, *size)`, as in `TVModel`.
+        weight: A positive number, or one per image `(B,)`.
+        ratio: What ||Ew|| counts for beside ||Dx - w||, positive.
+        isotropic: Lengths of gradients in place of sums of absolute differences.
+        coupled: One length for all channels.
+        spacing: Of the pixels: a number, or one for each axis; None is 1.
+        box: (low, high), where pixels are known to be.
     """
 
     batched: ClassVar[tuple[str, ...]] = ("noisy", "weight")

@@ -36,6 +36,12 @@ class Composite(CompositeProblem):
     projection. Where f* is not finite everywhere, as for a norm, p is multiplied by the number for which the second
     holds and the bound is best.
 
+    Args:
+        f: The term of x itself.
+        *behind: Pairs (g_j, K_j) of a term and the operator that it stands behind, at least one.
+        start: `(B, ...)`, the points that runs begin at.
+        scales: A positive number for each pair, for the steps of primal-dual methods; None is 1 for each.
+
     >>> from lmd.operators import Differences
     >>> from lmd.terms import L1, Squares
     >>> y = torch.tensor([[0.0, 0.1, 0.0, 1.0, 1.1]])

@@ -12,6 +12,10 @@ from lmd.terms import Term
 class PenalisedProblem(Problem):
     """f + g: `problem` is f, `penalty` is g, a term; over the domain of f. Where f is made of parts, use `Composite`.
 
+    Args:
+        problem: f, any problem.
+        penalty: g, any term.
+
     >>> import torch
     >>> from lmd.problems import KLDivergence
     >>> from lmd.terms import NegativeEntropy

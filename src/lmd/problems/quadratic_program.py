@@ -28,6 +28,13 @@ class QuadraticProgram(Composite):
     -(q + p + A'y)'P^{-1}(q + p + A'y) / 2 minus the largest <x, p> and <z, y> over both boxes
     ([Boyd and Vandenberghe 2004](https://web.stanford.edu/~boyd/cvxbook/), section 5.2).
 
+    Args:
+        P: `(n, n)` or `(B, n, n)`, symmetric and positive definite.
+        q: `(B, n)`.
+        low, high: Bounds of x: a number, `(n,)` or `(B, n)`.
+        A: `(m, n)` or `(B, m, n)`; None where the box is all.
+        l, u: Bounds of Ax: a number, `(m,)` or `(B, m)`.
+
     >>> import lmd
     >>> problem = QuadraticProgram(torch.eye(2), torch.tensor([[-3.0, 0.5]]), low=0.0, high=1.0)
     >>> result = lmd.solve(problem, tolerance=1e-6)
@@ -80,6 +87,14 @@ class ControlFamily(Family):
     s_{t+1} = F s_t + G v_t for `horizon` steps, inputs v_t between -limit and limit, cost \sum s'Qs + v'Rv / 2: with
     the states eliminated a box-constrained program in the inputs, whose P is shared and whose q is linear in s_0.
     F, G `(states, states)`, `(states, inputs)` are drawn once, a little unstable, so that P is badly conditioned.
+
+    Args:
+        states: Entries of a state.
+        inputs: Entries of an input.
+        horizon: Steps that are looked ahead; a problem has horizon * inputs variables.
+        limit: The largest size of an entry of an input, positive.
+        effort: R is this times the identity; Q is the identity.
+        seed: What F and G are drawn from.
     """
 
     name = "control"
@@ -124,6 +139,12 @@ class PortfolioFamily(Family):
 
     C is a covariance of a few common factors and noise of each asset's own, shared by all instances
     ([Markowitz 1952](https://doi.org/10.1111/j.1540-6261.1952.tb01525.x)).
+
+    Args:
+        assets: Entries of x.
+        factors: Common factors of the covariance.
+        appetite: What the expected return counts for beside the risk, positive.
+        seed: What C is drawn from.
     """
 
     name = "portfolio"

@@ -31,6 +31,16 @@ class TVReconstruction(TVProblem):
     `(B, C, ...)` is free, g*(p, q) = c <y, q> + c^2 ||q||^2 / 4s. At the solution q = 2s (Ax - y) / c.
     c = `balance` weighs the steps that a primal-dual method takes for the two parts, ||K|| / ||A|| by default; it does
     not change the problem.
+
+    Args:
+        noisy: y, the measurements `(B, C, ...)`.
+        forward: A, an operator from images `(B, C, *size)` to arrays like y.
+        size: Of the images, such as (H, W).
+        weight: A positive number, or one per image `(B,)`.
+        isotropic: Lengths of gradients in place of sums of absolute differences.
+        halved: Half of the objective; the minimiser is the same.
+        box: (low, high), where pixels are known to be; part of the problem.
+        balance: c, for the steps of primal-dual methods; None is ||K|| / ||A||.
     """
 
     operator: Stack
@@ -81,6 +91,16 @@ class TVDeblurring(TVReconstruction):
     k is the `kernel` `(h, w)`, the same for all images, see `Blur`; `border` is "circular" or "replicate". The start
     is y, clipped to the box. See `TVReconstruction`.
 
+    Args:
+        noisy: y, the blurred images `(B, C, H, W)`.
+        kernel: k `(h, w)`, the same for all images.
+        weight: A positive number, or one per image `(B,)`.
+        border: How images go on past their borders: "circular" or "replicate".
+        isotropic: Lengths of gradients in place of sums of absolute differences.
+        halved: Half of the objective; the minimiser is the same.
+        box: (low, high), where pixels are known to be; part of the problem.
+        balance: c of `TVReconstruction`, for the steps of primal-dual methods.
+
     >>> import torch
     >>> from lmd.problems import gaussian_kernel
     >>> problem = TVDeblurring(torch.rand(2, 3, 16, 16), gaussian_kernel(1.0))
@@ -116,6 +136,16 @@ class TVTomography(TVReconstruction):
     y = `noisy` `(B, C, angles, detectors)` is the sinogram of images of this `size` (H, W). The start is the flat image
     with the mean that the sinogram shows. `balance` is ||K|| / ||A|| by default. `beams` may be given where many
     problems share them. See `TVReconstruction`.
+
+    Args:
+        noisy: y, the sinograms `(B, C, angles, detectors)`.
+        size: Of the images, (H, W).
+        weight: A positive number, or one per image `(B,)`.
+        isotropic: Lengths of gradients in place of sums of absolute differences.
+        halved: Half of the objective; the minimiser is the same.
+        box: (low, high), where pixels are known to be; part of the problem.
+        balance: c of `TVReconstruction`, for the steps of primal-dual methods; None is ||K|| / ||A||.
+        beams: A; None is `ParallelBeam` of this size and as many angles as y has.
     """
 
     def __init__(

@@ -19,6 +19,10 @@ class TVDeblurringFamily(TVFamily):
     """TV deblurring of random crops, y = blurred image + noise; the start is y, clipped. See `TVFamily`.
 
     The kernel is a Gaussian of deviation `blur` pixels, one for each sample: with a range, batches differ.
+
+    Args:
+        blur: The deviation of the kernel in pixels: a positive number, or (low, high) to draw one per sample from.
+        border: How images go on past their borders: "circular" or "replicate".
     """
 
     name = "tv-deblurring"
@@ -52,6 +56,11 @@ class TomographyFamily(TVFamily):
     """TV tomography of random crops, y = `angles` projections + noise; the start is flat. See `TVFamily`.
 
     `noise` is in the units of `ParallelBeam`: line integrals, a pixel being 1 long, over the root of `angles`.
+
+    Args:
+        noise: The standard deviation of the noise, of sinograms: a number, or (low, high) to draw one per instance
+            from.
+        angles: How many projections a sinogram has.
     """
 
     name = "tv-tomography"

@@ -54,6 +54,9 @@ class KLDivergence(SimplexProblem):
 
     Evaluated by `kl_divergence`, which adds y_i - x_i to each term: nothing on the simplex, where both sum to one. So
     the gradient log(x / y) differs from the textbook's by the constant 1, which is orthogonal to the simplex.
+
+    Args:
+        y: `(B, d)`, points of the simplex.
     """
 
     def value(self, x: Tensor) -> Tensor:
@@ -65,7 +68,11 @@ class KLDivergence(SimplexProblem):
 
 
 class SquaredDistance(SimplexProblem):
-    """f(x) = ||x - y||^2 over the simplex; x, y `(B, d)`."""
+    """f(x) = ||x - y||^2 over the simplex; x, y `(B, d)`.
+
+    Args:
+        y: `(B, d)`, points of the simplex.
+    """
 
     def value(self, x: Tensor) -> Tensor:
         return (x - self.y).square().sum(dim=1)
@@ -90,7 +97,13 @@ def uniform_simplex(batch: int, dimension: int, generator: torch.Generator, dtyp
 
 
 class SimplexFamily(Family):
-    """Targets y and starting points, both uniform on the simplex of dimension d."""
+    """Targets y and starting points, both uniform on the simplex of dimension d.
+
+    Args:
+        objective: "kl", for `KLDivergence`, or "least-squares", for `SquaredDistance`.
+        dimension: d, at least 2.
+        dtype: Of the problems and the starting points.
+    """
 
     name = "simplex"
     objectives: ClassVar[dict[str, type[SimplexProblem]]] = {"kl": KLDivergence, "least-squares": SquaredDistance}

@@ -21,6 +21,12 @@ class SVM(SubsetProblem):
     fulfil an equation, sum a_i y_i = 0, which no multiple of one that does not will fulfil (see `dual_value`); and the
     instances of a batch share their matrices, which are worked through a few instances at a time.
 
+    Args:
+        features: phi `(m, d)`, or `(S, m, d)` for S data sets.
+        labels: `(m,)` or `(S, m)`, -1 and 1, both in each data set.
+        C: What the hinge losses count for, positive.
+        starts: Consecutive instances on each data set: the batch has S * starts.
+
     >>> problem = SVM(torch.tensor([[1.0], [-1.0]]), torch.tensor([1, -1]), starts=2)
     >>> problem.value(torch.tensor([[1.0, 0.0], [0.0, 0.0]]))
     tensor([0.5000, 2.0000])
@@ -142,6 +148,14 @@ class SVMFamily(SubsetFamily):
 
     `features` `(n, d)` and `labels` `(n,)` may have any classes; pairs of the first of `classes` get y = -1, of the
     second y = 1. Train on the train fold's features, test on the test fold's.
+
+    Args:
+        features: `(n, d)`, what subsets are drawn from.
+        labels: `(n,)`, of any classes.
+        classes: The two that are told apart: the first gets y = -1, the second y = 1.
+        subset: Pairs of a feature and a label in a data set.
+        C: What the hinge losses count for, positive.
+        subsets: Data sets per sample, which share its instances evenly.
     """
 
     name = "svm"

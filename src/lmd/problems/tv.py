@@ -31,6 +31,12 @@ class TVProblem(Composite):
     of each pixel in the isotropic one.
 
     `weight` is one number or one per image `(B,)`.
+
+    Args:
+        noisy: y, the data `(B, C, ...)`.
+        weight: A positive number, or one per image `(B,)`.
+        isotropic: Lengths of gradients in place of sums of absolute differences.
+        halved: Half of the objective, s = 1/2; the minimiser is the same.
     """
 
     batched: ClassVar[tuple[str, ...]] = ("noisy", "weight")
@@ -69,6 +75,13 @@ class TVProblem(Composite):
 
 class TVDenoising(TVProblem):
     """F(x) = ||x - y||^2 + weight TV(x), or half of it; y = `noisy` `(B, C, *size)`. See `TVProblem` for TV.
+
+    Args:
+        noisy: y `(B, C, *size)`.
+        weight: A positive number, or one per image `(B,)`.
+        isotropic: Lengths of gradients in place of sums of absolute differences.
+        halved: Half of the objective; the minimiser is the same.
+        spacing: Of the pixels: a number, or one for each axis; None is 1.
 
     >>> import torch
     >>> problem = TVDenoising(torch.tensor([[[[0.0, 1.0]]]]), weight=0.5)
@@ -116,6 +129,14 @@ class TVInpainting(TVProblem):
     both lower F.) Without the box the dual would be -infinity unless K'p = 0 at every lost pixel, which no iterate
     fulfils. With it the tilted minimum is finite for every p: a lost pixel goes to the end of the box that u sends it
     to. So `gap` is finite and holds for every x, inside the box or not, and every p; `data_prox` clips.
+
+    Args:
+        noisy: y `(B, C, *size)`.
+        mask: 1 where a pixel is kept, 0 where it is lost: `size`, `(B, 1, *size)` or `(B, C, *size)`.
+        weight: A positive number, or one per image `(B,)`.
+        isotropic: Lengths of gradients in place of sums of absolute differences.
+        halved: Half of the objective; the minimiser is the same.
+        spacing: Of the pixels: a number, or one for each axis; None is 1.
     """
 
     batched = ("noisy", "weight", "mask", "low", "high")

@@ -18,14 +18,30 @@ Range = float | tuple[float, float]
 
 
 def add_noise(images: Tensor, noise: float | Tensor, generator: torch.Generator) -> Tensor:
-    """Images `(B, C, H, W)` plus Gaussian noise of this deviation, one number or one per image `(B,)`."""
+    """Images `(B, C, H, W)` plus Gaussian noise of this deviation, one number or one per image `(B,)`.
+
+    Args:
+        images: `(B, C, H, W)`.
+        noise: The standard deviation: a number, or one per image `(B,)`.
+        generator: What the noise is drawn from.
+
+    Returns:
+        Images of the same shape, not clipped.
+    """
     normal = torch.randn(images.shape, generator=generator, dtype=images.dtype, device=generator.device)
     level = noise.reshape(-1, 1, 1, 1) if isinstance(noise, Tensor) else noise
     return images + level * normal.to(images.device)
 
 
 def random_masks(batch: int, height: int, width: int, kept: float | Tensor, generator: torch.Generator) -> Tensor:
-    """Masks `(B, 1, H, W)` of 0 and 1 that keep this share of the pixels, exactly to rounding, at least one."""
+    """Masks `(B, 1, H, W)` of 0 and 1 that keep this share of the pixels, exactly to rounding, at least one.
+
+    Args:
+        batch: B.
+        height, width: Of the masks, in pixels.
+        kept: The share of the pixels that is kept: a number, or one per mask `(B,)`.
+        generator: What the masks are drawn from.
+    """
     places = torch.rand(batch, height * width, generator=generator, dtype=torch.float32, device=generator.device)
     share = kept.reshape(-1, 1) if isinstance(kept, Tensor) else kept
     count = (places.new_ones(batch, 1) * share * height * width).round().clamp(min=1)
@@ -39,6 +55,16 @@ class TVFamily(Family):
     `images` are `(n, C, H, W)`, or a list of `(C, H, W)` of any sizes, with values in [0, 1] or bytes. A sample takes
     an image for each instance, a `crop` x `crop` piece of it (None: the whole, if all have one size), mirrors it left
     to right and top to bottom with probability 1/2 each, and adds noise.
+
+    Args:
+        images: `(n, C, H, W)`, or a list of `(C, H, W)`: numbers in [0, 1], or bytes.
+        noise: The standard deviation of the noise, of images in [0, 1]: a number, or (low, high) to draw one per
+            instance from.
+        crop: The side of the pieces in pixels; None is the whole image.
+        weight: Of the regulariser: a positive number, or (low, high) to draw one per instance from.
+        isotropic: Lengths of gradients in place of sums of absolute differences.
+        halved: Half of the objective; the minimiser is the same.
+        dtype: Of the problems and the starting points.
     """
 
     def __init__(
@@ -117,6 +143,10 @@ class TVInpaintingFamily(TVFamily):
 
     Each instance has a mask of its own, one for all channels, that keeps the share `kept` of its pixels, or all have
     `mask` `(H, W)`, as in the paper.
+
+    Args:
+        kept: The share of the pixels that is kept, at most 1: a number, or (low, high) to draw one per instance from.
+        mask: `(H, W)` of 0 and 1 for all instances; None draws one for each.
     """
 
     name = "tv-inpainting"

@@ -15,6 +15,10 @@ class Absolute(Shifted):
 
     h*(p) = <p, y> on its domain, |p_i| <= weight_i.
 
+    Args:
+        y: `(B, ...)`, the data.
+        weight: A positive number, or one per instance `(B,)` or entry, of 0 or more.
+
     >>> term = Absolute(torch.tensor([[1.0, 2.0]]), weight=0.5)
     >>> term.value(torch.tensor([[2.0, 4.0]])), term.prox(torch.tensor([[2.0, 4.0]]), step=2.0)
     (tensor([1.5000]), tensor([[1., 3.]]))

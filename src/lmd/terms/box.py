@@ -22,6 +22,10 @@ class Box(Domain):
     is met to the rounding of float32. h*(p) = \sum max(low p, high p), finite everywhere where the ends are; else
     p <= 0 where `high` is infinite, and p >= 0 where `low` is.
 
+    Args:
+        low: The lower end: a number, one per instance `(B,)` or one per entry; may be -infinity.
+        high: The upper end, likewise; may be infinity.
+
     >>> term = Box(0.0, 1.0)
     >>> term.prox(torch.tensor([[2.0, 0.5]]), step=1.0), term.conjugate(torch.tensor([[2.0, -3.0]]))
     (tensor([[1.0000, 0.5000]]), tensor([2.]))

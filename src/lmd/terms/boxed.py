@@ -20,6 +20,10 @@ class Boxed(Term):
     all of 0 or more. So a duality gap is finite whatever p is. *Outside the box* `value` is that of g, and `violation`
     the distance to the box.
 
+    Args:
+        term: g, a sum over entries.
+        low, high: The ends, finite: numbers, one per instance `(B,)` or entries that broadcast.
+
     >>> from lmd.terms import Absolute
     >>> term = Boxed(Absolute(torch.tensor([[0.2, 0.5]])), 0.0, 1.0)
     >>> term.conjugate(torch.tensor([[3.0, 0.5]])), term.tilted_minimiser(torch.tensor([[-3.0, -0.5]]))

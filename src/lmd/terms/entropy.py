@@ -12,6 +12,9 @@ from lmd.terms.base import Term, sum_instances, written
 class NegativeEntropy(Term):
     r"""h(z) = weight \sum_i z_i log z_i for z >= 0; z `(B, ...)`. h*(p) = weight \sum_i exp(p_i / weight - 1).
 
+    Args:
+        weight: A positive number.
+
     >>> NegativeEntropy().value(torch.tensor([[1.0, 0.5]]))
     tensor([-0.3466])
     """

@@ -25,6 +25,9 @@ class Hinge(Term):
     C is a number, per instance `(B,)` or per entry. h*(p) = \sum p_i on its domain, -C <= p <= 0
     ([Cortes and Vapnik 1995](https://doi.org/10.1007/BF00994018)).
 
+    Args:
+        C: A positive number, one per instance `(B,)` or one per entry.
+
     >>> Hinge(2.0).value(torch.tensor([[0.5, 3.0]]))
     tensor([1.])
     """

@@ -26,6 +26,11 @@ class Huber(Term):
     Weight and delta are numbers, per instance `(B,)` or per group, as in `GroupNorm`. It is the norm smoothed:
     h*(p) = delta |p|^2 / 2 weight, on the domain of the norm's conjugate, |p_g| <= weight.
 
+    Args:
+        weight: A positive number, one per instance `(B,)` or one per group.
+        delta: Where squares end, positive, likewise.
+        axes: The axis or axes of z that a group extends over; () for single entries.
+
     >>> Huber(1.0, delta=2.0).value(torch.tensor([[1.0], [4.0]]))
     tensor([0.2500, 3.0000])
     """

@@ -24,6 +24,11 @@ class KeptSquares(BoxedSquares):
     at least one kept entry in each instance and channel. What y holds at lost entries does not matter. [low, high]
     `(B, C, 1, ...)` is the range of y over the kept entries of each instance and channel, so that h* is finite.
 
+    Args:
+        y: `(B, C, *size)`, the data.
+        mask: 1 where an entry is kept, 0 where it is lost: `size`, `(B, 1, *size)` or `(B, C, *size)`.
+        scale: A positive number.
+
     >>> term = KeptSquares(torch.tensor([[[1.0, 2.0, 9.0]]]), torch.tensor([1, 1, 0]))
     >>> term.value(torch.ones(1, 1, 3)), term.high.item(), term.guess(torch.zeros(1, 1, 3))
     (tensor([1.]), 2.0, tensor([[[0.0000, 0.0000, 1.6667]]]))

@@ -45,6 +45,10 @@ class KullbackLeibler(Term):
     ([Csiszar 1991](https://doi.org/10.1214/aos/1176348385)). The background is a number, per instance `(B,)` or per
     entry, 0 or more. h*(p) = \sum -background p - y log(1 - p) for p < 1, and p = 1 too where y is 0.
 
+    Args:
+        y: `(B, ...)`, counts of 0 or more.
+        background: Of 0 or more: a number, one per instance `(B,)` or one per entry.
+
     >>> term = KullbackLeibler(torch.tensor([[2.0, 0.0]]))
     >>> term.value(torch.tensor([[2.0, 3.0]])), term.prox(torch.tensor([[1.0, 3.0]]), step=1.0)
     (tensor([3.]), tensor([[1.4142, 2.0000]]))

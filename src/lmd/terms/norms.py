@@ -77,6 +77,10 @@ class GroupNorm(Term):
     are coupled. The weight is a number, one per instance `(B,)`, or one per group: as many dimensions as z, of size 1
     along the axes. h* is 0 on its domain, |p_g| <= weight.
 
+    Args:
+        weight: A positive number, one per instance `(B,)` or one per group.
+        axes: The axis or axes of z that a group extends over, counted from that of the instances, 0.
+
     >>> term = GroupNorm(2.0, axes=1)
     >>> term.value(torch.tensor([[3.0, 4.0]])), term.project(torch.tensor([[3.0, 4.0]]))
     (tensor([10.]), tensor([[1.2000, 1.6000]]))
@@ -161,6 +165,9 @@ class L1(GroupNorm):
     r"""h(z) = \sum_i weight_i |z_i|; z `(B, ...)`; weights numbers, per instance `(B,)` or per entry, 0 or more.
 
     h* is 0 on its domain, |p_i| <= weight_i.
+
+    Args:
+        weight: A positive number, or one per instance `(B,)` or entry, of 0 or more.
 
     >>> L1(2.0).prox(torch.tensor([[3.0, -1.0]]), step=1.0)
     tensor([[1., 0.]])

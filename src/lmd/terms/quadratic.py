@@ -24,6 +24,10 @@ class Quadratic(Term):
     h*(p) = (p - q)'P^{-1}(p - q) / 2, finite everywhere. Everything comes from the eigenvalues of P, which are computed
     in float64, once, and kept. [Boyd and Vandenberghe 2004](https://web.stanford.edu/~boyd/cvxbook/), section 3.3.
 
+    Args:
+        P: `(n, n)` or `(B, n, n)`, symmetric and positive definite.
+        q: `(B, n)`.
+
     >>> term = Quadratic(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([[-2.0, 0.0]]))
     >>> term.value(torch.tensor([[1.0, 1.0]])), term.tilted_minimiser(torch.zeros(1, 2))
     (tensor([-0.5000]), tensor([[1., -0.]]))

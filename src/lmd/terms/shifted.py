@@ -12,6 +12,10 @@ from lmd.terms.base import Scale, Term, inner, per_instance, size_of
 class Shifted(Term):
     """h(z) = g(z - y) for a term g; z, y `(B, ...)`. h*(p) = g*(p) + <p, y>.
 
+    Args:
+        term: g, any term.
+        y: `(B, ...)`, what is subtracted from z.
+
     >>> from lmd.terms import Huber
     >>> Shifted(Huber(1.0, delta=0.5), torch.tensor([[3.0]])).value(torch.tensor([[5.0]]))
     tensor([1.7500])

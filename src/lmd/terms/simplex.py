@@ -18,6 +18,9 @@ def project_simplex(x: Tensor) -> Tensor:
     [Held, Wolfe, Crowder 1974](https://doi.org/10.1007/BF01580223): x -> max(x - tau, 0), where tau makes the result
     sum to one. Each row is first moved to have its maximum at 0, where tau is in [-1, 0): far from the simplex the sum
     would otherwise be off by the rounding of x.
+
+    Args:
+        x: `(..., d)`.
     """
     x = x - x.detach().amax(dim=-1, keepdim=True)
     ordered = x.sort(dim=-1, descending=True).values

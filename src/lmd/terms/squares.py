@@ -36,6 +36,11 @@ class Squares(Term):
     `scale` is a number or one per instance `(B,)`; `weight`, 1 by default, may be one per entry, 0 where an entry does
     not count. With c = scale weight, h*(p) = \sum p y + p^2 / 4c, over p that are 0 where c is.
 
+    Args:
+        y: `(B, ...)`, the data.
+        scale: A positive number, or one per instance `(B,)`.
+        weight: A positive number, or one per instance or entry, of 0 or more.
+
     >>> term = Squares(torch.tensor([[1.0, 2.0]]))
     >>> z = torch.tensor([[2.0, 2.0]])
     >>> term.value(z), term.residual(z, term.subgradient(z))
@@ -147,6 +152,12 @@ class BoxedSquares(Squares):
     With them h* is finite everywhere, whatever the weights: an entry that does not count goes to the end of the box
     that p sends it to. *Outside the box* `value` is that of the squares alone, so that it is finite everywhere, and
     `residual` is h(z) + h*(p) - <z, p> with it, or 0 where that is negative; `violation` is the distance to the box.
+
+    Args:
+        y: `(B, ...)`, the data.
+        low, high: The ends, finite: numbers, one per instance `(B,)` or entries that broadcast.
+        scale: A positive number, or one per instance `(B,)`.
+        weight: A positive number, or one per instance or entry, of 0 or more.
     """
 
     batched = ("y", "scale", "weight", "low", "high")

@@ -24,6 +24,11 @@ class Stacked(Term):
     of their sizes. This is the array that a stack of operators scale_j K_j makes; the scales, 1 by default, weigh the
     steps of a primal-dual method for the parts, and change neither values nor minima. h*(p) = \sum h_j*(scale_j p_j).
 
+    Args:
+        terms: The h_j, at least one.
+        shapes: Of z_j of one instance, for each term.
+        scales: A positive number for each term; None is 1.
+
     >>> from lmd.terms import L1, Squares
     >>> term = Stacked((L1(2.0), Squares(torch.ones(1, 3))), shapes=((2,), (3,)))
     >>> term.value(torch.tensor([[1.0, -1.0, 1.0, 2.0, 3.0]]))
