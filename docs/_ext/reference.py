@@ -163,7 +163,8 @@ def entry(name: str, item: Any) -> Iterator[str]:
     defaults = {each.name: default(each) for each in taken.values()}
     yield f"```text\n{name}{signature(item)}\n```\n"
     yield markdown(item.__doc__, {each: known[each] for each in taken if each in known}, defaults) + "\n"
-    if others := {each: what for each, what in known.items() if each not in taken}:
+    own = fields(item.__module__).get(name, {}) if inspect.isclass(item) else {}
+    if others := {each: what for each, what in own.items() if each not in taken}:
         yield f"Fields:\n\n{listed(others, {})}\n"
     if name in KEYWORDS:
         settings = getattr(importlib.import_module(KEYWORDS[name][0]), KEYWORDS[name][1])
