@@ -11,6 +11,7 @@ import pytest
 from lmd import extras
 from lmd.data.image_files import read_header
 from lmd.errors import LmdError
+from lmd.problems import from_cvxpy
 
 ROOT = Path(__file__).parents[1]
 NAMES = {"PIL": "pillow", "skimage": "scikit-image", "sklearn": "scikit-learn"}
@@ -20,7 +21,7 @@ CORE = ["click", "numpy", "platformdirs", "rich", "safetensors", "torch", "typin
 def listed(name: str) -> list[str]:
     """The packages in a list of pyproject.toml."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    found = re.search(rf"^{name} = \[(.*?)\]$", text, flags=re.MULTILINE | re.DOTALL)
+    found = re.search(rf"^{name} = \[(.*?)\](?: #[^\n]*)?$", text, flags=re.MULTILINE | re.DOTALL)
     assert found is not None
     return [word for word in re.findall(r'"([\w-]+)[>\[]', found[1]) if word != "lmd"]
 
@@ -59,3 +60,15 @@ def test_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path
         read_header(tmp_path / "a.png")
     with pytest.raises(ImportError, match="PIL is not installed"):
         extras.require("torch", "PIL")
+
+
+def test_no_extra_for_users_is_left_out() -> None:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    section = text.partition("[project.optional-dependencies]")[2].partition("\n[")[0]
+    assert set(re.findall(r"^(\w+) = \[", section, flags=re.MULTILINE)) == {*extras.EXTRAS, "all", "docs", "test"}
+
+
+def test_cvxpy_comes_with_an_extra_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
+    with pytest.raises(LmdError, match=r"^cvxpy is not installed: pip install 'lmd\[cvxpy\]'$"):
+        from_cvxpy(object(), {})

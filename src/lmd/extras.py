@@ -10,8 +10,11 @@ EXTRAS = {
     "pictures": ("PIL", "imagecodecs", "tifffile"),
     "experiments": ("jinja2", "matplotlib", "pooch", "scipy", "skimage", "sklearn"),
     "cluster": ("distributed",),
+    "bench": ("celer", "osqp", "prox_tv", "skglm"),
+    "cvxpy": ("cvxpy",),
+    "deepinv": ("deepinv",),
 }
-"""The extras of pyproject.toml, and the modules that each brings."""
+"""The extras of pyproject.toml that users need, and the modules that each brings."""
 
 
 class MissingError(LmdError, ImportError):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lmd.errors import CapabilityError, InputError
+from lmd.extras import require
 from lmd.problems.base import Family
 from lmd.problems.quadratic_program import QuadraticProgram
 
@@ -184,6 +185,7 @@ def from_cvxpy(problem: Any, parameters: Mapping[Any, Draw], dtype: torch.dtype 
     Returns:
         The family, whose samples are problems of type `QuadraticProgram`.
     """
+    require("cvxpy")
     if not all(hasattr(problem, name) for name in ("is_qp", "is_dpp", "get_problem_data", "parameters")):
         raise CapabilityError("problem", type(problem).__name__, "a cvxpy.Problem")
     if not (problem.is_qp() and problem.is_dpp()) or problem.is_mixed_integer():
