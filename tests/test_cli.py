@@ -1,6 +1,7 @@
 """The command line as a user meets it: exit codes, one clear line on bad input, files that are whole."""
 
 import errno
+import importlib.util
 import json
 import os
 import re
@@ -16,6 +17,7 @@ from PIL import Image
 
 from lmd import __version__, zoo
 from lmd.cli import cli, main
+from lmd.data import datasets
 from lmd.errors import FileError
 from lmd.experiments.bench.plan import contests
 from lmd.mirrors import Quadratic
@@ -90,6 +92,13 @@ def test_data_are_listed_and_what_ships_needs_no_fetching(lmd) -> None:
     assert "lmd data fetch mnist" in found["mnist"]["source"]
     assert "mnist" in lmd("data", "list").out
     assert "nothing to fetch" in lmd("data", "fetch", "digits").out
+
+
+def test_what_ships_with_a_library_is_here_if_that_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    for absent, here in (("skimage", [True, False]), ("sklearn", [False, False])):
+        monkeypatch.setattr("lmd.extras.find_spec", lambda name, gone=absent: None if name == gone else found(name))
+        assert [dataset.present for dataset in datasets()[:2]] == here
 
 
 @pytest.mark.parametrize(

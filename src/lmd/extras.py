@@ -31,6 +31,15 @@ def require(*modules: str) -> None:
             raise MissingError(missing(module))
 
 
+def installed(*modules: str) -> bool:
+    """Whether all of these modules are there; none is imported.
+
+    >>> installed("torch", "no_such_module")
+    False
+    """
+    return all(find_spec(module) is not None for module in modules)
+
+
 def missing(module: str) -> str:
     """What to do about a module that is not there.
 

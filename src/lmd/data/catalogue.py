@@ -7,6 +7,7 @@ from pathlib import Path
 
 from lmd.checks import check_choice
 from lmd.data import digits, images, mnist, stl10
+from lmd.extras import installed
 
 
 @dataclass(frozen=True)
@@ -32,11 +33,12 @@ def datasets(data_dir: str | Path | None = None) -> list[Dataset]:
     folder, stl10_folder = mnist.find(data_dir), stl10.find(data_dir)
     title = "60000 + 10000 handwritten digits, 28 x 28"
     bundled = "ships with scikit-image and scikit-learn"
+    photographs = installed("PIL", "skimage", "sklearn")
     stl10_title = "5000 + 8000 photographs, 96 x 96, and 100000 without labels"
     stl10_source = "binary files: LMD_DATA, or `lmd data fetch stl10` (2.6 GB)"
     return [
-        Dataset("digits", "1797 handwritten digits, 8 x 8", "ships with scikit-learn", True, None),
-        Dataset("photographs", "243 + 105 crops of ten photographs, 96 x 96", bundled, True, None),
+        Dataset("digits", "1797 handwritten digits, 8 x 8", "ships with scikit-learn", installed("sklearn"), None),
+        Dataset("photographs", "243 + 105 crops of ten photographs, 96 x 96", bundled, photographs, None),
         Dataset("mnist", title, "IDX files: LMD_DATA, or `lmd data fetch mnist` (11 MB)", folder is not None, folder),
         Dataset("stl10", stl10_title, stl10_source, stl10_folder is not None, stl10_folder),
     ]
