@@ -16,6 +16,12 @@ class DiagonalBox(DiagonalQuadratic):
     r"""Psi(x) = 1/2 \sum_i a_i x_i^2 on {low <= x <= high}: to_primal(y) = y / a, clipped.
 
     Clipping is the projection argmin_x B(x, y / a) onto the box, as B is a sum over the entries.
+
+    Args:
+        dimension: d.
+        low, high: The ends of the box, low < high.
+        floor: The least a_i, which `constrain_` keeps to.
+        diagonal: a `(d,)` to begin with, positive; None is 1.
     """
 
     def __init__(
@@ -41,6 +47,11 @@ class DiagonalSimplex(DiagonalQuadratic):
 
     As in the Euclidean projection, the positive entries are those with the largest y: sorted by y, the first m give
     nu_m = (\sum_{i <= m} y_i / a_i - 1) / \sum_{i <= m} 1 / a_i, and the right m is the last with y_m > nu_m.
+
+    Args:
+        dimension: d.
+        floor: The least a_i, which `constrain_` keeps to.
+        diagonal: a `(d,)` to begin with, positive; None is 1.
     """
 
     domain = Simplex()

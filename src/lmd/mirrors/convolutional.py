@@ -79,6 +79,21 @@ class ConvICNN(PotentialNetwork):
 
     Wl x and Wq x are matrix products with the k x k patches of x, which are cut once for all layers; the Wz are
     convolutions, and on the way back transposed convolutions. Published: 60 filters and 3 `layers` on top of the first.
+
+    Args:
+        channels: C.
+        filters: Channels of z_i.
+        layers: Those on top of the first.
+        kernel: The side of the convolutions in pixels, odd.
+        border: How images go on past their borders: "circular" or "replicate".
+        reduction: Whether the read-out is the "sum" or the "mean" over the pixels.
+        mixing: mu in (0, 1), which is fixed.
+        quadratic: Whether layers have the squares (Wq x)^2.
+        activation: "smooth" or "leaky".
+        beta: The sharpness of the smooth activation, positive.
+        constraint: How the network stays convex: "clip", "softplus", or "none", where it does not.
+        curvature: Whether there is a learned multiple c of ||x||^2 / 2, which begins at 1.
+        seed: What the weights are drawn from.
     """
 
     def __init__(

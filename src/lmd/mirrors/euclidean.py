@@ -37,7 +37,11 @@ class Euclidean(Mirror):
 
 
 class EuclideanBox(Euclidean):
-    """Psi(x) = 1/2 ||x||^2 on {low <= x <= high}: `to_primal` clips."""
+    """Psi(x) = 1/2 ||x||^2 on {low <= x <= high}: `to_primal` clips.
+
+    Args:
+        low, high: The ends of the box, low < high.
+    """
 
     def __init__(self, low: float = 0.0, high: float = 1.0) -> None:
         super().__init__()

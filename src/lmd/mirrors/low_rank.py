@@ -16,6 +16,12 @@ class LowRankQuadratic(Mirror):
 
     to_primal(y) = z - a^{-1} U'(I + U a^{-1} U')^{-1} U z with z = a^{-1} y, the Woodbury identity: a system of `rank`
     equations ([Woodbury 1950](https://mathscinet.ams.org/mathscinet-getitem?mr=38136)). U begins small and random.
+
+    Args:
+        dimension: d.
+        rank: Rows of U.
+        floor: The least a_i, which `constrain_` keeps to.
+        seed: What U is drawn from.
     """
 
     def __init__(self, dimension: int, rank: int, floor: float = 1e-3, seed: int = 0) -> None:

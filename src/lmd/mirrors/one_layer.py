@@ -28,6 +28,14 @@ class OneLayer(Mirror):
     A is held as its factors A = PLU (L unit lower triangular, U upper triangular with a diagonal that `constrain_`
     keeps away from zero), so A^{-1} and A^{-T} are triangular solves and nothing is ever inverted or factorised in a
     call. The Hessian decays as |Ax| grows, so the strong convexity constant is 0.
+
+    Args:
+        dimension: d.
+        alpha: In [0, 1), fixed.
+        margin: How far from 0 and 1 u is kept, in (0, 0.5).
+        floor: The least size of a pivot of A and entry of w, which `constrain_` keeps to.
+        matrix: A `(d, d)` to begin with, invertible; None is the identity.
+        weight: w `(d,)` to begin with, positive; None is 1.
     """
 
     def __init__(

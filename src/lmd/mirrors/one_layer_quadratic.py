@@ -26,6 +26,14 @@ class OneLayerQuadratic(OneLayer):
     is the blow-up at large steps in the paper's Figure 5. With the quadratic term every y has one inverse. The
     equations for t are scalar and increasing, and are solved to rounding: Newton's method, kept inside a bracket that
     every step shrinks. Psi is strongly convex with the constant min(s) sigma_min(A)^2.
+
+    Args:
+        dimension: d.
+        alpha: In [0, 1), fixed.
+        floor: The least size of a pivot of A and entry of w and s, which `constrain_` keeps to.
+        curvature: Each s_i to begin with, positive.
+        matrix: A `(d, d)` to begin with, invertible; None is the identity.
+        weight: w `(d,)` to begin with, positive; None is 1.
     """
 
     def __init__(

@@ -32,6 +32,11 @@ class Pair(Mirror):
     where, with a leaky network, no such x exists. No graph leads through a refined answer.
 
     `scale` is fixed; it makes step-sizes of a common size fit problems with large gradients.
+
+    Args:
+        forward_net: A `DenseICNN` or `ConvICNN` with a constraint, whose gradient is `to_dual`.
+        backward_net: A network from y to x with a `config()`, such as a residual one.
+        scale: A positive number.
     """
 
     is_exact = False
@@ -89,10 +94,23 @@ class Pair(Mirror):
 class DensePair(Pair):
     """A learned mirror on vectors x `(B, d)`; the options of the networks are those of `DenseICNN`.
 
-    backward    `residual`: a plain residual network, or `gradient`: the gradient of a second network like the first but
-                not convex, as published. Both start at the identity, as `to_dual` does up to a few per cent.
-    backward_width, backward_layers    the size of the backward network; as large as the forward one by default.
-    backward_mixing                    mu of a backward network that is a gradient.
+    Args:
+        dimension: d.
+        width: Units of a layer of the forward network.
+        layers: Of the forward network, on top of the first.
+        backward: "residual", a plain residual network, or "gradient", the gradient of a second network like the first
+            but not convex, as published. Both start at the identity, as `to_dual` does up to a few per cent.
+        backward_width: Units of a layer of the backward network; None is as many as in the forward one.
+        backward_layers: Of the backward network; None is as many as in the forward one.
+        scale: What `to_dual` is multiplied by, fixed and positive.
+        mixing: mu of the forward network, in (0, 1).
+        backward_mixing: mu of a backward network that is a gradient.
+        quadratic: Whether layers have the squares (Wq x)^2.
+        activation: "smooth" or "leaky".
+        beta: The sharpness of the smooth activation, positive.
+        constraint: How the forward network stays convex: "clip" or "softplus".
+        curvature: Whether the potential has a learned multiple of ||x||^2 / 2, which begins at 1.
+        seed: What the weights are drawn from.
     """
 
     def __init__(
@@ -156,6 +174,26 @@ class ConvPair(Pair):
     """A learned mirror on images x `(B, C, H, W)` of any size; the options of the networks are those of `ConvICNN`.
 
     The backward network is chosen as for `DensePair`; its kernel and borders are those of the forward one.
+
+    Args:
+        channels: C.
+        filters: Channels inside the forward network.
+        layers: Of the forward network, on top of the first.
+        backward: "residual" or "gradient", as for `DensePair`.
+        backward_filters: Channels inside the backward network; None is as many as in the forward one.
+        backward_layers: Of the backward network; None is as many as in the forward one.
+        kernel: The side of the convolutions in pixels, odd.
+        border: How images go on past their borders: "circular" or "replicate".
+        reduction: Whether the read-out is the "sum" or the "mean" over the pixels.
+        scale: What `to_dual` is multiplied by, fixed and positive.
+        mixing: mu of the forward network, in (0, 1).
+        backward_mixing: mu of a backward network that is a gradient.
+        quadratic: Whether layers have the squares (Wq x)^2.
+        activation: "smooth" or "leaky".
+        beta: The sharpness of the smooth activation, positive.
+        constraint: How the forward network stays convex: "clip" or "softplus".
+        curvature: Whether the potential has a learned multiple of ||x||^2 / 2, which begins at 1.
+        seed: What the weights are drawn from.
 
     >>> mirror = ConvPair(channels=1, filters=4)
     >>> x = torch.rand(2, 1, 8, 8)

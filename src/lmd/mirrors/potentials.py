@@ -257,6 +257,18 @@ class DenseICNN(PotentialNetwork):
     """The potential of `PotentialNetwork` on vectors x `(B, d)`, read out as w'z + (wq'x)^2 + wl'x.
 
     Published: for the SVM (d = 51) 96 wide with 4 `layers` on top of the first, for the classifier (d = 500) 128 wide.
+
+    Args:
+        dimension: d.
+        width: Entries of z_i.
+        layers: Those on top of the first.
+        mixing: mu in (0, 1), which is fixed.
+        quadratic: Whether layers have the squares (Wq x)^2.
+        activation: "smooth" or "leaky".
+        beta: The sharpness of the smooth activation, positive.
+        constraint: How the network stays convex: "clip", "softplus", or "none", where it does not.
+        curvature: Whether there is a learned multiple c of ||x||^2 / 2, which begins at 1.
+        seed: What the weights are drawn from.
     """
 
     def __init__(

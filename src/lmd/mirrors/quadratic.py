@@ -18,6 +18,11 @@ class Quadratic(Mirror):
     The learned parameter is the Cholesky factor of A = LL' itself: to_dual(x) = LL'x, and to_primal solves two
     triangular systems. So no factorisation happens in a call, and A is positive definite as long as the diagonal of L
     is positive, which `constrain_` sees to (at least `floor`).
+
+    Args:
+        dimension: d.
+        floor: The least entry of the diagonal of L, which `constrain_` keeps to.
+        matrix: A `(d, d)` to begin with, symmetric and positive definite; None is the identity.
     """
 
     def __init__(self, dimension: int, floor: float = 1e-3, matrix: Tensor | None = None) -> None:
@@ -92,7 +97,13 @@ def _factor(matrix: Tensor, dimension: int) -> Tensor:
 
 
 class DiagonalQuadratic(Mirror):
-    """Psi(x) = 1/2 sum_i a_i x_i^2 with a > 0, x `(B, d)`: mirror descent with one step-size per coordinate."""
+    """Psi(x) = 1/2 sum_i a_i x_i^2 with a > 0, x `(B, d)`: mirror descent with one step-size per coordinate.
+
+    Args:
+        dimension: d.
+        floor: The least a_i, which `constrain_` keeps to.
+        diagonal: a `(d,)` to begin with, positive; None is 1.
+    """
 
     def __init__(self, dimension: int, floor: float = 1e-3, diagonal: Tensor | None = None) -> None:
         super().__init__()

@@ -22,6 +22,10 @@ class Separable(Mirror):
     to_dual(x) = Q' phi'(Qx) and to_primal(y) = Q' (phi')^{-1}(Qy), both in closed form. Its Hessian
     Q' diag(phi''(Qx)) Q has its eigenvalues between the least and the largest slope of the curves.
 
+    Args:
+        transform: Q.
+        curves: The phi_i, one for each kind of coefficient that the transform has.
+
     >>> from lmd.mirrors import Cosine
     >>> mirror = Separable(Cosine(kinds=4), Splines(4, knots=2))
     >>> x = torch.rand(2, 3, 8, 8)
@@ -99,6 +103,12 @@ class SplineBox(_Coordinatewise):
     r"""Psi(x) = \sum_i phi_i(x_i) on {low <= x <= high}: to_primal(y) = (phi')^{-1}(y), clipped, x `(B, d)`.
 
     Clipping is the Bregman projection, as the divergence is a sum over the entries.
+
+    Args:
+        dimension: d.
+        low, high: The ends of the box.
+        knots: Positive knots of each phi_i, 0 or more.
+        reach: The last knot to begin with.
     """
 
     def __init__(self, dimension: int, low: float = 0.0, high: float = 1.0, knots: int = 2, reach: float = 1.0) -> None:
@@ -117,6 +127,11 @@ class SplineSimplex(_Coordinatewise):
 
     The sum is a decreasing, piecewise linear function of nu, with kinks at y_i - phi_i'(k) for k = 0 and every knot:
     bisection among the sorted kinks finds the piece that nu is on, and a line through its ends gives nu.
+
+    Args:
+        dimension: d.
+        knots: Positive knots of each phi_i, 0 or more.
+        reach: The last knot to begin with.
     """
 
     domain = Simplex()

@@ -143,6 +143,12 @@ class Splines(nn.Module, Configurable):
     logarithms of the slopes between them; both are mirrored at 0. With J = 0 a curve is a line, its potential a square.
     Slopes stay inside `interval`, so that the curves and their inverses are defined everywhere and Lipschitz. A
     quadratic is added to the potential by adding to the slopes.
+
+    Args:
+        kinds: Kinds of coefficients, each with a curve of its own.
+        knots: J, 0 or more.
+        reach: The last knot to begin with; the others lie evenly between it and 0.
+        interval: (low, high), positive, what slopes stay inside.
     """
 
     def __init__(
@@ -195,6 +201,12 @@ class SmoothSplines(Splines):
     """The same with a `SmoothCurve` for each kind: J knots and the logarithms of the slopes at 0 and at each of them.
 
     Their potentials have a continuous second derivative, between the least and the largest of these slopes.
+
+    Args:
+        kinds: Kinds of coefficients, each with a curve of its own.
+        knots: J, 1 or more.
+        reach: The last knot to begin with; the others lie evenly between it and 0.
+        interval: (low, high), positive, what slopes stay inside.
     """
 
     def __init__(

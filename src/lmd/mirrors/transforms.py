@@ -47,6 +47,11 @@ class Rotation(Transform):
     I - V' T^{-1} V, with T upper triangular: v_i'v_j above the diagonal and half of v_i'v_i on it
     ([Joffrain et al. 2006](https://doi.org/10.1145/1141885.1141886)). n reflections give every orthogonal map; they
     begin in pairs that cancel, but for one where their number is odd. Without reflections it is the identity for good.
+
+    Args:
+        size: n.
+        reflections: r; None is n, or n - 1 where n is odd.
+        seed: What the reflections begin with is drawn from it.
     """
 
     def __init__(self, size: int, reflections: int | None = None, seed: int = 0) -> None:
@@ -131,6 +136,9 @@ class Cosine(Transform):
     eigenvalues of differences down and across: numbers by kind are the values at r = 0, 1 / (kinds - 1), ..., 1 of a
     piecewise linear function of r. So they serve every size; and as r does not change when an image is flipped or
     turned by 90 degrees, a separable mirror with odd curves maps such images to flipped and turned ones.
+
+    Args:
+        kinds: Numbers from frequency 0 to the highest, at least 2.
     """
 
     def __init__(self, kinds: int = 10) -> None:
@@ -174,6 +182,11 @@ class BlockCosine(Transform):
     Pixels that no whole block covers stay as they are. With `reflections`, a learned `Rotation` of the size^2
     coefficients of a block follows, and each is a kind of its own; without, coefficients k, l and l, k are of one kind,
     so that flipped and turned images give flipped and turned answers, where blocks cover the image.
+
+    Args:
+        size: The side of a block in pixels.
+        shift: Where blocks begin, less than size.
+        reflections: Of the learned rotation that follows; 0 is none.
     """
 
     def __init__(self, size: int = 8, shift: int = 0, reflections: int = 0) -> None:
@@ -233,6 +246,10 @@ class Haar(Transform):
     with: a lattice of rotations, the orthogonal form of lifting, which reaches every orthogonal wavelet of 2 turns + 2
     taps ([Vaidyanathan and Hoang 1988](https://doi.org/10.1109/29.1491)). Flipped and turned images give flipped and
     turned answers without turns alone.
+
+    Args:
+        levels: How many scales there are.
+        turns: Learned turns per level; 0 is none.
     """
 
     def __init__(self, levels: int = 3, turns: int = 0) -> None:
@@ -299,6 +316,10 @@ class Chain(Transform):
     Blocks followed by blocks that are shifted against them overlap: `Chain(BlockCosine(8, 0, 16),
     BlockCosine(8, 4, 16))` is a lapped transform, a learned paraunitary filter bank
     ([Malvar and Staelin 1989](https://doi.org/10.1109/29.17536)).
+
+    Args:
+        first: Q_1, applied first.
+        second: Q_2.
     """
 
     def __init__(self, first: Transform, second: Transform) -> None:
