@@ -69,6 +69,12 @@ class AcceleratedMirrorDescent(_AccumulatingSolver):
 
     f(x_k) - min f falls as 1/k^2 for smooth f and small enough t and gamma. Krichene, Bayen and Bartlett 2015,
     "Accelerated mirror descent in continuous and discrete time"; with a learned mirror and learned steps it is LAMD.
+
+    Args:
+        mirror: Any mirror.
+        steps: The step-sizes t_k: a positive number, or `Steps`.
+        r: 3 or more.
+        gamma: Positive.
     """
 
     def __init__(self, mirror: Mirror, steps: Steps | float = 0.01, r: float = 3.0, gamma: float = 1.0) -> None:
@@ -101,6 +107,10 @@ class AcceleratedStochasticMirrorDescent(_AccumulatingSolver):
 
     Inside `Stochastic` it is accelerated stochastic mirror descent (Xu, Wang and Gu 2018, "Accelerated stochastic
     mirror descent: from continuous-time dynamics to discrete-time algorithms"), and with a learned mirror LASMD.
+
+    Args:
+        mirror: Any mirror.
+        steps: The step-sizes t_k: a positive number, or `Steps`.
     """
 
     def step(self, problem: Problem, state: AcceleratedState) -> AcceleratedState:

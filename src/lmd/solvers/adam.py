@@ -24,7 +24,13 @@ class AdamState(State):
 
 
 class Adam(Solver[AdamState]):
-    """x_{k+1} = x_k - t_k mean / (sqrt(square) + epsilon) with bias-corrected averages. Kingma and Ba 2015."""
+    """x_{k+1} = x_k - t_k mean / (sqrt(square) + epsilon) with bias-corrected averages. Kingma and Ba 2015.
+
+    Args:
+        steps: The step-sizes t_k: a positive number, or `Steps`.
+        betas: The factors of the averages of gradients and of their squares, in [0, 1).
+        epsilon: What the root of the square is kept away from 0 by, positive.
+    """
 
     def __init__(
         self, steps: Steps | float = 0.05, betas: tuple[float, float] = (0.9, 0.999), epsilon: float = 1e-8

@@ -82,6 +82,14 @@ class ADMM(Solver[ADMMState, SplitProblem]):
     `size` entries; for any other problem they are computed when a run begins. Where K is the identity and f a quadratic
     form, the answer is z, where g is finite; where f is none, it is u, where f is finite.
 
+    Args:
+        iterations: N, those with numbers of their own; the last ones go on.
+        size: Entries of x, for which inverted matrices are kept; 0 is none.
+        penalty: Each r and s to begin with, as a multiple of the problem's own scale.
+        relaxation: Each a to begin with, between 0 and 2.
+        blocks: Entries of each block of Kx that has an r of its own; () is one for all.
+        ends: N - 1 ascending iterations, where the numbers are those of phases; () is a number per iteration.
+
     >>> import lmd
     >>> problem, x0 = lmd.problems.ControlFamily().sample(5, torch.Generator().manual_seed(0))
     >>> lmd.solve(problem, 1e-4, solver=ADMM()).status[0].name

@@ -68,6 +68,11 @@ class BacktrackedMirrorDescent(Solver[BacktrackedState, Problem]):
     for each instance. That is all that the theorem of relative smoothness needs, so no constant has to be known
     ([Bauschke, Bolte and Teboulle 2017](https://doi.org/10.1287/moor.2016.0817)). A problem that is not smooth is
     smoothed by widths w_k = `width` delay / (delay + k), which fall to 0. The mirror has to be exact.
+
+    Args:
+        mirror: An exact one.
+        width: w_0, for problems that are not smooth, positive.
+        delay: Iterations until the width is half of it, positive.
     """
 
     def __init__(self, mirror: Mirror, width: float = 0.1, delay: float = 10.0) -> None:
@@ -168,6 +173,11 @@ class AcceleratedBacktrackedMirrorDescent(BacktrackedMirrorDescent):
     Then A (f(x) - min f) <= B(x*, z_0) in every iteration. For an L-smooth f and a sigma-strongly convex potential any
     M of L / sigma or more will do, so that A grows as k^2 (docs/guarantees.md; the idea is that of
     [Hanzely, Richtarik and Xiao 2021](https://doi.org/10.1007/s10589-021-00273-8)).
+
+    Args:
+        mirror: An exact one.
+        width: w_0, for problems that are not smooth, positive.
+        delay: Iterations until the width is half of it, positive.
     """
 
     def weights(self, curvature: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -37,6 +37,9 @@ class BestSoFar(Wrapper[BestState]):
 
     Subgradient methods do not descend at every step, and their theorems speak of the best iterate: this is it.
     Costs one function value per iteration.
+
+    Args:
+        solver: The solver inside.
     """
 
     @property

@@ -9,7 +9,12 @@ from lmd.solvers.base import Passing, Solver
 
 
 class Carded(Passing):
-    """The solver inside, step by step; `card` are JSON values, which are saved along with it."""
+    """The solver inside, step by step; `card` are JSON values, which are saved along with it.
+
+    Args:
+        solver: The solver inside.
+        card: What is known about it, JSON values by name.
+    """
 
     def __init__(self, solver: Solver[Any], card: dict[str, Any]) -> None:
         super().__init__(solver)

@@ -102,6 +102,10 @@ class CirculantADMM(Solver[CirculantState, SpectralProblem]):
 
     An iteration costs two transforms, whatever the blur, and a gradient of h where H is not its Hessian. `threshold` is
     b / rho in units of the range of x, b the size of an entry of p: differences below it are flattened by one step.
+
+    Args:
+        threshold: b / rho, in units of the range of x, positive.
+        relaxation: r, between 0 and 2.
     """
 
     def __init__(self, threshold: float = THRESHOLD, relaxation: float = 1.8) -> None:

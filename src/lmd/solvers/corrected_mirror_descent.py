@@ -28,6 +28,12 @@ class CorrectedMirrorDescent(MirrorDescent):
     The drift is not all bad. In the first iterations it takes any start to where the solutions of the family are, and
     a training that may choose makes use of it: c_k is learned for each trained iteration, starts at `initial`, and is
     1 beyond. Costs one more `to_primal` per iteration.
+
+    Args:
+        mirror: Any mirror; the corrections matter where its inverse is learned.
+        steps: The step-sizes t_k: a positive number, or `Steps`.
+        iterations: How many corrections are learned; None is as many as there are learned steps.
+        initial: Each c_k to begin with, in [0, 1].
     """
 
     def __init__(

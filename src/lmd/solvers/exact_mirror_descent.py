@@ -46,6 +46,15 @@ class ExactMirrorDescent(LearnedPrefix[ExactState, Problem]):
 
     x_{-1} = x_{-2} is a guess, and m_0 begins at -1, which makes it v_0: x_0 with what is unknown filled in, or, for
     problems in `dimension` variables that have their solutions near one point, that point, which is learned.
+
+    Args:
+        mirror: An exact one: that of the last iteration, and copies of it for the others.
+        iterations: N.
+        width: The smoothing of the first iteration to begin with, positive.
+        final_width: That of the last, from which that of the rest falls.
+        delay: Iterations of the rest until its width is half of it.
+        dimension: Entries of the learned point; 0 is none.
+        widths: Smoothings per iteration.
     """
 
     def __init__(

@@ -61,6 +61,10 @@ class FGP(Solver[FGPState, DualProblem]):
     such iteration, some hundred for TV, and makes convergence linear after it.
 
     Denoising on the CPU runs through `lmd.kernels.loop` where it is compiled: the same numbers to rounding.
+
+    Args:
+        multiplier: Of the step that the constants allow, positive.
+        restart: Set momentum back where it points downhill.
     """
 
     def __init__(self, multiplier: float = 1.0, restart: bool = False) -> None:

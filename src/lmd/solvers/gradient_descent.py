@@ -28,7 +28,11 @@ class _GradientSteps(Solver[State, P]):
 
 
 class GradientDescent(_GradientSteps[Problem]):
-    """x_{k+1} = x_k - t_k g_k with g_k a subgradient at x_k."""
+    """x_{k+1} = x_k - t_k g_k with g_k a subgradient at x_k.
+
+    Args:
+        steps: The step-sizes t_k: a positive number, or `Steps`.
+    """
 
     def init(self, problem: Problem, x0: Tensor) -> State:
         return State(x0)
@@ -48,7 +52,11 @@ class DomainProblem(Protocol):
 
 
 class ProjectedGradient(_GradientSteps[DomainProblem]):
-    """x_{k+1} = P(x_k - t_k g_k) with P the Euclidean projection onto the problem's domain."""
+    """x_{k+1} = P(x_k - t_k g_k) with P the Euclidean projection onto the problem's domain.
+
+    Args:
+        steps: The step-sizes t_k: a positive number, or `Steps`.
+    """
 
     @property
     def needs(self) -> tuple[str, ...]:

@@ -86,6 +86,9 @@ class InteriorPoint(Solver[InteriorState, MarginProblem]):
     Starts at x0 with the a that suits it: products that are equal up to a factor of 2. An iteration factorises a matrix
     of size n per instance, about ten times the cost of a subgradient; one that is solved costs nothing more. It is
     where the sum of its products is `precision` of its value, or where rounding leaves no step.
+
+    Args:
+        precision: The sum of the products over the value at which an instance is solved, 0 or more.
     """
 
     def __init__(self, precision: float = 1e-9) -> None:

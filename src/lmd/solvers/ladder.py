@@ -27,6 +27,10 @@ class Ladder(Passing):
     one that gets nearest: an instance of a batch gets what it would get alone. `reach` has the relative gap that each
     of them gets to at the roughnesses that it has numbers for and halfway between, in the anisotropic form and in the
     isotropic one: `(rungs, 2, PLACES)`.
+
+    Args:
+        rungs: The solvers, the cheapest first.
+        reach: The relative gap that each gets to, by form and roughness.
     """
 
     def __init__(self, rungs: Sequence[Solver[Any]], reach: Sequence[Sequence[Sequence[float]]]) -> None:

@@ -16,6 +16,10 @@ class LazyMirrorDescent(MirrorDescent):
     to_dual(x_k). It costs no `to_dual`, so the dual residual is not known. With minibatch subgradients (`Stochastic`)
     it is LSMD. Nesterov 2009, "Primal-dual subgradient methods for convex problems"; learned: Tan, Mukherjee, Tang and
     Schoenlieb 2024, "Boosting data-driven mirror descent".
+
+    Args:
+        mirror: Any mirror.
+        steps: The step-sizes t_k: a positive number, or `Steps`.
     """
 
     @property

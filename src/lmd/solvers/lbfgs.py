@@ -56,6 +56,10 @@ class LBFGS(Solver[LBFGSState]):
     2013). Curvature that is tiny beside the gradient is not believed (Li and Fukushima 2001). An instance that finds no
     lower value in `trials` evaluations forgets its pairs and tries its subgradient next; if that fails too, it stays
     where it is.
+
+    Args:
+        memory: Pairs of steps and changes of the gradient that are kept.
+        trials: Evaluations of a line search, at most.
     """
 
     def __init__(self, memory: int = 10, trials: int = 20) -> None:

@@ -29,6 +29,10 @@ class LearnedBlockNewton(Solver[State, BlockProblem]):
     ([Boehning 1992](https://doi.org/10.1007/BF00048682) has one M for all x), of which a `share` suffices. Where the
     data can be separated, so that f has no minimiser, a step of t times Newton's divides f by about e^t. Nothing is
     promised: `Then` goes on with a method that converges.
+
+    Args:
+        iterations: N, those with numbers of their own.
+        share: Of the pairs that M sums, above 0 and at most 1.
     """
 
     def __init__(self, iterations: int = 10, share: float = 0.1) -> None:

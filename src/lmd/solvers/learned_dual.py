@@ -107,6 +107,11 @@ class LearnedDual(LearnedPrefix[LearnedDualState, GridDualProblem]):
     equivariant, so that one solver serves all weights, both scalings of the problem and all sizes of images.
     Starts at p = 0: of x0 only the shape matters. An anisotropic problem on the CPU in float32 takes one compiled
     pass per iteration where `lmd.kernels` is available; the numbers are the same to rounding.
+
+    Args:
+        iterations: N.
+        kernel: The side of the convolutions, odd.
+        axes: Of the differences: 1 for signals, 2 for images, 3 for volumes.
     """
 
     def __init__(self, iterations: int = 10, kernel: int = 5, axes: int = 2) -> None:

@@ -71,6 +71,10 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState, ScaledProblem]):
 
     Every p_k is feasible whatever was learned, and from iteration N on the method is FGP with restarts, started at
     p_N. Only x_N is meant to be good, not the points before it.
+
+    Args:
+        iterations: N.
+        coarse: Begin on coarser pixels.
     """
 
     def __init__(self, iterations: int = 20, coarse: bool = False) -> None:

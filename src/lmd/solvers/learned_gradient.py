@@ -28,6 +28,10 @@ class LearnedGradient(Solver[LearnedGradientState]):
     M is a metric, such as an inverse Hessian that suits the class; t_k, as a logarithm, says how much of it to trust.
     P is the projection onto the problem's domain, in the Euclidean norm; iterations past the learned ones are as the
     last. Nothing is promised of them: `Then` goes on with a method that converges.
+
+    Args:
+        metric: M, for problems whose x has as many entries.
+        iterations: How many t_k and m_k are learned.
     """
 
     def __init__(self, metric: Metric, iterations: int = 8) -> None:

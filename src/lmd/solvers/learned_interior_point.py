@@ -81,6 +81,11 @@ class LearnedInteriorPoint(LearnedPrefix[LearnedInteriorState, MarginProblem]):
     is searched or checked. `InteriorPoint` goes on from the last points and dual points, on all rows.
 
     Instances on one data set have one answer, which is computed once. x `(B, size)`.
+
+    Args:
+        size: Entries of x.
+        iterations: N.
+        share: Of the rows that take part at first, above 0 and at most 1.
     """
 
     def __init__(self, size: int, iterations: int = 10, share: float = 0.3) -> None:

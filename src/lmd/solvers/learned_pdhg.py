@@ -38,6 +38,10 @@ class LearnedPDHG(LearnedPrefix[LearnedPDHGState, SaddleProblem]):
     What holds whatever was learned: p_k is feasible, as a prox is, so there is a duality gap at every iteration; and
     from iteration N on the method is PDHG, started at x_N and p_N, which converges from any start (Chambolle and Pock
     2011). `tau` is PDHG's, for both parts.
+
+    Args:
+        iterations: N.
+        tau: Of PDHG; None is its own default.
     """
 
     def __init__(self, iterations: int = 20, tau: float | None = None) -> None:

@@ -36,6 +36,11 @@ class LearnedQuasiNewton(Solver[LearnedQuasiNewtonState]):
     H_k is that of L-BFGS ([Nocedal 1980](https://doi.org/10.1090/S0025-5718-1980-0572855-7)) with the metric in place
     of a number, which suits the class from the first step on; log t_k is learned. One gradient an iteration and no
     values: nothing is promised, and `Then` goes on with a method that converges. For the whole space.
+
+    Args:
+        metric: H_0, for problems whose x has as many entries.
+        iterations: How many t_k are learned.
+        memory: Steps whose curvature is kept, 0 or more.
     """
 
     def __init__(self, metric: Metric, iterations: int = 8, memory: int = 8) -> None:

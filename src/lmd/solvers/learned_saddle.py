@@ -86,6 +86,15 @@ class LearnedSaddle(LearnedPrefix[LearnedSaddleState, GridSaddleProblem]):
     start (Chambolle and Pock 2011). Its tau is PDHG's own or the one given, over `settle`: near the solution short
     primal steps are the better ones, and disturb x_N least. No units are learned: see `LearnedDual`. The first step
     fills lost pixels from their neighbours (`TVInpainting.filled`), as y says nothing about them.
+
+    Args:
+        iterations: N.
+        kernel: The side of the convolutions of dual points, odd.
+        primal_kernel: The side of the convolutions of images, odd.
+        masked: Whether kernels tell kept entries from lost ones.
+        tau: Of the PDHG that goes on, before it is divided by `settle`; None is its own default.
+        settle: What tau of the PDHG that goes on is divided by, positive.
+        axes: Of the differences: 1 for signals, 2 for images, 3 for volumes.
     """
 
     def __init__(

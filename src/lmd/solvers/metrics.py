@@ -13,7 +13,11 @@ from lmd.config import Configurable
 
 
 class Metric(nn.Module, Configurable, abc.ABC):
-    """A positive definite matrix M that is learned: g `(B, n)` to Mg `(B, n)`."""
+    """A positive definite matrix M that is learned: g `(B, n)` to Mg `(B, n)`.
+
+    Args:
+        size: n.
+    """
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -86,7 +90,12 @@ class DenseMetric(Metric):
 
 
 class LowRankMetric(Metric):
-    """M = exp(s) (diag(exp(c)) + U U'), c `(n,)`, U `(n, rank)`: for many entries, of which few directions are flat."""
+    """M = exp(s) (diag(exp(c)) + U U'), c `(n,)`, U `(n, rank)`: for many entries, of which few directions are flat.
+
+    Args:
+        size: n.
+        rank: Columns of U, at most n.
+    """
 
     scale: Tensor
 

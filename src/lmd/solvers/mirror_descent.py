@@ -41,6 +41,10 @@ class MirrorDescent(Solver[MirrorState]):
     mirror descent (equation 3.2). Each step re-encodes its point, so the *dual residual* to_dual(x_k) - y_{k-1} of
     the step before is known without another evaluation; a mirror that is not exact has its norm in the history, beside
     `step_size` and `subgradient_norm`, all of which `lmd.guarantees` makes certificates from.
+
+    Args:
+        mirror: Any mirror.
+        steps: The step-sizes t_k: a positive number, or `Steps`.
     """
 
     def __init__(self, mirror: Mirror, steps: Steps | float = 0.01) -> None:
@@ -100,6 +104,13 @@ class LearnedMirrorDescent(MirrorDescent):
     """Mirror descent with learned steps (the paper's adaptive LMD), trained for a number of iterations.
 
     `interval` is what the learned steps are clipped to; `extension` says how they go on past `iterations`.
+
+    Args:
+        mirror: Any mirror; its parameters are learned with the steps.
+        iterations: N, how many steps are learned.
+        initial_step: Each step to begin with, inside the interval.
+        interval: (low, high), what the steps are clipped to.
+        extension: The rule past N: "last", "mean", "min", "max" or "decay".
     """
 
     def __init__(

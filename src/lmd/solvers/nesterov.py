@@ -26,6 +26,9 @@ class Nesterov(Solver[NesterovState]):
 
     m_0 = 1 and m_{k+1} = (1 + \sqrt{1 + 4 m_k^2}) / 2. Nesterov 1983; Beck and Teboulle 2009. P is the projection onto
     the problem's domain; the extrapolated point is projected too, as the problem may be defined nowhere else.
+
+    Args:
+        steps: The step-sizes t_k: a positive number, or `Steps`.
     """
 
     def __init__(self, steps: Steps | float = 0.01) -> None:

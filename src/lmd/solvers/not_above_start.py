@@ -42,6 +42,9 @@ class NotAboveStart(Wrapper[NotAboveStartState]):
     and x_0 alone: many iterations are gone through as fast as the solver inside does it, and one value is evaluated at
     their end, which `run` takes for its record. For all others there is `lmd.guarantees.Safeguard`.
 
+    Args:
+        solver: The solver inside.
+
     >>> import lmd
     >>> wild = lmd.solvers.GradientDescent(3.0)
     >>> lmd.run(NotAboveStart(wild), lambda x: (x**2).sum(dim=1), torch.ones(1, 3), 20).values.tolist()

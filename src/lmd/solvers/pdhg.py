@@ -67,6 +67,12 @@ class PDHG(Solver[PDHGState, SaddleProblem]):
     acceleration or, where there is none, as 20/k, and stays there. From then on this is the plain method, which
     converges from any point. For TV, settle = 16 changes nothing up to iteration 20 and makes iteration 1000 ten to a
     hundred times as accurate; settle = 1 means not to settle: constant steps, or acceleration for ever.
+
+    Args:
+        tau: The primal step, positive; the first one where it is accelerated or settles.
+        sigma: The dual step, positive.
+        accelerated: Change the steps where f is strongly convex.
+        settle: What tau falls by in all, 1 or more.
     """
 
     def __init__(

@@ -28,6 +28,10 @@ class ProximalMirrorDescent(MirrorDescent):
     and penalties that `proximal_map` knows. Duchi, Shalev-Shwartz, Singer and Tewari 2010, "Composite objective mirror
     descent". With the Euclidean mirror it is the proximal gradient method, with a learned `DiagonalQuadratic` and
     `L1` it is iterative shrinkage with learned weights.
+
+    Args:
+        mirror: One that `proximal_map` knows with the penalty.
+        steps: The step-sizes t_k: a positive number, or `Steps`.
     """
 
     @property
@@ -47,7 +51,15 @@ class ProximalMirrorDescent(MirrorDescent):
 
 
 def proximal_map(mirror: Mirror, penalty: Term) -> ProximalMap:
-    """(y, t) to argmin_x Psi(x) - <y, x> + t g(x), where that has a closed form."""
+    """(y, t) to argmin_x Psi(x) - <y, x> + t g(x), where that has a closed form.
+
+    Args:
+        mirror: `Euclidean`, `EuclideanBox`, `EuclideanSimplex`, `DiagonalQuadratic` or `Entropic`.
+        penalty: g: `L1`, or with `Entropic` also `NegativeEntropy`.
+
+    Returns:
+        A function of y `(B, ...)` and the step-size t.
+    """
     for mirrors, penalties, make in PROXIMAL:
         if type(mirror) in mirrors and type(penalty) in penalties:
             return make(mirror, penalty)

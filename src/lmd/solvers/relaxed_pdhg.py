@@ -70,6 +70,11 @@ class RelaxedPDHG(Solver[RelaxedState, ScaledProblem]):
     `tau` is in units of the problem, range of x / size of p / ||K|| (`Composite.step_scale`), where these are known,
     and of PDHG's own tau elsewhere. Where it does not fit, it is *balanced*: ever more seldom, tau moves towards
     ||x_k - x_j|| / ||p_k - p_j|| / ||K||, j the iteration of the last time; in the end it is fixed.
+
+    Args:
+        iterations: N; 0 is none that are learned.
+        ratio: tau in units of the problem, positive.
+        relaxation: r, between 0 and 2.
     """
 
     def __init__(self, iterations: int = 0, ratio: float = RATIO, relaxation: float = 1.9) -> None:

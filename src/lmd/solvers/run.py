@@ -56,6 +56,24 @@ def run(
     Without `record` only the start and the end are looked at, the history has these two, and nothing stops early: a
     solver that can go through many iterations at once (`LearnedDual`) then takes a fraction of the time.
 
+    Args:
+        solver: Any solver; learned ones are run as they are.
+        problem: A problem, or a convex function from points `(B, ...)` to values `(B,)`.
+        x0: `(B, ...)`; None is the problem's own start.
+        iterations: How many at most.
+        tolerance: The relative duality gap at which an instance stops, proven.
+        target_value: The value at which an instance stops: a number, or one per instance `(B,)`.
+        residual_tolerance: The relative move of the iterates at which an instance stops.
+        time_limit: Seconds after which all stop.
+        divergence_factor: How far a value may rise, relative to that of the start.
+        callbacks: Functions of the state and the values `(B,)`, called after each iteration; a true answer ends the
+            run.
+        stop: Stopping rules besides; each serves one run.
+        record: Look at every iteration.
+
+    Returns:
+        The answer, with its values, history and status of each instance, and its certificate where `run` is `lmd.run`.
+
     >>> import lmd, torch
     >>> result = lmd.run(lmd.solvers.GradientDescent(0.25), lambda x: (x**2).sum(dim=1), torch.ones(2, 3), 20)
     >>> [status.name for status in result.status], bool(result.values.max() < 1e-6)

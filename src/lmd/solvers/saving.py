@@ -47,6 +47,15 @@ def save(solver: Solver[Any], folder: str | Path, *, weights: Mapping[str, Tenso
     `weights` are written in place of the solver's own, such as the best ones of a training that still goes on.
     The weights are written first and their hash goes into `solver.json`, so a pair that does not belong together is
     recognised.
+
+    Args:
+        solver: Any solver.
+        folder: Where to; it is made where it is missing.
+        weights: By name, as in `state_dict`; None is the solver's own.
+        **card: JSON values by name.
+
+    Returns:
+        The folder.
     """
     description = {"format": FORMAT, "solver": to_config(solver), "weights_sha256": ""}
     if clash := sorted(set(card) & set(description)):
@@ -60,7 +69,11 @@ def save(solver: Solver[Any], folder: str | Path, *, weights: Mapping[str, Tenso
 
 
 def load(folder: str | Path) -> Solver[Any]:
-    """The solver that `save` wrote to a folder, on the CPU, with the dtype it had."""
+    """The solver that `save` wrote to a folder, on the CPU, with the dtype it had.
+
+    Args:
+        folder: The one that was given to `save`, or one of `lmd.train` or `lmd.learn`.
+    """
     folder = Path(folder)
     if not (folder / SOLVER_FILE).is_file():
         raise FileError("solver", f"{folder}, which has no {SOLVER_FILE}", "a folder that lmd wrote a solver to")

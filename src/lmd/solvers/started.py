@@ -17,7 +17,13 @@ from lmd.solvers.starts import Start
 
 
 class Started(Passing):
-    """A solver that begins at learned points, whatever x0 is; with a start for dual points, at those as well."""
+    """A solver that begins at learned points, whatever x0 is; with a start for dual points, at those as well.
+
+    Args:
+        solver: The solver inside.
+        start: What gives the points.
+        dual: What gives the dual points; None leaves them to the solver.
+    """
 
     def __init__(self, solver: Solver[Any], start: Start, dual: Start | None = None) -> None:
         super().__init__(solver)
@@ -70,6 +76,10 @@ class Then(Wrapper[ThenState]):
     """The iterations that a solver was trained for, then another one, from the better of where those began and ended.
 
     So what is proven of the second solver from any point holds of both, from iteration N on.
+
+    Args:
+        solver: One that was trained for a number of iterations.
+        rest: The one that goes on.
     """
 
     def __init__(self, solver: Solver[Any], rest: Solver[Any]) -> None:

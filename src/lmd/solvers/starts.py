@@ -21,7 +21,11 @@ TELLING = 1e-5
 
 
 class Start(nn.Module, Configurable, abc.ABC):
-    """Points `(B, *shape)` for the instances of a problem."""
+    """Points `(B, *shape)` for the instances of a problem.
+
+    Args:
+        shape: Of the points of one instance.
+    """
 
     unit: Tensor
     """1, in the dtype and on the device of the points."""
@@ -44,7 +48,11 @@ class Start(nn.Module, Configurable, abc.ABC):
 
 
 class MeanStart(Start):
-    """The mean of the optima, for every instance."""
+    """The mean of the optima, for every instance.
+
+    Args:
+        shape: Of the points of one instance.
+    """
 
     mean: Tensor
 
@@ -60,7 +68,13 @@ class MeanStart(Start):
 
 
 class NearestStart(Start):
-    """The optimum of the training instance whose data are nearest, each number measured by how much it varies."""
+    """The optimum of the training instance whose data are nearest, each number measured by how much it varies.
+
+    Args:
+        shape: Of the points of one instance.
+        count: Training instances that are kept.
+        features: Numbers that tell instances apart.
+    """
 
     seen: Tensor
     weight: Tensor
@@ -91,6 +105,12 @@ class NetworkStart(Start):
 
     c and s are the mean and the spread of the optima, `fit_` solves for L by ridge regression; the network, of two
     hidden layers, begins at 0 and is trained with the solver. Without `hidden` units the start is linear in the data.
+
+    Args:
+        shape: Of the points of one instance.
+        features: Numbers that tell instances apart.
+        rank: Directions of the data that are looked at.
+        hidden: Units of each hidden layer; 0 is no network.
     """
 
     mean: Tensor

@@ -26,7 +26,11 @@ class Steps(nn.Module, Configurable, abc.ABC):
 
 
 class ConstantSteps(Steps):
-    """t_k = size."""
+    """t_k = size.
+
+    Args:
+        size: A positive number.
+    """
 
     def __init__(self, size: float) -> None:
         super().__init__()
@@ -40,7 +44,12 @@ class ConstantSteps(Steps):
 
 
 class ScaledSteps(Steps):
-    """t_k = multiplier * base(k): the paper's step-size multipliers on a base step-size."""
+    """t_k = multiplier * base(k): the paper's step-size multipliers on a base step-size.
+
+    Args:
+        base: `Steps`, or a positive number.
+        multiplier: A positive number.
+    """
 
     def __init__(self, base: Steps | float, multiplier: float) -> None:
         super().__init__()
@@ -56,7 +65,12 @@ class ScaledSteps(Steps):
 
 
 class DecayingSteps(Steps):
-    """t_k = size / (k + 1)^power: power 1/2 for non-smooth problems, 1 for strongly convex ones."""
+    """t_k = size / (k + 1)^power: power 1/2 for non-smooth problems, 1 for strongly convex ones.
+
+    Args:
+        size: t_0, positive.
+        power: How fast the steps fall, positive.
+    """
 
     def __init__(self, size: float, power: float = 0.5) -> None:
         super().__init__()
@@ -80,6 +94,13 @@ class LearnedSteps(Steps):
     the last, can diverge where the shortest converges; and with a learned inverse a step that decays to 0 lets the
     error of the inverse win. With an exact mirror, or in `LazyMirrorDescent`, `decay` with power 1/2 is as safe, and
     converges for problems that are not smooth. docs/guarantees.md has the reasons.
+
+    Args:
+        iterations: N.
+        initial: Each step to begin with, inside the interval.
+        interval: (low, high), what the steps are clipped to.
+        extension: The rule past N: "last", "mean", "min", "max" or "decay".
+        power: That of "decay", positive.
     """
 
     def __init__(

@@ -29,6 +29,11 @@ class Stochastic(Wrapper[State, FiniteSum]):
     and an instance of a batch gives the answer of the instance alone. With `LazyMirrorDescent` it is LSMD, with
     `AcceleratedStochasticMirrorDescent` it is LASMD; it works for gradient descent or Adam as well.
 
+    Args:
+        solver: The solver inside.
+        minibatch: Terms per step.
+        seed: What the terms are drawn from, with the number of the iteration.
+
     >>> import lmd
     >>> problem, x0 = lmd.problems.LeastSquaresFamily().sample(3, torch.Generator().manual_seed(0))
     >>> solver = Stochastic(lmd.solvers.GradientDescent(0.02), minibatch=1)
