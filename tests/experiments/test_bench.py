@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from lmd import zoo
 from lmd.cli import main
 from lmd.errors import FileError, InputError
 from lmd.experiments import read
@@ -158,6 +159,13 @@ def test_the_quality_is_that_of_the_iterates():
     error = (state.x.double() - instances.minimiser).square().mean(dim=(1, 2, 3))
     assert_close(curve["psnr"][10], -10 * error.log10(), rtol=1e-5, atol=1e-4)
     assert_close(curve["certified_gap"][10], instances.problem.relative_gap(state.x, state.dual).double())
+
+
+def test_before_the_first_dual_point_nothing_is_certified():
+    """Exact mirror descent has one from its first iteration on."""
+    solver = zoo.load("denoise-exact-10", bare=True)
+    gaps = quality_curve(Setting(solver), KnownInstances.of(make("denoise")), 3, TARGETS, 60)["certified_gap"]
+    assert gaps[0].isinf().all() and gaps[1:].isfinite().all()
 
 
 def test_a_method_is_tuned_on_other_instances_for_each_number():

@@ -100,7 +100,7 @@ class KnownInstances:
         return KnownInstances(*parts, self.minimiser[index], self.minimum[index], self.proven[index])
 
     def quality(self, problem: Any, x: Tensor, dual: Tensor | None) -> dict[str, Tensor]:
-        """psnr to the minimiser, (f - f*) / f*, and the certified relative gap where there is a dual point: `(B,)`."""
+        """psnr to the minimiser, (f - f*) / f*, and the certified relative gap of a method with dual points: `(B,)`."""
         peak = 1.0 if x.ndim == 4 else float(self.minimiser.abs().max())
         error = (x - self.minimiser).square().flatten(1).mean(dim=1).double()
         found = {
@@ -108,7 +108,10 @@ class KnownInstances:
             "relative_gap": (self.exact.value(x.double()) - self.minimum) / self.minimum.abs(),
         }
         if dual is not None and offers(problem, ("relative_gap",)):
-            found["certified_gap"] = problem.relative_gap(x, dual).double()
+            started = dual.numel() > 0  # some methods have a dual point from their first iteration on
+            found["certified_gap"] = (
+                problem.relative_gap(x, dual).double() if started else torch.full_like(error, math.inf)
+            )
         return found
 
 
