@@ -12,7 +12,11 @@ from lmd.problems.base import Family
 
 
 def card_rows(card: dict[str, Any]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """Columns and rows: of each method the iterations and milliseconds for a batch, and the milliseconds for one."""
+    """Columns and rows: of each method the iterations and milliseconds for a batch, and the milliseconds for one.
+
+    Args:
+        card: Of a solver that `lmd.learn` found.
+    """
     accuracies = [f"{factor * card['target']:g}" for factor in (10, 1, 0.1)]
     columns = ("method", *(f"to {accuracy}: iterations, ms, ms for one" for accuracy in accuracies))
     rows = []
@@ -26,7 +30,11 @@ def card_rows(card: dict[str, Any]) -> tuple[tuple[str, ...], tuple[tuple[str, .
 
 
 def family_named(name: str) -> Family:
-    """`module:Family`, a family or a class of one without arguments, from a module that can be imported from here."""
+    """`module:Family`, a family or a class of one without arguments, from a module that can be imported from here.
+
+    Args:
+        name: "module:Family".
+    """
     module, _, attribute = name.partition(":")
     accepted = "module:Family, such as my_module:MyFamily, to be imported from here"
     sys.path.insert(0, os.getcwd())

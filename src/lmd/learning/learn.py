@@ -99,6 +99,18 @@ def learn(
 
         solver = lmd.learn(lmd.problems.ControlFamily(), minutes=5, out="runs/control")
         result = lmd.run(solver, problem, x0, iterations=10)
+
+    Args:
+        family: What problems and starting points are drawn from.
+        minutes: How long to learn, at most or nearly so.
+        out: A folder for the run; None writes nothing.
+        target: The relative gap to get to.
+        seed: What instances and solvers are drawn from.
+        resume: Go on with the run in `out`.
+        progress: Called with a line of text after each step; None says nothing.
+
+    Returns:
+        The solver, with its `card`.
     """
     check_positive("minutes", minutes), check_positive("target", target), check_count("seed", seed, least=0)
     begun, say = clock(), progress or (lambda line: None)
