@@ -29,6 +29,11 @@ class MirrorDescent(Optimizer):
     A method without memory: `state_dict` has the settings of the groups, plain numbers alone. The mirrors are modules
     of their own, saved like any other; loading keeps those that the optimiser was made with.
 
+    Args:
+        params: Parameters, or groups of them, as every optimiser of PyTorch's takes them.
+        lr: The step-size.
+        mirror: Any mirror; None is `Euclidean`.
+
     >>> import lmd, torch
     >>> weights = torch.nn.Parameter(torch.full((3,), 1 / 3))
     >>> optimiser = lmd.optim.MirrorDescent([weights], lr=1.0, mirror=lmd.mirrors.Entropic())

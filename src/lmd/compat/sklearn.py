@@ -71,6 +71,12 @@ class Lasso(RegressorMixin, _Linear):
     `tolerance` is relative to the minimum, and proven by the duality gap; a `solver` that is given runs as far as it
     was trained, and `gap_` says how far it came.
 
+    Args:
+        alpha: The weight of the l1 norm, positive.
+        fit_intercept: Whether there is a c.
+        tolerance: The relative gap to be proven.
+        solver: A solver, or the name of one; None is what `lmd.solve` takes.
+
     >>> import numpy as np
     >>> found = Lasso(alpha=0.1, fit_intercept=False).fit(np.eye(2), [3.0, 0.1])
     >>> found.coef_.round(3).tolist()
@@ -123,6 +129,11 @@ class LinearSVC(_Classifier):
     """min_{w, c} 1/2 ||w||^2 + C sum_i max(0, 1 - y_i (w'x_i + c)), as `sklearn.svm.SVC(kernel="linear")`.
 
     The intercept is not penalised. Several classes are one problem each, one against the rest, solved as one batch.
+
+    Args:
+        C: What the losses count for, positive.
+        tolerance: The relative gap to be proven.
+        solver: A solver, or the name of one; None is what `lmd.solve` takes.
     """
 
     def __init__(self, C: float = 1.0, *, tolerance: float = 1e-6, solver: Given = None) -> None:
@@ -144,6 +155,12 @@ class LogisticRegression(_Classifier):
 
     The intercept is that of a feature which is 1 everywhere and is penalised like the others, as in liblinear; without
     `fit_intercept` there is none. Two classes have one row of coefficients, several one each.
+
+    Args:
+        C: What the losses count for, positive.
+        fit_intercept: Whether there is an intercept.
+        tolerance: The relative gap to be proven.
+        solver: A solver, or the name of one; None is what `lmd.solve` takes.
     """
 
     def __init__(

@@ -27,6 +27,9 @@ class Dataset:
 def datasets(data_dir: str | Path | None = None) -> list[Dataset]:
     """All datasets, those that need no download first.
 
+    Args:
+        data_dir: A folder to look in; None is the one that LMD_DATA names, and the cache.
+
     >>> [dataset.name for dataset in datasets()]
     ['digits', 'photographs', 'mnist', 'stl10']
     """
@@ -45,7 +48,11 @@ def datasets(data_dir: str | Path | None = None) -> list[Dataset]:
 
 
 def fetch(name: str) -> Path | None:
-    """Download a dataset to the cache, check it and return its folder; None where there is nothing to download."""
+    """Download a dataset to the cache, check it and return its folder; None where there is nothing to download.
+
+    Args:
+        name: "mnist", "stl10", or one that ships.
+    """
     check_choice("dataset", name, (*digits.NAMES, *images.NAMES))
     downloads = {"mnist": mnist.fetch, "stl10": stl10.fetch}
     return downloads[name]() if name in downloads else None

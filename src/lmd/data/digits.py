@@ -49,6 +49,10 @@ def digits_data(name: str = "auto", data_dir: str | Path | None = None) -> Digit
     MNIST is at hand in `data_dir`, or else in the folder that LMD_DATA names, or in the cache after
     `lmd.data.fetch("mnist")`. Nothing is downloaded here.
 
+    Args:
+        name: "mnist", "digits" or "auto".
+        data_dir: A folder to look in; None is the one that LMD_DATA names, and the cache.
+
     >>> data = digits_data("digits")
     >>> data.name, tuple(data.train_images.shape), tuple(data.test_images.shape)
     ('digits', (1200, 8, 8), (597, 8, 8))

@@ -104,6 +104,11 @@ def digit_features(data: DigitData, *, settings: Settings | None = None, retrain
 
     The network and its features are cached under a hash of the data and the settings; the networks of the default
     settings ship with the package. `retrain` trains anew, about a minute on MNIST, and caches the outcome.
+
+    Args:
+        data: The images, in two folds.
+        settings: Of the network and its training; None is the default for the data.
+        retrain: Train anew.
     """
     settings = _settings_for(data) if settings is None else settings
     key = _key(data, settings)

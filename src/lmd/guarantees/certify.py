@@ -41,6 +41,12 @@ def certify(
     `divergence` is B(x*, x_0) or a bound on it, the relative constants are those of section 3.1. Each is a number or
     one per instance `(B,)`. `result.certificate` is this with nothing given.
 
+    Args:
+        run: The result of a run, or its record.
+        divergence: B(x*, x_0), or a bound on it: a number, or one per instance `(B,)`.
+        relative_smoothness: L of f relative to the potential, likewise.
+        relative_strong_convexity: mu of f relative to the potential, likewise.
+
     >>> import lmd
     >>> problem, x0 = lmd.problems.LeastSquaresFamily().sample(3, torch.Generator().manual_seed(0))
     >>> solver = lmd.solvers.MirrorDescent(lmd.mirrors.Euclidean(), 1 / 18)
@@ -62,7 +68,11 @@ def certify(
 
 
 def best_of(parts: Sequence[Certificate]) -> Certificate:
-    """The best bound of several certificates of one answer, instance by instance."""
+    """The best bound of several certificates of one answer, instance by instance.
+
+    Args:
+        parts: The certificates, at least one.
+    """
     lower = torch.stack([part.lower_bound for part in parts]).amax(dim=0)
     used = [part for part in parts if bool((part.proven & (part.lower_bound == lower)).any())]
     if len(used) == 1:
@@ -89,6 +99,13 @@ The solvers' room knows no theorems, as it stands above this one. What it knows 
 
 class Watch:
     """A callback for `lmd.run` that can certify a solve while it runs; a true answer of `stop_when` ends the run.
+
+    Args:
+        solver: The one that runs.
+        problem: The one that it runs on.
+        x0: `(B, ...)`, where it starts.
+        stop_when: From a certificate to whether to end the run; None never does.
+        every: Iterations from one look of `stop_when` to the next.
 
     >>> import lmd
     >>> problem, x0 = lmd.problems.LeastSquaresFamily().sample(3, torch.Generator().manual_seed(0))

@@ -84,6 +84,16 @@ def compare(
     is composite; and where neither proves enough `minimum_of` is asked, such as `lmd.reference.minimum`: by default
     the problem itself, for a closed form.
 
+    Args:
+        guarded: The guarded solver.
+        problem: What both run on.
+        x0: `(B, ...)`, where both start.
+        early: The iteration up to which the fall-back runs alone; None is 20, or the last trained one.
+        iterations: Of the guarded run, at most.
+        target: Values `(B,)` at which the guarded run may end; None runs on.
+        proven: Lower bounds on the minima `(B,)`, where they are known.
+        minimum_of: From a problem to its minima `(B,)`.
+
     >>> import lmd
     >>> problem, x0 = lmd.problems.LeastSquaresFamily().sample(3, torch.Generator().manual_seed(0))
     >>> found = compare(Safeguard(lmd.solvers.GradientDescent(10.0)), problem, x0, iterations=30)

@@ -54,6 +54,9 @@ class DescentSafeguard(Wrapper[DescentState]):
 
     For smooth problems on the whole space; for others there is `Safeguard`.
 
+    Args:
+        solver: The learned solver.
+
     >>> import lmd
     >>> problem, x0 = lmd.problems.LeastSquaresFamily().sample(3, torch.Generator().manual_seed(0))
     >>> result = lmd.run(DescentSafeguard(lmd.solvers.GradientDescent(10.0)), problem, x0, iterations=200)

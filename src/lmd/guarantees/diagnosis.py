@@ -66,6 +66,15 @@ def diagnose(
     Inconsistency, divergence and fall-backs are reported, as nothing is promised about them. The true gap is known
     where `minimum_of` knows the minima: `lmd.reference.minimum` does of far more than closed forms, the default.
 
+    Args:
+        solver: Any solver, bare or guarded.
+        family: The one that it was trained on.
+        harder: Families by name; None is what the family itself calls harder.
+        batch: Instances of each family.
+        iterations: Of each run.
+        seed: What the instances are drawn from.
+        minimum_of: From a problem to its minima `(B,)`.
+
     >>> import lmd
     >>> solver = lmd.zoo.load("least-squares-quadratic-10", bare=True)
     >>> found = diagnose(solver, lmd.problems.LeastSquaresFamily(), batch=4, iterations=50)

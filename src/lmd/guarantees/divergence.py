@@ -20,6 +20,11 @@ def divergence_bound(mirror: Mirror, x0: Tensor, radius: Tensor | None) -> Const
 
     B(., x0) is convex, so over a polytope it is highest at a vertex: of the simplex, where that is the domain, or of
     the cross-polytope that contains the ball. Where the potential is smooth, L/2 radius^2 bounds it over the ball.
+
+    Args:
+        mirror: The mirror whose divergence B is.
+        x0: `(B, ...)`.
+        radius: `(B,)`, where it is known how far x can be from x0; None where it is not.
     """
     bounds = []
     if isinstance(mirror.domain, Simplex):

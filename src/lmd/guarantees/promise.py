@@ -44,6 +44,12 @@ class Promise:
 def promise(gaps: Tensor, target: float, iterations: int, confidence: float = 0.95) -> Promise:
     """What the relative gaps `(n,)` of held-out runs promise of the class they were drawn from.
 
+    Args:
+        gaps: Relative gaps `(n,)`, of instances that nothing was trained on.
+        target: The relative gap that a run is to get to.
+        iterations: That each run was given.
+        confidence: Between 0 and 1.
+
     >>> import torch
     >>> print(promise(torch.full((300,), 1e-4), target=1e-3, iterations=8))
     with confidence 95%, at least 99.0% of the class are within 0.001 of the minimum after 8 iterations
@@ -60,6 +66,11 @@ def least_share(within: int, runs: int, confidence: float = 0.95) -> float:
     1934](https://doi.org/10.1093/biomet/26.4.404)). The probability that the true share is below it is at most
     1 - confidence, whatever the share is.
 
+    Args:
+        within: Trials that succeeded.
+        runs: Trials in all.
+        confidence: Between 0 and 1.
+
     >>> round(least_share(299, 299), 3), least_share(0, 10)
     (0.99, 0.0)
     """
@@ -75,6 +86,11 @@ def least_share(within: int, runs: int, confidence: float = 0.95) -> float:
 
 def runs_needed(share: float, confidence: float = 0.95, failures: int = 0) -> int:
     """How many held-out runs promise this share, if no more than so many of them fail.
+
+    Args:
+        share: Of the class, between 0 and 1.
+        confidence: Between 0 and 1.
+        failures: Runs that may fail.
 
     >>> [runs_needed(0.95), runs_needed(0.99), runs_needed(0.99, failures=1)]
     [59, 299, 473]
@@ -102,6 +118,11 @@ class Monitor:
     and S_t = e_t (S_{t-1} + 1 / t(t+1)) reaches 1 / delta with probability at most delta, over all times together
     ([Ville 1939](http://www.numdam.org/item/THESE_1939__218__1_0/)): it may be looked at after every solve, and
     instances that were within long ago do not hide those that are outside now. docs/guarantees.md.
+
+    Args:
+        promised: What was promised of the class.
+        delta: The probability of a false alarm, ever.
+        bet: b, positive: the larger, the sooner a great change is seen, and the later a small one.
 
     >>> import torch
     >>> monitor = Monitor(promise(torch.full((300,), 1e-4), target=1e-3, iterations=8))

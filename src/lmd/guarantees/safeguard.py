@@ -33,6 +33,9 @@ def default_fallback(problem: Problem) -> Solver[Any]:
     """The strongest classical method here that needs nothing but the problem.
 
     PDHG for composite problems, an interior-point method for SVMs, L-BFGS for smooth problems on the whole space.
+
+    Args:
+        problem: The one that it is for.
     """
     for fallback in (PDHG(settle=SETTLE), InteriorPoint()):
         if offers(problem, fallback.needs):
@@ -49,6 +52,10 @@ def guard(solver: Solver[Any], problem: Problem) -> Safeguard | None:
     Beside a network on images a classical step costs next to nothing, and runs along from the start. Beside anything
     else it starts when the trained iterations are over, or ten iterations: it is never behind from iteration 20 on.
     Beside a solver that ends in a classical method it starts when the trained iterations are over, however many.
+
+    Args:
+        solver: The learned solver.
+        problem: The one that it is to run on.
     """
     try:
         default_fallback(problem)
@@ -149,6 +156,11 @@ class Safeguard(Solver[SafeguardState]):
     `fallback` is any solver; None is what `default_fallback` says of the problem. PDHG, for composite problems, keeps a
     dual point, which gives every answer a duality gap. Safeguards nest: `Safeguard(Safeguard(s, a), b)` is never behind
     a, as long as it has not been overtaken by b.
+
+    Args:
+        solver: The learned solver.
+        fallback: The classical one; None is `default_fallback` of the problem.
+        delay: d, iterations before the fall-back starts; None is chosen for each problem.
 
     >>> import lmd
     >>> problem = lmd.problems.TVDenoising(torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(0)), 0.3)

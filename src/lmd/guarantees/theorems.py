@@ -35,6 +35,10 @@ def regret_certificate(record: Record, divergence: Number | None = None) -> Cert
 
     `divergence` is B(x*, x_0) or anything above it, a number or one per instance `(B,)`; without it, it is bounded.
     The classical theorem is the case of an exact mirror, in which f need not be strongly convex.
+
+    Args:
+        record: Of the run.
+        divergence: B(x*, x_0), or a bound on it: a number, or one per instance `(B,)`; None is bounded here.
     """
     mirror = record.mirror
     theorem = CLASSICAL if mirror is not None and mirror.is_exact else REGRET
@@ -75,6 +79,12 @@ def relative_certificate(
 
     L and mu are given, or bounded by L_f / sigma and mu_f / L_Psi from the constants of f and of the potential. Where
     steps were found by backtracking, each was seen to be short enough, and no L has to be known.
+
+    Args:
+        record: Of the run.
+        smoothness: L: a number, or one per instance `(B,)`; None is bounded here.
+        strong_convexity: mu, likewise.
+        divergence: B(x*, x_0), or a bound on it, likewise.
     """
     mirror = record.mirror
     if mirror is None or (record.is_lazy and mirror.domain is not None):
@@ -157,6 +167,9 @@ def subgradient_certificate(record: Record) -> Certificate:
 
     The minimum over z is at the projection of x - g/mu onto the domain. It costs one subgradient. It is not tried where
     there is a dual point of a composite problem: the subgradients of TV do not vanish at a minimiser, the gap does.
+
+    Args:
+        record: Of the run.
     """
     if record.dual is not None and isinstance(record.problem, HasGap):
         return nothing(record, f"{SUBGRADIENT}; there is a dual point, which proves more")
@@ -192,7 +205,11 @@ class HasGap(Protocol):
 
 
 def duality_certificate(record: Record) -> Certificate:
-    """min F >= F(x) - gap(x, p) for the dual point p that the solver kept."""
+    """min F >= F(x) - gap(x, p) for the dual point p that the solver kept.
+
+    Args:
+        record: Of the run.
+    """
     problem, dual = record.problem, record.dual
     if dual is None or not isinstance(problem, HasGap):
         return nothing(record, f"{DUALITY}; it needs a problem with a dual and a solver that keeps a dual point")

@@ -91,6 +91,14 @@ def solve_file(
     `extra` is what the task takes beside it: to inpaint the file of a mask of the same size, of which white pixels are
     kept, to deblur a kernel as `read_kernel` takes it. The `settings` are those of `PictureSolver`. Everything that can
     be checked is checked before the work begins.
+
+    Args:
+        task: One that takes pictures, such as "denoise".
+        image: The file to read.
+        out: The file to write.
+        extra: The file of a mask, or a kernel; None where the task takes nothing.
+        overwrite: Write over what is there.
+        **settings: Those of `PictureSolver`.
     """
     return solve_one(PictureSolver(task, **settings), Job(Path(image), Path(out)), extra, overwrite)
 
@@ -131,6 +139,13 @@ def solve_many(
     """Each file as it is done, `workers` at a time, by default as many as there are threads.
 
     Where one fails the others go on. With one worker a file has all threads, with more they share them.
+
+    Args:
+        solver: What solves each of them.
+        jobs: The files.
+        extra: As in `solve_file`, or a folder of masks with the names of the pictures.
+        overwrite: Write over what is there.
+        workers: Files at a time; None is as many as there are threads.
     """
     threads = torch.get_num_threads()
     count = min(len(jobs), threads if workers is None else check_count("workers", workers))

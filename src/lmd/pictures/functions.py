@@ -186,6 +186,19 @@ def inpaint(
     predicted from the others; the noise is found, and there are no maps. A list of images takes one mask for all, or a
     list of them. All else is as in `denoise`.
 
+    Args:
+        image: An array or tensor, or a list of them, as in `denoise`.
+        mask: Not 0 where a pixel is kept; for a list of images one for all, or a list.
+        weight: A positive number, one per image of a batch, or "auto".
+        isotropic: Lengths of gradients in place of sums of absolute differences.
+        channel_axis: The axis of the channels, None if there is none, or "auto".
+        tolerance: How near to the minimum, relative to it; proven.
+        warm: The `Info` of a similar image of the same shape, to start from.
+        info: Also return an `Info`: certificate, weight, seconds, the whole result.
+
+    Returns:
+        An array of the kind, shape and dtype that came in, or, with `info`, that and the `Info`.
+
     >>> import numpy as np, lmd
     >>> image = np.outer(np.ones(16), np.arange(16) > 7).astype(float)
     >>> image[5, 3] = np.nan
@@ -236,6 +249,24 @@ def deblur(
     image goes on outside: "replicate" or "circular". `box` (low, high) is where pixels are known to be: by default
     [0, 1] for bytes and for numbers that are mostly there, else the range of the image. `weight` is no map. All else
     is as in `denoise`.
+
+    Args:
+        image: An array or tensor, or a list of them, as in `denoise`, of pictures: two axes beside that of the
+            channels.
+        kernel: k `(h, w)`, an array or tensor.
+        weight: A positive number, one per image of a batch, or "auto".
+        noise: The standard deviation of the noise, for "auto"; estimated from the image by default. In the array's own
+            numbers: of 255 for bytes.
+        border: "replicate" or "circular".
+        box: (low, high), where pixels are known to be; bytes are numbers from 0 to 1.
+        isotropic: Lengths of gradients in place of sums of absolute differences.
+        channel_axis: The axis of the channels, None if there is none, or "auto".
+        tolerance: How near to the minimum, relative to it; proven.
+        warm: The `Info` of a similar image of the same shape, to start from.
+        info: Also return an `Info`: certificate, weight, seconds, the whole result.
+
+    Returns:
+        An array of the kind, shape and dtype that came in, or, with `info`, that and the `Info`.
     """
     if isinstance(image, (list, tuple)):
         options: Any = {"noise": noise, "border": border, "box": box, "isotropic": isotropic, "warm": warm}
@@ -281,6 +312,21 @@ def reconstruct(
     `lmd.operators.LinearOperator` on `(B, C, *shape)`, for measurements `(B, C, ...)`. The answer has the kind and the
     dtype of the measurements, floating-point.
 
+    Args:
+        measurements: y, an array or tensor.
+        forward: A, a function, or an operator.
+        adjoint: A', a function, where A is one.
+        shape: Of the image.
+        weight: A positive number, or one per image of a batch.
+        box: (low, high), where pixels are known to be; part of the problem.
+        isotropic: Lengths of gradients in place of sums of absolute differences.
+        tolerance: How near to the minimum, relative to it; proven.
+        warm: The `Info` of similar measurements, to start from.
+        info: Also return an `Info`: certificate, weight, seconds, the whole result.
+
+    Returns:
+        The image, or, with `info`, that and the `Info`.
+
     >>> import numpy as np, lmd
     >>> A = np.random.default_rng(0).normal(size=(30, 64)) / 8
     >>> x = np.repeat([0.2, 0.8], 32)
@@ -313,6 +359,15 @@ def denoise_video(frames: Any, weight: Any = AUTO, *, info: bool = False, **opti
     An array `(T, ...)` gives an array, a list a list, and an iterator is answered by an iterator, frame by frame. An
     automatic weight is chosen on the first frame and kept. Nothing else is: frames have noise of their own, and learned
     iterations from nothing are as fast as those from the answer to the frame before.
+
+    Args:
+        frames: An array `(T, ...)`, a list or an iterator of frames.
+        weight: As in `denoise`; "auto" is chosen on the first frame.
+        info: Also return an `Info` for each frame.
+        **options: Those of `denoise`.
+
+    Returns:
+        Frames of the kind that came in; with `info`, that and a list of each `Info`, or an iterator of pairs.
 
     >>> import numpy as np, lmd
     >>> lmd.denoise_video(np.zeros((4, 8, 9, 3), np.uint8), weight=0.1).shape

@@ -166,6 +166,15 @@ class PictureSolver:
 
     TV does not mix channels, so those of a large picture are solved for one after the other, which saves memory. A
     solver that takes three has all three, and of a grey picture three copies.
+
+    Args:
+        task: One that takes pictures, such as "denoise", "inpaint" or "deblur".
+        solver: A name, a folder, or None.
+        iterations: How many at most.
+        weight: A positive number, or "auto".
+        tolerance: The relative gap to stop at, proven.
+        isotropic: Lengths of gradients in place of sums of absolute differences.
+        **form: `data`, `order`, `coupled`, `huber` and `spacing`, as in `lmd.denoise`.
     """
 
     def __init__(

@@ -24,6 +24,10 @@ class Cache:
 
     The folder is `optima` in the one that LMD_CACHE names, or in the platform's place for caches, unless another is
     given. Nothing that is read is taken on trust: `lmd.reference.optimum` proves it again.
+
+    Args:
+        folder: Where to; None is the place above.
+        limit: Bytes.
     """
 
     def __init__(self, folder: str | Path | None = None, limit: int = LIMIT) -> None:

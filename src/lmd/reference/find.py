@@ -23,6 +23,10 @@ def optimum(problem: Problem, cache: Cache | None = None) -> Optimum:
 
     With a `cache`, the optima of composite problems are read there, and written; without, nothing is.
 
+    Args:
+        problem: One with a minimiser in closed form, a composite problem, an SVM or a linear classifier.
+        cache: Where optima are read and kept; None for nowhere.
+
     >>> import lmd
     >>> problem = lmd.problems.TVDenoising(torch.tensor([[[[0.0, 1.0]]]]), weight=0.5)
     >>> found = optimum(problem)
@@ -43,12 +47,22 @@ def optimum(problem: Problem, cache: Cache | None = None) -> Optimum:
 
 
 def minimum(problem: Problem, cache: Cache | None = None) -> Tensor:
-    """The certified infima `(B,)`, in the dtype of the problem and where it is."""
+    """The certified infima `(B,)`, in the dtype of the problem and where it is.
+
+    Args:
+        problem: One that `optimum` has a method for.
+        cache: Where optima are read and kept; None for nowhere.
+    """
     return optimum(problem, cache).infimum.to(_data(problem))
 
 
 def minimiser(problem: Problem, cache: Cache | None = None) -> Tensor:
-    """The certified minimisers `(B, ...)`, in the dtype of the problem and where it is."""
+    """The certified minimisers `(B, ...)`, in the dtype of the problem and where it is.
+
+    Args:
+        problem: One that `optimum` has a method for.
+        cache: Where optima are read and kept; None for nowhere.
+    """
     found = optimum(problem, cache)
     if not bool(found.attained.all()):
         given = f"{type(problem).__name__}, of which instance {int(found.attained.int().argmin())} has no minimiser"

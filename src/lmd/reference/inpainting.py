@@ -34,6 +34,10 @@ def smoothest(problem: Any, cache: Cache | None = None) -> Tensor:
 
     Proven in two stages: kept pixels by the duality gap of the problem, lost ones by that of `second_stage`. The value
     of the answer is within 1e-5 of the minimum.
+
+    Args:
+        problem: One that `optimum` has a method for.
+        cache: Where optima are read and kept; None for nowhere.
     """
     lost = offers(problem, NEEDS) and problem.mask is not None and not bool((problem.mask > 0).all())
     if not lost:

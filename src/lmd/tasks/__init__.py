@@ -103,6 +103,9 @@ def every() -> list[Task]:
 def get(name: str) -> Task:
     """A task by its name.
 
+    Args:
+        name: Of a task, such as "denoise".
+
     >>> list(get("lasso").solvers)
     ['lasso-10']
     """
@@ -110,5 +113,10 @@ def get(name: str) -> Task:
 
 
 def choice(parts: tuple[str, ...], tolerance: float) -> list[str]:
-    """The names of the trained solvers to take for problems of these parts and a tolerance, best first."""
+    """The names of the trained solvers to take for problems of these parts and a tolerance, best first.
+
+    Args:
+        parts: Of a problem, `problem.parts`.
+        tolerance: The relative gap to be proven.
+    """
     return [name for task in every() for name in task.choice(parts, tolerance)]

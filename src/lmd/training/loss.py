@@ -48,6 +48,10 @@ class UnrolledLoss(nn.Module):
     With `recompute`, an iteration (its step, value and inconsistency) keeps nothing for the backward pass but the
     state it starts from, and is run again there; no number changes.
 
+    Args:
+        solver: The solver that is trained.
+        settings: Of the training: iterations, objective, weights, consistency.
+
     >>> import lmd
     >>> solver = lmd.solvers.LearnedMirrorDescent(lmd.mirrors.Quadratic(2).double(), iterations=3).double()
     >>> problem, x0 = lmd.problems.LeastSquaresFamily().sample(4, torch.Generator().manual_seed(0))

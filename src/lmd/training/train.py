@@ -62,6 +62,18 @@ def train(
     consistency weight of the moment, so an early solver that is fast but inconsistent does not stay ahead for ever.
     Where that is still the solver as it came, `improved` of the result is False, and a `TrainingWarning` says so.
 
+    Args:
+        solver: One with parameters; it is changed.
+        family: What problems and starting points are drawn from.
+        out: A folder for the run; None writes nothing.
+        resume: Go on with the run in `out`.
+        progress: Whether to show a bar; None does on a terminal.
+        callback: Called with each record of the log; a true answer ends the training.
+        **settings: The fields of `lmd.training.TrainingSettings`: `updates`, `batch`, `learning_rate` and so on.
+
+    Returns:
+        How it went, with the solver.
+
     >>> import lmd
     >>> solver = lmd.solvers.LearnedMirrorDescent(lmd.mirrors.Quadratic(2).double(), iterations=3).double()
     >>> result = lmd.train(solver, lmd.problems.LeastSquaresFamily(), updates=20, batch=8)

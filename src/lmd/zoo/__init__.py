@@ -56,7 +56,11 @@ def old_names() -> dict[str, str]:
 
 
 def current_name(name: str) -> str:
-    """The name that a solver has now; one that it had before is still known, and a warning says so once."""
+    """The name that a solver has now; one that it had before is still known, and a warning says so once.
+
+    Args:
+        name: Of a solver, now or before.
+    """
     new = old_names().get(name, name)
     if new != name and name not in names():
         say_deprecated(f"the solver {name}", f"{new}, as it is called now", removal="1.0")
@@ -65,18 +69,30 @@ def current_name(name: str) -> str:
 
 
 def task_of(name: str) -> Task:
-    """The task of a solver."""
+    """The task of a solver.
+
+    Args:
+        name: Of a solver.
+    """
     chosen = check_choice("solver", current_name(name), tuple(names()))
     return next(task for task in tasks.every() if chosen in task.solvers)
 
 
 def recipe(name: str) -> Recipe:
-    """How a solver is made."""
+    """How a solver is made.
+
+    Args:
+        name: Of a solver.
+    """
     return task_of(name).solvers[current_name(name)]
 
 
 def shipped(name: str) -> bool:
-    """Whether trained weights of this solver come with the package."""
+    """Whether trained weights of this solver come with the package.
+
+    Args:
+        name: Of a solver.
+    """
     chosen = current_name(name)
     return chosen in names() and (_folder(chosen) / SOLVER_FILE).is_file()
 
@@ -90,6 +106,10 @@ def load(name: str | Path, *, bare: bool = False) -> Solver[Any]:
 
     `bare` is for experiments and further training: the solver as it was trained, which may do anything on problems
     unlike those it was trained on.
+
+    Args:
+        name: Of a solver that ships, or a folder.
+        bare: Leave the safeguard out.
 
     >>> import lmd
     >>> lmd.zoo.load("least-squares-quadratic-10").horizon
@@ -110,6 +130,9 @@ def guarded(solver: Solver[Any]) -> Solver[Any]:
 
     One that ends in a method which converges only has to be compared with its start; beside any other runs a classical
     method, where one is known for the problem. Classical solvers and those that are guarded are left as they are.
+
+    Args:
+        solver: Any solver.
     """
     learned = any(True for _ in solver.parameters())
     if not learned or isinstance(solver, (BestSoFar, DescentSafeguard, NotAboveStart, Safeguard)):
@@ -118,19 +141,34 @@ def guarded(solver: Solver[Any]) -> Solver[Any]:
 
 
 def ships_for(name: str, preset: str) -> bool:
-    """Whether the solver that ships is the one this preset would train: the same preset, on the same data."""
+    """Whether the solver that ships is the one this preset would train: the same preset, on the same data.
+
+    Args:
+        name: Of a solver.
+        preset: "quick", "standard" or "paper".
+    """
     if preset != SHIPPED_PRESET or not shipped(name):
         return False
     return bool(card(name)["data"] == recipe(name).source.name(preset))
 
 
 def card(name: str) -> dict[str, Any]:
-    """What is known of a shipped solver: the command, seed and data that made it, and what it was measured at."""
+    """What is known of a shipped solver: the command, seed and data that made it, and what it was measured at.
+
+    Args:
+        name: Of a solver that ships.
+    """
     return dict(read_json(_folder(name) / SOLVER_FILE)["card"])
 
 
 def origin(name: str, preset: str, *, retrain: bool = False) -> str:
-    """Where `obtain` takes a solver from, in words."""
+    """Where `obtain` takes a solver from, in words.
+
+    Args:
+        name: Of a solver.
+        preset: "quick", "standard" or "paper".
+        retrain: Train also where a solver ships.
+    """
     if ships_for(name, preset) and not retrain:
         return f"the solver {name} that ships with lmd"
     return f"training with the {preset} preset in this run"
@@ -139,7 +177,15 @@ def origin(name: str, preset: str, *, retrain: bool = False) -> str:
 def obtain(
     name: str, preset: str, *, retrain: bool = False, seed: int = 0, progress: bool | None = None
 ) -> Solver[Any]:
-    """The shipped solver where there is one for this preset and its data, otherwise one trained now; it is bare."""
+    """The shipped solver where there is one for this preset and its data, otherwise one trained now; it is bare.
+
+    Args:
+        name: Of a solver.
+        preset: "quick", "standard" or "paper".
+        retrain: Train also where a solver ships.
+        seed: Of a training.
+        progress: Whether to show a bar; None does on a terminal.
+    """
     if ships_for(name, preset) and not retrain:
         return load(name, bare=True)
     return train_recipe(name, preset, seed=seed, progress=progress)
@@ -154,7 +200,16 @@ def train_recipe(
     resume: bool = False,
     progress: bool | None = None,
 ) -> Solver[Any]:
-    """Train a solver of the zoo from its recipe; `out` is where `lmd.train` puts its files."""
+    """Train a solver of the zoo from its recipe; `out` is where `lmd.train` puts its files.
+
+    Args:
+        name: Of a solver.
+        preset: "quick", "standard" or "paper".
+        out: A folder for the run; None writes nothing.
+        seed: Of the solver and the training.
+        resume: Go on with the run in `out`.
+        progress: Whether to show a bar; None does on a terminal.
+    """
     made = recipe(name)
     settings = made.settings[check_choice("preset", preset, tuple(made.settings))]
     solver = made.solver(seed)
@@ -166,7 +221,14 @@ def train_recipe(
 
 
 def written_card(name: str, preset: str, seed: int, solver: Solver[Any]) -> dict[str, Any]:
-    """What is on the card of a solver that was trained from a recipe: how to make it again, and what it is worth."""
+    """What is on the card of a solver that was trained from a recipe: how to make it again, and what it is worth.
+
+    Args:
+        name: Of a solver.
+        preset: That it was trained with.
+        seed: That it was trained with.
+        solver: As it was trained.
+    """
     made, task = recipe(name), task_of(name)
     card: dict[str, Any] = {
         "command": f"lmd train {current_name(name)} --preset {preset} --seed {seed}",

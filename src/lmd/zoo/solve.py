@@ -59,6 +59,18 @@ def solve(
     An instance that gets no further in its precision, or runs out of iterations, says so in its status; the
     certificate of the result has what is proven in any case.
 
+    Args:
+        problem: A batch of problems.
+        tolerance: The relative gap to be proven.
+        solver: Any solver; None is chosen.
+        x0: `(B, ...)`; None is the problem's own start.
+        warm: A result on a problem of the same shape, to start from in place of x0.
+        iterations: How many at most.
+        differentiable: Give the answer derivatives by the data and weights.
+
+    Returns:
+        The answer, with its status and certificate.
+
     >>> import lmd, torch
     >>> noisy = torch.rand(1, 1, 16, 16, generator=torch.Generator().manual_seed(0))
     >>> result = lmd.solve(lmd.problems.TVDenoising(noisy, weight=0.3), tolerance=1e-4)
