@@ -15,7 +15,11 @@ class Dataset:
     """One line of `lmd data list`."""
 
     name: str
+    """What `fetch` takes."""
+
     title: str
+    """What is in it, in a few words."""
+
     source: str
     """Where it comes from."""
     present: bool

@@ -30,9 +30,16 @@ class DigitData:
     """Which data these are: `mnist` or `digits`. Results carry it."""
 
     train_images: Tensor
+    """`(n, H, W)`."""
+
     train_labels: Tensor
+    """`(n,)`."""
+
     test_images: Tensor
+    """`(n, H, W)`."""
+
     test_labels: Tensor
+    """`(n,)`."""
 
     def fingerprint(self) -> str:
         """The SHA-256 of name, shapes and every number: equal for equal data."""

@@ -56,9 +56,16 @@ class DigitFeatures:
     """Which data they are from. Results carry it."""
 
     train_features: Tensor
+    """`(n, 50)`."""
+
     train_labels: Tensor
+    """`(n,)`."""
+
     test_features: Tensor
+    """`(n, 50)`."""
+
     test_labels: Tensor
+    """`(n,)`."""
 
     accuracy: float
     """The network's own accuracy on the test fold."""

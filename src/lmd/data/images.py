@@ -62,7 +62,10 @@ class ImageData:
     """Which data these are: `photographs` or `stl10`. Results carry it."""
 
     train_images: Tensor
+    """`(n, 3, 96, 96)`."""
+
     test_images: Tensor
+    """`(n, 3, 96, 96)`."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,7 @@ class ImageSet:
     """The name of the folder or file they are from. Results carry it."""
 
     images: tuple[Tensor, ...]
+    """Each `(3, H, W)`."""
 
     def crops(self, side: int) -> Tensor:
         """The middle `side` x `side` pixels of each `(n, 3, side, side)`."""

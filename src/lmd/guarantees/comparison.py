@@ -39,10 +39,14 @@ class Comparison:
     """A guarded run beside a run of the fall-back alone, from the same points."""
 
     guarded: Result
+    """The run of the guarded solver."""
+
     classical: Result
     """The run of the fall-back, to iteration `early`."""
 
     early: int
+    """The iteration at which both are compared."""
+
     minimum: Tensor
     """A lower bound on the minima, or the minima themselves `(B,)`."""
 

@@ -28,11 +28,16 @@ class Finding:
     """Which family it was measured on."""
 
     name: str
+    """What was measured."""
+
     value: float
+    """The number."""
+
     promise: str = ""
     """What the number should be, in words; nothing where nothing is promised."""
 
     holds: bool = True
+    """Whether it is as promised."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,8 @@ class Diagnosis:
     """Everything `diagnose` found."""
 
     findings: tuple[Finding, ...]
+    """Every number that was measured."""
+
     curves: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
     """For each family, mean values by iteration `(K+1,)` of the solver `alone` and, where it can be, `guarded`."""
 

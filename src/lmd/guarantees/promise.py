@@ -22,8 +22,14 @@ class Promise:
     """
 
     target: float
+    """The relative gap to get to."""
+
     iterations: int
+    """How many each run was given."""
+
     runs: int
+    """How many held-out instances were run."""
+
     within: int
     """How many of the runs were within the target."""
 
@@ -31,6 +37,7 @@ class Promise:
     """A lower bound on the share of the whole class."""
 
     confidence: float
+    """1 - delta."""
 
     def to_json(self) -> dict[str, Any]:
         """The record as JSON values."""

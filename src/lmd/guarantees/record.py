@@ -30,7 +30,11 @@ class Record:
     """
 
     solver: Solver[Any]
+    """What runs, or ran."""
+
     problem: Problem
+    """What it runs on."""
+
     start: Tensor
     """x_0 `(B, ...)`."""
 

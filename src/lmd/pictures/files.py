@@ -38,7 +38,10 @@ class Job(NamedTuple):
     """A file to read and one to write."""
 
     image: Path
+    """The file to read."""
+
     out: Path
+    """The file to write."""
 
 
 @dataclass(frozen=True)

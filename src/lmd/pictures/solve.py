@@ -56,17 +56,29 @@ class Summary:
     """What became of a picture, or of some of its channels: those of others are added."""
 
     task: str
+    """Its name."""
+
     solver: str
+    """The name of the solver."""
+
     weight: float
+    """Of the regulariser."""
+
     isotropic: bool
+    """Whether lengths of gradients took the place of sums of absolute differences."""
+
     value_before: float
     """f of the picture as it was, all channels together, with colours from 0 to 1."""
 
     value_after: float
+    """f of the answer."""
+
     lower_bound: float
     """What the minimum is proven to be, at least."""
 
     theorem: str
+    """What proves it."""
+
     curvature: float | None
     """The strong convexity of the problem, where there is one."""
 

@@ -84,6 +84,7 @@ class Result(Later):
     """Wall-clock time of the whole run, recording included."""
 
     history: History
+    """How the run went, iteration by iteration."""
 
     solver: Solver[Any] = field(repr=False)
     """What was run, for whoever wants to prove something about it; nothing of the run is stored in it."""

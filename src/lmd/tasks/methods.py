@@ -28,6 +28,8 @@ class Setting:
     """A solver with one choice of what it is tuned over."""
 
     solver: Solver[Any]
+    """As it is set."""
+
     balance: float = 1.0
     """What PDHG multiplies the `balance` of a problem by, where it has one."""
 
@@ -45,7 +47,11 @@ class Method:
     """A name and what it is tuned over: one setting for a method that has nothing to tune."""
 
     name: str
+    """What it is called in tables."""
+
     settings: tuple[Setting, ...]
+    """Those that it is tuned over."""
+
     most: int
     """How many iterations it is run for at most."""
 

@@ -51,8 +51,13 @@ class CertifiedBy:
     """
 
     solver: Solver[Any]
+    """One that keeps dual points."""
+
     tolerance: float
+    """The relative gap to be proven."""
+
     unique: bool = False
+    """Whether there is one minimiser, so that points can be compared with it."""
 
     def __call__(self, problem: Any, x0: Tensor) -> tuple[Tensor, Tensor | None]:
         found = run(self.solver, problem, x0, tolerance=self.tolerance)

@@ -31,6 +31,8 @@ class Peer:
     """A solver of another package, called whole for each number of iterations or each tolerance."""
 
     name: str
+    """What it is called in tables."""
+
     package: str
     """What is imported."""
 

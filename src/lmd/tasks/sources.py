@@ -20,6 +20,8 @@ class HeldOut:
     """How much of the data that nothing trains on, and in which dtype; None leaves that of the family."""
 
     preset: str
+    """The one that the solver was trained with: quick, standard or paper."""
+
     subsets: int = 2
     """Data sets of a sample, where instances are subsets of features."""
 
@@ -30,6 +32,7 @@ class HeldOut:
     """Images in place of the test images."""
 
     dtype: torch.dtype | None = None
+    """Of the instances; None is that of the family."""
 
 
 class Source(abc.ABC):
@@ -87,8 +90,10 @@ class Digits(Source):
     """From features, labels, the pairs of a `subset` and how many `subsets` a sample has to a family."""
 
     mnist: int
+    """Pairs in an instance of MNIST: the paper's number."""
+
     digits: int
-    """Pairs in an instance, by data: the paper's number, and what the few bundled digits allow."""
+    """Pairs in an instance of the bundled digits: what so few of them allow."""
 
     def name(self, preset: str) -> str:
         return "digits" if preset == "quick" else digits_data("auto").name
@@ -120,6 +125,8 @@ class Drawn(Source):
     """Numbers that are drawn, so that every sample is a new one, but for arrays that all have in common."""
 
     words: str
+    """What the numbers are called."""
+
     arrays: tuple[str, ...] = ()
     """Their names in the family."""
 

@@ -26,6 +26,8 @@ class Recipe:
     """What `lmd train NAME` does: everything needed to make a trained solver again."""
 
     title: str
+    """What the solver is, in a few words."""
+
     solver: Callable[[int], Solver[Any]]
     """The untrained solver, from a seed."""
 
@@ -39,6 +41,8 @@ class Recipe:
     """Arguments of `lmd.train` by preset."""
 
     iterations: int
+    """How many it is trained for."""
+
     form: str = ""
     """What tells it from other solvers of the task, such as its mirror; nothing for the usual one."""
 
@@ -70,6 +74,8 @@ class Contest:
     """What `lmd bench` does with a problem: how instances are made, at which noise, the grids, and the peers."""
 
     make: Make
+    """From clean images, a noise level and randomness to a problem."""
+
     noise: tuple[int, ...] = (5,)
     """Percent."""
 
@@ -80,6 +86,8 @@ class Contest:
     """What the grid of PDHG is multiples of; 0 for the step that it takes by itself."""
 
     peers: tuple[Peer, ...] = ()
+    """Other people's solvers for it."""
+
     kept: bool = True
     """Whether optima are those of the room `reference`, which keeps them; else `lmd.solve` proves them in float64."""
 
@@ -92,6 +100,8 @@ class PictureTask:
     """What `lmd solve` does with a task: a picture in, a picture out."""
 
     doing: str
+    """A word for it while it runs, such as denoising."""
+
     about: str
     """A sentence, and the objective, for `--help`."""
 
@@ -124,8 +134,14 @@ class Task:
     """
 
     name: str
+    """Its name, which those of its solvers begin with."""
+
     title: str
+    """What it is, in a few words."""
+
     recipes: tuple[Recipe, ...] = ()
+    """Those of its trained solvers."""
+
     choices: Mapping[tuple[str, ...], tuple[tuple[float, str], ...]] = field(default_factory=dict)
     """For problems of these parts: the solver to take for a tolerance of so much or more."""
 
@@ -139,10 +155,14 @@ class Task:
     """Whether certified minima take too long for experiments of quick size."""
 
     contest: Contest | None = None
+    """What the bench does with it; None where it has no part in it."""
+
     models: Mapping[str, Contest] = field(default_factory=dict)
     """Contests of the models that it serves, by their names."""
 
     picture: PictureTask | None = None
+    """What `lmd solve` does with it; None where it takes no pictures."""
+
     conditions: Callable[[Family], dict[str, Family]] = conditions
     """Harder families, by what is harder about them, from the held-out one."""
 

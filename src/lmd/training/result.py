@@ -39,7 +39,10 @@ class TrainingResult:
     """Time spent, over all the sessions of the run."""
 
     final_validation: Validation | None
+    """On the held-out batch, after the last update; None where nobody looked."""
+
     best_validation: Validation | None
+    """That of the weights which the solver has now; None where nobody looked."""
 
     improved: bool | None
     """Whether the solver became better on the held-out batch than it was; None where nobody looked."""
