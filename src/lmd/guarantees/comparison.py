@@ -92,7 +92,7 @@ def compare(
         guarded: The guarded solver.
         problem: What both run on.
         x0: `(B, ...)`, where both start.
-        early: The iteration up to which the fall-back runs alone; None is 20, or the last trained one.
+        early: The iteration up to which the fall-back runs alone; None is as above.
         iterations: Of the guarded run, at most.
         target: Values `(B,)` at which the guarded run may end; None runs on.
         proven: Lower bounds on the minima `(B,)`, where they are known.
