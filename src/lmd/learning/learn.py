@@ -102,7 +102,7 @@ def learn(
 
     Args:
         family: What problems and starting points are drawn from.
-        minutes: How long to learn, at most or nearly so.
+        minutes: How long to learn.
         out: A folder for the run; None writes nothing.
         target: The relative gap to get to.
         seed: What instances and solvers are drawn from.
