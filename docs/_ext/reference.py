@@ -139,7 +139,10 @@ def signature(item: Any) -> str:
         answer = inspect.signature(item).return_annotation
     except (TypeError, ValueError):
         return "(...)"
-    arguments = [shown(each) for each in parameters(item)]
+    taken = parameters(item)
+    arguments, kinds = [shown(each) for each in taken], [each.kind for each in taken]
+    if inspect.Parameter.KEYWORD_ONLY in kinds and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        arguments.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "*")
     answer = f" -> {str(answer).strip(chr(39))}" if answer not in (inspect.Signature.empty, None, "None") else ""
     line = f"({', '.join(arguments)}){answer}"
     return line if len(line) < 90 else "(\n    " + ",\n    ".join(arguments) + f",\n){answer}"
