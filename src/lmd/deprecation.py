@@ -14,6 +14,10 @@ R = TypeVar("R")
 def deprecated(instead: str, removal: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Mark a function or a class that version `removal` no longer has; RELEASING.md has the policy.
 
+    Args:
+        instead: What to use.
+        removal: The first version that no longer has it.
+
     >>> @deprecated("lmd.solve", removal="2.0")
     ... def solve_it(x):
     ...     return x
@@ -37,7 +41,13 @@ def deprecated(instead: str, removal: str) -> Callable[[Callable[P, R]], Callabl
 
 @functools.cache
 def say_deprecated(what: str, instead: str, removal: str) -> None:
-    """A FutureWarning, the first time."""
+    """A FutureWarning, the first time.
+
+    Args:
+        what: What goes away.
+        instead: What to use.
+        removal: The first version that no longer has it.
+    """
     warnings.warn(_line(what, instead, removal), FutureWarning, stacklevel=3)
 
 

@@ -41,6 +41,10 @@ class TVDenoiser(TheirDenoiser):
     In one compiled call for images on the CPU. The dual point of the last call is the start of the next, where the
     shape is the same: what an iterative algorithm asks for. `result` is the last answer, with its certificate. The
     answer has derivatives by y and ths, where these require them (`lmd.problems.derivatives`).
+
+    Args:
+        tolerance: The relative gap to be proven.
+        ths: The strength: a number, or one per image; None leaves it to each call.
     """
 
     def __init__(self, tolerance: float = 1e-4, ths: Strength | None = None) -> None:
@@ -62,7 +66,11 @@ class TVDenoiser(TheirDenoiser):
 
 
 class TVPrior(TheirPrior):
-    """||Dx||_{1,2}, and the denoiser above for its prox: proven to `tolerance`, warm from call to call."""
+    """||Dx||_{1,2}, and the denoiser above for its prox: proven to `tolerance`, warm from call to call.
+
+    Args:
+        tolerance: The relative gap to be proven.
+    """
 
     def __init__(self, tolerance: float = 1e-4) -> None:
         super().__init__()
@@ -74,6 +82,11 @@ class TVReconstructor(Reconstructor):
 
     Denoising and inpainting have models of their own. Any other A is taken as it is, over images within the `box`, by
     default [0, 1], without which there would be no finite bound. `result` is the last answer, with its certificate.
+
+    Args:
+        ths: The strength: a number, or one per image.
+        tolerance: The relative gap to be proven.
+        box: (low, high), where pixels are known to be.
     """
 
     def __init__(self, ths: Strength = 0.05, tolerance: float = 1e-3, box: tuple[float, float] = (0.0, 1.0)) -> None:
@@ -113,6 +126,10 @@ class OfPhysics(LinearOperator):
     Its `A_adjoint` is tried on random arrays, and refused where it is not the adjoint, as an inverse transform by
     interpolation is not: a bound from it would be none. The norm is by power iterations. In float64, where proofs are
     evaluated, A is that of the physics in float64.
+
+    Args:
+        physics: A linear one.
+        y: Measurements `(B, ...)`, for their shape, dtype and device.
     """
 
     def __init__(self, physics: Physics, y: Tensor) -> None:
@@ -157,7 +174,11 @@ class OfPhysics(LinearOperator):
 
 
 class MirrorPotential(Bregman):
-    """A mirror as a potential of deepinv's, with a conjugate that is one: phi*(y) = <y, x> - phi(x), y = phi'(x)."""
+    """A mirror as a potential of deepinv's, with a conjugate that is one: phi*(y) = <y, x> - phi(x), y = phi'(x).
+
+    Args:
+        mirror: Any mirror.
+    """
 
     def __init__(self, mirror: Mirror) -> None:
         super().__init__()
@@ -187,6 +208,11 @@ class Gap(Metric):
     """By how much an answer is above the minimum of what `TVReconstructor` minimises, at most, relative to it `(B,)`.
 
     For answers of any method: `Gap(ths)(x_net, y=y, physics=physics)`. The dual point comes from a solve of ours.
+
+    Args:
+        ths: The strength: a number, or one per image.
+        tolerance: The relative gap of the solve that the dual point comes from.
+        **options: Those of every metric of deepinv's.
     """
 
     def __init__(self, ths: Strength = 0.05, tolerance: float = 1e-6, **options: Any) -> None:

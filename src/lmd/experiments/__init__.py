@@ -42,7 +42,11 @@ def names() -> list[str]:
 
 
 def get(name: str) -> Experiment:
-    """An experiment by its name."""
+    """An experiment by its name.
+
+    Args:
+        name: One of `names()`.
+    """
     module, kind = _PLACES[check_choice("experiment", name, tuple(_PLACES))]
     experiment: Experiment = getattr(importlib.import_module(module), kind)()
     return experiment
@@ -52,6 +56,9 @@ def read(metrics: dict[str, Any]) -> Reading:
     """What a metrics.json says, as the experiment that it names reads its rows.
 
     One that is not known here may have been somebody's own: it is shown as any experiment is, after all others.
+
+    Args:
+        metrics: The contents of a metrics.json.
     """
     from lmd.experiments.base import Experiment
     from lmd.experiments.bench.tables import bench_tables
