@@ -16,7 +16,7 @@ PATH = Path(__file__).parents[1] / "docs" / "_ext" / "reference.py"
 OPEN = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 ROOMS = [
     "problems", "operators", "terms", "mirrors", "solvers", "guarantees", "reference", "training", "learning", "zoo",
-    "pictures", "data", "tasks", "nn", "optim", "compat.sklearn",
+    "pictures", "data", "tasks", "nn", "optim", "compat.sklearn", "experiments", "deprecation",
 ]  # fmt: skip
 
 MADE_UP = '''
