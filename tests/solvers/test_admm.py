@@ -1,3 +1,6 @@
+import copy
+import pickle
+
 import pytest
 import torch
 
@@ -126,3 +129,39 @@ def test_numbers_of_phases_are_those_of_their_iterations():
     assert torch.equal(*found) and phased.horizon == each.horizon == 3
     with pytest.raises(InputError, match="one less than iterations"):
         ADMM(3, ends=[2])
+
+
+def test_one_that_was_used_is_copied_and_pickled():
+    problem, x0 = control()
+    solver = ADMM(2, 48).keep_(problem, x0)
+    expected = lmd.run(solver, problem, x0, 3).x
+    for again in (copy.deepcopy(solver), pickle.loads(pickle.dumps(solver))):
+        assert torch.equal(lmd.run(again, problem, x0, 3).x, expected)
+
+
+@pytest.mark.parametrize("blocks", [[], [40, 8]])
+def test_it_is_made_and_used_in_inference_mode(blocks):
+    problem, x0 = control()
+    with torch.inference_mode():
+        again, y0 = control()
+        for each, start in ((problem, x0), (again, y0)):
+            solver = ADMM(2, 48, blocks=blocks).keep_(each, start)
+            found = [lmd.run(solver, each, start, 3).x for _ in range(2)]
+            assert torch.equal(*found)
+    solver = ADMM(2, 48, blocks=blocks).keep_(problem, x0)
+    solver.requires_grad_(False)
+    with torch.inference_mode():
+        lmd.run(solver, problem, x0, 3)
+    state = solver.init(problem, x0.clone().requires_grad_())
+    problem.value(solver.advance(problem, state, 2).x).sum().backward()
+
+
+def test_matrices_that_were_loaded_after_it_was_used_are_those_of_their_class():
+    problem, x0 = control()
+    other = QuadraticProgram(2 * problem.quadratic[0], problem.quadratic[1], -0.5, 0.5)
+    solver, weights = ADMM(1, 48).keep_(problem, x0), ADMM(1, 48).keep_(other, x0).state_dict()
+    with torch.no_grad():
+        assert solver.init(problem, x0).inverses is solver.kept
+        solver.load_state_dict(weights)
+        assert solver.init(problem, x0).inverses is not solver.kept
+        assert solver.init(other, x0).inverses is solver.kept

@@ -1,5 +1,8 @@
 """Several horizons: each instance gets the one that its tolerance and roughness ask for, alone and in a batch."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -80,3 +83,30 @@ def test_far_beyond_what_was_learned_it_is_fgp_unless_few_iterations_will_do(wei
     ours, classical = (lmd.solve(problem, tolerance, solver=each) for each in (None, FGP(restart=True)))
     assert torch.equal(ours.x, classical.x) == (iterations == 16)
     assert iterations is None or int(ours.iterations) <= iterations
+
+
+def test_one_that_was_used_is_copied_and_pickled():
+    problem, used = TVDenoising(images(1, 1, 12, 13), 0.3), ladder()
+    expected = lmd.solve(problem, 1e-2, solver=used).x
+    for again in (copy.deepcopy(used), pickle.loads(pickle.dumps(used))):
+        assert torch.equal(lmd.solve(problem, 1e-2, solver=again).x, expected)
+
+
+def test_weights_that_were_loaded_after_it_was_used_count():
+    problem, used, other = TVDenoising(images(1, 1, 12, 13), 0.3), ladder(), ladder()
+    with torch.no_grad():
+        for rung in other.rungs:
+            rung.numbers.mul_(0.5)
+    assert not torch.equal(lmd.solve(problem, 1e-2, solver=used).x, lmd.solve(problem, 1e-2, solver=other).x)
+    used.load_state_dict(copy.deepcopy(other.state_dict()), assign=True)
+    assert torch.equal(lmd.solve(problem, 1e-2, solver=used).x, lmd.solve(problem, 1e-2, solver=other).x)
+
+
+def test_one_that_was_made_in_inference_mode_sees_its_changes():
+    problem = TVDenoising(images(1, 1, 12, 13), 0.3)
+    with torch.inference_mode():
+        made = ladder()
+        before = lmd.solve(problem, 1e-2, solver=made).x
+        for rung in made.rungs:
+            rung.numbers.mul_(0.5)
+        assert not torch.equal(lmd.solve(problem, 1e-2, solver=made).x, before)

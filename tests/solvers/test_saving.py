@@ -235,3 +235,10 @@ def test_exact_mirror_descent_from_before_second_momenta_and_shares_still_loads(
     assert torch.equal(lmd.run(again, problem, x0, 5).x, lmd.run(solver, problem, x0, 5).x)
     with pytest.raises(InputError, match=r"\Aweights: got solver.momenta of shape \(2, 2\), expected shape \(3, 2\)\Z"):
         load_weights(solver, {**solver.state_dict(), "solver.momenta": torch.zeros(2)})
+
+
+def test_what_is_loaded_in_inference_mode_can_be_trained(tmp_path):
+    save(trained(), tmp_path)
+    with torch.inference_mode():
+        solver = load(tmp_path)
+    assert not any(each.is_inference() for each in solver.state_dict().values())

@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 import torch
 
@@ -133,3 +135,27 @@ def test_costs_are_what_is_declared(counting_problem):
                 }
                 assert dict(counting_problem.calls) == {name: count for name, count in declared.items() if count}
         counting_problem.calls.clear()
+
+
+@torch.no_grad()
+def test_weights_that_were_loaded_after_it_was_used_count():
+    problem, start, other = problems(), NetworkStart([2], 3, 3, hidden=4), NetworkStart([2], 3, 3, hidden=4)
+    start(problem, 6)
+    other.linear.bias.fill_(2.0)
+    weights = copy.deepcopy(other.state_dict())
+    start.load_state_dict({**weights, "directions": start.directions}, assign=True)
+    assert torch.equal(start(problem, 6), other(problem, 6))
+
+
+@torch.no_grad()
+def test_one_that_was_used_in_inference_mode_is_trained():
+    problem, start = problems(), NetworkStart([2], 3, 3, hidden=4)
+    start.fit_(problem.data_vector(), problem.minimiser())
+    with torch.inference_mode():
+        seen = start(problem, 6)
+        made = NetworkStart([2], 3, 3, hidden=4)
+        made(problem, 6)
+    assert torch.equal(copy.deepcopy(start)(problem, 6), seen)
+    with torch.enable_grad():
+        start(problem, 6).sum().backward()
+    assert float(start.linear.bias.grad.min()) > 0

@@ -1,5 +1,8 @@
 """`lmd.solve`: picks, goes through, stops where it is proven, starts from earlier answers."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -8,6 +11,7 @@ import lmd
 from lmd.errors import CapabilityError, InputError
 from lmd.problems import Lasso, LeastSquares, TVDeblurring, TVDenoising, TVInpainting, gaussian_kernel
 from lmd.solvers import FGP, PDHG, GradientDescent, Status
+from lmd.zoo import defaults
 
 
 def noisy(*shape, dtype=torch.float32, seed=0):
@@ -95,3 +99,27 @@ def test_strong_convexity_that_proves_the_tolerance_says_so() -> None:
     result = lmd.solve(problem, tolerance=1e-6, x0=features.new_zeros(1, 10))
     assert result.status == (Status.TOLERANCE_REACHED,)
     assert bool((result.certificate.bound <= 1e-6 * result.values).all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_first_call_may_be_in_inference_mode(dtype):
+    defaults.ladder.cache_clear(), defaults._cached.cache_clear()
+    for problem in problems(dtype):
+        with torch.inference_mode():
+            first = lmd.solve(problem, 1e-3)
+            assert first.status == (Status.TOLERANCE_REACHED,) * 2 and first.certificate is not None
+            lmd.run(first.solver, problem, problem.start(), 3)
+        again = lmd.solve(problem, 1e-3)
+        assert_close(again.x, first.x)
+    with torch.inference_mode():
+        made = list(problems(dtype))  # of tensors from inference mode
+        assert all(lmd.solve(problem, 1e-3).ok for problem in made)
+    assert all(lmd.solve(problem, 1e-3).ok for problem in made)
+
+
+def test_results_are_copied_and_pickled():
+    for problem in problems():
+        result = lmd.solve(problem, 1e-3)
+        for again in (copy.deepcopy(result), pickle.loads(pickle.dumps(result))):
+            assert torch.equal(again.x, result.x)
+            assert torch.equal(again.certificate.bound, result.certificate.bound)

@@ -16,6 +16,7 @@ from lmd.checks import check_count, check_positive
 from lmd.errors import InputError
 from lmd.problems.base import Problem
 from lmd.solvers.base import DualState, Solver
+from lmd.solvers.made import Made, version
 from lmd.solvers.pdhg import SaddleProblem
 from lmd.terms.base import Scale, add_scaled, per_instance
 from lmd.terms.quadratic import times
@@ -127,8 +128,8 @@ class ADMM(Solver[ADMMState, SplitProblem]):
         """a_k / 2 as logits `(N,)`."""
         self.register_buffer("probed", torch.zeros(size))
         self.register_buffer("scales", torch.zeros(2))
-        self._cached: tuple[Any, tuple[Numbers, ...]] = (), ()
-        self._met: tuple[weakref.ref[Tensor], int] | None = None
+        self._cached = Made[tuple[Numbers, ...]]()
+        self._met: tuple[weakref.ref[Tensor], tuple[float, ...]] | None = None
         self.register_buffer("kept", torch.zeros(iterations, size, size))
         self.register_buffer("kept_for", torch.zeros(iterations, columns))
 
@@ -168,7 +169,7 @@ class ADMM(Solver[ADMMState, SplitProblem]):
         if image is None or image.numel() != self.size:
             accepted = f"{self.size} entries and matrices that instances share"
             raise InputError("problem", f"{x0[0].numel()} entries, or a matrix for each instance", accepted)
-        self.probed, self._met, self._cached = image, None, ((), ())
+        self.probed, self._met = image, None
         self.scales = _scales(problem, x0)
         self.kept, self.kept_for = self._inverses(problem, x0, self._numbers(self.scales)), self.penalties.clone()
         return self
@@ -209,17 +210,22 @@ class ADMM(Solver[ADMMState, SplitProblem]):
         self.penalties[row] += change[:-1].to(self.penalties)
         self.relaxations[row] += change[-1].to(self.relaxations)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the tensor that was met last: another process has not met it."""
+        return {**vars(self), "_met": None}
+
     def _knows(self, problem: SplitProblem, x: Tensor) -> bool:
         """Whether these are the matrices that were kept: the very tensor that was met last, or one that maps alike."""
         form = problem.quadratic
         P = form[0] if form is not None and problem.operator.is_identity else None
-        if P is not None and self._met is not None and self._met[0]() is P and self._met[1] == P._version:
+        state = () if P is None else (version(P), id(self.probed), version(self.probed))
+        if P is not None and self._met is not None and self._met[0]() is P and self._met[1] == state:
             return x.dtype == P.dtype
         if (self.size, self.probed.dtype) != (x[0].numel(), x.dtype):
             return False
         image = _probe(problem, x)
         known = image is not None and _same(image, self.probed)
-        self._met = (weakref.ref(P), P._version) if known and P is not None else None
+        self._met = (weakref.ref(P), state) if known and P is not None else None
         return known
 
     def _numbers(self, scales: Tensor) -> tuple[Numbers, ...]:
@@ -234,11 +240,11 @@ class ADMM(Solver[ADMMState, SplitProblem]):
 
     def _kept_numbers(self) -> tuple[Numbers, ...]:
         """Those of the class that is kept, made anew when what was learned changes; none if matrices are for others."""
-        state = (id(self.scales), self.penalties._version, self.relaxations._version)
-        if self._cached[0] != state:
-            kept = torch.equal(self.kept_for, self.penalties)
-            self._cached = state, _plain(self._numbers(self.scales)) if kept else ()
-        return self._cached[1]
+
+        def numbers() -> tuple[Numbers, ...]:
+            return _plain(self._numbers(self.scales)) if torch.equal(self.kept_for, self.penalties) else ()
+
+        return self._cached.of([self.scales, self.kept_for, self.penalties, self.relaxations], numbers)
 
     def _inverses(self, problem: SplitProblem, x: Tensor, numbers: tuple[Numbers, ...]) -> Tensor:
         """(P + K'rK)^{-1}, or (s + K'rK)^{-1} where there is no P, for each iteration; inverted in float64."""

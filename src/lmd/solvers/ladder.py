@@ -15,6 +15,7 @@ from lmd.problems.base import offers
 from lmd.problems.compiled import composed_of, model_of
 from lmd.solvers.base import Passing, Solver
 from lmd.solvers.learned_fgp import PLACES, LearnedFGP, between, roughness, schedules_of
+from lmd.solvers.made import Made
 
 MARGIN = 0.9
 """A rung is taken for tolerances from its reach over this on: one that misses costs one look more and iterations."""
@@ -42,8 +43,7 @@ class Ladder(Passing):
         self.given = [[list(gaps) for gaps in forms] for forms in reach]
         self.reach = [[[math.log(gap / MARGIN) for gap in gaps] for gaps in forms] for forms in reach]
         self._learned = [cast(LearnedFGP, rung) for rung in rungs]
-        self._seen = [rung.numbers for rung in self._learned]
-        self._made: tuple[list[int], loop.Schedules] | None = None
+        self._made = Made[loop.Schedules]()
 
     def config(self) -> dict[str, Any]:
         return {"rungs": list(self.rungs), "reach": self.given}
@@ -93,7 +93,5 @@ class Ladder(Passing):
 
     def _schedules(self) -> loop.Schedules:
         """Made once, and again where numbers have changed since."""
-        versions = [each._version for each in self._seen]
-        if self._made is None or self._made[0] != versions:
-            self._made = versions, schedules_of(self._learned, self.reach)
-        return self._made[1]
+        numbers: Any = [rung._parameters["numbers"] for rung in self._learned]  # at a tenth of what `.numbers` costs
+        return self._made.of(numbers, lambda: schedules_of(self._learned, self.reach))

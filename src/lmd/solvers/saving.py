@@ -68,6 +68,7 @@ def save(solver: Solver[Any], folder: str | Path, *, weights: Mapping[str, Tenso
     return folder
 
 
+@torch.inference_mode(False)
 def load(folder: str | Path) -> Solver[Any]:
     """The solver that `save` wrote to a folder, on the CPU, with the dtype it had.
 

@@ -15,6 +15,7 @@ from lmd.checks import check_count
 from lmd.config import Configurable
 from lmd.errors import InputError
 from lmd.problems.base import Problem
+from lmd.solvers.made import Made
 
 TELLING = 1e-5
 """Directions of the data along which instances vary by less than this share of the most are left out."""
@@ -127,7 +128,7 @@ class NetworkStart(Start):
         self.register_buffer("directions", torch.zeros(features, rank))
         self.register_buffer("mean", torch.zeros(entries))
         self.register_buffer("spread", torch.ones(()))
-        self._cached: tuple[Tensor | None, tuple[int, ...], list[Tensor]] = None, (), []
+        self._folds = Made[list[Tensor]]()
         self.linear = nn.Linear(rank, entries)
         sizes = (rank, hidden, hidden, entries) if hidden else ()
         layers = [nn.Linear(*pair) for pair in itertools.pairwise(sizes)]
@@ -139,7 +140,7 @@ class NetworkStart(Start):
                 drawn = torch.empty(layer.weight.shape, dtype=torch.float32)
                 nn.init.kaiming_uniform_(drawn, generator=torch.Generator().manual_seed(number))
                 layer.weight.data.copy_(drawn)
-        self._learned = list(self.parameters())
+        self._layers = [self.linear, *layers]
 
     def config(self) -> dict[str, Any]:
         return {"shape": self.shape, "features": self.features, "rank": self.rank, "hidden": self.hidden}
@@ -169,10 +170,8 @@ class NetworkStart(Start):
 
     def _folded(self) -> list[Tensor]:
         """The same, computed anew when something has changed."""
-        fitted, versions = self.directions, tuple([each._version for each in self._learned])
-        if self._cached[0] is not fitted or self._cached[1] != versions:
-            self._cached = fitted, versions, self._parts()
-        return self._cached[2]
+        learned = [each for layer in self._layers for each in layer._parameters.values() if each is not None]
+        return self._folds.of([self.directions, *learned], self._parts)
 
     @torch.no_grad()
     def fit_(self, features: Tensor, optima: Tensor) -> None:

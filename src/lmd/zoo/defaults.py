@@ -62,6 +62,7 @@ def name_for(problem: Problem, tolerance: float) -> str:
 
 
 @functools.cache
+@torch.inference_mode(False)
 def ladder(dtype: torch.dtype) -> Ladder:
     """Fast gradient projection with learned numbers, of all horizons that ship, by their cost.
 
@@ -79,5 +80,6 @@ def _loaded(name: str, problem: Problem) -> Solver[Any]:
 
 
 @functools.cache
+@torch.inference_mode(False)
 def _cached(name: str, dtype: torch.dtype) -> Solver[Any]:
     return zoo.load(name).to(dtype)
