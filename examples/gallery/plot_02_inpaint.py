@@ -2,7 +2,7 @@
 Fill in lost pixels
 ===================
 
-Two thirds of the pixels are lost; total variation fills them in, and a certificate says how well.
+Two thirds of the pixels are lost; total variation fills them in, and a certificate says how near to the minimum that is.
 """
 
 import matplotlib.pyplot as plt
@@ -13,7 +13,8 @@ import lmd
 
 truth = astronaut()[20:148, 160:288]
 kept = np.random.default_rng(0).random(truth.shape[:2]) < 0.35
-filled = lmd.inpaint(np.where(kept[..., None], truth, 0), kept, weight=0.02)
+filled, info = lmd.inpaint(np.where(kept[..., None], truth, 0), kept, weight=0.02, info=True)
+print(info)
 
 figure, axes = plt.subplots(1, 3, figsize=(10, 3.6), layout="constrained")
 pictures = (truth, np.where(kept[..., None], truth, 255), filled)

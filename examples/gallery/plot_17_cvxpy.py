@@ -33,14 +33,23 @@ family = lmd.problems.from_cvxpy(model, {begin: normal(2), aim: normal()})
 solver = lmd.learn(family, minutes=0.1, target=1e-3)
 
 # %%
-# Eight carts at once, and one of them by CVXPY.
+# Eight carts at once, and the first of them by CVXPY, dashed.
 
 problem, start = family.sample(8, torch.Generator().manual_seed(1))
 result = lmd.run(solver, problem, start, tolerance=1e-3)
 found = family.unpack(problem, result.x)
 
+values = problem.parameters[0].double().numpy()  # of all parameters, one after the other
+for parameter in model.parameters():
+    parameter.value, values = values[: parameter.size].reshape(parameter.shape), values[parameter.size :]
+least = model.solve(solver=cvxpy.CLARABEL)
+exact = {"place": place.value, "force": force.value}
+place.value, speed.value, force.value = (found[name][0].double().numpy() for name in ("place", "speed", "force"))
+print(f"cost of the first cart: {cost.value:.4f} learned, {least:.4f} by CVXPY")
+
 figure, axes = plt.subplots(2, 1, figsize=(7, 5), sharex=True, layout="constrained")
 for axis, name in zip(axes, ("place", "force"), strict=True):
     axis.plot(found[name].T)
+    axis.plot(exact[name], "k--")
     axis.set_ylabel(name)
 axes[1].set_xlabel("step")

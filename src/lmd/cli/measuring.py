@@ -24,7 +24,7 @@ from lmd.errors import InputError
 @click.option("--gaps", metavar="GAP,...", help="The relative gaps to time.  [default: 1e-1,...,1e-6]")
 @click.option("--limit", type=click.FloatRange(0, min_open=True), help="Seconds for each method.  [default: 20]")
 @click.option("--sizes", metavar="SIDE,...", help="One photograph at these sizes, such as 96,512,2048.")
-@click.option("--quick", is_flag=True, help="A few small images: seconds.")
+@click.option("--quick", is_flag=True, help="A few small images: seconds for each task.")
 @SEED
 def bench(names: tuple[str, ...], json_file: str | None, out: str | None, quick: bool, **choices: Any) -> None:
     """Compare every solver and every peer on the tasks NAME (all by default), per iteration and per second.

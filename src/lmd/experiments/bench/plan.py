@@ -95,7 +95,7 @@ class Plan:
 
     @classmethod
     def quick(cls, **choices: Any) -> Plan:
-        """Seconds: two small images, few repeats."""
+        """Seconds for each task, minutes for all: two small images, few repeats."""
         small = {"count": 2, "side": 24, "tuning": 1, "batches": (1, 2), "repeats": 2, "most": 60, "limit": 2.0}
         return cls(**{**small, "gaps": GAPS[:3], "preset": "quick", **choices})
 
