@@ -364,7 +364,7 @@ class _Learning:
             "winner": winner,
             "learned": winner in learned,
             "batch": VALIDATION,
-            "rows": rows + peers(test.select(slice(0, VALIDATION)), self.target),
+            "rows": rows + peers(test.select(slice(0, VALIDATION)), self.target, self.say),
             "promise": promised.to_json(),
             "promised": str(promised),
             "tried": {name: score if math.isfinite(score) else None for name, score in scores.items()},

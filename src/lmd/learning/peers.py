@@ -13,6 +13,7 @@ import torch
 from lmd.learning.instances import Instances
 from lmd.learning.measure import QUANTILE, clock
 from lmd.problems.base import offers
+from lmd.terms.base import filled
 
 TRIED = 20
 """Instances that a peer solves."""
@@ -21,14 +22,23 @@ Solve = Callable[[Any, torch.Tensor], tuple[np.ndarray[Any, Any], float]]
 """One instance as a batch of one and its start, to the answer and the seconds it took."""
 
 
-def peers(instances: Instances, target: float) -> list[dict[str, Any]]:
-    """Rows of the card: milliseconds for one instance, with the loosest of its tolerances that meets the target."""
-    problem, rows = instances.problem, []
+def peers(instances: Instances, target: float, say: Callable[[str], None] = lambda line: None) -> list[dict[str, Any]]:
+    """Rows of the card: milliseconds for one instance, with the loosest of its tolerances that meets the target.
+
+    A peer that fails is left out; `say` hears why, in one line.
+    """
+    problem, able = instances.problem, dict[str, Callable[[float, Instances], Solve]]()
     if problem.domain is None and not offers(problem, ("operator",)):
-        rows.append(_row("SciPy L-BFGS-B", instances, target, _scipy))
+        able["SciPy L-BFGS-B"] = _scipy
     boxed = offers(problem, ("quadratic",)) and problem.operator.is_identity and hasattr(problem.g, "low")
     if boxed and importlib.util.find_spec("osqp") is not None:
-        rows.append(_row("OSQP, warm started", instances, target, _osqp))
+        able["OSQP, warm started"] = _osqp
+    rows = []
+    for name, make in able.items():
+        try:
+            rows.append(_row(name, instances, target, make))
+        except Exception as error:  # a package of others may raise anything
+            say(f"{name} is left out: {type(error).__name__}, {' '.join(str(error).split()):.120}")
     return rows
 
 
@@ -67,13 +77,16 @@ def _osqp(tolerance: float, part: Instances) -> Solve:
     import osqp
     from scipy import sparse
 
-    P, q = (each.double().numpy() for each in part.problem.select(0).quadratic)
-    low, high = (end[0].double().numpy() for end in (part.problem.g.low, part.problem.g.high))
+    P, q, low, high = _program(part.problem.select(0), part.x0[:1])
+    own = part.problem.quadratic[0].ndim == 3
+    upper = sparse.csc_matrix(np.triu(np.ones_like(P) if own else P))
+    if own:
+        upper.data = _upper(P)
     solver = osqp.OSQP()
     solver.setup(
-        sparse.triu(sparse.csc_matrix(P), format="csc"),
-        q[0],
-        sparse.identity(len(P), format="csc"),
+        upper,
+        q,
+        sparse.identity(len(q), format="csc"),
         low,
         high,
         verbose=False,
@@ -81,13 +94,30 @@ def _osqp(tolerance: float, part: Instances) -> Solve:
         eps_rel=tolerance,
         max_iter=10000,
     )
+    last = low, high
 
     def solve(problem: Any, x0: torch.Tensor) -> tuple[np.ndarray[Any, Any], float]:
-        q = problem.quadratic[1][0].double().numpy()
+        nonlocal last
+        P, q, low, high = _program(problem, x0)
+        more = {"Px": _upper(P)} if own else {}
+        more |= {} if all(map(np.array_equal, last, (low, high))) else {"l": low, "u": high}
+        last = low, high
         begun = clock()
-        solver.update(q=q)
+        solver.update(q=q, **more)
         found = solver.solve(raise_error=False)
         seconds = clock() - begun
         return np.clip(found.x, low, high), seconds
 
     return solve
+
+
+def _program(problem: Any, x: torch.Tensor) -> tuple[np.ndarray[Any, Any], ...]:
+    """P, q, low and high of one instance; x `(1, n)`."""
+    P, q = problem.quadratic
+    ends = (filled(end, x).expand_as(x)[0] for end in (problem.g.low, problem.g.high))
+    return tuple(each.double().numpy() for each in (P[0] if P.ndim == 3 else P, q[0], *ends))
+
+
+def _upper(P: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The upper triangle, column by column."""
+    return P.T[np.tril_indices(len(P))]
