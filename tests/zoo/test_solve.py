@@ -65,7 +65,11 @@ def test_a_solver_of_ones_own_choice():
 
 def test_what_cannot_be_proven_ends_and_says_so():
     problem = TVDenoising(noisy(1, 1, 8, 8), 0.3)
-    assert lmd.solve(problem, 1e-14).status == (Status.STALLED,)
+    result = lmd.solve(problem, 1e-14)
+    assert result.status == (Status.STALLED,)
+    proven = result.certificate
+    said = f"proven: within {float(proven.bound / proven.lower_bound):.2g} of the minimum"
+    assert said in result.summary()
     assert lmd.solve(problem, 1e-6, iterations=7).status == (Status.FINISHED,)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from lmd.problems.base import Problem
+from lmd.problems.composite import relative_gap
 from lmd.solvers.base import Solver
 from lmd.solvers.certificate import Certificate
 from lmd.solvers.later import Later
@@ -133,6 +134,8 @@ class Result(Later):
         return "\n".join(lines)
 
     def _proven(self) -> float:
-        """The largest over the instances of the smallest relative gap that was seen."""
-        seen = self.history.diagnostics["relative_gap"].nan_to_num(nan=math.inf)
-        return float(seen.amin(dim=0).max())
+        """The largest over the instances of the smallest relative gap that was seen, or that the certificate proves."""
+        if (seen := self.history.diagnostics.get("relative_gap")) is not None:
+            return float(seen.nan_to_num(nan=math.inf).amin(dim=0).max())
+        proven = self.certificate
+        return math.inf if proven is None else float(relative_gap(proven.value, proven.bound).max())
