@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 BASES = ("Problem", "Family", "Solver", "Mirror")
 """Who derives from one of these is concrete; they themselves are not."""
 
-FACES = ("nn", "optim", "info", "__init__", "cli")
+FACES = ("nn", "optim", "info", "__init__", "cli", "__main__")
 """The modules at the top that see all rooms; the others lie beneath all of them."""
 
 LONG, SHOWN = 60, 10

@@ -48,6 +48,31 @@ def test_the_start_counts_where_it_has_a_weight(worker):
         TrainingSettings(start_weight=-1.0)
 
 
+@pytest.mark.parametrize("weights", ["all", "last"])
+def test_emphasis_has_the_derivatives_of_the_logarithm_of_a_mean_of_powers(weights):
+    problem, x0 = sample(lmd.problems.TVDenoisingFamily([torch.rand(3, 16, 16)], noise=(0.0, 0.2), crop=12))
+    solver = lmd.solvers.LearnedDual(3, 3)
+    settings = {"objective": "duality gap", "value_weights": weights}
+    _, gradients = loss_and_gradients(solver, problem, x0, emphasis=0.5, **settings)
+    state, total = solver.init(problem, x0), 0.0
+    solver.zero_grad()
+    for k in range(1, 4):
+        state = solver.step(problem, state)
+        gap = problem.gap(state.x, state.dual_point) / problem.value(state.x) + 1e-7
+        total = total + (weights == "all" or k == 3) * 10 / 0.5 * gap.sqrt().mean().log10()
+    total.backward()
+    for name, parameter in solver.named_parameters():
+        torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-4, atol=1e-5)
+    counted, plain = (
+        UnrolledLoss(solver, TrainingSettings(emphasis=power, **settings))(problem, x0, 0.0).value
+        for power in (0.5, 0.0)
+    )
+    assert counted > plain  # the worst count more
+    for wrong in ({"emphasis": -1.0, **settings}, {"emphasis": 1.0, "objective": "value"}):
+        with pytest.raises(InputError, match="emphasis"):
+            TrainingSettings(**wrong)
+
+
 def test_the_gradient_is_that_of_finite_differences(worker):
     solver = worker.rough_solver().double()
     problem, x0 = sample(worker.BowlFamily())

@@ -24,7 +24,7 @@ from lmd.learning.measure import Speed, clock, curve, milliseconds, quantile, re
 from lmd.learning.peers import peers
 from lmd.learning.proposals import LONGEST, Known, to_learn, to_start, to_tune
 from lmd.learning.search import search_
-from lmd.learning.starting import fit_starts_
+from lmd.learning.starting import EMPHASIS, fit_starts_
 from lmd.problems.base import Family
 from lmd.solvers import Carded, Solver, Started, save
 from lmd.training import train
@@ -302,6 +302,7 @@ class _Learning:
                     validate_every=max(1, updates // 10),
                     checkpoint_every=max(1, updates // 4),
                     objective="gap",
+                    emphasis=EMPHASIS,
                     start_weight=1.0,  # or iterations are learned that make the points they begin at worse
                     learning_rate=RATE[count > FEW_NUMBERS] / 2**rung,
                     schedule="cosine",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -25,6 +26,19 @@ LEAST_DUALITY_GAP = 1e-7
 
 LEAST_SQUARE = 1e-9
 """The same for mean squares of distances: 90 dB."""
+
+
+DECIBEL = math.log(10) / 10
+"""One decibel, as a natural logarithm."""
+
+
+def emphasised(power: float, logarithms: Tensor) -> Tensor:
+    """What instances count for `(B,)`, 1 in all: by a power of numbers of which the logarithms are given `(B,)`.
+
+    >>> emphasised(2.0, torch.tensor([1.0, 3.0]).log())
+    tensor([0.1000, 0.9000])
+    """
+    return torch.softmax(power * logarithms, dim=0)
 
 
 class LossParts(NamedTuple):
@@ -83,14 +97,14 @@ class UnrolledLoss(nn.Module):
     def _unroll(self, problem: Problem, x0: Tensor, consistency_weight: float) -> LossParts:
         last = self._last(problem, x0)
         if last is not None:
-            value = self.value_weights[-1] * self._score(problem, last).mean()
+            value = self.value_weights[-1] * self._counted(self._score(problem, last)).mean()
             return LossParts(value, value.detach(), torch.zeros_like(value.detach()))
         measured = self.mirror is not None and (consistency_weight > 0 or not torch.is_grad_enabled())
         points = self.settings.consistency_at if measured else "none"
         state = self.solver.init(problem, x0)
         value = inconsistency = x0.new_zeros(x0.shape[0])
         if self.settings.start_weight > 0:
-            value = self.settings.start_weight * self._score(problem, state)
+            value = self.settings.start_weight * self._counted(self._score(problem, state))
         if points in ("start", "all"):
             state, inconsistency = self._call(self._measure, state)
         for weight in self.value_weights:
@@ -118,11 +132,18 @@ class UnrolledLoss(nn.Module):
     ) -> tuple[State, Tensor | None, Tensor | None]:
         """One iteration: the next state, its values `(B,)` and its inconsistencies `(B,)`, where they are wanted."""
         state = self.solver.step(problem, state)
-        value = self._score(problem, state) if with_value else None
+        value = self._counted(self._score(problem, state)) if with_value else None
         if not with_inconsistency:
             return state, value, None
         state, inconsistency = self._measure(state)
         return state, value, inconsistency
+
+    def _counted(self, scores: Tensor) -> Tensor:
+        """The scores `(B,)`, each times what its instance counts for: derivatives of the mean over the batch are those
+        of 10 / p log10 mean 10^(p s / 10), where p > 0 is the emphasis."""
+        if not self.settings.emphasis:
+            return scores
+        return len(scores) * emphasised(self.settings.emphasis, scores.detach() * DECIBEL) * scores
 
     def _score(self, problem: Any, state: State) -> Tensor:
         """How bad the points are `(B,)`, by the objective of the settings."""

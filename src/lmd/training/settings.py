@@ -59,6 +59,10 @@ class TrainingSettings:
     start_weight: float = 0.0
     """What the start counts for beside the iterations, which have `value_weights`: for solvers that learn it."""
 
+    emphasis: float = 0.0
+    """p: the instances of a batch count by the power p of what an objective in decibels takes the logarithm of, so that
+    the worst count more; 0 is alike. For quantiles near the worst, such as those of a promise about a class."""
+
     consistency_weight: float = 1.0
     """s, the weight of the inconsistency, at the start of the run."""
 
@@ -140,6 +144,9 @@ class TrainingSettings:
         if isinstance(self.max_skipped, float) and self.max_skipped >= 1 and not self.max_skipped.is_integer():
             raise InputError("max_skipped", self.max_skipped, "a whole number, or a fraction below 1")
         check_positive("start_weight", self.start_weight, zero=True)
+        check_positive("emphasis", self.emphasis, zero=True)
+        if self.emphasis and self.objective == "value":
+            raise InputError("emphasis", self.emphasis, "0 with the objective `value`, which is not in decibels")
         self._check_value_weights()
 
     def _check_value_weights(self) -> None:
