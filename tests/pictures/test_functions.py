@@ -315,3 +315,27 @@ def test_denoise_takes_the_forms_of_the_models():
         )
     tenfold = lmd.denoise(10 * image, 2.0, tolerance=1e-6, spacing=(1.0, 2.0), coupled=True, huber=0.5, isotropic=True)
     np.testing.assert_allclose(tenfold, 10 * found, atol=1e-2)
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize(("data", "weight"), [("poisson", 0.1), ("absolute", 1.0), ("squares", 50.0)])
+@pytest.mark.parametrize("scale", [1000.0, 1.0])
+def test_what_is_proven_is_what_was_asked_for_in_any_unit(data, order, weight, scale):
+    y = scale * np.random.default_rng(0).poisson(1000 * picture(20, 21).clip(0.1, 1)) / 1000
+    asked = {"data": data, "order": order, "info": True, "tolerance": 1e-2}
+    _, info = lmd.denoise(y, weight * (scale / 1000 if data == "squares" else 1), **asked)
+    assert info.relative <= 1.001e-2
+    _, again = lmd.denoise(y, info.weight, warm=info, **asked)
+    assert again.relative <= 1.001e-2 and int(again.result.iterations) <= 10
+
+
+def test_in_inference_mode_as_elsewhere():
+    noisy, mask = picture(20, 21), picture(20, 21) > 0.2
+    options = ({}, {"data": "absolute"}, {"order": 2})
+    with torch.inference_mode():
+        found = [lmd.denoise(noisy, info=True, **each) for each in options]
+        filled = lmd.inpaint(noisy, mask)
+        assert all(info.relative <= 1.001e-3 for _, info in found)
+    for (clean, _), each in zip(found, options, strict=True):
+        np.testing.assert_array_equal(clean, lmd.denoise(noisy, **each))
+    np.testing.assert_array_equal(filled, lmd.inpaint(noisy, mask))

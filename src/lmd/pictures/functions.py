@@ -28,7 +28,7 @@ from lmd.errors import InputError
 from lmd.guarantees.certify import certify
 from lmd.operators import Blur, LinearOperator
 from lmd.operators.functions import FromFunctions
-from lmd.pictures.arrays import Axes, Axis, Batch, as_batch, find_axes, move
+from lmd.pictures.arrays import Axes, Axis, Batch, Units, as_batch, find_axes, move
 from lmd.pictures.forms import Form
 from lmd.pictures.noise import at_least, estimate_noise, rough_noise
 from lmd.pictures.weights import Choice, by_leaving_out, by_risk, near
@@ -165,7 +165,8 @@ def denoise(
     def choose() -> Choice:
         return form.choose(batch.images, _noise(noise, batch), unit, unit * batch.white)
 
-    return _answer(form.problem, batch, _weight(weight, batch, choose, maps=True), tolerance, warm, info)
+    chosen = _weight(weight, batch, choose, maps=True)
+    return _answer(form.problem, batch, chosen, tolerance, warm, info, form.degree)
 
 
 def inpaint(
@@ -401,17 +402,20 @@ def _answer(
     tolerance: float,
     warm: Info | None,
     info: bool,
+    degree: int = 2,
 ) -> Any:
+    """What the user gets; `degree` is that of the model in the unit of the data."""
     weight, choice = chosen
-    unit, centre = batch.units.unit, batch.units.centre
+    unit = batch.units.unit
     problem = model(batch.images, (weight / unit).to(batch.images), unit)
-    result = solve(problem, tolerance, warm=_warm(warm, problem, unit, centre))
+    dual_unit = unit ** (degree - 1)
+    result = solve(problem, tolerance, warm=_warm(warm, problem, batch.units, dual_unit))
     answer = batch.back(problem.image(result.x))
     if not info:
         return answer
     if batch.exact is not batch.images:  # what is proven is said of the numbers that came in
-        exact, x = model(batch.exact.double(), weight.double(), 1.0), batch.own(result.x)
-        dual = None if result.dual is None else result.dual.double() * unit
+        exact, x = model(batch.exact.double(), weight.to(batch.exact.device), 1.0), batch.own(result.x)
+        dual = None if result.dual is None else result.dual.double() * dual_unit
         result = replace(result, x=x, values=exact.value(x), dual=dual, problem=exact, start=exact.start())
         result = replace(result, certifier=certify)
     noise = None if choice is None else _said(choice.noise)
@@ -424,7 +428,7 @@ def _said(each: Tensor) -> float | Tensor:
     return float(each[0]) if each.numel() == 1 else each
 
 
-def _warm(warm: Info | None, problem: TVProblem, unit: float, centre: float) -> Result | None:
+def _warm(warm: Info | None, problem: TVProblem, units: Units, dual_unit: float) -> Result | None:
     """The result to start from, in the units of the problem."""
     if warm is None:
         return None
@@ -436,8 +440,8 @@ def _warm(warm: Info | None, problem: TVProblem, unit: float, centre: float) -> 
     dual = warm.result.dual
     return replace(
         warm.result,
-        x=((warm.result.x - centre) / unit).to(like),
-        dual=None if dual is None else (dual / unit).to(like),
+        x=((warm.result.x - units.centre) / units.unit).to(like),
+        dual=None if dual is None else (dual / dual_unit).to(like),
     )
 
 
