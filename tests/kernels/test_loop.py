@@ -75,6 +75,27 @@ def test_the_answer_does_not_depend_on_the_threads_or_the_batch(shape, threads, 
         assert result.iterations[0] == together.iterations[i]
 
 
+def test_nor_where_coarser_grids_have_too_few_rows_for_all_threads():
+    problem, solver, before = TVDenoising(images((1, 1, 720, 31)), 0.3), learned(12), torch.get_num_threads()
+    solver.coarse = True
+    results = []
+    try:
+        for threads in (1, 12):
+            torch.set_num_threads(threads)
+            results.append(lmd.solve(problem, 0.5, solver=solver))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(results[0].dual, results[1].dual)
+
+
+@pytest.mark.parametrize("isotropic", [False, True])
+@pytest.mark.parametrize("level", [0.0, 0.7])
+def test_a_constant_image_is_its_own_minimiser_and_that_is_proven(isotropic, level):
+    result = lmd.solve(TVDenoising(torch.full((1, 3, 32, 40), level), 0.3, isotropic), tolerance=1e-6)
+    assert result.status[0].name == "TOLERANCE_REACHED"
+    assert bool(result.certificate.bound == 0) and bool((result.x == result.x[0, 0, 0, 0]).all())
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     st.integers(1, 19), st.integers(1, 19), st.integers(0, 1000), st.booleans(), st.booleans(),

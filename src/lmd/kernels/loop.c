@@ -130,6 +130,9 @@ static int roll_call(Shared *shared, int threads)
 static long least(long a, long b) { return a < b ? a : b; }
 static long most(long a, long b) { return a > b ? a : b; }
 
+/* How many threads get rows of their own: those of a coarser grid may be too few for all of them. */
+static long runs_of(long rows, long threads) { return most(1, least(threads, rows / (2 * DEPTH))); }
+
 /* The first row of run n of `runs` through all planes: where a plane is cut, both parts have more rows than a block needs. */
 static long cut_at(long all, long height, long n, long runs)
 {
@@ -184,7 +187,7 @@ static void certify(const Job *job, const double *sums, Pace *pace)
     double rounding = 32 * eps * tv + 2 * sqrt(job->scale * gap) * off + job->scale * off * off;
     double count = 3 * rows * (double)job->width + 8;
     pace->value = value;
-    pace->gap = gap + rounding + count * eps * (fabs(value) + gap);
+    pace->gap = value == 0 ? 0 : gap + rounding + count * eps * (fabs(value) + gap); /* no value is below 0 */
 }
 
 /* After a block: whether momentum leads downhill, what the gap is, whether to go on. All threads decide alike. */
@@ -434,7 +437,7 @@ int lmd_fgp(const void *y, const void *p, const void *q, const double *bound, co
     use_large_pages(p_out, 2 * bytes);
     use_large_pages(q_out, 2 * bytes);
     use_large_pages(x_out, bytes);
-    int team = (int)least(threads, rows / (2 * DEPTH) > 1 ? rows / (2 * DEPTH) : 1), failed = 0;
+    int team = (int)runs_of(rows, threads), failed = 0;
     int alone = batch >= 2 * threads || team == 1;
     if (alone) {
 #pragma omp parallel num_threads(threads) reduction(| : failed) if (threads > 1 && batch > 1)

@@ -30,14 +30,14 @@ static REAL NAME(inside)(const Job *job)
     return (REAL)job->bound > job->bound ? (REAL)nextafterf((float)job->bound, 0) : (REAL)job->bound;
 }
 
-/* The planes cut into `threads` runs of rows: run `thread`, piece by piece; in the same memory, where they are solved at
-   once, one after the other; with zeros unless the first iteration knows of them. */
+/* The planes cut into runs of rows, for as many threads as there are enough rows for: run `thread`, piece by piece; in the
+   same memory, where they are solved at once, one after the other; with zeros unless the first iteration knows of them. */
 static int NAME(cut)(const Job *job, int thread, int threads, NAME(Team) *team, int fresh)
 {
     const long lanes = 64 / (long)sizeof(REAL), width = job->width, height = job->height;
     const long columns = (width + lanes - 1) / lanes * lanes, stride = lines_for(columns / lanes) * lanes, pitch = 5 * stride + lanes;
-    long all = job->channels * height, depth = job->depth;
-    long from = cut_at(all, height, thread, threads), to = cut_at(all, height, thread + 1, threads), total = 0;
+    long all = job->channels * height, depth = job->depth, runs = runs_of(all, threads), total = 0;
+    long from = cut_at(all, height, least(thread, runs), runs), to = cut_at(all, height, least(thread + 1, runs), runs);
     memset(team, 0, sizeof *team);
     team->pieces = calloc((size_t)job->channels, sizeof(NAME(Piece)));
     if (!team->pieces) return 0;

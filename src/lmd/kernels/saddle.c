@@ -67,7 +67,7 @@ static void certify(Job *job, const double *sums)
     double gap = sums[1] + (sums[3] > 0 ? sums[3] : 0);
     job->value = s * sums[2] + bound * sums[0];
     gap += eps * (32 * bound * sums[0] + count * extent * (600 * bound + 128 * s * extent));
-    job->gap = gap + (3 * count + 8) * eps * (job->value + gap);
+    job->gap = job->value == 0 ? 0 : gap + (3 * count + 8) * eps * (job->value + gap); /* no value is below 0 */
 }
 
 /* After a look: whether that was it. */

@@ -113,6 +113,17 @@ INLINE void NAME(widen)(const IO *from, long width, double *to)
     for (long j = 0; j < width; j++) to[j] = (double)from[j];
 }
 
+/* A row of p within the bound, where it was rounded on its way out. */
+INLINE void NAME(confine)(const Job *job, double *restrict down, double *restrict right)
+{
+    const double bound = job->bound;
+    for (long j = 0; j < job->width; j++) {
+        double v = down[j], w = right[j], square = v * v + w * w, factor = square > bound * bound ? bound / sqrt(square) : 1;
+        down[j] = job->isotropic ? factor * v : v > bound ? bound : v < -bound ? -bound : v;
+        right[j] = job->isotropic ? factor * w : w > bound ? bound : w < -bound ? -bound : w;
+    }
+}
+
 /* The sums of one row: length, slack, misfit and residual. `next` is the row of x after it, x[width] is x[width - 1],
    `above` is p along the columns in the row before, and right[-1] is 0. */
 INLINE void NAME(sums_of)(const Job *job, double low, double high, const double *restrict x, const double *restrict next,
@@ -157,6 +168,7 @@ static int NAME(sums)(const Job *job, long c, double *sums)
         NAME(widen)(x + (i + 1 < height ? i + 1 : i) * width, width, line[1]);
         NAME(widen)(p + i * width, width, line[3]);
         NAME(widen)(p + size + i * width, width, line[4]);
+        NAME(confine)(job, line[3], line[4]);
         NAME(widen)(y + i * width, width, line[5]);
         NAME(widen)(mask + i * width, width, line[6]);
         line[0][width] = line[0][width - 1];

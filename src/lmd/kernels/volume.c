@@ -357,6 +357,7 @@ static void certify(const Model *job, const double *sums, Pace *pace)
     double count = (members + (double)job->channels) * (double)(job->n0 * job->n1 * job->n2) + 8;
     pace->value = value;
     pace->gap = total[RATIO] <= 1 ? gap + rounding + count * eps * (fabs(value) + gap) : INFINITY;
+    if (value == 0) pace->gap = 0; /* no value is below 0 */
 }
 
 static int looks(const Model *job, const Pace *pace)
