@@ -231,6 +231,19 @@ class TestMany:
         assert not Path("out/broken.png").exists()
         assert sorted(str(path) for path in Path("out").rglob("*.*")) == ["out/a.png", "out/b.tif", "out/deeper/c.png"]
 
+    @pytest.mark.parametrize("workers", [1, 2])
+    def test_what_nobody_thought_of_costs_one_file(self, folder, monkeypatch, workers):
+        def broken(path):
+            if path.name == "b.tif":
+                raise IndexError("out of\nbounds")
+            return read_picture(path)
+
+        monkeypatch.setattr(files, "read_picture", broken)
+        jobs = find_jobs(["in"], "out")
+        found = {done.job.image.name: done for done in solve_many(PictureSolver("denoise"), jobs, workers=workers)}
+        assert [name for name, done in found.items() if done.summary is None] == ["b.tif"]
+        assert found["b.tif"].error == f"{Path('in/b.tif')}: IndexError, out of bounds"
+
     def test_any_number_of_workers_gives_the_same_bytes(self, folder):
         for workers in (1, 3):
             jobs = find_jobs(["in"], f"out{workers}")

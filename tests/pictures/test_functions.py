@@ -339,3 +339,38 @@ def test_in_inference_mode_as_elsewhere():
     for (clean, _), each in zip(found, options, strict=True):
         np.testing.assert_array_equal(clean, lmd.denoise(noisy, **each))
     np.testing.assert_array_equal(filled, lmd.inpaint(noisy, mask))
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float32, np.int32])
+@pytest.mark.parametrize("make", [np.asarray, torch.as_tensor])
+def test_images_far_from_0_lose_pixels_as_others_do(kind, make):
+    noisy, mask = (1000 * picture(32, 33)).round(), np.random.default_rng(2).random((32, 33)) > 0.3
+    found = []
+    for level in (0, -1_000_000):
+        array = np.where(mask, noisy + level, np.nan if kind is not np.int32 else 0).astype(kind)
+        _, info = lmd.inpaint(make(array), mask, info=True)
+        assert info.relative <= 1.001e-3
+        found.append((info.noise, info.weight))
+    np.testing.assert_allclose(*found, rtol=1e-2)
+
+
+@pytest.mark.parametrize(
+    "array", [np.ones((3, 4), bool), np.full((3, 4), 2**60), np.full((3, 4), 7, np.uint16), np.full((3, 4), np.inf)]
+)
+def test_lost_pixels_of_any_dtype(array):
+    mask = np.ones((3, 4), bool)
+    mask[1, 1] = False
+    for given in (array, torch.from_numpy(array)):
+        if array.max() > 2**53:
+            with pytest.raises(InputError, match="at most 2\\^53" if array.dtype.kind == "i" else "11 of 12 numbers"):
+                lmd.inpaint(given, mask, 0.1)
+        else:
+            assert lmd.inpaint(given, mask, 0.1)[1, 1] == array[0, 0]
+
+
+@pytest.mark.parametrize("shape", [(1,), (1, 1), (9, 1), (1, 9), (5, 1, 1), (8, 1, 3)])
+def test_images_one_pixel_wide_lose_pixels_as_others_do(shape):
+    array, mask = np.random.default_rng(0).random(shape), np.ones(shape, bool)
+    array.flat[-1], mask.flat[-1] = np.nan, math.prod(shape) == 1
+    filled, info = lmd.inpaint(np.nan_to_num(array) if mask.all() else array, mask, info=True)
+    assert filled.shape == shape and np.isfinite(filled).all() and 0 < info.weight < 1

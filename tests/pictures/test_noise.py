@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lmd.data import image_data
-from lmd.pictures.noise import estimate_noise
+from lmd.pictures.noise import UNKNOWN, estimate_noise, rough_noise
 
 
 @pytest.mark.parametrize("size", [(5000,), (96, 96), (20, 21, 22)])
@@ -26,3 +26,11 @@ def test_photographs(noise: float) -> None:
 def test_small_and_thin_images(shape: tuple[int, ...]) -> None:
     found = estimate_noise(torch.rand(shape))
     assert found.shape == shape[:1] and bool(torch.isfinite(found).all())
+
+
+def test_noise_of_kept_pixels_is_seen_along_the_axis_that_there_is() -> None:
+    y = 0.1 * torch.randn(2, 1, 1, 4000, generator=torch.Generator().manual_seed(0))
+    across = rough_noise(y, torch.ones_like(y))
+    torch.testing.assert_close(across, torch.full((2,), 0.1), rtol=0.1, atol=0)
+    assert torch.equal(rough_noise(y.mT, torch.ones_like(y.mT)), across)
+    assert torch.equal(rough_noise(y[..., :1], torch.ones_like(y[..., :1])), torch.full((2,), UNKNOWN))

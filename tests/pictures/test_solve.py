@@ -175,6 +175,18 @@ class TestVolumes:
         after, _ = PictureSolver("inpaint", weight=0.1).solve(Picture(colours), torch.from_numpy(colours[0] == 1))
         np.testing.assert_allclose(after.colours, 1, atol=1e-3)
 
+    def test_pixels_lost_far_from_0(self):
+        generator = np.random.default_rng(0)
+        colours = (np.where(np.arange(40) < 20, -50.0, 50.0) + 2 * generator.normal(size=(1, 40, 40))).round(2)
+        kept = generator.random((40, 40)) > 0.3
+        told = []
+        for level in (0.0, 1e5):
+            spoilt = Picture(np.where(kept, colours + level, np.nan))
+            after, summary = PictureSolver("inpaint").solve(spoilt, torch.from_numpy(kept))
+            assert summary.relative_bound <= 1.001e-3 and summary.choice is not None
+            told.append((float(summary.choice.noise), summary.weight, *(after.colours - level)[0, 0, :20]))
+        np.testing.assert_allclose(*told, rtol=1e-2)
+
 
 class TestNetworks:
     @pytest.mark.parametrize("channels", [1, 3])

@@ -141,6 +141,13 @@ def as_batch(
     return Batch(images, units, back, images if same else exact, white, axes)
 
 
+def nearest_to_zero(kept: np.ndarray) -> float:
+    """What lost pixels are set to, so that the range stays that of the kept ones: 0, or the end of it next to 0."""
+    numbers = kept[np.isfinite(kept)] if kept.dtype.kind in "buif" else kept[:0]
+    found = min(max(0.0, float(numbers.min())), float(numbers.max())) if numbers.size else 0.0
+    return found if abs(found) <= EXACT else 0.0  # what is more may have been rounded to what its dtype does not hold
+
+
 def _as_tensor(argument: str, array: Any) -> Tensor:
     if isinstance(array, Tensor):
         given = array

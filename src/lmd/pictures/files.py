@@ -158,6 +158,9 @@ def solve_many(
             return solve_one(solver, job, extra, overwrite)
         except (LmdError, OSError, MemoryError) as error:
             return Done(job, error=f"{job.image}: {error}")
+        except Exception as error:  # what nobody thought of in one picture is no reason to lose the others
+            said = " ".join(str(error).split())
+            return Done(job, error=f"{job.image}: {type(error).__name__}, {said:.120}")
 
     if count == 1:
         yield from map(one, jobs)

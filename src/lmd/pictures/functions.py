@@ -28,7 +28,7 @@ from lmd.errors import InputError
 from lmd.guarantees.certify import certify
 from lmd.operators import Blur, LinearOperator
 from lmd.operators.functions import FromFunctions
-from lmd.pictures.arrays import Axes, Axis, Batch, Units, as_batch, find_axes, move
+from lmd.pictures.arrays import Axes, Axis, Batch, Units, as_batch, find_axes, move, nearest_to_zero
 from lmd.pictures.forms import Form
 from lmd.pictures.noise import at_least, estimate_noise, rough_noise
 from lmd.pictures.weights import Choice, by_leaving_out, by_risk, near
@@ -497,7 +497,7 @@ def _box(box: tuple[float, float] | None, images: Tensor) -> tuple[float, float]
 
 
 def _without_lost(image: Any, mask: Any, channel_axis: Axis) -> tuple[Any, Tensor]:
-    """The image with 0 for numbers that are lost, and the mask as `(B, C or 1, *size)`."""
+    """The image with numbers near those that are kept for those that are lost, and the mask as `(B, C or 1, *size)`."""
     if not isinstance(image, (np.ndarray, Tensor)):
         raise InputError("image", type(image).__name__, "a numpy array or torch tensor of real numbers")
     given = mask if isinstance(mask, Tensor) else torch.from_numpy(np.ascontiguousarray(mask) != 0)
@@ -514,8 +514,10 @@ def _without_lost(image: Any, mask: Any, channel_axis: Axis) -> tuple[Any, Tenso
     else:
         raise InputError("mask", f"shape {tuple(kept.shape)}", f"shape {tuple(image.shape)} or {tuple(size)}")
     if isinstance(image, Tensor):
-        return torch.where(full.to(image.device), image, torch.zeros_like(image)), kept
-    return np.where(full.numpy(), image, np.zeros_like(image)), kept
+        full, plain = full.to(image.device), image.detach()
+        fill = 0.0 if image.is_complex() else nearest_to_zero(plain[full].double().cpu().numpy())
+        return torch.where(full, image, torch.full_like(image, fill)), kept
+    return np.where(full.numpy(), image, np.full_like(image, nearest_to_zero(image[full.numpy()]))), kept
 
 
 def _operator(

@@ -31,6 +31,9 @@ READINGS = {
 """By the axes of space: the side of a block, and what is read, by order. The powers add up to 1; those of pictures are
 fitted to photographs of the training set of BSDS with noise of 1 to 20%."""
 
+UNKNOWN = 0.1
+"""The noise of images in which no two neighbours are kept."""
+
 TRUSTED = 0.75
 """What differences of colours show is not believed below this share of what colours show."""
 
@@ -94,10 +97,17 @@ def at_least(noise: Tensor, images: Tensor) -> Tensor:
 
 
 def rough_noise(images: Tensor, kept: Tensor) -> Tensor:
-    """The deviation of noise `(B,)` from differences of neighbours that are both kept: the middle of the small half."""
+    """The deviation of noise `(B,)` from differences of neighbours that are both kept: the middle of the small half.
+
+    Neighbours are those along the last axis on which there are any.
+    """
+    axis = max((axis for axis in range(2, images.ndim) if images.shape[axis] > 1), default=None)
+    if axis is None:
+        return images.new_full((len(images),), UNKNOWN)
+    images, kept = images.movedim(axis, -1), kept.movedim(axis, -1)
     both = (kept[..., 1:] * kept[..., :-1]).expand_as(images[..., 1:]) > 0
     apart = (images[..., 1:] - images[..., :-1]).abs().masked_fill(~both, torch.inf).flatten(1).sort(dim=1).values
     count = both.flatten(1).sum(1)
     at = (count // 4).clamp(max=apart.shape[1] - 1)
     found = apart.gather(1, at[:, None])[:, 0] / (0.3186 * 2**0.5)  # the quarter of absolute normal numbers
-    return torch.where(torch.isfinite(found), found, 0.1)
+    return torch.where(torch.isfinite(found), found, UNKNOWN)

@@ -20,7 +20,7 @@ from lmd.data.picture import Header, Picture
 from lmd.errors import InputError, LmdError
 from lmd.guarantees import certify, run
 from lmd.operators import Blur
-from lmd.pictures.arrays import Units
+from lmd.pictures.arrays import Units, nearest_to_zero
 from lmd.pictures.forms import Form
 from lmd.pictures.functions import AUTO
 from lmd.pictures.noise import at_least, estimate_noise, rough_noise
@@ -357,8 +357,10 @@ def _check_weight(weight: float | str) -> float | None:
 
 
 def _check_finite(colours: np.ndarray, mask: Tensor | None) -> np.ndarray:
-    """The colours, with 0 for those that are lost, which may have been anything."""
-    colours = colours if mask is None else np.where(mask.numpy(), colours, 0).astype(colours.dtype)
+    """The colours, with numbers near the others for those that are lost, which may have been anything."""
+    if mask is not None:
+        fill = nearest_to_zero(colours[:, mask.numpy() != 0])
+        colours = np.where(mask.numpy(), colours, fill).astype(colours.dtype)
     bad = int((~np.isfinite(colours)).sum())
     if bad:
         given = f"{bad} of {colours.size} numbers that are not finite"
