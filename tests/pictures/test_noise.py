@@ -34,3 +34,12 @@ def test_noise_of_kept_pixels_is_seen_along_the_axis_that_there_is() -> None:
     torch.testing.assert_close(across, torch.full((2,), 0.1), rtol=0.1, atol=0)
     assert torch.equal(rough_noise(y.mT, torch.ones_like(y.mT)), across)
     assert torch.equal(rough_noise(y[..., :1], torch.ones_like(y[..., :1])), torch.full((2,), UNKNOWN))
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.02])
+@pytest.mark.parametrize("shift", range(8))
+def test_squares_that_lie_across_the_blocks(shift: int, noise: float) -> None:
+    side = (torch.arange(96) + shift) // 16
+    board = ((side[:, None] + side) % 2).float()[None, None]
+    found = estimate_noise(board + noise * torch.randn(board.shape, generator=torch.Generator().manual_seed(0)))
+    assert float(found) <= 1e-6 + 3 * noise

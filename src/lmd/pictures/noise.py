@@ -37,6 +37,9 @@ UNKNOWN = 0.1
 TRUSTED = 0.75
 """What differences of colours show is not believed below this share of what colours show."""
 
+MOST = 2.0
+"""Nor is an estimate above so many times what differences of the first order show, as noise shows in all of them."""
+
 
 def estimate_noise(images: Tensor) -> Tensor:
     r"""The standard deviation of white noise in each image `(B, C, *size)`: `(B,)`.
@@ -68,7 +71,7 @@ def _read(images: Tensor, groups: tuple[slice, ...]) -> list[Tensor]:
     """The estimates `(B,)` of groups of channels."""
     side, readings = READINGS[images.ndim - 2]
     axes = [axis for axis in range(2, images.ndim) if images.shape[axis] > readings[-1].order]
-    found, done = [images.new_ones(len(images)) for _ in groups], 0
+    found, most, done = [images.new_ones(len(images)) for _ in groups], [images.new_tensor(torch.inf)] * len(groups), 0
     for order, reads in itertools.groupby(readings, lambda reading: reading.order):
         for axis in axes * (order - done):
             images = images.narrow(axis, 1, images.shape[axis] - 1) - images.narrow(axis, 0, images.shape[axis] - 1)
@@ -76,9 +79,11 @@ def _read(images: Tensor, groups: tuple[slice, ...]) -> list[Tensor]:
         squares = _blocks(images, side)
         blocks = [squares[:, group].flatten(1).sort(dim=1).values.sqrt() for group in groups]
         for _, share, level, power in reads:
-            seen = [each[:, round(share * (each.shape[1] - 1))] / (level * norm) for each in blocks]
-            found = [part * each.clamp(min=1e-12) ** power for part, each in zip(found, seen, strict=True)]
-    return found
+            read = [each[:, round(share * (each.shape[1] - 1))] / (level * norm) for each in blocks]
+            seen = [each.clamp(min=1e-12) for each in read]
+            found = [part * each**power for part, each in zip(found, seen, strict=True)]
+            most = [MOST * each for each in seen] if power < 0 else most
+    return [torch.minimum(*pair) for pair in zip(found, most, strict=True)]
 
 
 def _blocks(images: Tensor, side: int) -> Tensor:
