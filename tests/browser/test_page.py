@@ -2,13 +2,14 @@
 
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from lmd.experiments import read
+from lmd.experiments import TOUR, get, read
 from lmd.experiments.base import Experiment, Session
 from lmd.experiments.base import reproduce as reproduce_experiment
 from lmd.report.figures import figure, label_lines, plot_curve
@@ -49,6 +50,18 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def tour_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two sections of what `lmd demo` shows, with pictures as large as there and fewer calls."""
+    folder = tmp_path_factory.mktemp("tour")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lmd.experiments.photograph.TOLERANCES", (1e-1, 3e-2, 1e-2))
+        patch.setattr("lmd.experiments.photograph.LONGEST", {"quick": 0.02})
+        for name in ("photograph", "simplex"):
+            reproduce_experiment(get(name), folder)
+    return write_page(folder, read)
+
+
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     with sync_api.sync_playwright() as playwright:
@@ -60,7 +73,14 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(params=[390, 1400])
 def page(browser: Any, page_file: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
-    opened = browser.new_page(viewport={"width": request.param, "height": 900})
+    with shown(browser, page_file, request.param) as opened:
+        yield opened
+
+
+@contextmanager
+def shown(browser: Any, page_file: Path, width: int) -> Iterator[Any]:
+    """A page at a width in pixels, which must neither complain nor fetch anything."""
+    opened = browser.new_page(viewport={"width": width, "height": 900})
     complaints: list[str] = []
     opened.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
     opened.on("pageerror", lambda error: complaints.append(str(error)))
@@ -71,8 +91,26 @@ def page(browser: Any, page_file: Path, request: pytest.FixtureRequest) -> Itera
     assert complaints == []
 
 
+FITS = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+
+
 def test_nothing_sticks_out(page: Any) -> None:
-    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    assert page.evaluate(FITS)
+
+
+@pytest.mark.parametrize("width", [390, 1400])
+def test_sections_of_the_tour_fit(browser: Any, tour_file: Path, width: int) -> None:
+    with shown(browser, tour_file, width) as page:
+        assert page.evaluate(FITS)
+        for image in page.locator("img").all():
+            image.scroll_into_view_if_needed()  # they are loaded when they are seen
+            page.wait_for_function("image => image.complete && image.naturalWidth > 0", arg=image.element_handle())
+        page.locator(".frames input").first.focus()
+        page.keyboard.press("Home")
+
+
+def test_a_section_has_its_share_of_five_megabytes(tour_file: Path) -> None:
+    assert tour_file.stat().st_size < 2 * 5e6 / len(TOUR)
 
 
 def test_the_film_moves(page: Any) -> None:
