@@ -44,7 +44,7 @@ def list_command(as_json: bool) -> None:
     lines = tuple((e["name"], e["paper"], e["title"]) for e in found["experiments"])
     print_table(Table("Experiments: lmd reproduce NAME", ("name", "paper", "what it shows"), lines))
     several = [t for t in found["tasks"] if t["bench"] not in ([], [t["name"]])]
-    lines = tuple(
+    shown = tuple(
         (
             t["name"],
             "see below" if t in several else "yes" if t["bench"] else "no",
@@ -54,7 +54,7 @@ def list_command(as_json: bool) -> None:
         for t in found["tasks"]
     )
     columns = ("name", "lmd bench", "lmd solve", "what it is")
-    print_table(Table("Tasks", columns, lines))
+    print_table(Table("Tasks", columns, shown))
     for task in several:
         click.echo(f"For {task['name']} lmd bench takes: {', '.join(task['bench'])}\n")
     lines = tuple((s["name"], "yes" if s["shipped"] else "no", s["title"]) for s in found["solvers"])
