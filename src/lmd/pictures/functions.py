@@ -212,7 +212,7 @@ def inpaint(
         if len(masks) != len(image):
             raise InputError("mask", f"{len(masks)} masks", f"one, or one for each of {len(image)} images")
         pairs = zip(image, masks, strict=True)
-        return _each(pairs, lambda pair: inpaint(*pair, weight, info=True, **options), info)
+        return _each(pairs, lambda pair: inpaint(pair[0], pair[1], weight, info=True, **options), info)
     plain, kept = _without_lost(image, mask, channel_axis)
     batch = as_batch("image", plain, channel_axis, _dtype(tolerance))
     z = kept.to(batch.images)
