@@ -65,6 +65,7 @@ static void check_relaxed(void)
     for (long c = 0; c < channels; c++) low[c] *= 0.5f, high[c] = 0.5f + 0.5f * high[c];
     for (int n = 0; n < 2; n++) {
         float *start = random_array(size, 0), *p = random_array(axes * size, 0), *dual = random_array(axes * size, 0);
+        float *sums = rand() % 2 ? random_array((1 + axes) * size, 0) : NULL;
         int failed;
         ends[n] = random_array(size, 0);
         scarce = few;
@@ -72,10 +73,10 @@ static void check_relaxed(void)
             memcpy(start, x, (size_t)size * sizeof(float));
             memset(p, 0, (size_t)(axes * size) * sizeof(float));
             failed = lmd_relaxed(y, weight, map, low, high, numbers, reals, sizes, options, n ? 2 + rand() % 3 : 1, start, p,
-                                 ends[n], dual);
+                                 ends[n], dual, sums, sums ? sums + size : NULL);
             scarce = 0;
         } while (failed);
-        free(start), free(p), free(dual);
+        free(start), free(p), free(dual), free(sums);
     }
     for (long i = 0; i < n0; i++)
         for (long c = 0; c < channels; c++)

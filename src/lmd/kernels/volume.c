@@ -488,7 +488,7 @@ typedef struct {
     int misfit;
     const float *weight; /* of the entries, like y: curvatures, backgrounds of counts, weights of distances */
     const float *low, *high; /* of each channel */
-    float *x, *target;
+    float *x, *target, *x_sum, *p_sum; /* what x~ and p~ are added to, or NULL */
     double tau, sigma, relaxation;
     int last;
 } Saddle;
@@ -522,6 +522,13 @@ static void draw_near(const Saddle *job, long c, const float *y, const float *we
     }
 }
 
+/* Adds a row to another one. */
+static void add(long n, const float *restrict v, float *restrict sum)
+{
+#pragma omp simd
+    for (long k = 0; k < n; k++) sum[k] += v[k];
+}
+
 /* p~ of plane i in place of p, with 2 p~ - p to `over` (C, axes, n1, n2); where it only looks, p stays. */
 static void ascend(const Saddle *job, const Team *team, long i, const float *after, float *over, int looks)
 {
@@ -539,6 +546,7 @@ static void ascend(const Saddle *job, const Team *team, long i, const float *aft
             for (long k = 0; k < n; k++) out[k] = 2 * v[k] - p[k];
             if (looks) continue;
             if (job->last) memcpy(model->p + row, v, (size_t)n * sizeof(float));
+            if (job->p_sum) add(n, v, job->p_sum + row);
 #pragma omp simd
             for (long k = 0; k < n; k++) p[k] += r * (v[k] - p[k]);
         }
@@ -566,6 +574,7 @@ static void descend(const Saddle *job, const Team *team, long i, const float *ab
                 v[k] = x[k] - by[0] * (up[k] - down[k]) - by[1] * (before[k] - mid[k]) - by[2] * (right[k - 1] - right[k]);
             draw_near(job, c, model->y + own, job->weight + own, v);
             if (job->last) memcpy(job->target + at, v, (size_t)n * sizeof(float));
+            if (job->x_sum) add(n, v, job->x_sum + at);
 #pragma omp simd
             for (long k = 0; k < n; k++) x[k] += r * (v[k] - x[k]);
         }
@@ -596,7 +605,7 @@ static void relax(const Saddle *job, Team *team, long from, long to, float *over
    map_axes, count. `reals`: bound, delta, h0, h1, h2. */
 int lmd_relaxed(const float *y, const float *weight, const float *map, const float *low, const float *high,
                 const double *numbers, const double *reals, const long *sizes, const int *options, int threads, float *x,
-                float *p, float *target, float *dual)
+                float *p, float *target, float *dual, float *x_sum, float *p_sum)
 {
     const Model model = {.channels = sizes[0], .axes = sizes[1], .n0 = sizes[2], .n1 = sizes[3], .n2 = sizes[4],
                          .maps = sizes[5], .map_axes = sizes[6], .isotropic = options[0], .coupled = options[1],
@@ -607,7 +616,8 @@ int lmd_relaxed(const float *y, const float *weight, const float *map, const flo
     if (threads > model.n0 / 2) threads = model.n0 > 3 ? (int)(model.n0 / 2) : 1;
 #pragma omp parallel num_threads(threads)
     {
-        Saddle job = {.model = model, .misfit = options[2], .weight = weight, .low = low, .high = high, .x = x, .target = target};
+        Saddle job = {.model = model, .misfit = options[2], .weight = weight, .low = low, .high = high, .x = x, .target = target,
+                      .x_sum = x_sum, .p_sum = p_sum};
         Team team = {0};
         const long members = omp_get_num_threads(), thread = omp_get_thread_num();
         float *overs = malloc((size_t)(2 * plane) * sizeof(float));

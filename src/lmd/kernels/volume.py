@@ -123,25 +123,45 @@ MISFITS = ("Squares", "KullbackLeibler", "Absolute")
 """By their names, as C counts them."""
 
 
-def relaxed(model: Split, x: Tensor, p: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """x_{k+n}, p_{k+n}, and x~ and p~ of the last step of `lmd.solvers.RelaxedPDHG`, from x_k and p_k.
+class Relaxed(NamedTuple):
+    """What iterations of relaxed PDHG end with."""
+
+    x: Tensor
+    p: Tensor
+
+    target: Tensor
+    """x~ of the last of them."""
+
+    dual: Tensor
+    """p~ of the last of them."""
+
+    sums: tuple[Tensor, Tensor] | None
+    """Of x~ and p~ over all of them, where they were asked for."""
+
+
+def relaxed(model: Split, x: Tensor, p: Tensor, numbers: Tensor, summed: bool = False) -> Relaxed:
+    """Steps of `lmd.solvers.RelaxedPDHG`, from x_k and p_k.
 
     `numbers` `(B, n, 3)`: tau, sigma and relaxation of each of them.
     """
     if x.ndim == 3:
         wide = model._replace(**_as_image(model), weight=model.weight.unsqueeze(2))
-        ends = relaxed(wide, x.unsqueeze(2), _as_field(p), numbers)
-        return ends[0][:, :, 0], ends[1][:, :, 1:, 0], ends[2][:, :, 0], ends[3][:, :, 1:, 0]
+        ends = relaxed(wide, x.unsqueeze(2), _as_field(p), numbers, summed)
+        sums = None if ends.sums is None else (ends.sums[0][:, :, 0], ends.sums[1][:, :, 1:, 0])
+        return Relaxed(ends.x[:, :, 0], ends.p[:, :, 1:, 0], ends.target[:, :, 0], ends.dual[:, :, 1:, 0], sums)
     (sizes, spacing), table = _grid(model.noisy, model.spacing), numbers.detach().double().contiguous()
     planes, field = (each.detach().clone(memory_format=torch.contiguous_format) for each in (x.transpose(1, 2), p))
     target, dual = torch.empty_like(planes), torch.empty_like(field)
+    x_sum, p_sum = (torch.zeros_like(each) if summed else None for each in (planes, field))
     options = (model.isotropic, model.coupled, model.misfit)
     for n in range(len(x)):
         each, weights, maps = _bounds(model.bound, n)
         data = (model.noisy[n], model.weight[n], weights, model.low[n], model.high[n], table[n])
         reals, counts = (each, model.delta, *spacing), (*sizes, *maps, numbers.shape[1])
-        _call("lmd_relaxed", data, (reals, counts, options), (planes[n], field[n], target[n], dual[n]))
-    return planes.transpose(1, 2), field, target.transpose(1, 2), dual
+        totals = (None, None) if x_sum is None or p_sum is None else (x_sum[n], p_sum[n])
+        _call("lmd_relaxed", data, (reals, counts, options), (planes[n], field[n], target[n], dual[n], *totals))
+    sums = None if x_sum is None or p_sum is None else (x_sum.transpose(1, 2), p_sum)
+    return Relaxed(planes.transpose(1, 2), field, target.transpose(1, 2), dual, sums)
 
 
 def _as_image(model: Model | Split) -> dict[str, Any]:
@@ -175,7 +195,7 @@ def _call(
     name: str,
     inputs: Sequence[Tensor | None],
     numbers: tuple[Sequence[float], Sequence[int], Sequence[int]],
-    outputs: Sequence[Tensor],
+    outputs: Sequence[Tensor | None],
 ) -> None:
     """Outputs are written to, and lie row by row; the first input says how much work it is."""
     held = [None if each is None else each.contiguous() for each in inputs]

@@ -3,6 +3,7 @@
 from lmd.solvers.accelerated import AcceleratedMirrorDescent, AcceleratedStochasticMirrorDescent
 from lmd.solvers.adam import Adam
 from lmd.solvers.admm import ADMM
+from lmd.solvers.averaged import Averaged
 from lmd.solvers.backtracking import AcceleratedBacktrackedMirrorDescent, BacktrackedMirrorDescent
 from lmd.solvers.base import DualState, Solver, State
 from lmd.solvers.best_so_far import BestSoFar
@@ -49,6 +50,7 @@ __all__ = [
     "AcceleratedMirrorDescent",
     "AcceleratedStochasticMirrorDescent",
     "Adam",
+    "Averaged",
     "BacktrackedMirrorDescent",
     "BestSoFar",
     "Carded",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -13,6 +14,7 @@ from lmd.errors import InputError
 from lmd.kernels import loop, saddle, volume
 from lmd.problems.base import Problem
 from lmd.problems.compiled import masked_of, split_of
+from lmd.solvers.averaged import Sums, add_up
 from lmd.solvers.base import DualState, Solver
 from lmd.solvers.pdhg import PDHG, SaddleProblem, check_step
 from lmd.terms.base import Scale, add_scaled, size_of
@@ -160,15 +162,33 @@ class RelaxedPDHG(Solver[RelaxedState, ScaledProblem]):
         model = split_of(problem, state.relaxed, state.relaxed_dual, self.numbers)
         if model is None:
             return super().advance(problem, state, count)
+        for following, _ in self._compiled(problem, model, state, count):
+            state = following
+        return state
+
+    def summed(self, problem: ScaledProblem, state: RelaxedState, count: int) -> tuple[RelaxedState, Sums]:
+        """So many iterations, and the sums of x~ and p~ over them, for `Averaged`."""
+        model = split_of(problem, state.relaxed, state.relaxed_dual, self.numbers)
+        if model is None:
+            return add_up(self, problem, state, count)
+        total = Sums(torch.zeros_like(state.x), torch.zeros_like(state.dual))
+        for following, more in self._compiled(problem, model, state, count, summed=True):
+            state, total = following, total if more is None else total.plus(Sums(*more))
+        return state, total
+
+    def _compiled(
+        self, problem: ScaledProblem, model: volume.Split, state: RelaxedState, count: int, summed: bool = False
+    ) -> Iterator[tuple[RelaxedState, tuple[Tensor, Tensor] | None]]:
+        """Compiled iterations, from one time that steps are balanced to the next, and their sums."""
         end = state.iteration + count
         while state.iteration < end:
             k = state.iteration
             until = next((j for j in range(k + 1, end) if _is_due(j)), end)
             numbers = self._table(problem, state.tau, k, until)
-            x, p, target, dual = volume.relaxed(model, state.relaxed, state.relaxed_dual, numbers)
+            x, p, target, dual, sums = volume.relaxed(model, state.relaxed, state.relaxed_dual, numbers, summed)
             state = replace(state, x=target, iteration=until, dual=dual, relaxed=x, relaxed_dual=p)
             state = _balanced(problem, state) if _is_due(until) else state
-        return state
+            yield state, sums
 
     def _table(self, problem: ScaledProblem, tau: Tensor, k: int, until: int) -> Tensor:
         """Steps and relaxations of iterations k to `until` `(B, n, 3)`."""

@@ -17,7 +17,7 @@ from lmd.operators.blur import BORDERS
 from lmd.problems import Family, SecondOrderModel, TVDenoising, TVModel, random_masks
 from lmd.problems.base import offers
 from lmd.problems.model_families import Maker, ModelFamily, windows
-from lmd.solvers import FGP, RelaxedPDHG, Solver
+from lmd.solvers import FGP, Averaged, RelaxedPDHG, Solver
 from lmd.tasks.optima import CertifiedBy
 from lmd.tasks.task import Contest, Recipe, Task
 from lmd.tasks.unrolled import PHOTOGRAPHS, WEIGHT
@@ -253,7 +253,7 @@ TASK = Task(
     recipes=(
         _recipe(
             COUNTS,
-            lambda: RelaxedPDHG(HORIZON),
+            lambda: Averaged(RelaxedPDHG(HORIZON)),
             _settings(250, 0.03, batch=3),
             form="counts",
             title=f"relaxed PDHG of {HORIZON} iterations with learned numbers, for TV models of Poisson counts",
@@ -261,7 +261,7 @@ TASK = Task(
         ),
         _recipe(
             ABSOLUTE,
-            lambda: RelaxedPDHG(HORIZON),
+            lambda: Averaged(RelaxedPDHG(HORIZON)),
             _settings(250, 0.03, batch=3),
             form="absolute",
             title=f"relaxed PDHG of {HORIZON} iterations with learned numbers, for TV models of impulses",
@@ -269,7 +269,7 @@ TASK = Task(
         ),
         _recipe(
             SADDLE,
-            lambda: RelaxedPDHG(HORIZON),
+            lambda: Averaged(RelaxedPDHG(HORIZON)),
             _settings(200, 0.03, batch=3),
             form="saddle",
             title=f"relaxed PDHG of {HORIZON} iterations with learned numbers, for TV models behind operators",
@@ -279,7 +279,7 @@ TASK = Task(
         ),
         _recipe(
             SECOND,
-            lambda: RelaxedPDHG(HORIZON),
+            lambda: Averaged(RelaxedPDHG(HORIZON)),
             _settings(150, 0.03, batch=3),
             form="second",
             title=f"relaxed PDHG of {HORIZON} iterations with learned numbers, for total generalised variation",

@@ -12,7 +12,7 @@ from lmd import tasks, zoo
 from lmd.guarantees.safeguard import default_fallback
 from lmd.problems.base import Problem, offers
 from lmd.problems.compiled import composed_of, masked_of, model_of
-from lmd.solvers import FGP, PDHG, CirculantADMM, RelaxedPDHG
+from lmd.solvers import FGP, PDHG, Averaged, CirculantADMM, RelaxedPDHG
 from lmd.solvers.base import Solver
 from lmd.solvers.ladder import Ladder
 from lmd.tasks.steps import SCALES, STEPS
@@ -50,7 +50,7 @@ def solver_for(problem: Problem, tolerance: float) -> Solver[Any]:
     if not offers(problem, PDHG().needs):
         return default_fallback(problem)
     if not offers(problem, ("data_strong_convexity",)) and offers(problem, RelaxedPDHG().needs):
-        return RelaxedPDHG()
+        return Averaged(RelaxedPDHG())
     return PDHG(settle=8.0 if offers(problem, ("differences",)) else 1.0)
 
 

@@ -1,0 +1,92 @@
+"""Means over the last iterations: of what, and what they are worth."""
+
+import pytest
+import torch
+
+import lmd
+from lmd.errors import InputError
+from lmd.operators import Differences
+from lmd.problems import Composite, TVModel
+from lmd.solvers import Averaged, GradientDescent, RelaxedPDHG
+from lmd.solvers.averaged import ENDS
+from lmd.terms import L1, Absolute, KullbackLeibler
+
+
+def problem(count=2, misfit=Absolute, shape=(3, 24, 20), **form):
+    y = torch.rand(count, *shape, generator=torch.Generator().manual_seed(0)).clamp(0.05, 1)
+    return TVModel(misfit(y), torch.linspace(0.4, 0.8, count), box=(0.0, 1.0), **form)
+
+
+def learned(iterations):
+    solver = RelaxedPDHG(iterations)
+    with torch.no_grad():
+        solver.numbers.add_(0.1 * torch.rand(solver.numbers.shape, generator=torch.Generator().manual_seed(1)))
+    return solver
+
+
+@pytest.mark.parametrize("horizon", [0, 5])
+@pytest.mark.parametrize("done", [1, 7, 8, 9, 11, 12, 13, 18, 40])
+def test_it_answers_with_the_mean_over_the_last_two_windows(horizon, done):
+    inner, one = learned(horizon), problem()
+    with torch.no_grad():
+        state, points = inner.init(one, one.start()), []
+        for _ in range(horizon + done):
+            state = inner.step(one, state)
+            points.append((state.x, state.dual))
+        ended = [end for end in (0, 0, *ENDS) if end <= done]
+        last = points[horizon + ended[-2] :]
+        outer = Averaged(inner)
+        found = outer.advance(one, outer.init(one, one.start()), horizon + done)
+    assert found.iteration == horizon + done and len(last) >= 0.32 * done
+    for mean, each in zip((found.x, found.dual), zip(*last, strict=True), strict=True):
+        torch.testing.assert_close(mean, torch.stack(each).mean(dim=0), rtol=0, atol=2e-5)
+
+
+def test_learned_iterations_are_answered_by_themselves():
+    inner, one = learned(6), problem()
+    with torch.no_grad():
+        for count in (1, 6):
+            expected = inner.advance(one, inner.init(one, one.start()), count)
+            found = Averaged(inner).advance(one, Averaged(inner).init(one, one.start()), count)
+            assert torch.equal(found.x, expected.x) and torch.equal(found.dual, expected.dual)
+
+
+@pytest.mark.parametrize("misfit", [Absolute, KullbackLeibler])
+@pytest.mark.parametrize("shape", [(2, 31), (1, 9, 14), (2, 5, 6, 7)])
+@pytest.mark.parametrize("isotropic", [False, True])
+def test_compiled_sums_are_those_of_the_steps(misfit, shape, isotropic, monkeypatch):
+    one, solver = problem(misfit=misfit, shape=shape, isotropic=isotropic), Averaged(learned(2))
+    with torch.no_grad():
+        found = solver.advance(one, solver.init(one, one.start()), 30)
+        monkeypatch.setattr("lmd.solvers.relaxed_pdhg.split_of", lambda *_: None)
+        expected = solver.advance(one, solver.init(one, one.start()), 30)
+    torch.testing.assert_close(found.x, expected.x, rtol=0, atol=2e-5)
+    torch.testing.assert_close(found.dual, expected.dual, rtol=0, atol=2e-5)
+
+
+def test_it_takes_less_than_half_of_the_iterations_for_absolute_distances():
+    one = problem(shape=(1, 48, 48))
+    few, many = (lmd.solve(one, 1e-3, solver=solver) for solver in (Averaged(RelaxedPDHG()), RelaxedPDHG()))
+    assert {status.name for status in few.status} == {"TOLERANCE_REACHED"}
+    assert bool((2 * few.iterations < many.iterations).all())
+
+
+def test_what_it_answers_is_in_the_domain_and_certified():
+    one = problem(shape=(1, 20, 20))
+    result = lmd.solve(one, 1e-3, solver=Averaged(RelaxedPDHG()))
+    assert bool((result.x >= 0).all()) and bool((result.x <= 1).all())
+    least = lmd.solve(one.double(), 1e-7, iterations=20_000).values
+    assert bool((result.certificate.lower_bound <= least).all())
+
+
+def test_it_goes_on_from_an_earlier_answer():
+    one, solver = problem(shape=(1, 20, 20)), Averaged(RelaxedPDHG())
+    first = lmd.solve(one, 1e-2, solver=solver)
+    assert bool((lmd.solve(one, 1e-2, solver=solver, warm=first).iterations <= first.iterations).all())
+
+
+def test_a_solver_without_dual_points_is_refused():
+    y = torch.rand(1, 9, generator=torch.Generator().manual_seed(0))
+    one = Composite(Absolute(y), (L1(0.5), Differences((9,))), start=y)
+    with pytest.raises(InputError, match="dual point"):
+        Averaged(GradientDescent(0.1)).init(one, y)
