@@ -175,6 +175,14 @@ class TestVolumes:
         after, _ = PictureSolver("inpaint", weight=0.1).solve(Picture(colours), torch.from_numpy(colours[0] == 1))
         np.testing.assert_allclose(after.colours, 1, atol=1e-3)
 
+    def test_numbers_far_from_0_keep_their_digits(self):
+        generator = np.random.default_rng(0)
+        colours = np.where(np.arange(40) < 20, -0.5, 0.5) + 0.1 * generator.normal(size=(1, 40, 40))
+        near, far = (PictureSolver("denoise").solve(Picture(colours + level)) for level in (0.0, 1e7))
+        assert far[1].weight == pytest.approx(near[1].weight, rel=1e-3)
+        np.testing.assert_allclose(far[0].colours - 1e7, near[0].colours, atol=1e-2)
+        np.testing.assert_allclose(far[0].colours, lmd.denoise(1e7 + colours[0])[None], rtol=0, atol=1e-3)
+
     def test_pixels_lost_far_from_0(self):
         generator = np.random.default_rng(0)
         colours = (np.where(np.arange(40) < 20, -50.0, 50.0) + 2 * generator.normal(size=(1, 40, 40))).round(2)

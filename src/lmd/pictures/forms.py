@@ -108,7 +108,8 @@ class Form:
             raise InputError("noise", f"a number with data={self.data!r}", "none: only squares go by a deviation")
         if self.data == "poisson":
             mean = (counts * y.flatten(1).mean(dim=1)).clamp(min=1e-3)
-            return by_risk(self._in(unit), y, (y / counts).sqrt(), torch.outer(path, mean.rsqrt()) / unit)
+            tried = torch.outer(path, mean.rsqrt()) / unit
+            return by_risk(self._in(unit), y, (y / counts).sqrt(), tried, least=0.0)
         alone = (1.4 if self.isotropic else 1.0) * 2 / (y.ndim - 2)
         tried = alone / unit * torch.outer(path, y.new_ones(len(y)))
 

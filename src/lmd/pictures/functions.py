@@ -288,8 +288,8 @@ def deblur(
 
         given = _noise(noise, batch)
         deviation = at_least(estimate_noise(batch.images), batch.images) if given is None else given
-        in_units = _in_units(model, batch)
-        return by_risk(in_units, batch.images, deviation.reshape(-1, 1, 1, 1), near(deviation), blur, share=1)
+        in_units, each = _in_units(model, batch), deviation.reshape(-1, 1, 1, 1)
+        return by_risk(in_units, batch.images, each, near(deviation), blur, share=1, kernel=taps.shape)
 
     return _answer(model, batch, _weight(weight, batch, choose), tolerance, warm, info)
 

@@ -251,8 +251,10 @@ class PictureSolver:
         self.form.check("image", float(given.min()))
 
         def images(colours: np.ndarray) -> Tensor:
-            z = torch.tensor(colours, dtype=self.dtype)
-            return (z.div_(picture.most) if picture.most > 1 else z.sub_(units.centre).div_(units.unit))[None]
+            if picture.most > 1 or units == Units(0.0, 1.0):
+                return torch.tensor(colours, dtype=self.dtype).div_(picture.most)[None]
+            z = torch.from_numpy(colours.astype(np.float64))  # which has digits left when the centre is gone
+            return z.sub_(units.centre).div_(units.unit).to(self.dtype)[None]
 
         weight, choice = self.weight, None
         if weight is None:
@@ -288,8 +290,12 @@ class PictureSolver:
 
         noise = at_least(estimate_noise(images), images)
         deviation = noise.reshape(-1, *(1,) * (images.ndim - 1))
-        share = SHARE if extra is None else 1
-        return by_risk(lambda y, w: make(y, extra, w, self.isotropic), images, deviation, near(noise), predict, share)
+        share, kernel = (SHARE, ()) if extra is None else (1, extra.shape)
+
+        def model(y: Tensor, w: Tensor) -> Any:
+            return make(y, extra, w, self.isotropic)
+
+        return by_risk(model, images, deviation, near(noise), predict, share, kernel)
 
     def _problem(self, images: Tensor, extra: Tensor | None, weight: float, unit: float) -> Any:
         if self.formed:

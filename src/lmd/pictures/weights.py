@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +59,8 @@ def by_risk(
     path: Tensor,
     predict: Callable[[Tensor], Tensor] = lambda x: x,
     share: int = SHARE,
+    kernel: Sequence[int] = (),
+    least: float | None = None,
 ) -> Choice:
     r"""The weight with the least risk E ||A x(y) - A x||^2 / n that data y = Ax + noise show, A = `predict`.
 
@@ -66,11 +68,15 @@ def by_risk(
     y -> A x(y); from one random direction b of signs, div = <b, A x(y + h b) - A x(y)> / h
     ([Ramani, Blu and Unser 2008](https://doi.org/10.1109/TIP.2008.2001404)). `noise` has deviations that broadcast
     against the data: where they are not alike, each derivative counts by its own. The weights of the `path` `(W, B)`
-    are solved for together, on windows of one part in `share` of the data.
+    are solved for together, on windows of one part in `share` of the data, and larger than the `kernel` of A, where it
+    has one. `least` is what the model takes no data below: none are moved there.
     """
-    both, owner = cut(torch.cat([data, noise.expand_as(data)], dim=1), share=share)
+    both, owner = cut(torch.cat([data, noise.expand_as(data)], dim=1), share=share, kernel=kernel)
     windows, sigma = both.chunk(2, dim=1)
-    push = PUSH * sigma
+    push, each = PUSH * sigma, sigma / PUSH
+    if least is not None and bool((low := windows - push < least).any()):
+        push = torch.where(low, windows - least, push)
+        each = torch.where(low & (push > 0), sigma.square() / push, each)
     generator = torch.Generator().manual_seed(0)
     signs = torch.randint(0, 2, windows.shape, generator=generator).to(windows).mul_(2).sub_(1)
     moved = torch.cat([windows, windows + push * signs])
@@ -79,7 +85,7 @@ def by_risk(
     x = problem.image(solve(problem, TOLERANCE, iterations=MOST).x)
     here, there = predict(x).reshape(len(path), 2, *windows.shape).unbind(1)
     misfit = (here - windows).square().flatten(2).sum(2)
-    follow = ((there - here) * (signs * sigma / PUSH)).flatten(2).sum(2)
+    follow = ((there - here) * (signs * each)).flatten(2).sum(2)
     risk = _sum_windows(misfit + 2 * follow, owner, len(data))
     pixels = _sum_windows(torch.full_like(misfit, windows[0].numel()), owner, len(data))
     return Choice(_least(path, risk), noise.flatten(1).mean(dim=1), path, risk / pixels)
@@ -100,7 +106,7 @@ def by_leaving_out(
     windows, owner = cut(torch.cat([data, mask.expand_as(data)], dim=1), pixels, share=1)
     y, kept = windows.chunk(2, dim=1)
     if bool((kept.flatten(2).sum(2) == 0).any()):  # a window in a hole says nothing
-        y, kept, owner = data, mask.expand_as(data), torch.arange(len(data))
+        y, kept, owner = data, mask.expand_as(data), torch.arange(len(data), device=data.device)
     generator = torch.Generator().manual_seed(0)
     out = (torch.rand(y.shape, generator=generator, dtype=y.dtype).to(y) < 0.1) & (kept > 0)
     out &= kept.flatten(2).sum(2).reshape(*y.shape[:2], *(1,) * (y.ndim - 2)) > 10  # some must stay
@@ -117,17 +123,20 @@ def near(noise: Tensor) -> Tensor:
     return 2 * torch.outer(noise.new_tensor(PATH), noise)
 
 
-def cut(images: Tensor, pixels: int = PIXELS, share: int = SHARE) -> tuple[Tensor, Tensor]:
+def cut(images: Tensor, pixels: int = PIXELS, share: int = SHARE, kernel: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
     """Windows of images `(B, C, *size)`, two along each of two axes or one, and which image each is of.
 
-    They have at most one part in `share` of the image.
+    They have at most one part in `share` of the image, unless that is less than a `kernel` takes: one in the middle is
+    twice as wide as it, then, or the whole image.
     """
-    size = images.shape[2:]
+    size, owner = images.shape[2:], torch.arange(len(images), device=images.device)
     seen = max(FEWEST, min(4 * pixels, size.numel() // share))
     if size.numel() <= seen:
-        return images, torch.arange(len(images))
+        return images, owner
     places = ((0.2, 0.2), (0.2, 0.8), (0.8, 0.2), (0.8, 0.8)) if seen >= 2 * FEWEST else ((0.5, 0.5),)
     side = round((seen / len(places)) ** (1 / len(size)))
+    if (wide := 2 * max(kernel, default=0)) > side:
+        side, places = wide, ((0.5, 0.5),)
     windows = []
     for place in places:
         window = images
@@ -135,7 +144,7 @@ def cut(images: Tensor, pixels: int = PIXELS, share: int = SHARE) -> tuple[Tenso
             extent = min(side, length)
             window = window.narrow(axis + 2, int(place[axis % 2] * (length - extent)), extent)
         windows.append(window)
-    return torch.cat(windows), torch.arange(len(images)).repeat(len(places))
+    return torch.cat(windows), owner.repeat(len(places))
 
 
 def _sum_windows(each: Tensor, owner: Tensor, images: int) -> Tensor:
