@@ -414,7 +414,7 @@ def _answer(
     if not info:
         return answer
     if batch.exact is not batch.images:  # what is proven is said of the numbers that came in
-        exact, x = model(batch.exact.double(), weight.to(batch.exact.device), 1.0), batch.own(result.x)
+        exact, x = model(batch.exact.double(), weight, 1.0), batch.own(result.x)
         dual = None if result.dual is None else result.dual.double() * dual_unit
         result = replace(result, x=x, values=exact.value(x), dual=dual, problem=exact, start=exact.start())
         result = replace(result, certifier=certify)
@@ -449,16 +449,16 @@ def _weight(
     weight: Any, batch: Batch, choose: Callable[[], Choice] | None, maps: bool = False
 ) -> tuple[Tensor, Choice | None]:
     """One weight per image `(B,)`, or a map, float64 and in the array's own units, and how it was chosen."""
-    count = len(batch.images)
+    count, device = len(batch.images), batch.images.device
     if isinstance(weight, str):
         if weight != AUTO or choose is None:
             raise InputError("weight", repr(weight), "a positive number" + (" or 'auto'" if choose else ""))
         choice = choose().times(batch.units.unit)
         return choice.weight.double(), choice
     if isinstance(weight, (int, float)):
-        return torch.full((count,), check_positive("weight", weight), dtype=torch.float64), None
+        return torch.full((count,), check_positive("weight", weight), dtype=torch.float64, device=device), None
     try:
-        found = torch.as_tensor(weight, dtype=torch.float64)
+        found = torch.as_tensor(weight, dtype=torch.float64, device=device)
     except (TypeError, ValueError, RuntimeError):
         raise InputError("weight", type(weight).__name__, "a positive number, an array of them or 'auto'") from None
     if not bool((found > 0).all() & torch.isfinite(found).all()):

@@ -252,7 +252,7 @@ class PictureSolver:
 
         def images(colours: np.ndarray) -> Tensor:
             if picture.most > 1 or units == Units(0.0, 1.0):
-                return torch.tensor(colours, dtype=self.dtype).div_(picture.most)[None]
+                return torch.tensor(colours, dtype=self.dtype, device="cpu").div_(picture.most)[None]
             z = torch.from_numpy(colours.astype(np.float64))  # which has digits left when the centre is gone
             return z.sub_(units.centre).div_(units.unit).to(self.dtype)[None]
 
@@ -433,7 +433,8 @@ def _try_out(task: str, solver: Solver[Any]) -> tuple[int, bool] | None:
     None where it is not for images, or not for this task.
     """
     for channels in (1, 3):
-        images = torch.linspace(0, 1, 256 * channels, dtype=_dtype(solver)).reshape(1, channels, 16, 16)
+        numbers = torch.linspace(0, 1, 256 * channels, dtype=_dtype(solver), device="cpu")
+        images = numbers.reshape(1, channels, 16, 16)
         problem = picture_task(task).problem(images, None, WEIGHT, False)
         try:
             result = run(solver, problem, images, 1)

@@ -78,7 +78,7 @@ def by_risk(
         push = torch.where(low, windows - least, push)
         each = torch.where(low & (push > 0), sigma.square() / push, each)
     generator = torch.Generator().manual_seed(0)
-    signs = torch.randint(0, 2, windows.shape, generator=generator).to(windows).mul_(2).sub_(1)
+    signs = torch.randint(0, 2, windows.shape, generator=generator, device="cpu").to(windows).mul_(2).sub_(1)
     moved = torch.cat([windows, windows + push * signs])
     weights = path[:, owner].repeat(1, 2).flatten()
     problem = model(moved.repeat(len(path), *(1,) * (data.ndim - 1)), weights)
@@ -108,7 +108,7 @@ def by_leaving_out(
     if bool((kept.flatten(2).sum(2) == 0).any()):  # a window in a hole says nothing
         y, kept, owner = data, mask.expand_as(data), torch.arange(len(data), device=data.device)
     generator = torch.Generator().manual_seed(0)
-    out = (torch.rand(y.shape, generator=generator, dtype=y.dtype).to(y) < 0.1) & (kept > 0)
+    out = (torch.rand(y.shape, generator=generator, dtype=y.dtype, device="cpu").to(y) < 0.1) & (kept > 0)
     out &= kept.flatten(2).sum(2).reshape(*y.shape[:2], *(1,) * (y.ndim - 2)) > 10  # some must stay
     many = (len(path), *(1,) * (data.ndim - 1))
     problem = model(y.repeat(many), path[:, owner].flatten(), (kept * ~out).repeat(many))
