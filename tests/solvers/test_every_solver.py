@@ -71,7 +71,12 @@ def test_none_is_forgotten():
     public = {item for item in exported if isinstance(item, type) and issubclass(item, solvers.Solver)}
     elsewhere = {solvers.ProximalMirrorDescent, solvers.Stochastic}  # they need more of a problem: test_family.py
     elsewhere |= {solvers.LearnedGradient, solvers.LearnedQuasiNewton, solvers.Started, solvers.Then}
-    elsewhere |= {solvers.Carded, solvers.Ladder, solvers.LearnedInteriorPoint}  # each has a file of its own
+    elsewhere |= {
+        solvers.Averaged,
+        solvers.Carded,
+        solvers.Ladder,
+        solvers.LearnedInteriorPoint,
+    }  # each has a file of its own
     for kind in public - {solvers.Solver, *MAKE} - elsewhere:
         assert set(kind().needs) - {"domain"}, f"{kind.__name__} runs on any problem: add it to MAKE"
 

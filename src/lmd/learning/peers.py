@@ -22,7 +22,9 @@ Solve = Callable[[Any, torch.Tensor], tuple[np.ndarray[Any, Any], float]]
 """One instance as a batch of one and its start, to the answer and the seconds it took."""
 
 
-def peers(instances: Instances, target: float, say: Callable[[str], object] = lambda line: None) -> list[dict[str, Any]]:
+def peers(
+    instances: Instances, target: float, say: Callable[[str], object] = lambda line: None
+) -> list[dict[str, Any]]:
     """Rows of the card: milliseconds for one instance, with the loosest of its tolerances that meets the target.
 
     A peer that fails is left out; `say` hears why, in one line.

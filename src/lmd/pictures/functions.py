@@ -246,20 +246,18 @@ def deblur(
 ) -> Any:
     """An image without its blur: the minimiser of ||k * x - y||^2 + weight TV(x) over low <= x <= high.
 
-    `kernel` k `(h, w)` sums to about 1; see `lmd.operators.gaussian_kernel` and `motion_kernel`. `border` is how the
-    image goes on outside: "replicate" or "circular". `box` (low, high) is where pixels are known to be: by default
-    [0, 1] for bytes and for numbers that are mostly there, else the range of the image. `weight` is no map. All else
-    is as in `denoise`.
+    See `lmd.operators.gaussian_kernel` and `motion_kernel` for kernels.
 
     Args:
         image: An array or tensor, or a list of them, as in `denoise`, of pictures: two axes beside that of the
             channels.
-        kernel: k `(h, w)`, an array or tensor.
+        kernel: k `(h, w)`, an array or tensor that sums to about 1.
         weight: A positive number, one per image of a batch, or "auto".
         noise: The standard deviation of the noise, for "auto"; estimated from the image by default. In the array's own
             numbers: of 255 for bytes.
-        border: "replicate" or "circular".
-        box: (low, high), where pixels are known to be; bytes are numbers from 0 to 1.
+        border: How the image goes on outside: "replicate" or "circular".
+        box: (low, high), where pixels are known to be: by default [0, 1] for bytes, which are numbers from 0 to 1, and
+            for numbers that are mostly there, else the range of the image.
         isotropic: Lengths of gradients in place of sums of absolute differences.
         channel_axis: The axis of the channels, None if there is none, or "auto".
         tolerance: How near to the minimum, relative to it; proven.

@@ -43,33 +43,25 @@ def run(
 ) -> Result:
     """Run a solver on a batch of problems from the starting points x0 `(B, ...)`, or from the problem's own `start()`.
 
-    `iterations` defaults to what the solver was trained for, or 100; with a `tolerance`, to 100 000. An instance stops
-    by itself when its relative duality gap proves it to be within `tolerance` of the minimum (the problem has a dual
-    and the solver keeps a dual point, such as FGP and PDHG) or no more can be proven, when its value is at or below
-    `target_value` (a number, or one per instance), when its iterates move by at most `residual_tolerance` relative to
-    their size, or when its value is not finite or exceeds the starting value by `divergence_factor` times its size (at
-    least 1); all stop after `time_limit` seconds. The others go on. Where a value is infinite because a constraint is
-    broken, it is that of a point beside it, and the result has the violation. Nothing is recorded for autograd.
-
-    `stop` takes rules of your own, or of `lmd.solvers.stopping`: the arguments above are such rules.
-
-    Without `record` only the start and the end are looked at, the history has these two, and nothing stops early: a
-    solver that can go through many iterations at once (`LearnedDual`) then takes a fraction of the time.
+    Instances stop one by one, by the rules that the arguments stand for or by rules of your own, and the others go on.
+    Where a value is infinite because a constraint is broken, it is that of a point beside it, and the result has the
+    violation. Nothing is recorded for autograd.
 
     Args:
         solver: Any solver; learned ones are run as they are.
         problem: A problem, or a convex function from points `(B, ...)` to values `(B,)`.
         x0: `(B, ...)`; None is the problem's own start.
-        iterations: How many at most.
-        tolerance: The relative duality gap at which an instance stops, proven.
+        iterations: How many at most: by default what the solver was trained for, or 100; with a `tolerance` 100 000.
+        tolerance: The relative duality gap at which an instance stops, proven, or where no more can be proven; for
+            problems with a dual and solvers that keep a dual point, such as FGP and PDHG.
         target_value: The value at which an instance stops: a number, or one per instance `(B,)`.
         residual_tolerance: The relative move of the iterates at which an instance stops.
         time_limit: Seconds after which all stop.
-        divergence_factor: How far a value may rise, relative to that of the start.
-        callbacks: Functions of the state and the values `(B,)`, called after each iteration; a true answer ends the
-            run.
-        stop: Stopping rules besides; each serves one run.
-        record: Look at every iteration.
+        divergence_factor: How far a value may rise, in sizes of that of the start, at least 1.
+        callbacks: Functions of the state and the values `(B,)`, called after each iteration; a true answer is the end.
+        stop: Rules besides, of `lmd.solvers.stopping` or your own; each serves one run.
+        record: Look at every iteration. Without, only the start and the end are looked at, nothing stops early, and a
+            solver that can go through many iterations at once (`LearnedDual`) takes a fraction of the time.
 
     Returns:
         The answer, with its values, history and status of each instance, and its certificate where `run` is `lmd.run`.
@@ -88,14 +80,9 @@ def run(
     default = MOST_ITERATIONS if tolerance is not None else solver.horizon or DEFAULT_ITERATIONS
     limit = check_count("iterations", default if iterations is None else iterations)
     check_positive("divergence_factor", divergence_factor)
-    rules = [
-        *_asked(Target, target_value),
-        *_asked(Tolerance, tolerance),
-        *_asked(Residual, residual_tolerance),
-        *_asked(Calls, tuple(callbacks) or None),
-        *_asked(TimeLimit, time_limit),
-        *stop,
-    ]
+    kinds: Any = {Target: target_value, Tolerance: tolerance, Residual: residual_tolerance}
+    kinds |= {Calls: tuple(callbacks) or None, TimeLimit: time_limit}
+    rules = [*(rule for kind, given in kinds.items() for rule in _asked(kind, given)), *stop]
     if rules and not record:
         raise InputError("record", "False, with something to stop at or to call", "True, to look at every iteration")
     with torch.no_grad():

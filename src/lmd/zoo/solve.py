@@ -48,25 +48,20 @@ def solve(
 ) -> Result:
     """The minimisers of a batch of problems, each proven to be within `tolerance` of its minimum, relative to it.
 
-    Picks the `solver` by the problem and the tolerance, where none is given. Starts at x0, at the problem's own
-    `start()`, or `warm` from an earlier result on a problem of the same shape, its dual point included. Nothing is
-    recorded on the way: the history has the start and the end. For everything else there is `lmd.run`.
-
-    With `differentiable` the answer has derivatives by the data and weights of the problem that require them, by the
-    implicit function theorem, for total variation models; nothing is recorded for them while it solves. See
-    `lmd.problems.derivatives`.
-
-    An instance that gets no further in its precision, or runs out of iterations, says so in its status; the
-    certificate of the result has what is proven in any case.
+    Nothing is recorded on the way: the history has the start and the end. For everything else there is `lmd.run`. An
+    instance that gets no further in its precision, or runs out of iterations, says so in its status; the certificate
+    of the result has what is proven in any case.
 
     Args:
         problem: A batch of problems.
         tolerance: The relative gap to be proven.
-        solver: Any solver; None is chosen.
+        solver: Any solver; None is chosen by the problem and the tolerance.
         x0: `(B, ...)`; None is the problem's own start.
-        warm: A result on a problem of the same shape, to start from in place of x0.
+        warm: A result on a problem of the same shape, to start from in place of x0, its dual point included.
         iterations: How many at most.
-        differentiable: Give the answer derivatives by the data and weights.
+        differentiable: Give the answer derivatives by the data and weights of the problem that require them, by the
+            implicit function theorem, for total variation models; nothing is recorded for them while it solves. See
+            `lmd.problems.derivatives`.
 
     Returns:
         The answer, with its status and certificate.
