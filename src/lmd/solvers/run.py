@@ -43,9 +43,8 @@ def run(
 ) -> Result:
     """Run a solver on a batch of problems from the starting points x0 `(B, ...)`, or from the problem's own `start()`.
 
-    Instances stop one by one, by the rules that the arguments stand for or by rules of your own, and the others go on.
-    Where a value is infinite because a constraint is broken, it is that of a point beside it, and the result has the
-    violation. Nothing is recorded for autograd.
+    Instances stop one by one, and the others go on. Where a value is infinite because a constraint is broken, it is
+    that of a point beside it, and the result has the violation. Nothing is recorded for autograd.
 
     Args:
         solver: Any solver; learned ones are run as they are.
