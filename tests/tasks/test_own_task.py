@@ -34,7 +34,9 @@ def lmd(tmp_path_factory: pytest.TempPathFactory):
 def test_list_knows_it_and_names_the_broken_one(lmd) -> None:
     done = lmd("list", "--json")
     found = json.loads(done.stdout)
-    assert {"name": "signals", "title": "total variation of signals", "bench": ["signals"], "solve": False} in found["tasks"]
+    assert {"name": "signals", "title": "total variation of signals", "bench": ["signals"], "solve": False} in found[
+        "tasks"
+    ]
     assert "signals-10" in {solver["name"] for solver in found["solvers"]}
     assert done.returncode == 0 and done.stderr.count("\n") == 1
     assert done.stderr.startswith("lmd: warning: task lost of own_task:NOTHING left out: ")
