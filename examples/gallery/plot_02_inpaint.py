@@ -2,7 +2,7 @@
 Fill in lost pixels
 ===================
 
-Two thirds of the pixels are lost; total variation fills them in, and a certificate says how near to the minimum that is.
+Two thirds of the pixels are lost; total variation fills them in, and a certificate says how near the minimum that is.
 """
 
 import matplotlib.pyplot as plt
