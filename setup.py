@@ -2,7 +2,7 @@
 
 from setuptools import Extension, setup
 
-SOURCES = [f"src/lmd/kernels/{name}.c" for name in ("tv", "loop", "saddle", "unrolled", "volume", "interior")]
+SOURCES = [f"src/lmd/kernels/{name}.c" for name in ("tv", "loop", "saddle", "unrolled", "volume", "blur", "interior")]
 HEADERS = [f"src/lmd/kernels/{name}.h" for name in ("loop", "saddle")]
 OPTIONS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-fopenmp"]
 AVX2 = ["-mavx2", "-mfma"]

@@ -56,7 +56,8 @@ def gap(solver: Any, problem: Any, iterations: int) -> float:
     state = solver.init(problem, problem.start())
     state = solver.advance(problem, state, iterations)
     value, bound = problem.certified_gap(state.x, state.dual_point)
-    return float((bound / (value - bound).clamp(min=1e-12 * float(value.abs().max()))).median())
+    relative = bound / (value - bound).clamp(min=1e-12 * float(value.abs().max()))
+    return float(torch.where(torch.isfinite(value), relative, torch.inf).median())
 
 
 def pdhg(problem: Any, ratio: float) -> PDHG:

@@ -57,7 +57,7 @@ static void check_relaxed(void)
     long maps = rand() % 3 ? 0 : rand() % 2 ? 1 : channels, map_axes = maps ? (rand() % 2 ? 1 : axes) : 0;
     long size = channels * n0 * n1 * n2, sizes[8] = {channels, axes, n0, n1, n2, maps, map_axes, count};
     double reals[5] = {maps ? 1.0 : 0.1, rand() % 3 ? 0.0 : 0.05, 1.0, 1.0, rand() % 2 ? 1.0 : 2.0};
-    int options[3] = {rand() % 2, rand() % 2, rand() % 3}, few = rand() % 8 == 0;
+    int options[3] = {rand() % 2, rand() % 2, rand() % 4}, few = rand() % 8 == 0;
     float *y = random_array(size, 0), *weight = random_array(size, 0);
     float *map = maps ? random_array(maps * map_axes * n0 * n1 * n2, 0) : NULL;
     float *low = random_array(channels, 0), *high = random_array(channels, 0), *x = random_array(size, 0), *ends[2];

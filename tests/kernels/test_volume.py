@@ -7,8 +7,9 @@ from torch.testing import assert_close
 import lmd
 from lmd import kernels, zoo
 from lmd.kernels import volume
+from lmd.operators import Blur, Mask, gaussian_kernel
 from lmd.problems import TVDenoising, TVModel
-from lmd.problems.compiled import composed_of, split_of
+from lmd.problems.compiled import beside_of, composed_of, split_of
 from lmd.solvers import RelaxedPDHG, Solver
 from lmd.solvers.learned_fgp import roughness
 from lmd.terms import Absolute, Huber, KullbackLeibler, Squares
@@ -155,3 +156,48 @@ def test_volumes_begin_on_coarser_grids(options):
     assert_close(found.x, eager.x, atol=2e-6, rtol=0)
     each = [lmd.solve(problem.select(n), 1e-3).x for n in range(2)]
     assert torch.equal(lmd.solve(problem, 1e-3).x, torch.cat(each))
+
+
+BESIDE = {
+    "blurred": lambda x, blur: TVModel(Squares(blur(x)), 0.05, forward=blur),
+    "coupled huber": lambda x, blur: TVModel(
+        Squares(blur(x)), 0.05, forward=blur, isotropic=True, coupled=True, huber=0.05
+    ),
+    "map": lambda x, blur: TVModel(Squares(blur(x)), 0.02 + 0.1 * x[:, :1], forward=blur, spacing=(1.0, 2.0)),
+    "counts": lambda x, blur: TVModel(KullbackLeibler(30 * blur(x)), 0.5, forward=blur, box=(0.0, 60.0)),
+    "distances": lambda x, blur: TVModel(Absolute(blur(x)), 0.5, forward=blur, isotropic=True),
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_a_misfit_behind_an_operator_has_the_eager_iterations(name, monkeypatch):
+    x = random(2, 3, 12, 9)
+    problem, solver = BESIDE[name](x, Blur(gaussian_kernel(0.8), 12, 9, "replicate")), RelaxedPDHG(5)
+    with torch.no_grad():
+        solver.numbers.add_(0.1 * random(5, 3, seed=7))
+        begun = solver.init(problem, problem.start())
+        assert beside_of(problem, begun.relaxed, begun.relaxed_dual) is not None
+        state, sums = solver.summed(problem, begun, 60)
+        monkeypatch.setattr(kernels, "serves", lambda *tensors: False)
+        eager, eager_sums = solver.summed(problem, begun, 60)
+    scale = float(eager.x.abs().max())
+    for one, other in ((state.x, eager.x), (state.relaxed, eager.relaxed), (sums.x / 60, eager_sums.x / 60)):
+        assert_close(one / scale, other / scale, atol=5e-6, rtol=0)
+    for one, other in ((state.dual, eager.dual), (sums.dual / 60, eager_sums.dual / 60)):
+        assert_close(one, other, atol=2e-5, rtol=0)
+    assert sums.done == eager_sums.done == 60 and state.iteration == 60
+
+
+def test_counts_that_are_lost_have_the_eager_iterations(monkeypatch):
+    mask = (random(2, 1, 12, 9, seed=5) < 0.6).float()
+    counts = mask * (20 * random(2, 3, 12, 9)).round()
+    problem, solver = TVModel(KullbackLeibler(counts), 0.5, forward=Mask(mask), box=(0.0, 40.0)), RelaxedPDHG()
+    assert problem.parts == ("boxed kept KullbackLeibler", "l1", "differences")
+    with torch.no_grad():
+        begun = solver.init(problem, problem.start())
+        assert split_of(problem, begun.relaxed, begun.relaxed_dual) is not None
+        state = solver.advance(problem, begun, 50)
+        monkeypatch.setattr(kernels, "serves", lambda *tensors: False)
+        eager = solver.advance(problem, begun, 50)
+    assert_close(state.x, eager.x, atol=2e-4, rtol=0)
+    assert_close(state.dual, eager.dual, atol=2e-5, rtol=0)

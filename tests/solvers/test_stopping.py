@@ -1,11 +1,13 @@
 """Stopping rules are objects: those of `lmd.run` by name, and rules of one's own, side by side."""
 
+import math
+
 import torch
 
 import lmd
 from lmd.problems import LeastSquares, TVDenoising
 from lmd.solvers import FGP, GradientDescent, Status
-from lmd.solvers.stopping import Residual, StoppingRule, Target, Tolerance
+from lmd.solvers.stopping import Looks, Residual, StoppingRule, Target, Tolerance
 
 
 def squares():
@@ -41,3 +43,24 @@ def test_a_rule_of_ones_own():
     problem, x0 = squares()
     result = lmd.run(GradientDescent(0.1), problem, x0.double(), 100, stop=[Every()])
     assert result.iterations.tolist() == [3, 6, 9] and set(result.status) == {Status.STOPPED}
+
+
+def test_looks_are_before_the_tolerance_is_met_and_few():
+    def looks_until(gap, tolerance):
+        looks, k, seen = Looks(), 5, []
+        while not gap(k) <= tolerance:
+            seen.append(k)
+            k += looks.next_after(k, gap(k) / tolerance)
+        return k, seen
+
+    for gap, met in ((lambda k: 1 / k, 1000), (lambda k: 100 / k**2, 317), (lambda k: 0.98**k, 342)):
+        end, seen = looks_until(gap, 1e-3)
+        assert met <= end <= 1.25 * met  # as many iterations in vain as looks at every tenth of k would cost, and room
+        assert len(seen) <= 16
+
+
+def test_looks_go_on_where_gaps_are_not_finite_or_rise():
+    looks = Looks()
+    assert looks.next_after(40, math.inf) == 5 and looks.next_after(400, math.nan) == 40
+    assert looks.next_after(400, 100.0) == 400  # steep as it may be, it is far
+    assert looks.next_after(800, 200.0) == 80

@@ -480,13 +480,13 @@ int lmd_model(const float *y, const float *map, const double *numbers, const dou
     return failed;
 }
 
-enum { KEPT_SQUARES, COUNTS, DISTANCES };
+enum { KEPT_SQUARES, COUNTS, DISTANCES, SLOPES };
 
 /* What relaxed PDHG has besides: the misfit, its box, and where it stands; x and x~ plane by plane, (n0, C, n1, n2). */
 typedef struct {
     Model model;         /* its q is p of the iteration, its p where p~ goes in the end */
     int misfit;
-    const float *weight; /* of the entries, like y: curvatures, backgrounds of counts, weights of distances */
+    const float *weight; /* of the entries, like y: curvatures, backgrounds of counts, weights of distances; of slopes none */
     const float *low, *high; /* of each channel */
     float *x, *target, *x_sum, *p_sum; /* what x~ and p~ are added to, or NULL */
     double tau, sigma, relaxation;
@@ -504,10 +504,14 @@ static void draw_near(const Saddle *job, long c, const float *y, const float *we
     else if (job->misfit == COUNTS)
 #pragma omp simd
         for (long k = 0; k < n; k++) {
-            float a = v[k] + weight[k] - t, product = t * y[k], root = sqrtf(a * a + 4 * product);
-            float below = root - a > 1e-37f ? root - a : 1e-37f;
-            v[k] = (a > 0 ? 0.5f * (a + root) : 2 * product / below) - weight[k];
+            float counted = y[k] < 0 ? 0 : y[k], a = v[k] + weight[k] - t, product = t * counted;
+            float root = sqrtf(a * a + 4 * product), below = root - a > 1e-37f ? root - a : 1e-37f;
+            float drawn = (a > 0 ? 0.5f * (a + root) : 2 * product / below) - weight[k];
+            v[k] = y[k] < 0 ? v[k] : drawn; /* counts below 0 are lost */
         }
+    else if (job->misfit == SLOPES) /* <y, x>: of terms behind other operators, at what they are linear in */
+#pragma omp simd
+        for (long k = 0; k < n; k++) v[k] -= t * y[k];
     else
 #pragma omp simd
         for (long k = 0; k < n; k++) {

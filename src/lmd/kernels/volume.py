@@ -119,8 +119,11 @@ class Split(NamedTuple):
     delta: float
 
 
-MISFITS = ("Squares", "KullbackLeibler", "Absolute")
-"""By their names, as C counts them."""
+MISFITS = ("Squares", "KullbackLeibler", "Absolute", "slopes")
+"""By their names, as C counts them; the last is <slope, x>."""
+
+LOST = -1.0
+"""The count that stands for none."""
 
 
 class Relaxed(NamedTuple):
@@ -149,19 +152,80 @@ def relaxed(model: Split, x: Tensor, p: Tensor, numbers: Tensor, summed: bool = 
         ends = relaxed(wide, x.unsqueeze(2), _as_field(p), numbers, summed)
         sums = None if ends.sums is None else (ends.sums[0][:, :, 0], ends.sums[1][:, :, 1:, 0])
         return Relaxed(ends.x[:, :, 0], ends.p[:, :, 1:, 0], ends.target[:, :, 0], ends.dual[:, :, 1:, 0], sums)
-    (sizes, spacing), table = _grid(model.noisy, model.spacing), numbers.detach().double().contiguous()
-    planes, field = (each.detach().clone(memory_format=torch.contiguous_format) for each in (x.transpose(1, 2), p))
-    target, dual = torch.empty_like(planes), torch.empty_like(field)
-    x_sum, p_sum = (torch.zeros_like(each) if summed else None for each in (planes, field))
-    options = (model.isotropic, model.coupled, model.misfit)
-    for n in range(len(x)):
-        each, weights, maps = _bounds(model.bound, n)
-        data = (model.noisy[n], model.weight[n], weights, model.low[n], model.high[n], table[n])
-        reals, counts = (each, model.delta, *spacing), (*sizes, *maps, numbers.shape[1])
-        totals = (None, None) if x_sum is None or p_sum is None else (x_sum[n], p_sum[n])
-        _call("lmd_relaxed", data, (reals, counts, options), (planes[n], field[n], target[n], dual[n], *totals))
-    sums = None if x_sum is None or p_sum is None else (x_sum.transpose(1, 2), p_sum)
-    return Relaxed(planes.transpose(1, 2), field, target.transpose(1, 2), dual, sums)
+    steps = Steps(model, x, p, summed)
+    steps.go(numbers)
+    return steps.ends()
+
+
+def beside(
+    model: Split,
+    stack: Any,
+    prox: Callable[[Tensor, Tensor], Tensor],
+    x: Tensor,
+    p: Tensor,
+    numbers: Tensor,
+    summed: bool,
+) -> Relaxed:
+    """The same where another term stands behind an operator of its own, the second of a `Stack`.
+
+    `prox` is that of the conjugate of the term. The operator is applied as it is, all else is compiled.
+    """
+    A, scale = stack.blocks[1], stack.scales[1]
+    field, q = stack.split(p.detach())
+    steps, q, total = Steps(model, x, field, summed), scale * q, torch.zeros_like(q)
+    answer, table = q, (scale**2 * numbers[:, :, 1].detach()).to(x.dtype).T.contiguous()
+    for k, relaxation in enumerate(numbers[0, :, 2].tolist()):
+        sigma = table[k].reshape(-1, *(1,) * (q.ndim - 1))
+        answer = prox(torch.addcmul(q, A(steps.x), sigma), table[k])
+        steps.go(numbers[:, k : k + 1], A.adjoint(torch.lerp(q, answer, 2.0)))
+        q = torch.lerp(q, answer, relaxation)
+        total = total.add_(answer) if summed else total
+    ends = steps.ends()
+    sums = None if ends.sums is None else (ends.sums[0], stack.join([ends.sums[1], total / scale]))
+    p, dual = stack.join([ends.p, q / scale]), stack.join([ends.dual, answer / scale])
+    return ends._replace(p=p, dual=dual, sums=sums)
+
+
+class Steps:
+    """Iterations of relaxed PDHG of images and volumes in memory of their own: where they stand.
+
+    Args:
+        model: What they are about.
+        x: x_k `(B, C, *size)`, two or three axes.
+        p: p_k `(B, C, axes, *size)`.
+        summed: Whether to add up what they end with.
+    """
+
+    def __init__(self, model: Split, x: Tensor, p: Tensor, summed: bool) -> None:
+        self.model = model
+        self._x, self._p = (
+            each.detach().clone(memory_format=torch.contiguous_format) for each in (x.transpose(1, 2), p)
+        )
+        self._target, self._dual = torch.empty_like(self._x), torch.empty_like(self._p)
+        self._sums = (torch.zeros_like(self._x), torch.zeros_like(self._p)) if summed else None
+        self._maps = [_bounds(model.bound, n) for n in range(len(x))]
+
+    @property
+    def x(self) -> Tensor:
+        """x_k as it is now."""
+        return self._x.transpose(1, 2)
+
+    def go(self, numbers: Tensor, slope: Tensor | None = None) -> None:
+        """Iterations with numbers `(B, n, 3)`; a slope, like x, where the misfit is <slope, x>."""
+        model, table = self.model, numbers.detach().double().contiguous()
+        (sizes, spacing), y = _grid(model.noisy, model.spacing), model.noisy if slope is None else slope.detach()
+        options = (model.isotropic, model.coupled, model.misfit)
+        for n, (bound, weights, maps) in enumerate(self._maps):
+            data = (y[n], model.weight[n], weights, model.low[n], model.high[n], table[n])
+            reals, counts = (bound, model.delta, *spacing), (*sizes, *maps, numbers.shape[1])
+            totals = (None, None) if self._sums is None else (self._sums[0][n], self._sums[1][n])
+            ends = (self._x[n], self._p[n], self._target[n], self._dual[n], *totals)
+            _call("lmd_relaxed", data, (reals, counts, options), ends)
+
+    def ends(self) -> Relaxed:
+        """Where they ended; there has to be one."""
+        sums = None if self._sums is None else (self._sums[0].transpose(1, 2), self._sums[1])
+        return Relaxed(self.x, self._p, self._target.transpose(1, 2), self._dual, sums)
 
 
 def _as_image(model: Model | Split) -> dict[str, Any]:

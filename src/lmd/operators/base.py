@@ -76,6 +76,11 @@ class LinearOperator(Part, abc.ABC):
         return self.spectrum
 
     @property
+    def mask(self) -> Tensor | None:
+        """m of 0 and 1 with Kx = m * x, where it is such; otherwise None."""
+        return None
+
+    @property
     def grid(self) -> tuple[int, ...] | None:
         """The lengths of the last axes of x, where Kx are the differences of neighbours along each; otherwise None."""
         return None

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from lmd import kernels
 from lmd.checks import check_choice, check_count, check_finite, check_floating, check_positive, shape_of
 from lmd.errors import InputError
+from lmd.kernels.blur import Taps
 from lmd.operators.base import LinearOperator, check_ending
 from lmd.operators.norms import norm_bound
 
@@ -50,6 +52,7 @@ class Blur(LinearOperator):
             self._passes = [scale * left[:, :1], scale * right[:1]]
         else:
             self._passes = [self.kernel]
+        self._compiled = Taps(self._passes, self.border == "circular")
 
     @cached_property
     def norm(self) -> float:
@@ -75,12 +78,16 @@ class Blur(LinearOperator):
 
     def _apply(self, x: Tensor) -> Tensor:
         images = check_ending("x", x, (self.height, self.width)).reshape(-1, self.height, self.width)
+        if kernels.serves(images):
+            return self._compiled(images).view(x.shape)
         for taps in self._passes:
             images = self._correlate(pad(images, self._margins(taps), mode=self.border), taps)
         return images.view(x.shape)
 
     def _adjoint(self, z: Tensor) -> Tensor:
         images = check_ending("z", z, (self.height, self.width)).reshape(-1, self.height, self.width)
+        if kernels.serves(images):
+            return self._compiled(images, adjoint=True).view(z.shape)
         for taps in reversed(self._passes):
             images = self._fold(self._spread(images, taps), taps)
         return images.view(z.shape)

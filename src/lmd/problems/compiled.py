@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,9 @@ from lmd.terms.base import Scale, filled
 
 if TYPE_CHECKING:
     from lmd.problems.parts import Composite
+
+Iterations = Callable[[Tensor, Tensor, Tensor, bool], volume.Relaxed]
+"""From x, p, `numbers` `(B, n, 3)`, and whether to add up what they end with."""
 
 EPSILON = torch.finfo(torch.float64).eps
 """The rounding of what is summed up in float64."""
@@ -108,14 +112,40 @@ def split_of(problem: Any, *tensors: Tensor) -> volume.Split | None:
     if not kernels.has("relaxed", problem.parts):
         return None
     f, g, bound, y = problem.f, problem.regularisers[0], _bound(problem), problem.f.y
-    weight = WEIGHTS[type(f.term).__name__](f.term)
+    mask = f.term.mask
+    kept = f.term if mask is None else f.term.term
+    weight = WEIGHTS[type(kept).__name__](kept)
     ends = [filled(end, y).expand(*y.shape[:2], *(1,) * (y.ndim - 2)) for end in (f.low, f.high) if _is_end(end, y)]
     if len(ends) < 2 or not _is_variation(g, y) or not kernels.serves(y, *_tensors(bound, weight, *ends), *tensors):
         return None
     form = (2 in g.axes, 1 in g.axes, getattr(g, "delta", 0.0))
     weight, (low, high) = filled(weight, y).expand_as(y), (end.flatten(1) for end in ends)
-    misfit = volume.MISFITS.index(type(f.term).__name__)
+    misfit = volume.MISFITS.index(type(kept).__name__)
+    y = y if mask is None else torch.where(mask > 0, y, volume.LOST)
     return volume.Split(y, misfit, weight, low, high, bound, problem.operator.spacing, *form)
+
+
+def iterations_of(problem: Any, x: Tensor, dual: Tensor, *tensors: Tensor) -> Iterations | None:
+    """Compiled iterations of relaxed PDHG of a problem, from x and its dual point; None where there are none."""
+    if (model := split_of(problem, x, dual, *tensors)) is not None:
+        return functools.partial(volume.relaxed, model)
+    model = beside_of(problem, x, dual, *tensors)
+    if model is None:
+        return None
+    return functools.partial(volume.beside, model, problem.operator, problem.regularisers[1].conjugate_prox)
+
+
+def beside_of(problem: Any, x: Tensor, *tensors: Tensor) -> volume.Split | None:
+    """What they have to know where another term has an operator of its own; None where they do not serve it."""
+    if not kernels.has("beside", problem.parts[:3]) or len(problem.regularisers) != 2 or not 4 <= x.ndim <= 5:
+        return None
+    f, g, bound = problem.f, problem.regularisers[0], _bound(problem)
+    ends = [filled(end, x).expand(*x.shape[:2], *(1,) * (x.ndim - 2)) for end in (f.low, f.high) if _is_end(end, x)]
+    if len(ends) < 2 or not _is_variation(g, x) or not kernels.serves(x, *_tensors(bound, *ends), *tensors):
+        return None
+    form, (low, high) = (2 in g.axes, 1 in g.axes, getattr(g, "delta", 0.0)), (end.flatten(1) for end in ends)
+    misfit, spacing = volume.MISFITS.index("slopes"), problem.operator.blocks[0].spacing
+    return volume.Split(x, misfit, x, low, high, bound, spacing, *form)
 
 
 WEIGHTS: dict[str, Callable[[Any], Scale]] = {

@@ -32,8 +32,9 @@ class TVModel(TVProblem):
       `(B, 1 or C, axes, *size)`; 1 of them where channels are coupled;
     - `huber` > 0: squares in place of lengths up to this length of a gradient, which avoids staircases.
 
-    A is `forward`, any operator on `(B, C, *size)`, the identity where there is none. *The box* is given by `box` and
-    then part of the problem; with A it is [0, 1] by default. Without A and `box` it is none for squares of all entries;
+    A is `forward`, any operator on `(B, C, *size)`, the identity where there is none. Behind a mask, the entries of a
+    misfit that are lost are left out of it: they are the same whatever x is. *The box* is given by `box` and then part
+    of the problem; with A it is [0, 1] by default. Without A and `box` it is none for squares of all entries;
     elsewhere it is the range of y in each channel, which changes nothing: clipping to it lengthens no difference and
     brings no entry away from its y, see `TVInpainting`. With a box the dual is finite for every dual point.
 
@@ -73,6 +74,8 @@ class TVModel(TVProblem):
         shape = check_grid(self.noisy) if size is None else tuple(size)
         self.weight = _check_map(weight, self.noisy, shape, self.isotropic, self.coupled)
         variation = (_norm(self.bound, self.isotropic, self.coupled, self.huber), Differences(shape, spacing))
+        if forward is not None and forward.mask is not None and (kept := misfit.kept(forward.mask)) is not None:
+            misfit, forward, box = kept, None, (0.0, 1.0) if box is None else box
         self.forward = forward
         if forward is not None:
             low, high = check_interval("box", (0.0, 1.0) if box is None else box)

@@ -262,7 +262,8 @@ class Composite(CompositeProblem):
         else:
             x, exact, eps = x.double(), self.double(), torch.finfo(torch.float64).eps
             value, gap, rounding = exact._evaluate(x, exact.feasible_dual(dual.double()))
-        return value, gap + rounding + self.rounding_of_sums(x, dual, eps, value, gap)
+        bound = gap + rounding + self.rounding_of_sums(x, dual, eps, value, gap)
+        return value, torch.where(torch.isfinite(value), bound, torch.inf)
 
     @property
     def penalty(self) -> Term | None:

@@ -30,9 +30,12 @@ class Sums(NamedTuple):
     dual: Tensor
     """Of the dual points."""
 
+    done: int
+    """How many iterations."""
+
     def plus(self, other: Sums) -> Sums:
         """Over both."""
-        return Sums(self.x + other.x, self.dual + other.dual)
+        return Sums(self.x + other.x, self.dual + other.dual, self.done + other.done)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +62,7 @@ class Averaged(Wrapper[AveragedState]):
     the middle of the circle is nearer, and its duality gap is smaller by far. Windows end with iterations 8, 12, 18 and
     so on, each 1.5 times the one before, and the means are over the present window and the one before it. Points stay
     in the domain and dual points feasible, for both sets are convex, and what converges does so in the mean of its last
-    part. Of a learned solver the iterations up to its horizon are answered by themselves, and windows begin there.
+    part. Numbers that are learned are learned for the means.
 
     Args:
         solver: A solver that keeps dual points, such as `RelaxedPDHG`.
@@ -97,21 +100,15 @@ class Averaged(Wrapper[AveragedState]):
 
     def advance(self, problem: Any, state: AveragedState, count: int) -> AveragedState:
         inner, before, now = state.inner, state.before, state.now
-        learned, end = self.solver.horizon or 0, state.iteration + count
-        if inner.iteration < learned:
-            inner = self.solver.advance(problem, inner, min(end, learned) - inner.iteration)
+        end = state.iteration + count
         while inner.iteration < end:
-            done = inner.iteration - learned
-            until = min(end - learned, ENDS[bisect.bisect_right(ENDS, done)])
-            inner, more = self._summed(problem, inner, until - done)
+            until = min(end, ENDS[bisect.bisect_right(ENDS, inner.iteration)])
+            inner, more = self._summed(problem, inner, until - inner.iteration)
             now = now.plus(more)
             if until in ENDS:
                 before, now = now, _nothing(inner)
-        if end <= learned:
-            return self._begun(inner)
-        ended = bisect.bisect_right(ENDS, end - learned)
-        whole, length = before.plus(now), end - learned - (ENDS[ended - 2] if ended > 1 else 0)
-        x, dual = whole.x / length, problem.project_dual(whole.dual / length)
+        whole = before.plus(now)
+        x, dual = whole.x / whole.done, problem.project_dual(whole.dual / whole.done)
         x = x if problem.domain is None else problem.domain.nearest(x)  # rounding would lead out of it
         return AveragedState(x, end, dual=dual, inner=inner, before=before, now=now)
 
@@ -124,7 +121,7 @@ class Averaged(Wrapper[AveragedState]):
 def _nothing(state: State) -> Sums:
     if state.dual_point is None:
         raise InputError("solver", f"one whose {type(state).__name__} has no dual point", "one that keeps them")
-    return Sums(torch.zeros_like(state.x), torch.zeros_like(state.dual_point))
+    return Sums(torch.zeros_like(state.x), torch.zeros_like(state.dual_point), 0)
 
 
 def add_up(solver: Solver[Any], problem: Any, state: Any, count: int) -> tuple[Any, Sums]:
@@ -132,5 +129,5 @@ def add_up(solver: Solver[Any], problem: Any, state: Any, count: int) -> tuple[A
     sums = _nothing(state)
     for _ in range(count):
         state = solver.step(problem, state)
-        sums = sums.plus(Sums(state.x, state.dual_point))
+        sums = sums.plus(Sums(state.x, state.dual_point, 1))
     return state, sums

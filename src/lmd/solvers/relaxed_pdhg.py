@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from lmd.checks import check_count
 from lmd.errors import InputError
-from lmd.kernels import loop, saddle, volume
+from lmd.kernels import loop, saddle
 from lmd.problems.base import Problem
-from lmd.problems.compiled import masked_of, split_of
+from lmd.problems.compiled import Iterations, iterations_of, masked_of
 from lmd.solvers.averaged import Sums, add_up
 from lmd.solvers.base import DualState, Solver
 from lmd.solvers.pdhg import PDHG, SaddleProblem, check_step
@@ -159,25 +159,26 @@ class RelaxedPDHG(Solver[RelaxedState, ScaledProblem]):
         return _balanced(problem, following) if _is_due(k + 1) else following
 
     def advance(self, problem: ScaledProblem, state: RelaxedState, count: int) -> RelaxedState:
-        model = split_of(problem, state.relaxed, state.relaxed_dual, self.numbers)
-        if model is None:
+        iterations = iterations_of(problem, state.relaxed, state.relaxed_dual, self.numbers)
+        if iterations is None:
             return super().advance(problem, state, count)
-        for following, _ in self._compiled(problem, model, state, count):
+        for following, _ in self._compiled(problem, iterations, state, count):
             state = following
         return state
 
     def summed(self, problem: ScaledProblem, state: RelaxedState, count: int) -> tuple[RelaxedState, Sums]:
         """So many iterations, and the sums of x~ and p~ over them, for `Averaged`."""
-        model = split_of(problem, state.relaxed, state.relaxed_dual, self.numbers)
-        if model is None:
+        iterations = iterations_of(problem, state.relaxed, state.relaxed_dual, self.numbers)
+        if iterations is None:
             return add_up(self, problem, state, count)
-        total = Sums(torch.zeros_like(state.x), torch.zeros_like(state.dual))
-        for following, more in self._compiled(problem, model, state, count, summed=True):
-            state, total = following, total if more is None else total.plus(Sums(*more))
+        total = Sums(torch.zeros_like(state.x), torch.zeros_like(state.dual), 0)
+        for following, more in self._compiled(problem, iterations, state, count, summed=True):
+            done = following.iteration - state.iteration
+            state, total = following, total if more is None else total.plus(Sums(*more, done))
         return state, total
 
     def _compiled(
-        self, problem: ScaledProblem, model: volume.Split, state: RelaxedState, count: int, summed: bool = False
+        self, problem: ScaledProblem, iterations: Iterations, state: RelaxedState, count: int, summed: bool = False
     ) -> Iterator[tuple[RelaxedState, tuple[Tensor, Tensor] | None]]:
         """Compiled iterations, from one time that steps are balanced to the next, and their sums."""
         end = state.iteration + count
@@ -185,7 +186,7 @@ class RelaxedPDHG(Solver[RelaxedState, ScaledProblem]):
             k = state.iteration
             until = next((j for j in range(k + 1, end) if _is_due(j)), end)
             numbers = self._table(problem, state.tau, k, until)
-            x, p, target, dual, sums = volume.relaxed(model, state.relaxed, state.relaxed_dual, numbers, summed)
+            x, p, target, dual, sums = iterations(state.relaxed, state.relaxed_dual, numbers, summed)
             state = replace(state, x=target, iteration=until, dual=dual, relaxed=x, relaxed_dual=p)
             state = _balanced(problem, state) if _is_due(until) else state
             yield state, sums

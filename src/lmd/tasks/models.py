@@ -25,7 +25,7 @@ from lmd.terms import Absolute, KullbackLeibler, Squares
 
 CROPS = {"quick": 24, "standard": 56}
 DEPTH = {24: 8, 56: 24}
-HORIZON, PEAK, KEPT = 40, 30.0, 0.7
+HORIZON, LONGER, PEAK, KEPT = 40, 120, 30.0, 0.7
 
 
 def noisy(images: Tensor, noise: Any, generator: torch.Generator) -> Tensor:
@@ -145,7 +145,7 @@ def _second_absolute(
     return SecondOrderModel(Absolute(impulses(images, noise, generator)), 2 * weight, **form)
 
 
-COUNTS = in_forms((("counts", _counts, {}),))
+COUNTS = in_forms((("counts", _counts, {}), ("masked counts", _masked_counts, {})))
 """Poisson counts."""
 
 ABSOLUTE = in_forms((("absolute", _absolute, {}), ("masked absolute", _masked, {})))
@@ -153,7 +153,6 @@ ABSOLUTE = in_forms((("absolute", _absolute, {}), ("masked absolute", _masked, {
 
 SADDLE = in_forms(
     (
-        ("masked counts", _masked_counts, {}),
         ("blurred", _blurred, {}),
         ("blurred counts", _blurred_counts, {}),
         ("tomography", _projected, {}),
@@ -207,14 +206,20 @@ def _recipe(models: dict[str, Maker], solver: Callable[[], Solver[Any]], setting
 
 
 _NORMS = ("l1", "L1", "lengths", "GroupNorm", "Huber")
-_MISFITS = (("KullbackLeibler", "Mask"), ("KullbackLeibler", "Blur"), ("squares", "Blur"), ("squares", "ParallelBeam"))
+_NAMED = (
+    ("Squares", "saddle"),
+    ("KullbackLeibler", "counts"),
+    ("kept KullbackLeibler", "counts"),
+    ("Absolute", "absolute"),
+)
+_MISFITS = (("KullbackLeibler", "Blur"), ("squares", "Blur"), ("squares", "ParallelBeam"))
 
 
 def _choices() -> dict[tuple[str, ...], tuple[tuple[float, str], ...]]:
     """By parts; models with squares of all entries have a compiled loop, and need no choice."""
     found: dict[tuple[str, ...], tuple[tuple[float, str], ...]] = {}
     for norm, field in itertools.product(_NORMS, ("differences", "Differences")):
-        for term, name in (("Squares", "saddle"), ("KullbackLeibler", "counts"), ("Absolute", "absolute")):
+        for term, name in _NAMED:
             found[f"boxed {term}", norm, field] = ((0.0, f"models-{name}-40"),)
         for misfit in _MISFITS:
             found[("Box", norm, field, *misfit)] = ((0.0, "models-saddle-40"),)
@@ -247,6 +252,32 @@ def _contests() -> dict[str, Contest]:
     }
 
 
+def _saddle(iterations: int) -> Recipe:
+    return _recipe(
+        SADDLE,
+        lambda: Averaged(RelaxedPDHG(iterations)),
+        _settings(800, 0.03, batch=3),
+        iterations=iterations,
+        form="saddle",
+        title=f"relaxed PDHG of {iterations} iterations with learned numbers, for TV models behind operators",
+        weak=TRIED.format(
+            more="", what="blurs of any kernel, tomography, Poisson counts with a peak of 30 behind blurs"
+        ),
+    )
+
+
+def _second_order(iterations: int) -> Recipe:
+    return _recipe(
+        SECOND,
+        lambda: Averaged(RelaxedPDHG(iterations)),
+        _settings(400, 0.03, batch=3),
+        iterations=iterations,
+        form="second",
+        title=f"relaxed PDHG of {iterations} iterations with learned numbers, for total generalised variation",
+        weak=TRIED.format(more="", what="total generalised variation with a ratio of 2, squares and impulses"),
+    )
+
+
 TASK = Task(
     name="models",
     title="TV models: volumes, coupled colours, maps of weights, Huber, boxes, counts, impulses, blurs, second order",
@@ -257,7 +288,7 @@ TASK = Task(
             _settings(250, 0.03, batch=3),
             form="counts",
             title=f"relaxed PDHG of {HORIZON} iterations with learned numbers, for TV models of Poisson counts",
-            weak=TRIED.format(more="", what="Poisson counts with a peak of 30"),
+            weak=TRIED.format(more="", what="Poisson counts with a peak of 30, also with lost pixels"),
         ),
         _recipe(
             ABSOLUTE,
@@ -267,24 +298,8 @@ TASK = Task(
             title=f"relaxed PDHG of {HORIZON} iterations with learned numbers, for TV models of impulses",
             weak=TRIED.format(more="", what="impulses in twice as many pixels, also with lost pixels besides"),
         ),
-        _recipe(
-            SADDLE,
-            lambda: Averaged(RelaxedPDHG(HORIZON)),
-            _settings(200, 0.03, batch=3),
-            form="saddle",
-            title=f"relaxed PDHG of {HORIZON} iterations with learned numbers, for TV models behind operators",
-            weak=TRIED.format(
-                more="", what="blurs of any kernel, tomography, Poisson counts with a peak of 30 behind masks and blurs"
-            ),
-        ),
-        _recipe(
-            SECOND,
-            lambda: Averaged(RelaxedPDHG(HORIZON)),
-            _settings(150, 0.03, batch=3),
-            form="second",
-            title=f"relaxed PDHG of {HORIZON} iterations with learned numbers, for total generalised variation",
-            weak=TRIED.format(more="", what="total generalised variation with a ratio of 2, squares and impulses"),
-        ),
+        *(_saddle(n) for n in (HORIZON, LONGER)),
+        *(_second_order(n) for n in (HORIZON, LONGER)),
     ),
     choices=_choices(),
     models=_contests(),

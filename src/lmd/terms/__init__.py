@@ -8,6 +8,7 @@ from lmd.terms.domain import Domain
 from lmd.terms.entropy import NegativeEntropy
 from lmd.terms.hinge import Hinge
 from lmd.terms.huber import Huber
+from lmd.terms.kept import Kept
 from lmd.terms.kept_squares import KeptSquares
 from lmd.terms.kullback_leibler import KullbackLeibler
 from lmd.terms.norms import L1, GroupNorm
@@ -28,6 +29,7 @@ __all__ = [
     "GroupNorm",
     "Hinge",
     "Huber",
+    "Kept",
     "KeptSquares",
     "KullbackLeibler",
     "Max",

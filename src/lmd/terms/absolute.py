@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lmd.terms.base import Scale, check_fits, filled, inner
+from lmd.terms.base import Scale, check_fits, filled, inner, per_instance
 from lmd.terms.norms import L1
 from lmd.terms.shifted import Shifted
 
@@ -24,8 +24,14 @@ class Absolute(Shifted):
     (tensor([1.5000]), tensor([[1., 3.]]))
     """
 
+    term: L1
+
     def __init__(self, y: Tensor, weight: Scale = 1.0) -> None:
         super().__init__(L1(check_fits("weight", weight, y)), y)
+
+    def kept(self, mask: Tensor) -> Absolute:
+        weight = per_instance(self.term.weight, self.y) * mask.to(self.y)
+        return Absolute(self.y, weight.expand_as(self.y))
 
     def best_multiple(self, p: Tensor, most: Scale) -> Tensor:
         """-h*(t p) = -t <p, y> is largest at an end of what both `most` and the domain of h* allow."""

@@ -299,6 +299,13 @@ class Term(Part, abc.ABC):
         """z with a guess in place of entries that nothing is known of; z itself where there are none."""
         return z
 
+    def kept(self, mask: Tensor) -> Term | None:
+        """h of z with some entries lost, as one of z itself, where it is a sum over entries and knows how.
+
+        The mask is 1 where an entry is kept and 0 where it is lost; it broadcasts against z.
+        """
+        return None
+
     def data(self) -> list[Tensor]:
         """The tensors `(B, ...)` that it holds for each instance, those of the terms in it included."""
         found = []

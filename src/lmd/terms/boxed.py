@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -41,12 +43,13 @@ class Boxed(Term):
     @property
     def name(self) -> str:
         numbers = not isinstance(self.low, Tensor) and not isinstance(self.high, Tensor)
-        return "boxed squares" if numbers and self.term.name == "squares" else f"boxed {type(self.term).__name__}"
+        return f"boxed {self.term.name if numbers or self.term.name != 'squares' else 'Squares'}"
 
     @property
     def y(self) -> Tensor:
         """The data of the term."""
-        y: Tensor = vars(self.term)["y"]
+        term: Any = self.term
+        y: Tensor = term.y
         return y
 
     @property

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from functools import reduce
-
 import torch
 from torch import Tensor
 
-from lmd import kernels
 from lmd.checks import check_batch, check_positive, check_zero_one, shape_of
 from lmd.errors import InputError
 from lmd.terms.base import Scale, clip, filled, inner, per_instance, rounding_of_sum, size_of, sum_instances, written
+from lmd.terms.kept import around
 from lmd.terms.squares import BoxedSquares
-
-TAPS = (1.0, 2.0, 3.0, 2.0, 1.0)
-"""The weights, along each axis, of the entries around a lost one that its guess is the mean of."""
 
 
 class KeptSquares(BoxedSquares):
@@ -101,14 +96,7 @@ class KeptSquares(BoxedSquares):
 
     def guess(self, z: Tensor) -> Tensor:
         """z with its lost entries replaced by a weighted mean of the kept ones around, 5 along each axis, if any."""
-        taps, axes = torch.tensor(TAPS, dtype=z.dtype, device=z.device), z.ndim - 2
-        kernel = reduce(lambda one, other: one[..., None] * other, [taps] * axes)[None, None]
-        total, share = (
-            kernels.convolve(item.flatten(0, 1)[:, None], kernel).view_as(item)
-            for item in (self.mask * self.y, self.mask)
-        )
-        fill = ((self.mask == 0) & (share > 0)).to(z.dtype)
-        return z * (1 - fill) + total * (fill / share.clamp(min=1))  # `where` does not broadcast fast
+        return around(z, self.y, self.mask)
 
 
 def _check_mask(mask: Tensor, y: Tensor) -> Tensor:

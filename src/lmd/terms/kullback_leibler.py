@@ -8,6 +8,7 @@ from torch import Tensor
 from lmd.checks import check_batch
 from lmd.errors import InputError
 from lmd.terms.base import Scale, Term, check_fits, filled, rounding_of_sum, size_of, sum_instances, written
+from lmd.terms.kept import Kept
 
 
 def divergence(x: Tensor, y: Tensor) -> Tensor:
@@ -128,6 +129,9 @@ class KullbackLeibler(Term):
     def gauge(self, u: Tensor) -> Tensor:
         """The largest entry, if above 0, and a few eps more, as the domain is open."""
         return u.flatten(1).amax(dim=1).clamp(min=0) * (1 + 4 * torch.finfo(u.dtype).eps)
+
+    def kept(self, mask: Tensor) -> Term:
+        return Kept(self, mask)
 
     def violation(self, z: Tensor) -> Tensor:
         return size_of((z + self.background).clamp(max=0))

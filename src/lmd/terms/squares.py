@@ -133,6 +133,10 @@ class Squares(Term):
         off = off + largest(root) * z_error + p_error / (2 * smallest(least))
         return 2 * residual.sqrt() * off + off.square() + rounding_of_sum(z, residual + off.square())
 
+    def kept(self, mask: Tensor) -> Term:
+        weight = per_instance(self.weight, self.y) * mask.to(self.y)
+        return Squares(self.y, self.scale, weight.expand_as(self.y))
+
     def best_multiple(self, p: Tensor, most: Scale) -> Tensor:
         """-h*(t p) is a parabola in t."""
         bend = inner(p, divided(p, 2 * self.curvature))

@@ -21,13 +21,10 @@ from lmd.problems.composite import relative_gap
 from lmd.solvers.base import Solver, State, check_solver, check_start
 from lmd.solvers.certificate import Certificate
 from lmd.solvers.result import History, Result, Status
-from lmd.solvers.stopping import Stall, held_up
+from lmd.solvers.stopping import Looks, Stall, held_up
 from lmd.zoo.defaults import solver_for
 
 MOST_ITERATIONS = 100_000
-
-GROWTH, SHORTEST = 0.1, 5
-"""Past the trained iterations it looks after a tenth of what was done so far, at least so many iterations."""
 
 WORDS = {1: Status.FINISHED, 2: Status.TOLERANCE_REACHED, 3: Status.STALLED}
 """What became of an instance, by the number that the compiled loop has for it."""
@@ -207,17 +204,18 @@ class _Whole:
         if state.dual_point is None:
             given = f"{type(self.solver).__name__}, which keeps no dual point"
             raise CapabilityError("solver", given, "one that does, such as FGP or PDHG")
-        done, stall = 0, Stall()
-        stride = min(self.limit, max(1, (self.solver.horizon or SHORTEST) - state.iteration))
+        done, stall, looks = 0, Stall(), Looks()
+        stride = min(self.limit, max(1, (self.solver.horizon or looks.SHORTEST) - state.iteration))
         while True:
             state = self.solver.advance(self.problem, state, stride)
             done += stride
             value, gap = self.problem.certified_gap(state.x, state.dual_point)
-            near = relative_gap(value, gap) <= self.tolerance
+            far = relative_gap(value, gap) / self.tolerance
+            near = far <= 1
             stalled = stall.look(done, gap, self.problem, state.x) & ~near
             if bool((near | stalled).all()) or done >= self.limit:
                 break
-            stride = min(max(SHORTEST, int(GROWTH * done)), self.limit - done)
+            stride = min(looks.next_after(done, float(far[~near & ~stalled].max())), self.limit - done)
         codes = torch.where(near, 2, torch.where(stalled, 3, 1))
         rows = zip(codes.tolist(), value.tolist(), gap.tolist(), strict=True)
         return loop.Solved(state.x, state.dual_point, state.dual_point, [n for row in rows for n in (1.0, done, *row)])

@@ -1,0 +1,152 @@
+/* Blurs of float images with a border, and their adjoints: lmd.operators.blur has the formulas.
+
+   A pass has taps (h, w), those that are not 0 alone. Forward, planes are laid out with margins (H + h - 1, W + w - 1) that
+   go around or repeat the border, and every entry is a sum over the taps. The adjoint lays them out with zeros around
+   (H + 2 (h - 1), W + 2 (w - 1)), makes the same sums with the taps turned about, on a plane with margins, and adds the margins
+   to the entries that they were copied from. Rows are shared by the threads; every entry is summed in the same order. */
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { LANES = 16, BLOCK = 64 };
+typedef float Lanes __attribute__((vector_size(LANES * sizeof(float))));
+
+typedef struct {
+    long planes, height, width, h, w, count; /* `count` taps */
+    const long *places;                      /* (count, 2): row and column of each in the flipped kernel */
+    const float *taps;
+    int circular;
+} Pass;
+
+/* The entry that one past the border, which is n away from the other, is copied from. */
+static long source(long at, long n, int circular)
+{
+    if (circular) return at < 0 ? at + n : at >= n ? at - n : at;
+    return at < 0 ? 0 : at >= n ? n - 1 : at;
+}
+
+/* A row with margins: `before` and `after` entries more. */
+static void widen(const float *from, long n, long before, long after, int circular, float *to)
+{
+    memcpy(to + before, from, (size_t)n * sizeof(float));
+    for (long k = 0; k < before; k++) to[k] = from[source(k - before, n, circular)];
+    for (long k = 0; k < after; k++) to[before + n + k] = from[source(n + k, n, circular)];
+}
+
+/* Where a tap looks, from the entry that it counts for, in an array whose rows are `stride` long. */
+static long place(const Pass *pass, long t, long stride, int turned)
+{
+    long a = pass->places[2 * t], b = pass->places[2 * t + 1];
+    return turned ? (pass->h - 1 - a) * stride + pass->w - 1 - b : a * stride + b;
+}
+
+/* out[k] = sum of taps times what is there, for BLOCK entries: as many lanes as stay in registers. */
+static void sum_block(const Pass *pass, const float *from, long stride, int turned, float *restrict out)
+{
+    Lanes sums[BLOCK / LANES] = {{0}};
+    for (long t = 0; t < pass->count; t++) {
+        const float *row = from + place(pass, t, stride, turned), tap = pass->taps[t];
+        for (int part = 0; part < BLOCK / LANES; part++) {
+            Lanes there;
+            memcpy(&there, row + part * LANES, sizeof(Lanes));
+            sums[part] += tap * there;
+        }
+    }
+    memcpy(out, sums, sizeof(sums));
+}
+
+/* The same of a whole row; the last block may make entries once more. */
+static void gather(const Pass *pass, const float *from, long stride, long n, int turned, float *out)
+{
+    for (long k = 0; k < n && n >= BLOCK; k += BLOCK) {
+        long at = k + BLOCK <= n ? k : n - BLOCK;
+        sum_block(pass, from + at, stride, turned, out + at);
+    }
+    for (long k = 0; k < n && n < BLOCK; k++) {
+        float sum = 0;
+        for (long t = 0; t < pass->count; t++) sum += pass->taps[t] * from[k + place(pass, t, stride, turned)];
+        out[k] = sum;
+    }
+}
+
+/* One pass over all planes; `wide` holds them with margins. Called by all threads of a team. */
+static void forward(const Pass *pass, const float *x, float *wide, float *out)
+{
+    const long H = pass->height, W = pass->width, tall = H + pass->h - 1, stride = W + pass->w - 1;
+    const long top = pass->h - 1 - pass->h / 2, left = pass->w - 1 - pass->w / 2;
+#pragma omp for schedule(static)
+    for (long r = 0; r < pass->planes * tall; r++) {
+        long from = r / tall * H + source(r % tall - top, H, pass->circular);
+        widen(x + from * W, W, left, pass->w / 2, pass->circular, wide + r * stride);
+    }
+#pragma omp for schedule(static)
+    for (long r = 0; r < pass->planes * H; r++)
+        gather(pass, wide + (r / H * tall + r % H) * stride, stride, W, 0, out + r * W);
+}
+
+/* Its adjoint; `wide` holds planes with zeros around, `spread` what is summed up from them. */
+static void backward(const Pass *pass, const float *z, float *wide, float *spread, float *out)
+{
+    const long H = pass->height, W = pass->width, h = pass->h, w = pass->w, tall = H + h - 1, across = W + w - 1;
+    const long top = h - 1 - h / 2, left = w - 1 - w / 2, stride = W + 2 * (w - 1), rows = H + 2 * (h - 1);
+#pragma omp for schedule(static)
+    for (long r = 0; r < pass->planes * rows; r++) {
+        float *to = wide + r * stride;
+        long i = r % rows - (h - 1);
+        memset(to, 0, (size_t)stride * sizeof(float));
+        if (i >= 0 && i < H) memcpy(to + w - 1, z + (r / rows * H + i) * W, (size_t)W * sizeof(float));
+    }
+#pragma omp for schedule(static)
+    for (long r = 0; r < pass->planes * tall; r++)
+        gather(pass, wide + (r / tall * rows + r % tall) * stride, stride, across, 1, spread + r * across);
+#pragma omp for schedule(static)
+    for (long r = 0; r < pass->planes * H; r++) {
+        const float *plane = spread + r / H * tall * across;
+        float *sum = (float *)plane + (top + r % H) * across, *to = out + r * W; /* nobody else reads this row */
+        for (long m = 0; m < h - 1; m++) {
+            long i = m < top ? m - top : H + m - top;
+            if (source(i, H, pass->circular) != r % H) continue;
+            const float *more = plane + (i + top) * across;
+#pragma omp simd
+            for (long k = 0; k < across; k++) sum[k] += more[k];
+        }
+        memcpy(to, sum + left, (size_t)W * sizeof(float));
+        for (long m = 0; m < w - 1; m++) {
+            long j = m < left ? m - left : W + m - left;
+            to[source(j, W, pass->circular)] += sum[j + left];
+        }
+    }
+}
+
+/* x (planes, H, W) to out, by one or two passes, the adjoint in their reverse order. `sizes`: planes, H, W, circular, adjoint,
+   passes, and h, w, count of each; `places` and `taps` those of the first pass, then of the second. */
+int lmd_blur(const float *x, const float *taps, const long *places, const long *sizes, int threads, float *out)
+{
+    const long passes = sizes[5], adjoint = sizes[4], planes = sizes[0];
+    Pass own[2] = {{0}, {0}};
+    long most = 0;
+    for (long n = 0; n < passes; n++) {
+        const long *size = sizes + 6 + 3 * n, skipped = n ? sizes[8] : 0;
+        own[n] = (Pass){planes, sizes[1], sizes[2], size[0], size[1], size[2], places + 2 * skipped, taps + skipped, (int)sizes[3]};
+        long margins = adjoint ? 2 : 1, area = (sizes[1] + margins * (size[0] - 1)) * (sizes[2] + margins * (size[1] - 1));
+        most = area > most ? area : most;
+    }
+    const long plane = sizes[1] * sizes[2];
+    float *wide = malloc((size_t)(planes * most) * sizeof(float));
+    float *spread = malloc((size_t)(adjoint ? planes * most : 1) * sizeof(float));
+    float *between = malloc((size_t)(passes > 1 ? planes * plane : 1) * sizeof(float));
+    const int missing = !wide || !spread || !between;
+    if (!missing)
+#pragma omp parallel num_threads(threads)
+        for (long n = 0; n < passes; n++) {
+            const Pass *pass = own + (adjoint ? passes - 1 - n : n);
+            const float *from = n ? between : x;
+            float *to = n + 1 < passes ? between : out;
+            if (adjoint)
+                backward(pass, from, wide, spread, to);
+            else
+                forward(pass, from, wide, to);
+        }
+    free(wide), free(spread), free(between);
+    return missing;
+}
