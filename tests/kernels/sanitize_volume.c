@@ -88,6 +88,32 @@ static void check_relaxed(void)
     free(ends[0]), free(ends[1]), free(y), free(weight), free(map), free(low), free(high), free(x), free(numbers);
 }
 
-static void check(void) { rand() % 2 ? check_solve() : check_relaxed(); }
+/* A dual step of each misfit with one thread and with several. */
+static void check_beside(void)
+{
+    long sizes[1] = {1 + rand() % 200};
+    double reals[2] = {0.01 + (double)(rand() % 100), 1.9};
+    int options[1] = {rand() % 3};
+    float *z = random_array(*sizes, 0), *y = random_array(*sizes, 0), *weight = random_array(*sizes, 0), *ends[2];
+    for (int n = 0; n < 2; n++) {
+        float *q = random_array(*sizes, 0), *over = random_array(*sizes, 0), *sum = random_array(*sizes, 0);
+        ends[n] = random_array(*sizes, 0);
+        for (long k = 0; k < *sizes; k++) q[k] = 0.5f;
+        lmd_beside(z, y, weight, reals, sizes, options, n ? 2 + rand() % 3 : 1, q, ends[n], over, sum);
+        free(q), free(over), free(sum);
+    }
+    for (long k = 0; k < *sizes; k++) {
+        if (ends[0][k] != ends[1][k]) fail("threads differ in a dual step");
+        if (!isfinite(ends[0][k])) fail("a dual step is not finite");
+        if (options[0] == COUNTS && ends[0][k] > 1) fail("a dual step leads out of the domain");
+    }
+    free(ends[0]), free(ends[1]), free(z), free(y), free(weight);
+}
+
+static void check(void)
+{
+    int which = rand() % 3;
+    which == 0 ? check_solve() : which == 1 ? check_relaxed() : check_beside();
+}
 
 int main(int count, char **words) { return random_calls(count, words, check); }

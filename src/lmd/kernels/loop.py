@@ -165,6 +165,7 @@ def fgp(
     batch, channels, height, width = y.shape
     dual, ahead = _fields(start.dual, y), _fields(start.ahead, y)
     bound = _each(model.bound, batch)
+    first = FIRST_LOOK if numbers is None else max(FIRST_LOOK, numbers.shape[2])
     table = None if numbers is None else numbers.detach().double().transpose(0, 1).contiguous()
     report = (ctypes.c_double * (REPORT * batch))()
     for place, momentum in enumerate(_numbers(start.momentum, batch)):
@@ -177,7 +178,7 @@ def fgp(
         None if schedules is None else ctypes.byref(schedules.table),
         model.scale, multiplier * 2 * model.scale / model.norm**2, -1.0 if tolerance is None else tolerance,
         model.norm, model.roundings,
-        batch, channels, height, width, 0 if numbers is None else numbers.shape[2], start.iteration, limit, FIRST_LOOK,
+        batch, channels, height, width, 0 if numbers is None else numbers.shape[2], start.iteration, limit, first,
         model.isotropic, RESTART * restart, y.dtype == torch.float64,
         torch.get_num_threads() if y.numel() >= kernels.SMALL else 1,
         new_dual.data_ptr(), new_ahead.data_ptr() if kept else None, x.data_ptr(), report,

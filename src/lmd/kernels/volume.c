@@ -639,3 +639,55 @@ int lmd_relaxed(const float *y, const float *weight, const float *map, const flo
     }
     return missing > 0;
 }
+
+/* The prox of the conjugate of the misfit at v, with step s: its dual point next to v. */
+static inline float conjugate(int misfit, float v, float s, float y, float weight)
+{
+    if (misfit == KEPT_SQUARES) return (v - s * y) * (2 * weight / (2 * weight + s));
+    if (misfit == DISTANCES) {
+        float off = v - s * y;
+        off = off > weight ? weight : off;
+        return off < -weight ? -weight : off;
+    }
+    float up = s * weight, down = s * y, a = 1 - v - up, size = sqrtf(a * a + 4 * down);
+    float below = size - a > 1e-37f ? size - a : 1e-37f, root = a > 0 ? 0.5f * (a + size) : 2 * down / below;
+    float share = down / (root > 0 ? root : 1);
+    return fabsf(v) + up + share < root ? v + up - share : 1 - root; /* near 0, 1 - root has the digits of 1 alone */
+}
+
+static void conjugates(int misfit, long n, const float *z, const float *y, const float *weight, float s, float r,
+                       float *restrict q, float *restrict answer, float *restrict over, float *restrict sum)
+{
+#pragma omp simd
+    for (long k = 0; k < n; k++) {
+        float at = conjugate(misfit, q[k] + s * z[k], s, y[k], weight[k]);
+        answer[k] = at;
+        over[k] = 2 * at - q[k];
+        q[k] += r * (at - q[k]);
+        sum[k] += at;
+    }
+}
+
+/* One dual step of relaxed PDHG for the misfit behind an operator, of n entries: z is what the operator makes of x. q~ goes to
+   `answer` and is added to `sum`, 2 q~ - q goes to `over`, and q moves past q~. `reals`: sigma and relaxation. */
+int lmd_beside(const float *z, const float *y, const float *weight, const double *reals, const long *sizes,
+               const int *options, int threads, float *q, float *answer, float *over, float *sum)
+{
+    const long n = sizes[0], part = (n + threads - 1) / threads;
+    const float s = (float)reals[0], r = (float)reals[1];
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (long from = 0; from < n; from += part) {
+        const long own = from + part > n ? n - from : part;
+        switch (options[0]) { /* each with a loop of its own */
+        case KEPT_SQUARES:
+            conjugates(KEPT_SQUARES, own, z + from, y + from, weight + from, s, r, q + from, answer + from, over + from, sum + from);
+            break;
+        case COUNTS:
+            conjugates(COUNTS, own, z + from, y + from, weight + from, s, r, q + from, answer + from, over + from, sum + from);
+            break;
+        default:
+            conjugates(DISTANCES, own, z + from, y + from, weight + from, s, r, q + from, answer + from, over + from, sum + from);
+        }
+    }
+    return 0;
+}

@@ -157,33 +157,43 @@ def relaxed(model: Split, x: Tensor, p: Tensor, numbers: Tensor, summed: bool = 
     return steps.ends()
 
 
-def beside(
-    model: Split,
-    stack: Any,
-    prox: Callable[[Tensor, Tensor], Tensor],
-    x: Tensor,
-    p: Tensor,
-    numbers: Tensor,
-    summed: bool,
-) -> Relaxed:
-    """The same where another term stands behind an operator of its own, the second of a `Stack`.
+class Behind(NamedTuple):
+    """A misfit behind an operator of its own: what the compiled steps of its dual point have to know."""
 
-    `prox` is that of the conjugate of the term. The operator is applied as it is, all else is compiled.
+    operator: Any
+    """A: with its `adjoint`."""
+
+    scale: float
+    """What A is multiplied by in the stack of all operators."""
+
+    misfit: int
+    """An index of `MISFITS`."""
+
+    y: Tensor
+    weight: Tensor
+    """Like y, as in `Split`."""
+
+
+def beside(
+    model: Split, behind: Behind, x: Tensor, p: Tensor, q: Tensor, numbers: Tensor, summed: bool
+) -> tuple[Relaxed, Relaxed]:
+    """The same where a misfit stands behind an operator of its own, and q is its part of the dual point.
+
+    Both parts are told of like two models; the second has nothing of x. A is applied as it is, all else is compiled.
     """
-    A, scale = stack.blocks[1], stack.scales[1]
-    field, q = stack.split(p.detach())
-    steps, q, total = Steps(model, x, field, summed), scale * q, torch.zeros_like(q)
-    answer, table = q, (scale**2 * numbers[:, :, 1].detach()).to(x.dtype).T.contiguous()
-    for k, relaxation in enumerate(numbers[0, :, 2].tolist()):
-        sigma = table[k].reshape(-1, *(1,) * (q.ndim - 1))
-        answer = prox(torch.addcmul(q, A(steps.x), sigma), table[k])
-        steps.go(numbers[:, k : k + 1], A.adjoint(torch.lerp(q, answer, 2.0)))
-        q = torch.lerp(q, answer, relaxation)
-        total = total.add_(answer) if summed else total
-    ends = steps.ends()
-    sums = None if ends.sums is None else (ends.sums[0], stack.join([ends.sums[1], total / scale]))
-    p, dual = stack.join([ends.p, q / scale]), stack.join([ends.dual, answer / scale])
-    return ends._replace(p=p, dual=dual, sums=sums)
+    steps, scale = Steps(model, x, p, summed), behind.scale
+    own = (scale * q.detach()).contiguous()
+    answer, over, total = torch.empty_like(own), torch.empty_like(own), torch.zeros_like(own)
+    misfits = [behind.misfit]
+    for k, rows in enumerate(numbers.detach().double().transpose(0, 1).tolist()):
+        z = behind.operator(steps.x).contiguous()
+        for n, (_, sigma, relaxation) in enumerate(rows):
+            tables = ((scale**2 * sigma, relaxation), (own[n].numel(),), misfits)
+            ends = (own[n], answer[n], over[n], total[n])
+            _call("lmd_beside", (z[n], behind.y[n], behind.weight[n]), tables, ends)
+        steps.go(numbers[:, k : k + 1], behind.operator.adjoint(over))
+    sums = (steps.x, total / scale) if summed else None
+    return steps.ends(), Relaxed(steps.x, own / scale, steps.x, answer / scale, sums)
 
 
 class Steps:

@@ -356,8 +356,8 @@ def denoise_video(frames: Any, weight: Any = AUTO, *, info: bool = False, **opti
     """Frames without noise, one after the other; takes what `denoise` takes.
 
     An array `(T, ...)` gives an array, a list a list, and an iterator is answered by an iterator, frame by frame. An
-    automatic weight is chosen on the first frame and kept. Nothing else is: frames have noise of their own, and learned
-    iterations from nothing are as fast as those from the answer to the frame before.
+    automatic weight is chosen on the first frame and kept, and each frame starts from the answer to the one before,
+    moved along with the picture, where that is better than nothing: of noise that is new in each frame nothing is kept.
 
     Args:
         frames: An array `(T, ...)`, a list or an iterator of frames.
@@ -387,8 +387,11 @@ def denoise_video(frames: Any, weight: Any = AUTO, *, info: bool = False, **opti
 
 
 def _video(frames: Iterator[Any], weight: Any, options: dict[str, Any]) -> Iterator[tuple[Any, Info]]:
+    told: Info | None = None
+    shape: tuple[int, ...] | None = None
     for frame in frames:
-        clean, told = denoise(frame, weight, info=True, **options)
+        before, shape = shape, np.shape(frame)
+        clean, told = denoise(frame, weight, info=True, warm=told if before == shape else None, **options)
         weight = told.weight if isinstance(weight, str) else weight
         yield clean, told
 
@@ -436,6 +439,8 @@ def _warm(warm: Info | None, problem: TVProblem, units: Units, dual_unit: float)
     if warm.result.x.shape != like.shape:
         raise InputError("warm", f"an answer of shape {tuple(warm.result.x.shape)}", f"shape {tuple(like.shape)}")
     dual = warm.result.dual
+    if units == Units(0.0, 1.0) and warm.result.x.dtype == like.dtype:
+        return warm.result
     return replace(
         warm.result,
         x=((warm.result.x - units.centre) / units.unit).to(like),

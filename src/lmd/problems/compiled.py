@@ -129,10 +129,33 @@ def iterations_of(problem: Any, x: Tensor, dual: Tensor, *tensors: Tensor) -> It
     """Compiled iterations of relaxed PDHG of a problem, from x and its dual point; None where there are none."""
     if (model := split_of(problem, x, dual, *tensors)) is not None:
         return functools.partial(volume.relaxed, model)
-    model = beside_of(problem, x, dual, *tensors)
-    if model is None:
+    model, behind = beside_of(problem, x, dual, *tensors), behind_of(problem, x)
+    return None if model is None or behind is None else functools.partial(_joined, problem.operator, model, behind)
+
+
+def _joined(
+    stack: Any, model: volume.Split, behind: volume.Behind, x: Tensor, dual: Tensor, numbers: Tensor, summed: bool
+) -> volume.Relaxed:
+    """Iterations of both parts of a dual point."""
+    p, q = stack.split(dual)
+    one, other = volume.beside(model, behind, x, p, q, numbers, summed)
+    sums = None
+    if one.sums is not None and other.sums is not None:
+        sums = one.sums[0], stack.join([one.sums[1], other.sums[1]])
+    return one._replace(p=stack.join([one.p, other.p]), dual=stack.join([one.dual, other.dual]), sums=sums)
+
+
+def behind_of(problem: Any, x: Tensor) -> volume.Behind | None:
+    """The misfit that stands behind the second operator; None where it is none that is compiled."""
+    term, stack = problem.regularisers[-1], problem.operator
+    kind = type(term).__name__
+    if kind not in WEIGHTS or len(stack.blocks) != 2:
         return None
-    return functools.partial(volume.beside, model, problem.operator, problem.regularisers[1].conjugate_prox)
+    weight = filled(WEIGHTS[kind](term), term.y)
+    if not kernels.serves(term.y, weight) or len(term.y) != len(x):
+        return None
+    whole = term.y.contiguous(), weight.expand_as(term.y).contiguous()
+    return volume.Behind(stack.blocks[1], stack.scales[1], volume.MISFITS.index(kind), *whole)
 
 
 def beside_of(problem: Any, x: Tensor, *tensors: Tensor) -> volume.Split | None:

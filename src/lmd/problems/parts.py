@@ -362,6 +362,11 @@ class Composite(CompositeProblem):
         """Whether that is the Hessian itself."""
         return all(K.spectrum is not None for _, K, _ in self._beside)
 
+    @property
+    def beside_hessian(self) -> Tensor | None:
+        """`beside_spectrum`, where it is the Hessian itself; otherwise None."""
+        return self.beside_spectrum if self.beside_is_circulant else None
+
     def dual_from(self, p: Tensor, x: Tensor) -> Tensor:
         """The dual point of which p belongs to the differences, and the rest is the one that belongs to x."""
         if len(self.regularisers) == 1:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from lmd.checks import check_batch, check_finite, check_positive, check_same_kind, shape_of
 from lmd.errors import InputError
 from lmd.operators.differences import Differences
+from lmd.problems.motion import followed
 from lmd.problems.parts import Composite
 from lmd.problems.scales import averaged, spread
 from lmd.terms import L1, GroupNorm, KeptSquares, Squares, Term
@@ -101,6 +103,17 @@ class TVDenoising(TVProblem):
         super().__init__(noisy, weight, isotropic, halved)
         size = check_grid(noisy)
         self.compose(Squares(noisy, self.scale), self.variation(size, spacing), start=noisy)
+
+    def carried(self, dual: Tensor, before: TVDenoising) -> Tensor | None:
+        """The dual points of the frame before, moved along with the picture; None where the frames are not alike."""
+        if dual.ndim == 5:
+            triples = zip(dual, before.noisy.to(self.noisy), self.noisy, strict=True)
+            found = [followed(p, was, now) for p, was, now in triples]
+            alike = [p for p in found if p is not None]
+            if len(alike) < len(found):
+                return None
+            dual = torch.stack(alike)
+        return self.project_dual(dual)
 
     def coarser(self) -> TVDenoising | None:
         """The same on squares of 2 x 2 pixels, or cubes (`lmd.problems.scales`); None for signals and few pixels."""

@@ -80,6 +80,10 @@ S = TypeVar("S", bound=State)
 P = TypeVar("P", default=Any)
 
 
+WORTH = 10.0
+"""The relative gap of a warm start and its dual point above which a learned solver starts as if it had none."""
+
+
 class Solver(nn.Module, Configurable, abc.ABC, Generic[S, P]):
     """An algorithm, advanced one iteration at a time; the parameters of a learned one are the module's own.
 
@@ -149,6 +153,20 @@ class Solver(nn.Module, Configurable, abc.ABC, Generic[S, P]):
         nothing; None where there is no such call."""
         return None
 
+    @property
+    def first_look(self) -> int | None:
+        """The iteration after which a gap is worth to be looked at for the first time: the horizon, if there is one."""
+        return self.horizon
+
+    def worth(self, problem: Any, x0: Tensor, dual: Tensor) -> Tensor | None:
+        """The dual point to go on from; None where learned iterations from nothing are known to be better than it.
+
+        They are where it proves next to nothing.
+        """
+        if self.horizon is None:
+            return dual
+        return dual if bool((problem.relative_gap(x0, dual) <= WORTH).all()) else None
+
     def trace(self, problem: P, state: S, count: int) -> Trace | None:
         """The next iterations, at most `count`, in compiled code, for who watches; None where there is none."""
         return None
@@ -187,6 +205,11 @@ class Wrapper(Solver[S, P]):
     @property
     def horizon(self) -> int | None:
         return self.solver.horizon
+
+    @property
+    def first_look(self) -> int | None:
+        look: int | None = self.solver.first_look
+        return look
 
     @property
     def ends_proven(self) -> bool:

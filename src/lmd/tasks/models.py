@@ -215,16 +215,19 @@ _NAMED = (
 _MISFITS = (("KullbackLeibler", "Blur"), ("squares", "Blur"), ("squares", "ParallelBeam"))
 
 
+_LONG = {name: ((0.02, f"models-{name}-{HORIZON}"), (0.0, f"models-{name}-{LONGER}")) for name in ("saddle", "second")}
+
+
 def _choices() -> dict[tuple[str, ...], tuple[tuple[float, str], ...]]:
     """By parts; models with squares of all entries have a compiled loop, and need no choice."""
     found: dict[tuple[str, ...], tuple[tuple[float, str], ...]] = {}
     for norm, field in itertools.product(_NORMS, ("differences", "Differences")):
         for term, name in _NAMED:
-            found[f"boxed {term}", norm, field] = ((0.0, f"models-{name}-40"),)
+            found[f"boxed {term}", norm, field] = _LONG.get(name, ((0.0, f"models-{name}-40"),))
         for misfit in _MISFITS:
-            found[("Box", norm, field, *misfit)] = ((0.0, "models-saddle-40"),)
+            found[("Box", norm, field, *misfit)] = _LONG["saddle"]
     for norm in ("l1", "lengths", "GroupNorm"):
-        found["Stacked", norm, "Slopes", norm, "Bends"] = ((0.0, "models-second-40"),)
+        found["Stacked", norm, "Slopes", norm, "Bends"] = _LONG["second"]
     return found
 
 

@@ -42,9 +42,9 @@ def solver_for(problem: Problem, tolerance: float) -> Solver[Any]:
         return ladder(model.noisy.dtype)
     if masked_of(problem) is not None:
         return RelaxedPDHG()
-    if offers(problem, CirculantADMM().needs):
-        return CirculantADMM()
     name = chosen_name(problem.parts, tolerance)
+    if offers(problem, CirculantADMM().needs) and (name is None or offers(problem, ("beside_hessian",))):
+        return CirculantADMM()
     if name is not None:
         return _loaded(name, problem)
     if not offers(problem, PDHG().needs):

@@ -29,9 +29,6 @@ MOST_ITERATIONS = 100_000
 WORDS = {1: Status.FINISHED, 2: Status.TOLERANCE_REACHED, 3: Status.STALLED}
 """What became of an instance, by the number that the compiled loop has for it."""
 
-WORTH = 10.0
-"""The relative gap of a warm start and its dual point above which a learned solver starts as if it had none."""
-
 
 def solve(
     problem: Problem,
@@ -166,15 +163,15 @@ class _Whole:
         self.begun = time.perf_counter()
 
     def run(self, warm: Result | None) -> Result:
-        dual = None if warm is None or warm.dual is None else self._worth(self.problem.project_dual(warm.dual))
+        dual = None if warm is None or warm.dual is None else self._carried(warm.dual, warm.problem)
         solved = self.solver.finish(self.problem, dual, self.tolerance, self.limit)
         return self._result(self._stepwise(dual) if solved is None else solved)
 
-    def _worth(self, dual: Tensor) -> Tensor | None:
-        """The dual point, unless learned iterations from nothing are known to be better: it proves next to nothing."""
-        if self.solver.horizon is None:
-            return dual
-        return dual if bool((self.problem.relative_gap(self.x0, dual) <= WORTH).all()) else None
+    def _carried(self, dual: Tensor, before: Problem) -> Tensor | None:
+        """The dual point of an earlier problem as one of this, if it is worth to start from."""
+        alike = offers(self.problem, ("carried",)) and type(before) is type(self.problem)
+        carried: Tensor | None = self.problem.carried(dual, before) if alike else self.problem.project_dual(dual)
+        return None if carried is None else self.solver.worth(self.problem, self.x0, carried)
 
     def _result(self, solved: loop.Solved) -> Result:
         """What falls no further is stalled where that is rounding, or else out of luck."""
@@ -205,7 +202,7 @@ class _Whole:
             given = f"{type(self.solver).__name__}, which keeps no dual point"
             raise CapabilityError("solver", given, "one that does, such as FGP or PDHG")
         done, stall, looks = 0, Stall(), Looks()
-        stride = min(self.limit, max(1, (self.solver.horizon or looks.SHORTEST) - state.iteration))
+        stride = min(self.limit, max(1, (self.solver.first_look or looks.SHORTEST) - state.iteration))
         while True:
             state = self.solver.advance(self.problem, state, stride)
             done += stride
