@@ -62,5 +62,5 @@ def test_looks_are_before_the_tolerance_is_met_and_few():
 def test_looks_go_on_where_gaps_are_not_finite_or_rise():
     looks = Looks()
     assert looks.next_after(40, math.inf) == 5 and looks.next_after(400, math.nan) == 40
-    assert looks.next_after(400, 100.0) == 400  # steep as it may be, it is far
+    assert looks.next_after(400, 100.0) == 200  # steep as it may be, it is far
     assert looks.next_after(800, 200.0) == 80

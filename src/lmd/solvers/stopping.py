@@ -56,11 +56,11 @@ class Looks:
     """When to look at a proven gap next: a look costs as much as several iterations.
 
     Gaps that fall like powers of k, as those of the last two looks did, meet the tolerance at an iteration that can be
-    foretold: the next look is before it, so that hardly an iteration is in vain, after no more than as many iterations
-    as were done so far, and no fewer than a tenth of them.
+    foretold: the next look is before it, so that hardly an iteration is in vain, after no more than half as many
+    iterations as were done so far, and no fewer than a tenth of them.
     """
 
-    SHORTEST, GROWTH, SHARE, STEEP = 5, 0.1, 0.6, 2.0
+    SHORTEST, GROWTH, MOST, SHARE, STEEP = 5, 0.1, 0.5, 0.6, 2.0
 
     def __init__(self) -> None:
         self._last: tuple[int, float] | None = None
@@ -75,7 +75,7 @@ class Looks:
         slope = self.STEEP if last is None else (last[1] - self._last[1]) / math.log(k / last[0])
         ahead = self._last[1] / slope if slope > 0 else 0.0  # what rises foretells nothing
         wanted = self.SHARE * k * math.expm1(min(ahead, 1.0))
-        return max(least, min(int(wanted), k))
+        return max(least, min(int(wanted), int(self.MOST * k)))
 
 
 class StoppingRule(abc.ABC):

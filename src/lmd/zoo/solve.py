@@ -212,7 +212,9 @@ class _Whole:
             stalled = stall.look(done, gap, self.problem, state.x) & ~near
             if bool((near | stalled).all()) or done >= self.limit:
                 break
-            stride = min(looks.next_after(done, float(far[~near & ~stalled].max())), self.limit - done)
+            left = (self.solver.horizon or 0) - state.iteration
+            stride = left if left > 0 else looks.next_after(done, float(far[~near & ~stalled].max()))
+            stride = min(stride, self.limit - done)
         codes = torch.where(near, 2, torch.where(stalled, 3, 1))
         rows = zip(codes.tolist(), value.tolist(), gap.tolist(), strict=True)
         return loop.Solved(state.x, state.dual_point, state.dual_point, [n for row in rows for n in (1.0, done, *row)])
