@@ -8,8 +8,8 @@ import lmd
 from lmd import kernels, zoo
 from lmd.kernels import volume
 from lmd.operators import Blur, Mask, gaussian_kernel
-from lmd.problems import TVDenoising, TVModel
-from lmd.problems.compiled import beside_of, composed_of, split_of
+from lmd.problems import SecondOrderModel, TVDenoising, TVModel
+from lmd.problems.compiled import beside_of, composed_of, second_of, split_of
 from lmd.solvers import RelaxedPDHG, Solver
 from lmd.solvers.learned_fgp import roughness
 from lmd.terms import Absolute, Huber, KullbackLeibler, Squares
@@ -201,3 +201,46 @@ def test_counts_that_are_lost_have_the_eager_iterations(monkeypatch):
         eager = solver.advance(problem, begun, 50)
     assert_close(state.x, eager.x, atol=2e-4, rtol=0)
     assert_close(state.dual, eager.dual, atol=2e-5, rtol=0)
+
+
+SECOND = {
+    "squares": lambda y: {"misfit": Squares(y), "weight": 0.1},
+    "weights per image": lambda y: {"misfit": Squares(y, scale=0.5), "weight": torch.tensor([0.1, 0.3])},
+    "box and spacing": lambda y: {"misfit": Squares(y), "weight": 0.1, "box": (0.2, 0.8), "spacing": (1.0, 2.0)},
+    "distances": lambda y: {"misfit": Absolute(y), "weight": 0.4},
+    "counts": lambda y: {"misfit": KullbackLeibler((20 * y).round()), "weight": 0.3},
+    "lost counts": lambda y: {"misfit": KullbackLeibler((20 * y).round()).kept((y > 0.3).float()), "weight": 0.3},
+}
+
+
+@pytest.mark.parametrize("size", [(9, 7), (1, 5), (2, 2), (5, 1), (3, 33)], ids=str)
+@pytest.mark.parametrize(
+    "form", [{}, {"isotropic": True}, {"coupled": True}, {"isotropic": True, "coupled": True}], ids=str
+)
+@pytest.mark.parametrize("name", SECOND)
+def test_second_order_has_the_eager_iterations(name, form, size, monkeypatch):
+    problem, solver = SecondOrderModel(**SECOND[name](random(2, 3, *size)), **form), RelaxedPDHG(5)
+    with torch.no_grad():
+        solver.numbers.add_(0.1 * random(5, 3, seed=7))
+        begun = solver.init(problem, problem.start())
+        assert second_of(problem, begun.relaxed, begun.relaxed_dual) is not None
+        state, sums = solver.summed(problem, begun, 40)
+        monkeypatch.setattr(kernels, "serves", lambda *tensors: False)
+        eager, eager_sums = solver.summed(problem, begun, 40)
+    scale = float(eager.x.abs().max())
+    for one, other in ((state.x, eager.x), (state.relaxed, eager.relaxed), (sums.x / 40, eager_sums.x / 40)):
+        assert_close(one / scale, other / scale, atol=1e-5, rtol=0)
+    for one, other in ((state.dual, eager.dual), (sums.dual / 40, eager_sums.dual / 40)):
+        assert_close(one, other, atol=1e-5, rtol=0)
+
+
+def test_second_order_does_not_depend_on_the_number_of_threads():
+    problem, solver = SecondOrderModel(Squares(random(1, 3, 96, 90)), 0.1), RelaxedPDHG()
+    threads, found = torch.get_num_threads(), []
+    try:
+        for count in (1, 2, 5):
+            torch.set_num_threads(count)
+            found.append(solver.advance(problem, solver.init(problem, problem.start()), 20).x)
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])

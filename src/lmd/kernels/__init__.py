@@ -58,6 +58,7 @@ TABLE: dict[tuple[str, ...], frozenset[str]] = {
     **{(f, g, "Differences"): frozenset({"model"}) for f in ("squares", "boxed squares") for g in NORMS},
     **{("squares", g, "differences"): frozenset({"model"}) for g in ("L1", "GroupNorm", "Huber")},
     **{("boxed squares", g, "differences"): frozenset({"model"}) for g in NORMS},
+    **{("Stacked", g, "Slopes", g, "Bends"): frozenset({"second"}) for g in NORMS},
     **{("Box", g, field): frozenset({"beside"}) for g in NORMS for field in ("differences", "Differences")},
     **{
         (f"boxed {f}", g, field): frozenset({"relaxed"})

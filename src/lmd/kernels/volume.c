@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "rows.h"
+
 enum { SUMS = 12, SHORTEST = 8 };
 enum { GOING, FINISHED, REACHED, STUCK };
 enum { VALUE, SLACK, AWAY, MISFIT, DUAL, LENGTHS, SQUARES, WEIGHTS2, REACH2, REACHED_BY, WEIGHTS, RATIO };
@@ -117,25 +119,6 @@ static int neighbours(const Model *job, long c, long a, long i, long j, const fl
     *here = x + (c * job->n1 + j) * job->n2;
     *there = axis == 0 ? after + (c * job->n1 + j) * job->n2 : axis == 1 ? *here + job->n2 : *here + 1;
     return axis == 0 ? i + 1 < job->n0 : axis == 1 ? j + 1 < job->n1 : 1;
-}
-
-/* Draws a group of rows, `count` of them `stride` apart, to lengths of at most the bound. */
-static void draw(float *rows, long count, long stride, long n, const float *bound, float *squares)
-{
-    memset(squares, 0, (size_t)n * sizeof(float));
-    for (long r = 0; r < count; r++) {
-        const float *v = rows + r * stride * n;
-#pragma omp simd
-        for (long k = 0; k < n; k++) squares[k] += v[k] * v[k];
-    }
-#pragma omp simd
-    for (long k = 0; k < n; k++)
-        squares[k] = squares[k] > bound[k] * bound[k] ? bound[k] / sqrtf(squares[k]) : 1;
-    for (long r = 0; r < count; r++) {
-        float *v = rows + r * stride * n;
-#pragma omp simd
-        for (long k = 0; k < n; k++) v[k] *= squares[k];
-    }
 }
 
 /* q + t K x in row (i, j) of all channels and components. */
@@ -480,8 +463,6 @@ int lmd_model(const float *y, const float *map, const double *numbers, const dou
     return failed;
 }
 
-enum { KEPT_SQUARES, COUNTS, DISTANCES, SLOPES };
-
 /* What relaxed PDHG has besides: the misfit, its box, and where it stands; x and x~ plane by plane, (n0, C, n1, n2). */
 typedef struct {
     Model model;         /* its q is p of the iteration, its p where p~ goes in the end */
@@ -492,46 +473,6 @@ typedef struct {
     double tau, sigma, relaxation;
     int last;
 } Saddle;
-
-/* Of one row, to begin with what is left without the misfit: its prox, kept to the box. */
-static void draw_near(const Saddle *job, long c, const float *y, const float *weight, float *restrict v)
-{
-    const long n = job->model.n2;
-    const float t = (float)job->tau, low = job->low[c], high = job->high[c];
-    if (job->misfit == KEPT_SQUARES)
-#pragma omp simd
-        for (long k = 0; k < n; k++) v[k] += 2 * t * weight[k] / (1 + 2 * t * weight[k]) * (y[k] - v[k]);
-    else if (job->misfit == COUNTS)
-#pragma omp simd
-        for (long k = 0; k < n; k++) {
-            float counted = y[k] < 0 ? 0 : y[k], a = v[k] + weight[k] - t, product = t * counted;
-            float root = sqrtf(a * a + 4 * product), below = root - a > 1e-37f ? root - a : 1e-37f;
-            float drawn = (a > 0 ? 0.5f * (a + root) : 2 * product / below) - weight[k];
-            v[k] = y[k] < 0 ? v[k] : drawn; /* counts below 0 are lost */
-        }
-    else if (job->misfit == SLOPES) /* <y, x>: of terms behind other operators, at what they are linear in */
-#pragma omp simd
-        for (long k = 0; k < n; k++) v[k] -= t * y[k];
-    else
-#pragma omp simd
-        for (long k = 0; k < n; k++) {
-            float off = v[k] - y[k], most = t * weight[k];
-            off = off > most ? most : off;
-            v[k] -= off < -most ? -most : off;
-        }
-#pragma omp simd
-    for (long k = 0; k < n; k++) {
-        float at = v[k] < low ? low : v[k];
-        v[k] = at > high ? high : at;
-    }
-}
-
-/* Adds a row to another one. */
-static void add(long n, const float *restrict v, float *restrict sum)
-{
-#pragma omp simd
-    for (long k = 0; k < n; k++) sum[k] += v[k];
-}
 
 /* p~ of plane i in place of p, with 2 p~ - p to `over` (C, axes, n1, n2); where it only looks, p stays. */
 static void ascend(const Saddle *job, const Team *team, long i, const float *after, float *over, int looks)
@@ -576,7 +517,7 @@ static void descend(const Saddle *job, const Team *team, long i, const float *ab
 #pragma omp simd
             for (long k = 1; k < n; k++)
                 v[k] = x[k] - by[0] * (up[k] - down[k]) - by[1] * (before[k] - mid[k]) - by[2] * (right[k - 1] - right[k]);
-            draw_near(job, c, model->y + own, job->weight + own, v);
+            draw_near(job->misfit, n, (float)job->tau, job->low[c], job->high[c], model->y + own, job->weight + own, v);
             if (job->last) memcpy(job->target + at, v, (size_t)n * sizeof(float));
             if (job->x_sum) add(n, v, job->x_sum + at);
 #pragma omp simd

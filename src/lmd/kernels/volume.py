@@ -238,6 +238,45 @@ class Steps:
         return Relaxed(self.x, self._p, self._target.transpose(1, 2), self._dual, sums)
 
 
+class SecondOrder(NamedTuple):
+    """misfit(x) + b ||Dx - w|| + c ||Ew|| in a box, of images: what compiled iterations have to know of a problem."""
+
+    noisy: Tensor
+    """y `(B, C, H, W)`."""
+
+    misfit: int
+    """An index of `MISFITS`."""
+
+    weight: Tensor
+    """Like y, as in `Split`."""
+
+    low: Tensor
+    """Of each channel `(B, C)`, as `high` is."""
+
+    high: Tensor
+    bounds: Tensor
+    """b and c of each instance `(B, 2)`."""
+
+    spacing: tuple[float, ...]
+    isotropic: bool
+    coupled: bool
+
+
+def second(model: SecondOrder, x: Tensor, p: Tensor, numbers: Tensor, summed: bool = False) -> Relaxed:
+    """Steps of `lmd.solvers.RelaxedPDHG` for X and its dual points as `SecondOrderModel` has them `(B, n)`."""
+    ends = [each.detach().clone(memory_format=torch.contiguous_format) for each in (x, p)]
+    last = [torch.empty_like(each) for each in ends]
+    sums = (torch.zeros_like(x), torch.zeros_like(p)) if summed else None
+    table, options = numbers.detach().double().contiguous(), (model.isotropic, model.coupled, model.misfit)
+    for n, bounds in enumerate(model.bounds.tolist()):
+        data = (model.noisy[n], model.weight[n], model.low[n], model.high[n], table[n])
+        sizes = (*model.noisy.shape[1:], numbers.shape[1])
+        outputs = [*ends, *last, *((None, None) if sums is None else sums)]
+        own = [None if each is None else each[n] for each in outputs]
+        _call("lmd_second", data, ((*bounds, *model.spacing), sizes, options), own)
+    return Relaxed(ends[0], ends[1], last[0], last[1], sums)
+
+
 def _as_image(model: Model | Split) -> dict[str, Any]:
     """What a model of signals is as one of images of one row."""
     bound = model.bound

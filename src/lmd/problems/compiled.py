@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -111,24 +111,67 @@ def split_of(problem: Any, *tensors: Tensor) -> volume.Split | None:
     """What the compiled iterations of relaxed PDHG have to know of a problem; None where they do not serve it."""
     if not kernels.has("relaxed", problem.parts):
         return None
-    f, g, bound, y = problem.f, problem.regularisers[0], _bound(problem), problem.f.y
-    mask = f.term.mask
-    kept = f.term if mask is None else f.term.term
-    weight = WEIGHTS[type(kept).__name__](kept)
-    ends = [filled(end, y).expand(*y.shape[:2], *(1,) * (y.ndim - 2)) for end in (f.low, f.high) if _is_end(end, y)]
-    if len(ends) < 2 or not _is_variation(g, y) or not kernels.serves(y, *_tensors(bound, weight, *ends), *tensors):
+    g, bound, misfit = problem.regularisers[0], _bound(problem), misfit_of(problem.f)
+    if misfit is None or not _is_variation(g, misfit.y) or not kernels.serves(*misfit[1:], *_tensors(bound), *tensors):
         return None
     form = (2 in g.axes, 1 in g.axes, getattr(g, "delta", 0.0))
-    weight, (low, high) = filled(weight, y).expand_as(y), (end.flatten(1) for end in ends)
-    misfit = volume.MISFITS.index(type(kept).__name__)
+    return volume.Split(misfit.y, misfit.kind, *misfit[2:], bound, problem.operator.spacing, *form)
+
+
+class Misfit(NamedTuple):
+    """A misfit in a box, as compiled iterations have it."""
+
+    kind: int
+    """An index of `volume.MISFITS`."""
+
+    y: Tensor
+    weight: Tensor
+    """Like y: of its entries, or backgrounds of counts."""
+
+    low: Tensor
+    """Of each channel `(B, C)`, as `high` is."""
+
+    high: Tensor
+
+
+def misfit_of(f: Any) -> Misfit | None:
+    """The misfit of a term about data, in a box or not; None where it is none that is compiled."""
+    term, low, high = getattr(f, "term", f), getattr(f, "low", -torch.inf), getattr(f, "high", torch.inf)
+    if type(f).__name__ in WEIGHTS:
+        term = f
+    mask, y = term.mask, term.y
+    kept = term if mask is None else term.term
+    if type(kept).__name__ not in WEIGHTS or not (_is_end(low, y) and _is_end(high, y)):
+        return None
+    weight = filled(WEIGHTS[type(kept).__name__](kept), y).expand_as(y)
+    ends = (filled(end, y).expand(*y.shape[:2], *(1,) * (y.ndim - 2)).flatten(1) for end in (low, high))
     y = y if mask is None else torch.where(mask > 0, y, volume.LOST)
-    return volume.Split(y, misfit, weight, low, high, bound, problem.operator.spacing, *form)
+    return Misfit(volume.MISFITS.index(type(kept).__name__), y, weight, *ends)
+
+
+def second_of(problem: Any, *tensors: Tensor) -> volume.SecondOrder | None:
+    """What they have to know of a second-order model of images; None where they do not serve it."""
+    if not kernels.has("second", problem.parts):
+        return None
+    misfit, g = misfit_of(problem.f.blocks[0]), problem.regularisers[0]
+    weights = [_tensors(term.weight) for term in problem.regularisers]
+    if misfit is None or misfit.y.ndim != 4 or g.axes not in FORMS or not kernels.serves(*misfit[1:], *tensors):
+        return None
+    if any(each.ndim > 1 for own in weights for each in own) or problem.operator.scales != (1.0, 1.0):
+        return None
+    count = len(misfit.y)
+    bounds = [filled(term.weight, misfit.y.new_empty(count)).expand(count) for term in problem.regularisers]
+    spacing = problem.slopes.differences.spacing
+    form = spacing, 2 in g.axes, 1 in g.axes
+    return volume.SecondOrder(misfit.y, misfit.kind, *misfit[2:], torch.stack(bounds, dim=1), *form)
 
 
 def iterations_of(problem: Any, x: Tensor, dual: Tensor, *tensors: Tensor) -> Iterations | None:
     """Compiled iterations of relaxed PDHG of a problem, from x and its dual point; None where there are none."""
     if (model := split_of(problem, x, dual, *tensors)) is not None:
         return functools.partial(volume.relaxed, model)
+    if (second := second_of(problem, x, dual, *tensors)) is not None:
+        return functools.partial(volume.second, second)
     model, behind = beside_of(problem, x, dual, *tensors), behind_of(problem, x)
     return None if model is None or behind is None else functools.partial(_joined, problem.operator, model, behind)
 
@@ -188,9 +231,13 @@ def _is_end(end: Scale, y: Tensor) -> bool:
     return not isinstance(end, Tensor) or end.ndim < 2 or (end.ndim == y.ndim and end[0, 0].numel() == 1)
 
 
+FORMS = ((), (1,), (2,), (1, 2))
+"""The axes along which compiled code takes lengths."""
+
+
 def _is_variation(g: Any, y: Tensor) -> bool:
     """Whether a norm is one of differences along one to three axes, in a form that compiled code knows."""
-    fits = 3 <= y.ndim <= 5 and g.axes in ((), (1,), (2,), (1, 2)) and not isinstance(getattr(g, "delta", 0.0), Tensor)
+    fits = 3 <= y.ndim <= 5 and g.axes in FORMS and not isinstance(getattr(g, "delta", 0.0), Tensor)
     return fits and _is_map(g.weight, y, g.axes)
 
 
