@@ -3,12 +3,13 @@
    A pass has taps (h, w), those that are not 0 alone. Forward, planes are laid out with margins (H + h - 1, W + w - 1) that
    go around or repeat the border, and every entry is a sum over the taps. The adjoint lays them out with zeros around
    (H + 2 (h - 1), W + 2 (w - 1)), makes the same sums with the taps turned about, on a plane with margins, and adds the margins
-   to the entries that they were copied from. Rows are shared by the threads; every entry is summed in the same order. */
+   to the entries that they were copied from. It goes from a few planes to the next, so that all of this stays in the cache;
+   rows are shared by the threads, and every entry is summed in the same order. */
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { LANES = 16, BLOCK = 64 };
+enum { LANES = 16, BLOCK = 64, NEAR = 1 << 16 }; /* NEAR: so many floats stay in the cache of a thread */
 typedef float Lanes __attribute__((vector_size(LANES * sizeof(float))));
 
 typedef struct {
@@ -131,22 +132,24 @@ int lmd_blur(const float *x, const float *taps, const long *places, const long *
         long margins = adjoint ? 2 : 1, area = (sizes[1] + margins * (size[0] - 1)) * (sizes[2] + margins * (size[1] - 1));
         most = area > most ? area : most;
     }
-    const long plane = sizes[1] * sizes[2];
-    float *wide = malloc((size_t)(planes * most) * sizeof(float));
-    float *spread = malloc((size_t)(adjoint ? planes * most : 1) * sizeof(float));
-    float *between = malloc((size_t)(passes > 1 ? planes * plane : 1) * sizeof(float));
+    const long plane = sizes[1] * sizes[2], fit = NEAR * threads / most, chunk = fit < 1 ? 1 : fit < planes ? fit : planes;
+    float *wide = malloc((size_t)(chunk * most) * sizeof(float));
+    float *spread = malloc((size_t)(adjoint ? chunk * most : 1) * sizeof(float));
+    float *between = malloc((size_t)(passes > 1 ? chunk * plane : 1) * sizeof(float));
     const int missing = !wide || !spread || !between;
     if (!missing)
 #pragma omp parallel num_threads(threads)
-        for (long n = 0; n < passes; n++) {
-            const Pass *pass = own + (adjoint ? passes - 1 - n : n);
-            const float *from = n ? between : x;
-            float *to = n + 1 < passes ? between : out;
-            if (adjoint)
-                backward(pass, from, wide, spread, to);
-            else
-                forward(pass, from, wide, to);
-        }
+        for (long first = 0; first < planes; first += chunk)
+            for (long n = 0; n < passes; n++) {
+                Pass pass = own[adjoint ? passes - 1 - n : n];
+                const float *from = n ? between : x + first * plane;
+                float *to = n + 1 < passes ? between : out + first * plane;
+                pass.planes = first + chunk < planes ? chunk : planes - first;
+                if (adjoint)
+                    backward(&pass, from, wide, spread, to);
+                else
+                    forward(&pass, from, wide, to);
+            }
     free(wide), free(spread), free(between);
     return missing;
 }

@@ -31,7 +31,7 @@ from lmd.operators.functions import FromFunctions
 from lmd.pictures.arrays import Axes, Axis, Batch, Units, as_batch, find_axes, move, nearest_to_zero
 from lmd.pictures.forms import Form
 from lmd.pictures.noise import at_least, estimate_noise, rough_noise
-from lmd.pictures.weights import Choice, by_leaving_out, by_risk, near
+from lmd.pictures.weights import EARLY, Choice, by_leaving_out, by_risk, near
 from lmd.problems import TVDeblurring, TVInpainting
 from lmd.problems.reconstruction import TVReconstruction
 from lmd.problems.tv import TVProblem
@@ -275,19 +275,19 @@ def deblur(
     if batch.images.ndim != 4:
         raise InputError("image", f"shape {tuple(np.shape(image))}", "pictures: two axes beside that of the channels")
     low, high = _box(box, batch.exact)
-    taps = as_batch("kernel", kernel, None).exact[0, 0]
+    taps = as_batch("kernel", kernel, None).exact[0, 0].double()  # all its digits, lest its rank gets lost
 
     def model(data: Tensor, weights: Tensor, unit: float) -> TVProblem:
-        return TVDeblurring(data, taps.to(data), weights, border, isotropic, box=(low / unit, high / unit))
+        return TVDeblurring(data, taps, weights, border, isotropic, box=(low / unit, high / unit))
 
     def choose() -> Choice:
         def blur(x: Tensor) -> Tensor:
-            return Blur(taps.to(x), int(x.shape[-2]), int(x.shape[-1]), border)(x)
+            return Blur(taps, int(x.shape[-2]), int(x.shape[-1]), border)(x)
 
         given = _noise(noise, batch)
         deviation = at_least(estimate_noise(batch.images), batch.images) if given is None else given
         in_units, each = _in_units(model, batch), deviation.reshape(-1, 1, 1, 1)
-        return by_risk(in_units, batch.images, each, near(deviation), blur, share=1, kernel=taps.shape)
+        return by_risk(in_units, batch.images, each, near(deviation), blur, share=1, kernel=taps.shape, until=EARLY)
 
     return _answer(model, batch, _weight(weight, batch, choose), tolerance, warm, info)
 

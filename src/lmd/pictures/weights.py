@@ -20,6 +20,9 @@ TOLERANCE = 1e-2
 MOST = 100
 """Nor are they waited for where they are far away."""
 
+EARLY = (2.1e-2, 60)
+"""Tolerance and most iterations behind blurs: what comes later tells one weight from the next no better."""
+
 PIXELS, FEWEST, SHARE = 44 * 44, 48 * 48, 4
 """A choice by risk is made on four windows of at most so many pixels, together a fourth of the image, or on one in the
 middle where these would be small: on the second number at least, where there are as many."""
@@ -61,6 +64,7 @@ def by_risk(
     share: int = SHARE,
     kernel: Sequence[int] = (),
     least: float | None = None,
+    until: tuple[float, int] = (TOLERANCE, MOST),
 ) -> Choice:
     r"""The weight with the least risk E ||A x(y) - A x||^2 / n that data y = Ax + noise show, A = `predict`.
 
@@ -69,7 +73,8 @@ def by_risk(
     ([Ramani, Blu and Unser 2008](https://doi.org/10.1109/TIP.2008.2001404)). `noise` has deviations that broadcast
     against the data: where they are not alike, each derivative counts by its own. The weights of the `path` `(W, B)`
     are solved for together, on windows of one part in `share` of the data, and larger than the `kernel` of A, where it
-    has one. `least` is what the model takes no data below: none are moved there.
+    has one. `least` is what the model takes no data below: none are moved there. Solves go on `until` a tolerance or
+    so many iterations.
     """
     both, owner = cut(torch.cat([data, noise.expand_as(data)], dim=1), share=share, kernel=kernel)
     windows, sigma = both.chunk(2, dim=1)
@@ -82,7 +87,7 @@ def by_risk(
     moved = torch.cat([windows, windows + push * signs])
     weights = path[:, owner].repeat(1, 2).flatten()
     problem = model(moved.repeat(len(path), *(1,) * (data.ndim - 1)), weights)
-    x = problem.image(solve(problem, TOLERANCE, iterations=MOST).x)
+    x = problem.image(solve(problem, until[0], iterations=until[1]).x)
     here, there = predict(x).reshape(len(path), 2, *windows.shape).unbind(1)
     misfit = (here - windows).square().flatten(2).sum(2)
     follow = ((there - here) * (signs * each)).flatten(2).sum(2)
