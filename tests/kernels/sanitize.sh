@@ -23,14 +23,14 @@ builds=plain
 if has AVX2 && has FMA; then builds="$builds avx2"; fi
 if has AVX512F && has AVX512VL && has AVX512BW && has AVX512DQ; then builds="$builds avx512"; fi
 
-share=$(($1 / $(echo "$builds" | wc -w) / 6))
+share=$(($1 / $(echo "$builds" | wc -w) / 7))
 for build in $builds; do
     case $build in
     plain) options="" ;;
     avx2) options="-mavx2 -mfma" ;;
     avx512) options="-mavx512f -mavx512vl -mavx512bw -mavx512dq -mfma -mprefer-vector-width=512" ;;
     esac
-    for driver in sanitize sanitize_loop sanitize_interior sanitize_saddle sanitize_volume sanitize_blur; do
+    for driver in sanitize sanitize_loop sanitize_interior sanitize_saddle sanitize_volume sanitize_second sanitize_blur; do
         $CC $FLAGS $options -Wall -Wextra -Isrc/lmd/kernels tests/kernels/$driver.c -o "$OUT/$build" -lm
         echo "$driver: $build, seed $SEED"
         "$OUT/$build" "$share" "$SEED"

@@ -12,7 +12,7 @@ from torch import Tensor
 from lmd.checks import check_choice, check_positive
 from lmd.errors import InputError
 from lmd.pictures.noise import at_least, estimate_noise
-from lmd.pictures.weights import PATH, PIXELS, Choice, by_leaving_out, by_risk, near
+from lmd.pictures.weights import LATE, PATH, PIXELS, Choice, by_leaving_out, by_risk, near
 from lmd.problems import SecondOrderModel, TVDenoising, TVModel
 from lmd.terms import Absolute, KullbackLeibler, Squares, Term
 from lmd.terms.base import Scale
@@ -116,7 +116,7 @@ class Form:
         def model(data: Tensor, weight: Tensor, kept: Tensor) -> Any:
             return self.problem(data, weight, unit, kept)
 
-        return by_leaving_out(model, y, torch.ones_like(y), at_least(estimate_noise(y), y), tried, 4 * PIXELS)
+        return by_leaving_out(model, y, torch.ones_like(y), at_least(estimate_noise(y), y), tried, 4 * PIXELS, LATE)
 
     def _in(self, unit: float) -> Callable[[Tensor, Tensor], Any]:
         return lambda data, weight: self.problem(data, weight, unit)

@@ -23,6 +23,9 @@ MOST = 100
 EARLY = (2.1e-2, 60)
 """Tolerance and most iterations behind blurs: what comes later tells one weight from the next no better."""
 
+LATE = (1e-3, 300)
+"""The same for absolute distances, whose answers are steps: what is on the way between two is like neither."""
+
 PIXELS, FEWEST, SHARE = 44 * 44, 48 * 48, 4
 """A choice by risk is made on four windows of at most so many pixels, together a fourth of the image, or on one in the
 middle where these would be small: on the second number at least, where there are as many."""
@@ -103,10 +106,12 @@ def by_leaving_out(
     noise: Tensor,
     path: Tensor,
     pixels: int = 2 * PIXELS,
+    until: tuple[float, int] = (TOLERANCE, MOST),
 ) -> Choice:
     """The weight of a `path` `(W, B)` of which a tenth of the kept pixels, left out, are best predicted by the others.
 
-    `model` takes the `mask` `(B, C, *size)` beside data and weights; windows are of so many `pixels`.
+    `model` takes the `mask` `(B, C, *size)` beside data and weights; windows are of so many `pixels`,
+    and solves go on `until` a tolerance or so many iterations.
     """
     windows, owner = cut(torch.cat([data, mask.expand_as(data)], dim=1), pixels, share=1)
     y, kept = windows.chunk(2, dim=1)
@@ -117,7 +122,7 @@ def by_leaving_out(
     out &= kept.flatten(2).sum(2).reshape(*y.shape[:2], *(1,) * (y.ndim - 2)) > 10  # some must stay
     many = (len(path), *(1,) * (data.ndim - 1))
     problem = model(y.repeat(many), path[:, owner].flatten(), (kept * ~out).repeat(many))
-    x = problem.image(solve(problem, TOLERANCE, iterations=MOST).x).reshape(len(path), *y.shape)
+    x = problem.image(solve(problem, until[0], iterations=until[1]).x).reshape(len(path), *y.shape)
     risk = _sum_windows(((x - y) * out).square().flatten(2).sum(2), owner, len(data))
     count = _sum_windows(out.flatten(1).sum(1).to(risk).expand(len(path), -1), owner, len(data))
     return Choice(_least(path, risk), noise, path, risk / count.clamp(min=1))
