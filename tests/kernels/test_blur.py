@@ -60,3 +60,10 @@ def test_gradients_and_other_layouts_go_the_eager_way_or_are_right():
     (gradient,) = torch.autograd.grad(blur(asked).square().sum(), asked)
     with torch.no_grad():
         assert_close(gradient, 2 * blur.adjoint(blur(asked)))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning")  # PyTorch's own, of its jvp
+def test_functions_of_functions_go_the_eager_way():
+    blur, x = Blur(KERNELS["motion"], 16, 24), torch.rand(2, 3, 16, 24, generator=torch.Generator().manual_seed(0))
+    assert_close(torch.vmap(lambda one: blur(one[None])[0])(x), blur(x))
+    assert_close(torch.func.jvp(blur, (x,), (2 * x,))[1], 2 * blur(x))

@@ -7,12 +7,12 @@ from torch.testing import assert_close
 import lmd
 from lmd import kernels, zoo
 from lmd.kernels import volume
-from lmd.operators import Blur, Mask, gaussian_kernel
+from lmd.operators import Blur, LinearOperator, Mask, gaussian_kernel
 from lmd.problems import SecondOrderModel, TVDenoising, TVModel
 from lmd.problems.compiled import beside_of, composed_of, second_of, split_of
 from lmd.solvers import RelaxedPDHG, Solver
 from lmd.solvers.learned_fgp import roughness
-from lmd.terms import Absolute, Huber, KullbackLeibler, Squares
+from lmd.terms import Absolute, BoxedSquares, Huber, KeptSquares, KullbackLeibler, Squares
 from lmd.terms.boxed import Boxed
 
 pytestmark = pytest.mark.skipif(kernels.library() is None, reason="no compiled kernels here")
@@ -244,3 +244,34 @@ def test_second_order_does_not_depend_on_the_number_of_threads():
     finally:
         torch.set_num_threads(threads)
     assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+
+
+class _Answers64(LinearOperator):
+    """The identity of somebody who computes in float64."""
+
+    norm, roundings = 1.0, 0.0
+
+    def _apply(self, x):
+        return x.double()
+
+    def _adjoint(self, z):
+        return z.double()
+
+
+def test_operators_that_answer_in_another_dtype_are_read_as_what_they_say():
+    y = random(1, 2, 6, 7)
+    found = lmd.solve(TVModel(Squares(y), 0.1, forward=_Answers64()), 1e-5)
+    assert_close(found.x, lmd.solve(TVModel(Squares(y), 0.1, box=(0.0, 1.0)), 1e-6).x, atol=5e-3, rtol=0)
+
+
+@pytest.mark.parametrize("kind", [KeptSquares, Boxed, BoxedSquares])
+def test_second_order_of_misfits_that_are_not_compiled_is_solved_all_the_same(kind):
+    y, mask = random(1, 2, 6, 7), (random(1, 1, 6, 7, seed=3) < 0.7).float()
+    terms = {KeptSquares: KeptSquares(y, mask), Boxed: Boxed(KeptSquares(y, mask), 0.0, 1.0)}
+    problem = SecondOrderModel(terms.get(kind, BoxedSquares(y, 0.0, 1.0)), 0.1)
+    assert second_of(problem) is None and lmd.solve(problem, 1e-2).status[0].name == "TOLERANCE_REACHED"
+
+
+def test_squares_in_a_box_keep_it_behind_a_mask():
+    y, mask = 2 * random(1, 1, 6, 7), (random(1, 1, 6, 7, seed=3) < 0.7).float()
+    assert BoxedSquares(y, 0.0, 0.5).kept(mask) is None and Squares(y).kept(mask) is not None

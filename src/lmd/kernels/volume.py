@@ -184,14 +184,16 @@ def beside(
     steps, scale = Steps(model, x, p, summed), behind.scale
     own = (scale * q.detach()).contiguous()
     answer, over, total = torch.empty_like(own), torch.empty_like(own), torch.zeros_like(own)
-    misfits = [behind.misfit]
+    y, weight, misfits = behind.y.expand_as(own), behind.weight.expand_as(own), [behind.misfit]
     for k, rows in enumerate(numbers.detach().double().transpose(0, 1).tolist()):
-        z = behind.operator(steps.x).contiguous()
+        z = (
+            behind.operator(steps.x).to(own).expand_as(own).contiguous()
+        )  # an operator of the user's may answer otherwise
         for n, (_, sigma, relaxation) in enumerate(rows):
             tables = ((scale**2 * sigma, relaxation), (own[n].numel(),), misfits)
             ends = (own[n], answer[n], over[n], total[n])
-            _call("lmd_beside", (z[n], behind.y[n], behind.weight[n]), tables, ends)
-        steps.go(numbers[:, k : k + 1], behind.operator.adjoint(over))
+            _call("lmd_beside", (z[n], y[n], weight[n]), tables, ends)
+        steps.go(numbers[:, k : k + 1], behind.operator.adjoint(over).to(x).expand_as(x))
     sums = (steps.x, total / scale) if summed else None
     return steps.ends(), Relaxed(steps.x, own / scale, steps.x, answer / scale, sums)
 

@@ -78,7 +78,7 @@ class Blur(LinearOperator):
 
     def _apply(self, x: Tensor) -> Tensor:
         images = check_ending("x", x, (self.height, self.width)).reshape(-1, self.height, self.width)
-        if kernels.serves(images):
+        if _compiles(images):
             return self._compiled(images).view(x.shape)
         for taps in self._passes:
             images = self._correlate(pad(images, self._margins(taps), mode=self.border), taps)
@@ -86,7 +86,7 @@ class Blur(LinearOperator):
 
     def _adjoint(self, z: Tensor) -> Tensor:
         images = check_ending("z", z, (self.height, self.width)).reshape(-1, self.height, self.width)
-        if kernels.serves(images):
+        if _compiles(images):
             return self._compiled(images, adjoint=True).view(z.shape)
         for taps in reversed(self._passes):
             images = self._fold(self._spread(images, taps), taps)
@@ -124,6 +124,11 @@ class Blur(LinearOperator):
                 inside.narrow(axis, length - 1, 1).add_(last.sum(dim=axis, keepdim=True))
             z = inside
         return z.contiguous()
+
+
+def _compiles(images: Tensor) -> bool:
+    """Whether compiled code can stand in: not where `torch.func` maps, whose tensors hold no numbers."""
+    return kernels.serves(images) and not torch._C._functorch.is_functorch_wrapped_tensor(images)
 
 
 def _entries(taps: Tensor) -> list[tuple[tuple[int, int], float]]:

@@ -136,13 +136,12 @@ class Misfit(NamedTuple):
 
 def misfit_of(f: Any) -> Misfit | None:
     """The misfit of a term about data, in a box or not; None where it is none that is compiled."""
-    term, low, high = getattr(f, "term", f), getattr(f, "low", -torch.inf), getattr(f, "high", torch.inf)
-    if type(f).__name__ in WEIGHTS:
-        term = f
-    mask, y = term.mask, term.y
-    kept = term if mask is None else term.term
-    if type(kept).__name__ not in WEIGHTS or not (_is_end(low, y) and _is_end(high, y)):
+    boxed = type(f).__name__ == "Boxed"
+    term, low, high = (f.term, f.low, f.high) if boxed else (f, -torch.inf, torch.inf)
+    kept = term.term if type(term).__name__ == "Kept" else term
+    if type(kept).__name__ not in WEIGHTS or not (_is_end(low, kept.y) and _is_end(high, kept.y)):
         return None
+    mask, y = (None if kept is term else term.mask), kept.y
     weight = filled(WEIGHTS[type(kept).__name__](kept), y).expand_as(y)
     ends = (filled(end, y).expand(*y.shape[:2], *(1,) * (y.ndim - 2)).flatten(1) for end in (low, high))
     y = y if mask is None else torch.where(mask > 0, y, volume.LOST)

@@ -255,54 +255,34 @@ def _contests() -> dict[str, Contest]:
     }
 
 
-def _saddle(iterations: int) -> Recipe:
+def _relaxed(
+    models: dict[str, Maker], form: str, updates: int, about: str, tried: str, iterations: int = HORIZON
+) -> Recipe:
     return _recipe(
-        SADDLE,
+        models,
         lambda: Averaged(RelaxedPDHG(iterations)),
-        _settings(800, 0.03, batch=3),
+        _settings(updates, 0.03, batch=3),
         iterations=iterations,
-        form="saddle",
-        title=f"relaxed PDHG of {iterations} iterations with learned numbers, for TV models behind operators",
-        weak=TRIED.format(
-            more="", what="blurs of any kernel, tomography, Poisson counts with a peak of 30 behind blurs"
-        ),
+        form=form,
+        title=f"relaxed PDHG of {iterations} iterations with learned numbers, for {about}",
+        weak=TRIED.format(more="", what=tried),
     )
 
 
-def _second_order(iterations: int) -> Recipe:
-    return _recipe(
-        SECOND,
-        lambda: Averaged(RelaxedPDHG(iterations)),
-        _settings(400, 0.03, batch=3),
-        iterations=iterations,
-        form="second",
-        title=f"relaxed PDHG of {iterations} iterations with learned numbers, for total generalised variation",
-        weak=TRIED.format(more="", what="total generalised variation with a ratio of 2, squares and impulses"),
-    )
+_BEHIND = "blurs of any kernel, tomography, Poisson counts with a peak of 30 behind blurs"
+_BENT = "total generalised variation with a ratio of 2, squares and impulses"
+_COUNTED = "Poisson counts with a peak of 30, also with lost pixels"
+_STRUCK = "impulses in twice as many pixels, also with lost pixels besides"
 
 
 TASK = Task(
     name="models",
     title="TV models: volumes, coupled colours, maps of weights, Huber, boxes, counts, impulses, blurs, second order",
     recipes=(
-        _recipe(
-            COUNTS,
-            lambda: Averaged(RelaxedPDHG(HORIZON)),
-            _settings(250, 0.03, batch=3),
-            form="counts",
-            title=f"relaxed PDHG of {HORIZON} iterations with learned numbers, for TV models of Poisson counts",
-            weak=TRIED.format(more="", what="Poisson counts with a peak of 30, also with lost pixels"),
-        ),
-        _recipe(
-            ABSOLUTE,
-            lambda: Averaged(RelaxedPDHG(HORIZON)),
-            _settings(250, 0.03, batch=3),
-            form="absolute",
-            title=f"relaxed PDHG of {HORIZON} iterations with learned numbers, for TV models of impulses",
-            weak=TRIED.format(more="", what="impulses in twice as many pixels, also with lost pixels besides"),
-        ),
-        *(_saddle(n) for n in (HORIZON, LONGER)),
-        *(_second_order(n) for n in (HORIZON, LONGER)),
+        _relaxed(COUNTS, "counts", 250, "TV models of Poisson counts", _COUNTED),
+        _relaxed(ABSOLUTE, "absolute", 250, "TV models of impulses", _STRUCK),
+        *(_relaxed(SADDLE, "saddle", 800, "TV models behind operators", _BEHIND, n) for n in (HORIZON, LONGER)),
+        *(_relaxed(SECOND, "second", 400, "total generalised variation", _BENT, n) for n in (HORIZON, LONGER)),
     ),
     choices=_choices(),
     models=_contests(),

@@ -133,7 +133,9 @@ class Squares(Term):
         off = off + largest(root) * z_error + p_error / (2 * smallest(least))
         return 2 * residual.sqrt() * off + off.square() + rounding_of_sum(z, residual + off.square())
 
-    def kept(self, mask: Tensor) -> Term:
+    def kept(self, mask: Tensor) -> Term | None:
+        if type(self) is not Squares:  # those in a box have more to keep
+            return None
         weight = per_instance(self.weight, self.y) * mask.to(self.y)
         return Squares(self.y, self.scale, weight.expand_as(self.y))
 
