@@ -2,10 +2,10 @@
 
     python benchmarks/reach.py [FOLDER...]
 
-For each solver `denoise-steps-N` and `denoise-scales-N` that ships, or in the folders that `lmd train` wrote: the
-median, over 18 held-out images of 96 x 96 pixels at 1, 5 and 20% noise, of the relative gap that is proven after N
-iterations, at each roughness that it has numbers for and halfway to the next. Beside it the same for FGP, and the 80%
-quantile.
+For each solver `denoise-steps-N` and `denoise-scales-N` that ships, or in the folders that `lmd train` wrote, and 18
+held-out images of 96 x 96 pixels at 1, 5 and 20% noise: the relative gap that is proven after N iterations, at each
+roughness that it has numbers for and halfway to the next. The median; or, where that is less, the 65% quantile of that of
+x drawn flat, from 13 iterations on: it costs as much as a dozen, and again where it was in vain. Beside it that of FGP.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import lmd
 from lmd.data.images import image_data
 from lmd.problems import TVDenoising, add_noise
 from lmd.problems.composite import relative_gap
+from lmd.solvers.base import State
 from lmd.solvers import FGP
 from lmd.solvers.learned_fgp import LOWEST, PLACES, RATIO, roughness
 from lmd.tasks.steps import SCALES, STEPS
@@ -34,6 +35,19 @@ def problems(isotropic: bool = False) -> list[TVDenoising]:
     return [TVDenoising(noisy, rough / (LOWEST * RATIO ** (place / 2)), isotropic) for place in range(PLACES)]
 
 
+WORTH = 13
+"""From so many iterations on it is worth to draw x flat."""
+
+
+def proven(problem: TVDenoising, state: State, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The relative gaps that a solve looks at: of x, and of x drawn flat."""
+    assert state.dual_point is not None
+    plain = relative_gap(*problem.certified_gap(state.x, state.dual_point))
+    if count < WORTH:
+        return plain, torch.full_like(plain, torch.inf)
+    return plain, relative_gap(*problem.certified_gap(problem.flattened(state.dual_point), state.dual_point))
+
+
 def main() -> None:
     names = [f"denoise-{form}-{n}" for form, table in (("steps", STEPS), ("scales", SCALES)) for n in table]
     at_hand = [name for name in names if lmd.zoo.shipped(name)]
@@ -45,9 +59,9 @@ def main() -> None:
             with torch.no_grad():
                 states = [which.advance(each, which.init(each, each.noisy), count) for each in batch]
                 pairs = zip(batch, states, strict=True)
-                gaps = [relative_gap(*each.certified_gap(state.x, state.dual)) for each, state in pairs]
-            rows += [[float(gap.quantile(share)) for gap in gaps] for share in (0.5, 0.8)]
-        labels = ("", "80%", "isotropic", "isotropic 80%", "FGP", "FGP 80%")
+                gaps = [proven(each, state, count) for each, state in pairs]
+            rows.append([min(float(plain.quantile(0.5)), float(flat.quantile(0.65))) for plain, flat in gaps])
+        labels = ("", "isotropic", "FGP")
         for label, row in zip(labels, rows, strict=True):
             print(f"{Path(name).name:20s} {label:14s}", ", ".join(f"{gap:.2g}" for gap in row), flush=True)
 

@@ -27,13 +27,16 @@
 
 enum { DEPTH = 16, DEEP = 12, USUAL = 8, SOON = 3, SUMS = 4, REPORT = 5, SHORTEST = 8, FAR = 3, LARGE = 1 << 19, MANY = 40, PLACES = 64, LEVELS = 16, SMALLEST = 16 };
 enum { GOING, FINISHED, REACHED, STUCK };
-#define ROUNDED 5e-5 /* relative gaps below this are left to double precision */
+#define ROUNDED 5e-5 /* relative gaps below this are left to double precision, */
+#define FLATTER 13   /* what `flatter` is to begin with, a little less than usual */
+#define LEAST 5e-7   /* unless what is flat is drawn flat: then those below this */
 
 /* Where a solve stands: what every thread computes for itself, and alike. */
 typedef struct {
     long iteration, blocks, mark_at, next_look;
     double step, momentum, m; /* of the next iteration; m is that of FGP */
     double value, gap, mark;
+    double flatter; /* the relative gap of x drawn flat is about this times the power 3/2 of that of x */
     int status;
 } Pace;
 
@@ -60,14 +63,23 @@ typedef struct {
     Pace pace;
 } Job;
 
+/* The regions of an image on which x is flat, put together of runs of pixels in a row: a run has the number of its first
+   pixel in these arrays, or a smaller one, and points to one of its region with a smaller number. */
+typedef struct {
+    int32_t *label, *parent, *count; /* of a pixel its run; of a run the one that it points to, how many pixels it has */
+    double *sum;                     /* of x over a run; then the mean of x over its region */
+} Regions;
+
 /* What the threads of a solve share. */
 typedef struct {
-    double *uphill, *sums; /* of each row; twice, so that no thread overwrites what another one still reads */
-    int waiting, round, failed;
+    double *uphill, *sums; /* of each row; twice, so that no thread overwrites what another one still reads, sums thrice */
+    int waiting, round, failed, room;
     int tickets, members; /* who came in time, and how many they are */
     Job levels[LEVELS];   /* the coarser grids, finest first */
     long coarser, chosen; /* how many; the schedule */
     void *memory;         /* theirs, and that of all numbers */
+    Regions regions;
+    void *flat; /* the memory of regions, where any were looked for */
 } Shared;
 
 static void use_large_pages(void *memory, long bytes)
@@ -217,6 +229,93 @@ static void decide(const Job *job, const Shared *shared, Pace *pace)
             pace->status = STUCK;
     }
     if (pace->status == GOING && pace->iteration >= job->limit) pace->status = FINISHED;
+}
+
+/* A gap relative to the least that the minimum can be. */
+static double relative(const Pace *pace) { return pace->gap / (pace->value - pace->gap); }
+
+/* Whether x drawn flat on its regions may be near enough, where x itself is not. */
+static int may_be_flat(const Job *job, const Pace *pace)
+{
+    const double gap = relative(pace);
+    return pace->status != REACHED && job->x_out && gap > 0 && pace->flatter * gap * sqrt(gap) <= job->tolerance;
+}
+
+/* What is known after a look at x drawn flat. Returns whether it is to be the answer. */
+static int decide_flat(const Job *job, const Shared *shared, Pace *pace)
+{
+    const long rows = job->channels * job->height;
+    double sums[SUMS] = {0};
+    Pace flat = *pace;
+    for (long i = 0; i < rows; i++)
+        for (int c = 0; c < SUMS; c++) sums[c] += shared->sums[SUMS * (2 * rows + i) + c];
+    certify(job, sums, &flat);
+    const int reached = flat.gap <= job->tolerance * (flat.value - flat.gap);
+    const double gap = relative(pace);
+    pace->flatter = relative(&flat) / (gap * sqrt(gap));
+    if (!reached && (pace->status == GOING || !(flat.gap < pace->gap))) return 0;
+    pace->value = flat.value, pace->gap = flat.gap;
+    if (reached) pace->status = REACHED;
+    return 1;
+}
+
+/* Room for the regions of all planes. Returns 0 without it, or where there are too many pixels. */
+static int make_room(const Job *job, Shared *shared)
+{
+    const size_t pixels = (size_t)(job->channels * job->height * job->width);
+    if (shared->flat) return 1;
+    if (pixels > INT32_MAX || !(shared->flat = malloc(pixels * (3 * sizeof(int32_t) + sizeof(double))))) return 0;
+    Regions *all = &shared->regions;
+    all->sum = shared->flat, all->label = (int32_t *)(all->sum + pixels);
+    all->parent = all->label + pixels, all->count = all->parent + pixels;
+    return 1;
+}
+
+static int32_t root_of(int32_t *parent, int32_t run)
+{
+    while (parent[run] != run) run = parent[run] = parent[parent[run]];
+    return run;
+}
+
+/* One region of the two of these runs. */
+static void unite(int32_t *parent, int32_t one, int32_t other)
+{
+    int32_t a = root_of(parent, one), b = root_of(parent, other);
+    if (a < b)
+        parent[b] = a;
+    else
+        parent[a] = b;
+}
+
+/* Two rows of labels, the upper one and the lower one, and between which of their pixels there is no edge. */
+static void unite_rows(const Regions *all, const int32_t *upper, const int32_t *lower, const unsigned char *flat, long width)
+{
+    int32_t one = -1, other = -1;
+    for (long j = 0; j < width; j++) {
+        if (!flat[j] || (upper[j] == one && lower[j] == other)) continue;
+        one = upper[j], other = lower[j];
+        unite(all->parent, one, other);
+    }
+}
+
+/* Adds up what runs [from, to) have, in the order of their numbers, each to the first of its region; */
+static void add_up(const Regions *all, long from, long to)
+{
+    for (long r = from; r < to; r++) {
+        const int32_t first = all->parent[r] = all->parent[all->parent[r]];
+        if (first == r) continue;
+        all->sum[first] += all->sum[r];
+        all->count[first] += all->count[r];
+    }
+}
+
+/* then the means, of each run that of its region. */
+static void take_means(const Regions *all, long from, long to)
+{
+    for (long r = from; r < to; r++) {
+        const int32_t first = all->parent[r];
+        all->sum[r] = first == r ? all->sum[r] / all->count[r] : all->sum[first];
+    }
 }
 
 /* How many lines of the cache a row has: such that its arrays, and what is read and written of them at the same time, do
@@ -371,13 +470,13 @@ static void solve_one(Job *job, Shared *shared, const Batch *all, void *teams, i
         return;
     }
     begin_float(job, shared, schedules, teams, thread, threads);
-    if (thread == 0 && tolerance >= 0 && tolerance < ROUNDED) job->tolerance = ROUNDED;
+    if (thread == 0 && tolerance >= 0 && tolerance < LEAST) job->tolerance = LEAST;
     wait_for(shared, threads);
     if (job->pace.status != GOING) return;
     solve_float(job, shared, teams, thread, threads);
     wait_for(shared, threads);
     int status = job->pace.status, over = job->pace.iteration >= job->limit;
-    int done = status == FINISHED || (status == REACHED && tolerance >= ROUNDED);
+    int done = status == FINISHED || (status == REACHED && tolerance >= LEAST);
     wait_for(shared, threads);
     if (over && !done && thread == 0) job->pace.status = FINISHED;
     if (done || over || tolerance < 0 || shared->failed) return;
@@ -411,6 +510,7 @@ static Job job_of(const Batch *all, long n)
     job.tolerance = all->tolerance, job.norm = all->norm, job.roundings = all->roundings;
     job.pace.iteration = all->begin;
     job.pace.next_look = all->tolerance >= 0 ? all->first_look : all->limit;
+    job.pace.flatter = FLATTER;
     job.pace.m = report[0], job.pace.mark = INFINITY, job.pace.mark_at = all->begin;
     return job;
 }
@@ -442,7 +542,7 @@ int lmd_fgp(const void *y, const void *p, const void *q, const double *bound, co
     if (alone) {
 #pragma omp parallel num_threads(threads) reduction(| : failed) if (threads > 1 && batch > 1)
         {
-            double *memory = malloc((size_t)(2 * rows * (SUMS + 1)) * sizeof(double));
+            double *memory = malloc((size_t)(rows * (3 * SUMS + 2)) * sizeof(double));
             failed = memory == NULL;
 #pragma omp for schedule(dynamic)
             for (long n = 0; n < batch; n++) {
@@ -453,13 +553,14 @@ int lmd_fgp(const void *y, const void *p, const void *q, const double *bound, co
                 solve_one(&job, &shared, &all, &own, 0, 1);
                 report_of(&job, report + REPORT * n);
                 free(shared.memory);
+                free(shared.flat);
                 failed |= shared.failed;
             }
             free(memory);
         }
         return failed;
     }
-    double *memory = malloc((size_t)(2 * rows * (SUMS + 1)) * sizeof(double));
+    double *memory = malloc((size_t)(rows * (3 * SUMS + 2)) * sizeof(double));
     Team_any *teams = malloc((size_t)team * sizeof(Team_any));
     failed = !memory || !teams;
     for (long n = 0; n < batch && !failed; n++) {
@@ -472,6 +573,7 @@ int lmd_fgp(const void *y, const void *p, const void *q, const double *bound, co
         }
         report_of(&job, report + REPORT * n);
         free(shared.memory);
+        free(shared.flat);
         failed |= shared.failed;
     }
     free(memory);

@@ -9,6 +9,7 @@ typedef struct {
     long plane, top, end, above, below;
     long columns, stride, pitch; /* whole vectors of a row; from one of its arrays, and from one row, to the next */
     REAL *y, *down, *right, *ahead_down, *ahead_right; /* row `top` of y, p and q */
+    long runs; /* of pixels in a row where x is flat: how many there are */
 } NAME(Piece);
 
 /* What a thread has to itself. */
@@ -380,23 +381,35 @@ INLINE void NAME(sum)(const Job *job, const NAME(Lines) *lines, const REAL *rest
     out[0] = length, out[1] = cross, out[2] = square, out[3] = misfit;
 }
 
-/* The sums of all rows of a piece; x goes to where it is asked for on the way. */
-static void NAME(sums_of)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, NAME(Lines) *lines, double *sums)
+/* Row i of x, as it is given out: what is there already where it is `flat`, or else x(p), which goes there. */
+static void NAME(next_row)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, long i, const int flat, IO *x)
+{
+    const size_t bytes = (size_t)job->width * sizeof(IO);
+    IO *given = job->x_out ? (IO *)job->x_out + (piece->plane * job->height + piece->top + i) * job->width : NULL;
+    if (flat) {
+        memcpy(x, given, bytes);
+        return;
+    }
+    NAME(answer)(job, team, piece, i, x);
+    if (given && piece->top + i < piece->end) memcpy(given, x, bytes);
+}
+
+/* The sums of all rows of a piece. */
+static void NAME(sums_of)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, NAME(Lines) *lines, const int flat,
+                          double *sums)
 {
     const long width = job->width, first = piece->plane * job->height + piece->top;
-    const size_t bytes = (size_t)width * sizeof(IO);
     lines->down = NAME(zeros)(job, team, piece);
     if (piece->top) NAME(turn)(job, piece, -1, lines);
-    NAME(answer)(job, team, piece, 0, lines->x);
+    NAME(next_row)(job, team, piece, 0, flat, lines->x);
     for (long i = 0; i < piece->end - piece->top; i++) {
         const REAL *y = piece->y + i * piece->pitch;
         double *out = sums + SUMS * (first + i);
         IO *x = lines->x;
-        if (job->x_out) memcpy((IO *)job->x_out + (first + i) * width, x, bytes);
         if (piece->top + i + 1 == job->height)
-            memcpy(lines->next, x, bytes); /* no difference */
+            memcpy(lines->next, x, (size_t)width * sizeof(IO)); /* no difference */
         else
-            NAME(answer)(job, team, piece, i + 1, lines->next);
+            NAME(next_row)(job, team, piece, i + 1, flat, lines->next);
         lines->above = lines->down;
         NAME(turn)(job, piece, i, lines);
         x[width] = x[width - 1];
@@ -409,13 +422,94 @@ static void NAME(sums_of)(const Job *job, const NAME(Team) *team, const NAME(Pie
 }
 
 /* Those of all pieces of a thread. */
-static int NAME(sums)(const Job *job, const NAME(Team) *team, double *sums)
+static int NAME(sums)(const Job *job, const NAME(Team) *team, const int flat, double *sums)
 {
     NAME(Lines) lines;
     if (!NAME(lines)(job, &lines)) return 0;
-    for (long n = 0; n < team->count; n++) NAME(sums_of)(job, team, team->pieces + n, &lines, sums);
+    for (long n = 0; n < team->count; n++) NAME(sums_of)(job, team, team->pieces + n, &lines, flat, sums);
     free(lines.memory);
     return 1;
+}
+
+/* Where x is flat: no edge is between two neighbours of which p is within the bound. Of row i: to the right, and down. */
+static void NAME(flat_at)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, long i, unsigned char *restrict right,
+                          unsigned char *restrict down)
+{
+    const REAL *restrict v = piece->down + i * piece->pitch, *restrict w = piece->right + i * piece->pitch;
+    const REAL bound = team->inside, limit = bound * bound * (REAL)(1 - 1e-5);
+    for (long j = 0; j < job->width && !job->isotropic; j++) {
+        right[j] = w[j] < bound && w[j] > -bound;
+        down[j] = v[j] < bound && v[j] > -bound;
+    }
+    for (long j = 0; j < job->width && job->isotropic; j++) right[j] = down[j] = v[j] * v[j] + w[j] * w[j] < limit;
+}
+
+/* The runs of a piece, and regions of them within it. */
+static void NAME(label)(const Job *job, const NAME(Team) *team, NAME(Piece) *piece, const Regions *all, IO *restrict x,
+                        unsigned char *right, unsigned char *down)
+{
+    const long width = job->width, first = (piece->plane * job->height + piece->top) * width;
+    long run = first - 1;
+    for (long i = 0; i < piece->end - piece->top; i++) {
+        int32_t *label = all->label + first + i * width;
+        double sum = 0;
+        int32_t count = 0;
+        NAME(flat_at)(job, team, piece, i, right, down + (i % 2) * width);
+        NAME(answer)(job, team, piece, i, x);
+        for (long j = 0; j < width; j++) {
+            const int on = j && right[j - 1];
+            run += !on;
+            sum = (on ? sum : 0) + (double)x[j], count = (on ? count : 0) + 1;
+            label[j] = all->parent[run] = (int32_t)run;
+            all->sum[run] = sum, all->count[run] = count;
+        }
+        if (i) unite_rows(all, label - width, label, down + (1 - i % 2) * width, width);
+    }
+    piece->runs = run + 1 - first;
+}
+
+/* The regions of all planes from those of the pieces, and what they have: what one thread does for the others. */
+static void NAME(join)(const Job *job, const NAME(Team) *teams, int threads, const Regions *all, unsigned char *flags)
+{
+    const long width = job->width;
+    for (int pass = 0; pass < 3; pass++)
+        for (int t = 0; t < threads; t++)
+            for (long n = 0; n < teams[t].count; n++) {
+                const NAME(Piece) *piece = teams[t].pieces + n;
+                const long first = (piece->plane * job->height + piece->top) * width;
+                if (pass == 1) add_up(all, first, first + piece->runs);
+                if (pass == 2) take_means(all, first, first + piece->runs);
+                if (pass == 0 && piece->top) {
+                    NAME(flat_at)(job, teams + t, piece, -1, flags, flags + width);
+                    unite_rows(all, all->label + first - width, all->label + first, flags + width, width);
+                }
+            }
+}
+
+/* x(p) drawn flat: on each of its regions its mean, which solves the problem where all regions are right. The edges between
+   them have p at the bound, so that the mean of x(p) is that of y and of what its border pulls. */
+static void NAME(draw_flat)(const Job *job, Shared *shared, NAME(Team) *teams, int thread, int threads)
+{
+    const Regions *all = &shared->regions;
+    const NAME(Team) *team = teams + thread;
+    const long width = job->width;
+    NAME(Lines) lines = {0};
+    unsigned char *flags = calloc((size_t)(3 * width), 1);
+    if (!flags || !NAME(lines)(job, &lines)) shared->failed = 1;
+    for (long n = 0; n < team->count && !shared->failed; n++)
+        NAME(label)(job, team, team->pieces + n, all, lines.x, flags, flags + width);
+    wait_for(shared, threads);
+    if (thread == 0 && !shared->failed) NAME(join)(job, teams, threads, all, flags);
+    wait_for(shared, threads);
+    for (long n = 0; n < team->count && !shared->failed; n++) {
+        const NAME(Piece) *piece = team->pieces + n;
+        const long first = (piece->plane * job->height + piece->top) * width, rows = piece->end - piece->top;
+        IO *restrict x = (IO *)job->x_out + first;
+        for (long k = 0; k < rows * width; k++) x[k] = (IO)all->sum[all->label[first + k]];
+    }
+    free(lines.memory);
+    free(flags);
+    wait_for(shared, threads);
 }
 
 /* Writes p and q of a piece, and x unless a look has just done so, to where they are asked for. */
@@ -446,6 +540,20 @@ static void NAME(prepare)(const Job *job, Pace *pace, NAME(Stage) *stages, long 
     }
 }
 
+/* A look at x drawn flat. Returns whether it is where x is asked for, and the answer if the solve ends here. */
+static int NAME(look_flat)(const Job *job, Shared *shared, NAME(Team) *teams, int thread, int threads, Pace *pace)
+{
+    const long rows = job->channels * job->height;
+    if (thread == 0) shared->room = make_room(job, shared);
+    wait_for(shared, threads);
+    if (!shared->room || shared->failed) return 1;
+    NAME(draw_flat)(job, shared, teams, thread, threads);
+    if (!NAME(sums)(job, teams + thread, 1, shared->sums + SUMS * 2 * rows)) shared->failed = 1;
+    wait_for(shared, threads);
+    if (shared->failed) pace->status = FINISHED;
+    return !shared->failed && decide_flat(job, shared, pace);
+}
+
 /* All of a solve by one thread of those that share it. `teams` has room for all of them. */
 static void NAME(solve)(Job *job, Shared *shared, NAME(Team) *teams, int thread, int threads)
 {
@@ -473,9 +581,10 @@ static void NAME(solve)(Job *job, Shared *shared, NAME(Team) *teams, int thread,
                 NAME(share)(teams, thread, threads);
             }
             looked = looks(job, &pace);
-            if (looked && !NAME(sums)(job, team, shared->sums + SUMS * side)) shared->failed = 1;
+            if (looked && !NAME(sums)(job, team, 0, shared->sums + SUMS * side)) shared->failed = 1;
             if (threads > 1) wait_for(shared, threads);
             decide(job, shared, &pace);
+            if (looked && may_be_flat(job, &pace)) looked = NAME(look_flat)(job, shared, teams, thread, threads, &pace);
         }
         for (long n = 0; n < team->count; n++) NAME(store)(job, team, team->pieces + n, looked);
     }
@@ -499,7 +608,7 @@ static void NAME(at_once)(Job *job, Shared *shared, NAME(Team) *teams, int threa
         const NAME(Piece) *piece = team->pieces + n;
         NAME(load)(job, piece, 1);
         NAME(block)(job, team, piece, stages, job->learned, 1);
-        NAME(sums_of)(job, team, piece, &lines, shared->sums);
+        NAME(sums_of)(job, team, piece, &lines, 0, shared->sums);
         NAME(store)(job, team, piece, 1);
     }
     free(lines.memory);

@@ -1,0 +1,65 @@
+"""Points drawn flat where their dual points say that the minimiser is: the mean of x on each region without an edge.
+
+At the minimiser of s ||x - y||^2 + b TV(x) neighbours are equal wherever their dual point is within its bound. Of the
+dual point p of an iteration take the regions that are connected by such pairs. The edges between regions have p at the
+bound, and those inside cancel in the sum of K'p over a region, so that the mean of x(p) over it is the mean of y plus
+what its border pulls: the minimiser itself, as soon as the regions are right. Its total variation has nothing of the
+unrest that is left in x(p), which is most of the gap: a proven gap of 1e-4 becomes 1e-5 or less.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+NEAR = 1 - 1e-5
+"""Squared lengths of isotropic dual points count as within the bound up to this share of its square, for rounding."""
+
+
+def inside(dual: Tensor, bound: float | Tensor, isotropic: bool) -> Tensor:
+    """Whether there is no edge between each pixel and the next along each axis, as `dual` `(B, C, axes, *size)`."""
+    limit = bound if isinstance(bound, float) else bound.reshape(-1, *[1] * (dual.ndim - 1))
+    if isotropic:
+        return (dual.square().sum(dim=2, keepdim=True) < NEAR * limit**2).expand_as(dual)
+    return dual.abs() < limit
+
+
+def drawn_flat(x: Tensor, without_edge: Tensor) -> Tensor:
+    """The means of x `(B, C, *size)` over the regions that are connected by pairs of neighbours without an edge.
+
+    Args:
+        x: `(B, C, *size)`.
+        without_edge: Whether a pixel and the next one along each axis belong together, `(B, C, axes, *size)`; what is
+            said of pixels without a next one does not count.
+
+    >>> x = torch.tensor([[[1.0, 3.0, 8.0]]])
+    >>> drawn_flat(x, torch.tensor([[[[True, False, True]]]]))
+    tensor([[[2., 2., 8.]]])
+    """
+    places = torch.arange(x.numel(), device=x.device).reshape(x.shape)
+    pairs = []
+    for axis in range(2, x.ndim):
+        length = x.shape[axis] - 1
+        together = without_edge[:, :, axis - 2].narrow(axis, 0, length)
+        pairs += [torch.stack([places.narrow(axis, begin, length)[together] for begin in (0, 1)])]
+    labels = _components(x.numel(), torch.cat(pairs, dim=1))
+    exact, sizes = x.double().flatten(), torch.bincount(labels, minlength=x.numel())
+    sums = torch.zeros_like(exact).index_add_(0, labels, exact)
+    return (sums / sizes.clamp(min=1))[labels].reshape(x.shape).to(x.dtype)
+
+
+def _components(count: int, pairs: Tensor) -> Tensor:
+    """The smallest number of the connected component of each of 0, ..., count - 1, joined by `pairs` `(2, n)`.
+
+    Roots of pairs are hooked to the smaller one and paths halved until nothing changes, a logarithmic number of times
+    ([Shiloach and Vishkin 1982](https://doi.org/10.1016/0196-6774(82)90008-6)).
+    """
+    parents = torch.arange(count, device=pairs.device)
+    while True:
+        ends = parents[pairs]
+        low, high = ends.amin(dim=0), ends.amax(dim=0)
+        if bool((low == high).all()):
+            return parents
+        parents = parents.scatter_reduce(0, high, low, "amin")
+        while bool((parents != (shorter := parents[parents])).any()):
+            parents = shorter
