@@ -25,7 +25,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { DEPTH = 16, DEEP = 12, USUAL = 8, SOON = 3, SUMS = 4, REPORT = 5, SHORTEST = 8, FAR = 3, LARGE = 1 << 19, MANY = 40, PLACES = 64, LEVELS = 16, SMALLEST = 16 };
+enum { DEPTH = 16, DEEP = 12, USUAL = 8, SOON = 3, SUMS = 4, REPORT = 5, SHORTEST = 8, FAR = 3, LARGE = 1 << 19, MANY = 40, PLACES = 64, LEVELS = 16, SMALLEST = 16, LONG_ROW = 6000, PART = 2048 };
 enum { GOING, FINISHED, REACHED, STUCK };
 #define ROUNDED 5e-5 /* relative gaps below this are left to double precision, */
 #define FLATTER 13   /* what `flatter` is to begin with, a little less than usual */

@@ -169,17 +169,20 @@ typedef struct {
     double *uphill; /* <p_{k+1} - q_k, p_{k+1} - p_k> of each row, where it is asked for */
 } NAME(Stage);
 
-/* One row i of one iteration, in place; there is a row after it unless it is the last one, and x becomes that of it. */
-INLINE void NAME(row)(const NAME(Piece) *piece, const NAME(Stage) *stage, long i, const int last, const int isotropic,
-                      REAL inverse, REAL bound, const REAL *restrict bounds, const int with_sums, const int fresh)
+/* `count` columns from `from` on of row i of one iteration, whole vectors, in place; there is a row after it unless it is
+   the last one, and x becomes that of it. */
+INLINE void NAME(row)(const NAME(Piece) *piece, const NAME(Stage) *stage, long i, long from, long count, const int last,
+                      const int isotropic, REAL inverse, REAL bound, const REAL *restrict bounds, const int with_sums,
+                      const int fresh)
 {
-    const long count = piece->columns, at = i * piece->pitch, on = last ? 0 : piece->pitch;
+    const long at = i * piece->pitch + from, on = last ? 0 : piece->pitch;
     const REAL t = stage->step, m = stage->momentum;
     const REAL *restrict y = piece->y + at + on, *restrict after = piece->ahead_down + at + on;
     const REAL *restrict beside = piece->ahead_right + at + on;
-    REAL *restrict x = stage->x, *restrict down = piece->down + at, *restrict right = piece->right + at;
+    REAL *restrict x = stage->x + from, *restrict down = piece->down + at, *restrict right = piece->right + at;
     REAL *restrict ahead_down = piece->ahead_down + at, *restrict ahead_right = piece->ahead_right + at;
     REAL sum = 0;
+    bounds += from;
 #pragma omp simd reduction(+ : sum)
     for (long j = 0; j < count; j++) {
         REAL q = fresh ? 0 : ahead_down[j], r = fresh ? 0 : ahead_right[j], fall = 0;
@@ -208,14 +211,14 @@ INLINE void NAME(row)(const NAME(Piece) *piece, const NAME(Stage) *stage, long i
         ahead_down[j] = v + m * moved;
         ahead_right[j] = w + m * turned;
     }
-    if (with_sums) stage->uphill[i] = (double)sum;
+    if (with_sums) stage->uphill[i] = (from ? stage->uphill[i] : 0) + (double)sum;
 }
 
 static void __attribute__((noinline)) NAME(row_of)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece,
-                                                   const NAME(Stage) *stage, long i)
+                                                   const NAME(Stage) *stage, long i, long from, long count)
 {
     const int last = piece->top + i + 1 == job->height, sums = stage->uphill && i >= 0 && piece->top + i < piece->end;
-#define ROW(l, iso, s, f) NAME(row)(piece, stage, i, l, iso, (REAL)job->inverse, team->inside, team->bound, s, f)
+#define ROW(l, iso, s, f) NAME(row)(piece, stage, i, from, count, l, iso, (REAL)job->inverse, team->inside, team->bound, s, f)
     if (stage->fresh && !last && !sums && !job->isotropic)
         ROW(0, 0, 0, 1);
     else if (stage->fresh && !last && !sums)
@@ -253,31 +256,38 @@ static const REAL *NAME(zeros)(const Job *job, const NAME(Team) *team, const NAM
     return team->rows + job->depth * (piece->stride + 64 / (long)sizeof(REAL));
 }
 
+/* x of a row that an iteration begins with. */
+static void NAME(enter)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, NAME(Stage) *stage, long i)
+{
+    const long at = i * piece->pitch;
+    const REAL *above = piece->top + i ? piece->ahead_down + at - piece->pitch : NAME(zeros)(job, team, piece);
+    if (stage->fresh)
+        memcpy(stage->x, piece->y + at, (size_t)piece->columns * sizeof(REAL));
+    else
+        NAME(point)(piece->columns, (REAL)job->inverse, piece->y + at, above, piece->ahead_down + at,
+                    piece->ahead_right + at, stage->x);
+}
+
 /* `count` iterations on one piece, each one row behind the one before it, so that rows are in the cache for all of
-   them. Rows of neighbours are computed as far as they are needed: by later iterations, and in the end, `rim` of them. */
+   them, and long rows a part at a time, each iteration one vector further left, so that what one writes is near for the
+   next. Rows of neighbours are computed as far as they are needed: by later iterations, and in the end, `rim` of them. */
 static void NAME(block)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, NAME(Stage) *stages, long count,
                         long rim)
 {
-    const long row = piece->stride + 64 / (long)sizeof(REAL), rows = piece->end - piece->top;
-    const REAL *zeros = NAME(zeros)(job, team, piece);
+    const long lanes = 64 / (long)sizeof(REAL), row = piece->stride + lanes, rows = piece->end - piece->top;
+    const long columns = piece->columns, part = columns * (long)sizeof(REAL) > LONG_ROW ? PART / (long)sizeof(REAL) : columns;
     for (long front = -piece->above; front < rows + piece->below + count; front++)
-        for (long s = 0; s < count; s++) {
-            long i = front - s, margin = rim + count - 1 - s;
-            long from = piece->above ? -margin : 0, to = piece->below ? rows + margin : rows;
-            if (front + SOON < rows + piece->below) NAME(ask)(piece, front + SOON, s, count);
-            if (i < from || i >= to) continue;
-            if (i == from) {
-                long at = i * piece->pitch;
-                const REAL *above = piece->top + i ? piece->ahead_down + at - piece->pitch : zeros;
+        for (long begin = 0; begin < columns; begin += part)
+            for (long s = 0; s < count; s++) {
+                long i = front - s, margin = rim + count - 1 - s;
+                long first = piece->above ? -margin : 0, end = piece->below ? rows + margin : rows;
+                long from = most(0, begin - s * lanes), to = begin + part < columns ? begin + part - s * lanes : columns;
+                if (!begin && front + SOON < rows + piece->below) NAME(ask)(piece, front + SOON, s, count);
+                if (i < first || i >= end) continue;
                 stages[s].x = team->rows + s * row;
-                if (stages[s].fresh)
-                    memcpy(stages[s].x, piece->y + at, (size_t)piece->columns * sizeof(REAL));
-                else
-                    NAME(point)(piece->columns, (REAL)job->inverse, piece->y + at, above, piece->ahead_down + at,
-                                piece->ahead_right + at, stages[s].x);
+                if (!begin && i == first) NAME(enter)(job, team, piece, stages + s, i);
+                NAME(row_of)(job, team, piece, stages + s, i, from, to - from);
             }
-            NAME(row_of)(job, team, piece, stages + s, i);
-        }
 }
 
 /* Takes the rows of its neighbours over from those who computed them. */
