@@ -4,8 +4,9 @@
 
 For each solver `denoise-steps-N` and `denoise-scales-N` that ships, or in the folders that `lmd train` wrote, and 18
 held-out images of 96 x 96 pixels at 1, 5 and 20% noise: the relative gap that is proven after N iterations, at each
-roughness that it has numbers for and halfway to the next. The median; or, where that is less, the 65% quantile of that of
-x drawn flat, from 13 iterations on: it costs as much as a dozen, and again where it was in vain. Beside it that of FGP.
+roughness that it has numbers for and halfway to the next. The median; or, where that is less, the 65% quantile of that
+of x drawn flat, from 13 iterations on: it costs as much as a dozen, and again where it was in vain. Beside it that of
+FGP.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ import lmd
 from lmd.data.images import image_data
 from lmd.problems import TVDenoising, add_noise
 from lmd.problems.composite import relative_gap
-from lmd.solvers.base import State
 from lmd.solvers import FGP
+from lmd.solvers.base import State
 from lmd.solvers.learned_fgp import LOWEST, PLACES, RATIO, roughness
 from lmd.tasks.steps import SCALES, STEPS
 

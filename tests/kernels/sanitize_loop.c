@@ -28,7 +28,9 @@ static void check_loop(void)
     double *bound = random_array(batch, 1), *numbers = learned ? random_array(2 * batch * learned, 1) : NULL, *reach = random_array(20, 1);
     double *table = random_array(6 * (horizons[0] + horizons[1]), 1);
     Schedules all = {table, reach, horizons, coarse, 2, 3, 0.05, 4.0}, *schedules = learned ? NULL : &all;
-    if (schedules) free(p), p = NULL; /* they are for starts from nothing */
+    void *before = schedules && p && rand() % 4 ? random_array(size, (int)doubles) : NULL; /* the frame that p is of */
+    if (before && rand() % 4) memcpy(before, y, (size_t)(size * (doubles ? 8 : 4)));
+    if (before && rand() % 2 && size > 3) memmove(before, (char *)before + (doubles ? 24 : 12), (size_t)((size - 3) * (doubles ? 8 : 4)));
     void *out[2][3];
     double *report[2];
     for (int n = 0; n < 2; n++) {
@@ -37,7 +39,7 @@ static void check_loop(void)
         report[n] = random_array(5 * batch, 1);
         do {
             for (long i = 0; i < batch; i++) report[n][5 * i] = 1;
-            failed = lmd_fgp(y, p, NULL, bound, numbers, schedules, 0.5, 0.125, tolerance, 2.8, 16.0, batch, channels, height, width,
+            failed = lmd_fgp(y, p, NULL, before, bound, numbers, schedules, 0.5, 0.125, tolerance, 2.8, 16.0, batch, channels, height, width,
                              learned, 0, limit + 1, 5, isotropic, restart, doubles, threads, out[n][0],
                              out[n][1], out[n][2], report[n]);
             scarce = 0; /* once is enough */
@@ -47,7 +49,7 @@ static void check_loop(void)
         if (memcmp(out[0][a], out[1][a], (size_t)((a < 2 ? 2 : 1) * size * (doubles ? 8 : 4)))) fail("threads differ");
         free(out[0][a]), free(out[1][a]);
     }
-    free(report[0]), free(report[1]), free(y), free(p), free(bound), free(numbers), free(reach), free(table);
+    free(report[0]), free(report[1]), free(y), free(p), free(before), free(bound), free(numbers), free(reach), free(table);
 }
 
 /* The unrolled iterations and their derivatives. */

@@ -76,7 +76,7 @@ def test_images_of_any_scale_have_digits(centre: float, width: float) -> None:
     y = torch.tensor([0.0, 0.25, 1.0], dtype=torch.float64) * width + centre
     if float(y.max() - y.min()) < 1e-6 * abs(centre):
         return
-    units = Units.of(y)
+    units = Units.of(float(y.min()), float(y.max()))
     z = ((y - units.centre) / units.unit).float().double()
     assert float((z * units.unit + units.centre - y).abs().max()) <= 4e-6 * float(y.max() - y.min())
     assert float(z.abs().max()) <= 101

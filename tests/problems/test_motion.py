@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -61,3 +63,30 @@ def test_frames_of_noise_start_as_if_there_were_none_before():
     generator = torch.Generator().manual_seed(0)
     one, other = (TVDenoising(torch.randn(1, 1, 32, 32, generator=generator), 0.3) for _ in range(2))
     assert torch.equal(lmd.solve(other, 1e-3, warm=lmd.solve(one, 1e-3)).x, lmd.solve(other, 1e-3).x)
+
+
+def test_each_frame_of_a_batch_starts_as_it_would_alone():
+    """One that is alike, and one that is not."""
+    whole, generator = scene(), torch.Generator().manual_seed(0)
+    noise = torch.randn(2, 3, 96, 96, generator=generator)
+    one = torch.stack([whole[:, 20:116, 20:116], whole[:, 20:116, 20:116] + 0.2 * noise[0]])
+    other = torch.stack([whole[:, 22:118, 23:119], whole[:, 22:118, 23:119] + 0.2 * noise[1]])
+    before, now = TVDenoising(one, 0.1), TVDenoising(other, 0.1)
+    cold = lmd.solve(before, 1e-3)
+    both = lmd.solve(now, 1e-3, warm=cold)
+    for n in range(2):
+        alone = lmd.solve(now.select(n), 1e-3, warm=lmd.solve(before.select(n), 1e-3))
+        assert torch.equal(both.x[n], alone.x[0]) and int(both.iterations[n]) == int(alone.iterations)
+    fresh = lmd.solve(now, 1e-3)
+    assert int(both.iterations[0]) < int(fresh.iterations[0]) and torch.equal(both.x[1], fresh.x[1])
+
+
+def test_a_warm_start_that_is_nothing_is_left():
+    """Dual points that are not finite, or far outside of their bound, change nothing about what is proven."""
+    problem = TVDenoising(scene(96)[None], 0.1)
+    result = lmd.solve(problem, 1e-3)
+    for dual in (torch.full_like(result.dual, torch.nan), 1e6 * torch.ones_like(result.dual)):
+        again = lmd.solve(problem, 1e-3, warm=replace(result, dual=dual))
+        assert again.status[0].name == "TOLERANCE_REACHED"
+        value, gap = problem.certified_gap(again.x, again.dual)
+        assert bool(gap <= 1.001e-3 * value)

@@ -7,7 +7,8 @@
    keep copies of the rows next to their own and compute those again as far as a block needs them; every number is made
    by the same operations whoever computes it, so that the answer does not depend on their number.
 
-   What was learned is chosen here too: by the tolerance and the roughness of y, and its numbers by the roughness.
+   What was learned is chosen here too: by the tolerance and the roughness of y, and its numbers by the roughness; from
+   dual points of a frame before also by the gap that they prove, once they have moved along with the picture.
    Some begin on coarser grids: y averaged over 2 x 2 pixels with half the bound has the same minimiser among images
    that are constant on them, and its dual field, twice as large, interpolated between the edges of these squares, is
    where the finer grid begins. lmd.problems.scales has the formulas. */
@@ -25,9 +26,11 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { DEPTH = 16, DEEP = 12, USUAL = 8, SOON = 3, SUMS = 4, REPORT = 5, SHORTEST = 8, FAR = 3, LARGE = 1 << 19, MANY = 40, PLACES = 64, LEVELS = 16, SMALLEST = 16, LONG_ROW = 6000, PART = 2048 };
+enum { DEPTH = 16, DEEP = 12, USUAL = 8, SOON = 3, SUMS = 4, REPORT = 5, SHORTEST = 8, FAR = 3, LARGE = 1 << 19, MANY = 40, PLACES = 64, LEVELS = 16, SMALLEST = 16, LONG_ROW = 6000, PART = 2048, WINDOW = 128, NARROW = 8, TRIED = 6, QUICK = 16, LOOK = 8, WORTH = 13 };
 enum { GOING, FINISHED, REACHED, STUCK };
 #define ROUNDED 5e-5 /* relative gaps below this are left to double precision, */
+#define NEAR_GAP 0.5 /* dual points that prove a larger relative gap are no start */
+#define ALIKE 0.1    /* of frames, the differences of neighbours in what is left between them, as a share of their own */
 #define FLATTER 13   /* what `flatter` is to begin with, a little less than usual */
 #define LEAST 5e-7   /* unless what is flat is drawn flat: then those below this */
 
@@ -54,11 +57,15 @@ typedef struct {
 /* One instance: its arrays, and what is asked for. */
 typedef struct {
     const void *y, *p, *q, *coarse; /* coarse: p of the coarser grid, in place of p and q */
+    const void *before; /* y of the frame that p is of, if any */
     void *p_out, *q_out, *x_out;
     const double *numbers; /* step-sizes and momenta (2, learned) of the first iterations */
+    const Schedules *schedules; /* to choose them from, once p has been looked at */
     long learned, limit, channels, height, width, depth;
     long restart; /* momentum is looked at after so many iterations; 0 is never */
     int isotropic, once; /* once: few iterations from nothing, and what they find, piece by piece */
+    int weighs;          /* whether p is to be looked at before it is gone on from, */
+    long lower, further; /* moved by so many rows and columns */
     double bound, inverse, scale, step, tolerance, norm, roundings;
     Pace pace;
 } Job;
@@ -73,10 +80,12 @@ typedef struct {
 /* What the threads of a solve share. */
 typedef struct {
     double *uphill, *sums; /* of each row; twice, so that no thread overwrites what another one still reads, sums thrice */
-    int waiting, round, failed, room;
+    int waiting, round, failed;
     int tickets, members; /* who came in time, and how many they are */
     Job levels[LEVELS];   /* the coarser grids, finest first */
     long coarser, chosen; /* how many; the schedule */
+    int cold;             /* whether p given is no better than none */
+    double rough, most;   /* the roughness of y, where p is given, and how many iterations it would take without */
     void *memory;         /* theirs, and that of all numbers */
     Regions regions;
     void *flat; /* the memory of regions, where any were looked for */
@@ -234,11 +243,13 @@ static void decide(const Job *job, const Shared *shared, Pace *pace)
 /* A gap relative to the least that the minimum can be. */
 static double relative(const Pace *pace) { return pace->gap / (pace->value - pace->gap); }
 
-/* Whether x drawn flat on its regions may be near enough, where x itself is not. */
+/* Whether x drawn flat on its regions may be near enough, where x itself is not, and is worth to be looked at: it costs as
+   much as WORTH iterations, and gaps fall at least like 1 / k^2. */
 static int may_be_flat(const Job *job, const Pace *pace)
 {
-    const double gap = relative(pace);
-    return pace->status != REACHED && job->x_out && gap > 0 && pace->flatter * gap * sqrt(gap) <= job->tolerance;
+    const double gap = relative(pace), left = (double)pace->iteration * (sqrt(gap / job->tolerance) - 1);
+    if (pace->status == REACHED || !job->x_out || !(gap > 0)) return 0;
+    return pace->flatter * gap * sqrt(gap) <= job->tolerance && (left >= WORTH || pace->status != GOING);
 }
 
 /* What is known after a look at x drawn flat. Returns whether it is to be the answer. */
@@ -259,16 +270,19 @@ static int decide_flat(const Job *job, const Shared *shared, Pace *pace)
     return 1;
 }
 
-/* Room for the regions of all planes. Returns 0 without it, or where there are too many pixels. */
-static int make_room(const Job *job, Shared *shared)
+/* Room for the regions of all planes; none where there are more pixels than labels. */
+static void make_room(const Job *job, Shared *shared)
 {
     const size_t pixels = (size_t)(job->channels * job->height * job->width);
-    if (shared->flat) return 1;
-    if (pixels > INT32_MAX || !(shared->flat = malloc(pixels * (3 * sizeof(int32_t) + sizeof(double))))) return 0;
     Regions *all = &shared->regions;
+    if (shared->flat || pixels > INT32_MAX) return;
+    shared->flat = malloc(pixels * (3 * sizeof(int32_t) + sizeof(double)));
+    if (!shared->flat) {
+        shared->failed = 1;
+        return;
+    }
     all->sum = shared->flat, all->label = (int32_t *)(all->sum + pixels);
     all->parent = all->label + pixels, all->count = all->parent + pixels;
-    return 1;
 }
 
 static int32_t root_of(int32_t *parent, int32_t run)
@@ -344,20 +358,28 @@ static long node_of(const Schedules *all, double rough, double *share)
     return below;
 }
 
-/* The first schedule that gets to the tolerance at this roughness, or the one that gets nearest to it. -1 is FGP itself: it
-   is faster where y is far rougher than what any was learned for, unless a few iterations will do. */
-static long choose(const Schedules *all, const Job *job, double rough, int coarsens)
+/* The logarithm of the gap that schedule n gets to, at a roughness. */
+static double reach_of(const Schedules *all, const Job *job, long n, double rough)
 {
-    double share, goal = log(job->tolerance);
-    double nearest = INFINITY;
-    long place = 2 * node_of(all, rough, &share), chosen = 0;
+    double share;
+    long place = 2 * node_of(all, rough, &share);
     if (share < 0.5)
         share *= 2;
     else
         place++, share = 2 * share - 1;
+    const double *gaps = all->reach + (2 * n + job->isotropic) * (2 * all->nodes - 1) + place;
+    return gaps[0] + share * (gaps[1] - gaps[0]);
+}
+
+/* The first schedule that gets to the tolerance at this roughness, or the one that gets nearest to it. -1 is FGP itself: it
+   is faster where y is far rougher than what any was learned for, unless a few iterations will do. */
+static long choose(const Schedules *all, const Job *job, double rough, int coarsens)
+{
+    const double goal = log(job->tolerance);
+    double nearest = INFINITY;
+    long chosen = 0;
     for (long n = 0; n < all->count && nearest > goal; n++) {
-        const double *gaps = all->reach + (2 * n + job->isotropic) * (2 * all->nodes - 1) + place;
-        const double gap = gaps[0] + share * (gaps[1] - gaps[0]);
+        const double gap = reach_of(all, job, n, rough);
         if (gap >= nearest || (all->coarse[n] && !coarsens)) continue;
         chosen = n, nearest = gap;
     }
@@ -416,6 +438,119 @@ static int plan_levels(Job *job, Shared *shared, const Schedules *all, long chos
     return 1;
 }
 
+/* How many iterations a schedule costs: coarser grids are a third of the work again, and four to set up. */
+static double cost_of(const Schedules *all, const Job *job, long chosen)
+{
+    if (chosen < 0) return 1e9; /* nobody knows */
+    const double own = (double)all->horizons[chosen];
+    return all->coarse[chosen] && least(job->height, job->width) >= SMALLEST ? 4 + 1.38 * own : own;
+}
+
+/* The schedule to go on with from dual points that prove this gap; -1 where a start from nothing, which costs `cold`
+   iterations, is better. What has moved in, or changed here and there, is what is left to do: the gap falls by N^1.1 to
+   N^1.7 in N iterations, the more the rougher y is (docs/speed.md). */
+static long choose_from(const Schedules *all, const Job *job, double rough, double gap, double cold)
+{
+    const double power = within_double(1.1 + 0.2 * log(rough / 0.15), 1.05, 1.7), needed = pow(gap / job->tolerance, 1 / power);
+    long chosen = -1;
+    for (long n = 0; n < all->count; n++) {
+        if (all->coarse[n]) continue;
+        chosen = n;
+        if ((double)all->horizons[n] >= needed) break;
+    }
+    return gap <= NEAR_GAP && chosen >= 0 && (double)all->horizons[chosen] + LOOK < cold ? chosen : -1;
+}
+
+/* Where a picture may have moved to, and how far it is then from what it was. */
+typedef struct {
+    long lower, further;
+    double apart;
+} Motion;
+
+/* Two windows, of which the inner half of one is compared with as large a part of the other. */
+typedef struct {
+    const float *now, *before;
+    long height, width;
+} Windows;
+
+static double apart_at(Windows two, long lower, long further)
+{
+    const long left = two.width / 4, right = two.width - left;
+    double sum = 0;
+    for (long i = two.height / 4; i < two.height - two.height / 4; i++) {
+        const float *restrict a = two.now + i * two.width, *restrict b = two.before + (i - lower) * two.width - further;
+        float row = 0;
+#pragma omp simd reduction(+ : row)
+        for (long j = left; j < right; j++) row += fabsf(a[j] - b[j]);
+        sum += (double)row;
+    }
+    return sum;
+}
+
+/* Whether what is left between two windows, one of them moved, has few differences of neighbours. */
+static int alike(Windows two, Motion by)
+{
+    const long left = two.width / 4, right = two.width - left, on = two.width;
+    double own = 0, others = 0;
+    for (long i = two.height / 4; i < two.height - two.height / 4; i++) {
+        const float *restrict a = two.now + i * on, *restrict b = two.before + (i - by.lower) * on - by.further;
+        float steps = 0, left_over = 0;
+#pragma omp simd reduction(+ : steps, left_over)
+        for (long j = left; j < right; j++) {
+            const float down = a[j + on] - a[j], across = a[j + 1] - a[j];
+            steps += fabsf(down) + fabsf(across);
+            left_over += fabsf(down - (b[j + on] - b[j])) + fabsf(across - (b[j + 1] - b[j]));
+        }
+        own += (double)steps, others += (double)left_over;
+    }
+    return others <= ALIKE * own;
+}
+
+/* The motions within `reach` of one, among the nearest `TRIED` that are known. */
+static void try_motions(Windows two, long lower, long further, long reach, Motion *best)
+{
+    for (long r = lower - reach; r <= lower + reach; r++)
+        for (long c = further - reach; c <= further + reach; c++) {
+            int known = 4 * labs(r) > two.height - 4 || 4 * labs(c) > two.width - 4;
+            for (int n = 0; n < TRIED; n++) known |= best[n].lower == r && best[n].further == c;
+            if (known) continue;
+            Motion at = {r, c, apart_at(two, r, c)};
+            for (int n = 0; n < TRIED; n++)
+                if (at.apart < best[n].apart) {
+                    Motion worse = best[n];
+                    best[n] = at, at = worse;
+                }
+        }
+}
+
+/* Means over 2 x 2 pixels. */
+static void halve(const float *restrict from, long height, long width, float *restrict to)
+{
+    for (long i = 0; i < height / 2; i++)
+        for (long j = 0; j < width / 2; j++) {
+            const float *at = from + 2 * i * width + 2 * j;
+            to[i * (width / 2) + j] = 0.25f * ((at[0] + at[1]) + (at[width] + at[width + 1]));
+        }
+}
+
+/* The motion between two windows: on those of half the size, which begin likewise, the nearest few are found, and tried on
+   these. `room` is for the smaller windows. */
+static void find_motions(Windows two, float *room, Motion *best)
+{
+    const long height = two.height / 2, width = two.width / 2, size = height * width;
+    Motion found[TRIED];
+    for (int n = 0; n < TRIED; n++) best[n] = (Motion){1 << 20, 0, INFINITY};
+    if (least(height, width) < SMALLEST) {
+        try_motions(two, 0, 0, most(two.height, two.width) / 4, best);
+        return;
+    }
+    halve(two.now, two.height, two.width, room);
+    halve(two.before, two.height, two.width, room + size);
+    find_motions((Windows){room, room + size, height, width}, room + 2 * size, found);
+    for (int n = 0; n < TRIED; n++)
+        if (found[n].apart < INFINITY) try_motions(two, 2 * found[n].lower, 2 * found[n].further, 1, best);
+}
+
 static double total_of(const double *rows, long count)
 {
     double sum = 0;
@@ -446,7 +581,7 @@ static double total_of(const double *rows, long count)
 
 /* What is given for all instances alike. */
 typedef struct {
-    const char *y, *p, *q;
+    const char *y, *p, *q, *before;
     char *p_out, *q_out, *x_out;
     const double *bound, *numbers;
     const Schedules *schedules;
@@ -464,16 +599,17 @@ static void solve_one(Job *job, Shared *shared, const Batch *all, void *teams, i
     const Schedules *schedules = all->schedules;
     const double tolerance = all->tolerance; /* the job's own changes on the way, before the last thread is here */
     if (all->kind == 2) {
-        begin_double(job, shared, schedules, teams, thread, threads);
+        if (begin_double(job, shared, schedules, teams, thread, threads)) return;
         wait_for(shared, threads);
         if (job->pace.status == GOING) solve_double(job, shared, teams, thread, threads);
         return;
     }
-    begin_float(job, shared, schedules, teams, thread, threads);
-    if (thread == 0 && tolerance >= 0 && tolerance < LEAST) job->tolerance = LEAST;
-    wait_for(shared, threads);
-    if (job->pace.status != GOING) return;
-    solve_float(job, shared, teams, thread, threads);
+    if (!begin_float(job, shared, schedules, teams, thread, threads)) {
+        if (thread == 0 && tolerance >= 0 && tolerance < LEAST) job->tolerance = LEAST;
+        wait_for(shared, threads);
+        if (job->pace.status != GOING) return;
+        solve_float(job, shared, teams, thread, threads);
+    }
     wait_for(shared, threads);
     int status = job->pace.status, over = job->pace.iteration >= job->limit;
     int done = status == FINISHED || (status == REACHED && tolerance >= LEAST);
@@ -499,6 +635,7 @@ static Job job_of(const Batch *all, long n)
     job.y = all->y + n * size;
     job.p = all->p ? all->p + 2 * n * size : NULL;
     job.q = all->q ? all->q + 2 * n * size : NULL;
+    job.before = all->before ? all->before + n * size : NULL;
     job.p_out = all->p_out + 2 * n * size;
     job.q_out = all->q_out ? all->q_out + 2 * n * size : NULL;
     job.x_out = all->x_out + n * size;
@@ -523,15 +660,16 @@ static void report_of(const Job *job, double *report)
 
 /* A batch of solves. Instances are shared between the threads, or, where there are few, the rows of each of them.
    Step-sizes and momenta of the first `learned` iterations are given for each instance, `numbers` (B, 2, learned), or
-   chosen among `schedules` for solves to a tolerance from nothing. report (B, REPORT) has m of FGP to begin with, and in
+   chosen among `schedules` for solves to a tolerance: from nothing, or from p, where that is better, moved along with the
+   picture that was `before` when it was what y is now. report (B, REPORT) has m of FGP to begin with, and in
    the end m, the iterations, the status, F(x), its gap. */
-int lmd_fgp(const void *y, const void *p, const void *q, const double *bound, const double *numbers,
+int lmd_fgp(const void *y, const void *p, const void *q, const void *before, const double *bound, const double *numbers,
             const Schedules *schedules, double scale,
             double step, double tolerance, double norm, double roundings, long batch, long channels, long height,
             long width, long learned, long begin, long limit, long first_look, long isotropic, long restart, long doubles,
             int threads, void *p_out, void *q_out, void *x_out, double *report)
 {
-    Batch all = {y, p, q, p_out, q_out, x_out, bound, numbers, schedules, report, scale, step, tolerance, norm, roundings,
+    Batch all = {y, p, q, before, p_out, q_out, x_out, bound, numbers, schedules, report, scale, step, tolerance, norm, roundings,
                  channels, height, width, learned, begin, limit, first_look, restart, (int)isotropic, doubles ? 2 : 0};
     long rows = channels * height, bytes = batch * rows * width * (doubles ? 8 : 4);
     use_large_pages(p_out, 2 * bytes);

@@ -91,6 +91,35 @@ static void NAME(fetch)(const Job *job, const NAME(Piece) *piece, const IO *imag
     }
 }
 
+/* p and q as they are where the picture has moved to since, within the bound; 0 where nothing was. */
+static void NAME(follow_rows)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, const IO *p)
+{
+    const long size = job->height * job->width, left = most(job->further, 0), right = job->width + least(job->further, 0);
+    const size_t bytes = (size_t)piece->stride * sizeof(REAL);
+    const REAL bound = team->inside, limit = bound * bound;
+    for (long i = piece->top - piece->above; i < piece->end + piece->below; i++) {
+        const long from = i - job->lower, at = (i - piece->top) * piece->pitch;
+        const int there = from >= 0 && from < job->height;
+        REAL *restrict down = piece->down + at, *restrict across = piece->right + at;
+        const IO *restrict v = p + from * job->width - job->further, *restrict w = v + size;
+        memset(down, 0, bytes);
+        memset(across, 0, bytes);
+        for (long j = left; j < right && there && !job->isotropic; j++) {
+            REAL a = (REAL)v[j], b = (REAL)w[j];
+            a = a > bound ? bound : a, b = b > bound ? bound : b;
+            down[j] = a < -bound ? -bound : a, across[j] = b < -bound ? -bound : b;
+        }
+        for (long j = left; j < right && there && job->isotropic; j++) {
+            REAL a = (REAL)v[j], b = (REAL)w[j], square = a * a + b * b, factor = square > limit ? bound / SQRT(square) : 1;
+            down[j] = a * factor, across[j] = b * factor;
+        }
+        across[job->width - 1] = 0; /* what lies across the border does not count */
+        if (i + 1 == job->height) memset(down, 0, bytes);
+        memcpy(piece->ahead_down + at, down, bytes);
+        memcpy(piece->ahead_right + at, across, bytes);
+    }
+}
+
 /* One row of p and q from those of the coarser grid, whose pixels are squares of 2 x 2 pixels of this one: twice as
    large on the edges between two squares, the mean of what is on both sides inside of them. */
 static void NAME(spread)(const Job *job, const IO *above, const IO *here, const IO *beside, int last, REAL *restrict down,
@@ -126,7 +155,7 @@ static void NAME(refine)(const Job *job, const NAME(Piece) *piece)
 }
 
 /* Fills a piece: y, and p and q where there are any, or zeros where nobody writes before they are read. */
-static void NAME(load)(const Job *job, const NAME(Piece) *piece, int fresh)
+static void NAME(load)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, int fresh)
 {
     const long lanes = 64 / (long)sizeof(REAL), size = job->height * job->width, at = 2 * piece->plane * size;
     const long rows = piece->above + piece->end - piece->top + piece->below;
@@ -139,7 +168,8 @@ static void NAME(load)(const Job *job, const NAME(Piece) *piece, int fresh)
     }
     NAME(fetch)(job, piece, (const IO *)job->y + piece->plane * size, piece->y);
     if (job->coarse) NAME(refine)(job, piece);
-    if (job->coarse || !p) return;
+    if (job->weighs) NAME(follow_rows)(job, team, piece, p + at);
+    if (job->coarse || job->weighs || !p) return;
     NAME(fetch)(job, piece, p + at, piece->down);
     NAME(fetch)(job, piece, p + at + size, piece->right);
     NAME(fetch)(job, piece, q + at, piece->ahead_down);
@@ -554,14 +584,40 @@ static void NAME(prepare)(const Job *job, Pace *pace, NAME(Stage) *stages, long 
 static int NAME(look_flat)(const Job *job, Shared *shared, NAME(Team) *teams, int thread, int threads, Pace *pace)
 {
     const long rows = job->channels * job->height;
-    if (thread == 0) shared->room = make_room(job, shared);
+    if (thread == 0) make_room(job, shared);
     wait_for(shared, threads);
-    if (!shared->room || shared->failed) return 1;
+    if (shared->failed) pace->status = FINISHED;
+    if (!shared->flat || shared->failed) return 1;
     NAME(draw_flat)(job, shared, teams, thread, threads);
     if (!NAME(sums)(job, teams + thread, 1, shared->sums + SUMS * 2 * rows)) shared->failed = 1;
     wait_for(shared, threads);
     if (shared->failed) pace->status = FINISHED;
     return !shared->failed && decide_flat(job, shared, pace);
+}
+
+/* A look at what is given, and what to go on with from there, or that there is nothing to go on from. Returns 1: x is where
+   it is asked for. */
+static int NAME(weigh)(Job *job, Shared *shared, NAME(Team) *teams, int thread, int threads, Pace *pace)
+{
+    const long rows = job->channels * job->height;
+    double sums[SUMS] = {0};
+    if (!NAME(sums)(job, teams + thread, 0, shared->sums)) shared->failed = 1;
+    wait_for(shared, threads);
+    for (long i = 0; i < rows; i++)
+        for (int c = 0; c < SUMS; c++) sums[c] += shared->sums[SUMS * i + c];
+    certify(job, sums, pace);
+    if (shared->failed) pace->status = FINISHED;
+    if (pace->gap <= job->tolerance * (pace->value - pace->gap)) pace->status = REACHED;
+    if (thread == 0 && pace->status == GOING) {
+        const Schedules *all = job->schedules;
+        const long chosen = choose_from(all, job, shared->rough, relative(pace), shared->most);
+        if (chosen >= 0) interpolate(all, chosen, shared->rough, (double *)job->numbers), job->learned = all->horizons[chosen];
+        shared->cold = chosen < 0;
+    }
+    wait_for(shared, threads);
+    if (pace->status == GOING && shared->cold) pace->status = FINISHED;
+    pace->next_look = job->learned;
+    return 1;
 }
 
 /* All of a solve by one thread of those that share it. `teams` has room for all of them. */
@@ -573,10 +629,11 @@ static void NAME(solve)(Job *job, Shared *shared, NAME(Team) *teams, int thread,
     int looked = 0;
     if (pace.iteration >= job->limit) pace.status = FINISHED;
     int fresh = !job->p && !job->coarse && pace.status == GOING;
-    if (!NAME(cut)(job, thread, threads, team, fresh)) shared->failed = 1;
+    if (!NAME(cut)(job, thread, threads, team, fresh || job->weighs)) shared->failed = 1;
     wait_for(shared, threads);
     if (!shared->failed) {
-        for (long n = 0; n < team->count; n++) NAME(load)(job, team->pieces + n, fresh);
+        for (long n = 0; n < team->count; n++) NAME(load)(job, team, team->pieces + n, fresh || job->weighs);
+        if (job->weighs) looked = NAME(weigh)(job, shared, teams, thread, threads, &pace);
         while (pace.status == GOING) {
             long count = plan(job, &pace), side = pace.blocks % 2 * job->channels * job->height;
             NAME(prepare)(job, &pace, stages, count, fresh);
@@ -596,7 +653,7 @@ static void NAME(solve)(Job *job, Shared *shared, NAME(Team) *teams, int thread,
             decide(job, shared, &pace);
             if (looked && may_be_flat(job, &pace)) looked = NAME(look_flat)(job, shared, teams, thread, threads, &pace);
         }
-        for (long n = 0; n < team->count; n++) NAME(store)(job, team, team->pieces + n, looked);
+        for (long n = 0; n < team->count && !shared->cold; n++) NAME(store)(job, team, team->pieces + n, looked);
     }
     wait_for(shared, threads);
     if (thread == 0) job->pace = pace;
@@ -616,7 +673,7 @@ static void NAME(at_once)(Job *job, Shared *shared, NAME(Team) *teams, int threa
     if (!NAME(cut)(job, thread, threads, team, 1) || !NAME(lines)(job, &lines)) shared->failed = 1;
     for (long n = 0; n < team->count && !shared->failed; n++) {
         const NAME(Piece) *piece = team->pieces + n;
-        NAME(load)(job, piece, 1);
+        NAME(load)(job, team, piece, 1);
         NAME(block)(job, team, piece, stages, job->learned, 1);
         NAME(sums_of)(job, team, piece, &lines, 0, shared->sums);
         NAME(store)(job, team, piece, 1);
@@ -671,14 +728,86 @@ static void NAME(average)(const Job *fine, const Job *coarse, int thread, int th
     }
 }
 
-/* Chooses among the schedules by tolerance and roughness, and goes through the coarser grids. */
-static void NAME(begin)(Job *job, Shared *shared, const Schedules *schedules, NAME(Team) *teams, int thread, int threads)
+/* The middle of an image, its channels added up. */
+static void NAME(middle)(const Job *job, const IO *image, long height, long width, float *out)
 {
-    if (job->tolerance < 0 || !schedules) return;
+    const long top = (job->height - height) / 2, left = (job->width - width) / 2;
+    memset(out, 0, (size_t)(height * width) * sizeof(float));
+    for (long c = 0; c < job->channels; c++)
+        for (long i = 0; i < height; i++) {
+            const IO *restrict from = image + (c * job->height + top + i) * job->width + left;
+            for (long j = 0; j < width; j++) out[i * width + j] += (float)from[j];
+        }
+}
+
+/* How far the picture has moved since p was its own: 0 where that is not known. Returns whether the two are alike at all,
+   judged by their middles. */
+static int NAME(find_motion)(Job *job, Shared *shared)
+{
+    const long height = least(job->height, WINDOW), width = least(job->width, WINDOW), size = height * width;
+    if (!job->before || least(height, width) < NARROW) return 1;
+    float *room = malloc((size_t)(4 * size) * sizeof(float));
+    if (!room) shared->failed = 1;
+    if (!room) return 0;
+    Windows two = {room, room + size, height, width};
+    Motion best[TRIED] = {{0, 0, 0}};
+    NAME(middle)(job, job->y, height, width, room);
+    NAME(middle)(job, job->before, height, width, room + size);
+    if (apart_at(two, 0, 0) > 0) find_motions(two, room + 2 * size, best);
+    job->lower = best->lower, job->further = best->further;
+    const int found = best->apart < INFINITY && alike(two, *best);
+    free(room);
+    return found;
+}
+
+/* The roughness of y, on the first thread. */
+static double NAME(roughness)(const Job *job, Shared *shared, int thread, int threads)
+{
     NAME(lengths)(job, shared->sums, thread, threads);
     wait_for(shared, threads);
+    return thread ? 0 : roughness_of(job, total_of(shared->sums, job->channels * job->height));
+}
+
+/* From p that is given, where it is better than nothing. Returns whether it was. */
+static int NAME(follow)(Job *job, Shared *shared, const Schedules *schedules, NAME(Team) *teams, int thread, int threads)
+{
+    const double rough = NAME(roughness)(job, shared, thread, threads), tolerance = job->tolerance;
     if (thread == 0) {
-        double rough = roughness_of(job, total_of(shared->sums, job->channels * job->height));
+        long longest = 0;
+        for (long n = 0; n < schedules->count; n++) longest = most(longest, schedules->horizons[n]);
+        shared->rough = rough;
+        shared->most = cost_of(schedules, job, choose(schedules, job, rough, least(job->height, job->width) >= SMALLEST));
+        shared->memory = malloc((size_t)(2 * longest) * sizeof(double));
+        job->numbers = shared->memory, job->schedules = schedules, job->weighs = 1;
+        if (sizeof(REAL) == 4 && tolerance < LEAST) job->tolerance = LEAST;
+        if (!shared->memory) shared->failed = 1;
+        shared->cold = !shared->memory || shared->most <= QUICK || !NAME(find_motion)(job, shared);
+    }
+    wait_for(shared, threads);
+    if (!shared->cold) NAME(solve)(job, shared, teams, thread, threads);
+    wait_for(shared, threads);
+    const int cold = shared->cold;
+    wait_for(shared, threads);
+    if (thread == 0) {
+        job->weighs = 0, shared->cold = 0;
+        if (cold) {
+            free(shared->memory);
+            shared->memory = NULL, job->numbers = NULL, job->p = job->q = NULL, job->tolerance = tolerance;
+            job->pace.status = GOING, job->pace.iteration = 0;
+        }
+    }
+    wait_for(shared, threads);
+    return !cold;
+}
+
+/* Chooses among the schedules by tolerance and roughness, and goes through the coarser grids. Returns 1 where it goes all the
+   way from p instead, in float numbers as far as those can prove. */
+static int NAME(begin)(Job *job, Shared *shared, const Schedules *schedules, NAME(Team) *teams, int thread, int threads)
+{
+    if (job->tolerance < 0 || !schedules) return 0;
+    if (job->p && NAME(follow)(job, shared, schedules, teams, thread, threads)) return 1;
+    const double rough = NAME(roughness)(job, shared, thread, threads);
+    if (thread == 0) {
         long chosen = choose(schedules, job, rough, least(job->height, job->width) >= SMALLEST);
         shared->chosen = chosen;
         if (chosen >= 0 && !plan_levels(job, shared, schedules, chosen, sizeof(IO))) shared->failed = 1, shared->chosen = -1;
@@ -690,10 +819,10 @@ static void NAME(begin)(Job *job, Shared *shared, const Schedules *schedules, NA
         }
     }
     wait_for(shared, threads);
-    if (shared->chosen < 0) return; /* not `failed`, which the first thread may set again on its way from here */
+    if (shared->chosen < 0) return 0; /* not `failed`, which the first thread may set again on its way from here */
     if (job->once) {
         NAME(at_once)(job, shared, teams, thread, threads);
-        return;
+        return 0;
     }
     for (long n = 0; n < shared->coarser; n++) {
         Job *level = shared->levels + n;
@@ -709,5 +838,6 @@ static void NAME(begin)(Job *job, Shared *shared, const Schedules *schedules, NA
     wait_for(shared, threads);
     for (long n = shared->coarser - 1; n >= 0; n--)
         NAME(solve)(shared->levels + n, shared, teams, thread, threads);
+    return 0;
 }
 #endif

@@ -150,6 +150,7 @@ def fgp(
     *,
     numbers: Tensor | None = None,
     schedules: Schedules | None = None,
+    before: Tensor | None = None,
     tolerance: float | None = None,
     restart: bool = True,
     multiplier: float = 1.0,
@@ -157,13 +158,18 @@ def fgp(
     """Iterations of FGP up to `limit`, or up to a relative gap of `tolerance`, instance by instance.
 
     The first N have step-sizes and momenta of their own, `numbers` `(2, B, N)`, in place of FGP's; or, on the way to a
-    tolerance, those of the schedule that gets there. See `lmd.solvers.LearnedFGP` for the formulas.
+    tolerance, those of the schedule that gets there. A dual point beside `schedules` is where to start if that is
+    better than nothing, moved along with the picture since it was `before` `(B, C, H, W)`. See
+    `lmd.solvers.LearnedFGP` for the formulas.
     """
     y = model.noisy.detach().contiguous()
     if y.ndim != 4:
         raise InputError("noisy", f"shape {shape_of(y)}", "images (B, C, H, W)")
     batch, channels, height, width = y.shape
     dual, ahead = _fields(start.dual, y), _fields(start.ahead, y)
+    frame = None if before is None else before.detach().to(y).contiguous()
+    if frame is not None and frame.shape != y.shape:
+        raise InputError("before", f"shape {shape_of(frame)}", f"shape {shape_of(y)}, as the images have")
     bound = _each(model.bound, batch)
     first = FIRST_LOOK if numbers is None else max(FIRST_LOOK, numbers.shape[2])
     table = None if numbers is None else numbers.detach().double().transpose(0, 1).contiguous()
@@ -174,7 +180,7 @@ def fgp(
     kept = tolerance is None or tolerance < ROUNDED
     new_ahead = torch.empty_like(new_dual) if kept else new_dual
     failed = _function()(
-        y.data_ptr(), _pointer(dual), _pointer(ahead), bound, _pointer(table),
+        y.data_ptr(), _pointer(dual), _pointer(ahead), _pointer(frame), bound, _pointer(table),
         None if schedules is None else ctypes.byref(schedules.table),
         model.scale, multiplier * 2 * model.scale / model.norm**2, -1.0 if tolerance is None else tolerance,
         model.norm, model.roundings,
@@ -220,5 +226,5 @@ def _pointer(tensor: Tensor | None) -> int | None:
 def _function() -> Callable[..., int]:
     function = getattr(kernels.library(), "lmd_fgp")  # noqa: B009
     pointer, double, count = ctypes.c_void_p, ctypes.c_double, ctypes.c_long
-    function.argtypes = (*(pointer,) * 6, *(double,) * 5, *(count,) * 11, ctypes.c_int, *(pointer,) * 4)
+    function.argtypes = (*(pointer,) * 7, *(double,) * 5, *(count,) * 11, ctypes.c_int, *(pointer,) * 4)
     return cast(Callable[..., int], function)

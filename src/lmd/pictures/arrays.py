@@ -46,13 +46,12 @@ class Units:
     unit: float
 
     @classmethod
-    def of(cls, y: Tensor, centred: bool = True) -> Units:
-        """No change where values are moderate, else the middle of the range, and a power of two.
+    def of(cls, low: float, high: float, centred: bool = True) -> Units:
+        """No change where values from `low` to `high` are moderate, else the middle of them, and a power of two.
 
-        >>> Units.of(torch.tensor([0.0, 1.0])), Units.of(torch.tensor([1000.0, 1000.5]))
+        >>> Units.of(0.0, 1.0), Units.of(1000.0, 1000.5)
         (Units(centre=0.0, unit=1.0), Units(centre=1000.25, unit=0.25))
         """
-        low, high = (float(end) for end in torch.aminmax(y))
         most, width = max(abs(low), abs(high)), high / 2 - low / 2
         if width == 0:
             return cls(low if centred else 0.0, 1.0)
@@ -125,18 +124,21 @@ def as_batch(
     given = _as_tensor(argument, array)
     axes = find_axes(argument, tuple(given.shape), isinstance(array, Tensor), channel_axis)
     white = float(WHITE.get(given.dtype, 1))
-    moved = move(given, axes).detach()
-    exact = moved.float() if moved.dtype.is_floating_point and moved.dtype != torch.float64 else moved.double()
-    _check_numbers(argument, exact)
-    exact = exact / white if white > 1 else exact
-    units = Units.of(exact, centred)
+    plain = given.detach()
+    plain = plain.float() if plain.dtype.is_floating_point and plain.dtype != torch.float64 else plain.double()
+    low, high = (float(end) / white for end in torch.aminmax(plain))  # of a tensor with a NaN they are that
+    if not (math.isfinite(low) and math.isfinite(high)):
+        share = f"{int((~torch.isfinite(plain)).sum())} of {plain.numel()} numbers that are not finite"
+        raise InputError(argument, share, "finite numbers; to fill pixels in, lmd.inpaint(..., mask=isfinite(image))")
+    exact = move(plain / white if white > 1 else plain, axes)
+    units = Units.of(low, high, centred)
     images = ((exact - units.centre) / units.unit if units != Units(0.0, 1.0) else exact).to(dtype).contiguous()
     same = units == Units(0.0, 1.0) and dtype == exact.dtype
 
     def back(x: Tensor) -> Any:
         values = (x.to(exact.dtype) * units.unit + units.centre) * white if white > 1 or not same else x
         out = _as_dtype(_move_back(values, axes), given.dtype).to(given.device)
-        return out if isinstance(array, Tensor) else np.ascontiguousarray(out.numpy()).astype(array.dtype, copy=False)
+        return out if isinstance(array, Tensor) else out.contiguous().numpy().astype(array.dtype, copy=False)
 
     return Batch(images, units, back, images if same else exact, white, axes)
 
@@ -213,13 +215,6 @@ def move(x: Tensor, axes: Axes) -> Tensor:
 def _move_back(x: Tensor, axes: Axes) -> Tensor:
     x = x if axes.batch is not None else x[0]
     return x[0] if axes.channel is None else x.movedim(1 if axes.batch is not None else 0, axes.channel)
-
-
-def _check_numbers(argument: str, x: Tensor) -> None:
-    bad = ~torch.isfinite(x)
-    if bool(bad.any()):
-        share = f"{int(bad.sum())} of {x.numel()} numbers that are not finite"
-        raise InputError(argument, share, "finite numbers; to fill pixels in, lmd.inpaint(..., mask=isfinite(image))")
 
 
 def _as_dtype(x: Tensor, dtype: torch.dtype) -> Tensor:

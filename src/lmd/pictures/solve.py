@@ -247,7 +247,7 @@ class PictureSolver:
         units = Units(0.0, 1.0)
         if given.dtype.kind == "f":
             centred = self.model.extra != "kernel" and self.form.centred
-            units = Units.of(torch.from_numpy(given.astype(np.float64)), centred)
+            units = Units.of(float(given.min()), float(given.max()), centred)
         self.form.check("image", float(given.min()))
 
         def images(colours: np.ndarray) -> Tensor:

@@ -1,14 +1,18 @@
-"""How far a picture has moved since the one before, and dual fields that move along with it."""
+"""How far a picture has moved since the one before, and dual fields that move along with it.
+
+Compiled solves do the same for themselves (`find_motion` in kernels/loop.h).
+"""
 
 from __future__ import annotations
 
-import functools
-
-import torch
 from torch import Tensor
+from torch.nn.functional import avg_pool2d
 
-WINDOW, LEAST = 64, 8
+WINDOW, LEAST = 128, 8
 """The side, in pixels, of the middle that is looked at, and the shortest that is; motions of a quarter are found."""
+
+SMALLEST, TRIED = 16, 6
+"""The shortest side of the smallest windows, and how many motions of these are tried on larger ones."""
 
 ALIKE = 0.1
 """Frames are alike where the differences of neighbours in what is left between them are this share of their own."""
@@ -19,36 +23,27 @@ def followed(field: Tensor, before: Tensor, now: Tensor) -> Tensor | None:
 
     None where the frames are not alike, as those with noise of their own are: judged by their middles.
     """
-    one, other = middle(before), middle(now)
-    rows, columns = by = motion(one[None], other[None])
-    inner = other[max(rows, 0) : other.shape[0] + min(rows, 0), max(columns, 0) : other.shape[1] + min(columns, 0)]
-    there = one[max(-rows, 0) : one.shape[0] + min(-rows, 0), max(-columns, 0) : one.shape[1] + min(-columns, 0)]
+    one, other, by = middle(before), middle(now), motion(before, now)
+    inner, there = _inner(other, (0, 0), 1), _inner(one, by, 1)
     return moved(field, by) if bool(_steps(inner - there) <= ALIKE * _steps(inner)) else None
 
 
 def motion(before: Tensor, now: Tensor) -> tuple[int, int]:
-    """Rows and columns by which `before` `(C, H, W)` has moved to be `now`; (0, 0) where none is found.
+    """Rows and columns by which `before` `(C, H, W)` has moved to be `now`; (0, 0) where they are equal, or too small.
 
-    By phase correlation of their middles: a motion turns the phase of each Fourier coefficient by as much as its
-    frequency says, so that the quotients of coefficients, each divided by its size, are those of a point at the place
-    that a pixel moved to ([Reddy and Chatterji 1996](https://doi.org/10.1109/83.506761), section II).
+    The one with the least sum of absolute differences between the inner half of the middle of one frame and as large a
+    part of that of the other. It is looked for on means over 2 x 2 pixels first, and there likewise, and the best few
+    of them are tried with all pixels: block matching by hierarchy
+    ([Bierling 1988](https://doi.org/10.1117/12.969046)).
 
     >>> picture = torch.rand(1, 32, 32, generator=torch.Generator().manual_seed(0))
     >>> motion(picture, picture.roll((2, -3), dims=(1, 2)))
     (2, -3)
     """
-    one, other = (middle(each) for each in (before, now))
-    height, width = other.shape
-    if min(height, width) < LEAST:
+    one, other = middle(before), middle(now)
+    if min(one.shape) < LEAST or float(_apart(one, other, (0, 0))) == 0:
         return 0, 0
-    fade = _fade(height, width).to(now)
-    first, second = torch.fft.rfft2(torch.stack([one - one.mean(), other - other.mean()]) * fade)
-    turned = first.conj() * second
-    sizes = turned.abs()
-    likely = torch.fft.irfft2(turned / sizes.clamp(min=1e-6 * float(sizes.max()) + 1e-30), s=(height, width))
-    row, column = divmod(int(likely.argmax()), width)
-    row, column = row - height * (2 * row > height), column - width * (2 * column > width)
-    return (row, column) if max(abs(row) / height, abs(column) / width) <= 0.25 else (0, 0)
+    return _motions(one, other)[0]
 
 
 def moved(field: Tensor, by: tuple[int, int]) -> Tensor:
@@ -68,13 +63,32 @@ def middle(frame: Tensor) -> Tensor:
     return frame[:, top : top + height, left : left + width].sum(dim=0)
 
 
+def _motions(before: Tensor, now: Tensor) -> list[tuple[int, int]]:
+    """The best few, the best first."""
+    height, width = now.shape
+    if min(height, width) // 2 < SMALLEST:
+        near = range(-(max(height, width) // 4), max(height, width) // 4 + 1)
+        tried = {(row, column) for row in near for column in near}
+    else:
+        found = _motions(*(avg_pool2d(each[None], 2)[0] for each in (before, now)))
+        near = range(-1, 2)
+        tried = {(2 * row + lower, 2 * column + further) for row, column in found for lower in near for further in near}
+    within = sorted(by for by in tried if 4 * abs(by[0]) <= height - 4 and 4 * abs(by[1]) <= width - 4)
+    scores = [float(_apart(before, now, by)) for by in within]
+    return [by for _, by in sorted(zip(scores, within, strict=True))][:TRIED]
+
+
+def _apart(before: Tensor, now: Tensor, by: tuple[int, int]) -> Tensor:
+    return (_inner(now, (0, 0)) - _inner(before, by)).abs().sum()
+
+
+def _inner(window: Tensor, by: tuple[int, int], more: int = 0) -> Tensor:
+    """What is in the inner half of a window `(h, w)` once it has moved, and `more` rows and columns after it."""
+    (height, width), (rows, columns) = window.shape, by
+    top, left = height // 4, width // 4
+    return window[top - rows : height - top - rows + more, left - columns : width - left - columns + more]
+
+
 def _steps(frame: Tensor) -> Tensor:
     """The sum of absolute differences of neighbours."""
     return frame.diff(dim=0).abs().sum() + frame.diff(dim=1).abs().sum()
-
-
-@functools.lru_cache(maxsize=4)
-@torch.inference_mode(False)
-def _fade(height: int, width: int) -> Tensor:
-    """Towards 0 at the borders, where what moves in was not there before."""
-    return torch.hann_window(height)[:, None] * torch.hann_window(width)

@@ -153,6 +153,11 @@ class Solver(nn.Module, Configurable, abc.ABC, Generic[S, P]):
         nothing; None where there is no such call."""
         return None
 
+    def follow(self, problem: P, dual: Tensor, before: Any, tolerance: float, limit: int) -> loop.Solved | None:
+        """The same from the dual point of an earlier problem, if that is worth to start from, in one compiled call;
+        None where there is no such call."""
+        return None
+
     @property
     def first_look(self) -> int | None:
         """The iteration after which a gap is worth to be looked at for the first time: the horizon, if there is one."""

@@ -21,11 +21,6 @@ MARGIN = 0.9
 """A rung is taken for tolerances from its reach over this on: one that misses costs one look more and iterations."""
 
 
-FAR, ROOM = 0.5, 0.3
-"""Dual points that prove a relative gap of more than the first are no start; from others, gaps fall to the second times
-as many times less: what is near is near everywhere."""
-
-
 class Ladder(Passing):
     """`LearnedFGP` of several horizons, the cheapest first. Step by step it is the last of them.
 
@@ -53,14 +48,16 @@ class Ladder(Passing):
     def config(self) -> dict[str, Any]:
         return {"rungs": list(self.rungs), "reach": self.given}
 
-    def worth(self, problem: Any, x0: Tensor, dual: Tensor) -> Tensor | None:
-        """All of them: `finish` finds out."""
-        return dual
+    def follow(self, problem: Any, dual: Tensor, before: Any, tolerance: float, limit: int) -> loop.Solved | None:
+        """The compiled loop finds out whether the dual points of another problem are worth to start from."""
+        model = model_of(problem, dual)
+        if model is None:
+            return None
+        frame = before.f.y if type(before) is type(problem) and before.f.y.shape == model.noisy.shape else None
+        start = loop.Progress(dual)
+        return loop.fgp(model, start, limit, schedules=self._schedules(), before=frame, tolerance=tolerance)
 
     def finish(self, problem: Any, dual: Tensor | None, tolerance: float, limit: int) -> loop.Solved | None:
-        if dual is not None and (model := model_of(problem, dual)) is not None:
-            found = self._on_from(problem, model, dual, tolerance, limit)
-            return self.finish(problem, None, tolerance, limit) if found is None else found
         if dual is None and (model := model_of(problem)) is not None:
             return loop.fgp(model, loop.Progress(), limit, schedules=self._schedules(), tolerance=tolerance)
         if dual is None and (composed := composed_of(problem, tolerance)) is not None:
@@ -69,24 +66,6 @@ class Ladder(Passing):
             numbers, counts = self._numbers(problem, tolerance, composed.isotropic)
             return volume.fgp(composed, limit, tolerance=tolerance, numbers=numbers, learned=counts)
         return self.solver.finish(problem, dual, tolerance, limit)
-
-    def _on_from(
-        self, problem: Any, model: loop.Model, dual: Tensor, tolerance: float, limit: int
-    ) -> loop.Solved | None:
-        """From dual points that prove a small gap: a rung makes it as many times smaller as it makes 1, and more.
-
-        None where they are no better than none.
-        """
-        far = float(problem.relative_gap(problem.primal_from_dual(dual), dual).max())
-        if not far <= FAR:
-            return None
-        logarithm = math.log(tolerance / min(1.0, ROOM * far)) if far > tolerance else 0.0
-        if logarithm >= 0:
-            return loop.fgp(model, loop.Progress(dual), limit, tolerance=tolerance)
-        rough = roughness(problem)
-        rungs = [self._rung(each, logarithm, model.isotropic) for each in rough.tolist()]
-        numbers = max(rungs, key=lambda rung: rung.iterations).numbers_for(rough)
-        return loop.fgp(model, loop.Progress(dual), limit, numbers=numbers, tolerance=tolerance)
 
     def _by_scales(self, problem: Any, tolerance: float, limit: int, isotropic: bool) -> loop.Solved:
         """For volumes and other spacings: one instance after the other, each by its own rung."""

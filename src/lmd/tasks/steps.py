@@ -122,8 +122,8 @@ SCALES = {
     ),
 }
 """By the number of iterations, for those that begin at p = 0 and those that begin on coarser grids, in the anisotropic
-and in the isotropic form: the relative gap that is proven of half of the held-out images of 96 x 96 pixels, or of two
-in three of them drawn flat (`lmd.problems.flat`), from 13 iterations on, at each roughness that `LearnedFGP` has numbers
+and in the isotropic form: the relative gap that is proven of half of the held-out images of 96 x 96 pixels, or, from 13
+iterations on, of two in three of them drawn flat (`lmd.problems.flat`), at each roughness that `LearnedFGP` has numbers
 for and halfway between, where numbers are interpolated and good for less (benchmarks/reach.py). The others need a few
 iterations more."""
 

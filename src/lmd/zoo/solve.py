@@ -26,6 +26,9 @@ from lmd.zoo.defaults import solver_for
 
 MOST_ITERATIONS = 100_000
 
+FLATTER = 13.0
+"""The relative gap of points drawn flat is about this times the power 3/2 of what it is otherwise, as in loop.c."""
+
 WORDS = {1: Status.FINISHED, 2: Status.TOLERANCE_REACHED, 3: Status.STALLED}
 """What became of an instance, by the number that the compiled loop has for it."""
 
@@ -163,8 +166,12 @@ class _Whole:
         self.begun = time.perf_counter()
 
     def run(self, warm: Result | None) -> Result:
-        dual = None if warm is None or warm.dual is None else self._carried(warm.dual, warm.problem)
-        solved = self.solver.finish(self.problem, dual, self.tolerance, self.limit)
+        dual = solved = None
+        if warm is not None and warm.dual is not None:
+            solved = self.solver.follow(self.problem, warm.dual, warm.problem, self.tolerance, self.limit)
+            dual = self._carried(warm.dual, warm.problem) if solved is None else None
+        if solved is None:
+            solved = self.solver.finish(self.problem, dual, self.tolerance, self.limit)
         return self._result(self._stepwise(dual) if solved is None else solved)
 
     def _carried(self, dual: Tensor, before: Problem) -> Tensor | None:
@@ -206,7 +213,7 @@ class _Whole:
         while True:
             state = self.solver.advance(self.problem, state, stride)
             done += stride
-            value, gap = self.problem.certified_gap(state.x, state.dual_point)
+            x, value, gap = self._look(state)
             far = relative_gap(value, gap) / self.tolerance
             near = far <= 1
             stalled = stall.look(done, gap, self.problem, state.x) & ~near
@@ -217,7 +224,21 @@ class _Whole:
             stride = min(stride, self.limit - done)
         codes = torch.where(near, 2, torch.where(stalled, 3, 1))
         rows = zip(codes.tolist(), value.tolist(), gap.tolist(), strict=True)
-        return loop.Solved(state.x, state.dual_point, state.dual_point, [n for row in rows for n in (1.0, done, *row)])
+        return loop.Solved(x, state.dual_point, state.dual_point, [n for row in rows for n in (1.0, done, *row)])
+
+    def _look(self, state: State) -> tuple[Tensor, Tensor, Tensor]:
+        """The points, their values and gaps; drawn flat, where that can be and gets an instance to the tolerance."""
+        x, dual = state.x, state.dual_point
+        value, gap = self.problem.certified_gap(x, dual)
+        far = relative_gap(value, gap)
+        hopeful = (far > self.tolerance) & (FLATTER * far**1.5 <= self.tolerance)
+        if not offers(self.problem, ("flattened",)) or not bool(hopeful.any()):
+            return x, value, gap
+        flat = self.problem.flattened(dual)
+        flat_value, flat_gap = self.problem.certified_gap(flat, dual)
+        taken = hopeful & (relative_gap(flat_value, flat_gap) <= self.tolerance)
+        x = torch.where(taken.reshape(-1, *[1] * (x.ndim - 1)), flat, x)
+        return x, torch.where(taken, flat_value, value), torch.where(taken, flat_gap, gap)
 
     def _begin(self, dual: Tensor | None) -> State:
         if dual is None:
