@@ -36,6 +36,7 @@ def motion(before: Tensor, now: Tensor) -> tuple[int, int]:
     of them are tried with all pixels: block matching by hierarchy
     ([Bierling 1988](https://doi.org/10.1117/12.969046)).
 
+    >>> import torch
     >>> picture = torch.rand(1, 32, 32, generator=torch.Generator().manual_seed(0))
     >>> motion(picture, picture.roll((2, -3), dims=(1, 2)))
     (2, -3)
