@@ -31,8 +31,9 @@ enum { GOING, FINISHED, REACHED, STUCK };
 #define ROUNDED 5e-5 /* relative gaps below this are left to double precision, */
 #define NEAR_GAP 0.5 /* dual points that prove a larger relative gap are no start */
 #define ALIKE 0.1    /* of frames, the differences of neighbours in what is left between them, as a share of their own */
-#define FLATTER 13   /* what `flatter` is to begin with, a little less than usual */
-#define LEAST 5e-7   /* unless what is flat is drawn flat: then those below this */
+#define FLATTER 13   /* what `flatter` is to begin with, a little less than usual; */
+#define LESS_FLAT 30 /* of lengths of gradients, where fewer pixels are flat */
+#define LEAST 5e-7   /* unless nearly all is drawn flat, which it is in the anisotropic form: then those below this */
 
 /* Where a solve stands: what every thread computes for itself, and alike. */
 typedef struct {
@@ -101,6 +102,9 @@ static void use_large_pages(void *memory, long bytes)
     (void)memory, (void)bytes;
 #endif
 }
+
+/* The least tolerance that float numbers are good for. */
+static double least_in_float(int isotropic) { return isotropic ? ROUNDED : LEAST; }
 
 static double within_double(double x, double low, double high)
 {
@@ -598,6 +602,7 @@ static void solve_one(Job *job, Shared *shared, const Batch *all, void *teams, i
 {
     const Schedules *schedules = all->schedules;
     const double tolerance = all->tolerance; /* the job's own changes on the way, before the last thread is here */
+    const double floor = least_in_float(all->isotropic);
     if (all->kind == 2) {
         if (begin_double(job, shared, schedules, teams, thread, threads)) return;
         wait_for(shared, threads);
@@ -605,14 +610,14 @@ static void solve_one(Job *job, Shared *shared, const Batch *all, void *teams, i
         return;
     }
     if (!begin_float(job, shared, schedules, teams, thread, threads)) {
-        if (thread == 0 && tolerance >= 0 && tolerance < LEAST) job->tolerance = LEAST;
+        if (thread == 0 && tolerance >= 0 && tolerance < floor) job->tolerance = floor;
         wait_for(shared, threads);
         if (job->pace.status != GOING) return;
         solve_float(job, shared, teams, thread, threads);
     }
     wait_for(shared, threads);
     int status = job->pace.status, over = job->pace.iteration >= job->limit;
-    int done = status == FINISHED || (status == REACHED && tolerance >= LEAST);
+    int done = status == FINISHED || (status == REACHED && tolerance >= floor);
     wait_for(shared, threads);
     if (over && !done && thread == 0) job->pace.status = FINISHED;
     if (done || over || tolerance < 0 || shared->failed) return;
@@ -647,7 +652,7 @@ static Job job_of(const Batch *all, long n)
     job.tolerance = all->tolerance, job.norm = all->norm, job.roundings = all->roundings;
     job.pace.iteration = all->begin;
     job.pace.next_look = all->tolerance >= 0 ? all->first_look : all->limit;
-    job.pace.flatter = FLATTER;
+    job.pace.flatter = all->isotropic ? LESS_FLAT : FLATTER;
     job.pace.m = report[0], job.pace.mark = INFINITY, job.pace.mark_at = all->begin;
     return job;
 }

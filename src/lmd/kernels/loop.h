@@ -779,7 +779,7 @@ static int NAME(follow)(Job *job, Shared *shared, const Schedules *schedules, NA
         shared->most = cost_of(schedules, job, choose(schedules, job, rough, least(job->height, job->width) >= SMALLEST));
         shared->memory = malloc((size_t)(2 * longest) * sizeof(double));
         job->numbers = shared->memory, job->schedules = schedules, job->weighs = 1;
-        if (sizeof(REAL) == 4 && tolerance < LEAST) job->tolerance = LEAST;
+        if (sizeof(REAL) == 4 && tolerance < least_in_float(job->isotropic)) job->tolerance = least_in_float(job->isotropic);
         if (!shared->memory) shared->failed = 1;
         shared->cold = !shared->memory || shared->most <= QUICK || !NAME(find_motion)(job, shared);
     }
