@@ -24,7 +24,7 @@ from lmd.experiments.bench.measuring import (
 from lmd.experiments.bench.plan import contests, known_methods, methods_for
 from lmd.experiments.bench.report import lines, to_json, write
 from lmd.experiments.bench.tables import bench_tables
-from lmd.experiments.bench.timing import Job, _time_row
+from lmd.experiments.bench.timing import TimedCall, _time_row
 from lmd.guarantees.certify import run
 from lmd.report.page import write_page
 from lmd.solvers import FGP, PDHG
@@ -197,7 +197,7 @@ def test_targets():
 def test_what_a_peer_is_called_with_is_no_number_of_iterations():
     target = QualityTarget("relative_gap", 0.1)
     for given, place in ((0.1, "called with 0.1"), (20, 20)):
-        job = Job(lambda: None, given, 0.0, (target,), [(1.0, 1.0)])
+        job = TimedCall(lambda: None, given, 0.0, (target,), [(1.0, 1.0)])
         assert _time_row("celer", target, [[job]])["iteration"] == place
 
 
@@ -254,7 +254,7 @@ def test_a_method_ends_at_its_limit():
 
 def test_lines_of_a_figure_are_the_best_within_a_time():
     def curve(method, *points, batch=1):
-        return plan.Curve({"problem": "denoise", "noise": 5}, batch, method, points)
+        return plan.TimedCurve({"problem": "denoise", "noise": 5}, batch, method, points)
 
     found = lines(
         [

@@ -11,7 +11,7 @@ from lmd import experiments
 from lmd.errors import InputError
 from lmd.experiments import denoise, imaging, inpaint, noise_levels
 from lmd.experiments.base import MULTIPLIERS, Session, reproduce
-from lmd.experiments.imaging import Trial, images_for, psnr, ssim
+from lmd.experiments.imaging import SteppedSolver, images_for, psnr, ssim
 from lmd.files import read_json
 from lmd.mirrors import ConvPair
 from lmd.problems import TVDenoising
@@ -104,7 +104,7 @@ def test_lmd_is_nearer_to_the_minimiser_than_gd_and_adam_and_never_diverges(leve
 
 def test_what_diverges_is_counted_and_stays_a_number() -> None:
     problem = TVDenoising(torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(0)))
-    trial = Trial("gd", GradientDescent(1e30), 1.0)
+    trial = SteppedSolver("gd", GradientDescent(1e30), 1.0)
     tried = noise_levels._Tried(problem, lmd.reference.minimiser(problem), trial)
     assert tried.diverged.tolist() == [True, True]
     assert tried.found["psnr"].shape == tried.found["ssim"].shape == (21, 2)

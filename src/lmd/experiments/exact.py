@@ -62,7 +62,7 @@ PUBLISHED = {"svm": "svm-published-10"}
 
 
 @dataclass(frozen=True)
-class Case:
+class ExactCase:
     """One problem with its solvers by the names of their methods."""
 
     name: str
@@ -105,7 +105,7 @@ class ExactExperiment(Experiment):
             denoising, inpainting = TVDenoising(noisy, WEIGHT), TVInpainting(mask * noisy, mask, WEIGHT)
             for name, problem in (("denoise", denoising), ("inpaint", inpainting)):
                 known = (minimum(problem).double(), {"pdhg": PDHG(), **learned[name]}, minimiser(problem))
-                _record(session, Case(name, problem, problem.start(), *known), noise=100 * noise)
+                _record(session, ExactCase(name, problem, problem.start(), *known), noise=100 * noise)
         _draw(session)
 
 
@@ -135,7 +135,7 @@ def _learned_gd(session: Session, name: str) -> Solver[Any]:
     return solver
 
 
-def _linear_cases(session: Session) -> list[Case]:
+def _linear_cases(session: Session) -> list[ExactCase]:
     generator, starts = torch.Generator().manual_seed(TEST_SEED + session.seed), STARTS[session.preset]
     families: dict[str, Any] = {"least-squares": LeastSquaresFamily()}
     for name, source in (("svm", svm.SOURCE), ("linear-classifier", linear_classifier.SOURCE)):
@@ -149,11 +149,11 @@ def _linear_cases(session: Session) -> list[Case]:
             methods["gd"] = GradientDescent(1 / 18)
         else:
             methods = _learned(session, name)
-        cases.append(Case(name, problem, x0, lowest, {**methods, "lbfgs": LBFGS()}))
+        cases.append(ExactCase(name, problem, x0, lowest, {**methods, "lbfgs": LBFGS()}))
     return cases
 
 
-def _record(session: Session, case: Case, **settings: Any) -> None:
+def _record(session: Session, case: ExactCase, **settings: Any) -> None:
     """Run every method of a case and add its rows: relative gap (over f at 0 where min f is 0), PSNR, seconds."""
     scale = torch.where(case.minimum > 1e-6, case.minimum, case.problem.value(torch.zeros_like(case.x0)).double())
     for method, solver in case.solvers.items():

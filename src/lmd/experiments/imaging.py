@@ -128,7 +128,7 @@ def learned_solver(session: Session, task: str) -> MirrorDescent:
 
 
 @dataclass(frozen=True)
-class Trial:
+class SteppedSolver:
     """A solver with the step-size multiplier it is tried at; None for steps that are its own."""
 
     name: str
@@ -141,7 +141,7 @@ class Trial:
         return {} if self.multiplier is None else {"multiplier": self.multiplier}
 
 
-def trials_for(problem: TVProblem, learned: MirrorDescent, names: Sequence[str]) -> list[Trial]:
+def trials_for(problem: TVProblem, learned: MirrorDescent, names: Sequence[str]) -> list[SteppedSolver]:
     """Every method of these names at every multiplier, on the base steps of the published code.
 
     gd, nesterov, lmd: multiples of 0.01; adam: of 0.05; lmd-adaptive: its learned steps. fgp: multiples of the step
@@ -150,19 +150,19 @@ def trials_for(problem: TVProblem, learned: MirrorDescent, names: Sequence[str])
     found = []
     for m in MULTIPLIERS:
         found += [
-            Trial("gd", GradientDescent(ScaledSteps(BASE_STEP, m)), m),
-            Trial("adam", Adam(ScaledSteps(ADAM_STEP, m)), m),
-            Trial("nesterov", Nesterov(ScaledSteps(BASE_STEP, m)), m),
-            Trial("lmd", learned.with_steps(ScaledSteps(BASE_STEP, m)), m),
-            Trial("pdhg", PDHG(TAU * m), m),
+            SteppedSolver("gd", GradientDescent(ScaledSteps(BASE_STEP, m)), m),
+            SteppedSolver("adam", Adam(ScaledSteps(ADAM_STEP, m)), m),
+            SteppedSolver("nesterov", Nesterov(ScaledSteps(BASE_STEP, m)), m),
+            SteppedSolver("lmd", learned.with_steps(ScaledSteps(BASE_STEP, m)), m),
+            SteppedSolver("pdhg", PDHG(TAU * m), m),
         ]
-    found.append(Trial("lmd-adaptive", learned))
+    found.append(SteppedSolver("lmd-adaptive", learned))
     if problem.data_strong_convexity is not None:
-        found += [Trial("fgp", FGP(m), m) for m in (0.5, 1.0, 1.3)]
+        found += [SteppedSolver("fgp", FGP(m), m) for m in (0.5, 1.0, 1.3)]
     return sorted((trial for trial in found if trial.name in names), key=lambda trial: names.index(trial.name))
 
 
-def record_trials(session: Session, problem: TVProblem, trials: Sequence[Trial]) -> None:
+def record_trials(session: Session, problem: TVProblem, trials: Sequence[SteppedSolver]) -> None:
     """Run the trials and add their rows to iteration 20: loss, relative gap, PSNR to the minimiser, seconds."""
     best, least = minimiser(problem), minimum(problem).double()
     session.facts["mean minimum"] = float(least.mean())

@@ -14,7 +14,7 @@ from lmd.experiments.imaging import (
     BASE_STEP,
     ITERATIONS,
     TAU,
-    Trial,
+    SteppedSolver,
     generator_for,
     images_for,
     learned_solver,
@@ -83,7 +83,7 @@ class NoiseLevelsExperiment(Experiment):
 class _Tried:
     """A method at one step-size: what it reaches at each iteration."""
 
-    def __init__(self, problem: TVDenoising, best: Tensor, trial: Trial) -> None:
+    def __init__(self, problem: TVDenoising, best: Tensor, trial: SteppedSolver) -> None:
         start = problem.start()
         found = {metric: [measured(start, best)] for metric, measured in METRICS.items()}
         values = [problem.value(start)]

@@ -70,7 +70,7 @@ class Instances:
         return Instances(problem, self.x0[index], self.optima[index], self.minima[index], duals)
 
 
-class Drawn(Family):
+class DrawnAgain(Family):
     """Training instances that are drawn again and again, with their optima as `reference`; a tenth is held out."""
 
     def __init__(self, instances: Instances, name: str) -> None:

@@ -18,7 +18,7 @@ from lmd.checks import check_count, check_positive
 from lmd.errors import InputError, TrainingError, TrainingWarning
 from lmd.guarantees.promise import promise
 from lmd.guarantees.safeguard import guard
-from lmd.learning.instances import Drawn, Instances, check_family, draw
+from lmd.learning.instances import DrawnAgain, Instances, check_family, draw
 from lmd.learning.journal import Journal
 from lmd.learning.measure import Speed, clock, curve, milliseconds, quantile, reached, speed
 from lmd.learning.peers import peers
@@ -149,7 +149,7 @@ class _Learning:
         few, before = self._solved(TRAINING, 0), journal.answers.get("measured")
         count = before["training"] if before else self._affordable(clock() - begun)
         self.known = Known(few if count == TRAINING else self._solved(count, 0))
-        self.drawn = Drawn(self.known.train, family.name)
+        self.drawn = DrawnAgain(self.known.train, family.name)
         self.grids = to_tune(self.known)
         self.measured = journal.once("measured", lambda: {"training": count, **self._measure()})
 

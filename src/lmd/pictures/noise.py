@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 
-class Reading(NamedTuple):
+class NoiseReading(NamedTuple):
     """A quantile over small blocks of the root mean squares of differences, and its power in the estimate."""
 
     order: int
@@ -24,9 +24,9 @@ class Reading(NamedTuple):
 
 
 READINGS = {
-    1: (64, (Reading(2, 0.1, 0.839, 1.0),)),
-    2: (8, (Reading(1, 0.5, 0.987, -0.7), Reading(4, 0.1, 0.733, 0.9), Reading(4, 0.5, 0.963, 0.8))),
-    3: (4, (Reading(2, 0.1, 0.757, 1.0),)),
+    1: (64, (NoiseReading(2, 0.1, 0.839, 1.0),)),
+    2: (8, (NoiseReading(1, 0.5, 0.987, -0.7), NoiseReading(4, 0.1, 0.733, 0.9), NoiseReading(4, 0.5, 0.963, 0.8))),
+    3: (4, (NoiseReading(2, 0.1, 0.757, 1.0),)),
 }
 """By the axes of space: the side of a block, and what is read, by order. The powers add up to 1; those of pictures are
 fitted to photographs of the training set of BSDS with noise of 1 to 20%."""

@@ -25,7 +25,7 @@ EPSILON = torch.finfo(torch.float64).eps
 
 
 @dataclass(frozen=True)
-class Sums:
+class GapSums:
     """F(x) = s ||x - y||^2 + b |Kx| and its gaps `(B,)`, in float64, from sums over float32 numbers."""
 
     sums: kernels.TVSums
@@ -50,7 +50,7 @@ class Sums:
         return 32 * EPSILON * self.b * sums.length + 2 * (s * self.gap).sqrt() * off + s * off.square()
 
 
-def sums_of(problem: Composite, x: Tensor, dual: Tensor | None = None) -> Sums | None:
+def sums_of(problem: Composite, x: Tensor, dual: Tensor | None = None) -> GapSums | None:
     """What the value of x, and with a dual point the gap, is made of; None where nothing is compiled for it."""
     if not kernels.has("tv_sums", problem.parts):
         return None
@@ -58,7 +58,7 @@ def sums_of(problem: Composite, x: Tensor, dual: Tensor | None = None) -> Sums |
     s, bound = f.curvature, _bound(problem)
     if not _serves(x, bound, f.y, *(() if dual is None else (dual,))):
         return None
-    return Sums(kernels.tv_sums(x, dual, f.y, bound, 0.5 / s), s, bound)
+    return GapSums(kernels.tv_sums(x, dual, f.y, bound, 0.5 / s), s, bound)
 
 
 def value_of(problem: Composite, x: Tensor) -> Tensor | None:
@@ -118,7 +118,7 @@ def split_of(problem: Any, *tensors: Tensor) -> volume.Split | None:
     return volume.Split(misfit.y, misfit.kind, *misfit[2:], bound, problem.operator.spacing, *form)
 
 
-class Misfit(NamedTuple):
+class CompiledMisfit(NamedTuple):
     """A misfit in a box, as compiled iterations have it."""
 
     kind: int
@@ -134,7 +134,7 @@ class Misfit(NamedTuple):
     high: Tensor
 
 
-def misfit_of(f: Any) -> Misfit | None:
+def misfit_of(f: Any) -> CompiledMisfit | None:
     """The misfit of a term about data, in a box or not; None where it is none that is compiled."""
     boxed = type(f).__name__ == "Boxed"
     term, low, high = (f.term, f.low, f.high) if boxed else (f, -torch.inf, torch.inf)
@@ -145,7 +145,7 @@ def misfit_of(f: Any) -> Misfit | None:
     weight = filled(WEIGHTS[type(kept).__name__](kept), y).expand_as(y)
     ends = (filled(end, y).expand(*y.shape[:2], *(1,) * (y.ndim - 2)).flatten(1) for end in (low, high))
     y = y if mask is None else torch.where(mask > 0, y, volume.LOST)
-    return Misfit(volume.MISFITS.index(type(kept).__name__), y, weight, *ends)
+    return CompiledMisfit(volume.MISFITS.index(type(kept).__name__), y, weight, *ends)
 
 
 def second_of(problem: Any, *tensors: Tensor) -> volume.SecondOrder | None:

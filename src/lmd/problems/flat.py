@@ -16,7 +16,7 @@ NEAR = 1 - 1e-5
 """Squared lengths of isotropic dual points count as within the bound up to this share of its square, for rounding."""
 
 
-def inside(dual: Tensor, bound: float | Tensor, isotropic: bool) -> Tensor:
+def within_bound(dual: Tensor, bound: float | Tensor, isotropic: bool) -> Tensor:
     """Whether there is no edge between each pixel and the next along each axis, as `dual` `(B, C, axes, *size)`."""
     limit = bound if isinstance(bound, float) else bound.reshape(-1, *[1] * (dual.ndim - 1))
     if isotropic:

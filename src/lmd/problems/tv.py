@@ -11,7 +11,7 @@ from torch import Tensor
 from lmd.checks import check_batch, check_finite, check_positive, check_same_kind, shape_of
 from lmd.errors import InputError
 from lmd.operators.differences import Differences
-from lmd.problems.flat import drawn_flat, inside
+from lmd.problems.flat import drawn_flat, within_bound
 from lmd.problems.motion import followed
 from lmd.problems.parts import Composite
 from lmd.problems.scales import averaged, spread
@@ -118,7 +118,7 @@ class TVDenoising(TVProblem):
 
     def flattened(self, dual: Tensor) -> Tensor:
         """x(p) of dual points p, drawn flat where these say that the minimiser is: see `lmd.problems.flat`."""
-        return drawn_flat(self.primal_from_dual(dual), inside(dual, self.bound, self.isotropic))
+        return drawn_flat(self.primal_from_dual(dual), within_bound(dual, self.bound, self.isotropic))
 
     def coarser(self) -> TVDenoising | None:
         """The same on squares of 2 x 2 pixels, or cubes (`lmd.problems.scales`); None for signals and few pixels."""

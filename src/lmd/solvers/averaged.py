@@ -21,7 +21,7 @@ ENDS = tuple(itertools.accumulate(range(WINDOWS), lambda end, _: int(GROWTH * en
 """The iterations that windows end with."""
 
 
-class Sums(NamedTuple):
+class IterateSums(NamedTuple):
     """Sums over iterations."""
 
     x: Tensor
@@ -33,9 +33,9 @@ class Sums(NamedTuple):
     done: int
     """How many iterations."""
 
-    def plus(self, other: Sums) -> Sums:
+    def plus(self, other: IterateSums) -> IterateSums:
         """Over both."""
-        return Sums(self.x + other.x, self.dual + other.dual, self.done + other.done)
+        return IterateSums(self.x + other.x, self.dual + other.dual, self.done + other.done)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,10 +44,10 @@ class AveragedState(DualState):
 
     inner: State
 
-    before: Sums
+    before: IterateSums
     """Over the window before."""
 
-    now: Sums
+    now: IterateSums
     """Over the present one."""
 
     @property
@@ -118,22 +118,22 @@ class Averaged(Wrapper[AveragedState]):
         x = x if problem.domain is None else problem.domain.nearest(x)  # rounding would lead out of it
         return AveragedState(x, end, dual=dual, inner=inner, before=before, now=now)
 
-    def _summed(self, problem: Any, inner: Any, count: int) -> tuple[Any, Sums]:
+    def _summed(self, problem: Any, inner: Any, count: int) -> tuple[Any, IterateSums]:
         """So many iterations, and the sums over what they end with: by the solver itself, where it can."""
         summed = getattr(self.solver, "summed", None)
         return add_up(self.solver, problem, inner, count) if summed is None else summed(problem, inner, count)
 
 
-def _nothing(state: State) -> Sums:
+def _nothing(state: State) -> IterateSums:
     if state.dual_point is None:
         raise InputError("solver", f"one whose {type(state).__name__} has no dual point", "one that keeps them")
-    return Sums(torch.zeros_like(state.x), torch.zeros_like(state.dual_point), 0)
+    return IterateSums(torch.zeros_like(state.x), torch.zeros_like(state.dual_point), 0)
 
 
-def add_up(solver: Solver[Any], problem: Any, state: Any, count: int) -> tuple[Any, Sums]:
+def add_up(solver: Solver[Any], problem: Any, state: Any, count: int) -> tuple[Any, IterateSums]:
     """So many steps of a solver, and the sums over what they end with."""
     sums = _nothing(state)
     for _ in range(count):
         state = solver.step(problem, state)
-        sums = sums.plus(Sums(state.x, state.dual_point, 1))
+        sums = sums.plus(IterateSums(state.x, state.dual_point, 1))
     return state, sums

@@ -45,7 +45,7 @@ class LearnedFGPState(DualState):
     """Step-sizes and momenta of all iterations for each instance `(2, B, N)`."""
 
 
-class ScaledProblem(GridDualProblem, Protocol):
+class CoarserProblem(GridDualProblem, Protocol):
     """What `LearnedFGP` needs besides, where it begins on coarser grids."""
 
     def coarser(self) -> Any: ...
@@ -53,7 +53,7 @@ class ScaledProblem(GridDualProblem, Protocol):
     def from_coarser(self, dual: Tensor) -> Tensor: ...
 
 
-class LearnedFGP(LearnedPrefix[LearnedFGPState, ScaledProblem]):
+class LearnedFGP(LearnedPrefix[LearnedFGPState, CoarserProblem]):
     r"""p_{k+1} = P(q_k + s_k gamma / ||K||^2 K x(q_k)), q_{k+1} = p_{k+1} + m_k (p_{k+1} - p_k), for k < N; then FGP.
 
     FGP itself (Beck and Teboulle 2009, [doi](https://doi.org/10.1109/TIP.2009.2028250)) with learned step-sizes s_k, in
@@ -106,7 +106,7 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState, ScaledProblem]):
         cost = super().cost_of(k)
         return {**cost, "adjoint": cost["adjoint"] + 1} if k == self.iterations else cost
 
-    def init(self, problem: ScaledProblem, x0: Tensor) -> LearnedFGPState:
+    def init(self, problem: CoarserProblem, x0: Tensor) -> LearnedFGPState:
         check_module_kind("x0", x0, self, "solver")
         numbers, coarse = self.numbers_for(roughness(problem)), problem.coarser() if self.coarse else None
         if coarse is None:
@@ -127,7 +127,7 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState, ScaledProblem]):
         below, share = between(rough)
         return torch.lerp(self.numbers[:, below], self.numbers[:, below + 1], share)
 
-    def finish(self, problem: ScaledProblem, dual: Tensor | None, tolerance: float, limit: int) -> loop.Solved | None:
+    def finish(self, problem: CoarserProblem, dual: Tensor | None, tolerance: float, limit: int) -> loop.Solved | None:
         composed = composed_of(problem, tolerance)
         if composed is not None:
             none = self.numbers.new_zeros(2, len(problem.f.y), 0)
@@ -142,7 +142,7 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState, ScaledProblem]):
         schedules = None if dual is not None else schedules_of([self], [[[0.0] * PLACES] * 2])
         return loop.fgp(model, loop.Progress(dual), limit, schedules=schedules, tolerance=tolerance)
 
-    def coarse_start(self, problem: ScaledProblem) -> Tensor | None:
+    def coarse_start(self, problem: CoarserProblem) -> Tensor | None:
         """p_0 of a model from coarser grids, by compiled iterations; None is 0."""
         coarse: Any = problem.coarser() if self.coarse else None
         if coarse is None or (composed := composed_of(coarse, 1.0)) is None:
@@ -151,10 +151,10 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState, ScaledProblem]):
         found = volume.fgp(composed, self.iterations, tolerance=-1.0, numbers=numbers, dual=start)
         return problem.from_coarser(found.dual)
 
-    def compiles(self, problem: ScaledProblem, state: LearnedFGPState) -> bool:
+    def compiles(self, problem: CoarserProblem, state: LearnedFGPState) -> bool:
         return model_of(problem, state.x, self.numbers) is not None
 
-    def unrolled(self, problem: ScaledProblem, x0: Tensor) -> LearnedFGPState | None:
+    def unrolled(self, problem: CoarserProblem, x0: Tensor) -> LearnedFGPState | None:
         """All learned steps at once, for training, where they are compiled."""
         model = model_of(problem, x0)
         state = self.init(problem, x0)
@@ -165,7 +165,7 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState, ScaledProblem]):
         x = problem.primal_from_dual(dual)
         return replace(state, x=x, iteration=self.iterations, dual=dual)
 
-    def compiled_steps(self, problem: ScaledProblem, state: LearnedFGPState, end: int) -> LearnedFGPState:
+    def compiled_steps(self, problem: CoarserProblem, state: LearnedFGPState, end: int) -> LearnedFGPState:
         model = model_of(problem)
         if model is None:
             return state
@@ -182,7 +182,7 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState, ScaledProblem]):
             numbers=numbers,
         )
 
-    def learned_step(self, problem: ScaledProblem, state: LearnedFGPState) -> LearnedFGPState:
+    def learned_step(self, problem: CoarserProblem, state: LearnedFGPState) -> LearnedFGPState:
         k = state.iteration
         step, momentum = state.numbers[:, :, k]
         rise = problem.differences(problem.tilted_minimiser(state.ahead_adjoint))
@@ -214,12 +214,12 @@ def schedules_of(solvers: Sequence[LearnedFGP], reach: Sequence[Sequence[Sequenc
     return loop.Schedules(numbers, reach, coarse, (LOWEST, RATIO))
 
 
-def roughness(problem: ScaledProblem) -> Tensor:
+def roughness(problem: CoarserProblem) -> Tensor:
     """gamma mean |Ky| / b `(B,)`."""
     return roughness_of(problem, variation(problem))
 
 
-def roughness_of(problem: ScaledProblem, length: Tensor) -> Tensor:
+def roughness_of(problem: CoarserProblem, length: Tensor) -> Tensor:
     """The same for |Ky| `(B,)`."""
     weight = problem.g.weight
     mean = weight.flatten(1).mean(dim=1) if isinstance(weight, Tensor) and weight.ndim > 1 else weight
@@ -227,7 +227,7 @@ def roughness_of(problem: ScaledProblem, length: Tensor) -> Tensor:
     return problem.data_strong_convexity / count * length / mean
 
 
-def variation(problem: ScaledProblem) -> Tensor:
+def variation(problem: CoarserProblem) -> Tensor:
     """|Ky|, the sum of absolute differences `(B,)`."""
     y = problem.f.y
     if kernels.serves(y) and y.ndim == 4 and problem.differences.name == "differences":

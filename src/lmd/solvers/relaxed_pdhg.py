@@ -14,7 +14,7 @@ from lmd.errors import InputError
 from lmd.kernels import loop, saddle
 from lmd.problems.base import Problem
 from lmd.problems.compiled import Iterations, iterations_of, masked_of
-from lmd.solvers.averaged import Sums, add_up
+from lmd.solvers.averaged import IterateSums, add_up
 from lmd.solvers.base import DualState, Solver
 from lmd.solvers.pdhg import PDHG, SaddleProblem, check_step
 from lmd.terms.base import Scale, add_scaled, size_of
@@ -166,15 +166,15 @@ class RelaxedPDHG(Solver[RelaxedState, ScaledProblem]):
             state = following
         return state
 
-    def summed(self, problem: ScaledProblem, state: RelaxedState, count: int) -> tuple[RelaxedState, Sums]:
+    def summed(self, problem: ScaledProblem, state: RelaxedState, count: int) -> tuple[RelaxedState, IterateSums]:
         """So many iterations, and the sums of x~ and p~ over them, for `Averaged`."""
         iterations = iterations_of(problem, state.relaxed, state.relaxed_dual, self.numbers)
         if iterations is None:
             return add_up(self, problem, state, count)
-        total = Sums(torch.zeros_like(state.x), torch.zeros_like(state.dual), 0)
+        total = IterateSums(torch.zeros_like(state.x), torch.zeros_like(state.dual), 0)
         for following, more in self._compiled(problem, iterations, state, count, summed=True):
             done = following.iteration - state.iteration
-            state, total = following, total if more is None else total.plus(Sums(*more, done))
+            state, total = following, total if more is None else total.plus(IterateSums(*more, done))
         return state, total
 
     def _compiled(

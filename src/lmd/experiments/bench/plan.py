@@ -101,7 +101,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Curve:
+class TimedCurve:
     """One method's calls, for the figures."""
 
     settings: dict[str, Any]
@@ -122,7 +122,7 @@ class Bench:
     rows: list[Row] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
-    curves: list[Curve] = field(default_factory=list)
+    curves: list[TimedCurve] = field(default_factory=list)
     seconds: float = 0.0
     """How long all of it took."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from lmd.experiments.base import versions
 from lmd.experiments.bench.measuring import SOLVE
-from lmd.experiments.bench.plan import PROVEN, Bench, Curve
+from lmd.experiments.bench.plan import PROVEN, Bench, TimedCurve
 from lmd.files import staged, write_json
 from lmd.report.figures import COLOURS, figure, label_lines, log_floor
 from lmd.tasks.methods import CLASSICAL
@@ -66,7 +66,7 @@ def draw(bench: Bench, folder: Path) -> list[dict[str, str]]:
     return figures
 
 
-def lines(curves: Sequence[Curve], batch: int) -> dict[str, list[tuple[float, float]]]:
+def lines(curves: Sequence[TimedCurve], batch: int) -> dict[str, list[tuple[float, float]]]:
     """Milliseconds and gaps by method: each point nearer than all faster ones, the best of all numbers of threads.
 
     Learned solvers have no lines of their own, as `lmd.solve` chooses among them; it comes last, and lies on top. What
@@ -86,7 +86,7 @@ def lines(curves: Sequence[Curve], batch: int) -> dict[str, list[tuple[float, fl
     return found
 
 
-def _draw_one(curves: Sequence[Curve], title: str, file: Path) -> None:
+def _draw_one(curves: Sequence[TimedCurve], title: str, file: Path) -> None:
     batches = list(dict.fromkeys(curve.batch for curve in curves))
     low = log_floor([[gap for _, gap in curve.points] for curve in curves], FLOOR)
     with figure(8.2 * len(batches), 5.4) as drawing:

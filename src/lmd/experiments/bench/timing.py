@@ -22,7 +22,7 @@ from lmd.experiments.bench.measuring import (
     QualityTarget,
     looks,
 )
-from lmd.experiments.bench.plan import PROVEN, Curve
+from lmd.experiments.bench.plan import PROVEN, TimedCurve
 from lmd.guarantees.certify import run
 from lmd.problems.base import offers
 from lmd.report.rows import Row, row
@@ -38,7 +38,7 @@ LONGEST = 10.0
 
 
 @dataclass
-class Job:
+class TimedCall:
     """A whole call that is timed."""
 
     call: Callable[[], object]
@@ -76,7 +76,7 @@ class Timed(abc.ABC):
         return self.measured.name
 
     @abc.abstractmethod
-    def jobs(self, part: slice) -> list[Job]:
+    def jobs(self, part: slice) -> list[TimedCall]:
         """What to time on some of the instances: a target counts as reached where their mean reaches it."""
 
 
@@ -86,7 +86,7 @@ class TimedSolver(Timed):
     def __init__(self, measured: MeasuredSolver) -> None:
         self.measured: MeasuredSolver = measured
 
-    def jobs(self, part: slice) -> list[Job]:
+    def jobs(self, part: slice) -> list[TimedCall]:
         chosen, found = self.measured.instances.part(part), []
         for target in self.measured.wanted:
             which = self.measured.best_to(target)
@@ -97,7 +97,7 @@ class TimedSolver(Timed):
                 setting = self.measured.method.settings[which]
                 problem = setting.adapt(chosen.problem)
                 call = partial(run, setting.solver, problem, chosen.x0, max(1, k), record=False)
-                found.append(Job(call, k, float(curve["relative_gap"][place, part].mean()), (target,)))
+                found.append(TimedCall(call, k, float(curve["relative_gap"][place, part].mean()), (target,)))
         return found
 
 
@@ -107,7 +107,7 @@ class TimedSolve(Timed):
     def __init__(self, measured: MeasuredSolve) -> None:
         self.measured: MeasuredSolve = measured
 
-    def jobs(self, part: slice) -> list[Job]:
+    def jobs(self, part: slice) -> list[TimedCall]:
         chosen, found = self.measured.instances.part(part), []
         for target in (target for target in self.measured.wanted if target.metric == "relative_gap"):
             found.append(_proven(chosen, target, partial(_certified, chosen.problem, chosen.x0, target.level)))
@@ -124,7 +124,7 @@ class TimedProof(Timed):
     def name(self) -> str:
         return self.measured.name + PROVEN
 
-    def jobs(self, part: slice) -> list[Job]:
+    def jobs(self, part: slice) -> list[TimedCall]:
         chosen, found = self.measured.instances.part(part), []
         for target in (target for target in self.measured.wanted if target.metric == "relative_gap"):
             which = self.measured.best_to(QualityTarget("certified_gap", target.level))
@@ -144,12 +144,12 @@ def _certified(problem: Any, x0: Tensor, tolerance: float, **options: Any) -> An
     return result
 
 
-def _proven(chosen: KnownInstances, target: QualityTarget, call: Callable[[], Any]) -> Job:
+def _proven(chosen: KnownInstances, target: QualityTarget, call: Callable[[], Any]) -> TimedCall:
     """A call to a tolerance, which reaches its target where all instances are proven."""
     result = call()
     gap = float(chosen.quality(chosen.problem, result.x, None)["relative_gap"].mean())
     reached = all(status is Status.TOLERANCE_REACHED for status in result.status)
-    return Job(call, int(result.iterations.max()), gap, (target,) if reached else ())
+    return TimedCall(call, int(result.iterations.max()), gap, (target,) if reached else ())
 
 
 class TimedPeer(Timed):
@@ -158,7 +158,7 @@ class TimedPeer(Timed):
     def __init__(self, measured: MeasuredPeer) -> None:
         self.measured: MeasuredPeer = measured
 
-    def jobs(self, part: slice) -> list[Job]:
+    def jobs(self, part: slice) -> list[TimedCall]:
         quality = {metric: each[:, part].mean(dim=1).tolist() for metric, each in self.measured.quality.items()}
         prepared = self.measured.peer.prepare(self.measured.instances.part(part).problem)
 
@@ -168,7 +168,9 @@ class TimedPeer(Timed):
 
         firsts = {target: target.reached(quality[target.metric]) for target in self.measured.wanted}
         return [
-            Job(partial(call, rung), rung, gap, tuple(target for target, first in firsts.items() if first == place))
+            TimedCall(
+                partial(call, rung), rung, gap, tuple(target for target, first in firsts.items() if first == place)
+            )
             for place, (rung, gap) in enumerate(zip(self.measured.rungs, quality["relative_gap"], strict=True))
         ]
 
@@ -180,7 +182,7 @@ def time_all(
     batch: int,
     repeats: int,
     settings: Mapping[str, Any],
-) -> tuple[list[Row], list[Curve]]:
+) -> tuple[list[Row], list[TimedCurve]]:
     """Time every run to every target it reaches, interleaved, after a warm-up: rows, and curves to draw.
 
     With batch 1 up to `SINGLES` instances are solved one by one, and the median over them is reported.
@@ -194,11 +196,11 @@ def time_all(
     for timed, found in zip(runs, jobs, strict=True):
         rows += [_time_row(timed.name, target, found, batch=batch, **settings) for target in wanted]
         points = sorted((job.median(), max(job.gap, 0.0)) for job in found[0])
-        curves.append(Curve(settings=dict(settings), batch=batch, method=timed.name, points=tuple(points)))
+        curves.append(TimedCurve(settings=dict(settings), batch=batch, method=timed.name, points=tuple(points)))
     return rows, curves
 
 
-def _sample(jobs: Sequence[Job], repeats: int) -> None:
+def _sample(jobs: Sequence[TimedCall], repeats: int) -> None:
     """Run all jobs in turn, so that what slows the machine down for a while slows all of them."""
     often = [max(1, min(repeats, int(LONGEST / max(job.sample()[0], 1e-9)))) for job in jobs]  # this is the warm-up
     for repeat in range(repeats):
@@ -207,7 +209,7 @@ def _sample(jobs: Sequence[Job], repeats: int) -> None:
                 job.samples.append(job.sample())
 
 
-def _time_row(name: str, target: QualityTarget, found: Sequence[Sequence[Job]], **settings: Any) -> Row:
+def _time_row(name: str, target: QualityTarget, found: Sequence[Sequence[TimedCall]], **settings: Any) -> Row:
     """The median over instances of the median over repeats, or null where some instance does not reach the target."""
     metric = f"seconds_to_{target.name}"
     reached = [job for part in found for job in part if target in job.of]
