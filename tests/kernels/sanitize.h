@@ -4,13 +4,19 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #define UNUSED __attribute__((unused))
 
 static int scarce; /* whether the code that is tried may find no memory */
 
-static UNUSED void *scarce_malloc(size_t bytes) { return scarce && rand() % 3 == 0 ? NULL : malloc(bytes); }
+/* What is in it is never the same, lest what is read before it is written goes unseen. */
+static UNUSED void *scarce_malloc(size_t bytes)
+{
+    void *found = scarce && rand() % 3 == 0 ? NULL : malloc(bytes);
+    return found ? memset(found, rand() % 256, bytes) : NULL;
+}
 static UNUSED void *scarce_calloc(size_t n, size_t bytes) { return scarce && rand() % 3 == 0 ? NULL : calloc(n, bytes); }
 static UNUSED void *scarce_aligned(size_t to, size_t bytes)
 {

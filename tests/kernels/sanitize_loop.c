@@ -20,6 +20,7 @@ static void check_loop(void)
 {
     long batch = 1 + rand() % 3, channels = 1 + rand() % 3, height = SIDES[rand() % 13], width = SIDES[rand() % 13];
     if (rand() % 64 == 0) batch = channels = 1, height = 760, width = 720; /* more iterations at once */
+    if (rand() % 16 == 0) batch = 1, height = 1 + rand() % 40, width = 750 + rand() % 1500; /* rows in parts */
     long learned = rand() % 12, limit = learned + rand() % 40, doubles = rand() % 2, isotropic = rand() % 2;
     long size = batch * channels * height * width, restart = rand() % 2 ? 8 : 0;
     double tolerance = rand() % 2 ? -1.0 : rand() % 2 ? 1e-2 : 1e-9;

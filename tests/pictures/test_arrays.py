@@ -137,3 +137,8 @@ def test_masked_entries_get_the_advice_of_inpainting() -> None:
     with pytest.raises(InputError, match=r"lmd\.inpaint"):
         as_batch("image", array)
     assert as_batch("image", np.ma.masked_array(np.ones((4, 4)))).images.shape == (1, 1, 4, 4)
+
+
+def test_an_axis_of_one_entry_may_go_backwards() -> None:
+    x = np.arange(6.0).reshape(2, 3)[:1][::-1]
+    assert as_batch("image", x).exact.flatten().tolist() == [0.0, 1.0, 2.0]

@@ -90,3 +90,40 @@ def test_a_warm_start_that_is_nothing_is_left():
         assert again.status[0].name == "TOLERANCE_REACHED"
         value, gap = problem.certified_gap(again.x, again.dual)
         assert bool(gap <= 1.001e-3 * value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("weight", "tolerance"), [(1e-2, 1e-9), (1e-2, 1e-7), (3e-3, 1e-6)])
+def test_a_start_that_is_left_for_plain_iterations_leaves_nothing_behind(dtype, weight, tolerance):
+    """Where y is so rough that nothing was learned for it, and what is given proves too little."""
+    y = torch.rand(1, 1, 40, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(dtype)
+    problem = TVDenoising(y, weight)
+    warm = lmd.solve(problem, tolerance, warm=lmd.solve(TVDenoising(y, 1e-5), 1e-3))
+    cold = lmd.solve(problem, tolerance)
+    assert torch.equal(warm.x, cold.x) and torch.equal(warm.dual, cold.dual)
+    value, gap = problem.double().certified_gap(warm.x.double(), warm.dual.double())
+    assert bool((warm.certificate.value - value).abs() <= 1e-6 * value) and bool(gap <= 1.01 * warm.certificate.bound)
+
+
+def test_where_nothing_can_be_told_nothing_has_moved():
+    """The middle is constant, or constant along its columns: every motion would fit."""
+    flat = torch.zeros(1, 256, 256)
+    flat[..., :40] = 1.0
+    stripes = torch.arange(256.0).remainder(16).expand(1, 256, 256)
+    for frame in (flat, stripes):
+        assert motion(frame, frame + 1e-3) == (0, 0)
+    before, now = (TVDenoising(flat[None] + shift, 0.1) for shift in (0.0, 1e-3))
+    assert int(lmd.solve(now, 1e-3, warm=lmd.solve(before, 1e-3)).iterations) == 0
+
+
+def test_frames_far_from_0_are_followed_as_others_are():
+    whole = scene(200).numpy().transpose(1, 2, 0)
+    frames = [whole[20 + 2 * t : 148 + 2 * t, 20 + 3 * t : 148 + 3 * t] for t in range(2)]
+    counts = []
+    for scale, offset in ((1.0, 0.0), (1000.0, 0.0), (1.0, 500.0)):
+        options = {"weight": 0.1 * scale, "tolerance": 1e-3, "info": True}
+        one, other = (scale * frame.astype("float64") + offset for frame in frames)
+        _, told = lmd.denoise(one, **options)
+        counts.append(int(lmd.denoise(other, warm=told, **options)[1].result.iterations))
+        assert 2 * counts[-1] <= int(lmd.denoise(other, **options)[1].result.iterations)
+    assert max(counts) <= 2 * min(counts)

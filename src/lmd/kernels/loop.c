@@ -41,6 +41,7 @@ typedef struct {
     double step, momentum, m; /* of the next iteration; m is that of FGP */
     double value, gap, mark;
     double flatter; /* the relative gap of x drawn flat is about this times the power 3/2 of that of x */
+    double ahead;   /* how many iterations the start is worth */
     int status;
 } Pace;
 
@@ -81,7 +82,8 @@ typedef struct {
 /* What the threads of a solve share. */
 typedef struct {
     double *uphill, *sums; /* of each row; twice, so that no thread overwrites what another one still reads, sums thrice */
-    int waiting, round, failed;
+    int waiting, round, failed; /* failed: no memory, by any thread; */
+    int stop;                   /* the same, as it was when they all met */
     int tickets, members; /* who came in time, and how many they are */
     Job levels[LEVELS];   /* the coarser grids, finest first */
     long coarser, chosen; /* how many; the schedule */
@@ -122,12 +124,13 @@ static void rest(long spins)
 #endif
 }
 
-/* Waits until all threads are here: some microseconds on their way, or for as long as others keep the processor. */
+/* Waits until all threads are here: some microseconds on their way, or for as long as others keep the processor. What failed
+   until then is known to all of them when they go on, and alike until they meet again. */
 static void wait_for(Shared *shared, int threads)
 {
-    if (threads == 1) return;
     int round = __atomic_load_n(&shared->round, __ATOMIC_ACQUIRE);
     if (__atomic_add_fetch(&shared->waiting, 1, __ATOMIC_ACQ_REL) == threads) {
+        shared->stop = __atomic_load_n(&shared->failed, __ATOMIC_ACQUIRE);
         __atomic_store_n(&shared->waiting, 0, __ATOMIC_RELAXED);
         __atomic_store_n(&shared->round, round + 1, __ATOMIC_RELEASE);
         return;
@@ -219,7 +222,7 @@ static void certify(const Job *job, const double *sums, Pace *pace)
 static void decide(const Job *job, const Shared *shared, Pace *pace)
 {
     const long rows = job->channels * job->height, side = pace->blocks++ % 2 * rows;
-    if (shared->failed) {
+    if (shared->stop) {
         pace->status = FINISHED;
         return;
     }
@@ -251,7 +254,7 @@ static double relative(const Pace *pace) { return pace->gap / (pace->value - pac
    much as WORTH iterations, and gaps fall at least like 1 / k^2. */
 static int may_be_flat(const Job *job, const Pace *pace)
 {
-    const double gap = relative(pace), left = (double)pace->iteration * (sqrt(gap / job->tolerance) - 1);
+    const double gap = relative(pace), left = ((double)pace->iteration + pace->ahead) * (sqrt(gap / job->tolerance) - 1);
     if (pace->status == REACHED || !job->x_out || !(gap > 0)) return 0;
     return pace->flatter * gap * sqrt(gap) <= job->tolerance && (left >= WORTH || pace->status != GOING);
 }
@@ -267,7 +270,7 @@ static int decide_flat(const Job *job, const Shared *shared, Pace *pace)
     certify(job, sums, &flat);
     const int reached = flat.gap <= job->tolerance * (flat.value - flat.gap);
     const double gap = relative(pace);
-    pace->flatter = relative(&flat) / (gap * sqrt(gap));
+    pace->flatter = flat.gap < flat.value ? relative(&flat) / (gap * sqrt(gap)) : INFINITY;
     if (!reached && (pace->status == GOING || !(flat.gap < pace->gap))) return 0;
     pace->value = flat.value, pace->gap = flat.gap;
     if (reached) pace->status = REACHED;
@@ -544,6 +547,7 @@ static void find_motions(Windows two, float *room, Motion *best)
     const long height = two.height / 2, width = two.width / 2, size = height * width;
     Motion found[TRIED];
     for (int n = 0; n < TRIED; n++) best[n] = (Motion){1 << 20, 0, INFINITY};
+    try_motions(two, 0, 0, 0, best); /* of equals the first one stays, and that is none */
     if (least(height, width) < SMALLEST) {
         try_motions(two, 0, 0, most(two.height, two.width) / 4, best);
         return;
@@ -620,7 +624,7 @@ static void solve_one(Job *job, Shared *shared, const Batch *all, void *teams, i
     int done = status == FINISHED || (status == REACHED && tolerance >= floor);
     wait_for(shared, threads);
     if (over && !done && thread == 0) job->pace.status = FINISHED;
-    if (done || over || tolerance < 0 || shared->failed) return;
+    if (done || over || tolerance < 0 || shared->stop) return;
     if (thread == 0) {
         job->p = job->p_out, job->q = job->q_out, job->coarse = NULL, job->tolerance = tolerance;
         if (!job->q_out) job->pace.m = 1;

@@ -535,13 +535,14 @@ static void NAME(draw_flat)(const Job *job, Shared *shared, NAME(Team) *teams, i
     const long width = job->width;
     NAME(Lines) lines = {0};
     unsigned char *flags = calloc((size_t)(3 * width), 1);
-    if (!flags || !NAME(lines)(job, &lines)) shared->failed = 1;
-    for (long n = 0; n < team->count && !shared->failed; n++)
+    const int able = flags && NAME(lines)(job, &lines);
+    if (!able) shared->failed = 1;
+    for (long n = 0; n < team->count && able; n++)
         NAME(label)(job, team, team->pieces + n, all, lines.x, flags, flags + width);
     wait_for(shared, threads);
-    if (thread == 0 && !shared->failed) NAME(join)(job, teams, threads, all, flags);
+    if (thread == 0 && !shared->stop) NAME(join)(job, teams, threads, all, flags);
     wait_for(shared, threads);
-    for (long n = 0; n < team->count && !shared->failed; n++) {
+    for (long n = 0; n < team->count && !shared->stop; n++) {
         const NAME(Piece) *piece = team->pieces + n;
         const long first = (piece->plane * job->height + piece->top) * width, rows = piece->end - piece->top;
         IO *restrict x = (IO *)job->x_out + first;
@@ -586,13 +587,13 @@ static int NAME(look_flat)(const Job *job, Shared *shared, NAME(Team) *teams, in
     const long rows = job->channels * job->height;
     if (thread == 0) make_room(job, shared);
     wait_for(shared, threads);
-    if (shared->failed) pace->status = FINISHED;
-    if (!shared->flat || shared->failed) return 1;
+    if (shared->stop) pace->status = FINISHED;
+    if (!shared->flat || shared->stop) return 1;
     NAME(draw_flat)(job, shared, teams, thread, threads);
     if (!NAME(sums)(job, teams + thread, 1, shared->sums + SUMS * 2 * rows)) shared->failed = 1;
     wait_for(shared, threads);
-    if (shared->failed) pace->status = FINISHED;
-    return !shared->failed && decide_flat(job, shared, pace);
+    if (shared->stop) pace->status = FINISHED;
+    return !shared->stop && decide_flat(job, shared, pace);
 }
 
 /* A look at what is given, and what to go on with from there, or that there is nothing to go on from. Returns 1: x is where
@@ -606,7 +607,7 @@ static int NAME(weigh)(Job *job, Shared *shared, NAME(Team) *teams, int thread, 
     for (long i = 0; i < rows; i++)
         for (int c = 0; c < SUMS; c++) sums[c] += shared->sums[SUMS * i + c];
     certify(job, sums, pace);
-    if (shared->failed) pace->status = FINISHED;
+    if (shared->stop) pace->status = FINISHED;
     if (pace->gap <= job->tolerance * (pace->value - pace->gap)) pace->status = REACHED;
     if (thread == 0 && pace->status == GOING) {
         const Schedules *all = job->schedules;
@@ -616,7 +617,7 @@ static int NAME(weigh)(Job *job, Shared *shared, NAME(Team) *teams, int thread, 
     }
     wait_for(shared, threads);
     if (pace->status == GOING && shared->cold) pace->status = FINISHED;
-    pace->next_look = job->learned;
+    pace->next_look = job->learned, pace->ahead = shared->most;
     return 1;
 }
 
@@ -631,13 +632,13 @@ static void NAME(solve)(Job *job, Shared *shared, NAME(Team) *teams, int thread,
     int fresh = !job->p && !job->coarse && pace.status == GOING;
     if (!NAME(cut)(job, thread, threads, team, fresh || job->weighs)) shared->failed = 1;
     wait_for(shared, threads);
-    if (!shared->failed) {
+    if (!shared->stop) {
         for (long n = 0; n < team->count; n++) NAME(load)(job, team, team->pieces + n, fresh || job->weighs);
         if (job->weighs) looked = NAME(weigh)(job, shared, teams, thread, threads, &pace);
         while (pace.status == GOING) {
             long count = plan(job, &pace), side = pace.blocks % 2 * job->channels * job->height;
             NAME(prepare)(job, &pace, stages, count, fresh);
-            fresh = 0;
+            if (count) fresh = 0;
             for (long n = 0; n < team->count; n++) {
                 const NAME(Piece) *piece = team->pieces + n;
                 if (restarts(job, &pace)) stages[count - 1].uphill = shared->uphill + side + piece->plane * job->height + piece->top;
@@ -649,7 +650,7 @@ static void NAME(solve)(Job *job, Shared *shared, NAME(Team) *teams, int thread,
             }
             looked = looks(job, &pace);
             if (looked && !NAME(sums)(job, team, 0, shared->sums + SUMS * side)) shared->failed = 1;
-            if (threads > 1) wait_for(shared, threads);
+            wait_for(shared, threads);
             decide(job, shared, &pace);
             if (looked && may_be_flat(job, &pace)) looked = NAME(look_flat)(job, shared, teams, thread, threads, &pace);
         }
@@ -670,8 +671,9 @@ static void NAME(at_once)(Job *job, Shared *shared, NAME(Team) *teams, int threa
     NAME(Lines) lines = {0};
     Pace pace = job->pace;
     NAME(prepare)(job, &pace, stages, job->learned, 1);
-    if (!NAME(cut)(job, thread, threads, team, 1) || !NAME(lines)(job, &lines)) shared->failed = 1;
-    for (long n = 0; n < team->count && !shared->failed; n++) {
+    const int able = NAME(cut)(job, thread, threads, team, 1) && NAME(lines)(job, &lines);
+    if (!able) shared->failed = 1;
+    for (long n = 0; n < team->count && able; n++) {
         const NAME(Piece) *piece = team->pieces + n;
         NAME(load)(job, team, piece, 1);
         NAME(block)(job, team, piece, stages, job->learned, 1);
@@ -771,7 +773,8 @@ static double NAME(roughness)(const Job *job, Shared *shared, int thread, int th
 /* From p that is given, where it is better than nothing. Returns whether it was. */
 static int NAME(follow)(Job *job, Shared *shared, const Schedules *schedules, NAME(Team) *teams, int thread, int threads)
 {
-    const double rough = NAME(roughness)(job, shared, thread, threads), tolerance = job->tolerance;
+    const Pace begun = job->pace;
+    const double tolerance = job->tolerance, rough = NAME(roughness)(job, shared, thread, threads);
     if (thread == 0) {
         long longest = 0;
         for (long n = 0; n < schedules->count; n++) longest = most(longest, schedules->horizons[n]);
@@ -793,7 +796,7 @@ static int NAME(follow)(Job *job, Shared *shared, const Schedules *schedules, NA
         if (cold) {
             free(shared->memory);
             shared->memory = NULL, job->numbers = NULL, job->p = job->q = NULL, job->tolerance = tolerance;
-            job->pace.status = GOING, job->pace.iteration = 0;
+            job->learned = 0, job->pace = begun;
         }
     }
     wait_for(shared, threads);

@@ -158,7 +158,8 @@ def _as_tensor(argument: str, array: Any) -> Tensor:
     elif isinstance(array, np.ndarray) and array.dtype.kind in "buif":
         wide = array.astype(np.float64) if array.dtype.kind == "f" and array.dtype.itemsize > 8 else array
         plain = np.ascontiguousarray(wide.astype(wide.dtype.newbyteorder("="), copy=False))
-        given = torch.from_numpy(plain if plain.flags.writeable else plain.copy())
+        upright = plain.flags.writeable and min(plain.strides, default=0) >= 0  # an axis of one entry may go backwards
+        given = torch.from_numpy(plain if upright else plain.copy())
     else:
         kind = f"an array of {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__
         raise InputError(argument, kind, "a numpy array or torch tensor of real numbers")

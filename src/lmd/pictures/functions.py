@@ -33,6 +33,7 @@ from lmd.pictures.forms import Form
 from lmd.pictures.noise import at_least, estimate_noise, rough_noise
 from lmd.pictures.weights import EARLY, Choice, by_leaving_out, by_risk, near
 from lmd.problems import TVDeblurring, TVInpainting
+from lmd.problems.base import offers
 from lmd.problems.reconstruction import TVReconstruction
 from lmd.problems.tv import TVProblem
 from lmd.solvers import Certificate, Result
@@ -410,7 +411,11 @@ def _answer(
     unit = batch.units.unit
     problem = model(batch.images, (weight / unit).to(batch.images), unit)
     dual_unit = unit ** (degree - 1)
-    result = solve(problem, tolerance, warm=_warm(warm, problem, batch.units, dual_unit))
+    before: Any = _warm(warm, problem, batch.units, dual_unit)
+    if before is not None and offers(problem, ("carried",)) and batch.units != Units(0.0, 1.0):
+        frame = (before.problem.noisy - batch.units.centre) / unit  # a motion is found between frames in one unit
+        before = replace(before, problem=model(frame.to(batch.images), (weight / unit).to(batch.images), unit))
+    result = solve(problem, tolerance, warm=before)
     answer = batch.back(problem.image(result.x))
     if not info:
         return answer

@@ -74,9 +74,9 @@ def _motions(before: Tensor, now: Tensor) -> list[tuple[int, int]]:
         found = _motions(*(avg_pool2d(each[None], 2)[0] for each in (before, now)))
         near = range(-1, 2)
         tried = {(2 * row + lower, 2 * column + further) for row, column in found for lower in near for further in near}
-    within = sorted(by for by in tried if 4 * abs(by[0]) <= height - 4 and 4 * abs(by[1]) <= width - 4)
-    scores = [float(_apart(before, now, by)) for by in within]
-    return [by for _, by in sorted(zip(scores, within, strict=True))][:TRIED]
+    within = [by for by in {(0, 0), *tried} if 4 * abs(by[0]) <= height - 4 and 4 * abs(by[1]) <= width - 4]
+    scores = {by: float(_apart(before, now, by)) for by in within}
+    return sorted(within, key=lambda by: (scores[by], abs(by[0]) + abs(by[1]), by))[:TRIED]  # of equals the shortest
 
 
 def _apart(before: Tensor, now: Tensor, by: tuple[int, int]) -> Tensor:
