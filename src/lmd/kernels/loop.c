@@ -24,6 +24,8 @@
 #include <sys/mman.h>
 #endif
 
+#include "regions.h"
+
 #define INLINE static inline __attribute__((always_inline))
 
 enum { DEPTH = 16, DEEP = 12, USUAL = 8, SOON = 3, SUMS = 4, REPORT = 5, SHORTEST = 8, FAR = 3, LARGE = 1 << 19, MANY = 40, PLACES = 64, LEVELS = 16, SMALLEST = 16, LONG_ROW = 6000, PART = 2048, WINDOW = 128, NARROW = 8, TRIED = 6, QUICK = 16, LOOK = 8, WORTH = 13 };
@@ -71,13 +73,6 @@ typedef struct {
     double bound, inverse, scale, step, tolerance, norm, roundings;
     Pace pace;
 } Job;
-
-/* The regions of an image on which x is flat, put together of runs of pixels in a row: a run has the number of its first
-   pixel in these arrays, or a smaller one, and points to one of its region with a smaller number. */
-typedef struct {
-    int32_t *label, *parent, *count; /* of a pixel its run; of a run the one that it points to, how many pixels it has */
-    double *sum;                     /* of x over a run; then the mean of x over its region */
-} Regions;
 
 /* What the threads of a solve share. */
 typedef struct {
@@ -292,53 +287,6 @@ static void make_room(const Job *job, Shared *shared)
     all->parent = all->label + pixels, all->count = all->parent + pixels;
 }
 
-static int32_t root_of(int32_t *parent, int32_t run)
-{
-    while (parent[run] != run) run = parent[run] = parent[parent[run]];
-    return run;
-}
-
-/* One region of the two of these runs. */
-static void unite(int32_t *parent, int32_t one, int32_t other)
-{
-    int32_t a = root_of(parent, one), b = root_of(parent, other);
-    if (a < b)
-        parent[b] = a;
-    else
-        parent[a] = b;
-}
-
-/* Two rows of labels, the upper one and the lower one, and between which of their pixels there is no edge. */
-static void unite_rows(const Regions *all, const int32_t *upper, const int32_t *lower, const unsigned char *flat, long width)
-{
-    int32_t one = -1, other = -1;
-    for (long j = 0; j < width; j++) {
-        if (!flat[j] || (upper[j] == one && lower[j] == other)) continue;
-        one = upper[j], other = lower[j];
-        unite(all->parent, one, other);
-    }
-}
-
-/* Adds up what runs [from, to) have, in the order of their numbers, each to the first of its region; */
-static void add_up(const Regions *all, long from, long to)
-{
-    for (long r = from; r < to; r++) {
-        const int32_t first = all->parent[r] = all->parent[all->parent[r]];
-        if (first == r) continue;
-        all->sum[first] += all->sum[r];
-        all->count[first] += all->count[r];
-    }
-}
-
-/* then the means, of each run that of its region. */
-static void take_means(const Regions *all, long from, long to)
-{
-    for (long r = from; r < to; r++) {
-        const int32_t first = all->parent[r];
-        all->sum[r] = first == r ? all->sum[r] / all->count[r] : all->sum[first];
-    }
-}
-
 /* How many lines of the cache a row has: such that its arrays, and what is read and written of them at the same time, do
    not share places there. */
 static long lines_for(long lines)
@@ -468,96 +416,7 @@ static long choose_from(const Schedules *all, const Job *job, double rough, doub
     return gap <= NEAR_GAP && chosen >= 0 && (double)all->horizons[chosen] + LOOK < cold ? chosen : -1;
 }
 
-/* Where a picture may have moved to, and how far it is then from what it was. */
-typedef struct {
-    long lower, further;
-    double apart;
-} Motion;
-
-/* Two windows, of which the inner half of one is compared with as large a part of the other. */
-typedef struct {
-    const float *now, *before;
-    long height, width;
-} Windows;
-
-static double apart_at(Windows two, long lower, long further)
-{
-    const long left = two.width / 4, right = two.width - left;
-    double sum = 0;
-    for (long i = two.height / 4; i < two.height - two.height / 4; i++) {
-        const float *restrict a = two.now + i * two.width, *restrict b = two.before + (i - lower) * two.width - further;
-        float row = 0;
-#pragma omp simd reduction(+ : row)
-        for (long j = left; j < right; j++) row += fabsf(a[j] - b[j]);
-        sum += (double)row;
-    }
-    return sum;
-}
-
-/* Whether what is left between two windows, one of them moved, has few differences of neighbours. */
-static int alike(Windows two, Motion by)
-{
-    const long left = two.width / 4, right = two.width - left, on = two.width;
-    double own = 0, others = 0;
-    for (long i = two.height / 4; i < two.height - two.height / 4; i++) {
-        const float *restrict a = two.now + i * on, *restrict b = two.before + (i - by.lower) * on - by.further;
-        float steps = 0, left_over = 0;
-#pragma omp simd reduction(+ : steps, left_over)
-        for (long j = left; j < right; j++) {
-            const float down = a[j + on] - a[j], across = a[j + 1] - a[j];
-            steps += fabsf(down) + fabsf(across);
-            left_over += fabsf(down - (b[j + on] - b[j])) + fabsf(across - (b[j + 1] - b[j]));
-        }
-        own += (double)steps, others += (double)left_over;
-    }
-    return others <= ALIKE * own;
-}
-
-/* The motions within `reach` of one, among the nearest `TRIED` that are known. */
-static void try_motions(Windows two, long lower, long further, long reach, Motion *best)
-{
-    for (long r = lower - reach; r <= lower + reach; r++)
-        for (long c = further - reach; c <= further + reach; c++) {
-            int known = 4 * labs(r) > two.height - 4 || 4 * labs(c) > two.width - 4;
-            for (int n = 0; n < TRIED; n++) known |= best[n].lower == r && best[n].further == c;
-            if (known) continue;
-            Motion at = {r, c, apart_at(two, r, c)};
-            for (int n = 0; n < TRIED; n++)
-                if (at.apart < best[n].apart) {
-                    Motion worse = best[n];
-                    best[n] = at, at = worse;
-                }
-        }
-}
-
-/* Means over 2 x 2 pixels. */
-static void halve(const float *restrict from, long height, long width, float *restrict to)
-{
-    for (long i = 0; i < height / 2; i++)
-        for (long j = 0; j < width / 2; j++) {
-            const float *at = from + 2 * i * width + 2 * j;
-            to[i * (width / 2) + j] = 0.25f * ((at[0] + at[1]) + (at[width] + at[width + 1]));
-        }
-}
-
-/* The motion between two windows: on those of half the size, which begin likewise, the nearest few are found, and tried on
-   these. `room` is for the smaller windows. */
-static void find_motions(Windows two, float *room, Motion *best)
-{
-    const long height = two.height / 2, width = two.width / 2, size = height * width;
-    Motion found[TRIED];
-    for (int n = 0; n < TRIED; n++) best[n] = (Motion){1 << 20, 0, INFINITY};
-    try_motions(two, 0, 0, 0, best); /* of equals the first one stays, and that is none */
-    if (least(height, width) < SMALLEST) {
-        try_motions(two, 0, 0, most(two.height, two.width) / 4, best);
-        return;
-    }
-    halve(two.now, two.height, two.width, room);
-    halve(two.before, two.height, two.width, room + size);
-    find_motions((Windows){room, room + size, height, width}, room + 2 * size, found);
-    for (int n = 0; n < TRIED; n++)
-        if (found[n].apart < INFINITY) try_motions(two, 2 * found[n].lower, 2 * found[n].further, 1, best);
-}
+#include "motion.h"
 
 static double total_of(const double *rows, long count)
 {

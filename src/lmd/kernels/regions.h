@@ -1,0 +1,57 @@
+/* Connected regions of an image, put together of runs of pixels in a row: loop.c. */
+
+#include <stdint.h>
+
+/* The regions of an image on which x is flat, put together of runs of pixels in a row: a run has the number of its first
+   pixel in these arrays, or a smaller one, and points to one of its region with a smaller number. */
+typedef struct {
+    int32_t *label, *parent, *count; /* of a pixel its run; of a run the one that it points to, how many pixels it has */
+    double *sum;                     /* of x over a run; then the mean of x over its region */
+} Regions;
+
+static int32_t root_of(int32_t *parent, int32_t run)
+{
+    while (parent[run] != run) run = parent[run] = parent[parent[run]];
+    return run;
+}
+
+/* One region of the two of these runs. */
+static void unite(int32_t *parent, int32_t one, int32_t other)
+{
+    int32_t a = root_of(parent, one), b = root_of(parent, other);
+    if (a < b)
+        parent[b] = a;
+    else
+        parent[a] = b;
+}
+
+/* Two rows of labels, the upper one and the lower one, and between which of their pixels there is no edge. */
+static void unite_rows(const Regions *all, const int32_t *upper, const int32_t *lower, const unsigned char *flat, long width)
+{
+    int32_t one = -1, other = -1;
+    for (long j = 0; j < width; j++) {
+        if (!flat[j] || (upper[j] == one && lower[j] == other)) continue;
+        one = upper[j], other = lower[j];
+        unite(all->parent, one, other);
+    }
+}
+
+/* Adds up what runs [from, to) have, in the order of their numbers, each to the first of its region; */
+static void add_up(const Regions *all, long from, long to)
+{
+    for (long r = from; r < to; r++) {
+        const int32_t first = all->parent[r] = all->parent[all->parent[r]];
+        if (first == r) continue;
+        all->sum[first] += all->sum[r];
+        all->count[first] += all->count[r];
+    }
+}
+
+/* then the means, of each run that of its region. */
+static void take_means(const Regions *all, long from, long to)
+{
+    for (long r = from; r < to; r++) {
+        const int32_t first = all->parent[r];
+        all->sum[r] = first == r ? all->sum[r] / all->count[r] : all->sum[first];
+    }
+}
