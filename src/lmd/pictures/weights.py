@@ -79,8 +79,12 @@ def by_risk(
     has one. `least` is what the model takes no data below: none are moved there. Solves go on `until` a tolerance or
     so many iterations.
     """
-    both, owner = cut(torch.cat([data, noise.expand_as(data)], dim=1), share=share, kernel=kernel)
-    windows, sigma = both.chunk(2, dim=1)
+    if noise[0].numel() == 1:
+        windows, owner = cut(data, share=share, kernel=kernel)
+        sigma = noise[owner]
+    else:
+        both, owner = cut(torch.cat([data, noise.expand_as(data)], dim=1), share=share, kernel=kernel)
+        windows, sigma = both.chunk(2, dim=1)
     push, each = PUSH * sigma, sigma / PUSH
     if least is not None and bool((low := windows - push < least).any()):
         push = torch.where(low, windows - least, push)
