@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import avg_pool2d
 
 
 class NoiseReading(NamedTuple):
@@ -88,9 +89,10 @@ def _read(images: Tensor, groups: tuple[slice, ...]) -> list[Tensor]:
 
 def _blocks(images: Tensor, side: int) -> Tensor:
     """The mean square of each block `(B, C, ...)`."""
-    images = images.square()
-    for axis in range(2, images.ndim):
-        length = min(side, images.shape[axis])
+    images, lengths = images.square(), [min(side, length) for length in images.shape[2:]]
+    if len(lengths) == 2:
+        return avg_pool2d(images, lengths)
+    for axis, length in enumerate(lengths, 2):
         images = images.unfold(axis, length, length).mean(dim=-1)
     return images
 
