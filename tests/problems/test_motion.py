@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import lmd
+from lmd import kernels
 from lmd.problems import TVDenoising
 from lmd.problems.motion import followed, motion, moved
 
@@ -49,6 +50,7 @@ def test_what_moves_in_is_zero():
     ]
 
 
+@pytest.mark.skipif(kernels.library() is None, reason="no compiled kernels: installed without a C compiler")
 @pytest.mark.parametrize("isotropic", [False, True])
 def test_a_moving_picture_takes_fewer_iterations_from_the_frame_before(isotropic):
     whole = scene()
@@ -65,6 +67,7 @@ def test_frames_of_noise_start_as_if_there_were_none_before():
     assert torch.equal(lmd.solve(other, 1e-3, warm=lmd.solve(one, 1e-3)).x, lmd.solve(other, 1e-3).x)
 
 
+@pytest.mark.skipif(kernels.library() is None, reason="no compiled kernels: installed without a C compiler")
 def test_each_frame_of_a_batch_starts_as_it_would_alone():
     """One that is alike, and one that is not."""
     whole, generator = scene(), torch.Generator().manual_seed(0)
@@ -92,6 +95,7 @@ def test_a_warm_start_that_is_nothing_is_left():
         assert bool(gap <= 1.001e-3 * value)
 
 
+@pytest.mark.skipif(kernels.library() is None, reason="no compiled kernels: installed without a C compiler")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("weight", "tolerance"), [(1e-2, 1e-9), (1e-2, 1e-7), (3e-3, 1e-6)])
 def test_a_start_that_is_left_for_plain_iterations_leaves_nothing_behind(dtype, weight, tolerance):
@@ -105,6 +109,7 @@ def test_a_start_that_is_left_for_plain_iterations_leaves_nothing_behind(dtype, 
     assert bool((warm.certificate.value - value).abs() <= 1e-6 * value) and bool(gap <= 1.01 * warm.certificate.bound)
 
 
+@pytest.mark.skipif(kernels.library() is None, reason="no compiled kernels: installed without a C compiler")
 def test_where_nothing_can_be_told_nothing_has_moved():
     """The middle is constant, or constant along its columns: every motion would fit."""
     flat = torch.zeros(1, 256, 256)
@@ -116,6 +121,7 @@ def test_where_nothing_can_be_told_nothing_has_moved():
     assert int(lmd.solve(now, 1e-3, warm=lmd.solve(before, 1e-3)).iterations) == 0
 
 
+@pytest.mark.skipif(kernels.library() is None, reason="no compiled kernels: installed without a C compiler")
 def test_frames_far_from_0_are_followed_as_others_are():
     whole = scene(200).numpy().transpose(1, 2, 0)
     frames = [whole[20 + 2 * t : 148 + 2 * t, 20 + 3 * t : 148 + 3 * t] for t in range(2)]

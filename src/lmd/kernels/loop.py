@@ -20,7 +20,7 @@ RESTART = 8
 """Momentum is looked at after every so many iterations, so that a block of them goes through the memory at once."""
 
 ROUNDED = 5e-5
-"""Relative gaps below this are left to float64 numbers, as in loop.c."""
+"""On the way to relative gaps below this a solve may go on in float64 numbers, from q: as in loop.c."""
 
 REPORT = 5
 """How many numbers a solve reports of an instance, as in loop.c."""
