@@ -25,13 +25,14 @@ static void check_loop(void)
     long size = batch * channels * height * width, restart = rand() % 2 ? 8 : 0;
     double tolerance = rand() % 2 ? -1.0 : rand() % 2 ? 1e-2 : 1e-9;
     void *y = random_array(size, (int)doubles), *p = rand() % 2 ? random_array(2 * size, (int)doubles) : NULL;
-    long horizons[2] = {1 + rand() % 5, 6 + rand() % 9}, coarse[2] = {rand() % 2, rand() % 2};
+    long horizons[2] = {1 + rand() % 5, rand() % 2 ? 6 + rand() % 9 : 60}, coarse[2] = {rand() % 2, rand() % 2};
     double *bound = random_array(batch, 1), *numbers = learned ? random_array(2 * batch * learned, 1) : NULL, *reach = random_array(20, 1);
     double *table = random_array(6 * (horizons[0] + horizons[1]), 1);
     Schedules all = {table, reach, horizons, coarse, 2, 3, 0.05, 4.0}, *schedules = learned ? NULL : &all;
     void *before = schedules && p && rand() % 4 ? random_array(size, (int)doubles) : NULL; /* the frame that p is of */
     if (before && rand() % 4) memcpy(before, y, (size_t)(size * (doubles ? 8 : 4)));
-    if (before && rand() % 2 && size > 3) memmove(before, (char *)before + (doubles ? 24 : 12), (size_t)((size - 3) * (doubles ? 8 : 4)));
+    long on = (rand() % 2 ? 3 : 0) + (rand() % 2 ? 2 * width : 0); /* by so many numbers it has moved */
+    if (before && size > on) memmove(before, (char *)before + on * (doubles ? 8 : 4), (size_t)((size - on) * (doubles ? 8 : 4)));
     void *out[2][3];
     double *report[2];
     for (int n = 0; n < 2; n++) {

@@ -133,3 +133,39 @@ def test_frames_far_from_0_are_followed_as_others_are():
         counts.append(int(lmd.denoise(other, warm=told, **options)[1].result.iterations))
         assert 2 * counts[-1] <= int(lmd.denoise(other, **options)[1].result.iterations)
     assert max(counts) <= 2 * min(counts)
+
+
+@pytest.mark.skipif(kernels.library() is None, reason="no compiled kernels: installed without a C compiler")
+@pytest.mark.parametrize("by", [(0, 4), (-3, 0), (2, -3), (-6, 5)])
+@pytest.mark.parametrize("isotropic", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_work_along_the_border_is_nearly_all_that_a_moved_picture_needs(by, isotropic, dtype):
+    """And what is proven of it holds for the problem itself, whatever the number of threads."""
+    whole = scene(300).to(dtype)[None]
+    (top, left), (down, right) = (20, 20), by
+    frames = [whole[..., a : a + 256, b : b + 240] for a, b in ((top, left), (top + down, left + right))]
+    before, now = (TVDenoising(frame, 0.1, isotropic) for frame in frames)
+    start, cold = lmd.solve(before, 1e-3), lmd.solve(now, 1e-3)
+    warm = lmd.solve(now, 1e-3, warm=start)
+    assert warm.status[0].name == "TOLERANCE_REACHED" and 4 * warm.iterations <= cold.iterations
+    value, gap = now.double().certified_gap(warm.x.double(), warm.dual.double())
+    assert bool(gap <= 1e-3 * value) and bool((gap <= 1.01 * warm.certificate.bound).all())
+    assert torch.equal(now.project_dual(warm.dual), warm.dual)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3 - min(threads, 2))
+        assert torch.equal(lmd.solve(now, 1e-3, warm=start).x, warm.x)
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.skipif(kernels.library() is None, reason="no compiled kernels: installed without a C compiler")
+def test_a_start_that_is_near_enough_in_float_goes_on_from_there_in_double():
+    """Of float32 frames to a tolerance that their numbers cannot prove: the border mended, nothing left to iterate."""
+    whole = scene(300)[None]
+    before, now = (TVDenoising(whole[..., n : 256 + n, 20:276], 0.05, isotropic=True) for n in (20, 22))
+    start = lmd.solve(before, 1e-7)
+    for tolerance in (2e-5, 1e-7):
+        warm = lmd.solve(now, tolerance, warm=start)
+        value, gap = now.double().certified_gap(warm.x.double(), warm.dual.double())
+        assert warm.status[0].name == "TOLERANCE_REACHED" and bool(gap <= 1.01 * tolerance * value)

@@ -28,10 +28,11 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { DEPTH = 16, DEEP = 12, USUAL = 8, SOON = 3, SUMS = 4, REPORT = 5, SHORTEST = 8, FAR = 3, LARGE = 1 << 19, MANY = 40, PLACES = 64, LEVELS = 16, SMALLEST = 16, LONG_ROW = 6000, PART = 2048, WINDOW = 128, NARROW = 8, TRIED = 6, QUICK = 16, LOOK = 8, WORTH = 13 };
+enum { DEPTH = 16, DEEP = 12, USUAL = 8, SOON = 3, SUMS = 4, REPORT = 5, SHORTEST = 8, FAR = 3, LARGE = 1 << 19, MANY = 40, PLACES = 64, LEVELS = 16, SMALLEST = 16, LONG_ROW = 6000, PART = 2048, WINDOW = 128, NARROW = 8, TRIED = 6, QUICK = 16, LOOK = 8, WORTH = 13, MOTION = 20 };
 enum { GOING, FINISHED, REACHED, STUCK };
 #define ROUNDED 5e-5 /* relative gaps below this are left to double precision, */
 #define NEAR_GAP 0.5 /* dual points that prove a larger relative gap are no start */
+#define LITTLE 0.2  /* of the tolerance, what is left to the border of a picture that has moved */
 #define ALIKE 0.1    /* of frames, the differences of neighbours in what is left between them, as a share of their own */
 #define FLATTER 13   /* what `flatter` is to begin with, a little less than usual; */
 #define LESS_FLAT 30 /* of lengths of gradients, where fewer pixels are flat */
@@ -68,8 +69,8 @@ typedef struct {
     long learned, limit, channels, height, width, depth;
     long restart; /* momentum is looked at after so many iterations; 0 is never */
     int isotropic, once; /* once: few iterations from nothing, and what they find, piece by piece */
-    int weighs;          /* whether p is to be looked at before it is gone on from, */
-    long lower, further; /* moved by so many rows and columns */
+    long frozen;         /* how many planes have a last row of p that stays as it is */
+    long lower, further; /* how many rows and columns the picture has moved by since p was its own */
     double bound, inverse, scale, step, tolerance, norm, roundings;
     Pace pace;
 } Job;
@@ -82,12 +83,25 @@ typedef struct {
     int tickets, members; /* who came in time, and how many they are */
     Job levels[LEVELS];   /* the coarser grids, finest first */
     long coarser, chosen; /* how many; the schedule */
-    int cold;             /* whether p given is no better than none */
+    int cold;             /* whether p given is no better than none; */
+    int mended;           /* whether it was worked on along the border */
     double rough, most;   /* the roughness of y, where p is given, and how many iterations it would take without */
     void *memory;         /* theirs, and that of all numbers */
     Regions regions;
     void *flat; /* the memory of regions, where any were looked for */
 } Shared;
+
+/* Has memory that is given back stay with the process, once: where it goes back to the system, the next solve has it
+   cleared page by page again, which takes as long as many iterations. glibc keeps twice what was given back in one piece. */
+static void keep_memory(void)
+{
+#ifdef __GLIBC__
+    static int kept;
+    if (__atomic_exchange_n(&kept, 1, __ATOMIC_RELAXED)) return;
+    void *volatile piece = malloc((32 << 20) - (1 << 16)); /* volatile, as what is given back at once is not asked for */
+    free(piece);
+#endif
+}
 
 static void use_large_pages(void *memory, long bytes)
 {
@@ -393,6 +407,14 @@ static int plan_levels(Job *job, Shared *shared, const Schedules *all, long chos
     return 1;
 }
 
+/* How many iterations it costs to find out whether p of a frame before is worth to start from. To find its motion
+   takes as long as MOTION of them on one plane of the window that is looked at. */
+static double cost_to_follow(const Job *job)
+{
+    const long window = least(job->height, WINDOW) * least(job->width, WINDOW);
+    return QUICK + (job->before ? MOTION * (double)window / (double)(job->channels * job->height * job->width) : 0);
+}
+
 /* How many iterations a schedule costs: coarser grids are a third of the work again, and four to set up. */
 static double cost_of(const Schedules *all, const Job *job, long chosen)
 {
@@ -401,19 +423,42 @@ static double cost_of(const Schedules *all, const Job *job, long chosen)
     return all->coarse[chosen] && least(job->height, job->width) >= SMALLEST ? 4 + 1.38 * own : own;
 }
 
-/* The schedule to go on with from dual points that prove this gap; -1 where a start from nothing, which costs `cold`
-   iterations, is better. What has moved in, or changed here and there, is what is left to do: the gap falls by N^1.1 to
-   N^1.7 in N iterations, the more the rougher y is (docs/speed.md). */
-static long choose_from(const Schedules *all, const Job *job, double rough, double gap, double cold)
+/* The schedule to go on with from dual points that prove this gap; -1 where a start from nothing is better. What has moved
+   in, or changed here and there, is what is left to do: the gap falls by N^1.1 to N^1.7 in N iterations, the more the
+   rougher y is; more slowly where the border was mended, as what is left is everywhere (docs/speed.md). */
+static long choose_from(const Schedules *all, const Job *job, const Shared *shared, double gap)
 {
-    const double power = within_double(1.1 + 0.2 * log(rough / 0.15), 1.05, 1.7), needed = pow(gap / job->tolerance, 1 / power);
+    const double power = within_double(1.1 + 0.2 * log(shared->rough / 0.15), 1.05, 1.7), times = gap / job->tolerance;
+    double needed = pow(times, 1 / power);
+    if (shared->mended) needed = fmax(needed, fmin(30 * times - 25, 34));
     long chosen = -1;
     for (long n = 0; n < all->count; n++) {
         if (all->coarse[n]) continue;
         chosen = n;
         if ((double)all->horizons[n] >= needed) break;
     }
-    return gap <= NEAR_GAP && chosen >= 0 && (double)all->horizons[chosen] + LOOK < cold ? chosen : -1;
+    return gap <= NEAR_GAP && chosen >= 0 && (double)all->horizons[chosen] + LOOK < shared->most ? chosen : -1;
+}
+
+/* How far from what has moved in or out iterations are made along the border: about as far as they carry anything. */
+static long reach_along(long iterations) { return (long)(2 * sqrt((double)iterations)); }
+
+/* How many iterations are worth to be made along the border, where a picture has moved by so many rows and columns; 0 is
+   none. On the pixels that they are made for, which are as many as have moved in and out, they get to the gap that they get
+   to from nothing. */
+static long iterations_along(const Job *job, const Shared *shared, long tall, long wide)
+{
+    const double height = (double)job->height, width = (double)job->width;
+    const double moved = 2 * (double)tall / height + 2 * (double)wide / width;
+    Job near = *job;
+    near.tolerance = moved > 0 ? job->tolerance * LITTLE / moved : 1;
+    const long chosen = choose(job->schedules, &near, shared->rough, 0), n = chosen < 0 ? 0 : job->schedules->horizons[chosen];
+    const long reach = reach_along(n);
+    const double rows = tall ? 2 * (double)(tall + reach) / height : 0;
+    const double columns = wide ? 2 * (double)(wide + reach) / width : 0;
+    if (rows > 1 || columns > 1 || (double)n * (rows + columns) + LOOK > 0.8 * shared->most) return 0;
+    if (chosen >= 0) interpolate(job->schedules, chosen, shared->rough, (double *)job->numbers);
+    return moved > 0 ? n : 0;
 }
 
 #include "motion.h"
@@ -540,6 +585,7 @@ int lmd_fgp(const void *y, const void *p, const void *q, const void *before, con
     Batch all = {y, p, q, before, p_out, q_out, x_out, bound, numbers, schedules, report, scale, step, tolerance, norm, roundings,
                  channels, height, width, learned, begin, limit, first_look, restart, (int)isotropic, doubles ? 2 : 0};
     long rows = channels * height, bytes = batch * rows * width * (doubles ? 8 : 4);
+    keep_memory();
     use_large_pages(p_out, 2 * bytes);
     use_large_pages(q_out, 2 * bytes);
     use_large_pages(x_out, bytes);

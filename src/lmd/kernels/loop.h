@@ -16,7 +16,8 @@ typedef struct {
 typedef struct {
     NAME(Piece) *pieces;
     long count;
-    REAL *rows;  /* a row of x for each iteration of a block, and zeros */
+    REAL *rows;  /* a row of x for each iteration of a block */
+    REAL *zeros; /* a row of them */
     REAL *bound; /* the bound of the differences to the right, for each column */
     REAL inside; /* that of all others */
     void *memory;
@@ -31,22 +32,31 @@ static REAL NAME(inside)(const Job *job)
     return (REAL)job->bound > job->bound ? (REAL)nextafterf((float)job->bound, 0) : (REAL)job->bound;
 }
 
-/* The planes cut into runs of rows, for as many threads as there are enough rows for: run `thread`, piece by piece; in the
-   same memory, where they are solved at once, one after the other; with zeros unless the first iteration knows of them. */
-static int NAME(cut)(const Job *job, int thread, int threads, NAME(Team) *team, int fresh)
+/* The planes cut into runs of rows, for as many threads as there are enough rows for: run `thread`, piece by piece. */
+static int NAME(divide)(const Job *job, int thread, int threads, NAME(Team) *team)
 {
-    const long lanes = 64 / (long)sizeof(REAL), width = job->width, height = job->height;
-    const long columns = (width + lanes - 1) / lanes * lanes, stride = lines_for(columns / lanes) * lanes, pitch = 5 * stride + lanes;
-    long all = job->channels * height, depth = job->depth, runs = runs_of(all, threads), total = 0;
-    long from = cut_at(all, height, least(thread, runs), runs), to = cut_at(all, height, least(thread + 1, runs), runs);
+    const long height = job->height, all = job->channels * height, runs = runs_of(all, threads);
+    const long from = cut_at(all, height, least(thread, runs), runs), to = cut_at(all, height, least(thread + 1, runs), runs);
     memset(team, 0, sizeof *team);
     team->pieces = calloc((size_t)job->channels, sizeof(NAME(Piece)));
-    if (!team->pieces) return 0;
-    for (long plane = from / height; plane * height < to; plane++) {
+    for (long plane = from / height; plane * height < to && team->pieces; plane++) {
         NAME(Piece) *piece = team->pieces + team->count++;
         piece->plane = plane;
         piece->top = from > plane * height ? from - plane * height : 0;
         piece->end = to < (plane + 1) * height ? to - plane * height : height;
+    }
+    return team->pieces != NULL;
+}
+
+/* Pieces with memory of their own; in the same memory, where they are solved at once, one after the other. */
+static int NAME(cut)(const Job *job, int thread, int threads, NAME(Team) *team)
+{
+    const long lanes = 64 / (long)sizeof(REAL), width = job->width, height = job->height;
+    const long columns = (width + lanes - 1) / lanes * lanes, stride = lines_for(columns / lanes) * lanes, pitch = 5 * stride + lanes;
+    long depth = job->depth, total = 0;
+    if (!NAME(divide)(job, thread, threads, team)) return 0;
+    for (long n = 0; n < team->count; n++) {
+        NAME(Piece) *piece = team->pieces + n;
         piece->above = piece->top ? depth : 0;
         piece->below = piece->end < height ? depth : 0;
         piece->columns = columns, piece->stride = stride, piece->pitch = pitch;
@@ -55,7 +65,7 @@ static int NAME(cut)(const Job *job, int thread, int threads, NAME(Team) *team, 
     }
     long row = stride + lanes, floats = total + (depth + 4) * row + lanes;
     const size_t bytes = (size_t)(floats + lanes) * sizeof(REAL);
-    team->memory = fresh ? malloc(bytes) : calloc(1, bytes);
+    team->memory = job->coarse ? calloc(1, bytes) : malloc(bytes);
     if (!team->memory) return 0;
     use_large_pages(team->memory, floats * (long)sizeof(REAL));
     REAL *first = (REAL *)(((uintptr_t)team->memory + 63) / 64 * 64) + lanes, *at = first; /* zeros stand before the first row */
@@ -66,7 +76,7 @@ static int NAME(cut)(const Job *job, int thread, int threads, NAME(Team) *team, 
         if (!job->once) at += (piece->above + piece->end - piece->top + piece->below) * pitch;
     }
     at = first + total;
-    team->rows = at;
+    team->rows = at, team->zeros = at + depth * row;
     team->bound = at + (depth + 2) * row;
     memset(at - lanes, 0, (size_t)((depth + 4) * row + lanes) * sizeof(REAL));
     team->inside = NAME(inside)(job);
@@ -88,35 +98,6 @@ static void NAME(fetch)(const Job *job, const NAME(Piece) *piece, const IO *imag
         const IO *source = image + i * job->width;
         REAL *into = array + (i - piece->top) * piece->pitch;
         for (long j = 0; j < job->width; j++) into[j] = (REAL)source[j];
-    }
-}
-
-/* p and q as they are where the picture has moved to since, within the bound; 0 where nothing was. */
-static void NAME(follow_rows)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, const IO *p)
-{
-    const long size = job->height * job->width, left = most(job->further, 0), right = job->width + least(job->further, 0);
-    const size_t bytes = (size_t)piece->stride * sizeof(REAL);
-    const REAL bound = team->inside, limit = bound * bound;
-    for (long i = piece->top - piece->above; i < piece->end + piece->below; i++) {
-        const long from = i - job->lower, at = (i - piece->top) * piece->pitch;
-        const int there = from >= 0 && from < job->height;
-        REAL *restrict down = piece->down + at, *restrict across = piece->right + at;
-        const IO *restrict v = p + from * job->width - job->further, *restrict w = v + size;
-        memset(down, 0, bytes);
-        memset(across, 0, bytes);
-        for (long j = left; j < right && there && !job->isotropic; j++) {
-            REAL a = (REAL)v[j], b = (REAL)w[j];
-            a = a > bound ? bound : a, b = b > bound ? bound : b;
-            down[j] = a < -bound ? -bound : a, across[j] = b < -bound ? -bound : b;
-        }
-        for (long j = left; j < right && there && job->isotropic; j++) {
-            REAL a = (REAL)v[j], b = (REAL)w[j], square = a * a + b * b, factor = square > limit ? bound / SQRT(square) : 1;
-            down[j] = a * factor, across[j] = b * factor;
-        }
-        across[job->width - 1] = 0; /* what lies across the border does not count */
-        if (i + 1 == job->height) memset(down, 0, bytes);
-        memcpy(piece->ahead_down + at, down, bytes);
-        memcpy(piece->ahead_right + at, across, bytes);
     }
 }
 
@@ -154,22 +135,23 @@ static void NAME(refine)(const Job *job, const NAME(Piece) *piece)
     }
 }
 
-/* Fills a piece: y, and p and q where there are any, or zeros where nobody writes before they are read. */
-static void NAME(load)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, int fresh)
+/* Fills a piece: y, p and q. Where p is 0 the first iteration writes it. */
+static void NAME(load)(const Job *job, const NAME(Piece) *piece)
 {
     const long lanes = 64 / (long)sizeof(REAL), size = job->height * job->width, at = 2 * piece->plane * size;
     const long rows = piece->above + piece->end - piece->top + piece->below;
     const IO *p = job->p, *q = job->q ? job->q : job->p;
-    REAL *first = piece->ahead_right - piece->above * piece->pitch, *y = first + (piece->y - piece->ahead_right);
-    for (long i = 0; i < rows && fresh; i++) {
-        memset(first + i * piece->pitch - lanes, 0, 64);
-        first[i * piece->pitch + piece->stride - 1] = 0;
-        memset(y + i * piece->pitch + job->width, 0, (size_t)(piece->stride - job->width) * sizeof(REAL));
+    REAL *first = piece->ahead_right - piece->above * piece->pitch;
+    for (long i = 0; i < rows && !job->coarse; i++) {
+        REAL *row = first + i * piece->pitch;
+        memset(row - lanes, 0, 64);
+        row[piece->stride - 1] = 0;
+        for (int a = p ? 0 : 2; a < (p ? 5 : 3); a++) /* the third one is y */
+            memset(row + a * piece->stride + job->width, 0, (size_t)(piece->stride - job->width) * sizeof(REAL));
     }
     NAME(fetch)(job, piece, (const IO *)job->y + piece->plane * size, piece->y);
     if (job->coarse) NAME(refine)(job, piece);
-    if (job->weighs) NAME(follow_rows)(job, team, piece, p + at);
-    if (job->coarse || job->weighs || !p) return;
+    if (job->coarse || !p) return;
     NAME(fetch)(job, piece, p + at, piece->down);
     NAME(fetch)(job, piece, p + at + size, piece->right);
     NAME(fetch)(job, piece, q + at, piece->ahead_down);
@@ -280,17 +262,11 @@ static void NAME(ask)(const NAME(Piece) *piece, long i, long n, long parts)
     for (long k = lines * n / parts; k < lines * (n + 1) / parts; k++) __builtin_prefetch(row + k * lanes, 1, 2);
 }
 
-/* A row of zeros. */
-static const REAL *NAME(zeros)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece)
-{
-    return team->rows + job->depth * (piece->stride + 64 / (long)sizeof(REAL));
-}
-
 /* x of a row that an iteration begins with. */
 static void NAME(enter)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, NAME(Stage) *stage, long i)
 {
     const long at = i * piece->pitch;
-    const REAL *above = piece->top + i ? piece->ahead_down + at - piece->pitch : NAME(zeros)(job, team, piece);
+    const REAL *above = piece->top + i ? piece->ahead_down + at - piece->pitch : team->zeros;
     if (stage->fresh)
         memcpy(stage->x, piece->y + at, (size_t)piece->columns * sizeof(REAL));
     else
@@ -305,12 +281,13 @@ static void NAME(block)(const Job *job, const NAME(Team) *team, const NAME(Piece
                         long rim)
 {
     const long lanes = 64 / (long)sizeof(REAL), row = piece->stride + lanes, rows = piece->end - piece->top;
+    const long kept = !piece->below && piece->plane < job->frozen; /* the last row, which stays as it is */
     const long columns = piece->columns, part = columns * (long)sizeof(REAL) > LONG_ROW ? PART / (long)sizeof(REAL) : columns;
     for (long front = -piece->above; front < rows + piece->below + count; front++)
         for (long begin = 0; begin < columns; begin += part)
             for (long s = 0; s < count; s++) {
                 long i = front - s, margin = rim + count - 1 - s;
-                long first = piece->above ? -margin : 0, end = piece->below ? rows + margin : rows;
+                long first = piece->above ? -margin : 0, end = piece->below ? rows + margin : rows - kept;
                 long from = most(0, begin - s * lanes), to = begin + part < columns ? begin + part - s * lanes : columns;
                 if (!begin && front + SOON < rows + piece->below) NAME(ask)(piece, front + SOON, s, count);
                 if (i < first || i >= end) continue;
@@ -363,7 +340,7 @@ static void NAME(outer)(const Job *job, const NAME(Piece) *piece, long i, REAL *
 static void NAME(answer)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, long i, IO *restrict x)
 {
     const long at = i * piece->pitch;
-    const REAL *restrict above = piece->top + i ? piece->down + at - piece->pitch : NAME(zeros)(job, team, piece);
+    const REAL *restrict above = piece->top + i ? piece->down + at - piece->pitch : team->zeros;
     const REAL *restrict y = piece->y + at, *restrict down = piece->down + at, *restrict right = piece->right + at;
     const REAL inverse = (REAL)job->inverse;
     for (long j = 0; j < job->width; j++)
@@ -439,7 +416,7 @@ static void NAME(sums_of)(const Job *job, const NAME(Team) *team, const NAME(Pie
                           double *sums)
 {
     const long width = job->width, first = piece->plane * job->height + piece->top;
-    lines->down = NAME(zeros)(job, team, piece);
+    lines->down = team->zeros;
     if (piece->top) NAME(turn)(job, piece, -1, lines);
     NAME(next_row)(job, team, piece, 0, flat, lines->x);
     for (long i = 0; i < piece->end - piece->top; i++) {
@@ -596,31 +573,6 @@ static int NAME(look_flat)(const Job *job, Shared *shared, NAME(Team) *teams, in
     return !shared->stop && decide_flat(job, shared, pace);
 }
 
-/* A look at what is given, and what to go on with from there, or that there is nothing to go on from. Returns 1: x is where
-   it is asked for. */
-static int NAME(weigh)(Job *job, Shared *shared, NAME(Team) *teams, int thread, int threads, Pace *pace)
-{
-    const long rows = job->channels * job->height;
-    double sums[SUMS] = {0};
-    if (!NAME(sums)(job, teams + thread, 0, shared->sums)) shared->failed = 1;
-    wait_for(shared, threads);
-    for (long i = 0; i < rows; i++)
-        for (int c = 0; c < SUMS; c++) sums[c] += shared->sums[SUMS * i + c];
-    certify(job, sums, pace);
-    if (shared->stop) pace->status = FINISHED;
-    if (pace->gap <= job->tolerance * (pace->value - pace->gap)) pace->status = REACHED;
-    if (thread == 0 && pace->status == GOING) {
-        const Schedules *all = job->schedules;
-        const long chosen = choose_from(all, job, shared->rough, relative(pace), shared->most);
-        if (chosen >= 0) interpolate(all, chosen, shared->rough, (double *)job->numbers), job->learned = all->horizons[chosen];
-        shared->cold = chosen < 0;
-    }
-    wait_for(shared, threads);
-    if (pace->status == GOING && shared->cold) pace->status = FINISHED;
-    pace->next_look = job->learned, pace->ahead = shared->most;
-    return 1;
-}
-
 /* All of a solve by one thread of those that share it. `teams` has room for all of them. */
 static void NAME(solve)(Job *job, Shared *shared, NAME(Team) *teams, int thread, int threads)
 {
@@ -630,11 +582,10 @@ static void NAME(solve)(Job *job, Shared *shared, NAME(Team) *teams, int thread,
     int looked = 0;
     if (pace.iteration >= job->limit) pace.status = FINISHED;
     int fresh = !job->p && !job->coarse && pace.status == GOING;
-    if (!NAME(cut)(job, thread, threads, team, fresh || job->weighs)) shared->failed = 1;
+    if (!NAME(cut)(job, thread, threads, team)) shared->failed = 1;
     wait_for(shared, threads);
     if (!shared->stop) {
-        for (long n = 0; n < team->count; n++) NAME(load)(job, team, team->pieces + n, fresh || job->weighs);
-        if (job->weighs) looked = NAME(weigh)(job, shared, teams, thread, threads, &pace);
+        for (long n = 0; n < team->count; n++) NAME(load)(job, team->pieces + n);
         while (pace.status == GOING) {
             long count = plan(job, &pace), side = pace.blocks % 2 * job->channels * job->height;
             NAME(prepare)(job, &pace, stages, count, fresh);
@@ -654,7 +605,7 @@ static void NAME(solve)(Job *job, Shared *shared, NAME(Team) *teams, int thread,
             decide(job, shared, &pace);
             if (looked && may_be_flat(job, &pace)) looked = NAME(look_flat)(job, shared, teams, thread, threads, &pace);
         }
-        for (long n = 0; n < team->count && !shared->cold; n++) NAME(store)(job, team, team->pieces + n, looked);
+        for (long n = 0; n < team->count; n++) NAME(store)(job, team, team->pieces + n, looked);
     }
     wait_for(shared, threads);
     if (thread == 0) job->pace = pace;
@@ -671,11 +622,11 @@ static void NAME(at_once)(Job *job, Shared *shared, NAME(Team) *teams, int threa
     NAME(Lines) lines = {0};
     Pace pace = job->pace;
     NAME(prepare)(job, &pace, stages, job->learned, 1);
-    const int able = NAME(cut)(job, thread, threads, team, 1) && NAME(lines)(job, &lines);
+    const int able = NAME(cut)(job, thread, threads, team) && NAME(lines)(job, &lines);
     if (!able) shared->failed = 1;
     for (long n = 0; n < team->count && able; n++) {
         const NAME(Piece) *piece = team->pieces + n;
-        NAME(load)(job, team, piece, 1);
+        NAME(load)(job, piece);
         NAME(block)(job, team, piece, stages, job->learned, 1);
         NAME(sums_of)(job, team, piece, &lines, 0, shared->sums);
         NAME(store)(job, team, piece, 1);
@@ -730,38 +681,6 @@ static void NAME(average)(const Job *fine, const Job *coarse, int thread, int th
     }
 }
 
-/* The middle of an image, its channels added up. */
-static void NAME(middle)(const Job *job, const IO *image, long height, long width, float *out)
-{
-    const long top = (job->height - height) / 2, left = (job->width - width) / 2;
-    memset(out, 0, (size_t)(height * width) * sizeof(float));
-    for (long c = 0; c < job->channels; c++)
-        for (long i = 0; i < height; i++) {
-            const IO *restrict from = image + (c * job->height + top + i) * job->width + left;
-            for (long j = 0; j < width; j++) out[i * width + j] += (float)from[j];
-        }
-}
-
-/* How far the picture has moved since p was its own: 0 where that is not known. Returns whether the two are alike at all,
-   judged by their middles. */
-static int NAME(find_motion)(Job *job, Shared *shared)
-{
-    const long height = least(job->height, WINDOW), width = least(job->width, WINDOW), size = height * width;
-    if (!job->before || least(height, width) < NARROW) return 1;
-    float *room = malloc((size_t)(4 * size) * sizeof(float));
-    if (!room) shared->failed = 1;
-    if (!room) return 0;
-    Windows two = {room, room + size, height, width};
-    Motion best[TRIED] = {{0, 0, 0}};
-    NAME(middle)(job, job->y, height, width, room);
-    NAME(middle)(job, job->before, height, width, room + size);
-    if (apart_at(two, 0, 0) > 0) find_motions(two, room + 2 * size, best);
-    job->lower = best->lower, job->further = best->further;
-    const int found = best->apart < INFINITY && alike(two, *best);
-    free(room);
-    return found;
-}
-
 /* The roughness of y, on the first thread. */
 static double NAME(roughness)(const Job *job, Shared *shared, int thread, int threads)
 {
@@ -770,38 +689,7 @@ static double NAME(roughness)(const Job *job, Shared *shared, int thread, int th
     return thread ? 0 : roughness_of(job, total_of(shared->sums, job->channels * job->height));
 }
 
-/* From p that is given, where it is better than nothing. Returns whether it was. */
-static int NAME(follow)(Job *job, Shared *shared, const Schedules *schedules, NAME(Team) *teams, int thread, int threads)
-{
-    const Pace begun = job->pace;
-    const double tolerance = job->tolerance, rough = NAME(roughness)(job, shared, thread, threads);
-    if (thread == 0) {
-        long longest = 0;
-        for (long n = 0; n < schedules->count; n++) longest = most(longest, schedules->horizons[n]);
-        shared->rough = rough;
-        shared->most = cost_of(schedules, job, choose(schedules, job, rough, least(job->height, job->width) >= SMALLEST));
-        shared->memory = malloc((size_t)(2 * longest) * sizeof(double));
-        job->numbers = shared->memory, job->schedules = schedules, job->weighs = 1;
-        if (sizeof(REAL) == 4 && tolerance < least_in_float(job->isotropic)) job->tolerance = least_in_float(job->isotropic);
-        if (!shared->memory) shared->failed = 1;
-        shared->cold = !shared->memory || shared->most <= QUICK || !NAME(find_motion)(job, shared);
-    }
-    wait_for(shared, threads);
-    if (!shared->cold) NAME(solve)(job, shared, teams, thread, threads);
-    wait_for(shared, threads);
-    const int cold = shared->cold;
-    wait_for(shared, threads);
-    if (thread == 0) {
-        job->weighs = 0, shared->cold = 0;
-        if (cold) {
-            free(shared->memory);
-            shared->memory = NULL, job->numbers = NULL, job->p = job->q = NULL, job->tolerance = tolerance;
-            job->learned = 0, job->pace = begun;
-        }
-    }
-    wait_for(shared, threads);
-    return !cold;
-}
+#include "follow.h"
 
 /* Chooses among the schedules by tolerance and roughness, and goes through the coarser grids. Returns 1 where it goes all the
    way from p instead, in float numbers as far as those can prove. */

@@ -15,16 +15,19 @@ typedef struct {
 
 static double apart_at(Windows two, long lower, long further)
 {
-    const long left = two.width / 4, right = two.width - left;
+    enum { LANES = 16 };
+    const long left = two.width / 4, right = two.width - left, whole = left + (right - left) / LANES * LANES;
+    float sums[LANES] = {0}, rest = 0;
     double sum = 0;
     for (long i = two.height / 4; i < two.height - two.height / 4; i++) {
         const float *restrict a = two.now + i * two.width, *restrict b = two.before + (i - lower) * two.width - further;
-        float row = 0;
-#pragma omp simd reduction(+ : row)
-        for (long j = left; j < right; j++) row += fabsf(a[j] - b[j]);
-        sum += (double)row;
+        for (long j = left; j < whole; j += LANES)
+#pragma omp simd
+            for (long l = 0; l < LANES; l++) sums[l] += fabsf(a[j + l] - b[j + l]);
+        for (long j = whole; j < right; j++) rest += fabsf(a[j] - b[j]);
     }
-    return sum;
+    for (long l = 0; l < LANES; l++) sum += (double)sums[l];
+    return sum + (double)rest;
 }
 
 /* Whether what is left between two windows, one of them moved, has few differences of neighbours. */
