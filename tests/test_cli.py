@@ -474,3 +474,12 @@ def test_the_data_folder_takes_the_place_of_the_one_in_the_environment(
     assert_one_line(lmd("reproduce", "simplex", "--data-dir", str(tmp_path / "absent"), *out), "data_dir", "absent")
     assert lmd("reproduce", "simplex", "--data-dir", str(tmp_path), "--json", *out).code == 0
     assert os.environ["LMD_DATA"] == str(tmp_path)
+
+
+@pytest.mark.parametrize(("words", "code", "said"), [(["--version"], 0, "lmd, version"), (["no-such-thing"], 2, "")])
+def test_the_process_is_left_with_its_code_after_all_that_was_registered(words, code, said):
+    """Nothing is taken apart in the end, but output is written out and what others asked for is done."""
+    text = "import atexit, lmd.cli; atexit.register(print, 'the end'); lmd.cli.program()"
+    done = subprocess.run([sys.executable, "-c", text, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == code and done.stdout.startswith(said) and done.stdout.endswith("the end\n")
+    assert (code == 0) == (done.stderr == "") and "Traceback" not in done.stderr

@@ -107,7 +107,7 @@ def test_strong_convexity_that_proves_the_tolerance_says_so() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_first_call_may_be_in_inference_mode(dtype):
-    defaults.ladder.cache_clear(), defaults._cached.cache_clear()
+    defaults._ladder.cache_clear(), defaults._cached.cache_clear()
     for problem in problems(dtype):
         with torch.inference_mode():
             first = lmd.solve(problem, 1e-3)

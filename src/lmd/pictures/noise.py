@@ -78,10 +78,10 @@ def _read(images: Tensor, groups: tuple[slice, ...]) -> list[Tensor]:
             images = images.narrow(axis, 1, images.shape[axis] - 1) - images.narrow(axis, 0, images.shape[axis] - 1)
         done, norm = order, math.comb(2 * order, order) ** (len(axes) / 2)
         squares = _blocks(images, side)
-        blocks = [squares[:, group].flatten(1).sort(dim=1).values.sqrt() for group in groups]
+        blocks = [squares[:, group].flatten(1) for group in groups]
         for _, share, level, power in reads:
-            read = [each[:, round(share * (each.shape[1] - 1))] / (level * norm) for each in blocks]
-            seen = [each.clamp(min=1e-12) for each in read]
+            read = [each.kthvalue(1 + round(share * (each.shape[1] - 1)), dim=1).values.sqrt() for each in blocks]
+            seen = [(each / (level * norm)).clamp(min=1e-12) for each in read]
             found = [part * each**power for part, each in zip(found, seen, strict=True)]
             most = [MOST * each for each in seen] if power < 0 else most
     return [torch.minimum(*pair) for pair in zip(found, most, strict=True)]

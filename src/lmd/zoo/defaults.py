@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -61,13 +62,20 @@ def name_for(problem: Problem, tolerance: float) -> str:
     return chosen_name(problem.parts, tolerance) or type(solver_for(problem, tolerance)).__name__.lower()
 
 
+def ladder(dtype: torch.dtype) -> Ladder:
+    """Fast gradient projection with learned numbers, of all horizons that ship, by their cost: read once."""
+    with _READING:
+        return _ladder(dtype)
+
+
+_READING = threading.Lock()
+"""So that of several threads one reads the numbers, and the others wait for them."""
+
+
 @functools.cache
 @torch.inference_mode(False)
-def ladder(dtype: torch.dtype) -> Ladder:
-    """Fast gradient projection with learned numbers, of all horizons that ship, by their cost.
-
-    Coarser grids are a third of the work again or more, and four iterations to set up.
-    """
+def _ladder(dtype: torch.dtype) -> Ladder:
+    """Coarser grids are a third of the work again or more, and four iterations to set up."""
     scales = {f"denoise-scales-{n}": (4 + 1.38 * n, gaps) for n, gaps in SCALES.items()}
     named = {**scales, **{f"denoise-steps-{n}": (n, gaps) for n, gaps in STEPS.items()}}
     shipped = sorted((name for name in named if zoo.shipped(name)), key=lambda name: named[name][0])
