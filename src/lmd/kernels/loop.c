@@ -28,7 +28,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { DEPTH = 16, DEEP = 12, USUAL = 8, SOON = 3, SUMS = 4, REPORT = 5, SHORTEST = 8, FAR = 3, LARGE = 1 << 19, MANY = 40, PLACES = 64, LEVELS = 16, SMALLEST = 16, LONG_ROW = 6000, PART = 2048, WINDOW = 128, NARROW = 8, TRIED = 6, QUICK = 16, LOOK = 8, WORTH = 13, MOTION = 20 };
+enum { DEPTH = 16, DEEP = 12, USUAL = 8, SOON = 3, SUMS = 4, REPORT = 5, SHORTEST = 8, FAR = 3, LARGE = 1 << 19, MANY = 40, PLACES = 64, LEVELS = 16, SMALLEST = 16, LONG_ROW = 6000, PART = 2048, WINDOW = 128, NARROW = 8, TRIED = 6, QUICK = 16, LOOK = 8, WORTH = 13, MOTION = 20, ROOM = 144 };
 enum { GOING, FINISHED, REACHED, STUCK };
 #define ROUNDED 5e-5 /* relative gaps below this are left to double precision, */
 #define NEAR_GAP 0.5 /* dual points that prove a larger relative gap are no start */
@@ -41,10 +41,13 @@ enum { GOING, FINISHED, REACHED, STUCK };
 /* Where a solve stands: what every thread computes for itself, and alike. */
 typedef struct {
     long iteration, blocks, mark_at, next_look;
+    long begun, learned;   /* the iterations at which the learned numbers begin and end */
+    const double *numbers; /* step-sizes and momenta (2, learned - begun) */
     double step, momentum, m; /* of the next iteration; m is that of FGP */
     double value, gap, mark;
     double flatter; /* the relative gap of x drawn flat is about this times the power 3/2 of that of x */
     double ahead;   /* how many iterations the start is worth */
+    double entry;   /* the relative gap where learned numbers were taken up again; 0 where they are not to be any more */
     int status;
 } Pace;
 
@@ -72,6 +75,7 @@ typedef struct {
     long frozen;         /* how many planes have a last row of p that stays as it is */
     long lower, further; /* how many rows and columns the picture has moved by since p was its own */
     double bound, inverse, scale, step, tolerance, norm, roundings;
+    double asked; /* the tolerance in the end, where these numbers do not prove it */
     Pace pace;
 } Job;
 
@@ -182,8 +186,8 @@ static long cut_at(long all, long height, long n, long runs)
 static long plan(const Job *job, Pace *pace)
 {
     long left = least(job->limit, pace->next_look) - pace->iteration;
-    if (pace->iteration < job->learned) return least(least(left, job->learned - pace->iteration), job->depth);
-    if (job->restart) left = least(left, job->restart - (pace->iteration - job->learned) % job->restart);
+    if (pace->iteration < pace->learned) return least(least(left, pace->learned - pace->iteration), job->depth);
+    if (job->restart) left = least(left, job->restart - (pace->iteration - pace->learned) % job->restart);
     return least(left, job->depth);
 }
 
@@ -191,9 +195,10 @@ static long plan(const Job *job, Pace *pace)
 static void next_numbers(const Job *job, Pace *pace)
 {
     long k = pace->iteration++;
-    if (k < job->learned) {
-        pace->step = job->step * job->numbers[k];
-        pace->momentum = job->numbers[job->learned + k];
+    if (k < pace->learned) {
+        const double *numbers = pace->numbers + k - pace->begun;
+        pace->step = job->step * numbers[0];
+        pace->momentum = job->schedules && k + 1 == pace->learned ? 0 : numbers[pace->learned - pace->begun]; /* what follows begins at p */
         return;
     }
     double after = (1 + sqrt(1 + 4 * pace->m * pace->m)) / 2;
@@ -205,7 +210,7 @@ static void next_numbers(const Job *job, Pace *pace)
 /* Whether momentum is looked at where it stands now. */
 static int restarts(const Job *job, const Pace *pace)
 {
-    return job->restart && pace->iteration > job->learned && (pace->iteration - job->learned) % job->restart == 0;
+    return job->restart && pace->iteration > pace->learned && (pace->iteration - pace->learned) % job->restart == 0;
 }
 
 static int looks(const Job *job, const Pace *pace)
@@ -461,6 +466,32 @@ static long iterations_along(const Job *job, const Shared *shared, long tall, lo
     return moved > 0 ? n : 0;
 }
 
+/* Past what was learned, learned numbers once more from where it stands, those of as many iterations as the gap asks for: from
+   there they get as far as FGP in twice as many (docs/speed.md). Nothing says that they converge, so FGP takes over for good
+   where they did not lower the gap by a fifth; and below ROUNDED, where x drawn flat is what counts: the dual points of FGP tell
+   better which regions there are. `room` is for 2 ROOM numbers. */
+static void go_on(const Job *job, const Shared *shared, Pace *pace, double *room)
+{
+    const Schedules *all = job->schedules;
+    const double gap = relative(pace);
+    if (!all || all->count < 2 || job->asked < ROUNDED || pace->entry == 0) return;
+    if (shared->rough > FAR * all->lowest * pow(all->ratio, (double)(all->nodes - 1))) return;
+    const int falls = gap <= 0.8 * pace->entry;
+    pace->entry = falls ? gap : 0;
+    if (!falls) return;
+    const double flat = pow(job->tolerance / pace->flatter, 2.0 / 3), needed = 25 * pow(gap / fmax(job->tolerance, flat), 0.75);
+    long chosen = -1;
+    for (long n = 0; n < all->count; n++) {
+        if (all->coarse[n] || all->horizons[n] > ROOM) continue;
+        chosen = n;
+        if ((double)all->horizons[n] >= needed) break;
+    }
+    if (chosen < 0) return;
+    interpolate(all, chosen, shared->rough, room);
+    pace->numbers = room, pace->begun = pace->iteration;
+    pace->learned = pace->next_look = pace->iteration + all->horizons[chosen];
+}
+
 #include "motion.h"
 
 static double total_of(const double *rows, long count)
@@ -557,11 +588,11 @@ static Job job_of(const Batch *all, long n)
     job.channels = all->channels, job.height = all->height, job.width = all->width, job.depth = depth_for(all->height, all->width);
     job.isotropic = all->isotropic, job.restart = all->restart;
     job.bound = all->bound[n], job.inverse = 0.5 / all->scale, job.scale = all->scale, job.step = all->step;
-    job.tolerance = all->tolerance, job.norm = all->norm, job.roundings = all->roundings;
+    job.asked = job.tolerance = all->tolerance, job.norm = all->norm, job.roundings = all->roundings;
     job.pace.iteration = all->begin;
     job.pace.next_look = all->tolerance >= 0 ? all->first_look : all->limit;
     job.pace.flatter = all->isotropic ? LESS_FLAT : FLATTER;
-    job.pace.m = report[0], job.pace.mark = INFINITY, job.pace.mark_at = all->begin;
+    job.pace.m = report[0], job.pace.entry = job.pace.mark = INFINITY, job.pace.mark_at = all->begin;
     return job;
 }
 

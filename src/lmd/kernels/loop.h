@@ -548,6 +548,14 @@ static void NAME(store)(const Job *job, const NAME(Team) *team, const NAME(Piece
     }
 }
 
+/* Where a solve begins: with the job's own numbers, unless it goes on from where it was. */
+static Pace NAME(entered)(const Job *job)
+{
+    Pace pace = job->pace;
+    if (pace.begun == 0) pace.numbers = job->numbers, pace.learned = job->learned;
+    return pace;
+}
+
 /* The numbers of the next iterations. */
 static void NAME(prepare)(const Job *job, Pace *pace, NAME(Stage) *stages, long count, int fresh)
 {
@@ -578,7 +586,8 @@ static void NAME(solve)(Job *job, Shared *shared, NAME(Team) *teams, int thread,
 {
     NAME(Team) *team = teams + thread;
     NAME(Stage) stages[DEPTH];
-    Pace pace = job->pace;
+    Pace pace = NAME(entered)(job);
+    double room[2 * ROOM];
     int looked = 0;
     if (pace.iteration >= job->limit) pace.status = FINISHED;
     int fresh = !job->p && !job->coarse && pace.status == GOING;
@@ -586,6 +595,7 @@ static void NAME(solve)(Job *job, Shared *shared, NAME(Team) *teams, int thread,
     wait_for(shared, threads);
     if (!shared->stop) {
         for (long n = 0; n < team->count; n++) NAME(load)(job, team->pieces + n);
+        if (pace.status == GOING && pace.gap > 0 && pace.iteration >= pace.learned) go_on(job, shared, &pace, room);
         while (pace.status == GOING) {
             long count = plan(job, &pace), side = pace.blocks % 2 * job->channels * job->height;
             NAME(prepare)(job, &pace, stages, count, fresh);
@@ -603,7 +613,9 @@ static void NAME(solve)(Job *job, Shared *shared, NAME(Team) *teams, int thread,
             if (looked && !NAME(sums)(job, team, 0, shared->sums + SUMS * side)) shared->failed = 1;
             wait_for(shared, threads);
             decide(job, shared, &pace);
+            const int ends = looked && pace.iteration >= pace.learned;
             if (looked && may_be_flat(job, &pace)) looked = NAME(look_flat)(job, shared, teams, thread, threads, &pace);
+            if (ends && pace.status == GOING) go_on(job, shared, &pace, room);
         }
         for (long n = 0; n < team->count; n++) NAME(store)(job, team, team->pieces + n, looked);
     }
@@ -620,7 +632,7 @@ static void NAME(at_once)(Job *job, Shared *shared, NAME(Team) *teams, int threa
     NAME(Team) *team = teams + thread;
     NAME(Stage) stages[DEPTH];
     NAME(Lines) lines = {0};
-    Pace pace = job->pace;
+    Pace pace = NAME(entered)(job);
     NAME(prepare)(job, &pace, stages, job->learned, 1);
     const int able = NAME(cut)(job, thread, threads, team) && NAME(lines)(job, &lines);
     if (!able) shared->failed = 1;
@@ -700,7 +712,7 @@ static int NAME(begin)(Job *job, Shared *shared, const Schedules *schedules, NAM
     const double rough = NAME(roughness)(job, shared, thread, threads);
     if (thread == 0) {
         long chosen = choose(schedules, job, rough, least(job->height, job->width) >= SMALLEST);
-        shared->chosen = chosen;
+        shared->chosen = chosen, shared->rough = rough, job->schedules = schedules;
         if (chosen >= 0 && !plan_levels(job, shared, schedules, chosen, sizeof(IO))) shared->failed = 1, shared->chosen = -1;
         if (shared->chosen >= 0) {
             interpolate(schedules, chosen, rough, (double *)job->numbers);
