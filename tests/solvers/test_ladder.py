@@ -8,11 +8,13 @@ import torch
 from torch.testing import assert_close
 
 import lmd
+from lmd import kernels
 from lmd.errors import InputError
 from lmd.problems import TVDenoising
 from lmd.solvers import FGP, LearnedFGP
 from lmd.solvers.ladder import Ladder
 from lmd.solvers.learned_fgp import LOWEST, NODES, PLACES, RATIO
+from lmd.tasks.steps import STEPS
 
 
 def images(*shape):
@@ -110,3 +112,29 @@ def test_one_that_was_made_in_inference_mode_sees_its_changes():
         for rung in made.rungs:
             rung.numbers.mul_(0.5)
         assert not torch.equal(lmd.solve(problem, 1e-2, solver=made).x, before)
+
+
+@pytest.mark.parametrize("isotropic", [False, True])
+@pytest.mark.parametrize(("step", "momentum"), [(0.0, 0.0), (3.0, 1.5), (1.0, -0.9)])
+def test_whatever_the_numbers_are_the_tolerance_is_reached_and_proven(isotropic, step, momentum):
+    """Numbers that get nowhere, or do not converge, are taken up again at most while they lower the gap."""
+    solver = ladder()
+    with torch.no_grad():
+        for rung in solver.rungs:
+            rung.numbers[0], rung.numbers[1] = step, momentum
+    problem = TVDenoising(images(2, 1, 40, 33), torch.tensor([0.3, 0.05]), isotropic)
+    result = lmd.solve(problem, 1e-4, solver=solver)
+    assert [status.name for status in result.status] == ["TOLERANCE_REACHED"] * 2
+    value, gap = problem.double().certified_gap(result.x.double(), result.dual.double())
+    assert bool((gap <= 1.01e-4 * value).all())
+
+
+@pytest.mark.skipif(kernels.library() is None, reason="no compiled kernels: installed without a C compiler")
+def test_numbers_are_taken_up_again_where_a_schedule_was_not_enough():
+    """One that promises more than it keeps is followed by another, which is faster than FGP from there."""
+    smooth = torch.nn.functional.interpolate(images(1, 1, 6, 6), size=(120, 120), mode="bicubic")
+    problem = TVDenoising(smooth + 0.02 * torch.randn(smooth.shape, generator=torch.Generator().manual_seed(1)), 0.3)
+    rungs = [lmd.zoo.load(f"denoise-steps-{n}", bare=True) for n in (21, 34, 55, 89, 144)]
+    solver = Ladder(rungs, [[[1e-9] * PLACES] * 2, *(STEPS[n] for n in (34, 55, 89, 144))])
+    counts = [int(lmd.solve(problem, 1e-3, solver=each).iterations) for each in (solver, rungs[0], FGP(restart=True))]
+    assert 21 < counts[0] < min(counts[1:])

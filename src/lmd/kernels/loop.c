@@ -47,7 +47,7 @@ typedef struct {
     double value, gap, mark;
     double flatter; /* the relative gap of x drawn flat is about this times the power 3/2 of that of x */
     double ahead;   /* how many iterations the start is worth */
-    double entry;   /* the relative gap where learned numbers were taken up again; 0 where they are not to be any more */
+    double entry;   /* the gap where learned numbers were taken up again; 0 where they are not to be any more */
     int status;
 } Pace;
 
@@ -261,8 +261,8 @@ static void decide(const Job *job, const Shared *shared, Pace *pace)
     if (pace->status == GOING && pace->iteration >= job->limit) pace->status = FINISHED;
 }
 
-/* A gap relative to the least that the minimum can be. */
-static double relative(const Pace *pace) { return pace->gap / (pace->value - pace->gap); }
+/* A gap relative to the least that the minimum can be; infinite where that may be 0. */
+static double relative(const Pace *pace) { return pace->gap < pace->value ? pace->gap / (pace->value - pace->gap) : INFINITY; }
 
 /* Whether x drawn flat on its regions may be near enough, where x itself is not, and is worth to be looked at: it costs as
    much as WORTH iterations, and gaps fall at least like 1 / k^2. */
@@ -284,7 +284,7 @@ static int decide_flat(const Job *job, const Shared *shared, Pace *pace)
     certify(job, sums, &flat);
     const int reached = flat.gap <= job->tolerance * (flat.value - flat.gap);
     const double gap = relative(pace);
-    pace->flatter = flat.gap < flat.value ? relative(&flat) / (gap * sqrt(gap)) : INFINITY;
+    pace->flatter = relative(&flat) / (gap * sqrt(gap));
     if (!reached && (pace->status == GOING || !(flat.gap < pace->gap))) return 0;
     pace->value = flat.value, pace->gap = flat.gap;
     if (reached) pace->status = REACHED;
@@ -476,15 +476,15 @@ static void go_on(const Job *job, const Shared *shared, Pace *pace, double *room
     const double gap = relative(pace);
     if (!all || all->count < 2 || job->asked < ROUNDED || pace->entry == 0) return;
     if (shared->rough > FAR * all->lowest * pow(all->ratio, (double)(all->nodes - 1))) return;
-    const int falls = gap <= 0.8 * pace->entry;
-    pace->entry = falls ? gap : 0;
+    const int falls = pace->gap <= 0.8 * pace->entry;
+    pace->entry = falls ? pace->gap : 0;
     if (!falls) return;
-    const double flat = pow(job->tolerance / pace->flatter, 2.0 / 3), needed = 25 * pow(gap / fmax(job->tolerance, flat), 0.75);
+    const double goal = fmax(job->tolerance, pow(job->tolerance / pace->flatter, 2.0 / 3)), needed = 25 * pow(gap / goal, 0.75);
     long chosen = -1;
     for (long n = 0; n < all->count; n++) {
         if (all->coarse[n] || all->horizons[n] > ROOM) continue;
         chosen = n;
-        if ((double)all->horizons[n] >= needed) break;
+        if ((double)all->horizons[n] >= needed || reach_of(all, job, n, shared->rough) <= log(goal)) break;
     }
     if (chosen < 0) return;
     interpolate(all, chosen, shared->rough, room);

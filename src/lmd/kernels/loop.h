@@ -620,6 +620,7 @@ static void NAME(solve)(Job *job, Shared *shared, NAME(Team) *teams, int thread,
         for (long n = 0; n < team->count; n++) NAME(store)(job, team, team->pieces + n, looked);
     }
     wait_for(shared, threads);
+    pace.numbers = NULL, pace.learned = least(pace.learned, pace.iteration); /* `room` is gone */
     if (thread == 0) job->pace = pace;
     NAME(drop)(team);
 }
