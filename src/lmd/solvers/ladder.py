@@ -25,11 +25,10 @@ class Ladder(Passing):
     """`LearnedFGP` of several horizons, the cheapest first. Step by step it is the last of them.
 
     A whole solve (`finish`) takes for each instance the first one that gets to the tolerance at its roughness, or the
-    one that gets nearest: an instance of a batch gets what it would get alone. Where that was not enough, compiled solves
-    go on with the numbers of another one from where they stand, while each lowers the gap by a fifth, and then with
-    FGP, which converges. `reach` has the relative gap that each
-    of them gets to at the roughnesses that it has numbers for and halfway between, in the anisotropic form and in the
-    isotropic one: `(rungs, 2, PLACES)`.
+    one that gets nearest: an instance of a batch gets what it would get alone. Where that was not enough, compiled
+    solves go on with the numbers of another one from where they stand, while each lowers the gap by a fifth, and then
+    with FGP, which converges. `reach` has the relative gap that each of them gets to at the roughnesses that it has
+    numbers for and halfway between, in the anisotropic form and in the isotropic one: `(rungs, 2, PLACES)`.
 
     Args:
         rungs: The solvers, the cheapest first.
