@@ -184,3 +184,13 @@ def test_coarser_grids_are_those_of_pytorch(shape, isotropic, monkeypatch):
     expected = in_pytorch(solver, problem, 7, monkeypatch)
     assert found.iterations == [7] * shape[0]
     assert torch.allclose(found.x, expected.x, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("isotropic", [False, True])
+def test_without_an_iteration_nothing_has_changed(isotropic):
+    y = torch.rand(2, 1, 9, 13, generator=torch.Generator().manual_seed(0))
+    model = model_of(TVDenoising(y, 0.3, isotropic))
+    for _ in range(3):  # whatever was in the memory before
+        found = loop.fgp(model, loop.Progress(), 0)
+        assert torch.equal(found.x, y) and not found.dual.any() and not found.ahead.any()
+        loop.fgp(model, loop.Progress(), 20)

@@ -65,7 +65,8 @@ static int NAME(cut)(const Job *job, int thread, int threads, NAME(Team) *team)
     }
     long row = stride + lanes, floats = total + (depth + 4) * row + lanes;
     const size_t bytes = (size_t)(floats + lanes) * sizeof(REAL);
-    team->memory = job->coarse ? calloc(1, bytes) : malloc(bytes);
+    const int written = job->p || job->pace.iteration < job->limit; /* by `load`, or by the first iteration */
+    team->memory = job->coarse || !written ? calloc(1, bytes) : malloc(bytes);
     if (!team->memory) return 0;
     use_large_pages(team->memory, floats * (long)sizeof(REAL));
     REAL *first = (REAL *)(((uintptr_t)team->memory + 63) / 64 * 64) + lanes, *at = first; /* zeros stand before the first row */
