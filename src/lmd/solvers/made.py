@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -26,14 +27,14 @@ class Made(Generic[T]):
     def of(self, tensors: Sequence[Tensor], make: Callable[[], T]) -> T:
         """What was made of these, or what `make` makes of them now: without derivatives, for any mode to come."""
         try:
-            state = [each._version for each in tensors]
+            versions = [each._version for each in tensors]
         except RuntimeError:  # tensors from inference mode do not count their changes
             return make()
-        state += map(id, tensors)
-        if self._last is None or self._last[0] != state:
+        last = self._last
+        if last is None or last[0] != versions or not all(map(operator.is_, last[1], tensors)):
             with torch.inference_mode(False), torch.no_grad():
-                self._last = state, tensors, make()
-        return self._last[2]
+                self._last = last = versions, tensors, make()
+        return last[2]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), ()
