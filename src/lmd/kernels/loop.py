@@ -174,8 +174,8 @@ def fgp(
     first = FIRST_LOOK if numbers is None else max(FIRST_LOOK, numbers.shape[2])
     table = None if numbers is None else numbers.detach().double().transpose(0, 1).contiguous()
     report = (ctypes.c_double * (REPORT * batch))()
-    for place, momentum in enumerate(_numbers(start.momentum, batch)):
-        report[REPORT * place] = momentum
+    momenta: list[Any] = _numbers(start.momentum, batch)
+    report[::REPORT] = momenta
     new_dual, x = y.new_empty(batch, channels, 2, height, width), torch.empty_like(y)
     kept = tolerance is None or tolerance < ROUNDED
     new_ahead = torch.empty_like(new_dual) if kept else new_dual

@@ -82,14 +82,20 @@ def gradient_of(problem: Any, x: Tensor, widths: Tensor, shares: Tensor) -> tupl
     return kernels.smoothed_gradient(x, f.y, f.mask, bound, f.smoothness, widths / f.smoothness, shares)
 
 
+def is_denoising(problem: Any, *tensors: Tensor) -> bool:
+    """Whether the compiled loop of denoising serves a problem, and these tensors."""
+    if not kernels.has("fgp", problem.parts) or problem.f.y.ndim != 4:
+        return False
+    bound = _bound(problem)
+    return loop.serves(problem.f.y, *((bound,) if isinstance(bound, Tensor) else ()), *tensors)
+
+
 def model_of(problem: Any, *tensors: Tensor) -> loop.Model | None:
     """What the compiled loop has to know of a problem; None where it does not serve it, or these tensors."""
-    if not kernels.has("fgp", problem.parts) or problem.f.y.ndim != 4:
+    if not is_denoising(problem, *tensors):
         return None
-    bound, f, operator, isotropic = _bound(problem), problem.f, problem.operator, "lengths" in problem.parts
-    if not loop.serves(f.y, *((bound,) if isinstance(bound, Tensor) else ()), *tensors):
-        return None
-    return loop.Model(f.y, bound, f.curvature, operator.norm, operator.roundings, isotropic)
+    f, operator = problem.f, problem.operator
+    return loop.Model(f.y, _bound(problem), f.curvature, operator.norm, operator.roundings, "lengths" in problem.parts)
 
 
 def composed_of(problem: Any, tolerance: float) -> volume.Model | None:

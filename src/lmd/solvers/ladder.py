@@ -44,6 +44,7 @@ class Ladder(Passing):
         self.given = [[list(gaps) for gaps in forms] for forms in reach]
         self.reach = [[[math.log(gap / MARGIN) for gap in gaps] for gaps in forms] for forms in reach]
         self._learned = [cast(LearnedFGP, rung) for rung in rungs]
+        self._own = [rung._parameters for rung in self._learned]
         self._made = Made[loop.Schedules]()
 
     def config(self) -> dict[str, Any]:
@@ -103,5 +104,5 @@ class Ladder(Passing):
 
     def _schedules(self) -> loop.Schedules:
         """Made once, and again where numbers have changed since."""
-        numbers: Any = [rung._parameters["numbers"] for rung in self._learned]  # at a tenth of what `.numbers` costs
+        numbers: Any = [own["numbers"] for own in self._own]  # at a tenth of what `.numbers` costs
         return self._made.of(numbers, lambda: schedules_of(self._learned, self.reach))

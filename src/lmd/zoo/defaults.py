@@ -12,7 +12,7 @@ import torch
 from lmd import tasks, zoo
 from lmd.guarantees.safeguard import default_fallback
 from lmd.problems.base import Problem, offers
-from lmd.problems.compiled import composed_of, masked_of, model_of
+from lmd.problems.compiled import composed_of, is_denoising, masked_of
 from lmd.solvers import FGP, PDHG, Averaged, CirculantADMM, RelaxedPDHG
 from lmd.solvers.base import Solver
 from lmd.solvers.ladder import Ladder
@@ -36,10 +36,11 @@ def chosen_name(parts: tuple[str, ...], tolerance: float) -> str | None:
     return next((name for name in tasks.choice(parts, tolerance) if zoo.shipped(name)), None)
 
 
-def solver_for(problem: Problem, tolerance: float) -> Solver[Any]:
+def solver_for(problem: Any, tolerance: float) -> Solver[Any]:
     """The solver that `lmd.solve` takes: a learned one for the parts of the problem, or its classical method."""
-    model = model_of(problem) or composed_of(problem, tolerance)
-    if model is not None:
+    if is_denoising(problem):
+        return ladder(problem.f.y.dtype)
+    if (model := composed_of(problem, tolerance)) is not None:
         return ladder(model.noisy.dtype)
     if masked_of(problem) is not None:
         return RelaxedPDHG()
@@ -57,7 +58,7 @@ def solver_for(problem: Problem, tolerance: float) -> Solver[Any]:
 
 def name_for(problem: Problem, tolerance: float) -> str:
     """What `solver_for` takes, by name."""
-    if model_of(problem) is not None:
+    if is_denoising(problem):
         return "denoise-steps"
     return chosen_name(problem.parts, tolerance) or type(solver_for(problem, tolerance)).__name__.lower()
 
