@@ -32,7 +32,7 @@ enum { DEPTH = 16, DEEP = 12, USUAL = 8, SOON = 3, SUMS = 4, REPORT = 5, SHORTES
 enum { GOING, FINISHED, REACHED, STUCK };
 #define ROUNDED 5e-5 /* relative gaps below this are left to double precision, */
 #define NEAR_GAP 0.5 /* dual points that prove a larger relative gap are no start */
-#define LITTLE 0.2  /* of the tolerance, what is left to the border of a picture that has moved */
+#define LITTLE 0.2   /* of the tolerance, what is left to the border of a picture that has moved */
 #define ALIKE 0.1    /* of frames, the differences of neighbours in what is left between them, as a share of their own */
 #define FLATTER 13   /* what `flatter` is to begin with, a little less than usual; */
 #define LESS_FLAT 30 /* of lengths of gradients, where fewer pixels are flat */
