@@ -5,7 +5,7 @@ from setuptools import Extension, setup
 SOURCES = [
     f"src/lmd/kernels/{name}.c" for name in ("tv", "loop", "saddle", "unrolled", "volume", "second", "blur", "interior")
 ]
-HEADERS = [f"src/lmd/kernels/{name}.h" for name in ("follow", "loop", "motion", "regions", "rows", "saddle")]
+HEADERS = [f"src/lmd/kernels/{name}.h" for name in ("follow", "look", "loop", "motion", "regions", "rows", "saddle")]
 OPTIONS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-fopenmp"]
 AVX2 = ["-mavx2", "-mfma"]
 AVX512 = ["-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mfma", "-mprefer-vector-width=512"]

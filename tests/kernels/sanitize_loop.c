@@ -38,9 +38,9 @@ static void check_loop(void)
     for (int n = 0; n < 2; n++) {
         int threads = n ? 2 + rand() % 3 : 1, failed;
         for (int a = 0; a < 3; a++) out[n][a] = random_array(a < 2 ? 2 * size : size, (int)doubles);
-        report[n] = random_array(5 * batch, 1);
+        report[n] = random_array(REPORT * batch, 1);
         do {
-            for (long i = 0; i < batch; i++) report[n][5 * i] = 1;
+            for (long i = 0; i < batch; i++) report[n][REPORT * i] = 1;
             failed = lmd_fgp(y, p, NULL, before, bound, numbers, schedules, 0.5, 0.125, tolerance, 2.8, 16.0, batch, channels, height, width,
                              learned, 0, limit + 1, 5, isotropic, restart, doubles, threads, out[n][0],
                              out[n][1], out[n][2], report[n]);

@@ -176,39 +176,18 @@ static void NAME(mend)(Job *job, Shared *shared, NAME(Team) *teams, int thread, 
     free(memory);
 }
 
-/* Pieces that are parts of y and p_out themselves, to be looked at. */
-static int NAME(lay_out)(const Job *job, int thread, int threads, NAME(Team) *team)
-{
-    const long width = job->width, size = job->height * width;
-    if (!NAME(divide)(job, thread, threads, team)) return 0;
-    team->memory = calloc((size_t)width, sizeof(REAL));
-    team->zeros = team->memory;
-    for (long n = 0; n < team->count; n++) {
-        NAME(Piece) *piece = team->pieces + n;
-        piece->pitch = width;
-        piece->y = (REAL *)job->y + piece->plane * size + piece->top * width;
-        piece->down = (REAL *)job->p_out + 2 * piece->plane * size + piece->top * width;
-        piece->right = piece->down + size;
-    }
-    return team->memory != NULL;
-}
-
 /* A look at p_out, and which schedule to go on with from there: none where its gap is small enough, or where there is
    nothing to go on from. */
 static void NAME(weigh)(Job *job, Shared *shared, NAME(Team) *teams, int thread, int threads)
 {
-    const long rows = job->channels * job->height;
     NAME(Team) *team = teams + thread;
     Pace pace = job->pace;
-    if (!NAME(lay_out)(job, thread, threads, team) || !NAME(sums)(job, team, 0, shared->sums)) shared->failed = 1;
+    if (!NAME(lay_out)(job, thread, threads, team) || !NAME(sums)(job, team, EXACT, shared->sums)) shared->failed = 1;
     wait_for(shared, threads);
     NAME(drop)(team);
     if (thread == 0) {
         const Schedules *all = job->schedules;
-        double sums[SUMS] = {0};
-        for (long i = 0; i < rows; i++)
-            for (int c = 0; c < SUMS; c++) sums[c] += shared->sums[SUMS * i + c];
-        certify(job, sums, &pace);
+        certify(job, shared->sums, 0, &pace);
         if (pace.gap <= job->tolerance * (pace.value - pace.gap)) pace.status = REACHED;
         const long chosen = choose_from(all, job, shared, relative(&pace));
         if (chosen >= 0) interpolate(all, chosen, shared->rough, (double *)job->numbers), job->learned = all->horizons[chosen];

@@ -26,11 +26,20 @@
 
 #include "regions.h"
 
+#if defined(__AVX512F__)
+enum { VECTOR = 64 }; /* bytes */
+#elif defined(__AVX__)
+enum { VECTOR = 32 };
+#else
+enum { VECTOR = 16 };
+#endif
 #define INLINE static inline __attribute__((always_inline))
 
-enum { DEPTH = 16, DEEP = 12, USUAL = 8, SOON = 3, SUMS = 4, REPORT = 5, SHORTEST = 8, FAR = 3, LARGE = 1 << 19, MANY = 40, PLACES = 64, LEVELS = 16, SMALLEST = 16, LONG_ROW = 6000, PART = 2048, WINDOW = 128, NARROW = 8, TRIED = 6, QUICK = 16, LOOK = 8, WORTH = 13, MOTION = 20, ROOM = 144 };
+enum { DEPTH = 16, DEEP = 12, USUAL = 8, SOON = 3, SUMS = 4, REPORT = 6, SHORTEST = 8, FAR = 3, LARGE = 1 << 19, MANY = 40, PLACES = 64, LEVELS = 16, SMALLEST = 16, LONG_ROW = 6000, PART = 2048, WINDOW = 128, NARROW = 8, TRIED = 6, RUN = 16, QUICK = 16, LOOK = 8, WORTH = 13, MOTION = 20, ROOM = 144 };
 enum { GOING, FINISHED, REACHED, STUCK };
+enum { EXACT, BRIEF, FLAT }; /* kinds of looks */
 #define ROUNDED 5e-5 /* relative gaps below this are left to double precision, */
+#define ROOMY 5e-4   /* looks are brief on the way to tolerances from this on */
 #define NEAR_GAP 0.5 /* dual points that prove a larger relative gap are no start */
 #define LITTLE 0.2   /* of the tolerance, what is left to the border of a picture that has moved */
 #define ALIKE 0.1    /* of frames, the differences of neighbours in what is left between them, as a share of their own */
@@ -45,6 +54,7 @@ typedef struct {
     const double *numbers; /* step-sizes and momenta (2, learned - begun) */
     double step, momentum, m; /* of the next iteration; m is that of FGP */
     double value, gap, mark;
+    double room; /* how far F(x) may be above its value */
     double flatter; /* the relative gap of x drawn flat is about this times the power 3/2 of that of x */
     double ahead;   /* how many iterations the start is worth */
     double entry;   /* the gap where learned numbers were taken up again; 0 where they are not to be any more */
@@ -218,21 +228,47 @@ static int looks(const Job *job, const Pace *pace)
     return job->tolerance >= 0 && (pace->iteration >= pace->next_look || pace->iteration >= job->limit);
 }
 
-/* F(x) and a bound on F(x) - min F, from the sums: docs/guarantees.md, Theorem 3b. */
-static void certify(const Job *job, const double *sums, Pace *pace)
+/* Whether squares of the bound are float numbers, which lengths are compared with. */
+static int is_squarable(const Job *job) { return !job->isotropic || (job->bound >= 1e-15 && job->bound <= 1e18); }
+
+/* Whether looks may be brief, in numbers of so many bytes. */
+static int is_roomy(const Job *job, size_t size) { return size == sizeof(float) && job->tolerance >= ROOMY; }
+
+/* What the sums of float numbers may hide of F(x), and of a gap: docs/guarantees.md, Theorem 3c. */
+static double hidden(const Job *job, double value)
 {
-    const double eps = DBL_EPSILON, tv = job->bound * sums[0], rows = (double)(job->channels * job->height);
-    const double longest = job->bound * sqrt(2 * rows * (double)job->width); /* of all dual points */
-    double slack = tv > sums[1] ? tv - sums[1] : 0 * (tv - sums[1]); /* a NaN stays one */
-    double gap = slack + job->scale * sums[2], value = job->scale * sums[3] + tv;
-    double off = job->roundings * eps * (sqrt(sums[3]) + job->norm * job->inverse * longest);
-    double rounding = 32 * eps * tv + 2 * sqrt(job->scale * gap) * off + job->scale * off * off;
-    double count = 3 * rows * (double)job->width + 8;
-    pace->value = value;
-    pace->gap = value == 0 ? 0 : gap + rounding + count * eps * (fabs(value) + gap); /* no value is below 0 */
+    const double pixels = (double)(job->channels * job->height * job->width), tiny = job->isotropic ? 2e-19 : 1e-37;
+    return 24 * FLT_EPSILON * value + pixels * (1 + job->scale + job->bound) * tiny;
 }
 
-/* After a block: whether momentum leads downhill, what the gap is, whether to go on. All threads decide alike. */
+static double hidden_of_gap(const Job *job, const double *sums, double value)
+{
+    const double unit = FLT_EPSILON / 2, pixels = (double)(job->channels * job->height * job->width);
+    const double edge = 16 * job->inverse * job->bound;
+    return 4 * hidden(job, value) + 3 * unit * unit * job->scale * (sums[2] + pixels * edge * edge);
+}
+
+/* F(x) and a bound on F(x) - min F, from the sums of all rows: docs/guarantees.md, Theorem 3b. Returns whether that is all there
+   is to know: not so where brief sums hide too much of the tolerance. */
+static int certify(const Job *job, const double *of_rows, int brief, Pace *pace)
+{
+    const double eps = DBL_EPSILON, rows = (double)(job->channels * job->height), pixels = rows * (double)job->width;
+    double sums[SUMS] = {0};
+    for (long i = 0; i < job->channels * job->height; i++)
+        for (int c = 0; c < SUMS; c++) sums[c] += of_rows[SUMS * i + c];
+    const double tv = job->bound * sums[0], longest = job->bound * sqrt(2 * pixels); /* of all dual points */
+    const double slack = tv > sums[1] ? tv - sums[1] : 0 * (tv - sums[1]); /* a NaN stays one */
+    const double value = job->scale * sums[3] + tv, off = job->roundings * eps * (sqrt(sums[3]) + job->norm * job->inverse * longest);
+    double gap = slack + (brief ? hidden_of_gap(job, sums, value) : job->scale * sums[2]);
+    const double rounding = 32 * eps * tv + 2 * sqrt(job->scale * gap) * off + job->scale * off * off;
+    gap += rounding + (3 * pixels + 8) * eps * (fabs(value) + gap);
+    pace->value = value, pace->room = brief ? hidden(job, value) : 0;
+    pace->gap = value == 0 ? 0 : gap; /* no value is below 0 */
+    return !brief || hidden_of_gap(job, sums, value) <= job->tolerance / 16 * value;
+}
+
+/* After a block, and a look at its gap if it is time: whether momentum leads downhill, whether to go on. All threads decide
+   alike. */
 static void decide(const Job *job, const Shared *shared, Pace *pace)
 {
     const long rows = job->channels * job->height, side = pace->blocks++ % 2 * rows;
@@ -246,10 +282,6 @@ static void decide(const Job *job, const Shared *shared, Pace *pace)
         if (uphill < 0) pace->m = 1;
     }
     if (looks(job, pace)) {
-        double sums[SUMS] = {0};
-        for (long i = 0; i < rows; i++)
-            for (int c = 0; c < SUMS; c++) sums[c] += shared->sums[SUMS * (side + i) + c];
-        certify(job, sums, pace);
         long k = pace->iteration;
         if (pace->gap < 0.9 * pace->mark) pace->mark = pace->gap, pace->mark_at = k;
         pace->next_look = k + (k / 10 > SHORTEST ? k / 10 : least(k + 1, SHORTEST));
@@ -276,17 +308,13 @@ static int may_be_flat(const Job *job, const Pace *pace)
 /* What is known after a look at x drawn flat. Returns whether it is to be the answer. */
 static int decide_flat(const Job *job, const Shared *shared, Pace *pace)
 {
-    const long rows = job->channels * job->height;
-    double sums[SUMS] = {0};
     Pace flat = *pace;
-    for (long i = 0; i < rows; i++)
-        for (int c = 0; c < SUMS; c++) sums[c] += shared->sums[SUMS * (2 * rows + i) + c];
-    certify(job, sums, &flat);
+    certify(job, shared->sums + SUMS * 2 * job->channels * job->height, 0, &flat);
     const int reached = flat.gap <= job->tolerance * (flat.value - flat.gap);
     const double gap = relative(pace);
     pace->flatter = relative(&flat) / (gap * sqrt(gap));
     if (!reached && (pace->status == GOING || !(flat.gap < pace->gap))) return 0;
-    pace->value = flat.value, pace->gap = flat.gap;
+    pace->value = flat.value, pace->gap = flat.gap, pace->room = flat.room;
     if (reached) pace->status = REACHED;
     return 1;
 }
@@ -505,13 +533,16 @@ static double total_of(const double *rows, long count)
 #define IO float
 #define REAL float
 #define SQRT sqrtf
+#define WHOLE int32_t
 #define NAME(f) f##_float
 #include "loop.h"
 #undef REAL
 #undef SQRT
+#undef WHOLE
 #undef NAME
 #define REAL double
 #define SQRT sqrt
+#define WHOLE int64_t
 #define NAME(f) f##_mixed
 #undef FIRST
 #include "loop.h"
@@ -546,6 +577,10 @@ static void solve_one(Job *job, Shared *shared, const Batch *all, void *teams, i
         if (begin_double(job, shared, schedules, teams, thread, threads)) return;
         wait_for(shared, threads);
         if (job->pace.status == GOING) solve_double(job, shared, teams, thread, threads);
+        return;
+    }
+    if (!is_squarable(job)) {
+        solve_mixed(job, shared, teams, thread, threads);
         return;
     }
     if (!begin_float(job, shared, schedules, teams, thread, threads)) {
@@ -599,14 +634,14 @@ static Job job_of(const Batch *all, long n)
 static void report_of(const Job *job, double *report)
 {
     report[0] = job->pace.m, report[1] = (double)job->pace.iteration, report[2] = job->pace.status;
-    report[3] = job->pace.value, report[4] = job->pace.gap;
+    report[3] = job->pace.value, report[4] = job->pace.gap, report[5] = job->pace.room;
 }
 
 /* A batch of solves. Instances are shared between the threads, or, where there are few, the rows of each of them.
    Step-sizes and momenta of the first `learned` iterations are given for each instance, `numbers` (B, 2, learned), or
    chosen among `schedules` for solves to a tolerance: from nothing, or from p, where that is better, moved along with the
    picture that was `before` when it was what y is now. report (B, REPORT) has m of FGP to begin with, and in
-   the end m, the iterations, the status, F(x), its gap. */
+   the end m, the iterations, the status, F(x), its gap, and how far F(x) may be above what is told. */
 int lmd_fgp(const void *y, const void *p, const void *q, const void *before, const double *bound, const double *numbers,
             const Schedules *schedules, double scale,
             double step, double tolerance, double norm, double roundings, long batch, long channels, long height,

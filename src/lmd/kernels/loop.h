@@ -91,13 +91,12 @@ static void NAME(drop)(NAME(Team) *team)
     free(team->pieces);
 }
 
-/* Copies rows [from, to) of an image of the job into an array whose row 0 is row `top`, or back. */
+/* Copies an image of the job into an array whose row 0 is row `top`. */
 static void NAME(fetch)(const Job *job, const NAME(Piece) *piece, const IO *image, REAL *array)
 {
-    long from = piece->top - piece->above, to = piece->end + piece->below;
-    for (long i = from; i < to && image; i++) {
-        const IO *source = image + i * job->width;
-        REAL *into = array + (i - piece->top) * piece->pitch;
+    for (long i = -piece->above; i < piece->end - piece->top + piece->below; i++) {
+        const IO *restrict source = image + (piece->top + i) * job->width;
+        REAL *restrict into = array + i * piece->pitch;
         for (long j = 0; j < job->width; j++) into[j] = (REAL)source[j];
     }
 }
@@ -136,32 +135,38 @@ static void NAME(refine)(const Job *job, const NAME(Piece) *piece)
     }
 }
 
+/* Fills row i of a piece with y, if there is one, and with the zeros that stand around it. */
+static void NAME(load_row)(const Job *job, const NAME(Piece) *piece, long i)
+{
+    if (i < -piece->above || i >= piece->end - piece->top + piece->below) return;
+    const long lanes = 64 / (long)sizeof(REAL), width = job->width;
+    const IO *restrict from = (const IO *)job->y + (piece->plane * job->height + piece->top + i) * width;
+    REAL *restrict row = piece->ahead_right + i * piece->pitch, *restrict y = piece->y + i * piece->pitch;
+    memset(row - lanes, 0, 64);
+    row[piece->stride - 1] = 0;
+    memset(y + width, 0, (size_t)(piece->stride - width) * sizeof(REAL));
+    for (long j = 0; j < width; j++) y[j] = (REAL)from[j];
+}
+
 /* Fills a piece: y, p and q. Where p is 0 the first iteration writes it. */
 static void NAME(load)(const Job *job, const NAME(Piece) *piece)
 {
-    const long lanes = 64 / (long)sizeof(REAL), size = job->height * job->width, at = 2 * piece->plane * size;
-    const long rows = piece->above + piece->end - piece->top + piece->below;
+    const long size = job->height * job->width, at = 2 * piece->plane * size, end = piece->end - piece->top + piece->below;
     const IO *p = job->p, *q = job->q ? job->q : job->p;
-    REAL *first = piece->ahead_right - piece->above * piece->pitch;
-    for (long i = 0; i < rows && !job->coarse; i++) {
-        REAL *row = first + i * piece->pitch;
-        memset(row - lanes, 0, 64);
-        row[piece->stride - 1] = 0;
-        for (int a = p ? 0 : 2; a < (p ? 5 : 3); a++) /* the third one is y */
-            memset(row + a * piece->stride + job->width, 0, (size_t)(piece->stride - job->width) * sizeof(REAL));
-    }
-    NAME(fetch)(job, piece, (const IO *)job->y + piece->plane * size, piece->y);
+    for (long i = -piece->above; i < end; i++) NAME(load_row)(job, piece, i);
     if (job->coarse) NAME(refine)(job, piece);
     if (job->coarse || !p) return;
-    NAME(fetch)(job, piece, p + at, piece->down);
-    NAME(fetch)(job, piece, p + at + size, piece->right);
-    NAME(fetch)(job, piece, q + at, piece->ahead_down);
-    NAME(fetch)(job, piece, q + at + size, piece->ahead_right);
+    REAL *arrays[4] = {piece->down, piece->right, piece->ahead_down, piece->ahead_right};
+    for (int a = 0; a < 4; a++) {
+        NAME(fetch)(job, piece, (a < 2 ? p : q) + at + a % 2 * size, arrays[a]);
+        for (long i = -piece->above; i < end; i++)
+            memset(arrays[a] + i * piece->pitch + job->width, 0, (size_t)(piece->stride - job->width) * sizeof(REAL));
+    }
     /* what lies across the border does not count */
-    for (long i = piece->top - piece->above; i < piece->end + piece->below; i++) {
-        long row = (i - piece->top) * piece->pitch, last = row + job->width - 1;
+    for (long i = -piece->above; i < end; i++) {
+        long row = i * piece->pitch, last = row + job->width - 1;
         piece->right[last] = piece->ahead_right[last] = 0;
-        if (i + 1 < job->height) continue;
+        if (piece->top + i + 1 < job->height) continue;
         memset(piece->down + row, 0, (size_t)piece->stride * sizeof(REAL));
         memset(piece->ahead_down + row, 0, (size_t)piece->stride * sizeof(REAL));
     }
@@ -275,16 +280,46 @@ static void NAME(enter)(const Job *job, const NAME(Team) *team, const NAME(Piece
                     piece->ahead_right + at, stage->x);
 }
 
+#include "look.h"
+
+/* Writes p and q of row i of a piece to where they are asked for. */
+static void NAME(store_row)(const Job *job, const NAME(Piece) *piece, long i)
+{
+    const long width = job->width, size = job->height * width, at = 2 * piece->plane * size + (piece->top + i) * width;
+    const REAL *arrays[4] = {piece->down, piece->right, piece->ahead_down, piece->ahead_right};
+    for (int a = 0; a < 4; a++) {
+        IO *image = a < 2 ? job->p_out : job->q_out;
+        if (!image) continue;
+        const REAL *restrict from = arrays[a] + i * piece->pitch;
+        IO *restrict into = image + at + a % 2 * size;
+        for (long j = 0; j < width; j++) into[j] = (IO)from[j];
+    }
+}
+
+/* All of a piece, and x unless a look has just done so. */
+static void NAME(store)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, int looked)
+{
+    for (long i = 0; i < piece->end - piece->top; i++) {
+        NAME(store_row)(job, piece, i);
+        if (!job->x_out || looked) continue;
+        IO *x = (IO *)job->x_out + (piece->plane * job->height + piece->top + i) * job->width;
+        NAME(answer)(job, team, piece, i, job->width, x);
+    }
+}
+
 /* `count` iterations on one piece, each one row behind the one before it, so that rows are in the cache for all of
    them, and long rows a part at a time, each iteration one vector further left, so that what one writes is near for the
-   next. Rows of neighbours are computed as far as they are needed: by later iterations, and in the end, `rim` of them. */
+   next. Rows of neighbours are computed as far as they are needed: by later iterations, and in the end, `rim` of them.
+   With `lines`, rows are loaded, looked at and stored on the way. */
 static void NAME(block)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, NAME(Stage) *stages, long count,
-                        long rim)
+                        long rim, NAME(Lines) *lines, double *sums)
 {
     const long lanes = 64 / (long)sizeof(REAL), row = piece->stride + lanes, rows = piece->end - piece->top;
     const long kept = !piece->below && piece->plane < job->frozen; /* the last row, which stays as it is */
     const long columns = piece->columns, part = columns * (long)sizeof(REAL) > LONG_ROW ? PART / (long)sizeof(REAL) : columns;
-    for (long front = -piece->above; front < rows + piece->below + count; front++)
+    if (lines) NAME(load_row)(job, piece, -piece->above);
+    for (long front = -piece->above; front < rows + piece->below + count; front++) {
+        if (lines) NAME(load_row)(job, piece, front + 1);
         for (long begin = 0; begin < columns; begin += part)
             for (long s = 0; s < count; s++) {
                 long i = front - s, margin = rim + count - 1 - s;
@@ -296,6 +331,11 @@ static void NAME(block)(const Job *job, const NAME(Team) *team, const NAME(Piece
                 if (!begin && i == first) NAME(enter)(job, team, piece, stages + s, i);
                 NAME(row_of)(job, team, piece, stages + s, i, from, to - from);
             }
+        const long done = front - count + 1;
+        if (!lines || done < 0 || done > rows) continue;
+        NAME(look_at)(job, team, piece, done, lines, sums);
+        if (done) NAME(store_row)(job, piece, done - 1);
+    }
 }
 
 /* Takes the rows of its neighbours over from those who computed them. */
@@ -315,138 +355,6 @@ static void NAME(share)(const NAME(Team) *teams, int thread, int threads)
             memcpy(piece->ahead_right + mine * pitch, near->ahead_right + theirs * pitch, bytes);
         }
     }
-}
-
-/* p of one row as it is given out, within the bound, where that is another type. */
-static void NAME(outer)(const Job *job, const NAME(Piece) *piece, long i, REAL *restrict down, REAL *restrict right)
-{
-    const REAL *restrict p = piece->down + i * piece->pitch, *restrict r = piece->right + i * piece->pitch;
-    const REAL bound = (REAL)job->bound, limit = bound * bound;
-    for (long j = 0; j < job->width && !job->isotropic; j++) {
-        REAL v = (REAL)(IO)p[j], w = (REAL)(IO)r[j];
-        v = v > bound ? bound : v;
-        w = w > bound ? bound : w;
-        down[j] = v < -bound ? -bound : v;
-        right[j] = w < -bound ? -bound : w;
-    }
-    for (long j = 0; j < job->width && job->isotropic; j++) {
-        REAL v = (REAL)(IO)p[j], w = (REAL)(IO)r[j], square = v * v + w * w;
-        REAL factor = square > limit ? bound / SQRT(square) : 1;
-        down[j] = v * factor;
-        right[j] = w * factor;
-    }
-}
-
-/* x(p) of row i of a piece, as it is given out. */
-static void NAME(answer)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, long i, IO *restrict x)
-{
-    const long at = i * piece->pitch;
-    const REAL *restrict above = piece->top + i ? piece->down + at - piece->pitch : team->zeros;
-    const REAL *restrict y = piece->y + at, *restrict down = piece->down + at, *restrict right = piece->right + at;
-    const REAL inverse = (REAL)job->inverse;
-    for (long j = 0; j < job->width; j++)
-        x[j] = (IO)(y[j] - inverse * ((above[j] - down[j]) + (right[j - 1] - right[j])));
-}
-
-/* Rows that a look goes through: x of this row and of the next one, p of this row and, along the columns, of the last. */
-typedef struct {
-    IO *x, *next;
-    const REAL *above, *down, *right;
-    REAL *made[3]; /* room for p, where it is not given out as it is */
-    void *memory;
-} NAME(Lines);
-
-static int NAME(lines)(const Job *job, NAME(Lines) *lines)
-{
-    const long padded = job->width + 8;
-    double *at = lines->memory = calloc((size_t)(5 * padded), sizeof(double));
-    for (int n = 0; n < 3; n++) lines->made[n] = (REAL *)(at + n * padded) + 1;
-    lines->x = (IO *)(at + 3 * padded), lines->next = (IO *)(at + 4 * padded);
-    return at != NULL;
-}
-
-/* The next row of p, which becomes the one above. */
-static void NAME(turn)(const Job *job, const NAME(Piece) *piece, long i, NAME(Lines) *lines)
-{
-    REAL **made = lines->made, *above = made[0];
-    if (sizeof(IO) == sizeof(REAL)) {
-        lines->down = piece->down + i * piece->pitch, lines->right = piece->right + i * piece->pitch;
-        return;
-    }
-    made[0] = made[1], made[1] = above;
-    NAME(outer)(job, piece, i, made[0], made[2]);
-    lines->down = made[0], lines->right = made[2];
-}
-
-/* The sums of a row: docs/guarantees.md, Theorem 3b. */
-INLINE void NAME(sum)(const Job *job, const NAME(Lines) *lines, const REAL *restrict y, const int isotropic, double *out)
-{
-    const IO *restrict x = lines->x, *restrict next = lines->next;
-    const REAL *restrict above = lines->above, *restrict down = lines->down, *restrict right = lines->right;
-    const double inverse = job->inverse;
-    double length = 0, cross = 0, square = 0, misfit = 0;
-#pragma omp simd reduction(+ : length, cross, square, misfit)
-    for (long j = 0; j < job->width; j++) {
-        double here = (double)x[j], v = (double)down[j], w = (double)right[j];
-        double along = (double)next[j] - here, across = (double)x[j + 1] - here;
-        double off = here - (double)(IO)y[j];
-        double away = off + inverse * (((double)above[j] - v) + ((double)right[j - 1] - w));
-        length += isotropic ? sqrt(along * along + across * across) : fabs(along) + fabs(across);
-        cross += along * v + across * w;
-        misfit += off * off;
-        square += away * away;
-    }
-    out[0] = length, out[1] = cross, out[2] = square, out[3] = misfit;
-}
-
-/* Row i of x, as it is given out: what is there already where it is `flat`, or else x(p), which goes there. */
-static void NAME(next_row)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, long i, const int flat, IO *x)
-{
-    const size_t bytes = (size_t)job->width * sizeof(IO);
-    IO *given = job->x_out ? (IO *)job->x_out + (piece->plane * job->height + piece->top + i) * job->width : NULL;
-    if (flat) {
-        memcpy(x, given, bytes);
-        return;
-    }
-    NAME(answer)(job, team, piece, i, x);
-    if (given && piece->top + i < piece->end) memcpy(given, x, bytes);
-}
-
-/* The sums of all rows of a piece. */
-static void NAME(sums_of)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, NAME(Lines) *lines, const int flat,
-                          double *sums)
-{
-    const long width = job->width, first = piece->plane * job->height + piece->top;
-    lines->down = team->zeros;
-    if (piece->top) NAME(turn)(job, piece, -1, lines);
-    NAME(next_row)(job, team, piece, 0, flat, lines->x);
-    for (long i = 0; i < piece->end - piece->top; i++) {
-        const REAL *y = piece->y + i * piece->pitch;
-        double *out = sums + SUMS * (first + i);
-        IO *x = lines->x;
-        if (piece->top + i + 1 == job->height)
-            memcpy(lines->next, x, (size_t)width * sizeof(IO)); /* no difference */
-        else
-            NAME(next_row)(job, team, piece, i + 1, flat, lines->next);
-        lines->above = lines->down;
-        NAME(turn)(job, piece, i, lines);
-        x[width] = x[width - 1];
-        if (job->isotropic)
-            NAME(sum)(job, lines, y, 1, out);
-        else
-            NAME(sum)(job, lines, y, 0, out);
-        lines->x = lines->next, lines->next = x;
-    }
-}
-
-/* Those of all pieces of a thread. */
-static int NAME(sums)(const Job *job, const NAME(Team) *team, const int flat, double *sums)
-{
-    NAME(Lines) lines;
-    if (!NAME(lines)(job, &lines)) return 0;
-    for (long n = 0; n < team->count; n++) NAME(sums_of)(job, team, team->pieces + n, &lines, flat, sums);
-    free(lines.memory);
-    return 1;
 }
 
 /* Where x is flat: no edge is between two neighbours of which p is within the bound. Of row i: to the right, and down. */
@@ -473,7 +381,7 @@ static void NAME(label)(const Job *job, const NAME(Team) *team, NAME(Piece) *pie
         double sum = 0;
         int32_t count = 0;
         NAME(flat_at)(job, team, piece, i, right, down + (i % 2) * width);
-        NAME(answer)(job, team, piece, i, x);
+        NAME(answer)(job, team, piece, i, width, x);
         for (long j = 0; j < width; j++) {
             const int on = j && right[j - 1];
             run += !on;
@@ -513,7 +421,7 @@ static void NAME(draw_flat)(const Job *job, Shared *shared, NAME(Team) *teams, i
     const long width = job->width;
     NAME(Lines) lines = {0};
     unsigned char *flags = calloc((size_t)(3 * width), 1);
-    const int able = flags && NAME(lines)(job, &lines);
+    const int able = flags && NAME(lines)(job, EXACT, &lines);
     if (!able) shared->failed = 1;
     for (long n = 0; n < team->count && able; n++)
         NAME(label)(job, team, team->pieces + n, all, lines.x, flags, flags + width);
@@ -529,24 +437,6 @@ static void NAME(draw_flat)(const Job *job, Shared *shared, NAME(Team) *teams, i
     free(lines.memory);
     free(flags);
     wait_for(shared, threads);
-}
-
-/* Writes p and q of a piece, and x unless a look has just done so, to where they are asked for. */
-static void NAME(store)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, int looked)
-{
-    const long width = job->width, size = job->height * width;
-    const REAL *arrays[4] = {piece->down, piece->right, piece->ahead_down, piece->ahead_right};
-    for (long i = 0; i < piece->end - piece->top; i++) {
-        const long at = (piece->top + i) * width;
-        for (int a = 0; a < 4; a++) {
-            IO *image = a < 2 ? job->p_out : job->q_out;
-            if (!image) continue;
-            const REAL *from = arrays[a] + i * piece->pitch;
-            IO *restrict into = image + (2 * piece->plane + a % 2) * size + at;
-            for (long j = 0; j < width; j++) into[j] = (IO)from[j];
-        }
-        if (job->x_out && !looked) NAME(answer)(job, team, piece, i, (IO *)job->x_out + piece->plane * size + at);
-    }
 }
 
 /* Where a solve begins: with the job's own numbers, unless it goes on from where it was. */
@@ -576,7 +466,7 @@ static int NAME(look_flat)(const Job *job, Shared *shared, NAME(Team) *teams, in
     if (shared->stop) pace->status = FINISHED;
     if (!shared->flat || shared->stop) return 1;
     NAME(draw_flat)(job, shared, teams, thread, threads);
-    if (!NAME(sums)(job, teams + thread, 1, shared->sums + SUMS * 2 * rows)) shared->failed = 1;
+    if (!NAME(sums)(job, teams + thread, FLAT, shared->sums + SUMS * 2 * rows)) shared->failed = 1;
     wait_for(shared, threads);
     if (shared->stop) pace->status = FINISHED;
     return !shared->stop && decide_flat(job, shared, pace);
@@ -604,15 +494,17 @@ static void NAME(solve)(Job *job, Shared *shared, NAME(Team) *teams, int thread,
             for (long n = 0; n < team->count; n++) {
                 const NAME(Piece) *piece = team->pieces + n;
                 if (restarts(job, &pace)) stages[count - 1].uphill = shared->uphill + side + piece->plane * job->height + piece->top;
-                NAME(block)(job, team, piece, stages, count, 0);
+                NAME(block)(job, team, piece, stages, count, 0, NULL, NULL);
             }
             if (threads > 1) {
                 wait_for(shared, threads);
                 NAME(share)(teams, thread, threads);
             }
             looked = looks(job, &pace);
-            if (looked && !NAME(sums)(job, team, 0, shared->sums + SUMS * side)) shared->failed = 1;
-            wait_for(shared, threads);
+            if (looked)
+                NAME(look)(job, shared, team, is_roomy(job, sizeof(REAL)), pace.blocks % 2, threads, &pace);
+            else
+                wait_for(shared, threads);
             decide(job, shared, &pace);
             const int ends = looked && pace.iteration >= pace.learned;
             if (looked && may_be_flat(job, &pace)) looked = NAME(look_flat)(job, shared, teams, thread, threads, &pace);
@@ -627,27 +519,52 @@ static void NAME(solve)(Job *job, Shared *shared, NAME(Team) *teams, int thread,
 }
 
 #ifdef FIRST
-/* Few iterations from nothing, the gap and the answer, one piece after the other: what they work on stays in the cache,
-   and threads wait for each other once. Where it was not enough, the solve goes on from p. */
+/* Pieces that are parts of y and p_out themselves, to be looked at. */
+static int NAME(lay_out)(const Job *job, int thread, int threads, NAME(Team) *team)
+{
+    const long width = job->width, size = job->height * width;
+    if (!NAME(divide)(job, thread, threads, team)) return 0;
+    team->memory = calloc((size_t)width, sizeof(REAL));
+    team->zeros = team->memory;
+    for (long n = 0; n < team->count; n++) {
+        NAME(Piece) *piece = team->pieces + n;
+        piece->pitch = width;
+        piece->y = (REAL *)job->y + piece->plane * size + piece->top * width;
+        piece->down = (REAL *)job->p_out + 2 * piece->plane * size + piece->top * width;
+        piece->right = piece->down + size;
+    }
+    return team->memory != NULL;
+}
+
+/* An exact look at p_out, where it lies. */
+static void NAME(look_again)(const Job *job, Shared *shared, NAME(Team) *teams, int thread, int threads, Pace *pace)
+{
+    NAME(Team) *team = teams + thread;
+    double *sums = shared->sums + SUMS * 2 * job->channels * job->height;
+    if (!NAME(lay_out)(job, thread, threads, team) || !NAME(sums)(job, team, EXACT, sums)) shared->failed = 1;
+    NAME(drop)(team);
+    wait_for(shared, threads);
+    if (!shared->stop) certify(job, sums, 0, pace);
+}
+
+/* Few iterations from nothing, the gap and the answer, one piece after the other and each in one pass over its rows: what they
+   work on stays in the cache, and threads wait for each other once. Where it was not enough, the solve goes on from p. */
 static void NAME(at_once)(Job *job, Shared *shared, NAME(Team) *teams, int thread, int threads)
 {
     NAME(Team) *team = teams + thread;
     NAME(Stage) stages[DEPTH];
     NAME(Lines) lines = {0};
     Pace pace = NAME(entered)(job);
+    const int brief = is_roomy(job, sizeof(REAL));
     NAME(prepare)(job, &pace, stages, job->learned, 1);
-    const int able = NAME(cut)(job, thread, threads, team) && NAME(lines)(job, &lines);
+    const int able = NAME(cut)(job, thread, threads, team) && NAME(lines)(job, brief ? BRIEF : EXACT, &lines);
     if (!able) shared->failed = 1;
-    for (long n = 0; n < team->count && able; n++) {
-        const NAME(Piece) *piece = team->pieces + n;
-        NAME(load)(job, piece);
-        NAME(block)(job, team, piece, stages, job->learned, 1);
-        NAME(sums_of)(job, team, piece, &lines, 0, shared->sums);
-        NAME(store)(job, team, piece, 1);
-    }
+    for (long n = 0; n < team->count && able; n++)
+        NAME(block)(job, team, team->pieces + n, stages, job->learned, 1, &lines, shared->sums);
     free(lines.memory);
     NAME(drop)(team);
     wait_for(shared, threads);
+    if (!shared->stop && !certify(job, shared->sums, brief, &pace)) NAME(look_again)(job, shared, teams, thread, threads, &pace);
     decide(job, shared, &pace);
     wait_for(shared, threads);
     if (thread) return;
@@ -655,28 +572,35 @@ static void NAME(at_once)(Job *job, Shared *shared, NAME(Team) *teams, int threa
     job->p = job->p_out, job->once = 0, job->depth = depth_for(job->height, job->width);
 }
 
-/* The sums of absolute differences of each row of y. */
+/* The sum of absolute differences of a row, to the row below and from one pixel to the next. */
+INLINE REAL NAME(length)(const REAL *here, const REAL *below, long width)
+{
+    NAME(Vector) sums = {0};
+    REAL first = below[0] - here[0];
+    long j = 1;
+#define LENGTHS(j) (NAME(absolute)(NAME(at)(below + (j)) - NAME(at)(here + (j))) + NAME(absolute)(NAME(at)(here + (j)) - NAME(at)(here + (j) - 1)))
+    for (; j + NAME(LANES) <= width; j += NAME(LANES)) sums += LENGTHS(j);
+    if (j > 1 && j < width) { /* those at the end, with some once more that do not count */
+        const NAME(Mask) rest = NAME(counted)() >= (WHOLE)(NAME(LANES) - (width - j));
+        sums += NAME(where)(rest, LENGTHS(width - NAME(LANES)));
+        j = width;
+    }
+#undef LENGTHS
+    first = first < 0 ? -first : first;
+    for (; j < width; j++) {
+        const REAL along = below[j] - here[j], across = here[j] - here[j - 1];
+        first += (along < 0 ? -along : along) + (across < 0 ? -across : across);
+    }
+    return first + NAME(in_all)(sums);
+}
+
+/* Those of each row of y. */
 static void NAME(lengths)(const Job *job, double *out, int thread, int threads)
 {
-    enum { LANES = 16 };
     const long rows = job->channels * job->height, width = job->width;
     for (long n = rows * thread / threads; n < rows * (thread + 1) / threads; n++) {
-        const IO *restrict here = (const IO *)job->y + n * width, *restrict below = (n + 1) % job->height ? here + width : here;
-        IO sums[LANES] = {0}, rest = 0;
-        long j = 0;
-        for (; j + LANES < width; j += LANES)
-#pragma omp simd
-            for (long l = 0; l < LANES; l++) {
-                IO along = below[j + l] - here[j + l], across = here[j + l + 1] - here[j + l];
-                sums[l] += (along < 0 ? -along : along) + (across < 0 ? -across : across);
-            }
-        for (; j < width; j++) {
-            IO along = below[j] - here[j], across = j + 1 < width ? here[j + 1] - here[j] : 0;
-            rest += (along < 0 ? -along : along) + (across < 0 ? -across : across);
-        }
-        for (long half = LANES / 2; half; half /= 2)
-            for (long l = 0; l < half; l++) sums[l] += sums[l + half];
-        out[n] = (double)(sums[0] + rest);
+        const IO *here = (const IO *)job->y + n * width;
+        out[n] = (double)NAME(length)(here, (n + 1) % job->height ? here + width : here, width);
     }
 }
 

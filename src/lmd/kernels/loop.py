@@ -22,7 +22,7 @@ RESTART = 8
 ROUNDED = 5e-5
 """On the way to relative gaps below this a solve may go on in float64 numbers, from q: as in loop.c."""
 
-REPORT = 5
+REPORT = 6
 """How many numbers a solve reports of an instance, as in loop.c."""
 
 FIRST_LOOK = 8
@@ -111,7 +111,7 @@ class Solved(NamedTuple):
     numbers: Sequence[float]
     """REPORT of them for each instance, one instance after the other: m of FGP; the iterations; the status (1: ran all
     of them, 2: the gap is within the tolerance, 3: it falls no further); F(x); a bound on F(x) - min F, with room for
-    its rounding. The last two are 0 without a tolerance."""
+    its rounding; how far F(x) may be above what is told. The last three are 0 without a tolerance."""
 
     @property
     def momentum(self) -> Sequence[float]:
@@ -132,6 +132,10 @@ class Solved(NamedTuple):
     @property
     def gaps(self) -> Sequence[float]:
         return self.numbers[4::REPORT]
+
+    @property
+    def rooms(self) -> Sequence[float]:
+        return self.numbers[5::REPORT]
 
 
 def serves(*tensors: Tensor) -> bool:

@@ -12,7 +12,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { DEPTH = 8, LANES = 16, SUMS = 4, REPORT = 5, SHORTEST = 12, BALANCE = 25, TRUSTED = 400, LAST = 12800 };
+enum { DEPTH = 8, LANES = 16, SUMS = 4, REPORT = 6, SHORTEST = 12, BALANCE = 25, TRUSTED = 400, LAST = 12800 };
 enum { GOING, FINISHED, REACHED, STUCK };
 #define ROUNDED 3e-4 /* relative gaps below this are left to double precision */
 
@@ -116,7 +116,7 @@ static int solve(Job *job, int doubles, int threads)
     return solve_mixed(job, threads);
 }
 
-/* A batch of solves. report (B, REPORT): tau to begin with; in the end tau, iterations, status, F(x) and its gap. */
+/* A batch of solves. report (B, REPORT): tau to begin with; in the end tau, iterations, status, F(x), its gap, 0. */
 int lmd_saddle(const void *y, const void *mask, const void *low, const void *high, const void *x, const void *p,
                const double *bound, const double *numbers, double scale, double squared_norm, double relaxation,
                double tolerance, long batch, long channels, long masks, long height, long width, long learned, long limit,

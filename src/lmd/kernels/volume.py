@@ -69,7 +69,7 @@ def fgp(
     for n in range(len(y)):
         own = numbers[:, n, : None if learned is None else learned[n]]
         _solve(model, n, y, own, (limit, tolerance, dual is None), p[n], x[n], report[n])
-    return Solved(x, p, p, [number for row in report.tolist() for number in (1.0, *row[:4])])
+    return Solved(x, p, p, [number for row in report.tolist() for number in (1.0, *row[:4], 0.0)])
 
 
 def _solve(

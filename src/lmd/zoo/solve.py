@@ -134,6 +134,7 @@ class _Report:
 
     def __init__(self, solved: loop.Solved) -> None:
         self.reached, self.gaps, self.done = solved.values, solved.gaps, solved.iterations
+        self.rooms = solved.rooms
 
     def values(self, result: Result) -> Tensor:
         return torch.tensor(self.reached, dtype=result.x.dtype, device=result.x.device)
@@ -153,7 +154,8 @@ class _Report:
 
     def proof(self, result: Result) -> Certificate:
         kind = ctypes.c_double if result.x.dtype == torch.float64 else ctypes.c_float
-        reported = [kind(value).value for value in self.reached]  # as `values` are
+        pairs = zip(self.reached, self.rooms, strict=True)
+        reported = [max(kind(value).value, value + room) for value, room in pairs]  # no less than `values` or F(x)
         return gap_certificate(self.reached, self.gaps, reported, result.x.device)
 
 
@@ -224,7 +226,7 @@ class _Whole:
             stride = min(stride, self.limit - done)
         codes = torch.where(near, 2, torch.where(stalled, 3, 1))
         rows = zip(codes.tolist(), value.tolist(), gap.tolist(), strict=True)
-        return loop.Solved(x, state.dual_point, state.dual_point, [n for row in rows for n in (1.0, done, *row)])
+        return loop.Solved(x, state.dual_point, state.dual_point, [n for row in rows for n in (1.0, done, *row, 0.0)])
 
     def _look(self, state: State) -> tuple[Tensor, Tensor, Tensor]:
         """The points, their values and gaps; drawn flat, where that can be and gets an instance to the tolerance."""
