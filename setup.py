@@ -2,9 +2,8 @@
 
 from setuptools import Extension, setup
 
-SOURCES = [
-    f"src/lmd/kernels/{name}.c" for name in ("tv", "loop", "saddle", "unrolled", "volume", "second", "blur", "interior")
-]
+PARTS = ("tv", "loop", "saddle", "unrolled", "volume", "second", "blur", "interior", "module")
+SOURCES = [f"src/lmd/kernels/{name}.c" for name in PARTS]
 HEADERS = [f"src/lmd/kernels/{name}.h" for name in ("follow", "look", "loop", "motion", "regions", "rows", "saddle")]
 OPTIONS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-fopenmp"]
 AVX2 = ["-mavx2", "-mfma"]
@@ -17,6 +16,7 @@ def compiled(name: str, options: list[str]) -> Extension:
         f"lmd.kernels.{name}",
         SOURCES,
         depends=HEADERS,
+        define_macros=[("MODULE", name)],
         extra_compile_args=[*OPTIONS, *options],
         extra_link_args=["-fopenmp"],
         optional=True,

@@ -123,7 +123,7 @@ def test_its_gap_is_the_certified_gap(solver, tolerance, isotropic, dtype):
     if dtype == torch.float64 or tolerance < 5e-4:  # to tolerances from there on looks are brief
         assert list(solved.values) == pytest.approx(values.tolist(), rel=1e-12)
         assert list(solved.gaps) == pytest.approx(gaps.tolist(), rel=1e-9)
-        assert list(solved.rooms) == [0, 0]
+        assert list(solved.proven[2]) == [0, 0]
     assert solved.status == [2, 2]
 
 
@@ -142,7 +142,7 @@ def test_a_brief_look_says_no_less_than_an_exact_one_and_little_more(shape, isot
     solved, values, gaps = looked_at(problem, numbers=numbers)
     assert solved.status == [2] * shape[0]
     for told, room, gap, value, true in zip(
-        solved.values, solved.rooms, solved.gaps, values.tolist(), gaps.tolist(), strict=True
+        solved.values, solved.proven[2], solved.gaps, values.tolist(), gaps.tolist(), strict=True
     ):
         assert abs(told - value) < room < 1e-5 * value  # and not 0: it was brief
         assert true < gap < true + 2e-5 * value
@@ -154,7 +154,7 @@ def test_a_brief_look_says_no_less_than_an_exact_one_and_little_more(shape, isot
 def test_where_a_brief_look_could_hide_too_much_an_exact_one_follows(offset, size, numbers, isotropic):
     problem = TVDenoising(offset + size * images((2, 2, 20, 30)), 0.1 * size, isotropic)
     solved, values, gaps = looked_at(problem, numbers=numbers, tolerance=1e-2)
-    assert list(solved.rooms) == [0, 0]
+    assert list(solved.proven[2]) == [0, 0]
     assert list(solved.values) == pytest.approx(values.tolist(), rel=1e-12)
     assert list(solved.gaps) == pytest.approx(gaps.tolist(), rel=1e-9, abs=1e-14 * min(solved.values))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib
 import itertools
 import os
 import platform
@@ -88,10 +89,21 @@ def library() -> ctypes.CDLL | None:
     return found
 
 
+def module() -> Any:
+    """The same as a module, for what Python calls without ctypes."""
+    return importlib.import_module(f"{__name__}.{_build()}")
+
+
+def _build() -> str | None:
+    """The name of the build in use."""
+    found = library()
+    return None if found is None else Path(found._name).name.split(".")[0]
+
+
 def instructions() -> str | None:
     """The instruction set that the compiled code in use was made for; None where there is none."""
-    found = library()
-    return None if found is None else INSTRUCTIONS[Path(found._name).name.split(".")[0]]
+    build = _build()
+    return None if build is None else INSTRUCTIONS[build]
 
 
 def load(build: str) -> ctypes.CDLL | None:

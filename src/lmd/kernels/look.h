@@ -26,8 +26,8 @@ static void NAME(outer)(const Job *job, const NAME(Piece) *piece, long i, REAL *
 /* x(p) of `count` columns of row i of a piece, as it is given out. */
 static void NAME(answer)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, long i, long count, IO *restrict x)
 {
-    const long at = i * piece->pitch;
-    const REAL *restrict above = piece->top + i ? piece->down + at - piece->pitch : team->zeros;
+    const long at = NAME(place)(piece, i);
+    const REAL *restrict above = piece->top + i ? piece->down + NAME(place)(piece, i - 1) : team->zeros;
     const REAL *restrict y = piece->y + at, *restrict down = piece->down + at, *restrict right = piece->right + at;
     const REAL inverse = (REAL)job->inverse;
     for (long j = 0; j < count; j++) x[j] = (IO)(y[j] - inverse * ((above[j] - down[j]) + (right[j - 1] - right[j])));
@@ -59,7 +59,7 @@ static void NAME(turn)(const Job *job, const NAME(Piece) *piece, long i, NAME(Li
 {
     REAL **made = lines->made, *above = made[0];
     if (sizeof(IO) == sizeof(REAL)) {
-        lines->down = piece->down + i * piece->pitch, lines->right = piece->right + i * piece->pitch;
+        lines->down = piece->down + NAME(place)(piece, i), lines->right = piece->right + NAME(place)(piece, i);
         return;
     }
     made[0] = made[1], made[1] = above;
@@ -168,7 +168,7 @@ static void NAME(next_row)(const Job *job, const NAME(Team) *team, const NAME(Pi
 static void NAME(look_at)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, long i, NAME(Lines) *lines, double *sums)
 {
     const long width = job->width;
-    const REAL *y = piece->y + (i - 1) * piece->pitch;
+    const REAL *y = piece->y + NAME(place)(piece, i - 1);
     double *out = sums + SUMS * (piece->plane * job->height + piece->top + i - 1);
     IO *x = lines->x;
     if (i == 0) {

@@ -345,6 +345,10 @@ static long lines_for(long lines)
 /* How many iterations go through the memory together: more where a plane is larger than what stays in the cache. */
 static long depth_for(long height, long width) { return height * width > LARGE ? DEEP : USUAL; }
 
+/* How many rows there is room for where those that are done with make it for others, a power of 2: of the iterations that
+   follow each other, and of a look. */
+static long room_for(long iterations) { return iterations + 5 > 16 ? 32 : 16; }
+
 /* gamma mean |Ky| / b: what numbers depend on. */
 static double roughness_of(const Job *job, double length)
 {

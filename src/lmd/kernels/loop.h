@@ -8,9 +8,13 @@
 typedef struct {
     long plane, top, end, above, below;
     long columns, stride, pitch; /* whole vectors of a row; from one of its arrays, and from one row, to the next */
+    long turn; /* -1; or, where rows are done with soon, how many there is room for, less one: a power of 2, less one */
     REAL *y, *down, *right, *ahead_down, *ahead_right; /* row `top` of y, p and q */
     long runs; /* of pixels in a row where x is flat: how many there are */
 } NAME(Piece);
+
+/* Where row i is, as counted from row 0. */
+INLINE long NAME(place)(const NAME(Piece) *piece, long i) { return (i & piece->turn) * piece->pitch; }
 
 /* What a thread has to itself. */
 typedef struct {
@@ -48,7 +52,7 @@ static int NAME(divide)(const Job *job, int thread, int threads, NAME(Team) *tea
     return team->pieces != NULL;
 }
 
-/* Pieces with memory of their own; in the same memory, where they are solved at once, one after the other. */
+/* Pieces with memory of their own; in the same memory, of few rows, where they are solved at once, one after the other. */
 static int NAME(cut)(const Job *job, int thread, int threads, NAME(Team) *team)
 {
     const long lanes = 64 / (long)sizeof(REAL), width = job->width, height = job->height;
@@ -60,9 +64,10 @@ static int NAME(cut)(const Job *job, int thread, int threads, NAME(Team) *team)
         piece->above = piece->top ? depth : 0;
         piece->below = piece->end < height ? depth : 0;
         piece->columns = columns, piece->stride = stride, piece->pitch = pitch;
-        const long rows = piece->above + piece->end - piece->top + piece->below;
-        total = job->once ? most(total, rows * pitch) : total + rows * pitch;
+        piece->turn = job->once ? room_for(job->learned) - 1 : -1;
+        total += (piece->above + piece->end - piece->top + piece->below) * pitch;
     }
+    if (job->once) total = room_for(job->learned) * pitch;
     long row = stride + lanes, floats = total + (depth + 4) * row + lanes;
     const size_t bytes = (size_t)(floats + lanes) * sizeof(REAL);
     const int written = job->p || job->pace.iteration < job->limit; /* by `load`, or by the first iteration */
@@ -73,7 +78,7 @@ static int NAME(cut)(const Job *job, int thread, int threads, NAME(Team) *team)
     for (long n = 0; n < team->count; n++) {
         NAME(Piece) *piece = team->pieces + n;
         REAL **arrays[5] = {&piece->ahead_right, &piece->right, &piece->y, &piece->down, &piece->ahead_down};
-        for (int a = 0; a < 5; a++) *arrays[a] = at + piece->above * pitch + a * stride;
+        for (int a = 0; a < 5; a++) *arrays[a] = at + (job->once ? 0 : piece->above * pitch) + a * stride;
         if (!job->once) at += (piece->above + piece->end - piece->top + piece->below) * pitch;
     }
     at = first + total;
@@ -141,7 +146,7 @@ static void NAME(load_row)(const Job *job, const NAME(Piece) *piece, long i)
     if (i < -piece->above || i >= piece->end - piece->top + piece->below) return;
     const long lanes = 64 / (long)sizeof(REAL), width = job->width;
     const IO *restrict from = (const IO *)job->y + (piece->plane * job->height + piece->top + i) * width;
-    REAL *restrict row = piece->ahead_right + i * piece->pitch, *restrict y = piece->y + i * piece->pitch;
+    REAL *restrict row = piece->ahead_right + NAME(place)(piece, i), *restrict y = piece->y + NAME(place)(piece, i);
     memset(row - lanes, 0, 64);
     row[piece->stride - 1] = 0;
     memset(y + width, 0, (size_t)(piece->stride - width) * sizeof(REAL));
@@ -184,6 +189,7 @@ typedef struct {
     REAL *x; /* of the row that it works on */
     REAL step, momentum;
     int fresh;      /* whether p and q are 0, and not to be read */
+    int final;      /* whether q is not asked for, nor `uphill` */
     double *uphill; /* <p_{k+1} - q_k, p_{k+1} - p_k> of each row, where it is asked for */
 } NAME(Stage);
 
@@ -191,9 +197,9 @@ typedef struct {
    the last one, and x becomes that of it. */
 INLINE void NAME(row)(const NAME(Piece) *piece, const NAME(Stage) *stage, long i, long from, long count, const int last,
                       const int isotropic, REAL inverse, REAL bound, const REAL *restrict bounds, const int with_sums,
-                      const int fresh)
+                      const int fresh, const int final)
 {
-    const long at = i * piece->pitch + from, on = last ? 0 : piece->pitch;
+    const long at = NAME(place)(piece, i) + from, on = last ? 0 : NAME(place)(piece, i + 1) - NAME(place)(piece, i);
     const REAL t = stage->step, m = stage->momentum;
     const REAL *restrict y = piece->y + at + on, *restrict after = piece->ahead_down + at + on;
     const REAL *restrict beside = piece->ahead_right + at + on;
@@ -226,6 +232,7 @@ INLINE void NAME(row)(const NAME(Piece) *piece, const NAME(Stage) *stage, long i
         if (with_sums) sum += (v - q) * moved + (w - r) * turned;
         down[j] = v;
         right[j] = w;
+        if (final) continue; /* nobody reads q */
         ahead_down[j] = v + m * moved;
         ahead_right[j] = w + m * turned;
     }
@@ -236,27 +243,23 @@ static void __attribute__((noinline)) NAME(row_of)(const Job *job, const NAME(Te
                                                    const NAME(Stage) *stage, long i, long from, long count)
 {
     const int last = piece->top + i + 1 == job->height, sums = stage->uphill && i >= 0 && piece->top + i < piece->end;
-#define ROW(l, iso, s, f) NAME(row)(piece, stage, i, from, count, l, iso, (REAL)job->inverse, team->inside, team->bound, s, f)
-    if (stage->fresh && !last && !sums && !job->isotropic)
-        ROW(0, 0, 0, 1);
-    else if (stage->fresh && !last && !sums)
-        ROW(0, 1, 0, 1);
-    else if (stage->fresh && !job->isotropic)
-        ROW(last, 0, sums, 1);
+#define ROW(l, iso, s, f, e) NAME(row)(piece, stage, i, from, count, l, iso, (REAL)job->inverse, team->inside, team->bound, s, f, e)
+#define EITHER(l, s, f, e) if (job->isotropic) ROW(l, 1, s, f, e); else ROW(l, 0, s, f, e)
+    if (last && stage->fresh)
+        EITHER(1, sums, 1, 0);
+    else if (last)
+        EITHER(1, sums, 0, 0);
+    else if (stage->final && stage->fresh)
+        EITHER(0, 0, 1, 1);
+    else if (stage->final)
+        EITHER(0, 0, 0, 1);
     else if (stage->fresh)
-        ROW(last, 1, sums, 1);
-    else if (!last && !job->isotropic && !sums)
-        ROW(0, 0, 0, 0);
-    else if (!last && !job->isotropic)
-        ROW(0, 0, 1, 0);
-    else if (!last && !sums)
-        ROW(0, 1, 0, 0);
-    else if (!last)
-        ROW(0, 1, 1, 0);
-    else if (!job->isotropic)
-        ROW(1, 0, sums, 0);
+        EITHER(0, sums, 1, 0);
+    else if (sums)
+        EITHER(0, 1, 0, 0);
     else
-        ROW(1, 1, sums, 0);
+        EITHER(0, 0, 0, 0);
+#undef EITHER
 #undef ROW
 }
 
@@ -271,8 +274,8 @@ static void NAME(ask)(const NAME(Piece) *piece, long i, long n, long parts)
 /* x of a row that an iteration begins with. */
 static void NAME(enter)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, NAME(Stage) *stage, long i)
 {
-    const long at = i * piece->pitch;
-    const REAL *above = piece->top + i ? piece->ahead_down + at - piece->pitch : team->zeros;
+    const long at = NAME(place)(piece, i);
+    const REAL *above = piece->top + i ? piece->ahead_down + NAME(place)(piece, i - 1) : team->zeros;
     if (stage->fresh)
         memcpy(stage->x, piece->y + at, (size_t)piece->columns * sizeof(REAL));
     else
@@ -290,7 +293,7 @@ static void NAME(store_row)(const Job *job, const NAME(Piece) *piece, long i)
     for (int a = 0; a < 4; a++) {
         IO *image = a < 2 ? job->p_out : job->q_out;
         if (!image) continue;
-        const REAL *restrict from = arrays[a] + i * piece->pitch;
+        const REAL *restrict from = arrays[a] + NAME(place)(piece, i);
         IO *restrict into = image + at + a % 2 * size;
         for (long j = 0; j < width; j++) into[j] = (IO)from[j];
     }
@@ -325,7 +328,7 @@ static void NAME(block)(const Job *job, const NAME(Team) *team, const NAME(Piece
                 long i = front - s, margin = rim + count - 1 - s;
                 long first = piece->above ? -margin : 0, end = piece->below ? rows + margin : rows - kept;
                 long from = most(0, begin - s * lanes), to = begin + part < columns ? begin + part - s * lanes : columns;
-                if (!begin && front + SOON < rows + piece->below) NAME(ask)(piece, front + SOON, s, count);
+                if (!lines && !begin && front + SOON < rows + piece->below) NAME(ask)(piece, front + SOON, s, count);
                 if (i < first || i >= end) continue;
                 stages[s].x = team->rows + s * row;
                 if (!begin && i == first) NAME(enter)(job, team, piece, stages + s, i);
@@ -453,7 +456,7 @@ static void NAME(prepare)(const Job *job, Pace *pace, NAME(Stage) *stages, long 
     for (long s = 0; s < count; s++) {
         next_numbers(job, pace);
         stages[s].step = (REAL)pace->step, stages[s].momentum = (REAL)pace->momentum;
-        stages[s].uphill = NULL, stages[s].fresh = fresh && s == 0;
+        stages[s].uphill = NULL, stages[s].fresh = fresh && s == 0, stages[s].final = job->once && s + 1 == count;
     }
 }
 
@@ -528,7 +531,7 @@ static int NAME(lay_out)(const Job *job, int thread, int threads, NAME(Team) *te
     team->zeros = team->memory;
     for (long n = 0; n < team->count; n++) {
         NAME(Piece) *piece = team->pieces + n;
-        piece->pitch = width;
+        piece->pitch = width, piece->turn = -1;
         piece->y = (REAL *)job->y + piece->plane * size + piece->top * width;
         piece->down = (REAL *)job->p_out + 2 * piece->plane * size + piece->top * width;
         piece->right = piece->down + size;

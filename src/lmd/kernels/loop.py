@@ -97,7 +97,8 @@ class Schedules:
         self.coarse = torch.tensor(coarse, dtype=torch.int64, device="cpu")
         arrays = (self.numbers, self.reach, self.horizons, self.coarse)
         self.table = _Schedules(*(each.data_ptr() for each in arrays), len(reach), numbers[0].shape[1], *grid)
-        """As C reads them, while these live."""
+        """As C reads them, while these live, where `address` is."""
+        self.address = ctypes.addressof(self.table)
 
 
 class Solved(NamedTuple):
@@ -134,8 +135,10 @@ class Solved(NamedTuple):
         return self.numbers[4::REPORT]
 
     @property
-    def rooms(self) -> Sequence[float]:
-        return self.numbers[5::REPORT]
+    def proven(self) -> tuple[Sequence[float], Sequence[float], Sequence[float]]:
+        """Values, gaps, and the room of the values."""
+        numbers = self.numbers
+        return numbers[3::REPORT], numbers[4::REPORT], numbers[5::REPORT]
 
 
 def serves(*tensors: Tensor) -> bool:
@@ -167,35 +170,30 @@ def fgp(
     `lmd.solvers.LearnedFGP` for the formulas.
     """
     y = model.noisy.detach().contiguous()
-    if y.ndim != 4:
+    shape = y.shape
+    if len(shape) != 4:
         raise InputError("noisy", f"shape {shape_of(y)}", "images (B, C, H, W)")
-    batch, channels, height, width = y.shape
+    batch, channels, height, width = shape
     dual, ahead = _fields(start.dual, y), _fields(start.ahead, y)
     frame = None if before is None else before.detach().to(y).contiguous()
-    if frame is not None and frame.shape != y.shape:
+    if frame is not None and frame.shape != shape:
         raise InputError("before", f"shape {shape_of(frame)}", f"shape {shape_of(y)}, as the images have")
-    bound = _each(model.bound, batch)
     first = FIRST_LOOK if numbers is None else max(FIRST_LOOK, numbers.shape[2])
     table = None if numbers is None else numbers.detach().double().transpose(0, 1).contiguous()
-    report = (ctypes.c_double * (REPORT * batch))()
-    momenta: list[Any] = _numbers(start.momentum, batch)
-    report[::REPORT] = momenta
     new_dual, x = y.new_empty(batch, channels, 2, height, width), torch.empty_like(y)
     kept = tolerance is None or tolerance < ROUNDED
     new_ahead = torch.empty_like(new_dual) if kept else new_dual
-    failed = _function()(
-        y.data_ptr(), _pointer(dual), _pointer(ahead), _pointer(frame), bound, _pointer(table),
-        None if schedules is None else ctypes.byref(schedules.table),
+    report = _function()(
+        y.data_ptr(), _pointer(dual), _pointer(ahead), _pointer(frame), _each(model.bound, batch), _pointer(table),
+        None if schedules is None else schedules.address,
         model.scale, multiplier * 2 * model.scale / model.norm**2, -1.0 if tolerance is None else tolerance,
         model.norm, model.roundings,
         batch, channels, height, width, 0 if numbers is None else numbers.shape[2], start.iteration, limit, first,
         model.isotropic, RESTART * restart, y.dtype == torch.float64,
-        torch.get_num_threads() if y.numel() >= kernels.SMALL else 1,
-        new_dual.data_ptr(), new_ahead.data_ptr() if kept else None, x.data_ptr(), report,
+        torch.get_num_threads() if batch * channels * height * width >= kernels.SMALL else 1,
+        new_dual.data_ptr(), new_ahead.data_ptr() if kept else None, x.data_ptr(), _each(start.momentum, batch),
     )  # fmt: skip
-    if failed:
-        raise MemoryError("no memory for the working rows of a compiled solve")
-    return Solved(x, new_dual, new_ahead, report[:])
+    return Solved(x, new_dual, new_ahead, report)
 
 
 def _fields(p: Tensor | None, y: Tensor) -> Tensor | None:
@@ -209,17 +207,12 @@ def _fields(p: Tensor | None, y: Tensor) -> Tensor | None:
     return p.detach().resolve_neg().contiguous()
 
 
-def _each(bound: float | Tensor, batch: int) -> ctypes.Array[ctypes.c_double]:
-    """The bound of each image `(B,)`, as C reads it."""
-    return (ctypes.c_double * batch)(*_numbers(bound, batch))
-
-
-def _numbers(each: float | Tensor | Sequence[float], batch: int) -> list[float]:
-    """A number or one per image `(B,)` as one per image."""
+def _each(each: float | Tensor | Sequence[float], batch: int) -> float | Sequence[float]:
+    """A number, or one per image `(B,)`, as C takes them."""
     if isinstance(each, Tensor):
         numbers: list[float] = each.detach().expand(batch).tolist()
         return numbers
-    return [each] * batch if isinstance(each, float) else list(each)
+    return each
 
 
 def _pointer(tensor: Tensor | None) -> int | None:
@@ -227,8 +220,5 @@ def _pointer(tensor: Tensor | None) -> int | None:
 
 
 @functools.cache
-def _function() -> Callable[..., int]:
-    function = getattr(kernels.library(), "lmd_fgp")  # noqa: B009
-    pointer, double, count = ctypes.c_void_p, ctypes.c_double, ctypes.c_long
-    function.argtypes = (*(pointer,) * 7, *(double,) * 5, *(count,) * 11, ctypes.c_int, *(pointer,) * 4)
-    return cast(Callable[..., int], function)
+def _function() -> Callable[..., tuple[float, ...]]:
+    return cast(Callable[..., tuple[float, ...]], kernels.module().fgp)

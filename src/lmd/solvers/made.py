@@ -12,6 +12,8 @@ from torch import Tensor
 
 T = TypeVar("T")
 
+_VERSION = operator.attrgetter("_version")
+
 
 def version(x: Tensor) -> float:
     """How often a tensor was changed; NaN, which equals nothing, of one from inference mode, which does not count."""
@@ -27,7 +29,7 @@ class Made(Generic[T]):
     def of(self, tensors: Sequence[Tensor], make: Callable[[], T]) -> T:
         """What was made of these, or what `make` makes of them now: without derivatives, for any mode to come."""
         try:
-            versions = [each._version for each in tensors]
+            versions = list(map(_VERSION, tensors))
         except RuntimeError:  # tensors from inference mode do not count their changes
             return make()
         last = self._last

@@ -133,14 +133,13 @@ class _Report:
     """What is made of a solve when it is asked for: fields of its result, from the numbers that C reports."""
 
     def __init__(self, solved: loop.Solved) -> None:
-        self.reached, self.gaps, self.done = solved.values, solved.gaps, solved.iterations
-        self.rooms = solved.rooms
+        self.solved = solved
 
     def values(self, result: Result) -> Tensor:
-        return torch.tensor(self.reached, dtype=result.x.dtype, device=result.x.device)
+        return torch.tensor(self.solved.values, dtype=result.x.dtype, device=result.x.device)
 
     def iterations(self, result: Result) -> Tensor:
-        return torch.tensor(self.done, dtype=torch.int64, device=result.x.device)
+        return torch.tensor(self.solved.iterations, dtype=torch.int64, device=result.x.device)
 
     def evaluations(self, result: Result) -> dict[str, Tensor]:
         return {name: each * result.iterations for name, each in result.solver.step_cost.items()}
@@ -153,10 +152,11 @@ class _Report:
         return History(values=values, residuals=torch.full_like(values, torch.nan), seconds=seconds)
 
     def proof(self, result: Result) -> Certificate:
-        kind = ctypes.c_double if result.x.dtype == torch.float64 else ctypes.c_float
-        pairs = zip(self.reached, self.rooms, strict=True)
+        x, (values, gaps, rooms) = result.x, self.solved.proven
+        kind = ctypes.c_double if x.dtype == torch.float64 else ctypes.c_float
+        pairs = zip(values, rooms, strict=True)
         reported = [max(kind(value).value, value + room) for value, room in pairs]  # no less than `values` or F(x)
-        return gap_certificate(self.reached, self.gaps, reported, result.x.device)
+        return gap_certificate(values, gaps, reported, x)
 
 
 class _Whole:

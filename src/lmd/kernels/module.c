@@ -1,0 +1,82 @@
+/* What Python calls directly, as ctypes takes as long for a call as the solve of a small image: lmd_fgp of loop.c. MODULE is
+   the name of the build. Whoever calls it has checked what is given: addresses are addresses, and shapes are theirs. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+enum { REPORT = 6, GIVEN = 28 };
+
+int lmd_fgp(const void *y, const void *p, const void *q, const void *before, const double *bound, const double *numbers,
+            const void *schedules, double scale, double step, double tolerance, double norm, double roundings, long batch,
+            long channels, long height, long width, long learned, long begin, long limit, long first_look, long isotropic,
+            long restart, long doubles, int threads, void *p_out, void *q_out, void *x_out, double *report);
+
+/* An address; None is NULL. */
+static void *address(PyObject *given) { return given == Py_None ? NULL : PyLong_AsVoidPtr(given); }
+
+/* A number for each instance, or one for all, to every `stride`th place. */
+static int fill(PyObject *given, long batch, long stride, double *out)
+{
+    if (PyFloat_Check(given)) {
+        for (long n = 0; n < batch; n++) out[n * stride] = PyFloat_AS_DOUBLE(given);
+        return 1;
+    }
+    PyObject *each = PySequence_Fast(given, "a number, or one for each instance");
+    if (!each) return 0;
+    const int fits = PySequence_Fast_GET_SIZE(each) == batch;
+    for (long n = 0; n < batch && fits; n++) out[n * stride] = PyFloat_AsDouble(PySequence_Fast_GET_ITEM(each, n));
+    Py_DECREF(each);
+    if (!fits) PyErr_SetString(PyExc_ValueError, "not one number for each instance");
+    return fits && !PyErr_Occurred();
+}
+
+static PyObject *told(const double *report, long count)
+{
+    PyObject *all = PyTuple_New(count);
+    for (long n = 0; n < count && all; n++) {
+        PyObject *number = PyFloat_FromDouble(report[n]);
+        if (!number) Py_CLEAR(all);
+        if (all) PyTuple_SET_ITEM(all, n, number);
+    }
+    return all;
+}
+
+static PyObject *fgp(PyObject *self, PyObject *const *given, Py_ssize_t count)
+{
+    void *at[10];
+    double reals[5], few[1 + REPORT], *room = few;
+    long whole[12];
+    (void)self;
+    if (count != GIVEN) return PyErr_Format(PyExc_TypeError, "fgp takes %d arguments, not %zd", GIVEN, count);
+    for (int n = 0; n < 4; n++) at[n] = address(given[n]);
+    for (int n = 0; n < 2; n++) at[4 + n] = address(given[5 + n]);
+    for (int n = 0; n < 3; n++) at[6 + n] = address(given[24 + n]);
+    for (int n = 0; n < 5; n++) reals[n] = PyFloat_AsDouble(given[7 + n]);
+    for (int n = 0; n < 12; n++) whole[n] = PyLong_AsLong(given[12 + n]);
+    if (PyErr_Occurred()) return NULL;
+    const long batch = whole[0];
+    if (batch != 1) room = PyMem_Malloc((size_t)(batch * (1 + REPORT)) * sizeof(double));
+    if (!room) return PyErr_NoMemory();
+    double *report = room + batch;
+    PyObject *answer = NULL;
+    if (fill(given[4], batch, 1, room) && fill(given[27], batch, REPORT, report)) {
+        int failed;
+        Py_BEGIN_ALLOW_THREADS;
+        failed = lmd_fgp(at[0], at[1], at[2], at[3], room, at[4], at[5], reals[0], reals[1], reals[2], reals[3], reals[4], batch,
+                         whole[1], whole[2], whole[3], whole[4], whole[5], whole[6], whole[7], whole[8], whole[9], whole[10],
+                         (int)whole[11], at[6], at[7], at[8], report);
+        Py_END_ALLOW_THREADS;
+        answer = failed ? PyErr_NoMemory() : told(report, REPORT * batch);
+    }
+    if (room != few) PyMem_Free(room);
+    return answer;
+}
+
+static PyMethodDef methods[] = {{"fgp", (PyCFunction)(void (*)(void))fgp, METH_FASTCALL, "Whole solves: lmd.kernels.loop."}, {0}};
+static PyModuleDef_Slot slots[] = {{0, NULL}};
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "lmd.kernels", NULL, 0, methods, slots, NULL, NULL, NULL};
+
+#define JOINED(name) PyInit_##name
+#define INIT(name) JOINED(name)
+PyMODINIT_FUNC INIT(MODULE)(void);
+PyMODINIT_FUNC INIT(MODULE)(void) { return PyModuleDef_Init(&module); }
