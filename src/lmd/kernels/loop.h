@@ -320,6 +320,7 @@ static void NAME(block)(const Job *job, const NAME(Team) *team, const NAME(Piece
     const long lanes = 64 / (long)sizeof(REAL), row = piece->stride + lanes, rows = piece->end - piece->top;
     const long kept = !piece->below && piece->plane < job->frozen; /* the last row, which stays as it is */
     const long columns = piece->columns, part = columns * (long)sizeof(REAL) > LONG_ROW ? PART / (long)sizeof(REAL) : columns;
+    const int far = !lines && rows * piece->pitch * (long)sizeof(REAL) > NEAR;
     if (lines) NAME(load_row)(job, piece, -piece->above);
     for (long front = -piece->above; front < rows + piece->below + count; front++) {
         if (lines) NAME(load_row)(job, piece, front + 1);
@@ -328,7 +329,7 @@ static void NAME(block)(const Job *job, const NAME(Team) *team, const NAME(Piece
                 long i = front - s, margin = rim + count - 1 - s;
                 long first = piece->above ? -margin : 0, end = piece->below ? rows + margin : rows - kept;
                 long from = most(0, begin - s * lanes), to = begin + part < columns ? begin + part - s * lanes : columns;
-                if (!lines && !begin && front + SOON < rows + piece->below) NAME(ask)(piece, front + SOON, s, count);
+                if (far && !begin && front + SOON < rows + piece->below) NAME(ask)(piece, front + SOON, s, count);
                 if (i < first || i >= end) continue;
                 stages[s].x = team->rows + s * row;
                 if (!begin && i == first) NAME(enter)(job, team, piece, stages + s, i);
