@@ -35,7 +35,7 @@ enum { VECTOR = 16 };
 #endif
 #define INLINE static inline __attribute__((always_inline))
 
-enum { DEPTH = 16, DEEP = 12, USUAL = 8, SOON = 3, SUMS = 4, REPORT = 6, SHORTEST = 8, FAR = 3, LARGE = 1 << 19, NEAR = 1 << 18, MANY = 40, PLACES = 64, LEVELS = 16, SMALLEST = 16, LONG_ROW = 6000, PART = 2048, WINDOW = 128, NARROW = 8, TRIED = 6, RUN = 16, QUICK = 16, LOOK = 8, WORTH = 13, MOTION = 20, ROOM = 144 };
+enum { DEPTH = 16, DEEP = 12, USUAL = 8, SOON = 3, SUMS = 4, REPORT = 6, SHORTEST = 8, FAR = 3, LARGE = 1 << 19, NEAR = 1 << 18, CLOSE = 32000, FEW = 128, ABREAST = 8, MANY = 40, PLACES = 64, LEVELS = 16, SMALLEST = 16, LONG_ROW = 6000, PART = 2048, WINDOW = 128, NARROW = 8, TRIED = 6, RUN = 16, QUICK = 16, LOOK = 8, WORTH = 13, MOTION = 20, ROOM = 144 };
 enum { GOING, FINISHED, REACHED, STUCK };
 enum { EXACT, BRIEF, FLAT }; /* kinds of looks */
 #define ROUNDED 5e-5 /* relative gaps below this are left to double precision, */
@@ -180,6 +180,15 @@ static int roll_call(Shared *shared, int threads)
 
 static long least(long a, long b) { return a < b ? a : b; }
 static long most(long a, long b) { return a > b ? a : b; }
+
+/* How many planes lie abreast, of numbers of so many bytes: all, where one thread has them, or better has, and the rows of a block
+   are short enough to stay in the nearest cache. */
+static long abreast_of(const Job *job, long threads, size_t size)
+{
+    const long all = job->channels, line = (job->width * (long)size + 63) / 64 * 64;
+    const int close = 5 * all * line * (job->depth + 1) <= CLOSE, alone = threads == 1 || all * job->height < FEW;
+    return close && alone && all <= ABREAST && !job->frozen ? all : 1;
+}
 
 /* How many threads get rows of their own: those of a coarser grid may be too few for all of them. */
 static long runs_of(long rows, long threads) { return most(1, least(threads, rows / (2 * DEPTH))); }

@@ -4,10 +4,13 @@
    p_{k+1} = P(q_k + t_k K x(q_k)), q_{k+1} = p_{k+1} + m_k (p_{k+1} - p_k), x(q) = y - inverse K'q. */
 
 /* Rows [top, end) of one plane that a thread works on, and `above` and `below` rows of its neighbours, of which it has
-   copies: of each row some zeros and five arrays of whole vectors, where columns from `width` on are 0. */
+   copies: of each row some zeros and five arrays of whole vectors, where columns from `width` on are 0. Narrow planes lie
+   abreast: the rows of one continue in those of the next, so that an iteration goes through all of them at once. */
 typedef struct {
     long plane, top, end, above, below;
-    long columns, stride, pitch; /* whole vectors of a row; from one of its arrays, and from one row, to the next */
+    long beside; /* how many planes are left of it */
+    long columns, across;  /* whole vectors of a row, and of those of all planes abreast */
+    long stride, pitch;    /* from one array of a row, and from one row, to the next */
     long turn; /* -1; or, where rows are done with soon, how many there is room for, less one: a power of 2, less one */
     REAL *y, *down, *right, *ahead_down, *ahead_right; /* row `top` of y, p and q */
     long runs; /* of pixels in a row where x is flat: how many there are */
@@ -19,7 +22,7 @@ INLINE long NAME(place)(const NAME(Piece) *piece, long i) { return (i & piece->t
 /* What a thread has to itself. */
 typedef struct {
     NAME(Piece) *pieces;
-    long count;
+    long count, abreast; /* how many pieces there are, and how many of them lie abreast */
     REAL *rows;  /* a row of x for each iteration of a block */
     REAL *zeros; /* a row of them */
     REAL *bound; /* the bound of the differences to the right, for each column */
@@ -36,19 +39,23 @@ static REAL NAME(inside)(const Job *job)
     return (REAL)job->bound > job->bound ? (REAL)nextafterf((float)job->bound, 0) : (REAL)job->bound;
 }
 
-/* The planes cut into runs of rows, for as many threads as there are enough rows for: run `thread`, piece by piece. */
+/* The planes cut into runs of rows, for as many threads as there are enough rows for: run `thread`, piece by piece. Those that
+   lie abreast are one run. */
 static int NAME(divide)(const Job *job, int thread, int threads, NAME(Team) *team)
 {
-    const long height = job->height, all = job->channels * height, runs = runs_of(all, threads);
+    const long height = job->height, abreast = abreast_of(job, threads, sizeof(REAL)), all = job->channels / abreast * height;
+    const long runs = abreast > 1 ? 1 : runs_of(all, threads);
     const long from = cut_at(all, height, least(thread, runs), runs), to = cut_at(all, height, least(thread + 1, runs), runs);
     memset(team, 0, sizeof *team);
     team->pieces = calloc((size_t)job->channels, sizeof(NAME(Piece)));
-    for (long plane = from / height; plane * height < to && team->pieces; plane++) {
-        NAME(Piece) *piece = team->pieces + team->count++;
-        piece->plane = plane;
-        piece->top = from > plane * height ? from - plane * height : 0;
-        piece->end = to < (plane + 1) * height ? to - plane * height : height;
-    }
+    team->abreast = abreast;
+    for (long row = from; row < to && team->pieces; row += height - row % height)
+        for (long n = 0; n < abreast; n++) {
+            NAME(Piece) *piece = team->pieces + team->count++;
+            piece->plane = row / height * abreast + n, piece->beside = n;
+            piece->top = row % height;
+            piece->end = least(height, to - row / height * height);
+        }
     return team->pieces != NULL;
 }
 
@@ -56,16 +63,17 @@ static int NAME(divide)(const Job *job, int thread, int threads, NAME(Team) *tea
 static int NAME(cut)(const Job *job, int thread, int threads, NAME(Team) *team)
 {
     const long lanes = 64 / (long)sizeof(REAL), width = job->width, height = job->height;
-    const long columns = (width + lanes - 1) / lanes * lanes, stride = lines_for(columns / lanes) * lanes, pitch = 5 * stride + lanes;
-    long depth = job->depth, total = 0;
     if (!NAME(divide)(job, thread, threads, team)) return 0;
+    const long columns = (width + lanes - 1) / lanes * lanes, across = team->abreast * columns;
+    const long stride = lines_for(across / lanes) * lanes, pitch = 5 * stride + lanes;
+    long depth = job->depth, total = 0;
     for (long n = 0; n < team->count; n++) {
         NAME(Piece) *piece = team->pieces + n;
         piece->above = piece->top ? depth : 0;
         piece->below = piece->end < height ? depth : 0;
-        piece->columns = columns, piece->stride = stride, piece->pitch = pitch;
+        piece->columns = columns, piece->across = across, piece->stride = stride, piece->pitch = pitch;
         piece->turn = job->once ? room_for(job->learned) - 1 : -1;
-        total += (piece->above + piece->end - piece->top + piece->below) * pitch;
+        if (!piece->beside) total += (piece->above + piece->end - piece->top + piece->below) * pitch;
     }
     if (job->once) total = room_for(job->learned) * pitch;
     long row = stride + lanes, floats = total + (depth + 4) * row + lanes;
@@ -78,15 +86,17 @@ static int NAME(cut)(const Job *job, int thread, int threads, NAME(Team) *team)
     for (long n = 0; n < team->count; n++) {
         NAME(Piece) *piece = team->pieces + n;
         REAL **arrays[5] = {&piece->ahead_right, &piece->right, &piece->y, &piece->down, &piece->ahead_down};
-        for (int a = 0; a < 5; a++) *arrays[a] = at + (job->once ? 0 : piece->above * pitch) + a * stride;
-        if (!job->once) at += (piece->above + piece->end - piece->top + piece->below) * pitch;
+        for (int a = 0; a < 5; a++)
+            *arrays[a] = at + (job->once ? 0 : piece->above * pitch) + a * stride + piece->beside * columns;
+        if (!job->once && piece->beside + 1 == team->abreast) at += (piece->above + piece->end - piece->top + piece->below) * pitch;
     }
     at = first + total;
     team->rows = at, team->zeros = at + depth * row;
     team->bound = at + (depth + 2) * row;
     memset(at - lanes, 0, (size_t)((depth + 4) * row + lanes) * sizeof(REAL));
     team->inside = NAME(inside)(job);
-    for (long j = 0; j < width - 1; j++) team->bound[j] = team->inside;
+    for (long n = 0; n < team->abreast; n++)
+        for (long j = 0; j < width - 1; j++) team->bound[n * columns + j] = team->inside;
     return 1;
 }
 
@@ -129,14 +139,14 @@ static void NAME(spread)(const Job *job, const IO *above, const IO *here, const 
 /* p and q of a piece from those of the coarser grid. */
 static void NAME(refine)(const Job *job, const NAME(Piece) *piece)
 {
-    const long height = (job->height + 1) / 2, width = (job->width + 1) / 2, stride = piece->stride;
+    const long height = (job->height + 1) / 2, width = (job->width + 1) / 2, columns = piece->columns;
     const IO *p = (const IO *)job->coarse + 2 * piece->plane * height * width;
     for (long i = piece->top - piece->above; i < piece->end + piece->below; i++) {
         const long at = (i - piece->top) * piece->pitch;
         const IO *here = p + i / 2 * width, *above = i % 2 ? here : i ? here - width : NULL;
         NAME(spread)(job, above, here, here + height * width, i + 1 == job->height, piece->down + at, piece->right + at);
-        memcpy(piece->ahead_down + at, piece->down + at, (size_t)stride * sizeof(REAL));
-        memcpy(piece->ahead_right + at, piece->right + at, (size_t)stride * sizeof(REAL));
+        memcpy(piece->ahead_down + at, piece->down + at, (size_t)columns * sizeof(REAL));
+        memcpy(piece->ahead_right + at, piece->right + at, (size_t)columns * sizeof(REAL));
     }
 }
 
@@ -147,9 +157,11 @@ static void NAME(load_row)(const Job *job, const NAME(Piece) *piece, long i)
     const long lanes = 64 / (long)sizeof(REAL), width = job->width;
     const IO *restrict from = (const IO *)job->y + (piece->plane * job->height + piece->top + i) * width;
     REAL *restrict row = piece->ahead_right + NAME(place)(piece, i), *restrict y = piece->y + NAME(place)(piece, i);
-    memset(row - lanes, 0, 64);
-    row[piece->stride - 1] = 0;
-    memset(y + width, 0, (size_t)(piece->stride - width) * sizeof(REAL));
+    if (!piece->beside) {
+        memset(row - lanes, 0, 64);
+        row[piece->stride - 1] = 0;
+    }
+    memset(y + width, 0, (size_t)(piece->columns - width) * sizeof(REAL));
     for (long j = 0; j < width; j++) y[j] = (REAL)from[j];
 }
 
@@ -165,15 +177,15 @@ static void NAME(load)(const Job *job, const NAME(Piece) *piece)
     for (int a = 0; a < 4; a++) {
         NAME(fetch)(job, piece, (a < 2 ? p : q) + at + a % 2 * size, arrays[a]);
         for (long i = -piece->above; i < end; i++)
-            memset(arrays[a] + i * piece->pitch + job->width, 0, (size_t)(piece->stride - job->width) * sizeof(REAL));
+            memset(arrays[a] + i * piece->pitch + job->width, 0, (size_t)(piece->columns - job->width) * sizeof(REAL));
     }
     /* what lies across the border does not count */
     for (long i = -piece->above; i < end; i++) {
         long row = i * piece->pitch, last = row + job->width - 1;
         piece->right[last] = piece->ahead_right[last] = 0;
         if (piece->top + i + 1 < job->height) continue;
-        memset(piece->down + row, 0, (size_t)piece->stride * sizeof(REAL));
-        memset(piece->ahead_down + row, 0, (size_t)piece->stride * sizeof(REAL));
+        memset(piece->down + row, 0, (size_t)piece->columns * sizeof(REAL));
+        memset(piece->ahead_down + row, 0, (size_t)piece->columns * sizeof(REAL));
     }
 }
 
@@ -197,7 +209,7 @@ typedef struct {
    the last one, and x becomes that of it. */
 INLINE void NAME(row)(const NAME(Piece) *piece, const NAME(Stage) *stage, long i, long from, long count, const int last,
                       const int isotropic, REAL inverse, REAL bound, const REAL *restrict bounds, const int with_sums,
-                      const int fresh, const int final)
+                      const int fresh, const int final, double *uphill)
 {
     const long at = NAME(place)(piece, i) + from, on = last ? 0 : NAME(place)(piece, i + 1) - NAME(place)(piece, i);
     const REAL t = stage->step, m = stage->momentum;
@@ -236,14 +248,16 @@ INLINE void NAME(row)(const NAME(Piece) *piece, const NAME(Stage) *stage, long i
         ahead_down[j] = v + m * moved;
         ahead_right[j] = w + m * turned;
     }
-    if (with_sums) stage->uphill[i] = (from ? stage->uphill[i] : 0) + (double)sum;
+    if (with_sums) *uphill += (double)sum;
 }
 
 static void __attribute__((noinline)) NAME(row_of)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece,
                                                    const NAME(Stage) *stage, long i, long from, long count)
 {
     const int last = piece->top + i + 1 == job->height, sums = stage->uphill && i >= 0 && piece->top + i < piece->end;
-#define ROW(l, iso, s, f, e) NAME(row)(piece, stage, i, from, count, l, iso, (REAL)job->inverse, team->inside, team->bound, s, f, e)
+    double *uphill = sums ? stage->uphill + from / piece->columns * job->height + i : NULL;
+    if (sums && from % piece->columns == 0) *uphill = 0;
+#define ROW(l, iso, s, f, e) NAME(row)(piece, stage, i, from, count, l, iso, (REAL)job->inverse, team->inside, team->bound, s, f, e, uphill)
 #define EITHER(l, s, f, e) if (job->isotropic) ROW(l, 1, s, f, e); else ROW(l, 0, s, f, e)
     if (last && stage->fresh)
         EITHER(1, sums, 1, 0);
@@ -277,9 +291,9 @@ static void NAME(enter)(const Job *job, const NAME(Team) *team, const NAME(Piece
     const long at = NAME(place)(piece, i);
     const REAL *above = piece->top + i ? piece->ahead_down + NAME(place)(piece, i - 1) : team->zeros;
     if (stage->fresh)
-        memcpy(stage->x, piece->y + at, (size_t)piece->columns * sizeof(REAL));
+        memcpy(stage->x, piece->y + at, (size_t)piece->across * sizeof(REAL));
     else
-        NAME(point)(piece->columns, (REAL)job->inverse, piece->y + at, above, piece->ahead_down + at,
+        NAME(point)(piece->across, (REAL)job->inverse, piece->y + at, above, piece->ahead_down + at,
                     piece->ahead_right + at, stage->x);
 }
 
@@ -310,7 +324,7 @@ static void NAME(store)(const Job *job, const NAME(Team) *team, const NAME(Piece
     }
 }
 
-/* `count` iterations on one piece, each one row behind the one before it, so that rows are in the cache for all of
+/* `count` iterations on one piece, or those that lie abreast, each one row behind the one before it, so that rows are in the cache for all of
    them, and long rows a part at a time, each iteration one vector further left, so that what one writes is near for the
    next. Rows of neighbours are computed as far as they are needed: by later iterations, and in the end, `rim` of them.
    With `lines`, rows are loaded, looked at and stored on the way. */
@@ -319,11 +333,11 @@ static void NAME(block)(const Job *job, const NAME(Team) *team, const NAME(Piece
 {
     const long lanes = 64 / (long)sizeof(REAL), row = piece->stride + lanes, rows = piece->end - piece->top;
     const long kept = !piece->below && piece->plane < job->frozen; /* the last row, which stays as it is */
-    const long columns = piece->columns, part = columns * (long)sizeof(REAL) > LONG_ROW ? PART / (long)sizeof(REAL) : columns;
+    const long columns = piece->across, part = columns * (long)sizeof(REAL) > LONG_ROW ? PART / (long)sizeof(REAL) : columns;
     const int far = !lines && rows * piece->pitch * (long)sizeof(REAL) > NEAR;
-    if (lines) NAME(load_row)(job, piece, -piece->above);
+    for (long n = 0; n < team->abreast && lines; n++) NAME(load_row)(job, piece + n, -piece->above);
     for (long front = -piece->above; front < rows + piece->below + count; front++) {
-        if (lines) NAME(load_row)(job, piece, front + 1);
+        for (long n = 0; n < team->abreast && lines; n++) NAME(load_row)(job, piece + n, front + 1);
         for (long begin = 0; begin < columns; begin += part)
             for (long s = 0; s < count; s++) {
                 long i = front - s, margin = rim + count - 1 - s;
@@ -333,12 +347,16 @@ static void NAME(block)(const Job *job, const NAME(Team) *team, const NAME(Piece
                 if (i < first || i >= end) continue;
                 stages[s].x = team->rows + s * row;
                 if (!begin && i == first) NAME(enter)(job, team, piece, stages + s, i);
+                if (stages[s].uphill && team->abreast > 1) /* planes have sums of their own */
+                    for (; from + piece->columns < to; from += piece->columns)
+                        NAME(row_of)(job, team, piece, stages + s, i, from, piece->columns);
                 NAME(row_of)(job, team, piece, stages + s, i, from, to - from);
             }
         const long done = front - count + 1;
-        if (!lines || done < 0 || done > rows) continue;
-        NAME(look_at)(job, team, piece, done, lines, sums);
-        if (done) NAME(store_row)(job, piece, done - 1);
+        for (long n = 0; n < team->abreast && lines && done >= 0 && done <= rows; n++) {
+            NAME(look_at)(job, team, piece + n, done, lines + n, sums);
+            if (done) NAME(store_row)(job, piece + n, done - 1);
+        }
     }
 }
 
@@ -495,7 +513,7 @@ static void NAME(solve)(Job *job, Shared *shared, NAME(Team) *teams, int thread,
             long count = plan(job, &pace), side = pace.blocks % 2 * job->channels * job->height;
             NAME(prepare)(job, &pace, stages, count, fresh);
             if (count) fresh = 0;
-            for (long n = 0; n < team->count; n++) {
+            for (long n = 0; n < team->count; n += team->abreast) {
                 const NAME(Piece) *piece = team->pieces + n;
                 if (restarts(job, &pace)) stages[count - 1].uphill = shared->uphill + side + piece->plane * job->height + piece->top;
                 NAME(block)(job, team, piece, stages, count, 0, NULL, NULL);
@@ -557,15 +575,16 @@ static void NAME(at_once)(Job *job, Shared *shared, NAME(Team) *teams, int threa
 {
     NAME(Team) *team = teams + thread;
     NAME(Stage) stages[DEPTH];
-    NAME(Lines) lines = {0};
+    NAME(Lines) lines[ABREAST] = {{0}};
     Pace pace = NAME(entered)(job);
     const int brief = is_roomy(job, sizeof(REAL));
     NAME(prepare)(job, &pace, stages, job->learned, 1);
-    const int able = NAME(cut)(job, thread, threads, team) && NAME(lines)(job, brief ? BRIEF : EXACT, &lines);
+    int able = NAME(cut)(job, thread, threads, team);
+    for (long n = 0; n < team->abreast; n++) able = able && NAME(lines)(job, brief ? BRIEF : EXACT, lines + n);
     if (!able) shared->failed = 1;
-    for (long n = 0; n < team->count && able; n++)
-        NAME(block)(job, team, team->pieces + n, stages, job->learned, 1, &lines, shared->sums);
-    free(lines.memory);
+    for (long n = 0; n < team->count && able; n += team->abreast)
+        NAME(block)(job, team, team->pieces + n, stages, job->learned, 1, lines, shared->sums);
+    for (long n = 0; n < team->abreast; n++) free(lines[n].memory);
     NAME(drop)(team);
     wait_for(shared, threads);
     if (!shared->stop && !certify(job, shared->sums, brief, &pace)) NAME(look_again)(job, shared, teams, thread, threads, &pace);
