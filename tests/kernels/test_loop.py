@@ -1,5 +1,6 @@
 """The compiled loop of fast gradient projection against the PyTorch lines, and its certificates against the truth."""
 
+import importlib
 import math
 
 import pytest
@@ -125,6 +126,50 @@ def test_its_gap_is_the_certified_gap(solver, tolerance, isotropic, dtype):
         assert list(solved.gaps) == pytest.approx(gaps.tolist(), rel=1e-9)
         assert list(solved.proven[2]) == [0, 0]
     assert solved.status == [2, 2]
+
+
+@pytest.mark.parametrize("isotropic", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [(1, 1), (2, 15), (30, 16), (17, 17), (40, 48), (33, 90)])
+def test_planes_that_lie_abreast_are_the_planes_alone_to_the_bit(size, dtype, isotropic):
+    noisy, numbers = images((1, 3, *size), dtype), torch.rand(2, 1, 11, generator=torch.Generator().manual_seed(0))
+    problem = TVDenoising(noisy, 0.2, isotropic)
+    together = loop.fgp(model_of(problem), loop.Progress(), 20, numbers=numbers, restart=False)
+    for c in range(3):
+        one = TVDenoising(noisy[:, c : c + 1], 0.2, isotropic)
+        alone = loop.fgp(model_of(one), loop.Progress(), 20, numbers=numbers, restart=False)
+        for name in ("x", "dual", "ahead"):
+            assert torch.equal(getattr(together, name)[:, c : c + 1], getattr(alone, name))
+
+
+@pytest.mark.parametrize("build", kernels.BUILDS.get(torch.backends.cpu.get_cpu_capability(), ("_tv",)))
+@pytest.mark.parametrize("isotropic", [False, True])
+@pytest.mark.parametrize("tolerance", [1e-1, 1e-3, 1e-5])
+@pytest.mark.parametrize("shape", [(1, 3, 96, 96), (2, 2, 19, 33)])
+def test_every_build_that_runs_here(build, shape, tolerance, isotropic, monkeypatch):
+    problem = TVDenoising(images(shape), 0.2, isotropic)
+    usual = lmd.solve(problem, tolerance)
+    monkeypatch.setattr(loop, "_function", lambda: importlib.import_module(f"lmd.kernels.{build}").fgp)
+    result = lmd.solve(problem, tolerance)
+    value, gap = problem.certified_gap(result.x, result.dual)
+    assert result.iterations.tolist() == usual.iterations.tolist()
+    torch.testing.assert_close(result.x, usual.x, rtol=0, atol=1e-5)
+    assert bool((result.certificate.bound >= gap * (1 - 1e-9)).all())
+    assert bool((gap <= tolerance * (value - gap)).all())
+
+
+def test_what_python_calls_directly_says_what_is_wrong():
+    given = [None] * 4 + [0.1] + [None] * 2 + [1.0] * 5 + [1, 1, 1, 1, 0, 0, 1, 1, 0, 0, 0, 1] + [None] * 3 + [1.0]
+    with pytest.raises(TypeError, match="28 arguments, not 0"):
+        kernels.module().fgp()
+    for place, wrong, kind in (
+        (4, [0.1, 0.2], ValueError),
+        (27, "no", ValueError),
+        (27, 3, TypeError),
+        (0, "y", TypeError),
+    ):
+        with pytest.raises(kind):
+            kernels.module().fgp(*given[:place], wrong, *given[place + 1 :])
 
 
 def looked_at(problem, iterations=None, tolerance=1e-3, numbers=9):

@@ -24,6 +24,7 @@
 #include <sys/mman.h>
 #endif
 
+#include "calls.h"
 #include "regions.h"
 
 #if defined(__AVX512F__)
@@ -35,7 +36,7 @@ enum { VECTOR = 16 };
 #endif
 #define INLINE static inline __attribute__((always_inline))
 
-enum { DEPTH = 16, DEEP = 12, USUAL = 8, SOON = 3, SUMS = 4, REPORT = 6, SHORTEST = 8, FAR = 3, LARGE = 1 << 19, NEAR = 1 << 18, CLOSE = 32000, FEW = 128, ABREAST = 8, MANY = 40, PLACES = 64, LEVELS = 16, SMALLEST = 16, LONG_ROW = 6000, PART = 2048, WINDOW = 128, NARROW = 8, TRIED = 6, RUN = 16, QUICK = 16, LOOK = 8, WORTH = 13, MOTION = 20, ROOM = 144 };
+enum { DEPTH = 16, DEEP = 12, USUAL = 8, SOON = 3, SUMS = 4, SHORTEST = 8, FAR = 3, LARGE = 1 << 19, NEAR = 1 << 18, CLOSE = 32000, FEW = 128, ABREAST = 8, MANY = 40, PLACES = 64, LEVELS = 16, SMALLEST = 16, LONG_ROW = 6000, PART = 2048, WINDOW = 128, NARROW = 8, TRIED = 6, RUN = 16, QUICK = 16, LOOK = 8, WORTH = 13, MOTION = 20, ROOM = 144 };
 enum { GOING, FINISHED, REACHED, STUCK };
 enum { EXACT, BRIEF, FLAT }; /* kinds of looks */
 #define ROUNDED 5e-5 /* relative gaps below this are left to double precision, */
@@ -63,14 +64,14 @@ typedef struct {
 
 /* What was learned: `count` schedules of step-sizes and momenta, the cheapest first, each for `nodes` roughnesses in
    geometric progression. */
-typedef struct {
+struct Schedules {
     const double *numbers;        /* of one after the other: (2, nodes, horizon) */
     const double *reach;          /* the logarithm of the gap that it gets to at these and halfway between (count, 2, 2 nodes - 1), in the
                                      anisotropic and in the isotropic form */
     const long *horizons, *coarse; /* how many iterations, and whether they begin on coarser grids (count) */
     long count, nodes;
     double lowest, ratio;
-} Schedules;
+};
 
 /* One instance: its arrays, and what is asked for. */
 typedef struct {
@@ -650,11 +651,7 @@ static void report_of(const Job *job, double *report)
     report[3] = job->pace.value, report[4] = job->pace.gap, report[5] = job->pace.room;
 }
 
-/* A batch of solves. Instances are shared between the threads, or, where there are few, the rows of each of them.
-   Step-sizes and momenta of the first `learned` iterations are given for each instance, `numbers` (B, 2, learned), or
-   chosen among `schedules` for solves to a tolerance: from nothing, or from p, where that is better, moved along with the
-   picture that was `before` when it was what y is now. report (B, REPORT) has m of FGP to begin with, and in
-   the end m, the iterations, the status, F(x), its gap, and how far F(x) may be above what is told. */
+/* calls.h says what is given. */
 int lmd_fgp(const void *y, const void *p, const void *q, const void *before, const double *bound, const double *numbers,
             const Schedules *schedules, double scale,
             double step, double tolerance, double norm, double roundings, long batch, long channels, long height,

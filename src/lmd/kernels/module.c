@@ -4,12 +4,9 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-enum { REPORT = 6, GIVEN = 28 };
+#include "calls.h"
 
-int lmd_fgp(const void *y, const void *p, const void *q, const void *before, const double *bound, const double *numbers,
-            const void *schedules, double scale, double step, double tolerance, double norm, double roundings, long batch,
-            long channels, long height, long width, long learned, long begin, long limit, long first_look, long isotropic,
-            long restart, long doubles, int threads, void *p_out, void *q_out, void *x_out, double *report);
+enum { GIVEN = 28 };
 
 /* An address; None is NULL. */
 static void *address(PyObject *given) { return given == Py_None ? NULL : PyLong_AsVoidPtr(given); }

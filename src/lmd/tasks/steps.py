@@ -46,6 +46,10 @@ STEPS = {
         (3.6, 1.6, 0.73, 0.33, 0.12, 3.8e-2, 6.2e-3, 4.8e-4, 2.5e-5),
         (2.9, 1.3, 0.56, 0.23, 8.1e-2, 1.6e-2, 1.2e-3, 5.6e-5, 3.1e-6),
     ),
+    9: (
+        (3.6, 1.6, 0.73, 0.33, 0.12, 3.8e-2, 6.2e-3, 4.8e-4, 2.5e-5),
+        (2.9, 1.3, 0.56, 0.23, 8.1e-2, 1.6e-2, 1.2e-3, 5.6e-5, 3.1e-6),
+    ),
     10: (
         (2.6, 1.2, 0.55, 0.23, 8.5e-2, 2.4e-2, 3.6e-3, 2.2e-4, 1.0e-5),
         (2, 0.96, 0.42, 0.16, 5.5e-2, 9.9e-3, 7.5e-4, 2.6e-5, 1.4e-6),
@@ -80,7 +84,15 @@ SCALES = {
         (0.77, 0.4, 0.29, 0.21, 0.14, 7.0e-2, 2.6e-2, 4.8e-3, 5.8e-4),
         (0.59, 0.32, 0.21, 0.12, 7.4e-2, 3.5e-2, 7.9e-3, 6.7e-4, 5.8e-5),
     ),
+    5: (
+        (0.77, 0.4, 0.29, 0.21, 0.14, 7.0e-2, 2.6e-2, 4.8e-3, 5.8e-4),
+        (0.59, 0.32, 0.21, 0.12, 7.4e-2, 3.5e-2, 7.9e-3, 6.7e-4, 5.8e-5),
+    ),
     6: (
+        (0.34, 0.21, 0.16, 0.1, 6.3e-2, 3.3e-2, 1.1e-2, 1.5e-3, 1.2e-4),
+        (0.26, 0.17, 0.1, 6.0e-2, 3.2e-2, 1.6e-2, 3.1e-3, 2.0e-4, 1.3e-5),
+    ),
+    7: (
         (0.34, 0.21, 0.16, 0.1, 6.3e-2, 3.3e-2, 1.1e-2, 1.5e-3, 1.2e-4),
         (0.26, 0.17, 0.1, 6.0e-2, 3.2e-2, 1.6e-2, 3.1e-3, 2.0e-4, 1.3e-5),
     ),
@@ -105,6 +117,10 @@ SCALES = {
         (1.3e-2, 7.0e-3, 3.6e-3, 1.8e-3, 7.2e-4, 1.4e-4, 1.3e-6, 3.6e-8, 1.6e-8),
     ),
     64: (
+        (8.0e-3, 6.2e-3, 4.0e-3, 1.7e-3, 6.5e-4, 7.2e-5, 4.1e-8, 2.1e-10, 1.9e-11),
+        (5.8e-3, 3.7e-3, 1.9e-3, 9.4e-4, 3.1e-4, 4.6e-5, 3.3e-7, 2.2e-8, 1.6e-8),
+    ),
+    80: (
         (8.0e-3, 6.2e-3, 4.0e-3, 1.7e-3, 6.5e-4, 7.2e-5, 4.1e-8, 2.1e-10, 1.9e-11),
         (5.8e-3, 3.7e-3, 1.9e-3, 9.4e-4, 3.1e-4, 4.6e-5, 3.3e-7, 2.2e-8, 1.6e-8),
     ),
@@ -147,23 +163,16 @@ def family(preset: str) -> Family:
     return AllWeights([*images, *doubled], noise=(0.0, 0.22), crop=CROPS[preset], weight=WEIGHTS)
 
 
-def _settings(horizon: int, coarse: bool) -> dict[str, dict[str, Any]]:
+def _settings(horizon: int) -> dict[str, dict[str, Any]]:
     """Many iterations are sensitive to their numbers and want a smaller rate."""
     shared: dict[str, Any] = {
         "objective": "duality gap",
         "value_weights": "last",
-        "learning_rate": 0.1 if horizon < 60 else 2.4 / horizon,
+        "learning_rate": 0.05 if horizon < 60 else 1.2 / horizon,
         "schedule": "cosine",
         "clip_gradient": 20.0,
     }
-    updates = (600 if horizon < 20 else 300 if horizon < 60 else 200) if coarse else 1000 if 8 <= horizon < 60 else 400
-    larger = {
-        "updates": updates,
-        "batch": 8,
-        "warmup": 20,
-        "validation_batch": 48,
-        "checkpoint_every": 100,
-    }
+    larger = {"updates": 2000, "batch": 8, "warmup": 20, "validation_batch": 48, "checkpoint_every": 100}
     return {"quick": {**shared, "updates": 40, "batch": 4}, "standard": {**shared, **larger}}
 
 
@@ -181,7 +190,7 @@ def _recipe(horizon: int, coarse: bool) -> Recipe:
         solver=functools.partial(_learned, horizon, coarse),
         family=family,
         source=PHOTOGRAPHS,
-        settings=_settings(horizon, coarse),
+        settings=_settings(horizon),
         weak="Only the last trained iterate is good: `lmd.solve` takes the horizon that a tolerance needs.",
     )
 
