@@ -182,12 +182,12 @@ static int roll_call(Shared *shared, int threads)
 static long least(long a, long b) { return a < b ? a : b; }
 static long most(long a, long b) { return a > b ? a : b; }
 
-/* How many planes lie abreast, of numbers of so many bytes: all, where one thread has them, or better has, and the rows of a block
-   are short enough to stay in the nearest cache. */
+/* How many planes lie abreast, of numbers of so many bytes: all, where the rows of a block are short enough to stay in the
+   nearest cache, and threads need not copy such rows of each other: one has all, or better has, or all is done at once. */
 static long abreast_of(const Job *job, long threads, size_t size)
 {
     const long all = job->channels, line = (job->width * (long)size + 63) / 64 * 64;
-    const int close = 5 * all * line * (job->depth + 1) <= CLOSE, alone = threads == 1 || all * job->height < FEW;
+    const int close = 5 * all * line * (job->depth + 1) <= CLOSE, alone = threads == 1 || job->once || all * job->height < FEW;
     return close && alone && all <= ABREAST && !job->frozen ? all : 1;
 }
 

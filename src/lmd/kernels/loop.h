@@ -40,11 +40,11 @@ static REAL NAME(inside)(const Job *job)
 }
 
 /* The planes cut into runs of rows, for as many threads as there are enough rows for: run `thread`, piece by piece. Those that
-   lie abreast are one run. */
+   lie abreast are one run, unless they are done with at once. */
 static int NAME(divide)(const Job *job, int thread, int threads, NAME(Team) *team)
 {
     const long height = job->height, abreast = abreast_of(job, threads, sizeof(REAL)), all = job->channels / abreast * height;
-    const long runs = abreast > 1 ? 1 : runs_of(all, threads);
+    const long runs = abreast > 1 && !job->once ? 1 : runs_of(all, threads);
     const long from = cut_at(all, height, least(thread, runs), runs), to = cut_at(all, height, least(thread + 1, runs), runs);
     memset(team, 0, sizeof *team);
     team->pieces = calloc((size_t)job->channels, sizeof(NAME(Piece)));

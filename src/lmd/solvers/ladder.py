@@ -20,8 +20,9 @@ from lmd.solvers.made import Made
 
 _NUMBERS = operator.itemgetter("numbers")
 
-MARGIN = 0.9
-"""A rung is taken for tolerances from its reach over this on: one that misses costs one look more and iterations."""
+MARGINS = {False: 0.9, True: 0.8}
+"""A rung is taken for tolerances from its reach over this on: one that misses costs one look more and iterations. Those
+from coarser grids differ more from image to image."""
 
 
 class Ladder(Passing):
@@ -45,8 +46,12 @@ class Ladder(Passing):
             raise InputError("reach", f"{len(reach)} rows", accepted)
         self.rungs = nn.ModuleList(rungs)
         self.given = [[list(gaps) for gaps in forms] for forms in reach]
-        self.reach = [[[math.log(gap / MARGIN) for gap in gaps] for gaps in forms] for forms in reach]
         self._learned = [cast(LearnedFGP, rung) for rung in rungs]
+        margins = [MARGINS[rung.coarse] for rung in self._learned]
+        self.reach = [
+            [[math.log(gap / margin) for gap in gaps] for gaps in forms]
+            for forms, margin in zip(reach, margins, strict=True)
+        ]
         self._own = [rung._parameters for rung in self._learned]
         self._made = Made[loop.Schedules]()
 
