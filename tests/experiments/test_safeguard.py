@@ -32,6 +32,7 @@ def test_every_shipped_solver_keeps_both_promises_in_every_condition(metrics):
         42,
         55,
         64,
+        80,
         89,
         100,
         144,

@@ -84,7 +84,9 @@ def test_the_compiled_loop_draws_the_same_whatever_the_threads(isotropic, dtype,
         assert torch.equal(result.x, answers[0].x) and torch.equal(result.dual, answers[0].dual)
     flat = problem.flattened(answers[0].dual)
     assert float((flat - problem.primal_from_dual(answers[0].dual)).abs().max()) > 1e-5  # it is not the same anyway
-    torch.testing.assert_close(answers[0].x, flat, rtol=0, atol=4 * torch.finfo(dtype).eps)
+    torch.testing.assert_close(
+        answers[0].x, flat, rtol=0, atol=16 * torch.finfo(dtype).eps
+    )  # means, added up in another order
 
 
 @pytest.mark.skipif(kernels.library() is None, reason="no compiled kernels: installed without a C compiler")
