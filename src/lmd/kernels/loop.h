@@ -310,6 +310,7 @@ static void NAME(store_row)(const Job *job, const NAME(Piece) *piece, long i)
         const REAL *restrict from = arrays[a] + NAME(place)(piece, i);
         IO *restrict into = image + at + a % 2 * size;
         for (long j = 0; j < width; j++) into[j] = (IO)from[j];
+        if (a % 2) into[width - 1] = 0; /* which it is, of either sign: by what lies next to it */
     }
 }
 
