@@ -172,10 +172,10 @@ def test_what_python_calls_directly_says_what_is_wrong():
             kernels.module().fgp(*given[:place], wrong, *given[place + 1 :])
 
 
-def looked_at(problem, iterations=None, tolerance=1e-3, numbers=9):
+def looked_at(problem, numbers, tolerance=1e-3):
     """A solve whose looks are brief, and what an exact look finds: F(x) and its gap."""
     with torch.no_grad():
-        solved = learned(numbers).finish(problem, None, tolerance, 1000 if iterations is None else iterations)
+        solved = learned(numbers).finish(problem, None, tolerance, 1000)
     return solved, *problem.certified_gap(solved.x, solved.dual)
 
 

@@ -63,7 +63,10 @@ static PyObject *fgp(PyObject *self, PyObject *const *given, Py_ssize_t count)
                          whole[1], whole[2], whole[3], whole[4], whole[5], whole[6], whole[7], whole[8], whole[9], whole[10],
                          (int)whole[11], at[6], at[7], at[8], report);
         Py_END_ALLOW_THREADS;
-        answer = failed ? PyErr_NoMemory() : told(report, REPORT * batch);
+        if (failed)
+            PyErr_SetString(PyExc_MemoryError, "no memory for the working rows of a compiled solve");
+        else
+            answer = told(report, REPORT * batch);
     }
     if (room != few) PyMem_Free(room);
     return answer;
