@@ -37,7 +37,22 @@ def test_regions_are_connected_components(size, batch, share, seed):
     generator = torch.Generator().manual_seed(seed)
     x = torch.rand(batch, 2, *size, generator=generator, dtype=torch.float64)
     without_edge = torch.rand(batch, 2, len(size), *size, generator=generator) < share
-    torch.testing.assert_close(drawn_flat(x, without_edge), means_of(x, without_edge), rtol=1e-12, atol=1e-12)
+    flat = drawn_flat(x, without_edge, torch.full_like(x, 2.0), 1.0)  # more slack than any variance
+    torch.testing.assert_close(flat, means_of(x, without_edge), rtol=1e-12, atol=1e-12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(2, 9), st.integers(1, 9), st.floats(0.1, 0.9), st.floats(0, 0.4), st.integers(0, 2**31 - 1))
+def test_each_region_is_drawn_flat_where_that_lowers_what_it_has_of_the_gap(height, width, share, room, seed):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.rand(1, 1, height, width, generator=generator, dtype=torch.float64)
+    without_edge = torch.rand(1, 1, 2, height, width, generator=generator) < share
+    slack = room * torch.rand(x.shape, generator=generator, dtype=torch.float64)
+    flat, means = drawn_flat(x, without_edge, slack, 0.7), means_of(x, without_edge)
+    added, taken = means_of(0.7 * (x - means).square(), without_edge), means_of(slack, without_edge)
+    clear = (added - taken).abs() > 1e-12
+    expected = torch.where(added <= taken, means, x)
+    torch.testing.assert_close(flat[clear], expected[clear], rtol=1e-12, atol=1e-12)
 
 
 def test_a_long_way_around_is_one_region():
@@ -46,7 +61,8 @@ def test_a_long_way_around_is_one_region():
     without_edge[0, 0, 1, ::2, :8] = True
     for row in range(8):
         without_edge[0, 0, 0, row, 8 if row % 4 < 2 else 0] = True
-    flat = drawn_flat(torch.arange(81.0).reshape(1, 1, 9, 9), without_edge)
+    x = torch.arange(81.0).reshape(1, 1, 9, 9)
+    flat = drawn_flat(x, without_edge, torch.full_like(x, 1e4), 1.0)
     rows = flat[0, 0, ::2].flatten()
     assert torch.equal(rows, rows[:1].expand_as(rows))
 

@@ -104,6 +104,22 @@ def test_weights_that_were_loaded_after_it_was_used_count():
     assert torch.equal(lmd.solve(problem, 1e-2, solver=used).x, lmd.solve(problem, 1e-2, solver=other).x)
 
 
+@pytest.mark.parametrize("kind", ["as it is", "moved", "not in one piece"])
+def test_numbers_that_were_written_after_it_was_used_count(kind):
+    problem, used = TVDenoising(images(1, 1, 12, 13).double(), 0.3), ladder()
+    if kind == "not in one piece":  # of which C has a copy
+        for rung in used.rungs:
+            rung.numbers.data = rung.numbers.data.mT.contiguous().mT
+    before = lmd.solve(problem, 1e-2, solver=used).x
+    if kind == "moved":
+        used.double()
+    assert torch.equal(lmd.solve(problem, 1e-2, solver=used).x, before)
+    with torch.no_grad():
+        for rung in used.rungs:
+            rung.numbers.mul_(0.5)
+    assert not torch.equal(lmd.solve(problem, 1e-2, solver=used).x, before)
+
+
 def test_one_that_was_made_in_inference_mode_sees_its_changes():
     problem = TVDenoising(images(1, 1, 12, 13), 0.3)
     with torch.inference_mode():

@@ -65,11 +65,11 @@ typedef struct {
 /* What was learned: `count` schedules of step-sizes and momenta, the cheapest first, each for `nodes` roughnesses in
    geometric progression. */
 struct Schedules {
-    const double *numbers;        /* of one after the other: (2, nodes, horizon) */
+    const void *const *numbers;   /* where those of each are: (2, nodes, horizon), of float numbers or of `doubles` */
     const double *reach;          /* the logarithm of the gap that it gets to at these and halfway between (count, 2, 2 nodes - 1), in the
                                      anisotropic and in the isotropic form */
     const long *horizons, *coarse; /* how many iterations, and whether they begin on coarser grids (count) */
-    long count, nodes;
+    long count, nodes, doubles;
     double lowest, ratio;
 };
 
@@ -335,12 +335,12 @@ static void make_room(const Job *job, Shared *shared)
     const size_t pixels = (size_t)(job->channels * job->height * job->width);
     Regions *all = &shared->regions;
     if (shared->flat || pixels > INT32_MAX) return;
-    shared->flat = malloc(pixels * (3 * sizeof(int32_t) + sizeof(double)));
+    shared->flat = malloc(pixels * (3 * sizeof(int32_t) + 2 * sizeof(double)));
     if (!shared->flat) {
         shared->failed = 1;
         return;
     }
-    all->sum = shared->flat, all->label = (int32_t *)(all->sum + pixels);
+    all->sum = shared->flat, all->gain = all->sum + pixels, all->label = (int32_t *)(all->gain + pixels);
     all->parent = all->label + pixels, all->count = all->parent + pixels;
 }
 
@@ -406,15 +406,17 @@ static long choose(const Schedules *all, const Job *job, double rough, int coars
 /* The numbers of a schedule at a roughness, to where those of the job are. */
 static void interpolate(const Schedules *all, long chosen, double rough, double *numbers)
 {
-    const double *from = all->numbers;
+    const float *floats = all->numbers[chosen];
+    const double *doubles = all->numbers[chosen];
     const long horizon = all->horizons[chosen];
     double share;
-    long below = node_of(all, rough, &share);
-    for (long n = 0; n < chosen; n++) from += 2 * all->nodes * all->horizons[n];
+    const long below = node_of(all, rough, &share);
     for (long a = 0; a < 2; a++)
         for (long k = 0; k < horizon; k++) {
-            const double *low = from + (a * all->nodes + below) * horizon + k;
-            numbers[a * horizon + k] = low[0] + share * (low[horizon] - low[0]);
+            const long at = (a * all->nodes + below) * horizon + k;
+            const double low = all->doubles ? doubles[at] : (double)floats[at];
+            const double high = all->doubles ? doubles[at + horizon] : (double)floats[at + horizon];
+            numbers[a * horizon + k] = low + share * (high - low);
         }
 }
 

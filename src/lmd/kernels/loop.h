@@ -393,24 +393,48 @@ static void NAME(flat_at)(const Job *job, const NAME(Team) *team, const NAME(Pie
     for (long j = 0; j < job->width && job->isotropic; j++) right[j] = down[j] = v[j] * v[j] + w[j] * w[j] < limit;
 }
 
-/* The runs of a piece, and regions of them within it. */
-static void NAME(label)(const Job *job, const NAME(Team) *team, NAME(Piece) *piece, const Regions *all, IO *restrict x,
+/* What is won on each pixel of row i of a piece if x were 0 there: the slack between it and the next ones, b |Kx| - <p, Kx>,
+   less s x^2. */
+INLINE void NAME(gains)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, long i, const int isotropic,
+                        double *restrict out)
+{
+    const long width = job->width, last = piece->top + i + 1 == job->height;
+    const IO *restrict x = (const IO *)job->x_out + (piece->plane * job->height + piece->top + i) * width;
+    const IO *restrict next = last ? x : x + width;
+    const REAL *restrict v = piece->down + i * piece->pitch, *restrict w = piece->right + i * piece->pitch;
+    const double bound = (double)team->inside, scale = job->scale;
+#pragma omp simd
+    for (long j = 0; j < width - 1; j++) {
+        const double here = (double)x[j], along = (double)next[j] - here, across = (double)x[j + 1] - here;
+        const double length = isotropic ? sqrt(along * along + across * across) : fabs(along) + fabs(across);
+        out[j] = bound * length - (along * (double)v[j] + across * (double)w[j]) - scale * here * here;
+    }
+    const double here = (double)x[width - 1], along = (double)next[width - 1] - here;
+    out[width - 1] = bound * fabs(along) - along * (double)v[width - 1] - scale * here * here;
+}
+
+/* The runs of a piece, and regions of them within it; x has just been looked at, and lies where it is asked for. */
+static void NAME(label)(const Job *job, const NAME(Team) *team, NAME(Piece) *piece, const Regions *all, double *gains,
                         unsigned char *right, unsigned char *down)
 {
     const long width = job->width, first = (piece->plane * job->height + piece->top) * width;
     long run = first - 1;
     for (long i = 0; i < piece->end - piece->top; i++) {
         int32_t *label = all->label + first + i * width;
-        double sum = 0;
+        const IO *x = (const IO *)job->x_out + first + i * width;
+        double sum = 0, gain = 0;
         int32_t count = 0;
         NAME(flat_at)(job, team, piece, i, right, down + (i % 2) * width);
-        NAME(answer)(job, team, piece, i, width, x);
+        if (job->isotropic)
+            NAME(gains)(job, team, piece, i, 1, gains);
+        else
+            NAME(gains)(job, team, piece, i, 0, gains);
         for (long j = 0; j < width; j++) {
             const int on = j && right[j - 1];
             run += !on;
-            sum = (on ? sum : 0) + (double)x[j], count = (on ? count : 0) + 1;
+            sum = (on ? sum : 0) + (double)x[j], gain = (on ? gain : 0) + gains[j], count = (on ? count : 0) + 1;
             label[j] = all->parent[run] = (int32_t)run;
-            all->sum[run] = sum, all->count[run] = count;
+            all->sum[run] = sum, all->gain[run] = gain, all->count[run] = count;
         }
         if (i) unite_rows(all, label - width, label, down + (1 - i % 2) * width, width);
     }
@@ -427,7 +451,7 @@ static void NAME(join)(const Job *job, const NAME(Team) *teams, int threads, con
                 const NAME(Piece) *piece = teams[t].pieces + n;
                 const long first = (piece->plane * job->height + piece->top) * width;
                 if (pass == 1) add_up(all, first, first + piece->runs);
-                if (pass == 2) take_means(all, first, first + piece->runs);
+                if (pass == 2) take_means(all, first, first + piece->runs, job->scale);
                 if (pass == 0 && piece->top) {
                     NAME(flat_at)(job, teams + t, piece, -1, flags, flags + width);
                     unite_rows(all, all->label + first - width, all->label + first, flags + width, width);
@@ -442,12 +466,11 @@ static void NAME(draw_flat)(const Job *job, Shared *shared, NAME(Team) *teams, i
     const Regions *all = &shared->regions;
     const NAME(Team) *team = teams + thread;
     const long width = job->width;
-    NAME(Lines) lines = {0};
-    unsigned char *flags = calloc((size_t)(3 * width), 1);
-    const int able = flags && NAME(lines)(job, EXACT, &lines);
-    if (!able) shared->failed = 1;
-    for (long n = 0; n < team->count && able; n++)
-        NAME(label)(job, team, team->pieces + n, all, lines.x, flags, flags + width);
+    double *gains = malloc((size_t)width * (sizeof(double) + 3));
+    unsigned char *flags = (unsigned char *)(gains + width);
+    if (!gains) shared->failed = 1;
+    for (long n = 0; n < team->count && gains; n++)
+        NAME(label)(job, team, team->pieces + n, all, gains, flags, flags + width);
     wait_for(shared, threads);
     if (thread == 0 && !shared->stop) NAME(join)(job, teams, threads, all, flags);
     wait_for(shared, threads);
@@ -455,10 +478,12 @@ static void NAME(draw_flat)(const Job *job, Shared *shared, NAME(Team) *teams, i
         const NAME(Piece) *piece = team->pieces + n;
         const long first = (piece->plane * job->height + piece->top) * width, rows = piece->end - piece->top;
         IO *restrict x = (IO *)job->x_out + first;
-        for (long k = 0; k < rows * width; k++) x[k] = (IO)all->sum[all->label[first + k]];
+        for (long k = 0; k < rows * width; k++) {
+            const double mean = all->sum[all->label[first + k]];
+            x[k] = mean == mean ? (IO)mean : x[k];
+        }
     }
-    free(lines.memory);
-    free(flags);
+    free(gains);
     wait_for(shared, threads);
 }
 

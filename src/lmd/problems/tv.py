@@ -16,7 +16,7 @@ from lmd.problems.motion import followed
 from lmd.problems.parts import Composite
 from lmd.problems.scales import averaged, spread
 from lmd.terms import L1, GroupNorm, KeptSquares, Squares, Term
-from lmd.terms.base import Scale
+from lmd.terms.base import Scale, per_instance
 
 
 class TVProblem(Composite):
@@ -118,7 +118,11 @@ class TVDenoising(TVProblem):
 
     def flattened(self, dual: Tensor) -> Tensor:
         """x(p) of dual points p, drawn flat where these say that the minimiser is: see `lmd.problems.flat`."""
-        return drawn_flat(self.primal_from_dual(dual), within_bound(dual, self.bound, self.isotropic))
+        x = self.primal_from_dual(dual)
+        slopes = self.differences(x.double())
+        lengths = slopes.norm(dim=2) if self.isotropic else slopes.abs().sum(dim=2)
+        slack = per_instance(self.bound, lengths) * lengths - (slopes * dual).sum(dim=2)
+        return drawn_flat(x, within_bound(dual, self.bound, self.isotropic), slack, self.scale)
 
     def coarser(self) -> TVDenoising | None:
         """The same on squares of 2 x 2 pixels, or cubes (`lmd.problems.scales`); None for signals and few pixels."""

@@ -69,13 +69,17 @@ class Ladder(Passing):
 
     def finish(self, problem: Any, dual: Tensor | None, tolerance: float, limit: int) -> loop.Solved | None:
         if dual is None and (model := model_of(problem)) is not None:
-            return loop.fgp(model, loop.Progress(), limit, schedules=self._schedules(), tolerance=tolerance)
+            return self.climb(model, tolerance, limit)
         if dual is None and (composed := composed_of(problem, tolerance)) is not None:
             if offers(problem, ("coarser",)):
                 return self._by_scales(problem, tolerance, limit, composed.isotropic)
             numbers, counts = self._numbers(problem, tolerance, composed.isotropic)
             return volume.fgp(composed, limit, tolerance=tolerance, numbers=numbers, learned=counts)
         return self.solver.finish(problem, dual, tolerance, limit)
+
+    def climb(self, model: loop.Model, tolerance: float, limit: int) -> loop.Solved:
+        """A whole solve of denoising, from nothing."""
+        return loop.fgp(model, loop.Progress(), limit, schedules=self._schedules(), tolerance=tolerance)
 
     def _by_scales(self, problem: Any, tolerance: float, limit: int, isotropic: bool) -> loop.Solved:
         """For volumes and other spacings: one instance after the other, each by its own rung."""
@@ -111,6 +115,15 @@ class Ladder(Passing):
         return plain[-1][0]
 
     def _schedules(self) -> loop.Schedules:
-        """Made once, and again where numbers have changed since."""
+        """Made once, and again where there are other numbers since: those that C reads where they are need not have
+        been looked at for changes, at a microsecond for twenty of them."""
         numbers: Any = list(map(_NUMBERS, self._own))  # at a tenth of what `.numbers` costs
+        last = self._made.last
+        if last is not None and last.made.is_shared and all(map(operator.is_, last.tensors, numbers)):
+            return last.made
         return self._made.of(numbers, lambda: schedules_of(self._learned, self.reach))
+
+    def _apply(self, *arguments: Any, **options: Any) -> Any:
+        """What moves numbers elsewhere, to another type or device."""
+        self._made = Made[loop.Schedules]()
+        return super()._apply(*arguments, **options)  # type: ignore[no-untyped-call]

@@ -149,12 +149,14 @@ class UnrolledLoss(nn.Module):
         """How bad the points are `(B,)`, by the objective of the settings."""
         x = state.x
         if self.settings.objective == "duality gap":
-            return 10 * torch.log10(problem.gap(x, state.dual_point) / problem.value(x) + LEAST_DUALITY_GAP)
+            return _duality_gap(problem, x, state)
         if self.settings.objective == "value":
             values, violation = problem.relaxed_value(x)
             return check_values(problem, values, x) + violation
         if problem.reference is None:
             raise InputError("objective", self.settings.objective, "value, or a family with solutions: SolvedFamily")
+        if self.settings.objective == "both duality gaps":
+            return _duality_gap(problem, x, state) + _duality_gap(problem, problem.reference, state)
         distance = 10 * torch.log10((x - problem.reference).square().flatten(1).mean(dim=1) + LEAST_SQUARE)
         if self.settings.objective == "distance":
             return distance
@@ -171,6 +173,11 @@ class UnrolledLoss(nn.Module):
         if isinstance(state, MirrorState):
             state = replace(state, dual=dual)
         return state, self.mirror.inconsistency(state.iterate, self.settings.consistency_norm, dual)
+
+
+def _duality_gap(problem: Any, x: Tensor, state: State) -> Tensor:
+    """Of the points x and the dual points of the state, relative to the values, in decibels `(B,)`."""
+    return 10 * torch.log10(problem.gap(x, state.dual_point) / problem.value(x) + LEAST_DUALITY_GAP)
 
 
 def _inexact_mirror(solver: Solver[Any]) -> Mirror | None:

@@ -11,7 +11,7 @@ from lmd.checks import check_choice, check_count, check_positive
 from lmd.errors import InputError
 
 SCHEDULES = ("constant", "cosine")
-OBJECTIVES = ("value", "gap", "distance", "gap and distance", "duality gap")
+OBJECTIVES = ("value", "gap", "distance", "gap and distance", "duality gap", "both duality gaps")
 VALUE_WEIGHTS = ("all", "last")
 CONSISTENCY_POINTS = ("iterates", "start", "all")
 CONSISTENCY_NORMS = ("l1", "l2")
@@ -51,7 +51,8 @@ class TrainingSettings:
     """What is summed over the iterates: `value` f(x_k) (the paper's), or how far x_k is from the problem's `reference`
     x*, in decibels, so that instances near and far from it count alike: `gap` 10 log10 (f(x_k) - f(x*)) / |f(x*)|,
     `distance` 10 log10 of the mean square of x_k - x*, or `gap and distance`, their sum. `duality gap` is
-    10 log10 gap(x_k, p_k) / f(x_k), of a solver that keeps dual points p_k: it needs no reference."""
+    10 log10 gap(x_k, p_k) / f(x_k), of a solver that keeps dual points p_k: it needs no reference. `both duality gaps`
+    adds 10 log10 gap(x*, p_k) / f(x*), which is all that is left where x is drawn flat (`lmd.problems.flat`)."""
 
     value_weights: str | tuple[float, ...] = "all"
     """r_1, ..., r_N: `all` is 1 for each (the paper's), `last` is 1 for the last alone, or N numbers."""

@@ -17,12 +17,13 @@ from lmd.guarantees.theorems import gap_certificate
 from lmd.kernels import loop
 from lmd.problems import derivatives
 from lmd.problems.base import Problem, offers
+from lmd.problems.compiled import model_of
 from lmd.problems.composite import relative_gap
 from lmd.solvers.base import Solver, State, check_solver, check_start
 from lmd.solvers.certificate import Certificate
 from lmd.solvers.result import History, Result, Status
 from lmd.solvers.stopping import Looks, Stall, held_up
-from lmd.zoo.defaults import solver_for
+from lmd.zoo.defaults import ladder, solver_for
 
 MOST_ITERATIONS = 100_000
 
@@ -83,15 +84,27 @@ def solve(
     if differentiable:
         derivatives.check(problem)
     with torch.no_grad():
-        start = _start(problem, x0, warm).detach()
-        if solver is not None:
-            check_solver(solver, problem)
-        chosen = solver_for(problem, tolerance) if solver is None else solver
-        if offers(problem, ("certified_gap",)):
-            result = _Whole(chosen, problem, start, tolerance, iterations).run(warm)
+        start, begun = _start(problem, x0, warm), time.perf_counter()
+        model = model_of(problem) if solver is None and warm is None else None
+        if model is not None:  # the usual case: all of it in one compiled call
+            chosen = ladder(model.noisy.dtype)
+            result = _result(chosen.climb(model, tolerance, iterations), chosen, problem, start, begun)
         else:
-            result = _watched(chosen, problem, start, tolerance, iterations)
+            result = _by(solver, problem, start, tolerance, iterations, warm)
     return _recorded(problem, result) if differentiable else result
+
+
+def _by(
+    solver: Solver[Any] | None, problem: Problem, start: Tensor, tolerance: float, limit: int, warm: Result | None
+) -> Result:
+    """The answer of a solver; None is chosen."""
+    if solver is None:
+        solver = solver_for(problem, tolerance)
+    else:
+        check_solver(solver, problem)
+    if offers(problem, ("certified_gap",)):
+        return _Whole(solver, problem, start, tolerance, limit).run(warm)
+    return _watched(solver, problem, start, tolerance, limit)
 
 
 def _recorded(problem: Problem, result: Result) -> Result:
@@ -109,11 +122,11 @@ def _start(problem: Any, x0: Tensor | None, warm: Result | None) -> Tensor:
         raise InputError("x0", "points beside warm", "one of them")
     given = x0 if warm is None else warm.x
     if given is not None:
-        return check_start(problem, given)
+        return check_start(problem, given).detach()
     if not offers(problem, ("start",)):
         raise CapabilityError("problem", f"{type(problem).__name__}, which has no start", "one that has, or x0")
     start: Tensor = problem.start()  # which was looked at when the problem was made
-    return start
+    return start.detach()
 
 
 def _watched(solver: Solver[Any], problem: Problem, x0: Tensor, tolerance: float, iterations: int) -> Result:
@@ -159,6 +172,27 @@ class _Report:
         return gap_certificate(values, gaps, reported, x)
 
 
+def _result(solved: loop.Solved, solver: Solver[Any], problem: Any, start: Tensor, begun: float) -> Result:
+    """What falls no further is stalled where that is rounding, or else out of luck."""
+    seconds, made = time.perf_counter() - begun, _Report(solved)
+    words = tuple([WORDS[code] for code in solved.status])
+    if Status.STALLED in words:
+        gaps = torch.tensor(solved.gaps, dtype=torch.float64, device=start.device)
+        pairs = zip(words, held_up(problem, solved.x, gaps).tolist(), strict=True)
+        words = tuple(Status.FINISHED if word is Status.STALLED and not held else word for word, held in pairs)
+    return Result.later(
+        made,
+        x=solved.x,
+        status=words,
+        seconds=seconds,
+        solver=solver,
+        problem=problem,
+        start=start,
+        dual=solved.dual,
+        certifier=made.proof,
+    )
+
+
 class _Whole:
     """A solve in progress."""
 
@@ -174,35 +208,14 @@ class _Whole:
             dual = self._carried(warm.dual, warm.problem) if solved is None else None
         if solved is None:
             solved = self.solver.finish(self.problem, dual, self.tolerance, self.limit)
-        return self._result(self._stepwise(dual) if solved is None else solved)
+        solved = self._stepwise(dual) if solved is None else solved
+        return _result(solved, self.solver, self.problem, self.x0, self.begun)
 
     def _carried(self, dual: Tensor, before: Problem) -> Tensor | None:
         """The dual point of an earlier problem as one of this, if it is worth to start from."""
         alike = offers(self.problem, ("carried",)) and type(before) is type(self.problem)
         carried: Tensor | None = self.problem.carried(dual, before) if alike else self.problem.project_dual(dual)
         return None if carried is None else self.solver.worth(self.problem, self.x0, carried)
-
-    def _result(self, solved: loop.Solved) -> Result:
-        """What falls no further is stalled where that is rounding, or else out of luck."""
-        seconds, made = time.perf_counter() - self.begun, _Report(solved)
-        words = [WORDS[code] for code in solved.status]
-        if Status.STALLED in words:
-            stalled = held_up(
-                self.problem, solved.x, torch.tensor(solved.gaps, dtype=torch.float64, device=self.x0.device)
-            ).tolist()
-            pairs = zip(words, stalled, strict=True)
-            words = [Status.FINISHED if word is Status.STALLED and not held else word for word, held in pairs]
-        return Result.later(
-            made,
-            x=solved.x,
-            status=tuple(words),
-            seconds=seconds,
-            solver=self.solver,
-            problem=self.problem,
-            start=self.x0,
-            dual=solved.dual,
-            certifier=made.proof,
-        )
 
     def _stepwise(self, dual: Tensor | None) -> loop.Solved:
         check_solver(self.solver, self.problem)
