@@ -184,7 +184,7 @@ def looked_at(problem, numbers, tolerance=1e-3):
 @pytest.mark.parametrize("numbers", [3, 20])
 def test_a_brief_look_says_no_less_than_an_exact_one_and_little_more(shape, isotropic, numbers):
     problem = TVDenoising(images(shape), 0.2, isotropic)
-    solved, values, gaps = looked_at(problem, numbers=numbers)
+    solved, values, gaps = looked_at(problem, numbers=numbers, tolerance=2e-3)
     assert solved.status == [2] * shape[0]
     for told, room, gap, value, true in zip(
         solved.values, solved.proven[2], solved.gaps, values.tolist(), gaps.tolist(), strict=True

@@ -73,6 +73,22 @@ def test_emphasis_has_the_derivatives_of_the_logarithm_of_a_mean_of_powers(weigh
             TrainingSettings(**wrong)
 
 
+def test_both_duality_gaps_are_those_of_the_iterate_and_of_the_solution():
+    problem, x0 = sample(lmd.problems.TVDenoisingFamily([torch.rand(3, 16, 16)], noise=(0.0, 0.2), crop=12))
+    solver = lmd.solvers.LearnedFGP(4)
+    loss = UnrolledLoss(solver, TrainingSettings(objective="both duality gaps", value_weights="last"))
+    with pytest.raises(InputError, match="objective"):
+        loss(problem, x0, 0.0)
+    problem.reference = lmd.solve(problem, 1e-7).x
+    state = solver.init(problem, x0)
+    for _ in range(4):
+        state = solver.step(problem, state)
+    gaps = [problem.gap(x, state.dual) / problem.value(x) + 1e-7 for x in (state.x, problem.reference)]
+    assert bool((gaps[1] < gaps[0]).all())
+    expected = sum(10 * gap.log10() for gap in gaps).mean()
+    torch.testing.assert_close(loss(problem, x0, 0.0).value, expected.detach(), rtol=1e-4, atol=1e-4)
+
+
 def test_the_gradient_is_that_of_finite_differences(worker):
     solver = worker.rough_solver().double()
     problem, x0 = sample(worker.BowlFamily())

@@ -44,8 +44,8 @@ enum { EXACT, BRIEF, FLAT }; /* kinds of looks */
 #define NEAR_GAP 0.5 /* dual points that prove a larger relative gap are no start */
 #define LITTLE 0.2   /* of the tolerance, what is left to the border of a picture that has moved */
 #define ALIKE 0.1    /* of frames, the differences of neighbours in what is left between them, as a share of their own */
-#define FLATTER 13   /* what `flatter` is to begin with, a little less than usual; */
-#define LESS_FLAT 30 /* of lengths of gradients, where fewer pixels are flat */
+#define FLATTER 8    /* what `flatter` is to begin with, a little less than usual; */
+#define LESS_FLAT 25 /* of lengths of gradients, where fewer pixels are flat */
 #define LEAST 5e-7   /* unless nearly all is drawn flat, which it is in the anisotropic form: then those below this */
 
 /* Where a solve stands: what every thread computes for itself, and alike. */

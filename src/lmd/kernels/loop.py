@@ -65,6 +65,10 @@ class Progress(NamedTuple):
     iteration: int = 0
 
 
+NOTHING = Progress()
+"""Where a solve from p = 0 starts."""
+
+
 class _Schedules(ctypes.Structure):
     """As in loop.c."""
 

@@ -79,7 +79,7 @@ class Ladder(Passing):
 
     def climb(self, model: loop.Model, tolerance: float, limit: int) -> loop.Solved:
         """A whole solve of denoising, from nothing."""
-        return loop.fgp(model, loop.Progress(), limit, schedules=self._schedules(), tolerance=tolerance)
+        return loop.fgp(model, loop.NOTHING, limit, schedules=self._schedules(), tolerance=tolerance)
 
     def _by_scales(self, problem: Any, tolerance: float, limit: int, isotropic: bool) -> loop.Solved:
         """For volumes and other spacings: one instance after the other, each by its own rung."""

@@ -12,9 +12,10 @@ from torch.nn.functional import interpolate
 
 from lmd.problems import Family, TVDenoising, TVDenoisingFamily, add_noise
 from lmd.problems.tv import TVProblem
-from lmd.solvers import LearnedFGP, Solver
+from lmd.solvers import FGP, LearnedFGP, Solver
 from lmd.tasks.task import Recipe
 from lmd.tasks.unrolled import PHOTOGRAPHS
+from lmd.training.solved import SolvedFamily
 
 CROPS = {"quick": 24, "standard": 64}
 STEPS = {
@@ -55,28 +56,28 @@ STEPS = {
         (2, 0.96, 0.42, 0.16, 5.5e-2, 9.9e-3, 7.5e-4, 2.6e-5, 1.4e-6),
     ),
     13: (
-        (1.2, 0.88, 0.39, 0.15, 5.4e-2, 1.3e-2, 6.4e-4, 5.3e-6, 7.2e-8),
-        (0.7, 0.68, 0.29, 0.1, 2.6e-2, 5.6e-3, 1.3e-4, 1.3e-6, 2.3e-8),
+        (1.9, 0.88, 0.39, 0.15, 5.4e-2, 1.3e-2, 5.0e-4, 5.3e-6, 7.2e-8),
+        (1.5, 0.68, 0.29, 0.1, 2.6e-2, 5.6e-3, 1.3e-4, 1.3e-6, 2.3e-8),
     ),
     21: (
-        (0.83, 0.49, 0.19, 5.9e-2, 1.7e-2, 4.1e-3, 4.4e-5, 2.3e-7, 1.1e-9),
-        (0.46, 0.36, 0.12, 2.9e-2, 8.5e-3, 1.4e-3, 1.7e-5, 1.5e-7, 1.6e-8),
+        (1.1, 0.49, 0.19, 5.9e-2, 1.7e-2, 3.2e-3, 4.4e-5, 2.3e-7, 1.1e-9),
+        (0.87, 0.36, 0.12, 2.9e-2, 8.5e-3, 1.5e-3, 1.7e-5, 1.5e-7, 1.6e-8),
     ),
     34: (
-        (0.41, 0.21, 7.5e-2, 2.0e-2, 5.7e-3, 9.6e-4, 2.2e-6, 7.2e-9, 2.2e-11),
-        (0.31, 0.15, 4.2e-2, 1.1e-2, 2.9e-3, 2.1e-4, 2.0e-6, 3.9e-8, 1.6e-8),
+        (0.7, 0.22, 6.6e-2, 2.1e-2, 5.9e-3, 4.5e-4, 1.2e-6, 7.9e-9, 3.1e-11),
+        (0.53, 0.15, 3.7e-2, 1.1e-2, 2.8e-3, 2.2e-4, 1.4e-6, 4.1e-8, 1.6e-8),
     ),
     55: (
-        (0.3, 0.096, 2.8e-2, 7.9e-3, 2.1e-3, 2.1e-4, 9.2e-8, 4.9e-11, 1.9e-11),
-        (0.19, 5.7e-2, 1.6e-2, 4.2e-3, 1.1e-3, 4.5e-5, 5.3e-7, 1.9e-8, 1.6e-8),
+        (0.34, 0.1, 2.5e-2, 7.9e-3, 1.5e-3, 6.4e-5, 4.0e-8, 2.8e-11, 1.9e-11),
+        (0.22, 5.9e-2, 1.4e-2, 4.4e-3, 9.8e-4, 2.7e-5, 4.2e-7, 1.8e-8, 1.6e-8),
     ),
     89: (
-        (0.11, 5.0e-2, 1.6e-2, 3.7e-3, 6.3e-4, 4.8e-5, 5.6e-9, 1.9e-11, 1.9e-11),
-        (0.1, 3.0e-2, 9.1e-3, 2.2e-3, 5.1e-4, 1.6e-5, 1.4e-7, 1.6e-8, 1.6e-8),
+        (0.41, 7.0e-2, 1.5e-2, 3.8e-3, 3.2e-4, 7.9e-6, 3.0e-9, 2.0e-11, 1.9e-11),
+        (0.25, 3.9e-2, 8.7e-3, 2.2e-3, 3.9e-4, 8.4e-6, 8.4e-8, 1.5e-8, 1.6e-8),
     ),
     144: (
-        (3.1e-2, 2.1e-2, 5.7e-3, 1.2e-3, 9.2e-5, 1.8e-6, 1.9e-11, 1.9e-11, 1.9e-11),
-        (3.5e-2, 1.1e-2, 3.2e-3, 7.4e-4, 9.4e-5, 3.2e-6, 3.9e-8, 1.5e-8, 1.5e-8),
+        (0.11, 1.8e-2, 4.5e-3, 9.9e-4, 4.1e-5, 1.2e-6, 1.1e-10, 1.9e-11, 1.9e-11),
+        (7.3e-2, 1.0e-2, 2.6e-3, 6.3e-4, 7.3e-5, 2.4e-6, 2.7e-8, 1.5e-8, 1.5e-8),
     ),
 }
 SCALES = {
@@ -101,40 +102,52 @@ SCALES = {
         (0.11, 8.0e-2, 4.8e-2, 2.9e-2, 1.4e-2, 6.9e-3, 9.7e-4, 4.1e-5, 2.0e-6),
     ),
     13: (
-        (8.2e-2, 6.3e-2, 4.3e-2, 2.7e-2, 1.6e-2, 7.0e-3, 5.2e-4, 1.0e-5, 2.0e-7),
+        (8.2e-2, 6.3e-2, 4.3e-2, 2.7e-2, 1.6e-2, 5.5e-3, 4.8e-4, 8.8e-6, 2.0e-7),
         (6.3e-2, 4.0e-2, 2.3e-2, 1.4e-2, 7.0e-3, 3.1e-3, 1.4e-4, 1.5e-6, 2.7e-8),
     ),
     19: (
-        (4.4e-2, 3.1e-2, 2.2e-2, 1.4e-2, 7.3e-3, 2.9e-3, 6.7e-5, 8.6e-7, 5.5e-9),
+        (4.4e-2, 3.1e-2, 2.2e-2, 1.3e-2, 6.6e-3, 1.8e-3, 6.7e-5, 8.6e-7, 5.5e-9),
         (3.4e-2, 2.0e-2, 1.2e-2, 6.9e-3, 3.3e-3, 1.2e-3, 2.6e-5, 3.1e-7, 1.7e-8),
     ),
     28: (
-        (2.0e-2, 1.6e-2, 1.2e-2, 6.2e-3, 2.9e-3, 7.8e-4, 8.1e-6, 4.5e-8, 9.7e-11),
+        (2.0e-2, 1.6e-2, 1.0e-2, 5.4e-3, 2.9e-3, 4.8e-4, 8.1e-6, 4.5e-8, 9.7e-11),
         (1.5e-2, 9.3e-3, 5.5e-3, 3.1e-3, 1.4e-3, 3.4e-4, 5.0e-6, 8.1e-8, 1.6e-8),
     ),
     42: (
-        (1.0e-2, 7.6e-3, 5.3e-3, 2.4e-3, 9.6e-4, 1.0e-4, 3.7e-7, 1.6e-9, 2.0e-11),
-        (7.3e-3, 4.5e-3, 2.5e-3, 1.3e-3, 5.8e-4, 8.0e-5, 1.0e-6, 3.1e-8, 1.6e-8),
+        (7.6e-3, 5.8e-3, 3.8e-3, 2.6e-3, 7.1e-4, 8.5e-5, 2.1e-7, 1.4e-9, 1.9e-11),
+        (7.1e-3, 4.5e-3, 2.4e-3, 1.2e-3, 5.8e-4, 7.0e-5, 7.2e-7, 2.9e-8, 1.6e-8),
+    ),
+    52: (
+        (4.5e-3, 3.8e-3, 2.3e-3, 1.5e-3, 3.2e-4, 2.3e-5, 7.5e-8, 8.4e-11, 1.9e-11),
+        (4.6e-3, 3.0e-3, 1.9e-3, 7.3e-4, 2.7e-4, 3.0e-5, 4.2e-7, 2.3e-8, 1.6e-8),
     ),
     64: (
-        (6.0e-3, 4.2e-3, 2.5e-3, 1.0e-3, 3.1e-4, 5.1e-5, 4.2e-8, 2.1e-11, 1.9e-11),
-        (4.8e-3, 2.5e-3, 1.2e-3, 6.0e-4, 3.3e-4, 3.2e-5, 2.7e-7, 1.8e-8, 1.6e-8),
+        (4.2e-3, 3.3e-3, 2.0e-3, 9.4e-4, 1.0e-4, 1.3e-5, 8.0e-9, 3.1e-11, 1.9e-11),
+        (4.4e-3, 2.3e-3, 1.2e-3, 4.8e-4, 1.7e-4, 1.7e-5, 1.8e-7, 1.7e-8, 1.6e-8),
     ),
     80: (
-        (4.1e-3, 2.9e-3, 1.8e-3, 7.1e-4, 1.1e-4, 1.3e-5, 5.8e-9, 1.9e-11, 1.9e-11),
-        (3.2e-3, 1.8e-3, 9.6e-4, 4.4e-4, 1.9e-4, 1.8e-5, 1.4e-7, 1.6e-8, 1.6e-8),
+        (4.1e-3, 1.9e-3, 2.0e-3, 7.7e-4, 8.2e-5, 8.5e-6, 5.8e-9, 2.8e-11, 1.9e-11),
+        (4.4e-3, 2.1e-3, 1.6e-3, 3.4e-4, 1.5e-4, 1.4e-5, 1.7e-7, 1.6e-8, 1.6e-8),
     ),
     100: (
-        (3.3e-3, 2.2e-3, 1.1e-3, 4.3e-4, 2.2e-5, 3.3e-6, 7.8e-11, 1.9e-11, 1.9e-11),
-        (2.5e-3, 1.3e-3, 5.9e-4, 2.4e-4, 6.9e-5, 7.7e-6, 7.6e-8, 1.5e-8, 1.6e-8),
+        (1.9e-3, 9.4e-4, 5.1e-4, 1.5e-4, 1.5e-5, 2.7e-6, 6.2e-10, 1.9e-11, 1.9e-11),
+        (2.2e-3, 1.0e-3, 4.8e-4, 1.6e-4, 4.8e-5, 5.4e-6, 6.9e-8, 1.5e-8, 1.6e-8),
+    ),
+    120: (
+        (1.6e-3, 4.7e-4, 3.9e-4, 1.3e-4, 1.1e-5, 2.6e-6, 1.6e-10, 1.9e-11, 1.9e-11),
+        (2.6e-3, 7.5e-4, 3.4e-4, 1.1e-4, 3.4e-5, 5.1e-6, 3.7e-8, 1.5e-8, 1.6e-8),
     ),
     150: (
-        (1.1e-3, 8.1e-4, 3.2e-4, 3.5e-5, 6.7e-6, 4.0e-7, 2.0e-11, 1.9e-11, 1.9e-11),
-        (6.1e-4, 5.4e-4, 2.4e-4, 1.0e-4, 3.0e-5, 3.0e-6, 2.7e-8, 1.4e-8, 1.5e-8),
+        (3.9e-4, 4.2e-4, 1.7e-4, 2.3e-5, 5.2e-6, 3.8e-7, 1.0e-10, 1.9e-11, 1.9e-11),
+        (8.5e-4, 5.2e-4, 1.6e-4, 7.2e-5, 2.6e-5, 3.6e-6, 3.2e-8, 1.4e-8, 1.5e-8),
+    ),
+    180: (
+        (1.7e-4, 1.4e-4, 9.9e-5, 1.5e-5, 1.2e-6, 4.9e-8, 7.9e-11, 1.9e-11, 1.9e-11),
+        (4.8e-4, 3.2e-4, 8.0e-5, 3.8e-5, 1.3e-5, 1.6e-6, 1.7e-8, 1.4e-8, 1.5e-8),
     ),
     225: (
-        (1.6e-4, 6.6e-5, 2.0e-5, 9.6e-6, 3.4e-7, 1.2e-9, 1.9e-11, 1.9e-11, 1.9e-11),
-        (4.6e-4, 2.0e-4, 5.6e-5, 3.0e-5, 1.0e-5, 8.2e-7, 1.2e-8, 1.4e-8, 1.6e-8),
+        (1.1e-4, 5.2e-5, 1.7e-5, 6.6e-6, 2.4e-7, 2.7e-9, 4.0e-11, 1.9e-11, 1.9e-11),
+        (4.1e-4, 1.1e-4, 5.2e-5, 2.4e-5, 6.9e-6, 9.7e-7, 1.4e-8, 1.4e-8, 1.5e-8),
     ),
 }
 """By the number of iterations, for those that begin at p = 0 and those that begin on coarser grids, in the anisotropic
@@ -163,19 +176,38 @@ def family(preset: str) -> Family:
     return AllWeights([*images, *doubled], noise=(0.0, 0.22), crop=CROPS[preset], weight=WEIGHTS)
 
 
+FLAT = {False: 34, True: 42}
+"""From so many iterations on, from p = 0 and from coarser grids, a solve ends with x drawn flat, as often as not: what
+counts then is the dual point, so that numbers are learned for its gap to the solution too."""
+
+POOLS = {"quick": 60, "standard": 3000}
+"""Instances that are drawn and solved before such numbers are learned."""
+
+
+def solved_family(preset: str) -> Family:
+    """The same with solutions."""
+    return SolvedFamily(family(preset), POOLS[preset], FGP(restart=True), iterations=1, finish=_solution)
+
+
+def _solution(problem: TVProblem, x: Tensor) -> Tensor:
+    found = FGP(restart=True).finish(problem, None, 1e-8, 10_000)
+    return x if found is None else found.x
+
+
 def _settings(horizon: int, coarse: bool) -> dict[str, dict[str, Any]]:
-    """Many iterations are sensitive to their numbers and want a smaller rate. Those from coarser grids gain from more
-    updates at half of it, but for the longest."""
-    longer = coarse and horizon < 200
+    """Many iterations are sensitive to their numbers and want a smaller rate. Those from coarser grids, and those for
+    two gaps, gain from more updates at half of it."""
+    both = horizon >= FLAT[coarse]
+    longer = coarse or both
     rate = 0.1 if horizon < 60 else 2.4 / horizon
     shared: dict[str, Any] = {
-        "objective": "duality gap",
+        "objective": "both duality gaps" if both else "duality gap",
         "value_weights": "last",
         "learning_rate": rate / 2 if longer else rate,
         "schedule": "cosine",
         "clip_gradient": 20.0,
     }
-    updates = (2000 if longer else 200) if coarse else 1000 if 8 <= horizon < 60 else 400
+    updates = 3000 if both else 2000 if coarse else 1000 if horizon >= 8 else 400
     larger = {"updates": updates, "batch": 8, "warmup": 20, "validation_batch": 48, "checkpoint_every": 100}
     return {"quick": {**shared, "updates": 40, "batch": 4}, "standard": {**shared, **larger}}
 
@@ -192,7 +224,7 @@ def _recipe(horizon: int, coarse: bool) -> Recipe:
         rung=True,
         title=f"fast gradient projection of {horizon} iterations with learned step-sizes and momenta{start}",
         solver=functools.partial(_learned, horizon, coarse),
-        family=family,
+        family=solved_family if horizon >= FLAT[coarse] else family,
         source=PHOTOGRAPHS,
         settings=_settings(horizon, coarse),
         weak="Only the last trained iterate is good: `lmd.solve` takes the horizon that a tolerance needs.",

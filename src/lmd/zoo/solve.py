@@ -27,7 +27,7 @@ from lmd.zoo.defaults import ladder, solver_for
 
 MOST_ITERATIONS = 100_000
 
-FLATTER = 13.0
+FLATTER = 8.0
 """The relative gap of points drawn flat is about this times the power 3/2 of what it is otherwise, as in loop.c."""
 
 WORDS = {1: Status.FINISHED, 2: Status.TOLERANCE_REACHED, 3: Status.STALLED}
@@ -83,13 +83,13 @@ def solve(
         raise InputError("problem", type(problem).__name__, "an lmd.problems.Problem; for a function there is lmd.run")
     if differentiable:
         derivatives.check(problem)
-    with torch.no_grad():
-        start, begun = _start(problem, x0, warm), time.perf_counter()
-        model = model_of(problem) if solver is None and warm is None else None
-        if model is not None:  # the usual case: all of it in one compiled call
-            chosen = ladder(model.noisy.dtype)
-            result = _result(chosen.climb(model, tolerance, iterations), chosen, problem, start, begun)
-        else:
+    begun, start = time.perf_counter(), _start(problem, x0, warm)
+    model = model_of(problem) if solver is None and warm is None else None
+    if model is not None:  # the usual case: all of it in one compiled call, of which nothing could be recorded
+        chosen = ladder(model.noisy.dtype)
+        result = _result(chosen.climb(model, tolerance, iterations), chosen, problem, start, begun)
+    else:
+        with torch.no_grad():
             result = _by(solver, problem, start, tolerance, iterations, warm)
     return _recorded(problem, result) if differentiable else result
 
@@ -122,11 +122,12 @@ def _start(problem: Any, x0: Tensor | None, warm: Result | None) -> Tensor:
         raise InputError("x0", "points beside warm", "one of them")
     given = x0 if warm is None else warm.x
     if given is not None:
-        return check_start(problem, given).detach()
+        with torch.no_grad():
+            return check_start(problem, given).detach()
     if not offers(problem, ("start",)):
         raise CapabilityError("problem", f"{type(problem).__name__}, which has no start", "one that has, or x0")
     start: Tensor = problem.start()  # which was looked at when the problem was made
-    return start.detach()
+    return start.detach() if start.requires_grad else start
 
 
 def _watched(solver: Solver[Any], problem: Problem, x0: Tensor, tolerance: float, iterations: int) -> Result:
