@@ -10,6 +10,7 @@ from scipy.sparse.csgraph import connected_components
 
 import lmd
 from lmd import kernels
+from lmd.data.images import image_data
 from lmd.kernels import loop
 from lmd.problems import TVDenoising
 from lmd.problems.composite import relative_gap
@@ -103,6 +104,19 @@ def test_the_compiled_loop_draws_the_same_whatever_the_threads(isotropic, dtype,
     torch.testing.assert_close(
         answers[0].x, flat, rtol=0, atol=16 * torch.finfo(dtype).eps
     )  # means, added up in another order
+
+
+@pytest.mark.skipif(kernels.library() is None, reason="no compiled kernels: installed without a C compiler")
+def test_what_is_near_enough_after_many_iterations_is_drawn_flat_in_the_end():
+    """A smooth photograph at a weight that takes many iterations: x(p) itself is proven before it is drawn flat."""
+    clean = image_data("photographs").test_images[:1].float() / 255
+    problem = TVDenoising(clean + 0.02 * torch.randn(clean.shape, generator=torch.Generator().manual_seed(0)), 0.3)
+    result = lmd.solve(problem, 2e-4)
+    flat = problem.flattened(result.dual)
+    value, gap = problem.certified_gap(problem.primal_from_dual(result.dual), result.dual)
+    assert int(result.iterations) >= 130 and bool(gap <= 2e-4 * (value - gap))
+    torch.testing.assert_close(result.x, flat, rtol=0, atol=16 * torch.finfo(torch.float32).eps)
+    assert bool(result.certificate.bound < 0.5 * gap)
 
 
 @pytest.mark.skipif(kernels.library() is None, reason="no compiled kernels: installed without a C compiler")

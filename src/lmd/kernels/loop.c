@@ -44,8 +44,9 @@ enum { EXACT, BRIEF, FLAT }; /* kinds of looks */
 #define NEAR_GAP 0.5 /* dual points that prove a larger relative gap are no start */
 #define LITTLE 0.2   /* of the tolerance, what is left to the border of a picture that has moved */
 #define ALIKE 0.1    /* of frames, the differences of neighbours in what is left between them, as a share of their own */
-#define FLATTER 8    /* what `flatter` is to begin with, a little less than usual; */
-#define LESS_FLAT 25 /* of lengths of gradients, where fewer pixels are flat */
+#define FLATTER 8    /* what `flatter` is to begin with after learned iterations, about what it usually is; */
+#define LESS_FLAT 25 /* of lengths of gradients, where fewer pixels are flat; */
+#define BY_FGP 0.4   /* as a share of these from the beginning of FGP on, whose dual points tell regions better */
 #define LEAST 5e-7   /* unless nearly all is drawn flat, which it is in the anisotropic form: then those below this */
 
 /* Where a solve stands: what every thread computes for itself, and alike. */
@@ -307,11 +308,13 @@ static void decide(const Job *job, const Shared *shared, Pace *pace)
 static double relative(const Pace *pace) { return pace->gap < pace->value ? pace->gap / (pace->value - pace->gap) : INFINITY; }
 
 /* Whether x drawn flat on its regions may be near enough, where x itself is not, and is worth to be looked at: it costs as
-   much as WORTH iterations, and gaps fall at least like 1 / k^2. */
+   much as WORTH iterations, and gaps fall at least like 1 / k^2. Where x is near enough after many iterations and in the end, it
+   is one look more that takes little time and most of what is left of the gap. */
 static int may_be_flat(const Job *job, const Pace *pace)
 {
-    const double gap = relative(pace), left = ((double)pace->iteration + pace->ahead) * (sqrt(gap / job->tolerance) - 1);
-    if (pace->status == REACHED || !job->x_out || !(gap > 0)) return 0;
+    const double gap = relative(pace), done = (double)pace->iteration + pace->ahead, left = done * (sqrt(gap / job->tolerance) - 1);
+    if (!job->x_out || !(gap > 0)) return 0;
+    if (pace->status == REACHED) return done >= 10 * WORTH && job->tolerance < ROOMY && job->tolerance <= job->asked;
     return pace->flatter * gap * sqrt(gap) <= job->tolerance && (left >= WORTH || pace->status != GOING);
 }
 
@@ -323,7 +326,7 @@ static int decide_flat(const Job *job, const Shared *shared, Pace *pace)
     const int reached = flat.gap <= job->tolerance * (flat.value - flat.gap);
     const double gap = relative(pace);
     pace->flatter = relative(&flat) / (gap * sqrt(gap));
-    if (!reached && (pace->status == GOING || !(flat.gap < pace->gap))) return 0;
+    if (pace->status == GOING ? !reached : !(flat.gap < pace->gap)) return 0;
     pace->value = flat.value, pace->gap = flat.gap, pace->room = flat.room;
     if (reached) pace->status = REACHED;
     return 1;
@@ -642,7 +645,7 @@ static Job job_of(const Batch *all, long n)
     job.asked = job.tolerance = all->tolerance, job.norm = all->norm, job.roundings = all->roundings;
     job.pace.iteration = all->begin;
     job.pace.next_look = all->tolerance >= 0 ? all->first_look : all->limit;
-    job.pace.flatter = all->isotropic ? LESS_FLAT : FLATTER;
+    job.pace.flatter = (all->isotropic ? LESS_FLAT : FLATTER) * (all->schedules || all->learned ? 1 : BY_FGP);
     job.pace.m = report[0], job.pace.entry = job.pace.mark = INFINITY, job.pace.mark_at = all->begin;
     return job;
 }

@@ -27,8 +27,8 @@ from lmd.zoo.defaults import ladder, solver_for
 
 MOST_ITERATIONS = 100_000
 
-FLATTER = 8.0
-"""The relative gap of points drawn flat is about this times the power 3/2 of what it is otherwise, as in loop.c."""
+FLATTER = 3.2
+"""The relative gap of points drawn flat is about this times the power 3/2 of what it is otherwise: FGP's of loop.c."""
 
 WORDS = {1: Status.FINISHED, 2: Status.TOLERANCE_REACHED, 3: Status.STALLED}
 """What became of an instance, by the number that the compiled loop has for it."""
