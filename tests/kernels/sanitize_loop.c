@@ -27,9 +27,8 @@ static void check_loop(void)
     void *y = random_array(size, (int)doubles), *p = rand() % 2 ? random_array(2 * size, (int)doubles) : NULL;
     long horizons[2] = {1 + rand() % 5, rand() % 2 ? 6 + rand() % 9 : 60}, coarse[2] = {rand() % 2, rand() % 2};
     double *bound = random_array(batch, 1), *numbers = learned ? random_array(2 * batch * learned, 1) : NULL, *reach = random_array(20, 1);
-    long kind = rand() % 2; /* of the numbers to choose from */
-    void *table[2] = {random_array(6 * horizons[0], (int)kind), random_array(6 * horizons[1], (int)kind)};
-    Schedules all = {(const void *const *)table, reach, horizons, coarse, 2, 3, kind, 0.05, 4.0}, *schedules = learned ? NULL : &all;
+    double *table = random_array(6 * (horizons[0] + horizons[1]), 1);
+    Schedules all = {table, reach, horizons, coarse, 2, 3, 0.05, 4.0}, *schedules = learned ? NULL : &all;
     void *before = schedules && p && rand() % 4 ? random_array(size, (int)doubles) : NULL; /* the frame that p is of */
     if (before && rand() % 4) memcpy(before, y, (size_t)(size * (doubles ? 8 : 4)));
     long on = (rand() % 2 ? 3 : 0) + (rand() % 2 ? 2 * width : 0); /* by so many numbers it has moved */
@@ -52,7 +51,7 @@ static void check_loop(void)
         if (memcmp(out[0][a], out[1][a], (size_t)((a < 2 ? 2 : 1) * size * (doubles ? 8 : 4)))) fail("threads differ");
         free(out[0][a]), free(out[1][a]);
     }
-    free(report[0]), free(report[1]), free(y), free(p), free(before), free(bound), free(numbers), free(reach), free(table[0]), free(table[1]);
+    free(report[0]), free(report[1]), free(y), free(p), free(before), free(bound), free(numbers), free(reach), free(table);
 }
 
 /* The unrolled iterations and their derivatives. */

@@ -106,6 +106,20 @@ def test_the_compiled_loop_draws_the_same_whatever_the_threads(isotropic, dtype,
     )  # means, added up in another order
 
 
+@pytest.mark.parametrize("isotropic", [False, True])
+@pytest.mark.parametrize("offset", [0.0, 1e5, -1e7])
+def test_regions_are_the_same_far_from_zero(offset, isotropic):
+    """What a region has of the gap is the same; squares of numbers that are far from 0 would hide it."""
+    problem = noisy(isotropic, torch.float64)
+    dual = lmd.run(lmd.solvers.FGP(restart=True), problem, iterations=250).dual
+    far = TVDenoising(problem.noisy + offset, problem.weight, isotropic)
+    expected = problem.flattened(dual)
+    torch.testing.assert_close(far.flattened(dual) - offset, expected, rtol=0, atol=1e-14 * abs(offset) + 1e-14)
+    if kernels.library() is not None:  # tolerances that offsets leave room for, in the rounding of x
+        counts = [int(lmd.solve(each, 1e-5).iterations) for each in (problem, far)]
+        assert counts[0] == counts[1]
+
+
 @pytest.mark.skipif(kernels.library() is None, reason="no compiled kernels: installed without a C compiler")
 def test_what_is_near_enough_after_many_iterations_is_drawn_flat_in_the_end():
     """A smooth photograph at a weight that takes many iterations: x(p) itself is proven before it is drawn flat."""

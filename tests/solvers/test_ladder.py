@@ -104,15 +104,20 @@ def test_weights_that_were_loaded_after_it_was_used_count():
     assert torch.equal(lmd.solve(problem, 1e-2, solver=used).x, lmd.solve(problem, 1e-2, solver=other).x)
 
 
-@pytest.mark.parametrize("kind", ["as it is", "moved", "not in one piece"])
+@pytest.mark.parametrize("kind", ["as it is", "moved", "rungs moved", "shared", "not in one piece"])
 def test_numbers_that_were_written_after_it_was_used_count(kind):
     problem, used = TVDenoising(images(1, 1, 12, 13).double(), 0.3), ladder()
-    if kind == "not in one piece":  # of which C has a copy
+    if kind == "not in one piece":
         for rung in used.rungs:
             rung.numbers.data = rung.numbers.data.mT.contiguous().mT
     before = lmd.solve(problem, 1e-2, solver=used).x
     if kind == "moved":
         used.double()
+    for rung in used.rungs:
+        if kind == "rungs moved":
+            rung.double()
+        if kind == "shared":  # which puts them elsewhere in memory
+            rung.share_memory()
     assert torch.equal(lmd.solve(problem, 1e-2, solver=used).x, before)
     with torch.no_grad():
         for rung in used.rungs:

@@ -66,11 +66,11 @@ typedef struct {
 /* What was learned: `count` schedules of step-sizes and momenta, the cheapest first, each for `nodes` roughnesses in
    geometric progression. */
 struct Schedules {
-    const void *const *numbers;   /* where those of each are: (2, nodes, horizon), of float numbers or of `doubles` */
+    const double *numbers;        /* of one after the other: (2, nodes, horizon) */
     const double *reach;          /* the logarithm of the gap that it gets to at these and halfway between (count, 2, 2 nodes - 1), in the
                                      anisotropic and in the isotropic form */
     const long *horizons, *coarse; /* how many iterations, and whether they begin on coarser grids (count) */
-    long count, nodes, doubles;
+    long count, nodes;
     double lowest, ratio;
 };
 
@@ -409,17 +409,15 @@ static long choose(const Schedules *all, const Job *job, double rough, int coars
 /* The numbers of a schedule at a roughness, to where those of the job are. */
 static void interpolate(const Schedules *all, long chosen, double rough, double *numbers)
 {
-    const float *floats = all->numbers[chosen];
-    const double *doubles = all->numbers[chosen];
+    const double *from = all->numbers;
     const long horizon = all->horizons[chosen];
     double share;
-    const long below = node_of(all, rough, &share);
+    long below = node_of(all, rough, &share);
+    for (long n = 0; n < chosen; n++) from += 2 * all->nodes * all->horizons[n];
     for (long a = 0; a < 2; a++)
         for (long k = 0; k < horizon; k++) {
-            const long at = (a * all->nodes + below) * horizon + k;
-            const double low = all->doubles ? doubles[at] : (double)floats[at];
-            const double high = all->doubles ? doubles[at + horizon] : (double)floats[at + horizon];
-            numbers[a * horizon + k] = low + share * (high - low);
+            const double *low = from + (a * all->nodes + below) * horizon + k;
+            numbers[a * horizon + k] = low[0] + share * (low[horizon] - low[0]);
         }
 }
 

@@ -393,8 +393,14 @@ static void NAME(flat_at)(const Job *job, const NAME(Team) *team, const NAME(Pie
     for (long j = 0; j < job->width && job->isotropic; j++) right[j] = down[j] = v[j] * v[j] + w[j] * w[j] < limit;
 }
 
-/* What is won on each pixel of row i of a piece if x were 0 there: the slack between it and the next ones, b |Kx| - <p, Kx>,
-   less s x^2. */
+/* What x is counted from in a plane, so that squares of what is left are small. */
+static double NAME(pixel_of)(const Job *job, const NAME(Piece) *piece)
+{
+    return (double)((const IO *)job->y)[piece->plane * job->height * job->width];
+}
+
+/* What is won on each pixel of row i of a piece if x were `pixel` there: the slack between it and the next ones,
+   b |Kx| - <p, Kx>, less s times the square of x less that. */
 INLINE void NAME(gains)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, long i, const int isotropic,
                         double *restrict out)
 {
@@ -402,15 +408,15 @@ INLINE void NAME(gains)(const Job *job, const NAME(Team) *team, const NAME(Piece
     const IO *restrict x = (const IO *)job->x_out + (piece->plane * job->height + piece->top + i) * width;
     const IO *restrict next = last ? x : x + width;
     const REAL *restrict v = piece->down + i * piece->pitch, *restrict w = piece->right + i * piece->pitch;
-    const double bound = (double)team->inside, scale = job->scale;
+    const double bound = (double)team->inside, scale = job->scale, pixel = NAME(pixel_of)(job, piece);
 #pragma omp simd
     for (long j = 0; j < width - 1; j++) {
         const double here = (double)x[j], along = (double)next[j] - here, across = (double)x[j + 1] - here;
         const double length = isotropic ? sqrt(along * along + across * across) : fabs(along) + fabs(across);
-        out[j] = bound * length - (along * (double)v[j] + across * (double)w[j]) - scale * here * here;
+        out[j] = bound * length - (along * (double)v[j] + across * (double)w[j]) - scale * (here - pixel) * (here - pixel);
     }
     const double here = (double)x[width - 1], along = (double)next[width - 1] - here;
-    out[width - 1] = bound * fabs(along) - along * (double)v[width - 1] - scale * here * here;
+    out[width - 1] = bound * fabs(along) - along * (double)v[width - 1] - scale * (here - pixel) * (here - pixel);
 }
 
 /* The runs of a piece, and regions of them within it; x has just been looked at, and lies where it is asked for. */
@@ -418,6 +424,7 @@ static void NAME(label)(const Job *job, const NAME(Team) *team, NAME(Piece) *pie
                         unsigned char *right, unsigned char *down)
 {
     const long width = job->width, first = (piece->plane * job->height + piece->top) * width;
+    const double pixel = NAME(pixel_of)(job, piece);
     long run = first - 1;
     for (long i = 0; i < piece->end - piece->top; i++) {
         int32_t *label = all->label + first + i * width;
@@ -432,7 +439,7 @@ static void NAME(label)(const Job *job, const NAME(Team) *team, NAME(Piece) *pie
         for (long j = 0; j < width; j++) {
             const int on = j && right[j - 1];
             run += !on;
-            sum = (on ? sum : 0) + (double)x[j], gain = (on ? gain : 0) + gains[j], count = (on ? count : 0) + 1;
+            sum = (on ? sum : 0) + ((double)x[j] - pixel), gain = (on ? gain : 0) + gains[j], count = (on ? count : 0) + 1;
             label[j] = all->parent[run] = (int32_t)run;
             all->sum[run] = sum, all->gain[run] = gain, all->count[run] = count;
         }
@@ -451,7 +458,7 @@ static void NAME(join)(const Job *job, const NAME(Team) *teams, int threads, con
                 const NAME(Piece) *piece = teams[t].pieces + n;
                 const long first = (piece->plane * job->height + piece->top) * width;
                 if (pass == 1) add_up(all, first, first + piece->runs);
-                if (pass == 2) take_means(all, first, first + piece->runs, job->scale);
+                if (pass == 2) take_means(all, first, first + piece->runs, job->scale, NAME(pixel_of)(job, piece));
                 if (pass == 0 && piece->top) {
                     NAME(flat_at)(job, teams + t, piece, -1, flags, flags + width);
                     unite_rows(all, all->label + first - width, all->label + first, flags + width, width);

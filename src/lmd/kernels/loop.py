@@ -74,7 +74,7 @@ class _Schedules(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("numbers", "reach", "horizons", "coarse")),
-        *((name, ctypes.c_long) for name in ("count", "nodes", "doubles")),
+        *((name, ctypes.c_long) for name in ("count", "nodes")),
         *((name, ctypes.c_double) for name in ("lowest", "ratio")),
     )
 
@@ -94,18 +94,13 @@ class Schedules:
         coarse: Sequence[bool],
         grid: tuple[float, float],
     ) -> None:
-        as_they_are = {(each.dtype, each.is_cpu and each.is_contiguous()) for each in numbers}
-        self.is_shared = as_they_are in ({(torch.float32, True)}, {(torch.float64, True)})
-        """Whether C reads the tensors themselves, so that it sees what is written to them."""
-        like: Any = {"device": "cpu"} if self.is_shared else {"dtype": torch.float64, "device": "cpu"}
-        self.numbers = [each.detach().to(**like).contiguous() for each in numbers]
-        self.reach = torch.tensor(reach, dtype=torch.float64, device="cpu")
+        like: Any = {"dtype": torch.float64, "device": "cpu"}
+        self.numbers = torch.cat([each.detach().to(**like).flatten() for each in numbers])
+        self.reach = torch.tensor(reach, **like)
         self.horizons = torch.tensor([each.shape[2] for each in numbers], dtype=torch.int64, device="cpu")
         self.coarse = torch.tensor(coarse, dtype=torch.int64, device="cpu")
-        self.places = (ctypes.c_void_p * len(numbers))(*(each.data_ptr() for each in self.numbers))
-        arrays = (each.data_ptr() for each in (self.reach, self.horizons, self.coarse))
-        counts = len(reach), numbers[0].shape[1], self.numbers[0].dtype == torch.float64
-        self.table = _Schedules(ctypes.addressof(self.places), *arrays, *counts, *grid)
+        arrays = (self.numbers, self.reach, self.horizons, self.coarse)
+        self.table = _Schedules(*(each.data_ptr() for each in arrays), len(reach), numbers[0].shape[1], *grid)
         """As C reads them, while these live, where `address` is."""
         self.address = ctypes.addressof(self.table)
 

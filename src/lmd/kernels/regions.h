@@ -7,8 +7,9 @@
    pixel in these arrays, or a smaller one, and points to one of its region with a smaller number. */
 typedef struct {
     int32_t *label, *parent, *count; /* of a pixel its run; of a run the one that it points to, how many pixels it has */
-    double *sum;  /* of x over a run; then the mean of x over its region, or a NaN where x is to stay as it is */
-    double *gain; /* what is won if all of x there were 0: its slack, less s x^2 */
+    double *sum;  /* of x, less some pixel of its plane, over a run; then the mean of x over its region, or a NaN where x is to
+                     stay as it is */
+    double *gain; /* what is won if all of x there were that pixel: its slack, less s times the squares of the same */
 } Regions;
 
 static int32_t root_of(int32_t *parent, int32_t run)
@@ -52,11 +53,12 @@ static void add_up(const Regions *all, long from, long to)
 
 /* then the means, of each run that of its region: where drawing it flat takes more from the gap, by the slack between its
    pixels, than it adds, by s times their distances from the mean. Two regions that were taken for one are left alone by that. */
-static void take_means(const Regions *all, long from, long to, double scale)
+static void take_means(const Regions *all, long from, long to, double scale, double pixel)
 {
     for (long r = from; r < to; r++) {
         const int32_t first = all->parent[r];
-        const double mean = first == r ? all->sum[r] / all->count[r] : all->sum[first];
-        all->sum[r] = first != r || all->gain[r] + scale * all->count[r] * mean * mean >= 0 ? mean : NAN;
+        const double mean = all->sum[r] / all->count[r];
+        const int won = all->gain[r] + scale * all->count[r] * mean * mean >= 0;
+        all->sum[r] = first != r ? all->sum[first] : won ? pixel + mean : NAN;
     }
 }

@@ -26,7 +26,9 @@ def within_bound(dual: Tensor, bound: float | Tensor, isotropic: bool) -> Tensor
     return dual.abs() < limit
 
 
-def drawn_flat(x: Tensor, without_edge: Tensor, slack: Tensor, curvature: float) -> Tensor:
+def drawn_flat(
+    x: Tensor, without_edge: Tensor, slack: Tensor, curvature: float, origin: float | Tensor = 0.0
+) -> Tensor:
     """The means of x `(B, C, *size)` over the regions that are connected by pairs of neighbours without an edge.
 
     A region is drawn flat where that takes more from the gap of x = x(p), by the slack between its pixels, than it
@@ -39,6 +41,8 @@ def drawn_flat(x: Tensor, without_edge: Tensor, slack: Tensor, curvature: float)
             said of pixels without a next one does not count.
         slack: b |Kx| - <p, Kx> of each pixel `(B, C, *size)`.
         curvature: s.
+        origin: What x is counted from, so that squares of what is left are small: such as a pixel of each channel
+            `(B, C, 1, ...)`. Only rounding depends on it.
 
     >>> x, without_edge = torch.tensor([[[1.0, 3.0, 8.0]]]), torch.tensor([[[[True, False, True]]]])
     >>> drawn_flat(x, without_edge, slack=torch.tensor([[[2.0, 0.0, 0.0]]]), curvature=1.0)
@@ -53,11 +57,12 @@ def drawn_flat(x: Tensor, without_edge: Tensor, slack: Tensor, curvature: float)
         together = without_edge[:, :, axis - 2].narrow(axis, 0, length)
         pairs += [torch.stack([places.narrow(axis, begin, length)[together] for begin in (0, 1)])]
     labels = _components(x.numel(), torch.cat(pairs, dim=1))
-    exact = x.double().flatten()
+    exact = (x.double() - origin).flatten()
     sizes = torch.bincount(labels, minlength=x.numel()).clamp(min=1)
     means = _sums(exact, labels) / sizes
     gains = _sums(slack.double().flatten() - curvature * exact.square(), labels) + curvature * sizes * means.square()
-    return torch.where(gains[labels] >= 0, means[labels], exact).reshape(x.shape).to(x.dtype)
+    flat = means[labels].reshape(x.shape) + origin
+    return torch.where((gains[labels] >= 0).reshape(x.shape), flat.to(x.dtype), x)
 
 
 def _sums(numbers: Tensor, labels: Tensor) -> Tensor:

@@ -122,7 +122,8 @@ class TVDenoising(TVProblem):
         slopes = self.differences(x.double())
         lengths = slopes.norm(dim=2) if self.isotropic else slopes.abs().sum(dim=2)
         slack = per_instance(self.bound, lengths) * lengths - (slopes * dual).sum(dim=2)
-        return drawn_flat(x, within_bound(dual, self.bound, self.isotropic), slack, self.scale)
+        first = self.noisy.flatten(2)[:, :, 0].double().reshape(*x.shape[:2], *[1] * (x.ndim - 2))
+        return drawn_flat(x, within_bound(dual, self.bound, self.isotropic), slack, self.scale, first)
 
     def coarser(self) -> TVDenoising | None:
         """The same on squares of 2 x 2 pixels, or cubes (`lmd.problems.scales`); None for signals and few pixels."""

@@ -115,15 +115,6 @@ class Ladder(Passing):
         return plain[-1][0]
 
     def _schedules(self) -> loop.Schedules:
-        """Made once, and again where there are other numbers since: those that C reads where they are need not have
-        been looked at for changes, at a microsecond for twenty of them."""
+        """Made once, and again where numbers have changed since."""
         numbers: Any = list(map(_NUMBERS, self._own))  # at a tenth of what `.numbers` costs
-        last = self._made.last
-        if last is not None and last.made.is_shared and all(map(operator.is_, last.tensors, numbers)):
-            return last.made
         return self._made.of(numbers, lambda: schedules_of(self._learned, self.reach))
-
-    def _apply(self, *arguments: Any, **options: Any) -> Any:
-        """What moves numbers elsewhere, to another type or device."""
-        self._made = Made[loop.Schedules]()
-        return super()._apply(*arguments, **options)  # type: ignore[no-untyped-call]

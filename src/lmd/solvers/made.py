@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -21,20 +20,11 @@ def version(x: Tensor) -> float:
     return math.nan if x.is_inference() else x._version
 
 
-@dataclass(frozen=True)
-class Last(Generic[T]):
-    """What was made last, and of what."""
-
-    versions: list[int]
-    tensors: Sequence[Tensor]
-    made: T
-
-
 class Made(Generic[T]):
     """What was made of tensors, kept while they are the very same and unchanged. Copies begin with nothing."""
 
     def __init__(self) -> None:
-        self.last: Last[T] | None = None
+        self._last: tuple[list[int], Sequence[Tensor], T] | None = None
 
     def of(self, tensors: Sequence[Tensor], make: Callable[[], T]) -> T:
         """What was made of these, or what `make` makes of them now: without derivatives, for any mode to come."""
@@ -42,11 +32,11 @@ class Made(Generic[T]):
             versions = list(map(_VERSION, tensors))
         except RuntimeError:  # tensors from inference mode do not count their changes
             return make()
-        last = self.last
-        if last is None or last.versions != versions or not all(map(operator.is_, last.tensors, tensors)):
+        last = self._last
+        if last is None or last[0] != versions or not all(map(operator.is_, last[1], tensors)):
             with torch.inference_mode(False), torch.no_grad():
-                self.last = last = Last(versions, tensors, make())
-        return last.made
+                self._last = last = versions, tensors, make()
+        return last[2]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), ()
