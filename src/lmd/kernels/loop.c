@@ -42,6 +42,7 @@ enum { EXACT, BRIEF, FLAT }; /* kinds of looks */
 #define ROUNDED 5e-5 /* relative gaps below this are left to double precision, */
 #define ROOMY 5e-4   /* looks are brief on the way to tolerances from this on */
 #define NEAR_GAP 0.5 /* dual points that prove a larger relative gap are no start */
+#define GROWN 1.6    /* gaps at the horizon on large planes, over those that schedules get to on small ones */
 #define LITTLE 0.2   /* of the tolerance, what is left to the border of a picture that has moved */
 #define ALIKE 0.1    /* of frames, the differences of neighbours in what is left between them, as a share of their own */
 #define FLATTER 8    /* what `flatter` is to begin with after learned iterations, about what it usually is; */
@@ -390,11 +391,12 @@ static double reach_of(const Schedules *all, const Job *job, long n, double roug
     return gaps[0] + share * (gaps[1] - gaps[0]);
 }
 
-/* The first schedule that gets to the tolerance at this roughness, or the one that gets nearest to it. -1 is FGP itself: it
-   is faster where y is far rougher than what any was learned for, unless a few iterations will do. */
+/* The first schedule that gets to the tolerance at this roughness, or the one that gets nearest to it; large planes, with larger
+   pieces, get less far (docs/speed.md). -1 is FGP itself: it is faster where y is far rougher than what any was learned for, unless a
+   few iterations will do. */
 static long choose(const Schedules *all, const Job *job, double rough, int coarsens)
 {
-    const double goal = log(job->tolerance);
+    const double goal = log(job->height * job->width > LARGE ? job->tolerance / GROWN : job->tolerance);
     double nearest = INFINITY;
     long chosen = 0;
     for (long n = 0; n < all->count && nearest > goal; n++) {
