@@ -28,25 +28,25 @@ static float *call(const float *x, const float *taps, const long *places, const 
 
 static void check(void)
 {
-    long planes = 1 + rand() % 3, height = SIDES[rand() % 10], width = SIDES[rand() % 10], passes = 1 + rand() % 2;
-    long sizes[12] = {planes, height, width, rand() % 2, 0, passes}, size = planes * height * width, all = 0, at = 0;
+    long planes = 1 + below(3), height = SIDES[below(10)], width = SIDES[below(10)], passes = 1 + below(2);
+    long sizes[12] = {planes, height, width, below(2), 0, passes}, size = planes * height * width, all = 0, at = 0;
     for (long n = 0; n < passes; n++) {
-        long h = passes > 1 && n ? 1 : 1 + rand() % (height < 9 ? height : 9);
-        long w = passes > 1 && !n ? 1 : 1 + rand() % (width < 9 ? width : 9);
-        sizes[6 + 3 * n] = h, sizes[7 + 3 * n] = w, sizes[8 + 3 * n] = rand() % (h * w + 1);
+        long h = passes > 1 && n ? 1 : 1 + below(height < 9 ? height : 9);
+        long w = passes > 1 && !n ? 1 : 1 + below(width < 9 ? width : 9);
+        sizes[6 + 3 * n] = h, sizes[7 + 3 * n] = w, sizes[8 + 3 * n] = below(h * w + 1);
         all += sizes[8 + 3 * n];
     }
     long *places = malloc((size_t)(2 * all) * sizeof(long) + 1);
     if (!places) fail("no memory");
     for (long n = 0; n < passes; n++)
         for (long t = 0; t < sizes[8 + 3 * n]; t++, at++)
-            places[2 * at] = rand() % sizes[6 + 3 * n], places[2 * at + 1] = rand() % sizes[7 + 3 * n];
+            places[2 * at] = below(sizes[6 + 3 * n]), places[2 * at + 1] = below(sizes[7 + 3 * n]);
     float *taps = random_array(all, 0), *x = random_array(size, 0), *z = random_array(size, 0);
     double products[2] = {0, 0};
     for (int adjoint = 0; adjoint < 2; adjoint++) {
         sizes[4] = adjoint;
-        float *one = call(adjoint ? z : x, taps, places, sizes, 1, rand() % 8 == 0);
-        float *other = call(adjoint ? z : x, taps, places, sizes, 2 + rand() % 3, rand() % 8 == 0);
+        float *one = call(adjoint ? z : x, taps, places, sizes, 1, below(8) == 0);
+        float *other = call(adjoint ? z : x, taps, places, sizes, 2 + below(3), below(8) == 0);
         for (long e = 0; e < size; e++) {
             if (one[e] != other[e]) fail("threads differ");
             products[adjoint] += (double)one[e] * (double)(adjoint ? x : z)[e];
@@ -57,4 +57,4 @@ static void check(void)
     free(places), free(taps), free(x), free(z);
 }
 
-int main(int count, char **words) { return random_calls(count, words, check); }
+DRIVE(check)

@@ -18,25 +18,25 @@ static const long SIDES[] = {1, 1, 2, 3, 7, 15, 16, 17, 31, 33, 48, 70, 129};
 /* The loop with one thread and with several. */
 static void check_loop(void)
 {
-    long batch = 1 + rand() % 3, channels = 1 + rand() % 3, height = SIDES[rand() % 13], width = SIDES[rand() % 13];
-    if (rand() % 64 == 0) batch = channels = 1, height = 760, width = 720; /* more iterations at once */
-    if (rand() % 16 == 0) batch = 1, height = 1 + rand() % 40, width = 750 + rand() % 1500; /* rows in parts */
-    long learned = rand() % 12, limit = learned + rand() % 40, doubles = rand() % 2, isotropic = rand() % 2;
-    long size = batch * channels * height * width, restart = rand() % 2 ? 8 : 0;
-    double tolerance = rand() % 2 ? -1.0 : rand() % 2 ? 1e-2 : 1e-9;
-    void *y = random_array(size, (int)doubles), *p = rand() % 2 ? random_array(2 * size, (int)doubles) : NULL;
-    long horizons[2] = {1 + rand() % 5, rand() % 2 ? 6 + rand() % 9 : 60}, coarse[2] = {rand() % 2, rand() % 2};
+    long batch = 1 + below(3), channels = 1 + below(3), height = SIDES[below(13)], width = SIDES[below(13)];
+    if (below(64) == 0) batch = channels = 1, height = 760, width = 720; /* more iterations at once */
+    if (below(16) == 0) batch = 1, height = 1 + below(40), width = 750 + below(1500); /* rows in parts */
+    long learned = below(12), limit = learned + below(40), doubles = below(2), isotropic = below(2);
+    long size = batch * channels * height * width, restart = below(2) ? 8 : 0;
+    double tolerance = below(2) ? -1.0 : below(2) ? 1e-2 : 1e-9;
+    void *y = random_array(size, (int)doubles), *p = below(2) ? random_array(2 * size, (int)doubles) : NULL;
+    long horizons[2] = {1 + below(5), below(2) ? 6 + below(9) : 60}, coarse[2] = {below(2), below(2)};
     double *bound = random_array(batch, 1), *numbers = learned ? random_array(2 * batch * learned, 1) : NULL, *reach = random_array(20, 1);
     double *table = random_array(6 * (horizons[0] + horizons[1]), 1);
     Schedules all = {table, reach, horizons, coarse, 2, 3, 0.05, 4.0}, *schedules = learned ? NULL : &all;
-    void *before = schedules && p && rand() % 4 ? random_array(size, (int)doubles) : NULL; /* the frame that p is of */
-    if (before && rand() % 4) memcpy(before, y, (size_t)(size * (doubles ? 8 : 4)));
-    long on = (rand() % 2 ? 3 : 0) + (rand() % 2 ? 2 * width : 0); /* by so many numbers it has moved */
+    void *before = schedules && p && below(4) ? random_array(size, (int)doubles) : NULL; /* the frame that p is of */
+    if (before && below(4)) memcpy(before, y, (size_t)(size * (doubles ? 8 : 4)));
+    long on = (below(2) ? 3 : 0) + (below(2) ? 2 * width : 0); /* by so many numbers it has moved */
     if (before && size > on) memmove(before, (char *)before + on * (doubles ? 8 : 4), (size_t)((size - on) * (doubles ? 8 : 4)));
     void *out[2][3];
     double *report[2];
     for (int n = 0; n < 2; n++) {
-        int threads = n ? 2 + rand() % 3 : 1, failed;
+        int threads = n ? 2 + below(3) : 1, failed;
         for (int a = 0; a < 3; a++) out[n][a] = random_array(a < 2 ? 2 * size : size, (int)doubles);
         report[n] = random_array(REPORT * batch, 1);
         do {
@@ -57,14 +57,14 @@ static void check_loop(void)
 /* The unrolled iterations and their derivatives. */
 static void check_unrolled(void)
 {
-    long batch = 1 + rand() % 2, channels = 1 + rand() % 3, height = SIDES[rand() % 9], width = SIDES[rand() % 9];
-    long steps = 1 + rand() % 9, size = 2 * height * width, planes = batch * channels, isotropic = rand() % 2;
+    long batch = 1 + below(2), channels = 1 + below(3), height = SIDES[below(9)], width = SIDES[below(9)];
+    long steps = 1 + below(9), size = 2 * height * width, planes = batch * channels, isotropic = below(2);
     float *y = random_array(planes * height * width, 0), *bound = random_array(batch, 0), *numbers = random_array(2 * batch * steps, 0);
     float *points = random_array(planes * (steps + 1) * size, 0), *gradient = random_array(planes * size, 0);
     double *out = random_array(planes * 2 * steps, 1);
-    float *start = rand() % 2 ? random_array(planes * size, 0) : NULL;
+    float *start = below(2) ? random_array(planes * size, 0) : NULL;
     for (long e = 0; start && e < planes * size; e++) start[e] *= bound[e / size / channels];
-    int threads = 1 + rand() % 3;
+    int threads = 1 + below(3);
     while (lmd_unroll(y, start, bound, numbers, 0.5f, batch, channels, height, width, steps, isotropic, threads, points))
         scarce = 0;
     for (long e = 0; e < planes * (steps + 1) * size; e++)
@@ -79,10 +79,10 @@ static void check_unrolled(void)
 
 static void check(void)
 {
-    if (rand() % 3)
+    if (below(3))
         check_loop();
     else
         check_unrolled();
 }
 
-int main(int count, char **words) { return random_calls(count, words, check); }
+DRIVE(check)

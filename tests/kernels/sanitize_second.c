@@ -16,24 +16,24 @@ static const long SIDES[] = {1, 1, 2, 3, 5, 7, 15, 16, 17, 33};
 
 static void check(void)
 {
-    long channels = 1 + rand() % 3, height = SIDES[rand() % 10], width = SIDES[rand() % 10], count = 1 + rand() % 9;
+    long channels = 1 + below(3), height = SIDES[below(10)], width = SIDES[below(10)], count = 1 + below(9);
     long size = channels * height * width, sizes[4] = {channels, height, width, count};
-    double reals[4] = {0.1, 0.2, 1.0, rand() % 2 ? 1.0 : 2.0};
-    int options[3] = {rand() % 2, rand() % 2, rand() % 3}, few = rand() % 8 == 0;
+    double reals[4] = {0.1, 0.2, 1.0, below(2) ? 1.0 : 2.0};
+    int options[3] = {below(2), below(2), below(3)}, few = below(8) == 0;
     float *y = random_array(size, 0), *weight = random_array(size, 0), *ends[2];
     float *low = random_array(channels, 0), *high = random_array(channels, 0);
     double *numbers = random_array(3 * count, 1);
     for (long c = 0; c < channels; c++) low[c] *= 0.5f, high[c] = 0.5f + 0.5f * high[c];
     for (int n = 0; n < 2; n++) {
         float *X = random_array(3 * size, 0), *P = random_array(5 * size, 0), *dual = random_array(5 * size, 0);
-        float *sums = rand() % 2 ? random_array(8 * size, 0) : NULL;
+        float *sums = below(2) ? random_array(8 * size, 0) : NULL;
         int failed;
         ends[n] = random_array(3 * size, 0);
         scarce = few;
         do {
             memset(X, 0, (size_t)(3 * size) * sizeof(float));
             memset(P, 0, (size_t)(5 * size) * sizeof(float));
-            failed = lmd_second(y, weight, low, high, numbers, reals, sizes, options, n ? 2 + rand() % 3 : 1, X, P, ends[n], dual,
+            failed = lmd_second(y, weight, low, high, numbers, reals, sizes, options, n ? 2 + below(3) : 1, X, P, ends[n], dual,
                                 sums, sums ? sums + 3 * size : NULL);
             scarce = 0; /* once is enough */
         } while (failed);
@@ -48,4 +48,4 @@ static void check(void)
     free(ends[0]), free(ends[1]), free(y), free(weight), free(low), free(high), free(numbers);
 }
 
-int main(int count, char **words) { return random_calls(count, words, check); }
+DRIVE(check)

@@ -15,15 +15,15 @@ static const long SIDES[] = {1, 1, 2, 3, 5, 7, 15, 16, 17, 33};
 /* The same solve with one thread and with several. */
 static void check_solve(void)
 {
-    long channels = 1 + rand() % 3, axes = 2 + rand() % 2, learned = rand() % 9;
-    long n0 = SIDES[rand() % 10], n1 = axes == 2 ? 1 : SIDES[rand() % 10], n2 = SIDES[rand() % 10];
-    long maps = rand() % 3 ? 0 : rand() % 2 ? 1 : channels, map_axes = maps ? (rand() % 2 ? 1 : axes) : 0;
+    long channels = 1 + below(3), axes = 2 + below(2), learned = below(9);
+    long n0 = SIDES[below(10)], n1 = axes == 2 ? 1 : SIDES[below(10)], n2 = SIDES[below(10)];
+    long maps = below(3) ? 0 : below(2) ? 1 : channels, map_axes = maps ? (below(2) ? 1 : axes) : 0;
     long size = channels * n0 * n1 * n2;
-    long sizes[12] = {channels, axes, n0, n1, n2, maps, map_axes, learned, learned, learned + rand() % 40, 8, 8};
+    long sizes[12] = {channels, axes, n0, n1, n2, maps, map_axes, learned, learned, learned + below(40), 8, 8};
     double norm = 2.0 * sqrt((double)axes);
-    double reals[12] = {0.1, 0.5, 1.0 / (norm * norm), rand() % 2 ? 1e-2 : 1e-6, rand() % 3 ? 0.0 : 0.05, 0.2, 0.8,
-                        norm, 16.0, 1.0, 1.0, rand() % 2 ? 1.0 : 2.0};
-    int options[4] = {rand() % 2, rand() % 2, rand() % 3 == 0, 1}, few = rand() % 8 == 0;
+    double reals[12] = {0.1, 0.5, 1.0 / (norm * norm), below(2) ? 1e-2 : 1e-6, below(3) ? 0.0 : 0.05, 0.2, 0.8,
+                        norm, 16.0, 1.0, 1.0, below(2) ? 1.0 : 2.0};
+    int options[4] = {below(2), below(2), below(3) == 0, 1}, few = below(8) == 0;
     float *y = random_array(size, 0), *map = maps ? random_array(maps * map_axes * n0 * n1 * n2, 0) : NULL, *x[2];
     double *numbers = random_array(2 * learned, 1);
     if (maps) reals[0] = 1.0;
@@ -36,7 +36,7 @@ static void check_solve(void)
         do {
             memset(p, 0, (size_t)(axes * size) * sizeof(float));
             memset(report, 0, 5 * sizeof(double));
-            failed = lmd_model(y, map, numbers, reals, sizes, options, n ? 2 + rand() % 3 : 1, p, x[n], report);
+            failed = lmd_model(y, map, numbers, reals, sizes, options, n ? 2 + below(3) : 1, p, x[n], report);
             scarce = 0; /* once is enough */
         } while (failed);
         free(p), free(report);
@@ -52,12 +52,12 @@ static void check_solve(void)
 /* Iterations of relaxed PDHG with one thread and with several. */
 static void check_relaxed(void)
 {
-    long channels = 1 + rand() % 3, axes = 2 + rand() % 2, count = 1 + rand() % 9;
-    long n0 = SIDES[rand() % 10], n1 = axes == 2 ? 1 : SIDES[rand() % 10], n2 = SIDES[rand() % 10];
-    long maps = rand() % 3 ? 0 : rand() % 2 ? 1 : channels, map_axes = maps ? (rand() % 2 ? 1 : axes) : 0;
+    long channels = 1 + below(3), axes = 2 + below(2), count = 1 + below(9);
+    long n0 = SIDES[below(10)], n1 = axes == 2 ? 1 : SIDES[below(10)], n2 = SIDES[below(10)];
+    long maps = below(3) ? 0 : below(2) ? 1 : channels, map_axes = maps ? (below(2) ? 1 : axes) : 0;
     long size = channels * n0 * n1 * n2, sizes[8] = {channels, axes, n0, n1, n2, maps, map_axes, count};
-    double reals[5] = {maps ? 1.0 : 0.1, rand() % 3 ? 0.0 : 0.05, 1.0, 1.0, rand() % 2 ? 1.0 : 2.0};
-    int options[3] = {rand() % 2, rand() % 2, rand() % 4}, few = rand() % 8 == 0;
+    double reals[5] = {maps ? 1.0 : 0.1, below(3) ? 0.0 : 0.05, 1.0, 1.0, below(2) ? 1.0 : 2.0};
+    int options[3] = {below(2), below(2), below(4)}, few = below(8) == 0;
     float *y = random_array(size, 0), *weight = random_array(size, 0);
     float *map = maps ? random_array(maps * map_axes * n0 * n1 * n2, 0) : NULL;
     float *low = random_array(channels, 0), *high = random_array(channels, 0), *x = random_array(size, 0), *ends[2];
@@ -65,14 +65,14 @@ static void check_relaxed(void)
     for (long c = 0; c < channels; c++) low[c] *= 0.5f, high[c] = 0.5f + 0.5f * high[c];
     for (int n = 0; n < 2; n++) {
         float *start = random_array(size, 0), *p = random_array(axes * size, 0), *dual = random_array(axes * size, 0);
-        float *sums = rand() % 2 ? random_array((1 + axes) * size, 0) : NULL;
+        float *sums = below(2) ? random_array((1 + axes) * size, 0) : NULL;
         int failed;
         ends[n] = random_array(size, 0);
         scarce = few;
         do {
             memcpy(start, x, (size_t)size * sizeof(float));
             memset(p, 0, (size_t)(axes * size) * sizeof(float));
-            failed = lmd_relaxed(y, weight, map, low, high, numbers, reals, sizes, options, n ? 2 + rand() % 3 : 1, start, p,
+            failed = lmd_relaxed(y, weight, map, low, high, numbers, reals, sizes, options, n ? 2 + below(3) : 1, start, p,
                                  ends[n], dual, sums, sums ? sums + size : NULL);
             scarce = 0;
         } while (failed);
@@ -91,15 +91,15 @@ static void check_relaxed(void)
 /* A dual step of each misfit with one thread and with several. */
 static void check_beside(void)
 {
-    long sizes[1] = {1 + rand() % 200};
-    double reals[2] = {0.01 + (double)(rand() % 100), 1.9};
-    int options[1] = {rand() % 3};
+    long sizes[1] = {1 + below(200)};
+    double reals[2] = {0.01 + (double)below(100), 1.9};
+    int options[1] = {below(3)};
     float *z = random_array(*sizes, 0), *y = random_array(*sizes, 0), *weight = random_array(*sizes, 0), *ends[2];
     for (int n = 0; n < 2; n++) {
         float *q = random_array(*sizes, 0), *over = random_array(*sizes, 0), *sum = random_array(*sizes, 0);
         ends[n] = random_array(*sizes, 0);
         for (long k = 0; k < *sizes; k++) q[k] = 0.5f;
-        lmd_beside(z, y, weight, reals, sizes, options, n ? 2 + rand() % 3 : 1, q, ends[n], over, sum);
+        lmd_beside(z, y, weight, reals, sizes, options, n ? 2 + below(3) : 1, q, ends[n], over, sum);
         free(q), free(over), free(sum);
     }
     for (long k = 0; k < *sizes; k++) {
@@ -112,8 +112,8 @@ static void check_beside(void)
 
 static void check(void)
 {
-    int which = rand() % 3;
+    int which = below(3);
     which == 0 ? check_solve() : which == 1 ? check_relaxed() : check_beside();
 }
 
-int main(int count, char **words) { return random_calls(count, words, check); }
+DRIVE(check)

@@ -120,7 +120,8 @@ INLINE NAME(Vector) NAME(root)(NAME(Vector) v)
 /* The sum of all lanes, in pairs. */
 INLINE REAL NAME(in_all)(NAME(Vector) v)
 {
-    for (int half = NAME(LANES) / 2; half; half /= 2) v += __builtin_shuffle(v, NAME(counted)() ^ half);
+    for (int half = NAME(LANES) / 2; half; half /= 2)
+        for (int l = 0; l < half; l++) v[l] += v[l + half];
     return v[0];
 }
 

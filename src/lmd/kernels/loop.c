@@ -681,8 +681,8 @@ int lmd_fgp(const void *y, const void *p, const void *q, const void *before, con
             for (long n = 0; n < batch; n++) {
                 Team_any own;
                 Job job = job_of(&all, n);
-                Shared shared = {.uphill = memory, .sums = memory + 2 * rows, .members = 1};
                 if (failed) continue;
+                Shared shared = {.uphill = memory, .sums = memory + 2 * rows, .members = 1};
                 solve_one(&job, &shared, &all, &own, 0, 1);
                 report_of(&job, report + REPORT * n);
                 free(shared.memory);

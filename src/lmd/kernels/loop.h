@@ -689,7 +689,7 @@ static double NAME(roughness)(const Job *job, Shared *shared, int thread, int th
    way from p instead, in float numbers as far as those can prove. */
 static int NAME(begin)(Job *job, Shared *shared, const Schedules *schedules, NAME(Team) *teams, int thread, int threads)
 {
-    if (job->tolerance < 0 || !schedules) return 0;
+    if (!schedules || job->tolerance < 0) return 0; /* in this order: without schedules the tolerance may change already */
     if (job->p && NAME(follow)(job, shared, schedules, teams, thread, threads)) return 1;
     const double rough = NAME(roughness)(job, shared, thread, threads);
     if (thread == 0) {

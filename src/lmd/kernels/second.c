@@ -180,7 +180,8 @@ int lmd_second(const float *y, const float *weight, const float *low, const floa
         const long thread = omp_get_thread_num(), members = omp_get_num_threads();
         const long from = H * thread / members, to = H * (thread + 1) / members;
         float *rows = calloc((size_t)((3 * C + 4) * W), sizeof(float));
-        float *squares = rows + 3 * C * W, *zeros = squares + W, *lines[2] = {zeros + W, zeros + 2 * W};
+        float *squares = NULL, *zeros = NULL, *lines[2] = {NULL, NULL};
+        if (rows) squares = rows + 3 * C * W, zeros = squares + W, lines[0] = zeros + W, lines[1] = lines[0] + W;
         const int bad = !rows;
 #pragma omp atomic
         missing += bad;
