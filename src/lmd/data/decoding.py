@@ -6,6 +6,7 @@ Decoders may raise anything and print anything on files that are damaged: here i
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import logging
 import math
 import os
@@ -43,6 +44,9 @@ FAST = ("L", "LA", "RGB", "RGBA")
 
 COLOURS = {0: 1, 1: 1, 2: 3}
 """How many channels a TIFF has beside alpha, by what it calls its colours: white is zero, black is zero, RGB."""
+
+MIN_PAGE_BYTES = 50
+"""What a page of a TIFF takes at least: its number of tags, four tags, and where the next page is."""
 
 _ORIENTATION = 0x0112
 _PROFILES = {1: b"GRAY", 3: b"RGB "}
@@ -151,7 +155,11 @@ def opened(argument: str, path: Path) -> Iterator[Opened]:
         import tifffile
 
         with tifffile.TiffFile(path) as whole:
-            pages = [page for page in whole.pages if isinstance(page, tifffile.TiffPage) and not page.is_reduced]
+            most = path.stat().st_size // MIN_PAGE_BYTES
+            chain = list(itertools.islice(whole.pages, most + 1))
+            if len(chain) > most:
+                raise FileError(argument, f"{path}, damaged (its pages lead back to pages before them)", ACCEPTED)
+            pages = [page for page in chain if isinstance(page, tifffile.TiffPage) and not page.is_reduced]
             if len(pages) > 1:
                 yield pages
                 return

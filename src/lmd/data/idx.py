@@ -42,6 +42,8 @@ def parse_idx(content: bytes, path: Path) -> np.ndarray:
     if len(content) < begin:
         raise FileError("file", f"{path}, truncated inside its header", "a whole IDX file")
     shape = tuple(int(size) for size in np.frombuffer(content[4:begin], dtype=">u4"))
+    if 0 in shape:
+        raise FileError("file", f"{path}, of shape {shape}", "an array with entries")
     expected = math.prod(shape)
     if len(content) - begin != expected:
         given = f"{path}, {'truncated' if len(content) - begin < expected else 'too long'}"

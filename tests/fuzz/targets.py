@@ -1,0 +1,148 @@
+"""What reads a file, as functions of its bytes: each reads them, or raises an error of lmd in one line.
+
+    python tests/fuzz/targets.py NAME [libFuzzer's options] [corpus folder]
+
+runs one of them under atheris, guided by coverage. `run.py` does that for all; `test_corpus.py` reads the corpora.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+FUZZED = __name__ == "__main__"
+READERS = ["lmd.config", "lmd.data", "lmd.files", "lmd.report", "lmd.solvers.saving", "lmd.training.checkpoints"]
+READERS += ["lmd.zoo.published"]
+
+with importlib.import_module("atheris").instrument_imports(include=READERS) if FUZZED else nullcontext():
+    import torch
+    from safetensors.torch import save as tensor_bytes
+
+    import lmd
+    from lmd import experiments
+    from lmd.data import read_images
+    from lmd.data.idx import parse_idx
+    from lmd.data.image_files import read_header, read_mask, read_picture
+    from lmd.errors import LmdError
+    from lmd.files import sha256
+    from lmd.report.page import write_page
+    from lmd.training.checkpoints import TENSOR_FILES, read_checkpoint
+    from lmd.zoo.published import import_checkpoint
+
+TARGETS: dict[str, Callable[[bytes, Path], object]] = {}
+
+
+def target(function: Callable[[bytes, Path], object]) -> Callable[[bytes, Path], object]:
+    TARGETS[function.__name__] = function
+    return function
+
+
+def write(path: Path, content: bytes) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+@target
+def picture(content: bytes, folder: Path) -> object:
+    path = write(folder / "in.png", content)
+    header = read_header(path)
+    found = read_picture(path)
+    assert sorted(found.size) == sorted(header.size)  # upright or not
+    return found
+
+
+@target
+def mask(content: bytes, folder: Path) -> object:
+    found = read_mask(write(folder / "mask.png", content), (12, 14))
+    assert found.shape == (12, 14) and found.any()
+    return found
+
+
+@target
+def archive(content: bytes, folder: Path) -> object:
+    return read_images(write(folder / "images.npz", content))
+
+
+@target
+def idx(content: bytes, folder: Path) -> object:
+    return parse_idx(content, folder / "idx")
+
+
+@target
+def solver(content: bytes, folder: Path) -> object:
+    """Any solver.json beside the weights of a solver for two variables, whose hash `HASH` in it stands for."""
+    place = folder / "solver"
+    if not (place / "weights.safetensors").exists():
+        lmd.solvers.save(lmd.solvers.LearnedMirrorDescent(lmd.mirrors.Quadratic(2), 3), place)
+    write(place / "solver.json", content.replace(b"HASH", sha256(place / "weights.safetensors").encode()))
+    return lmd.solvers.load(place)
+
+
+@target
+def weights(content: bytes, folder: Path) -> object:
+    """Any weights beside a solver.json that names their hash."""
+    place = folder / "weights"
+    if not (place / "solver.json").exists():
+        lmd.solvers.save(lmd.solvers.LearnedMirrorDescent(lmd.mirrors.Quadratic(2), 3), place)
+    description = json.loads((place / "solver.json").read_text())
+    description["weights_sha256"] = sha256(write(place / "weights.safetensors", content))
+    write(place / "solver.json", json.dumps(description).encode())
+    return lmd.solvers.load(place)
+
+
+@target
+def metrics(content: bytes, folder: Path) -> object:
+    """A metrics.json, up to the page that is made of it."""
+    place = write(folder / "report" / "metrics.json", content).parent
+    return write_page(place, experiments.read)
+
+
+@target
+def checkpoint(content: bytes, folder: Path) -> object:
+    """A state.json beside tensors whose hashes `HASHES` in it stands for."""
+    place = folder / "updates-00000001"
+    for name in TENSOR_FILES:
+        if not (place / f"{name}.safetensors").exists():
+            write(place / f"{name}.safetensors", tensor_bytes({"x": torch.zeros(2)}))
+    hashes = {name: sha256(place / f"{name}.safetensors") for name in TENSOR_FILES}
+    write(place / "state.json", content.replace(b'"HASHES"', json.dumps(hashes).encode()))
+    return read_checkpoint(place)
+
+
+@target
+def published(content: bytes, folder: Path) -> object:
+    return import_checkpoint(write(folder / "published", content))
+
+
+def read_one(name: str, content: bytes, folder: Path) -> Any:
+    """What the target makes of the bytes, or its error, which is one line."""
+    try:
+        return TARGETS[name](content, folder)
+    except LmdError as error:
+        assert "\n" not in str(error), f"an error of more than one line: {error!r}"
+        return error
+
+
+def main() -> None:
+    import atheris
+
+    name, *options = sys.argv[1:]
+    folder = Path(tempfile.mkdtemp(dir=os.environ.get("FUZZ_FOLDER")))  # atheris leaves without taking anything apart
+
+    def read(content: bytes) -> None:
+        read_one(name, content, folder)
+
+    atheris.Setup([sys.argv[0], *options], read)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()
