@@ -31,8 +31,9 @@ LONGEST = {"c": 96, "python": 4096}
 TIMEOUT = 30
 """Seconds that one input may take."""
 
-CLANG = "clang -O1 -g -fopenmp -mavx2 -mfma -fno-math-errno -fno-trapping-math -DFUZZER -Wno-pass-failed".split()
-CLANG += ["-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all", f"-I{ROOT / 'src/lmd/kernels'}"]
+CLANG = ("clang", "-O1", "-g", "-fopenmp", "-mavx2", "-mfma", "-fno-math-errno", "-fno-trapping-math", "-DFUZZER")
+CLANG += ("-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all", f"-I{ROOT / 'src/lmd/kernels'}")
+CLANG += ("-Wno-pass-failed",)
 
 
 def read_corpus(name: str) -> list[bytes]:

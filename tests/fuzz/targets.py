@@ -127,7 +127,8 @@ def read_one(name: str, content: bytes, folder: Path) -> Any:
     try:
         return TARGETS[name](content, folder)
     except LmdError as error:
-        assert "\n" not in str(error), f"an error of more than one line: {error!r}"
+        if "\n" in str(error):
+            raise AssertionError(f"an error of more than one line: {error!r}") from error
         return error
 
 

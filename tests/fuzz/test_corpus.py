@@ -1,4 +1,4 @@
-"""Every input that a fuzzer kept is read, or refused in one line: those of what reads files; `make fuzz` has C's too."""
+"""Every file that a fuzzer kept is read, or refused in one line; `make fuzz` tries the inputs of the C code."""
 
 import runpy
 from pathlib import Path
