@@ -23,6 +23,6 @@ print(f"{result.status[0].name}: within {bound:.2%} of the minimum after {int(re
 
 figure, axes = plt.subplots(1, 3, figsize=(10, 3.6), layout="constrained")
 for place, picture, title in zip(axes, (truth, blurred, result.x), ("truth", "blurred", "sharpened"), strict=True):
-    place.imshow(picture[0].movedim(0, -1).clamp(0, 1))
+    place.imshow(picture[0].movedim(0, -1).clamp(0, 1).numpy())
     place.set_title(title)
     place.axis("off")
