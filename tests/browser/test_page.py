@@ -55,7 +55,7 @@ def tour_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tour")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lmd.experiments.photograph.TOLERANCES", (1e-1, 3e-2, 1e-2))
-        patch.setattr("lmd.experiments.photograph.LONGEST", {"quick": 0.02})
+        patch.setattr("lmd.experiments.photograph.MAX_SECONDS", {"quick": 0.02})
         for name in ("photograph", "simplex"):
             reproduce_experiment(get(name), folder)
     return write_page(folder, read)
