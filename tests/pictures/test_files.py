@@ -1,6 +1,8 @@
 """Picture files through solvers: every kind of file, many of them, and that nothing of them is lost."""
 
 import math
+import signal
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -128,6 +130,37 @@ class TestFiles:
         with pytest.raises(KeyboardInterrupt):
             solve_file("denoise", tmp_path / "in.png", tmp_path / "out.png")
         assert [path.name for path in tmp_path.iterdir()] == ["in.png"]
+
+    def test_ctrl_c_in_a_folder_waits_for_no_picture(self, tmp_path, monkeypatch):
+        """Whatever the workers are doing: no file is begun, none half-written, and it is over at once."""
+        (tmp_path / "in").mkdir()
+        for name in ("a.png", "b.png", "c.png"):
+            write_picture(tmp_path / "in" / name, noisy())
+        solver, working, go_on = PictureSolver("denoise", weight=0.1), threading.Event(), threading.Event()
+        solved, threads = solver.solve, []
+
+        def slowly(*arguments):
+            threads.append(threading.current_thread())
+            working.set()
+            go_on.wait(60)
+            return solved(*arguments)
+
+        def press():
+            working.wait(60)
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+        monkeypatch.setattr(solver, "solve", slowly)
+        jobs = find_jobs([str(tmp_path / "in")], str(tmp_path / "out"))
+        for workers in (1, 2):
+            threads.clear(), working.clear(), go_on.clear()
+            threading.Thread(target=press).start()
+            with pytest.raises(KeyboardInterrupt):
+                list(solve_many(solver, jobs, workers=workers))
+            assert all(thread.is_alive() for thread in threads), "it did not wait for them"
+            go_on.set()
+            for thread in threads:
+                thread.join(60)
+            assert len(threads) <= workers and list((tmp_path / "out").iterdir()) == []
 
     def test_mask_and_task_belong_together(self, tmp_path):
         for task, extra, name in (

@@ -76,8 +76,7 @@ _EXTRAS = {
 
 
 _PICTURE_OPTIONS: list[click.Parameter] = [
-    click.Argument(["images"], metavar="IN...", nargs=-1, required=True),
-    click.Argument(["out"], metavar="OUT"),
+    click.Argument(["paths"], metavar="IN... OUT", nargs=-1),
     click.Option(["--solver"], help="fgp, pdhg, a name that `lmd list` shows, or a folder.  [default: the best]"),
     click.Option(
         ["--iterations"],
@@ -122,8 +121,7 @@ def solve() -> None:
 
 def _solve(
     task: str,
-    images: tuple[str, ...],
-    out: str,
+    paths: tuple[str, ...],
     as_json: bool,
     extra: str | None = None,
     workers: int | None = None,
@@ -137,6 +135,10 @@ def _solve(
     from lmd.pictures import PictureSolver
     from lmd.pictures.files import find_jobs, solve_many, solve_one
 
+    if len(paths) < 2:
+        given = f"IN is {paths[0]}" if paths else "neither IN nor OUT is given"
+        raise click.UsageError(f"Missing argument 'OUT': {given}; name the file or folder to write to as the last one.")
+    *images, out = paths
     keep_freed_memory()
     path = None if plot is None else writable_name("plot", plot)
     solver = PictureSolver(task, **{name: value for name, value in settings.items() if value is not None})
@@ -154,10 +156,11 @@ def _solve(
             (done if each.summary else failed).append(each)
             if len(jobs) > 1:
                 bar.update(1)
-            if as_json:
-                click.echo(json.dumps(each.as_json()))
-            elif each.summary:
-                click.echo(each.line() if len(jobs) > 1 else each.block())
+            with bar.hidden():
+                if as_json:
+                    click.echo(json.dumps(each.as_json()))
+                elif each.summary:
+                    click.echo(each.line() if len(jobs) > 1 else each.block())
     if path is not None:
         from lmd.report.choices import draw_choices
 

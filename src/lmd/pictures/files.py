@@ -5,8 +5,10 @@ from __future__ import annotations
 import glob
 import math
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -112,8 +114,12 @@ def solve_one(
     extra: str | Path | None = None,
     overwrite: bool = False,
     advance: Callable[[float], None] = lambda share: None,
+    writing: AbstractContextManager[object] = nullcontext(),
 ) -> Done:
-    """What `solve_file` does, with a solver that is there already; `advance` hears what share was done."""
+    """What `solve_file` does, with a solver that is there already.
+
+    `advance` hears what share was done, and the file is written inside of `writing`.
+    """
     wants = solver.model.extra
     if (extra is None) == bool(wants):
         raise InputError(wants or "extra", extra, f"{'one' if wants else 'nothing'} for {solver.task}")
@@ -127,9 +133,34 @@ def solve_one(
     before = read_picture(job.image)
     beside = beside if mask is None else torch.from_numpy(read_mask(mask, before.size))
     after, summary = solver.solve(before, beside, advance)
-    write_picture(path, after)
+    with writing:
+        write_picture(path, after)
     told = replace(summary, notes=(*summary.notes, *losses(path, after)))
     return Done(job, after.size, f"{after.mode}, {after.bits} bits", told)
+
+
+class _Gate:
+    """Lets threads write until it is closed, which waits for those that are writing and lets no other begin."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._inside, self._closed = 0, False
+
+    def __enter__(self) -> None:
+        with self._changed:
+            if self._closed:
+                raise LmdError("interrupted")
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._inside -= 1
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.wait_for(lambda: self._inside == 0)
 
 
 def solve_many(
@@ -141,7 +172,8 @@ def solve_many(
 ) -> Iterator[Done]:
     """Each file as it is done, `workers` at a time, by default as many as there are threads.
 
-    Where one fails the others go on. With one worker a file has all threads, with more they share them.
+    Where one fails the others go on. With one worker a file has all threads, with more they share them. When it is
+    interrupted or closed, it waits for no file that is not being written: none is begun, and none half-written.
 
     Args:
         solver: What solves each of them.
@@ -153,24 +185,24 @@ def solve_many(
     threads = torch.get_num_threads()
     count = min(len(jobs), threads if workers is None else check_count("workers", workers))
 
+    gate = _Gate()
+
     def one(job: Job) -> Done:
         try:
-            return solve_one(solver, job, extra, overwrite)
+            return solve_one(solver, job, extra, overwrite, writing=gate)
         except (LmdError, OSError, MemoryError) as error:
             return Done(job, error=f"{job.image}: {error}")
         except Exception as error:  # what nobody thought of in one picture is no reason to lose the others
             said = " ".join(str(error).split())
             return Done(job, error=f"{job.image}: {type(error).__name__}, {said:.120}")
 
-    if count == 1:
-        yield from map(one, jobs)
-        return
     pool = ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(max(1, threads // count),))
     try:
         for future in as_completed([pool.submit(one, job) for job in jobs]):
             yield future.result()
     finally:
-        pool.shutdown(cancel_futures=True)
+        pool.shutdown(wait=False, cancel_futures=True)
+        gate.close()
 
 
 def find_jobs(images: Sequence[str], out: str, overwrite: bool = False) -> list[Job]:

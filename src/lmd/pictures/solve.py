@@ -64,14 +64,14 @@ class Summary:
     weight: float
     """Of the regulariser."""
 
-    isotropic: bool
-    """Whether lengths of gradients took the place of sums of absolute differences."""
+    form: Form
+    """The model by its words: data, order, isotropic, coupled, huber."""
 
     value_before: float
-    """f of the picture as it was, all channels together, with colours from 0 to 1."""
+    """f of the solver's start, all channels together, with colours from 0 to 1: the picture as it was."""
 
     value_after: float
-    """f of the answer."""
+    """f of the answer; never more than `value_before`."""
 
     lower_bound: float
     """What the minimum is proven to be, at least."""
@@ -141,14 +141,13 @@ class Summary:
 
     def text(self) -> str:
         """A few lines for a person."""
-        kind = "isotropic" if self.isotropic else "anisotropic"
         weight = f"weight {self.weight:.3g}"
         if self.choice is not None:
             noise = float(self.choice.noise)
             weight += f" (automatic, for noise of {f'{100 * noise:.2g}%' if noise < 1 else f'{noise:.2g}'})"
         rows = {
             "value": f"{self.value_before:.6g} before, {self.value_after:.6g} after",
-            "problem": f"TV {picture_task(self.task).doing}, {kind}, {weight}",
+            "problem": f"TV {picture_task(self.task).doing}, {self.form.words}, {weight}",
             "iterations": f"{self.iterations} of {self.solver}",
             "seconds": f"{self.seconds:.3g}",
             "certificate": self.proven,
@@ -158,10 +157,11 @@ class Summary:
 
     def as_json(self) -> dict[str, Any]:
         """The same for programs. JSON has no infinity: null stands for it."""
-        names = ("task", "solver", "weight", "isotropic", "value_before", "value_after", "iterations", "seconds")
+        names = ("task", "solver", "weight", "value_before", "value_after", "iterations", "seconds")
         bounds = {name: getattr(self, name) for name in ("bound", "relative_bound", "lower_bound")}
         finite = {name: number if math.isfinite(number) else None for name, number in bounds.items()}
-        told = {name: getattr(self, name) for name in names}
+        words = {name: getattr(self.form, name) for name in ("data", "order", "isotropic", "coupled", "huber")}
+        told = {**{name: getattr(self, name) for name in names}, **words}
         if self.choice is not None:
             path, risk = self.choice.path.flatten().tolist(), self.choice.risk.flatten().tolist()
             told["automatic"] = {"noise": float(self.choice.noise), "weights": path, "risks": risk}
@@ -312,11 +312,11 @@ class PictureSolver:
         else:
             tolerance, most = self.tolerance or TOLERANCE, self.iterations or MOST_ITERATIONS
             result = solve(problem, tolerance, solver=self.solver, iterations=most)
-        summary = self._told(result, weight)
+        x, summary = _no_worse_than_start(result, self._told(result, weight))
         if copies == 1:
-            return problem.image(result.x)[0], summary
+            return problem.image(x)[0], summary
         # Copies of one channel have the sum of its values, and the mean of their answers is no worse than they are.
-        x = result.x.mean(dim=1, keepdim=True)
+        x = x.mean(dim=1, keepdim=True)
         value = float(self._problem(images, extra, weight, unit).value(x))
         before, lower = summary.value_before / copies, summary.lower_bound / copies
         return x[0], replace(summary, value_before=before, value_after=value, lower_bound=lower, numbers=x.numel())
@@ -331,7 +331,7 @@ class PictureSolver:
             task=self.task,
             solver=self.name or name_for(result.problem, self.tolerance or TOLERANCE),
             weight=weight,
-            isotropic=self.isotropic,
+            form=self.form,
             value_before=float(result.history.values[0]),
             value_after=float(result.values),
             lower_bound=float(proven.lower_bound),
@@ -342,6 +342,19 @@ class PictureSolver:
             seconds=result.seconds,
             notes=notes,
         )
+
+
+def _no_worse_than_start(result: Result, summary: Summary) -> tuple[Tensor, Summary]:
+    """The answer, or the start where few iterations ended above it; what is proven of the minimum holds for both."""
+    exact = result.problem.double()
+    if exact is None or summary.value_after <= summary.value_before:
+        return result.x, summary
+    value = float(exact.value(result.start.double()))
+    if value >= summary.value_after:
+        return result.x, summary
+    note = f"the start is kept: after {summary.iterations} iterations the value was {summary.value_after:.6g}, above it"
+    told = replace(summary, value_before=value, value_after=value, notes=(*summary.notes, note))
+    return result.start, told
 
 
 def picture_task(name: str) -> PictureTask:
