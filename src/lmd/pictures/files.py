@@ -114,11 +114,11 @@ def solve_one(
     extra: str | Path | None = None,
     overwrite: bool = False,
     advance: Callable[[float], None] = lambda share: None,
-    writing: AbstractContextManager[object] = nullcontext(),
+    writing: AbstractContextManager[object] | None = None,
 ) -> Done:
     """What `solve_file` does, with a solver that is there already.
 
-    `advance` hears what share was done, and the file is written inside of `writing`.
+    `advance` hears what share was done, and the file is written inside of `writing`, where that is given.
     """
     wants = solver.model.extra
     if (extra is None) == bool(wants):
@@ -133,7 +133,7 @@ def solve_one(
     before = read_picture(job.image)
     beside = beside if mask is None else torch.from_numpy(read_mask(mask, before.size))
     after, summary = solver.solve(before, beside, advance)
-    with writing:
+    with writing or nullcontext():
         write_picture(path, after)
     told = replace(summary, notes=(*summary.notes, *losses(path, after)))
     return Done(job, after.size, f"{after.mode}, {after.bits} bits", told)
