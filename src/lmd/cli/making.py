@@ -48,14 +48,11 @@ def learn(family: str, minutes: float, target: float, out: str | None, seed: int
     Example
       lmd learn examples.own_problem:HuberFamily --minutes 2 --out runs/mine
     """
-    from rich.console import Console
-
     from lmd.experiments.own_class import write_learned
     from lmd.learning import card_rows, family_named, learn
     from lmd.report.tables import Table
 
     folder = Path(out) if out else Path("runs") / family.rpartition(":")[2]
-    console = Console(stderr=True)
     found = learn(
         family_named(family),
         minutes,
@@ -63,7 +60,7 @@ def learn(family: str, minutes: float, target: float, out: str | None, seed: int
         target,
         seed=seed,
         resume=resume,
-        progress=lambda line: console.print(line),
+        progress=lambda line: click.echo(line, err=True),
     )
     try:
         page = f"page: {write_learned(found.card, folder, f'lmd learn {family} --minutes {minutes:g} --seed {seed}')}"
