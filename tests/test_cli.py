@@ -431,6 +431,12 @@ class TestSolve:
             ("denoise none*.png out", ("image", "none*.png, which no file is like")),
             ("denoise in.png mask.png", ("out", "mask.png, which exists already", "a new name, or --overwrite")),
             ("denoise in.png out.png --weight 0.3 --plot curve.png", ("plot", "no --weight")),
+            ("denoise in.png out.png --plot curve.txt", ("plot", "curve.txt", ".png")),
+            ("denoise in.png out.png --solver fgp --order 2", ("solver", "fgp for order 2", "pdhg")),
+            ("denoise in.png out.png --iterations 2.5", ("--iterations", "'2.5' is not a valid integer.")),
+            ("denoise in.png out.png --tolerance x", ("--tolerance", "'x' is not a valid number.")),
+            ("deblur in.png out.png --kernel gaussian:1e9", ("kernel", "gaussian:1e9", "at most 1000 pixels")),
+            ("denoise \x1b[31mno.png out.png", ("image", "no file \\x1b[31mno.png")),
             ("deblur in.png out.png --kernel square:3", ("kernel", "square:3")),
             ("deblur in.png out.png", ("--kernel",)),
             ("denoise in.png out.gif", ("out", "out.gif", ".png, .jpg")),
@@ -515,7 +521,7 @@ def test_the_data_folder_takes_the_place_of_the_one_in_the_environment(
 ) -> None:
     monkeypatch.setenv("LMD_DATA", str(tmp_path / "elsewhere"))
     out = ("--out", str(tmp_path / "out"))
-    assert_one_line(lmd("reproduce", "simplex", "--data-dir", str(tmp_path / "absent"), *out), "data_dir", "absent")
+    assert_one_line(lmd("reproduce", "simplex", "--data-dir", str(tmp_path / "absent"), *out), "data-dir", "absent")
     assert lmd("reproduce", "simplex", "--data-dir", str(tmp_path), "--json", *out).code == 0
     assert os.environ["LMD_DATA"] == str(tmp_path)
 

@@ -188,7 +188,7 @@ class TestHostileFiles:
             numbers = (1e308, -1e308, 5e-324, 0.0, -0.0, None)
             row = {"method": attack, "iteration": 5, "metric": "loss", attack: attack}
             metrics = {
-                **{key: attack for key in ("experiment", "title", "paper", "preset")},
+                **dict.fromkeys(("experiment", "title", "paper", "preset"), attack),
                 "seed": 2**53,
                 "seconds": 1e308,
                 "versions": {attack: attack},

@@ -1,6 +1,7 @@
 """Picture files through solvers: every kind of file, many of them, and that nothing of them is lost."""
 
 import math
+import shutil
 import signal
 import threading
 from pathlib import Path
@@ -246,8 +247,12 @@ class TestMany:
         write_picture(folder / "a.png", noisy())
         with pytest.raises(FileError, match=r"^image: got in/a.png and a.png, both for out/a.png"):
             find_jobs(["in/a.png", "a.png"], "out")
-        with pytest.raises(FileError, match=r"^out: got in/a.png and 2 more, which exist already, .* --overwrite"):
-            find_jobs(["in"], "in")
+        with pytest.raises(FileError, match=r"^out: got in, where the pictures are, expected another folder"):
+            find_jobs(["in"], "in", overwrite=True)
+        shutil.copytree("in", "there")
+        with pytest.raises(FileError, match=r"^out: got there/a.png and 2 more, which exist already, .* --overwrite"):
+            find_jobs(["in"], "there")
+        assert find_jobs(["a.png", "a.png"], "elsewhere") == [Job(Path("a.png"), Path("elsewhere/a.png"))]
 
     @pytest.mark.parametrize("workers", [1, 2])
     def test_one_that_fails_leaves_the_others(self, folder, workers):

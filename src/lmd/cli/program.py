@@ -118,5 +118,6 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
 
 
 def _fail(message: str, code: int) -> None:
-    click.echo(f"lmd: {' '.join(message.split())}", err=True)
+    line = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in " ".join(message.split()))
+    click.echo(f"lmd: {line}", err=True)
     sys.exit(code)

@@ -19,7 +19,7 @@ from lmd.extras import MissingError
 @SEED
 @JSON
 def demo(out: str, seed: int, as_json: bool) -> None:
-    """Take the tour: one experiment of each kind at quick size, the methods compared, on a page.
+    """Take the tour: run one experiment of each kind at quick size and write a page that compares the methods.
 
     \b
     Example
@@ -55,7 +55,7 @@ def reproduce(
 
     \b
     Writes OUT/NAME/metrics.json, OUT/NAME/figures/*.png, OUT/NAME/run.log.jsonl and OUT/index.html.
-    With `all`, --images goes to the experiments that have test images.
+    With `all`, --images is for the experiments that have test images. One that fails is skipped; the page says so.
     Examples
       lmd reproduce simplex --preset standard --out results
       lmd reproduce denoise --preset standard --images my-photographs
@@ -73,7 +73,7 @@ def reproduce(
     if images is not None:
         read_images(images)  # what is wrong with them is said before anything is run
     if data_dir is not None:
-        os.environ["LMD_DATA"] = str(named_folder("data_dir", data_dir))
+        os.environ["LMD_DATA"] = str(named_folder("data-dir", data_dir))
     folder = writable_folder("out", out)
     _reproduce_all(chosen, folder, preset, seed, retrain=retrain, images=images, as_json=as_json)
 

@@ -33,6 +33,9 @@ from lmd.files import writable_folder
 from lmd.operators import gaussian_kernel, motion_kernel
 from lmd.pictures.solve import PictureSolver, Summary
 
+MAX_KERNEL = 1000
+"""The largest width or length of a kernel that is named, in pixels."""
+
 KERNELS = "gaussian:WIDTH, motion:LENGTH, motion:LENGTH:DEGREES, or a file: an image of the kernel, or .npy"
 
 
@@ -215,11 +218,14 @@ def find_jobs(images: Sequence[str], out: str, overwrite: bool = False) -> list[
     single = len(images) == 1 and not os.path.isdir(first) and (os.path.exists(first) or not glob.has_magic(first))
     if single and not os.path.isdir(out):  # which, unlike Path's, are false of a name that no file can have
         return [Job(Path(first), Path(out))]
-    jobs = [Job(image, Path(out) / name) for text in images for image, name in _pictures(text, Path(out))]
+    found = (Job(image, Path(out) / name) for text in images for image, name in _pictures(text, Path(out)))
+    jobs = list(dict.fromkeys(found))
     named: dict[Path, Path] = {}
     for image, path in jobs:
         if named.setdefault(path, image) != image:
             raise FileError("image", f"{named[path]} and {image}, both for {path}", "pictures of different names")
+    if any(os.path.realpath(image) == os.path.realpath(path) for image, path in jobs):
+        raise FileError("out", f"{out}, where the pictures are", "another folder, as inputs are never overwritten")
     there = [job.out for job in jobs if job.out.exists()]
     if there and not overwrite:
         given = f"{there[0]}{f' and {len(there) - 1} more' if there[1:] else ''}, which exist already"
@@ -268,10 +274,16 @@ def read_kernel(text: str) -> Tensor:
     if kind in ("gaussian", "motion") and not os.path.exists(text):
         try:
             first, *rest = [float(number) for number in numbers]
+            if first > MAX_KERNEL:
+                raise InputError("kernel", text, f"a width or length of at most {MAX_KERNEL} pixels")
             if kind == "gaussian" and not rest:
                 return gaussian_kernel(first)
             if kind == "motion" and len(rest) < 2:
                 return motion_kernel(first, math.radians(rest[0] if rest else 0.0))
+        except InputError as error:
+            if error.argument == "kernel":
+                raise
+            raise InputError("kernel", text, KERNELS) from error
         except ValueError as error:
             raise InputError("kernel", text, KERNELS) from error
         raise InputError("kernel", text, KERNELS)

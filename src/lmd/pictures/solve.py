@@ -17,7 +17,7 @@ from lmd import tasks, zoo
 from lmd.checks import check_choice, check_count, check_positive
 from lmd.data.memory import check_memory
 from lmd.data.picture import Header, Picture
-from lmd.errors import InputError, LmdError
+from lmd.errors import CapabilityError, InputError, LmdError
 from lmd.guarantees import certify, run
 from lmd.operators import Blur
 from lmd.pictures.arrays import Units, nearest_to_zero
@@ -212,16 +212,29 @@ class PictureSolver:
         if solver is not None:
             self.name = _current(solver)
             self.solver, self.channels, proves = _find(task, self.name)
+            self._check_form()
         self.dtype = torch.float32 if self.solver is None else _dtype(self.solver)
         least = torch.finfo(self.dtype).eps
         if tolerance is not None and tolerance < least:
-            raise InputError("tolerance", repr(tolerance), f"{least:.1g} or more, as the solver's numbers tell no less")
+            raise InputError("tolerance", repr(tolerance), f"{least:.1g} or more, the precision of its numbers")
         if tolerance is not None and not proves:
             given = f"{self.name}, which does not know how near to the minimum it is"
             raise InputError("solver", given, "one that does, such as fgp or pdhg, or no tolerance")
         endless = self.solver is None or (iterations is None and self.solver.horizon is None)
         if proves and tolerance is None and endless:
             self.tolerance, self.iterations = TOLERANCE, self.iterations or LONGEST
+
+    def _check_form(self) -> None:
+        """Raise if the solver that was named is not for the model that was named."""
+        if self.formed and self.solver is not None:
+            image = torch.linspace(0, 1, 256, dtype=_dtype(self.solver), device="cpu").reshape(1, 1, 16, 16)
+            channels = self.channels or 1
+            problem = self.form.problem(image.expand(1, channels, 16, 16), image.new_full((1,), WEIGHT))
+            try:
+                run(self.solver, problem, iterations=1)
+            except CapabilityError:
+                given = f"{self.name} for {self.form.words}"
+                raise InputError("solver", given, "one for such models, such as pdhg, or none") from None
 
     def check(self, name: str, header: Header) -> None:
         """Raise if the task is not for such pictures, or solving takes more memory than there is."""

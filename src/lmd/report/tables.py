@@ -84,7 +84,9 @@ def to_rich(table: Table) -> RichTable:
     shown: Any = RichTable(title=title, title_justify="left", box=rich.box.SIMPLE_HEAD)
     for place, column in enumerate(table.columns):
         figures = all(_is_figure(line[place]) for line in table.lines)
-        shown.add_column(Text(column, style="table.header"), justify="right" if figures and place else "left", no_wrap=place == 0)
+        shown.add_column(
+            Text(column, style="table.header"), justify="right" if figures and place else "left", no_wrap=place == 0
+        )
     for line in table.lines:
         shown.add_row(*map(Text, line))
     return shown
