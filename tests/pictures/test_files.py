@@ -242,7 +242,7 @@ class TestMany:
         (folder / "empty").mkdir()
         with pytest.raises(FileError, match=r"^image: got empty, a folder with no pictures in it"):
             find_jobs(["empty"], "out")
-        with pytest.raises(FileError, match=r"^image: got \*\.gif, which no file is like"):
+        with pytest.raises(FileError, match=r"^image: got \*\.gif, which matches no file"):
             find_jobs(["*.gif"], "out")
         write_picture(folder / "a.png", noisy())
         with pytest.raises(FileError, match=r"^image: got in/a.png and a.png, both for out/a.png"):
@@ -291,7 +291,8 @@ class TestMany:
 
     def test_inputs_are_never_written_over(self, folder):
         before = Path("in/a.png").read_bytes()
-        (done, *_) = solve_many(PictureSolver("denoise"), find_jobs(["in/a.png"], "in", overwrite=True), overwrite=True)
+        jobs = [Job(Path("in/a.png"), Path("in/a.png"))]
+        (done, *_) = solve_many(PictureSolver("denoise"), jobs, overwrite=True)
         assert "inputs are never overwritten" in done.error
         assert Path("in/a.png").read_bytes() == before
 

@@ -249,7 +249,7 @@ def _pictures(text: str, out: Path) -> list[tuple[Path, Path]]:
         return [(path, Path(path.name))]
     found = sorted(Path(name) for name in glob.glob(text, recursive=True) if Path(name).is_file())
     if not found:
-        raise FileError("image", f"{text}, which no file is like", "files, folders, or a pattern such as '*.png'")
+        raise FileError("image", f"{text}, which matches no file", "files, folders, or a pattern such as '*.png'")
     return [(file, Path(file.name)) for file in found]
 
 
