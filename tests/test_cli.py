@@ -533,3 +533,11 @@ def test_the_process_is_left_with_its_code_after_all_that_was_registered(words, 
     done = subprocess.run([sys.executable, "-c", text, *words], capture_output=True, text=True, check=False)
     assert done.returncode == code and done.stdout.startswith(said) and done.stdout.endswith("the end\n")
     assert (code == 0) == (done.stderr == "") and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["--version", "data list"])
+def test_output_that_nobody_reads_is_no_error(command: str) -> None:
+    """As `lmd list >&-` in a shell, which leaves the program without a stdout."""
+    call = f"exec {sys.executable} -m lmd {command} >&-"
+    done = subprocess.run(["sh", "-c", call], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -52,7 +52,8 @@ def print_table(table: Table) -> None:
 
     from lmd.report.tables import to_rich
 
-    console = Console(width=None if sys.stdout.isatty() else 110)
+    on_screen = sys.stdout is not None and sys.stdout.isatty()  # None where a shell closed it
+    console = Console(width=None if on_screen else 110)
     console.print(to_rich(table))
 
 

@@ -65,8 +65,8 @@ def program() -> None:
         threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     try:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in filter(None, (sys.stdout, sys.stderr)):  # None where a shell closed it
+            stream.flush()
     except OSError:
         code = code or 1
     os._exit(code)
