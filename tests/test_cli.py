@@ -535,9 +535,8 @@ def test_the_process_is_left_with_its_code_after_all_that_was_registered(words, 
     assert (code == 0) == (done.stderr == "") and "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("command", ["--version", "data list"])
-def test_output_that_nobody_reads_is_no_error(command: str) -> None:
-    """As `lmd list >&-` in a shell, which leaves the program without a stdout."""
-    call = f"exec {sys.executable} -m lmd {command} >&-"
+def test_output_that_nobody_reads_is_no_error() -> None:
+    """As `lmd data list >&-` in a shell, which leaves the program without a stdout."""
+    call = f"exec {sys.executable} -m lmd data list >&-"
     done = subprocess.run(["sh", "-c", call], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
