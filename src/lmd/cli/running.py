@@ -25,10 +25,13 @@ def demo(out: str, seed: int, as_json: bool) -> None:
     Example
       lmd demo --out demo
     """
+    import torch
+
     from lmd import experiments
     from lmd.files import writable_folder
 
     folder = writable_folder("out", out)
+    torch.set_num_threads(1)  # small problems, on which several threads of a busy machine wait for each other
     _reproduce_all(experiments.TOUR, folder, "quick", seed, as_json=as_json)
 
 
