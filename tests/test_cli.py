@@ -241,6 +241,41 @@ def test_experiments_that_measure_seconds_run_alone(lmd, tmp_path: Path, monkeyp
     assert seen == [(name, os.getpid()) for name in experiments.TOUR]
 
 
+def test_an_experiment_that_fails_is_skipped(lmd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are run, and the page, the terminal, the JSON and the exit code say so."""
+    from lmd import experiments
+    from lmd.errors import InputError
+    from lmd.experiments.base import Experiment, Session
+
+    class Sometimes(Experiment):
+        title, paper = "sometimes", "no figure"
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def run(self, session: Session) -> None:
+            session.record("lmd", 0, "seconds", 1.0)
+            if self.name == "simplex":
+                raise InputError("minutes", "0.4", "at least <4.6>")
+            if self.name == "svm":
+                raise RuntimeError("a bug")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(experiments, "get", Sometimes)
+        outcome = lmd("demo", "--out", str(tmp_path), "--json")
+    assert outcome.code == 1 and outcome.err.splitlines() == [
+        "lmd: skipped simplex: minutes: got 0.4, expected at least <4.6>",
+        "lmd: skipped svm: RuntimeError a bug",
+    ]
+    found = json.loads(outcome.out)
+    assert list(found["skipped"]) == ["simplex", "svm"]
+    assert list(found["metrics"]) == [name for name in experiments.TOUR if name not in found["skipped"]]
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert "<strong>simplex</strong> failed and was skipped: minutes: got 0.4, expected at least &lt;4.6&gt;." in page
+    assert 'id="denoise"' in page and 'id="simplex"' not in page and "of an earlier run" not in page
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["index.html", *found["metrics"]])
+
+
 def test_a_full_disk_is_one_line_and_leaves_nothing(lmd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(self: object, file: Path, **_: object) -> None:
         file.write_bytes(b"half")
@@ -387,15 +422,21 @@ class TestSolve:
     @pytest.mark.parametrize(
         ("arguments", "words"),
         [
-            ("denoise", ("IN",)),
-            ("denoise in.png", ("IN",)),
+            ("denoise", ("'OUT'", "neither IN nor OUT is given")),
+            ("denoise in.png", ("'OUT'", "IN is in.png", "write")),
             ("denoise none.png out.png", ("image", "no file none.png", "PNG, JPEG or TIFF")),
             ("denoise text.png out.png", ("image", "text.png, not an image", "PNG, JPEG or TIFF")),
             ("denoise empty.png out.png", ("image", "empty.png, an empty file")),
             ("denoise folder.png out.png", ("image", "folder.png, a folder with no pictures in it")),
-            ("denoise none*.png out", ("image", "none*.png, which no file is like")),
-            ("denoise in.png mask.png", ("out", "mask.png, which exists already")),
+            ("denoise none*.png out", ("image", "none*.png, which matches no file")),
+            ("denoise in.png mask.png", ("out", "mask.png, which exists already", "a new name, or --overwrite")),
             ("denoise in.png out.png --weight 0.3 --plot curve.png", ("plot", "no --weight")),
+            ("denoise in.png out.png --plot curve.txt", ("plot", "curve.txt", ".png")),
+            ("denoise in.png out.png --solver fgp --order 2", ("solver", "fgp for order 2", "pdhg")),
+            ("denoise in.png out.png --iterations 2.5", ("--iterations", "'2.5' is not a valid integer.")),
+            ("denoise in.png out.png --tolerance x", ("--tolerance", "'x' is not a valid number.")),
+            ("deblur in.png out.png --kernel gaussian:1e9", ("kernel", "gaussian:1e9", "at most 1000 pixels")),
+            ("denoise \x1b[31mno.png out.png", ("image", "\\x1b[31mno.png, which matches no file")),
             ("deblur in.png out.png --kernel square:3", ("kernel", "square:3")),
             ("deblur in.png out.png", ("--kernel",)),
             ("denoise in.png out.gif", ("out", "out.gif", ".png, .jpg")),
@@ -440,6 +481,15 @@ class TestSolve:
         with Image.open("curve.png") as curve:
             assert min(curve.size) > 300
 
+    def test_the_summary_names_the_model_and_the_solver(self, lmd) -> None:
+        options = ("--coupled", "--huber", "0.1", "--isotropic")
+        told = lmd("solve", "denoise", "in.png", "a.png", *options).out
+        assert "TV denoising, isotropic, coupled, huber 0.1, weight" in told and " of denoise-steps\n" in told
+        found = json.loads(
+            lmd("solve", "denoise", "in.png", "b.png", "--order", "2", "--data", "absolute", "--json").out
+        )
+        assert (found["order"], found["data"], found["coupled"], found["huber"]) == (2, "absolute", False, 0.0)
+
     def test_a_folder(self, lmd, files: dict[str, bytes]) -> None:
         outcome = lmd("solve", "denoise", ".", "out", "--json", "--workers", "2")
         assert outcome.code == 1
@@ -471,7 +521,7 @@ def test_the_data_folder_takes_the_place_of_the_one_in_the_environment(
 ) -> None:
     monkeypatch.setenv("LMD_DATA", str(tmp_path / "elsewhere"))
     out = ("--out", str(tmp_path / "out"))
-    assert_one_line(lmd("reproduce", "simplex", "--data-dir", str(tmp_path / "absent"), *out), "data_dir", "absent")
+    assert_one_line(lmd("reproduce", "simplex", "--data-dir", str(tmp_path / "absent"), *out), "data-dir", "absent")
     assert lmd("reproduce", "simplex", "--data-dir", str(tmp_path), "--json", *out).code == 0
     assert os.environ["LMD_DATA"] == str(tmp_path)
 
@@ -483,3 +533,10 @@ def test_the_process_is_left_with_its_code_after_all_that_was_registered(words, 
     done = subprocess.run([sys.executable, "-c", text, *words], capture_output=True, text=True, check=False)
     assert done.returncode == code and done.stdout.startswith(said) and done.stdout.endswith("the end\n")
     assert (code == 0) == (done.stderr == "") and "Traceback" not in done.stderr
+
+
+def test_output_that_nobody_reads_is_no_error() -> None:
+    """As `lmd data list >&-` in a shell, which leaves the program without a stdout."""
+    call = f"exec {sys.executable} -m lmd data list >&-"
+    done = subprocess.run(["sh", "-c", call], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -5,6 +5,7 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -55,6 +56,22 @@ def test_a_model_of_cvxpy_becomes_a_solver(monkeypatch: pytest.MonkeyPatch) -> N
     model.solve(solver=cvxpy.CLARABEL)
     assert_close(found["place"][0], torch.as_tensor(names["place"].value), atol=0.2, rtol=0)  # flat near the end
     assert float(found["force"].abs().max()) <= 1 + 1e-6
+
+
+def test_the_gallery_shows_what_its_texts_say() -> None:
+    def names_of(page: str) -> dict[str, Any]:
+        return runpy.run_path(str(next((EXAMPLES / "gallery").glob(f"plot_{page}_*.py"))))
+
+    entropic = names_of("06")
+    assert (torch.tensor(entropic["misfits"]).diff() <= 1e-5).all(), "a step of 1/L never raises the misfit"
+    assert_close(entropic["weights"].detach(), entropic["target"], atol=0.02, rtol=0)
+    assert_close(torch.stack(entropic["history"]).sum(dim=1), torch.ones(1000))
+    warm = names_of("11")
+    for axis in warm["axes"]:
+        cold, followed = (line.get_ydata()[1:] for line in axis.get_lines())
+        assert (followed < 0.6 * cold).all()
+    deblur = names_of("13")
+    assert deblur["result"].status[0] is lmd.solvers.Status.TOLERANCE_REACHED and deblur["bound"] <= 1.001e-3
 
 
 def test_every_example_is_tested() -> None:

@@ -2,7 +2,7 @@
 What a tolerance costs
 ======================
 
-Iterations until the answer is proven to be within a tolerance: learned steps and momenta beside plain FGP.
+Iterations until the answer is proven to be within a tolerance: learned steps and momenta beside FGP with restarts.
 """
 
 import matplotlib.pyplot as plt

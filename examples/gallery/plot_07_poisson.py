@@ -2,7 +2,8 @@
 Photon counts
 =============
 
-Poisson counts want the Kullback-Leibler divergence for their misfit; their own risk chooses the weight.
+For Poisson counts the misfit is the Kullback-Leibler divergence. The weight is chosen by an estimate of the risk that
+holds for counts.
 """
 
 import matplotlib.pyplot as plt

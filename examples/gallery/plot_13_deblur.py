@@ -2,7 +2,8 @@
 Take a blur away
 ================
 
-A picture behind a Gaussian blur and noise.
+A picture behind a Gaussian blur and noise, sharpened with total variation. The answer is proven to be within a
+thousandth of the minimum.
 """
 
 import matplotlib.pyplot as plt
@@ -15,12 +16,13 @@ truth = torch.from_numpy(astronaut()[20:116, 170:266].copy()).movedim(-1, 0)[Non
 kernel = lmd.problems.gaussian_kernel(1.5)
 blurred = lmd.problems.Blur(kernel, 96, 96)(truth)
 blurred = blurred + 0.01 * torch.randn(truth.shape, generator=torch.Generator().manual_seed(0))
-problem = lmd.problems.TVDeblurring(blurred, kernel, weight=0.003)
-result = lmd.run(lmd.zoo.load("deblur-20"), problem)
-print(f"within {float(result.certificate.bound / result.certificate.value):.1%} of the value")
+problem = lmd.problems.TVDeblurring(blurred, kernel, weight=0.001)
+result = lmd.solve(problem, tolerance=1e-3)
+bound = float(result.certificate.bound / result.certificate.lower_bound)
+print(f"{result.status[0].name}: within {bound:.2%} of the minimum after {int(result.iterations[0])} iterations")
 
 figure, axes = plt.subplots(1, 3, figsize=(10, 3.6), layout="constrained")
 for place, picture, title in zip(axes, (truth, blurred, result.x), ("truth", "blurred", "sharpened"), strict=True):
-    place.imshow(picture[0].movedim(0, -1).clamp(0, 1))
+    place.imshow(picture[0].movedim(0, -1).clamp(0, 1).numpy())
     place.set_title(title)
     place.axis("off")

@@ -1,5 +1,6 @@
 """The page in a real browser: what can be moved moves, nothing sticks out, nothing complains, nothing is fetched."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from lmd.errors import FileError
 from lmd.experiments import TOUR, get, read
 from lmd.experiments.base import Experiment, Session
 from lmd.experiments.base import reproduce as reproduce_experiment
@@ -55,7 +57,7 @@ def tour_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tour")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lmd.experiments.photograph.TOLERANCES", (1e-1, 3e-2, 1e-2))
-        patch.setattr("lmd.experiments.photograph.LONGEST", {"quick": 0.02})
+        patch.setattr("lmd.experiments.photograph.MAX_SECONDS", {"quick": 0.02})
         for name in ("photograph", "simplex"):
             reproduce_experiment(get(name), folder)
     return write_page(folder, read)
@@ -151,3 +153,89 @@ def test_it_is_dark_where_the_reader_likes_it_dark(browser: Any, page_file: Path
         shades.append(opened.evaluate("getComputedStyle(document.body).backgroundColor"))
         opened.close()
     assert shades == ["rgb(255, 255, 255)", "rgb(22, 25, 29)"]
+
+
+class TestHostileFiles:
+    """Whatever a metrics.json, its captions and file names hold, nothing of it runs and nothing is fetched."""
+
+    ATTACKS = (
+        "<script>window.hit=1</script>",
+        "</script><script>window.hit=1</script>",
+        "</style><script>window.hit=1</script>",
+        "</template><img src=x onerror=window.hit=1>",
+        "\"><img src='http://example.com/x' onerror='window.hit=1'>",
+        "' onmouseover='window.hit=1' autofocus onfocus='window.hit=1",
+        "javascript:window.hit=1//",
+        "url(http://example.com/x)); background: url(javascript:window.hit=1)",
+        "{{ 7*7 }}{% for x in y %}${window.hit=1}",
+        "<!--<svg onload=window.hit=1>--!><svg onload=window.hit=1>",
+        "line\nfeed\r\u2028\u2029\x00\x1b[31m\u202e\ud800 <b>\ufffe",
+        "&lt;script&gt;window.hit=1&lt;/script&gt;",
+    )
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        folder = tmp_path / "hostile"
+        folder.mkdir()
+        for place, attack in enumerate(self.ATTACKS):
+            name = "".join(letter for letter in attack if letter not in "/\x00\ud800")
+            here = folder / f"{place} {name}"
+            here.mkdir()
+            sheet = {"light": torch.ones(3, 8, 8), "dark": torch.zeros(3, 8, 8)}
+            session = Session("toy", "quick", 0, here)
+            session.save_frames("sheet", sheet, "")
+            shutil.copy(here / "figures" / "sheet.png", here / f"{name}.png")
+            numbers = (1e308, -1e308, 5e-324, 0.0, -0.0, None)
+            row = {"method": attack, "iteration": 5, "metric": "loss", attack: attack}
+            metrics = {
+                **dict.fromkeys(("experiment", "title", "paper", "preset"), attack),
+                "seed": 2**53,
+                "seconds": 1e308,
+                "versions": {attack: attack},
+                "facts": {attack: [attack, 1e308, None, True]},
+                "figures": [
+                    {"file": f"{name}.png", "caption": attack},
+                    {"file": f"{name}.png", "caption": attack, "frames": [attack, attack]},
+                    {"file": f"{name}.png", "caption": attack, "frames": [attack, "2", "3"]},
+                ],
+                "rows": [{**row, "value": number} for number in numbers]
+                + [{**row, "iteration": attack, "metric": "seconds", "value": 1.0}],
+            }
+            (here / "metrics.json").write_text(json.dumps(metrics))
+        return folder
+
+    def test_nothing_runs(self, browser: Any, folder: Path) -> None:
+        with shown(browser, write_page(folder, read, self.ATTACKS[0], {a: a for a in self.ATTACKS}), 1400) as page:
+            dialogs: list[str] = []
+            page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
+            for link in page.locator("nav a").all():
+                link.click()
+            for place in page.locator("summary, thead button").all():
+                place.click()
+            for slider in page.locator("input").all():
+                slider.focus()
+                page.keyboard.press("ArrowRight")
+            page.mouse.move(300, 300)
+            assert page.evaluate("window.hit") is None and dialogs == []
+            assert page.evaluate("document.querySelectorAll('script').length") == 1
+            assert (
+                page.evaluate("document.querySelectorAll('[onerror], [onload], [onfocus], [onmouseover]').length") == 0
+            )
+            assert page.url.startswith("file:") and page.evaluate(FITS)
+            assert page.locator("section").count() == len(self.ATTACKS)
+            assert page.locator("h2").all_inner_texts()[0] == self.ATTACKS[0]
+
+    @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e400", "-1e400", "1" * 400])
+    def test_numbers_that_are_none_are_refused_in_one_line(self, tmp_path: Path, number: str) -> None:
+        for key in ("seconds", "value"):
+            metrics = {
+                **dict.fromkeys(("experiment", "preset"), "toy"),
+                **{"seed": 0, "versions": {}, "seconds": 0, "value": 0},
+                "rows": [{"method": "gd", "iteration": 0, "metric": "loss", "value": "VALUE"}],
+            }
+            text = json.dumps(metrics | {"seconds": "SECONDS"})
+            text = text.replace('"VALUE"', number if key == "value" else "0")
+            (tmp_path / "metrics.json").write_text(text.replace('"SECONDS"', number if key == "seconds" else "0"))
+            with pytest.raises(FileError, match=r"^file: got .*metrics\.json") as caught:
+                write_page(tmp_path, read)
+            assert "\n" not in str(caught.value) and not (tmp_path / "index.html").exists()

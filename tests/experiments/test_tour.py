@@ -1,16 +1,19 @@
 """What the demo begins with: a photograph and a race, and a class that is learned while one waits."""
 
 import json
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from lmd import experiments
 from lmd.experiments.base import reproduce
 from lmd.experiments.own_class import OwnClass, write_learned
 from lmd.experiments.photograph import PhotographTour
 from lmd.report.rows import row, select
+from lmd.solvers.conformance import threads
 
 
 def test_the_photograph_is_denoised_and_proven_and_the_race_is_run(
@@ -18,6 +21,8 @@ def test_the_photograph_is_denoised_and_proven_and_the_race_is_run(
 ) -> None:
     monkeypatch.setattr("lmd.experiments.photograph.SIDES", {"quick": 48})
     monkeypatch.setattr("lmd.experiments.photograph.TOLERANCES", (1e-1, 3e-2, 1e-2, 3e-3, 1e-3))
+    busy = SimpleNamespace(perf_counter=lambda: 1000 * time.perf_counter(), process_time=time.process_time)
+    monkeypatch.setattr("lmd.experiments.photograph.time", busy)  # every call seems to take a thousand times as long
     metrics = json.loads((reproduce(experiments.get("photograph"), tmp_path) / "metrics.json").read_text())
     answer = {found["metric"]: found["value"] for found in select(metrics["rows"], iteration="answer")}
     assert answer["psnr"] > answer["psnr_noisy"] + 3
@@ -72,8 +77,15 @@ CARD = {
 
 
 def test_a_class_is_learned_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lmd.experiments.own_class.learn", lambda *_, **__: SimpleNamespace(card=CARD))
-    metrics = json.loads((reproduce(OwnClass(), tmp_path) / "metrics.json").read_text())
+    def learn(*_: object, **__: object) -> SimpleNamespace:
+        assert torch.get_num_threads() == 1, "minutes are of the processor on one thread alone"
+        return SimpleNamespace(card=CARD)
+
+    monkeypatch.setattr("lmd.experiments.own_class.learn", learn)
+    with threads(2):
+        reproduce(OwnClass(), tmp_path)
+        assert torch.get_num_threads() == 2
+    metrics = json.loads((tmp_path / "own-class" / "metrics.json").read_text())
     assert experiments.read(metrics).tables[0].lines == (
         ("mine", "not reached", "0.5", "not reached"),
         ("ADMM", *["not reached"] * 3),

@@ -1,6 +1,9 @@
 """Picture files through solvers: every kind of file, many of them, and that nothing of them is lost."""
 
 import math
+import shutil
+import signal
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -129,6 +132,37 @@ class TestFiles:
             solve_file("denoise", tmp_path / "in.png", tmp_path / "out.png")
         assert [path.name for path in tmp_path.iterdir()] == ["in.png"]
 
+    def test_ctrl_c_in_a_folder_waits_for_no_picture(self, tmp_path, monkeypatch):
+        """Whatever the workers are doing: no file is begun, none half-written, and it is over at once."""
+        (tmp_path / "in").mkdir()
+        for name in ("a.png", "b.png", "c.png"):
+            write_picture(tmp_path / "in" / name, noisy())
+        solver, working, go_on = PictureSolver("denoise", weight=0.1), threading.Event(), threading.Event()
+        solved, threads = solver.solve, []
+
+        def slowly(*arguments):
+            threads.append(threading.current_thread())
+            working.set()
+            go_on.wait(60)
+            return solved(*arguments)
+
+        def press():
+            working.wait(60)
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+        monkeypatch.setattr(solver, "solve", slowly)
+        jobs = find_jobs([str(tmp_path / "in")], str(tmp_path / "out"))
+        for workers in (1, 2):
+            threads.clear(), working.clear(), go_on.clear()
+            threading.Thread(target=press).start()
+            with pytest.raises(KeyboardInterrupt):
+                list(solve_many(solver, jobs, workers=workers))
+            assert all(thread.is_alive() for thread in threads), "it did not wait for them"
+            go_on.set()
+            for thread in threads:
+                thread.join(60)
+            assert len(threads) <= workers and list((tmp_path / "out").iterdir()) == []
+
     def test_mask_and_task_belong_together(self, tmp_path):
         for task, extra, name in (
             ("inpaint", None, "mask"),
@@ -208,13 +242,17 @@ class TestMany:
         (folder / "empty").mkdir()
         with pytest.raises(FileError, match=r"^image: got empty, a folder with no pictures in it"):
             find_jobs(["empty"], "out")
-        with pytest.raises(FileError, match=r"^image: got \*\.gif, which no file is like"):
+        with pytest.raises(FileError, match=r"^image: got \*\.gif, which matches no file"):
             find_jobs(["*.gif"], "out")
         write_picture(folder / "a.png", noisy())
         with pytest.raises(FileError, match=r"^image: got in/a.png and a.png, both for out/a.png"):
             find_jobs(["in/a.png", "a.png"], "out")
-        with pytest.raises(FileError, match=r"^out: got in/a.png and 2 more, which exist already, .* --overwrite"):
-            find_jobs(["in"], "in")
+        with pytest.raises(FileError, match=r"^out: got in, where the pictures are, expected another folder"):
+            find_jobs(["in"], "in", overwrite=True)
+        shutil.copytree("in", "there")
+        with pytest.raises(FileError, match=r"^out: got there/a.png and 2 more, which exist already, .* --overwrite"):
+            find_jobs(["in"], "there")
+        assert find_jobs(["a.png", "a.png"], "elsewhere") == [Job(Path("a.png"), Path("elsewhere/a.png"))]
 
     @pytest.mark.parametrize("workers", [1, 2])
     def test_one_that_fails_leaves_the_others(self, folder, workers):
@@ -253,7 +291,8 @@ class TestMany:
 
     def test_inputs_are_never_written_over(self, folder):
         before = Path("in/a.png").read_bytes()
-        (done, *_) = solve_many(PictureSolver("denoise"), find_jobs(["in/a.png"], "in", overwrite=True), overwrite=True)
+        jobs = [Job(Path("in/a.png"), Path("in/a.png"))]
+        (done, *_) = solve_many(PictureSolver("denoise"), jobs, overwrite=True)
         assert "inputs are never overwritten" in done.error
         assert Path("in/a.png").read_bytes() == before
 

@@ -16,8 +16,9 @@ from lmd.deprecation import say_deprecated
 from lmd.errors import InputError
 from lmd.mirrors import ConvPair
 from lmd.pictures import PictureSolver, Summary, solve
+from lmd.pictures.forms import Form
 from lmd.problems import TVDenoising, TVInpainting
-from lmd.solvers import GradientDescent, LearnedMirrorDescent, save
+from lmd.solvers import FGP, GradientDescent, LearnedMirrorDescent, save
 
 
 def noisy(channels=3, dtype=np.uint8, alpha=False, size=(20, 26)):
@@ -245,6 +246,26 @@ class TestNetworks:
             PictureSolver("denoise", folder)
 
 
+class TestNoWorseThanStart:
+    def test_the_start_is_kept_where_few_iterations_end_above_it(self):
+        class Worse(FGP):
+            """A solver whose answers are worse than where they start."""
+
+            def step(self, problem, state):
+                return replace(super().step(problem, state), x=state.x + 1)
+
+        solver = PictureSolver("denoise", "fgp", iterations=1, weight=0.1)
+        solver.solver, solver.tolerance = Worse(), None
+        before = noisy()
+        after, summary = solver.solve(before)
+        assert summary.value_after == summary.value_before and "the start is kept" in summary.notes[0]
+        assert (after.colours == before.colours).all()
+        problem = TVDenoising(tensor(before).double(), 0.1)
+        least = float(lmd.solve(problem, 1e-6).certificate.lower_bound)
+        true = float(problem.value(tensor(before).double())) - least
+        assert summary.bound >= 0.999 * true
+
+
 class TestDefaults:
     @pytest.mark.parametrize(
         ("task", "extra", "name"),
@@ -287,7 +308,7 @@ class TestSummary:
             return replace(base, value_after=value, lower_bound=lower, numbers=numbers, curvature=curvature)
 
         base = Summary(
-            task="denoise", solver="fgp", weight=1.0, isotropic=False, value_before=9.0, value_after=1.0,
+            task="denoise", solver="fgp", weight=1.0, form=Form(), value_before=9.0, value_after=1.0,
             lower_bound=-math.inf, theorem="a theorem", curvature=None, numbers=4, iterations=1, seconds=0.0,
         )  # fmt: skip
         assert "nothing of use is proven" in base.proven

@@ -15,6 +15,19 @@ PRESETS = ("quick", "standard", "paper")
 MOST_ITERATIONS = 1_000_000
 MOST_SEED = 2**32 - 1
 
+
+class Integer(click.IntRange):
+    """A whole number from `min` to `max`."""
+
+    name = "integer"  # which click says where something is none; "integer range" otherwise
+
+
+class Number(click.FloatRange):
+    """A number from `min` to `max`, or any."""
+
+    name = "number"
+
+
 PRESET = click.option(
     "--preset",
     type=click.Choice(PRESETS),
@@ -22,9 +35,7 @@ PRESET = click.option(
     show_default=True,
     help="quick: seconds to a few minutes; standard: up to an hour or two on two cores; paper: the published sizes.",
 )
-SEED = click.option(
-    "--seed", type=click.IntRange(0, MOST_SEED), default=0, show_default="0", help="Seed of all randomness."
-)
+SEED = click.option("--seed", type=Integer(0, MOST_SEED), default=0, show_default=True, help="Seed of all randomness.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 
 
@@ -41,7 +52,8 @@ def print_table(table: Table) -> None:
 
     from lmd.report.tables import to_rich
 
-    console = Console(width=None if sys.stdout.isatty() else 110)
+    on_screen = sys.stdout is not None and sys.stdout.isatty()  # None where a shell closed it
+    console = Console(width=None if on_screen else 110)
     console.print(to_rich(table))
 
 

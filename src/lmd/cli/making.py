@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from lmd.cli.common import JSON, PRESET, SEED, print_json, print_table
+from lmd.cli.common import JSON, PRESET, SEED, Number, print_json, print_table
 from lmd.extras import MissingError
 
 
@@ -15,12 +15,12 @@ from lmd.extras import MissingError
 @PRESET
 @click.option("--out", help="Folder of the run.  [default: runs/NAME]")
 @SEED
-@click.option("--resume", is_flag=True, help="Go on with the run in OUT.")
+@click.option("--resume", is_flag=True, help="Continue the run in OUT.")
 def train(name: str, preset: str, out: str | None, seed: int, resume: bool) -> None:
     """Train the solver NAME from its recipe; `lmd list` shows the names.
 
     \b
-    The folder can be given to lmd.zoo.load. A run that was killed goes on with --resume.
+    The folder can be given to lmd.zoo.load. --resume continues a run that was killed.
     Example
       lmd train least-squares-quadratic-10 --preset standard --out runs/mine
     """
@@ -33,29 +33,26 @@ def train(name: str, preset: str, out: str | None, seed: int, resume: bool) -> N
 
 @click.command()
 @click.argument("family", metavar="MODULE:FAMILY")
-@click.option("--minutes", type=float, default=10.0, show_default=True, help="How long to learn.")
-@click.option("--target", type=float, default=1e-3, show_default=True, help="The relative gap to get to.")
+@click.option("--minutes", type=Number(), default=10.0, show_default=True, help="Minutes to learn for.")
+@click.option("--target", type=Number(), default=1e-3, show_default=True, help="The relative gap to reach.")
 @click.option("--out", help="Folder of the run.  [default: runs/FAMILY]")
 @SEED
-@click.option("--resume", is_flag=True, help="Go on with the run in OUT.")
+@click.option("--resume", is_flag=True, help="Continue the run in OUT.")
 @JSON
 def learn(family: str, minutes: float, target: float, out: str | None, seed: int, resume: bool, as_json: bool) -> None:
-    """Learn the fastest solver for a class of your own: FAMILY is a family, or a class of one, in a module.
+    """Learn the fastest solver for a class of problems of your own: FAMILY in MODULE samples them.
 
     \b
     The folder can be given to lmd.solvers.load, and has a page with curves.
-    A run that was killed goes on with --resume.
+    --resume continues a run that was killed.
     Example
       lmd learn examples.own_problem:HuberFamily --minutes 2 --out runs/mine
     """
-    from rich.console import Console
-
     from lmd.experiments.own_class import write_learned
     from lmd.learning import card_rows, family_named, learn
     from lmd.report.tables import Table
 
     folder = Path(out) if out else Path("runs") / family.rpartition(":")[2]
-    console = Console(stderr=True)
     found = learn(
         family_named(family),
         minutes,
@@ -63,7 +60,7 @@ def learn(family: str, minutes: float, target: float, out: str | None, seed: int
         target,
         seed=seed,
         resume=resume,
-        progress=lambda line: console.print(line),
+        progress=lambda line: click.echo(line, err=True),
     )
     try:
         page = f"page: {write_learned(found.card, folder, f'lmd learn {family} --minutes {minutes:g} --seed {seed}')}"
@@ -81,7 +78,7 @@ def learn(family: str, minutes: float, target: float, out: str | None, seed: int
 @click.argument("checkpoint", type=click.Path(path_type=Path))
 @click.option("--out", required=True, help="Folder for the solver.")
 def import_command(checkpoint: Path, out: str) -> None:
-    """Turn a published CHECKPOINT into a solver of ours.
+    """Convert a published CHECKPOINT, a file that torch.save wrote, to a solver of lmd.
 
     \b
     The folder can be given to lmd.zoo.load.

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from lmd.cli.common import SEED, print_table
+from lmd.cli.common import SEED, Integer, Number, print_table
 from lmd.errors import InputError
 
 
@@ -19,10 +19,10 @@ from lmd.errors import InputError
 @click.option("--out", metavar="DIR", help="Write DIR/bench/metrics.json and figures.")
 @click.option("--methods", metavar="NAME,...", help="Only these methods and peers.")
 @click.option("--noise", metavar="PERCENT,...", help="Only these noise levels.")
-@click.option("--count", type=click.IntRange(1, 100_000), help="How many test images.  [default: 20]")
-@click.option("--repeats", type=click.IntRange(1, 1000), help="How often each time is measured.  [default: 7]")
+@click.option("--count", type=Integer(1, 100_000), help="How many test images.  [default: 20]")
+@click.option("--repeats", type=Integer(1, 1000), help="How often each time is measured.  [default: 7]")
 @click.option("--gaps", metavar="GAP,...", help="The relative gaps to time.  [default: 1e-1,...,1e-6]")
-@click.option("--limit", type=click.FloatRange(0, min_open=True), help="Seconds for each method.  [default: 20]")
+@click.option("--limit", type=Number(0, min_open=True), help="Seconds for each method.  [default: 20]")
 @click.option("--sizes", metavar="SIDE,...", help="One photograph at these sizes, such as 96,512,2048.")
 @click.option("--quick", is_flag=True, help="A few small images: seconds for each task.")
 @SEED
@@ -30,7 +30,7 @@ def bench(names: tuple[str, ...], json_file: str | None, out: str | None, quick:
     """Compare every solver and every peer on the tasks NAME (all by default), per iteration and per second.
 
     \b
-    `lmd list` shows the tasks, and what to name in place of `models`: huber, volume, counts and so on.
+    `lmd list` shows the tasks. For the task `models`, name its models instead: huber, volume, counts, ...
     Examples
       lmd bench denoise --noise 5 --json bench.json
       lmd bench denoise --noise 5 --sizes 96,512,2048 --gaps 1e-1,1e-2,1e-3,1e-4 --out results
@@ -89,16 +89,20 @@ def _bench_choices(names: tuple[str, ...], choices: dict[str, Any]) -> dict[str,
 @click.argument("solver")
 @click.option("--out", default="check", show_default=True, help="Folder for check.json and check.png.")
 @click.option(
-    "--iterations", type=click.IntRange(1, 100_000), default=1000, show_default="1000", help="How far to run it."
+    "--iterations", type=Integer(1, 100_000), default=1000, show_default="1000", help="Number of iterations to run."
 )
-@click.option("--family", metavar="NAME", help="What NAME is trained on, or MODULE:FAMILY; not what SOLVER was.")
+@click.option(
+    "--family",
+    metavar="NAME",
+    help="The family to check on: that of the solver NAME, or MODULE:FAMILY.  [default: that of SOLVER]",
+)
 @SEED
 def check(solver: str, out: str, iterations: int, family: str | None, seed: int) -> None:
-    """Diagnose SOLVER, a name or a folder: does it keep its promises on its family and on harder problems?
+    """Check whether SOLVER, a name or a folder, keeps its promises on its family and on harder problems.
 
     \b
-    Exit code 1 where a promise is broken, one of `lmd learn` about its class included.
-    What `lmd import` and `lmd learn` wrote does not know its family; say it.
+    The exit code is 1 if a promise is broken, also one that `lmd learn` made about its class.
+    Solvers of `lmd import` and `lmd learn` do not store their family: name it with --family.
     Examples
       lmd check least-squares-quadratic-10 --out check
       lmd check solvers/inpainting --family inpaint-pair-10

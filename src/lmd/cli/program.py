@@ -41,6 +41,10 @@ for _command in COMMANDS:  # in the order a newcomer meets them in
     cli.add_command(_command)
 
 
+INTERRUPTED = 130
+"""The exit code after Ctrl-C, as shells have it."""
+
+
 def program() -> None:
     """What the command `lmd` is: `main`, without what a process that ends soon does not need.
 
@@ -57,18 +61,19 @@ def program() -> None:
             click.echo(end.code, err=True)
     else:
         code = 0
-    threading._shutdown()  # type: ignore[attr-defined]
+    if code != INTERRUPTED:  # threads that still work on a picture are not waited for: they will not write it
+        threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     try:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in filter(None, (sys.stdout, sys.stderr)):  # None where a shell closed it
+            stream.flush()
     except OSError:
         code = code or 1
     os._exit(code)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line: exit code 0 on success, 2 on bad input, 1 when something else went wrong."""
+    """Run the command line: exit code 0 on success, 2 on bad input, 130 after Ctrl-C, 1 for anything else."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # the name of a file may be no text
     try:
@@ -80,8 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.ctx.get_help() if error.ctx else "")
         sys.exit(0)
-    except click.exceptions.Abort:
-        sys.exit(130)
+    except click.exceptions.Abort:  # what click makes of Ctrl-C
+        _fail("interrupted", INTERRUPTED)
     except click.ClickException as error:
         _fail(" ".join(error.format_message().split()), 2)
     except InputError as error:
@@ -93,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         _fail(missing((error.name or "a module").split(".")[0]), 1)
     except KeyboardInterrupt:
-        _fail("interrupted", 130)
+        _fail("interrupted", INTERRUPTED)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
@@ -113,5 +118,6 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
 
 
 def _fail(message: str, code: int) -> None:
-    click.echo(f"lmd: {' '.join(message.split())}", err=True)
+    line = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in " ".join(message.split()))
+    click.echo(f"lmd: {line}", err=True)
     sys.exit(code)

@@ -10,6 +10,8 @@ from pathlib import Path
 import click
 
 from lmd.cli.common import JSON, PRESET, SEED, print_json, print_table
+from lmd.errors import FileError, LmdError
+from lmd.extras import MissingError
 
 
 @click.command()
@@ -17,16 +19,19 @@ from lmd.cli.common import JSON, PRESET, SEED, print_json, print_table
 @SEED
 @JSON
 def demo(out: str, seed: int, as_json: bool) -> None:
-    """Take the tour: one experiment of each kind at quick size, the methods compared, on a page.
+    """Take the tour: run one experiment of each kind at quick size and write a page that compares the methods.
 
     \b
     Example
       lmd demo --out demo
     """
+    import torch
+
     from lmd import experiments
     from lmd.files import writable_folder
 
     folder = writable_folder("out", out)
+    torch.set_num_threads(1)  # small problems, on which several threads of a busy machine wait for each other
     _reproduce_all(experiments.TOUR, folder, "quick", seed, as_json=as_json)
 
 
@@ -53,7 +58,7 @@ def reproduce(
 
     \b
     Writes OUT/NAME/metrics.json, OUT/NAME/figures/*.png, OUT/NAME/run.log.jsonl and OUT/index.html.
-    With `all`, --images goes to the experiments that have test images.
+    With `all`, --images is for the experiments that have test images. One that fails is skipped; the page says so.
     Examples
       lmd reproduce simplex --preset standard --out results
       lmd reproduce denoise --preset standard --images my-photographs
@@ -71,7 +76,7 @@ def reproduce(
     if images is not None:
         read_images(images)  # what is wrong with them is said before anything is run
     if data_dir is not None:
-        os.environ["LMD_DATA"] = str(named_folder("data_dir", data_dir))
+        os.environ["LMD_DATA"] = str(named_folder("data-dir", data_dir))
     folder = writable_folder("out", out)
     _reproduce_all(chosen, folder, preset, seed, retrain=retrain, images=images, as_json=as_json)
 
@@ -106,29 +111,59 @@ def _reproduce_all(
     images: str | None = None,
     as_json: bool,
 ) -> None:
-    """Run experiments one after the other, as they measure seconds, print their tables and write the page."""
+    """Run experiments one after the other, as they measure seconds, print their tables and write the page.
+
+    Of several, one that fails is skipped: the others are run, the page says which is missing, and the exit code is 1.
+    """
     import torch
 
     from lmd import experiments
     from lmd.experiments.base import reproduce as reproduce_experiment
-    from lmd.report.metrics import read_metrics
     from lmd.report.page import write_page
 
     if len(names) > 1 and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)  # most have problems too small for several threads, and numbers are those of one
-    for name in names:
+    skipped: dict[str, str] = {}
+    for place, name in enumerate(names, 1):
         experiment = experiments.get(name)
         passed_on = images if len(names) == 1 or experiment.imaging else None
         shown = sys.stderr.isatty()
-        reproduce_experiment(experiment, out, preset, seed, retrain=retrain, progress=shown, images=passed_on)
-        if as_json:
+        if shown and len(names) > 1:
+            click.echo(f"{place} of {len(names)}: {experiment.title} ...", err=True)
+        try:
+            reproduce_experiment(experiment, out, preset, seed, retrain=retrain, progress=shown, images=passed_on)
+        except Exception as error:
+            if len(names) == 1 or _stops_all(error):
+                raise
+            skipped[name] = " ".join(f"{'' if isinstance(error, LmdError) else type(error).__name__} {error}".split())
+            click.echo(f"lmd: skipped {name}: {skipped[name]}", err=True)
             continue
-        metrics = read_metrics(out / name / "metrics.json")
-        click.echo(f"\n{metrics['title']} ({metrics['paper']}, {preset}, {metrics['seconds']:.1f} s)")
-        for table in experiments.read(metrics).tables:
-            print_table(table)
-    page = write_page(out, experiments.read)
+        if not as_json:
+            _print_tables(out / name / "metrics.json")
+    if len(skipped) == len(names):
+        raise LmdError(f"all {len(names)} experiments failed, and there is no page")
+    page = write_page(out, experiments.read, skipped=skipped)
     if as_json:
-        print_json({"page": str(page), "metrics": {name: str(out / name / "metrics.json") for name in names}})
+        found = {name: str(out / name / "metrics.json") for name in names if name not in skipped}
+        print_json({"page": str(page), "metrics": found, "skipped": skipped})
     else:
         click.echo(f"\nThe page with all figures: {page}")
+    if skipped:
+        sys.exit(1)
+
+
+def _stops_all(error: Exception) -> bool:
+    """Whether the other experiments would fail as well: nothing can be written, or a package is missing."""
+    unwritable = isinstance(error, FileError) and error.argument == "out"
+    return unwritable or isinstance(error, MissingError) or bool(os.environ.get("LMD_DEBUG"))
+
+
+def _print_tables(path: Path) -> None:
+    """Print the tables of a metrics.json."""
+    from lmd import experiments
+    from lmd.report.metrics import read_metrics
+
+    metrics = read_metrics(path)
+    click.echo(f"\n{metrics['title']} ({metrics['paper']}, {metrics['preset']}, {metrics['seconds']:.1f} s)")
+    for table in experiments.read(metrics).tables:
+        print_table(table)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lmd.cli.common import MOST_ITERATIONS, Ordered
+from lmd.cli.common import MOST_ITERATIONS, Integer, Number, Ordered
 from lmd.errors import InputError
 
 if TYPE_CHECKING:
@@ -36,10 +36,13 @@ class _Pictures(Ordered):
         return click.Command(name, params=options, help=help_text, callback=functools.partial(_solve, name))
 
 
+PLOTS = (".png", ".jpg", ".pdf", ".svg")
+"""How the names of plots end."""
+
 _PICTURES = """\b
 IN is a picture, several, a folder, or a pattern such as '*.png'; a TIFF of several pages or an array
 in .npy may be a volume. OUT ends in .png, .jpg, .tif or .npy, or is a folder. Transparency, 16 bits
-and the colour profile are kept where OUT can hold them; a turned photograph is set upright.
+and the colour profile are kept where OUT can hold them; rotated photographs are turned upright.
 Examples
   lmd solve {name} in.jpg out.png{extra}
   lmd solve {name} in.tif out.tif{extra} --weight 0.1 --tolerance 1e-5 --json
@@ -64,32 +67,42 @@ _EXTRAS = {
         ["--mask", "extra"],
         required=True,
         metavar="MASK.PNG",
-        help="Black and white, as large as IN: white is kept. Or a folder of masks with the names of the pictures.",
+        help="A black-and-white picture of the size of IN: white pixels are kept, black ones are lost. Or a folder of "
+        "masks with the names of the pictures.",
     ),
     "kernel": click.Option(
         ["--kernel", "extra"],
         required=True,
         metavar="GAUSSIAN:1.5",
-        help="What blurred it: gaussian:WIDTH, motion:LENGTH[:DEGREES], or a file with an image of it.",
+        help="The blur: gaussian:WIDTH, motion:LENGTH[:DEGREES], or a file with an image of the kernel.",
     ),
 }
 
 
 _PICTURE_OPTIONS: list[click.Parameter] = [
-    click.Argument(["images"], metavar="IN...", nargs=-1, required=True),
-    click.Argument(["out"], metavar="OUT"),
-    click.Option(["--solver"], help="fgp, pdhg, a name that `lmd list` shows, or a folder.  [default: the best]"),
+    click.Argument(["paths"], metavar="IN... OUT", nargs=-1),
+    click.Option(["--solver"], help="fgp, pdhg, a solver from `lmd list`, or a folder.  [default: chosen by lmd]"),
     click.Option(
         ["--iterations"],
-        type=click.IntRange(1, MOST_ITERATIONS),
-        help="Stop after so many.  [default: what the solver is made for]",
+        type=Integer(1, MOST_ITERATIONS),
+        help="Maximum number of iterations.  [default: that of the solver]",
     ),
-    click.Option(["--weight"], type=_Weight(), help="Larger is smoother.  [default: auto]"),
-    click.Option(["--tolerance"], type=float, help="Stop when proven to be so near to the minimum.  [default: 1e-3]"),
-    click.Option(["--isotropic"], is_flag=True, help="Treat all directions alike, not along rows and columns."),
-    click.Option(["--workers"], type=click.IntRange(1, 1024), help="So many files at a time.  [default: all cores]"),
-    click.Option(["--overwrite"], is_flag=True, help="Write over what is in OUT already; never over IN."),
-    click.Option(["--plot"], metavar="FILE", help="Also draw how the automatic weight was chosen."),
+    click.Option(["--weight"], type=_Weight(), help="Weight of the regulariser; larger is smoother.  [default: auto]"),
+    click.Option(
+        ["--tolerance"],
+        type=Number(),
+        help="Stop when the relative gap to the minimum is proven to be below this.  [default: 1e-3]",
+    ),
+    click.Option(
+        ["--isotropic"],
+        is_flag=True,
+        help="Use lengths of gradients, not sums of absolute differences along rows and columns.",
+    ),
+    click.Option(
+        ["--workers"], type=Integer(1, 1024), help="Number of files processed in parallel.  [default: all cores]"
+    ),
+    click.Option(["--overwrite"], is_flag=True, help="Replace files that exist; IN is never replaced."),
+    click.Option(["--plot"], metavar="FILE", help="Plot how the automatic weight was chosen to FILE."),
     click.Option(["--json", "as_json"], is_flag=True, help="Print a line of JSON for each file."),
 ]
 
@@ -98,19 +111,25 @@ _FORM_OPTIONS: list[click.Parameter] = [
     click.Option(
         ["--data"],
         type=click.Choice(["squares", "poisson", "absolute"]),
-        help="How the picture is held to: poisson for counts, absolute for impulses.  [default: squares]",
+        help="The misfit: squares, poisson for counts, absolute for impulses.  [default: squares]",
     ),
-    click.Option(["--order"], type=click.IntRange(1, 2), help="2: slopes cost nothing, no staircases.  [default: 1]"),
-    click.Option(["--coupled"], is_flag=True, help="Edges of all colours in one place."),
     click.Option(
-        ["--huber"], type=float, help="Squares for gradients up to this; colours are from 0 to 1.  [default: 0]"
+        ["--order"],
+        type=Integer(1, 2),
+        help="2 for total generalised variation, which keeps slopes free of staircases.  [default: 1]",
+    ),
+    click.Option(["--coupled"], is_flag=True, help="Couple the colours, so that their edges are in one place."),
+    click.Option(
+        ["--huber"],
+        type=Number(),
+        help="Penalise gradients up to this quadratically; colours are from 0 to 1.  [default: 0]",
     ),
 ]
 
 
 @click.group(cls=_Pictures)
 def solve() -> None:
-    """Solve for pictures: PNG, JPEG, TIFF or .npy of any size, grey or colour, images or volumes.
+    """Denoise, inpaint or deblur pictures: PNG, JPEG, TIFF or .npy, grey or colour, images or volumes.
 
     \b
     Examples
@@ -122,8 +141,7 @@ def solve() -> None:
 
 def _solve(
     task: str,
-    images: tuple[str, ...],
-    out: str,
+    paths: tuple[str, ...],
     as_json: bool,
     extra: str | None = None,
     workers: int | None = None,
@@ -137,9 +155,15 @@ def _solve(
     from lmd.pictures import PictureSolver
     from lmd.pictures.files import find_jobs, solve_many, solve_one
 
+    if len(paths) < 2:
+        given = f"IN is {paths[0]}" if paths else "neither IN nor OUT is given"
+        raise click.UsageError(f"Missing argument 'OUT': {given}; name the file or folder to write to as the last one.")
+    *images, out = paths
     keep_freed_memory()
     path = None if plot is None else writable_name("plot", plot)
     solver = PictureSolver(task, **{name: value for name, value in settings.items() if value is not None})
+    if path is not None and path.suffix.lower() not in PLOTS:
+        raise InputError("plot", plot, f"a name that ends in {', '.join(PLOTS)}")
     if path is not None and solver.weight is not None:
         raise InputError("plot", plot, "no --weight, as it shows how one is chosen")
     jobs = find_jobs(images, out, overwrite)
@@ -154,10 +178,11 @@ def _solve(
             (done if each.summary else failed).append(each)
             if len(jobs) > 1:
                 bar.update(1)
-            if as_json:
-                click.echo(json.dumps(each.as_json()))
-            elif each.summary:
-                click.echo(each.line() if len(jobs) > 1 else each.block())
+            with bar.hidden():
+                if as_json:
+                    click.echo(json.dumps(each.as_json()))
+                elif each.summary:
+                    click.echo(each.line() if len(jobs) > 1 else each.block())
     if path is not None:
         from lmd.report.choices import draw_choices
 

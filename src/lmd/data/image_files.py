@@ -125,7 +125,9 @@ def check_out(
     if any(_same_file(path, Path(other)) for other in inputs):
         raise FileError(argument, f"{path}, which is an input too", "another name, as inputs are never overwritten")
     if path.exists() and not overwrite:
-        raise FileError(argument, f"{path}, which exists already", "a new name, or leave to overwrite it")
+        raise FileError(
+            argument, f"{path}, which exists already", "a new name, or --overwrite (overwrite=True) to replace it"
+        )
     return path
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import glob
 import math
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +32,9 @@ from lmd.errors import FileError, InputError, LmdError
 from lmd.files import writable_folder
 from lmd.operators import gaussian_kernel, motion_kernel
 from lmd.pictures.solve import PictureSolver, Summary
+
+MAX_KERNEL = 1000
+"""The largest width or length of a kernel that is named, in pixels."""
 
 KERNELS = "gaussian:WIDTH, motion:LENGTH, motion:LENGTH:DEGREES, or a file: an image of the kernel, or .npy"
 
@@ -112,8 +117,12 @@ def solve_one(
     extra: str | Path | None = None,
     overwrite: bool = False,
     advance: Callable[[float], None] = lambda share: None,
+    writing: AbstractContextManager[object] | None = None,
 ) -> Done:
-    """What `solve_file` does, with a solver that is there already; `advance` hears what share was done."""
+    """What `solve_file` does, with a solver that is there already.
+
+    `advance` hears what share was done, and the file is written inside of `writing`, where that is given.
+    """
     wants = solver.model.extra
     if (extra is None) == bool(wants):
         raise InputError(wants or "extra", extra, f"{'one' if wants else 'nothing'} for {solver.task}")
@@ -127,9 +136,34 @@ def solve_one(
     before = read_picture(job.image)
     beside = beside if mask is None else torch.from_numpy(read_mask(mask, before.size))
     after, summary = solver.solve(before, beside, advance)
-    write_picture(path, after)
+    with writing or nullcontext():
+        write_picture(path, after)
     told = replace(summary, notes=(*summary.notes, *losses(path, after)))
     return Done(job, after.size, f"{after.mode}, {after.bits} bits", told)
+
+
+class _Gate:
+    """Lets threads write until it is closed, which waits for those that are writing and lets no other begin."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._inside, self._closed = 0, False
+
+    def __enter__(self) -> None:
+        with self._changed:
+            if self._closed:
+                raise LmdError("interrupted")
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._inside -= 1
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.wait_for(lambda: self._inside == 0)
 
 
 def solve_many(
@@ -141,7 +175,8 @@ def solve_many(
 ) -> Iterator[Done]:
     """Each file as it is done, `workers` at a time, by default as many as there are threads.
 
-    Where one fails the others go on. With one worker a file has all threads, with more they share them.
+    Where one fails the others go on. With one worker a file has all threads, with more they share them. When it is
+    interrupted or closed, it waits for no file that is not being written: none is begun, and none half-written.
 
     Args:
         solver: What solves each of them.
@@ -153,24 +188,24 @@ def solve_many(
     threads = torch.get_num_threads()
     count = min(len(jobs), threads if workers is None else check_count("workers", workers))
 
+    gate = _Gate()
+
     def one(job: Job) -> Done:
         try:
-            return solve_one(solver, job, extra, overwrite)
+            return solve_one(solver, job, extra, overwrite, writing=gate)
         except (LmdError, OSError, MemoryError) as error:
             return Done(job, error=f"{job.image}: {error}")
         except Exception as error:  # what nobody thought of in one picture is no reason to lose the others
             said = " ".join(str(error).split())
             return Done(job, error=f"{job.image}: {type(error).__name__}, {said:.120}")
 
-    if count == 1:
-        yield from map(one, jobs)
-        return
     pool = ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(max(1, threads // count),))
     try:
         for future in as_completed([pool.submit(one, job) for job in jobs]):
             yield future.result()
     finally:
-        pool.shutdown(cancel_futures=True)
+        pool.shutdown(wait=False, cancel_futures=True)
+        gate.close()
 
 
 def find_jobs(images: Sequence[str], out: str, overwrite: bool = False) -> list[Job]:
@@ -183,11 +218,14 @@ def find_jobs(images: Sequence[str], out: str, overwrite: bool = False) -> list[
     single = len(images) == 1 and not os.path.isdir(first) and (os.path.exists(first) or not glob.has_magic(first))
     if single and not os.path.isdir(out):  # which, unlike Path's, are false of a name that no file can have
         return [Job(Path(first), Path(out))]
-    jobs = [Job(image, Path(out) / name) for text in images for image, name in _pictures(text, Path(out))]
+    found = (Job(image, Path(out) / name) for text in images for image, name in _pictures(text, Path(out)))
+    jobs = list(dict.fromkeys(found))
     named: dict[Path, Path] = {}
     for image, path in jobs:
         if named.setdefault(path, image) != image:
             raise FileError("image", f"{named[path]} and {image}, both for {path}", "pictures of different names")
+    if any(os.path.realpath(image) == os.path.realpath(path) for image, path in jobs):
+        raise FileError("out", f"{out}, where the pictures are", "another folder, as inputs are never overwritten")
     there = [job.out for job in jobs if job.out.exists()]
     if there and not overwrite:
         given = f"{there[0]}{f' and {len(there) - 1} more' if there[1:] else ''}, which exist already"
@@ -211,7 +249,7 @@ def _pictures(text: str, out: Path) -> list[tuple[Path, Path]]:
         return [(path, Path(path.name))]
     found = sorted(Path(name) for name in glob.glob(text, recursive=True) if Path(name).is_file())
     if not found:
-        raise FileError("image", f"{text}, which no file is like", "files, folders, or a pattern such as '*.png'")
+        raise FileError("image", f"{text}, which matches no file", "files, folders, or a pattern such as '*.png'")
     return [(file, Path(file.name)) for file in found]
 
 
@@ -236,10 +274,16 @@ def read_kernel(text: str) -> Tensor:
     if kind in ("gaussian", "motion") and not os.path.exists(text):
         try:
             first, *rest = [float(number) for number in numbers]
+            if first > MAX_KERNEL:
+                raise InputError("kernel", text, f"a width or length of at most {MAX_KERNEL} pixels")
             if kind == "gaussian" and not rest:
                 return gaussian_kernel(first)
             if kind == "motion" and len(rest) < 2:
                 return motion_kernel(first, math.radians(rest[0] if rest else 0.0))
+        except InputError as error:
+            if error.argument == "kernel":
+                raise
+            raise InputError("kernel", text, KERNELS) from error
         except ValueError as error:
             raise InputError("kernel", text, KERNELS) from error
         raise InputError("kernel", text, KERNELS)

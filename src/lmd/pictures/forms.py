@@ -65,6 +65,18 @@ class Form:
         return MISFITS[self.data].degree
 
     @property
+    def words(self) -> str:
+        """What is special about the model, for a person: words with commas between them, or nothing."""
+        found = {
+            f"data {self.data}": self.data != "squares",
+            f"order {self.order}": self.order != 1,
+            "isotropic" if self.isotropic else "anisotropic": True,
+            "coupled": self.coupled,
+            f"huber {self.huber:g}": self.huber > 0,
+        }
+        return ", ".join(word for word, holds in found.items() if holds)
+
+    @property
     def centred(self) -> bool:
         """Whether data may be moved by a constant: counts may not, and slopes are held beside the image."""
         return self.data != "poisson" and self.order == 1

@@ -17,7 +17,7 @@ from lmd import tasks, zoo
 from lmd.checks import check_choice, check_count, check_positive
 from lmd.data.memory import check_memory
 from lmd.data.picture import Header, Picture
-from lmd.errors import InputError, LmdError
+from lmd.errors import CapabilityError, InputError, LmdError
 from lmd.guarantees import certify, run
 from lmd.operators import Blur
 from lmd.pictures.arrays import Units, nearest_to_zero
@@ -64,14 +64,14 @@ class Summary:
     weight: float
     """Of the regulariser."""
 
-    isotropic: bool
-    """Whether lengths of gradients took the place of sums of absolute differences."""
+    form: Form
+    """The model by its words: data, order, isotropic, coupled, huber."""
 
     value_before: float
-    """f of the picture as it was, all channels together, with colours from 0 to 1."""
+    """f of the solver's start, all channels together, with colours from 0 to 1: the picture as it was."""
 
     value_after: float
-    """f of the answer."""
+    """f of the answer; never more than `value_before`."""
 
     lower_bound: float
     """What the minimum is proven to be, at least."""
@@ -141,14 +141,13 @@ class Summary:
 
     def text(self) -> str:
         """A few lines for a person."""
-        kind = "isotropic" if self.isotropic else "anisotropic"
         weight = f"weight {self.weight:.3g}"
         if self.choice is not None:
             noise = float(self.choice.noise)
             weight += f" (automatic, for noise of {f'{100 * noise:.2g}%' if noise < 1 else f'{noise:.2g}'})"
         rows = {
             "value": f"{self.value_before:.6g} before, {self.value_after:.6g} after",
-            "problem": f"TV {picture_task(self.task).doing}, {kind}, {weight}",
+            "problem": f"TV {picture_task(self.task).doing}, {self.form.words}, {weight}",
             "iterations": f"{self.iterations} of {self.solver}",
             "seconds": f"{self.seconds:.3g}",
             "certificate": self.proven,
@@ -158,10 +157,11 @@ class Summary:
 
     def as_json(self) -> dict[str, Any]:
         """The same for programs. JSON has no infinity: null stands for it."""
-        names = ("task", "solver", "weight", "isotropic", "value_before", "value_after", "iterations", "seconds")
+        names = ("task", "solver", "weight", "value_before", "value_after", "iterations", "seconds")
         bounds = {name: getattr(self, name) for name in ("bound", "relative_bound", "lower_bound")}
         finite = {name: number if math.isfinite(number) else None for name, number in bounds.items()}
-        told = {name: getattr(self, name) for name in names}
+        words = {name: getattr(self.form, name) for name in ("data", "order", "isotropic", "coupled", "huber")}
+        told = {**{name: getattr(self, name) for name in names}, **words}
         if self.choice is not None:
             path, risk = self.choice.path.flatten().tolist(), self.choice.risk.flatten().tolist()
             told["automatic"] = {"noise": float(self.choice.noise), "weights": path, "risks": risk}
@@ -212,16 +212,29 @@ class PictureSolver:
         if solver is not None:
             self.name = _current(solver)
             self.solver, self.channels, proves = _find(task, self.name)
+            self._check_form()
         self.dtype = torch.float32 if self.solver is None else _dtype(self.solver)
         least = torch.finfo(self.dtype).eps
         if tolerance is not None and tolerance < least:
-            raise InputError("tolerance", repr(tolerance), f"{least:.1g} or more, as the solver's numbers tell no less")
+            raise InputError("tolerance", repr(tolerance), f"{least:.1g} or more, the precision of its numbers")
         if tolerance is not None and not proves:
             given = f"{self.name}, which does not know how near to the minimum it is"
             raise InputError("solver", given, "one that does, such as fgp or pdhg, or no tolerance")
         endless = self.solver is None or (iterations is None and self.solver.horizon is None)
         if proves and tolerance is None and endless:
             self.tolerance, self.iterations = TOLERANCE, self.iterations or LONGEST
+
+    def _check_form(self) -> None:
+        """Raise if the solver that was named is not for the model that was named."""
+        if self.formed and self.solver is not None:
+            image = torch.linspace(0, 1, 256, dtype=_dtype(self.solver), device="cpu").reshape(1, 1, 16, 16)
+            channels = self.channels or 1
+            problem = self.form.problem(image.expand(1, channels, 16, 16), image.new_full((1,), WEIGHT))
+            try:
+                run(self.solver, problem, iterations=1)
+            except CapabilityError:
+                given = f"{self.name} for {self.form.words}"
+                raise InputError("solver", given, "one for such models, such as pdhg, or none") from None
 
     def check(self, name: str, header: Header) -> None:
         """Raise if the task is not for such pictures, or solving takes more memory than there is."""
@@ -312,11 +325,11 @@ class PictureSolver:
         else:
             tolerance, most = self.tolerance or TOLERANCE, self.iterations or MOST_ITERATIONS
             result = solve(problem, tolerance, solver=self.solver, iterations=most)
-        summary = self._told(result, weight)
+        x, summary = _no_worse_than_start(result, self._told(result, weight))
         if copies == 1:
-            return problem.image(result.x)[0], summary
+            return problem.image(x)[0], summary
         # Copies of one channel have the sum of its values, and the mean of their answers is no worse than they are.
-        x = result.x.mean(dim=1, keepdim=True)
+        x = x.mean(dim=1, keepdim=True)
         value = float(self._problem(images, extra, weight, unit).value(x))
         before, lower = summary.value_before / copies, summary.lower_bound / copies
         return x[0], replace(summary, value_before=before, value_after=value, lower_bound=lower, numbers=x.numel())
@@ -331,7 +344,7 @@ class PictureSolver:
             task=self.task,
             solver=self.name or name_for(result.problem, self.tolerance or TOLERANCE),
             weight=weight,
-            isotropic=self.isotropic,
+            form=self.form,
             value_before=float(result.history.values[0]),
             value_after=float(result.values),
             lower_bound=float(proven.lower_bound),
@@ -342,6 +355,19 @@ class PictureSolver:
             seconds=result.seconds,
             notes=notes,
         )
+
+
+def _no_worse_than_start(result: Result, summary: Summary) -> tuple[Tensor, Summary]:
+    """The answer, or the start where few iterations ended above it; what is proven of the minimum holds for both."""
+    exact = result.problem.double()
+    if exact is None or summary.value_after <= summary.value_before:
+        return result.x, summary
+    value = float(exact.value(result.start.double()))
+    if value >= summary.value_after:
+        return result.x, summary
+    note = f"the start is kept: after {summary.iterations} iterations the value was {summary.value_after:.6g}, above it"
+    told = replace(summary, value_before=value, value_after=value, notes=(*summary.notes, note))
+    return result.start, told
 
 
 def picture_task(name: str) -> PictureTask:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from lmd.errors import FileError
@@ -50,8 +51,20 @@ def find_metrics(folder: str | Path) -> list[Path]:
     return found
 
 
-def write_page(folder: str | Path, read: Read, title: str = "Learned mirror descent: results") -> Path:
-    """Write FOLDER/index.html: headlines, figures, tables, settings and versions, all inside the one file."""
+def write_page(
+    folder: str | Path,
+    read: Read,
+    title: str = "Learned mirror descent: results",
+    skipped: Mapping[str, str] = MappingProxyType({}),
+) -> Path:
+    """Write FOLDER/index.html: headlines, figures, tables, settings and versions, all inside the one file.
+
+    Args:
+        folder: Every metrics.json under it becomes a section.
+        read: From a metrics.json to what it says.
+        title: Of the page.
+        skipped: The names of experiments that failed, and why; the page begins with them.
+    """
     require("jinja2")
     import jinja2
 
@@ -60,7 +73,7 @@ def write_page(folder: str | Path, read: Read, title: str = "Learned mirror desc
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     template = environment.from_string((Path(__file__).parent / "page.html").read_text(encoding="utf-8"))
     page = writable_folder("folder", folder) / PAGE
-    write_text(page, template.render(title=title, experiments=sections))
+    write_text(page, template.render(title=title, experiments=sections, skipped=skipped))
     return page
 
 

@@ -78,13 +78,17 @@ def to_rich(table: Table) -> RichTable:
     """The table for a terminal."""
     import rich.box
     from rich.table import Table as RichTable
+    from rich.text import Text  # in plain strings rich takes square brackets for markup
 
-    shown: Any = RichTable(title=table.title or None, title_justify="left", box=rich.box.SIMPLE_HEAD)
+    title = Text(table.title, style="table.title") if table.title else None
+    shown: Any = RichTable(title=title, title_justify="left", box=rich.box.SIMPLE_HEAD)
     for place, column in enumerate(table.columns):
         figures = all(_is_figure(line[place]) for line in table.lines)
-        shown.add_column(column, justify="right" if figures and place else "left", no_wrap=place == 0)
+        shown.add_column(
+            Text(column, style="table.header"), justify="right" if figures and place else "left", no_wrap=place == 0
+        )
     for line in table.lines:
-        shown.add_row(*line)
+        shown.add_row(*map(Text, line))
     return shown
 
 

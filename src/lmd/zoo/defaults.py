@@ -57,10 +57,11 @@ def solver_for(problem: Any, tolerance: float) -> Solver[Any]:
 
 
 def name_for(problem: Problem, tolerance: float) -> str:
-    """What `solver_for` takes, by name."""
-    if is_denoising(problem):
+    """What `solver_for` takes, by name; "denoise-steps" for the learned schedules of all lengths."""
+    solver, name = solver_for(problem, tolerance), chosen_name(problem.parts, tolerance)
+    if isinstance(solver, Ladder):
         return "denoise-steps"
-    return chosen_name(problem.parts, tolerance) or type(solver_for(problem, tolerance)).__name__.lower()
+    return name if name is not None and solver is _loaded(name, problem) else type(solver).__name__.lower()
 
 
 def ladder(dtype: torch.dtype) -> Ladder:
