@@ -53,11 +53,12 @@ NORMS = ("l1", "L1", "lengths", "GroupNorm", "Huber")
 TABLE: dict[tuple[str, ...], frozenset[str]] = {
     ("squares", "l1", "differences"): frozenset({"dual_steps", "tv_sums", "fgp", "smoothed_gradient"}),
     ("squares", "lengths", "differences"): frozenset({"fgp"}),
+    ("squares", "GroupNorm", "differences"): frozenset({"fgp", "model"}),
     ("kept squares", "l1", "differences"): frozenset({"saddle_steps", "pdhg", "smoothed_gradient"}),
     ("kept squares", "lengths", "differences"): frozenset({"pdhg"}),
     ("l1", "differences"): frozenset({"tv_sums"}),
     **{(f, g, "Differences"): frozenset({"model"}) for f in ("squares", "boxed squares") for g in NORMS},
-    **{("squares", g, "differences"): frozenset({"model"}) for g in ("L1", "GroupNorm", "Huber")},
+    **{("squares", g, "differences"): frozenset({"model"}) for g in ("L1", "Huber")},
     **{("boxed squares", g, "differences"): frozenset({"model"}) for g in NORMS},
     **{("Stacked", g, "Slopes", g, "Bends"): frozenset({"second"}) for g in NORMS},
     **{("Box", g, field): frozenset({"beside"}) for g in NORMS for field in ("differences", "Differences")},

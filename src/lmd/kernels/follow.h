@@ -63,9 +63,20 @@ static void NAME(move)(const Job *job, int thread, int threads)
         IO *restrict down = (IO *)job->p_out + plane + i * width, *restrict across = down + height * width;
         memset(down, 0, (size_t)width * sizeof(IO));
         memset(across, 0, (size_t)width * sizeof(IO));
-        for (long j = left; j < right && there; j++) NAME(clip)(job, bound, (REAL)v[j], (REAL)w[j], down + j, across + j);
+        for (long j = left; j < right && there && job->coupled; j++) down[j] = v[j], across[j] = w[j];
+        for (long j = left; j < right && there && !job->coupled; j++) NAME(clip)(job, bound, (REAL)v[j], (REAL)w[j], down + j, across + j);
         across[width - 1] = 0; /* what lies across the border does not count */
         if (i + 1 == height) memset(down, 0, (size_t)width * sizeof(IO));
+    }
+}
+
+/* p_out within the bound where channels are coupled. */
+static void NAME(draw_in_all)(const Job *job, int thread, int threads)
+{
+    const long width = job->width, size = job->height * width;
+    for (long i = job->height * thread / threads; i < job->height * (thread + 1) / threads; i++) {
+        IO *down = (IO *)job->p_out + i * width;
+        NAME(draw_in)(job, NAME(inside)(job), 2 * size, width, down, down + size);
     }
 }
 
@@ -145,7 +156,7 @@ static void *NAME(plan_strips)(Job *job, Shared *shared)
     const long iterations = iterations_along(job, shared, tall, wide);
     const long reach = reach_along(iterations), pixels = job->channels * (tall ? 2 * (tall + reach) * width : 0);
     const long others = job->channels * (wide ? 2 * (wide + reach) * height : 0);
-    if (!iterations) return NULL;
+    if (!iterations || job->coupled) return NULL;
     IO *memory = malloc((size_t)(3 * (pixels + others)) * sizeof(IO));
     if (!memory) shared->failed = 1;
     if (!memory) return NULL;
@@ -209,6 +220,7 @@ static size_t NAME(bytes_of)(const Job *job)
 static int NAME(follow)(Job *job, Shared *shared, const Schedules *schedules, NAME(Team) *teams, int thread, int threads)
 {
     const Pace begun = job->pace;
+    const double floor = least_in_float(job->isotropic || job->coupled);
     const double tolerance = job->tolerance, rough = NAME(roughness)(job, shared, thread, threads);
     if (thread == 0) {
         long longest = 0;
@@ -217,13 +229,15 @@ static int NAME(follow)(Job *job, Shared *shared, const Schedules *schedules, NA
         shared->most = cost_of(schedules, job, choose(schedules, job, rough, least(job->height, job->width) >= SMALLEST));
         shared->memory = malloc((size_t)(2 * longest) * sizeof(double));
         job->numbers = shared->memory, job->schedules = schedules;
-        if (sizeof(REAL) == 4 && tolerance < least_in_float(job->isotropic)) job->tolerance = least_in_float(job->isotropic);
+        if (sizeof(REAL) == 4 && tolerance < floor) job->tolerance = floor;
         if (!shared->memory) shared->failed = 1;
         shared->cold = !shared->memory || shared->most <= cost_to_follow(job) || !NAME(find_motion)(job, shared);
     }
     wait_for(shared, threads);
     if (!shared->cold) {
         NAME(move)(job, thread, threads);
+        wait_for(shared, threads);
+        if (job->coupled) NAME(draw_in_all)(job, thread, threads);
         wait_for(shared, threads);
         NAME(mend)(job, shared, teams, thread, threads);
         NAME(weigh)(job, shared, teams, thread, threads);

@@ -36,7 +36,7 @@ enum { VECTOR = 16 };
 #endif
 #define INLINE static inline __attribute__((always_inline))
 
-enum { DEPTH = 16, DEEP = 12, USUAL = 8, SOON = 3, SUMS = 4, SHORTEST = 8, FAR = 3, LARGE = 1 << 19, NEAR = 1 << 18, CLOSE = 32000, FEW = 128, ABREAST = 8, MANY = 40, PLACES = 64, LEVELS = 16, SMALLEST = 16, LONG_ROW = 6000, PART = 2048, WINDOW = 128, NARROW = 8, TRIED = 6, RUN = 16, QUICK = 16, LOOK = 8, WORTH = 13, MOTION = 20, ROOM = 144 };
+enum { DEPTH = 16, DEEP = 12, USUAL = 8, SOON = 3, SUMS = 4, SHORTEST = 8, FAR = 3, LARGE = 1 << 19, NEAR = 1 << 18, CLOSE = 32000, FEW = 128, ABREAST = 8, MANY = 40, PLACES = 64, LEVELS = 16, SMALLEST = 16, LONG_ROW = 6000, PART = 2048, WINDOW = 128, NARROW = 8, TRIED = 6, RUN = 16, STRIP = 256, QUICK = 16, LOOK = 8, WORTH = 13, MOTION = 20, ROOM = 144 };
 enum { GOING, FINISHED, REACHED, STUCK };
 enum { EXACT, BRIEF, FLAT }; /* kinds of looks */
 #define ROUNDED 5e-5 /* relative gaps below this are left to double precision, */
@@ -84,7 +84,7 @@ typedef struct {
     const Schedules *schedules; /* to choose them from, once p has been looked at */
     long learned, limit, channels, height, width, depth;
     long restart; /* momentum is looked at after so many iterations; 0 is never */
-    int isotropic, once; /* once: few iterations from nothing, and what they find, piece by piece */
+    int isotropic, coupled, once; /* once: few iterations from nothing, and what they find, piece by piece */
     long frozen;         /* how many planes have a last row of p that stays as it is */
     long lower, further; /* how many rows and columns the picture has moved by since p was its own */
     double bound, inverse, scale, step, tolerance, norm, roundings;
@@ -132,7 +132,7 @@ static void use_large_pages(void *memory, long bytes)
 }
 
 /* The least tolerance that float numbers are good for. */
-static double least_in_float(int isotropic) { return isotropic ? ROUNDED : LEAST; }
+static double least_in_float(int lengths) { return lengths ? ROUNDED : LEAST; }
 
 static double within_double(double x, double low, double high)
 {
@@ -184,10 +184,11 @@ static int roll_call(Shared *shared, int threads)
 static long least(long a, long b) { return a < b ? a : b; }
 static long most(long a, long b) { return a > b ? a : b; }
 
-/* How many planes lie abreast, of numbers of so many bytes: all, where the rows of a block are short enough to stay in the
+/* How many planes lie abreast, of numbers of so many bytes: all that are coupled; or all, where the rows of a block are short enough to stay in the
    nearest cache, and threads need not copy such rows of each other: one has all, or better has, or all is done at once. */
 static long abreast_of(const Job *job, long threads, size_t size)
 {
+    if (job->coupled) return job->channels;
     const long all = job->channels, line = (job->width * (long)size + 63) / 64 * 64;
     const int close = 5 * all * line * (job->depth + 1) <= CLOSE, alone = threads == 1 || job->once || all * job->height < FEW;
     return close && alone && all <= ABREAST && !job->frozen ? all : 1;
@@ -241,7 +242,7 @@ static int looks(const Job *job, const Pace *pace)
 }
 
 /* Whether squares of the bound are float numbers, which lengths are compared with. */
-static int is_squarable(const Job *job) { return !job->isotropic || (job->bound >= 1e-15 && job->bound <= 1e18); }
+static int is_squarable(const Job *job) { return !(job->isotropic || job->coupled) || (job->bound >= 1e-15 && job->bound <= 1e18); }
 
 /* Whether looks may be brief, in numbers of so many bytes. */
 static int is_roomy(const Job *job, size_t size) { return size == sizeof(float) && job->tolerance >= ROOMY; }
@@ -249,7 +250,7 @@ static int is_roomy(const Job *job, size_t size) { return size == sizeof(float) 
 /* What the sums of float numbers may hide of F(x), and of a gap: docs/guarantees.md, Theorem 3c. */
 static double hidden(const Job *job, double value)
 {
-    const double pixels = (double)(job->channels * job->height * job->width), tiny = job->isotropic ? 2e-19 : 1e-37;
+    const double pixels = (double)(job->channels * job->height * job->width), tiny = job->isotropic || job->coupled ? 2e-19 : 1e-37;
     return 24 * FLT_EPSILON * value + pixels * (1 + job->scale + job->bound) * tiny;
 }
 
@@ -363,10 +364,11 @@ static long depth_for(long height, long width) { return height * width > LARGE ?
    follow each other, and of a look. */
 static long room_for(long iterations) { return iterations + 5 > 16 ? 32 : 16; }
 
-/* gamma mean |Ky| / b: what numbers depend on. */
+/* gamma mean |Ky| / b: what numbers depend on. Channels that are coupled share the bound, which is the less for each of them. */
 static double roughness_of(const Job *job, double length)
 {
-    return job->scale * length / ((double)(job->channels * job->height * job->width) * job->bound);
+    const double share = job->coupled ? pow((double)job->channels, job->isotropic ? 0.7 : 0.5) : 1;
+    return share * job->scale * length / ((double)(job->channels * job->height * job->width) * job->bound);
 }
 
 /* Where a roughness lies between the nodes: the one below, and the share of the next. */
@@ -582,7 +584,7 @@ typedef struct {
     double scale, step, tolerance, norm, roundings;
     long channels, height, width, learned, begin, limit, first_look;
     long restart;
-    int isotropic, kind;
+    int isotropic, coupled, kind;
 } Batch;
 
 /* One instance by threads that all come here. The iteration of float numbers goes on in double precision where their
@@ -591,7 +593,7 @@ static void solve_one(Job *job, Shared *shared, const Batch *all, void *teams, i
 {
     const Schedules *schedules = all->schedules;
     const double tolerance = all->tolerance; /* the job's own changes on the way, before the last thread is here */
-    const double floor = least_in_float(all->isotropic);
+    const double floor = least_in_float(all->isotropic || all->coupled);
     if (all->kind == 2) {
         if (begin_double(job, shared, schedules, teams, thread, threads)) return;
         wait_for(shared, threads);
@@ -640,12 +642,12 @@ static Job job_of(const Batch *all, long n)
     job.numbers = all->numbers ? all->numbers + 2 * all->learned * n : NULL;
     job.learned = all->learned, job.limit = all->limit;
     job.channels = all->channels, job.height = all->height, job.width = all->width, job.depth = depth_for(all->height, all->width);
-    job.isotropic = all->isotropic, job.restart = all->restart;
+    job.isotropic = all->isotropic, job.coupled = all->coupled, job.restart = all->restart;
     job.bound = all->bound[n], job.inverse = 0.5 / all->scale, job.scale = all->scale, job.step = all->step;
     job.asked = job.tolerance = all->tolerance, job.norm = all->norm, job.roundings = all->roundings;
     job.pace.iteration = all->begin;
     job.pace.next_look = all->tolerance >= 0 ? all->first_look : all->limit;
-    job.pace.flatter = (all->isotropic ? LESS_FLAT : FLATTER) * (all->schedules || all->learned ? 1 : BY_FGP);
+    job.pace.flatter = (all->isotropic || all->coupled ? LESS_FLAT : FLATTER) * (all->schedules || all->learned ? 1 : BY_FGP);
     job.pace.m = report[0], job.pace.entry = job.pace.mark = INFINITY, job.pace.mark_at = all->begin;
     return job;
 }
@@ -660,17 +662,17 @@ static void report_of(const Job *job, double *report)
 int lmd_fgp(const void *y, const void *p, const void *q, const void *before, const double *bound, const double *numbers,
             const Schedules *schedules, double scale,
             double step, double tolerance, double norm, double roundings, long batch, long channels, long height,
-            long width, long learned, long begin, long limit, long first_look, long isotropic, long restart, long doubles,
-            int threads, void *p_out, void *q_out, void *x_out, double *report)
+            long width, long learned, long begin, long limit, long first_look, long isotropic, long coupled,
+            long restart, long doubles, int threads, void *p_out, void *q_out, void *x_out, double *report)
 {
     Batch all = {y, p, q, before, p_out, q_out, x_out, bound, numbers, schedules, report, scale, step, tolerance, norm, roundings,
-                 channels, height, width, learned, begin, limit, first_look, restart, (int)isotropic, doubles ? 2 : 0};
+                 channels, height, width, learned, begin, limit, first_look, restart, (int)isotropic, (int)coupled, doubles ? 2 : 0};
     long rows = channels * height, bytes = batch * rows * width * (doubles ? 8 : 4);
     keep_memory();
     use_large_pages(p_out, 2 * bytes);
     use_large_pages(q_out, 2 * bytes);
     use_large_pages(x_out, bytes);
-    int team = (int)runs_of(rows, threads), failed = 0;
+    int team = (int)runs_of(coupled ? height : rows, threads), failed = 0;
     int alone = batch >= 2 * threads || team == 1;
     if (alone) {
 #pragma omp parallel num_threads(threads) reduction(| : failed) if (threads > 1 && batch > 1)

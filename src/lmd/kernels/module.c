@@ -6,7 +6,7 @@
 
 #include "calls.h"
 
-enum { GIVEN = 28 };
+enum { GIVEN = 29 };
 
 /* An address; None is NULL. */
 static void *address(PyObject *given) { return given == Py_None ? NULL : PyLong_AsVoidPtr(given); }
@@ -42,26 +42,26 @@ static PyObject *fgp(PyObject *self, PyObject *const *given, Py_ssize_t count)
 {
     void *at[10];
     double reals[5], few[1 + REPORT], *room = few;
-    long whole[12];
+    long whole[13];
     (void)self;
     if (count != GIVEN) return PyErr_Format(PyExc_TypeError, "fgp takes %d arguments, not %zd", GIVEN, count);
     for (int n = 0; n < 4; n++) at[n] = address(given[n]);
     for (int n = 0; n < 2; n++) at[4 + n] = address(given[5 + n]);
-    for (int n = 0; n < 3; n++) at[6 + n] = address(given[24 + n]);
+    for (int n = 0; n < 3; n++) at[6 + n] = address(given[25 + n]);
     for (int n = 0; n < 5; n++) reals[n] = PyFloat_AsDouble(given[7 + n]);
-    for (int n = 0; n < 12; n++) whole[n] = PyLong_AsLong(given[12 + n]);
+    for (int n = 0; n < 13; n++) whole[n] = PyLong_AsLong(given[12 + n]);
     if (PyErr_Occurred()) return NULL;
     const long batch = whole[0];
     if (batch != 1) room = PyMem_Malloc((size_t)(batch * (1 + REPORT)) * sizeof(double));
     if (!room) return PyErr_NoMemory();
     double *report = room + batch;
     PyObject *answer = NULL;
-    if (fill(given[4], batch, 1, room) && fill(given[27], batch, REPORT, report)) {
+    if (fill(given[4], batch, 1, room) && fill(given[28], batch, REPORT, report)) {
         int failed;
         Py_BEGIN_ALLOW_THREADS;
         failed = lmd_fgp(at[0], at[1], at[2], at[3], room, at[4], at[5], reals[0], reals[1], reals[2], reals[3], reals[4], batch,
                          whole[1], whole[2], whole[3], whole[4], whole[5], whole[6], whole[7], whole[8], whole[9], whole[10],
-                         (int)whole[11], at[6], at[7], at[8], report);
+                         whole[11], (int)whole[12], at[6], at[7], at[8], report);
         Py_END_ALLOW_THREADS;
         if (failed)
             PyErr_SetString(PyExc_MemoryError, "no memory for the working rows of a compiled solve");
