@@ -36,7 +36,7 @@ enum { VECTOR = 16 };
 #endif
 #define INLINE static inline __attribute__((always_inline))
 
-enum { DEPTH = 16, DEEP = 12, USUAL = 8, SOON = 3, SUMS = 4, SHORTEST = 8, FAR = 3, LARGE = 1 << 19, NEAR = 1 << 18, CLOSE = 32000, FEW = 128, ABREAST = 8, MANY = 40, PLACES = 64, LEVELS = 16, SMALLEST = 16, LONG_ROW = 6000, PART = 2048, WINDOW = 128, NARROW = 8, TRIED = 6, RUN = 16, STRIP = 256, QUICK = 16, LOOK = 8, WORTH = 13, MOTION = 20, ROOM = 144 };
+enum { DEPTH = 16, DEEP = 12, USUAL = 8, SOON = 3, SUMS = 4, SHORTEST = 8, FAR = 3, LARGE = 1 << 19, NEAR = 1 << 18, CLOSE = 32000, FEW = 128, ABREAST = 8, MANY = 40, PLACES = 64, LEVELS = 16, SMALLEST = 16, LONG_ROW = 6000, PART = 2048, WINDOW = 128, NARROW = 8, TRIED = 6, RUN = 16, STRIP = 128, QUICK = 16, LOOK = 8, WORTH = 13, MOTION = 20, ROOM = 144 };
 enum { GOING, FINISHED, REACHED, STUCK };
 enum { EXACT, BRIEF, FLAT }; /* kinds of looks */
 #define ROUNDED 5e-5 /* relative gaps below this are left to double precision, */

@@ -141,18 +141,21 @@ static void NAME(spread)(const Job *job, const IO *above, const IO *here, const 
 /* Where channels are coupled: by what p of n pixels, at most STRIP, is multiplied to be within the bound, which is one of its
    length over all channels: along the columns and along the rows, or, in the isotropic form, of both together. v and w are
    those of the first channel, the next ones `stride` numbers on. */
-INLINE void NAME(factors)(long channels, long stride, long n, int isotropic, REAL bound, const REAL *v, const REAL *w,
+INLINE void NAME(factors)(long channels, long stride, long n, const int isotropic, REAL bound, const REAL *v, const REAL *w,
                           REAL factors[2][STRIP])
 {
     REAL *restrict down = factors[0], *restrict right = factors[1];
     const REAL limit = bound * bound;
-    memset(factors, 0, 2 * STRIP * sizeof(REAL));
     for (long c = 0; c < channels; c++, v += stride, w += stride)
 #pragma omp simd
-        for (long j = 0; j < n; j++) down[j] += v[j] * v[j], right[j] += w[j] * w[j];
+        for (long j = 0; j < n; j++) {
+            const REAL along = isotropic ? v[j] * v[j] + w[j] * w[j] : v[j] * v[j];
+            down[j] = c ? down[j] + along : along;
+            if (!isotropic) right[j] = c ? right[j] + w[j] * w[j] : w[j] * w[j];
+        }
 #pragma omp simd
     for (long j = 0; j < n; j++) {
-        const REAL along = isotropic ? down[j] + right[j] : down[j], across = right[j];
+        const REAL along = down[j], across = isotropic ? along : right[j];
         down[j] = along > limit ? bound / SQRT(along) : 1;
         right[j] = isotropic ? down[j] : across > limit ? bound / SQRT(across) : 1;
     }
@@ -164,7 +167,10 @@ static void NAME(draw_in)(const Job *job, REAL bound, long stride, long count, R
     REAL factors[2][STRIP];
     for (long from = 0; from < count; from += STRIP) {
         const long n = least(STRIP, count - from);
-        NAME(factors)(job->channels, stride, n, job->isotropic, bound, v + from, w + from, factors);
+        if (job->isotropic)
+            NAME(factors)(job->channels, stride, n, 1, bound, v + from, w + from, factors);
+        else
+            NAME(factors)(job->channels, stride, n, 0, bound, v + from, w + from, factors);
         for (long c = 0; c < job->channels; c++)
             for (long j = 0; j < n; j++) {
                 v[c * stride + from + j] *= factors[0][j];
@@ -355,7 +361,10 @@ INLINE void NAME(coupled_row)(const Job *job, const NAME(Team) *team, const NAME
             REAL *v = team->raised + 2 * c * STRIP;
             NAME(raise)(piece, stage, i, c * piece->columns + from, n, last, fresh, inverse, team->bound, v, v + STRIP);
         }
-        NAME(factors)(job->channels, 2 * STRIP, n, job->isotropic, team->inside, team->raised, team->raised + STRIP, factors);
+        if (job->isotropic)
+            NAME(factors)(job->channels, 2 * STRIP, n, 1, team->inside, team->raised, team->raised + STRIP, factors);
+        else
+            NAME(factors)(job->channels, 2 * STRIP, n, 0, team->inside, team->raised, team->raised + STRIP, factors);
         for (long c = 0; c < job->channels; c++) {
             const REAL *v = team->raised + 2 * c * STRIP;
             const REAL sum = NAME(settle)(piece, stage, i, c * piece->columns + from, n, with_sums, fresh, final, v, v + STRIP, factors);
