@@ -77,6 +77,10 @@ def has(function: str, parts: tuple[str, ...]) -> bool:
     return function in TABLE.get(parts, ())
 
 
+INTERRUPTED = 2
+"""What compiled solves return where a signal handler raised something, as Ctrl-C does: as in threads.h."""
+
+
 @functools.cache
 def library() -> ctypes.CDLL | None:
     """The compiled code for this processor; None where there is none."""
@@ -93,6 +97,14 @@ def library() -> ctypes.CDLL | None:
 def module() -> Any:
     """The same as a module, for what Python calls without ctypes."""
     return importlib.import_module(f"{__name__}.{_build()}")
+
+
+def check_code(code: int, what: str) -> None:
+    """Raise what a compiled solve ended with, if it was no answer: a signal, or no memory for `what`."""
+    if code & INTERRUPTED:
+        module().raise_again()
+    if code:
+        raise MemoryError(f"no memory for {what}")
 
 
 def _build() -> str | None:

@@ -25,7 +25,7 @@ static int NAME(find_motion)(Job *job, Shared *shared)
     const long height = least(job->height, WINDOW), width = least(job->width, WINDOW), size = height * width;
     if (!job->before || least(height, width) < NARROW) return 1;
     float *room = malloc((size_t)(4 * size) * sizeof(float));
-    if (!room) shared->failed = 1;
+    if (!room) fail_with(&shared->meeting, NO_MEMORY);
     if (!room) return 0;
     Windows two = {room, room + size, height, width};
     Motion best[TRIED] = {{0, 0, 0}};
@@ -158,7 +158,7 @@ static void *NAME(plan_strips)(Job *job, Shared *shared)
     const long others = job->channels * (wide ? 2 * (wide + reach) * height : 0);
     if (!iterations || job->coupled) return NULL;
     IO *memory = malloc((size_t)(3 * (pixels + others)) * sizeof(IO));
-    if (!memory) shared->failed = 1;
+    if (!memory) fail_with(&shared->meeting, NO_MEMORY);
     if (!memory) return NULL;
     Job *rows = shared->levels, *columns = rows + 1;
     *rows = NAME(strip_of)(job, tall + reach, width, iterations);
@@ -174,7 +174,7 @@ static void NAME(mend)(Job *job, Shared *shared, NAME(Team) *teams, int thread, 
     void *memory = NULL;
     if (thread == 0) memory = NAME(plan_strips)(job, shared), shared->mended = memory != NULL;
     wait_for(shared, threads);
-    for (int across = 0; across < 2 && shared->mended && !shared->stop; across++) {
+    for (int across = 0; across < 2 && shared->mended && !shared->meeting.stop; across++) {
         Job *strip = shared->levels + across;
         if (!(across ? job->further : job->lower)) continue;
         NAME(gather)(job, strip, across, thread, threads);
@@ -193,7 +193,7 @@ static void NAME(weigh)(Job *job, Shared *shared, NAME(Team) *teams, int thread,
 {
     NAME(Team) *team = teams + thread;
     Pace pace = job->pace;
-    if (!NAME(lay_out)(job, thread, threads, team) || !NAME(sums)(job, team, EXACT, shared->sums)) shared->failed = 1;
+    if (!NAME(lay_out)(job, thread, threads, team) || !NAME(sums)(job, team, EXACT, shared->sums)) fail_with(&shared->meeting, NO_MEMORY);
     wait_for(shared, threads);
     NAME(drop)(team);
     if (thread == 0) {
@@ -202,7 +202,7 @@ static void NAME(weigh)(Job *job, Shared *shared, NAME(Team) *teams, int thread,
         if (pace.gap <= job->tolerance * (pace.value - pace.gap)) pace.status = REACHED;
         const long chosen = choose_from(all, job, shared, relative(&pace));
         if (chosen >= 0) interpolate(all, chosen, shared->rough, (double *)job->numbers), job->learned = all->horizons[chosen];
-        if (shared->stop) pace.status = FINISHED;
+        if (shared->meeting.stop) pace.status = FINISHED;
         shared->cold = pace.status == GOING && chosen < 0;
         pace.next_look = job->learned, pace.ahead = shared->most;
         job->pace = pace;
@@ -230,7 +230,7 @@ static int NAME(follow)(Job *job, Shared *shared, const Schedules *schedules, NA
         shared->memory = malloc((size_t)(2 * longest) * sizeof(double));
         job->numbers = shared->memory, job->schedules = schedules;
         if (sizeof(REAL) == 4 && tolerance < floor) job->tolerance = floor;
-        if (!shared->memory) shared->failed = 1;
+        if (!shared->memory) fail_with(&shared->meeting, NO_MEMORY);
         shared->cold = !shared->memory || shared->most <= cost_to_follow(job) || !NAME(find_motion)(job, shared);
     }
     wait_for(shared, threads);

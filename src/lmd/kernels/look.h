@@ -275,7 +275,7 @@ static int NAME(sums)(const Job *job, const NAME(Team) *team, int kind, double *
     if (!NAME(lines)(job, kind, abreast, lines)) return 0;
     for (long n = 0; n < team->count; n += abreast) {
         const NAME(Piece) *piece = team->pieces + n;
-        for (long i = 0; i <= piece->end - piece->top; i++)
+        for (long i = 0; i <= piece->end - piece->top && !watch(job->meeting, abreast * job->width); i++)
             for (long k = 0; k < abreast; k++) NAME(look_at)(job, team, piece + k, i, lines + k, sums);
     }
     free(lines->memory);
@@ -288,11 +288,11 @@ static void NAME(look)(const Job *job, Shared *shared, const NAME(Team) *team, i
 {
     const long rows = job->channels * job->height;
     double *sums = shared->sums + SUMS * rows * place;
-    if (!NAME(sums)(job, team, brief ? BRIEF : EXACT, sums)) shared->failed = 1;
+    if (!NAME(sums)(job, team, brief ? BRIEF : EXACT, sums)) fail_with(&shared->meeting, NO_MEMORY);
     wait_for(shared, threads);
-    if (shared->stop || certify(job, sums, brief, pace)) return;
+    if (shared->meeting.stop || certify(job, sums, brief, pace)) return;
     sums = shared->sums + SUMS * rows * 2;
-    if (!NAME(sums)(job, team, EXACT, sums)) shared->failed = 1;
+    if (!NAME(sums)(job, team, EXACT, sums)) fail_with(&shared->meeting, NO_MEMORY);
     wait_for(shared, threads);
     certify(job, sums, 0, pace);
 }

@@ -15,8 +15,6 @@
 
 #include <float.h>
 #include <math.h>
-#include <omp.h>
-#include <sched.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +24,7 @@
 
 #include "calls.h"
 #include "regions.h"
+#include "threads.h"
 
 #if defined(__AVX512F__)
 enum { VECTOR = 64 }; /* bytes */
@@ -89,14 +88,14 @@ typedef struct {
     long lower, further; /* how many rows and columns the picture has moved by since p was its own */
     double bound, inverse, scale, step, tolerance, norm, roundings;
     double asked; /* the tolerance in the end, where these numbers do not prove it */
+    Meeting *meeting;
     Pace pace;
 } Job;
 
 /* What the threads of a solve share. */
 typedef struct {
     double *uphill, *sums; /* of each row; twice, so that no thread overwrites what another one still reads, sums thrice */
-    int waiting, round, failed; /* failed: no memory, by any thread; */
-    int stop;                   /* the same, as it was when they all met */
+    Meeting meeting;
     int tickets, members; /* who came in time, and how many they are */
     Job levels[LEVELS];   /* the coarser grids, finest first */
     long coarser, chosen; /* how many; the schedule */
@@ -140,29 +139,9 @@ static double within_double(double x, double low, double high)
     return x < low ? low : x;
 }
 
-enum { CLOSED = 1 << 20, PATIENCE = 1000 };
+enum { CLOSED = 1 << 20 };
 
-static void rest(long spins)
-{
-    if (spins > PATIENCE) sched_yield();
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
-}
-
-/* Waits until all threads are here: some microseconds on their way, or for as long as others keep the processor. What failed
-   until then is known to all of them when they go on, and alike until they meet again. */
-static void wait_for(Shared *shared, int threads)
-{
-    int round = __atomic_load_n(&shared->round, __ATOMIC_ACQUIRE);
-    if (__atomic_add_fetch(&shared->waiting, 1, __ATOMIC_ACQ_REL) == threads) {
-        shared->stop = __atomic_load_n(&shared->failed, __ATOMIC_ACQUIRE);
-        __atomic_store_n(&shared->waiting, 0, __ATOMIC_RELAXED);
-        __atomic_store_n(&shared->round, round + 1, __ATOMIC_RELEASE);
-        return;
-    }
-    for (long spins = 0; __atomic_load_n(&shared->round, __ATOMIC_ACQUIRE) == round; spins++) rest(spins);
-}
+static void wait_for(Shared *shared, int threads) { meet(&shared->meeting, threads); }
 
 /* Who takes part: the threads that come within some microseconds, so that a busy machine does not keep the others
    waiting. Returns the place among them, or -1. */
@@ -285,7 +264,7 @@ static int certify(const Job *job, const double *of_rows, int brief, Pace *pace)
 static void decide(const Job *job, const Shared *shared, Pace *pace)
 {
     const long rows = job->channels * job->height, side = pace->blocks++ % 2 * rows;
-    if (shared->stop) {
+    if (shared->meeting.stop) {
         pace->status = FINISHED;
         return;
     }
@@ -342,7 +321,7 @@ static void make_room(const Job *job, Shared *shared)
     if (shared->flat || pixels > INT32_MAX) return;
     shared->flat = malloc(pixels * (3 * sizeof(int32_t) + 2 * sizeof(double)));
     if (!shared->flat) {
-        shared->failed = 1;
+        fail_with(&shared->meeting, NO_MEMORY);
         return;
     }
     all->sum = shared->flat, all->gain = all->sum + pixels, all->label = (int32_t *)(all->gain + pixels);
@@ -367,7 +346,7 @@ static long room_for(long iterations) { return iterations + 5 > 16 ? 32 : 16; }
 /* gamma mean |Ky| / b: what numbers depend on. Channels that are coupled share the bound, which is the less for each of them. */
 static double roughness_of(const Job *job, double length)
 {
-    const double share = job->coupled ? pow((double)job->channels, job->isotropic ? 0.7 : 0.5) : 1;
+    const double share = job->coupled ? pow((double)job->channels, job->isotropic ? 0.6 : 0.4) : 1;
     return share * job->scale * length / ((double)(job->channels * job->height * job->width) * job->bound);
 }
 
@@ -615,7 +594,7 @@ static void solve_one(Job *job, Shared *shared, const Batch *all, void *teams, i
     int done = status == FINISHED || (status == REACHED && tolerance >= floor);
     wait_for(shared, threads);
     if (over && !done && thread == 0) job->pace.status = FINISHED;
-    if (done || over || tolerance < 0 || shared->stop) return;
+    if (done || over || tolerance < 0 || shared->meeting.stop) return;
     if (thread == 0) {
         job->p = job->p_out, job->q = job->q_out, job->coarse = NULL, job->tolerance = tolerance;
         if (!job->q_out) job->pace.m = 1;
@@ -672,24 +651,26 @@ int lmd_fgp(const void *y, const void *p, const void *q, const void *before, con
     use_large_pages(p_out, 2 * bytes);
     use_large_pages(q_out, 2 * bytes);
     use_large_pages(x_out, bytes);
-    int team = (int)runs_of(coupled ? height : rows, threads), failed = 0;
+    int team = (int)runs_of(coupled ? height : rows, threads), failed = 0, ended = 0;
     int alone = batch >= 2 * threads || team == 1;
     if (alone) {
 #pragma omp parallel num_threads(threads) reduction(| : failed) if (threads > 1 && batch > 1)
         {
             double *memory = malloc((size_t)(rows * (3 * SUMS + 2)) * sizeof(double));
-            failed = memory == NULL;
+            failed = memory == NULL ? NO_MEMORY : 0;
 #pragma omp for schedule(dynamic)
             for (long n = 0; n < batch; n++) {
                 Team_any own;
                 Job job = job_of(&all, n);
-                Shared shared = {.uphill = memory, .sums = memory + 2 * rows, .members = 1};
+                Shared shared = {.uphill = memory, .sums = memory + 2 * rows, .members = 1, .meeting = {.ended = &ended}};
+                job.meeting = &shared.meeting;
                 if (failed) continue;
                 solve_one(&job, &shared, &all, &own, 0, 1);
                 report_of(&job, report + REPORT * n);
                 free(shared.memory);
                 free(shared.flat);
-                failed |= shared.failed;
+                failed |= shared.meeting.failed;
+                if (failed & INTERRUPTED) __atomic_store_n(&ended, 1, __ATOMIC_RELAXED);
             }
             free(memory);
         }
@@ -697,10 +678,11 @@ int lmd_fgp(const void *y, const void *p, const void *q, const void *before, con
     }
     double *memory = malloc((size_t)(rows * (3 * SUMS + 2)) * sizeof(double));
     Team_any *teams = malloc((size_t)team * sizeof(Team_any));
-    failed = !memory || !teams;
+    failed = !memory || !teams ? NO_MEMORY : 0;
     for (long n = 0; n < batch && !failed; n++) {
         Job job = job_of(&all, n);
         Shared shared = {.uphill = memory, .sums = memory + 2 * rows};
+        job.meeting = &shared.meeting;
 #pragma omp parallel num_threads(team)
         {
             int place = roll_call(&shared, omp_get_num_threads());
@@ -709,7 +691,7 @@ int lmd_fgp(const void *y, const void *p, const void *q, const void *before, con
         report_of(&job, report + REPORT * n);
         free(shared.memory);
         free(shared.flat);
-        failed |= shared.failed;
+        failed |= shared.meeting.failed;
     }
     free(memory);
     free(teams);

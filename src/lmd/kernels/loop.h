@@ -463,6 +463,7 @@ static void NAME(block)(const Job *job, const NAME(Team) *team, const NAME(Piece
     const int far = !lines && rows * piece->pitch * (long)sizeof(REAL) > NEAR;
     for (long n = 0; n < team->abreast && lines; n++) NAME(load_row)(job, piece + n, -piece->above);
     for (long front = -piece->above; front < rows + piece->below + count; front++) {
+        if (watch(job->meeting, piece->across * count)) return;
         for (long n = 0; n < team->abreast && lines; n++) NAME(load_row)(job, piece + n, front + 1);
         for (long begin = 0; begin < columns; begin += part)
             for (long s = 0; s < count; s++) {
@@ -585,7 +586,7 @@ static void NAME(label)(const Job *job, const NAME(Team) *team, NAME(Piece) *pie
     const long width = job->width, first = (piece->plane * job->height + piece->top) * width;
     const double pixel = NAME(pixel_of)(job, piece);
     long run = first - 1;
-    for (long i = 0; i < piece->end - piece->top; i++) {
+    for (long i = 0; i < piece->end - piece->top && !watch(job->meeting, width); i++) {
         int32_t *label = all->label + first + i * width;
         const IO *x = (const IO *)job->x_out + first + i * width;
         double sum = 0, gain = 0;
@@ -641,13 +642,13 @@ static void NAME(draw_flat)(const Job *job, Shared *shared, NAME(Team) *teams, i
     const long width = job->width;
     double *gains = malloc((size_t)width * (sizeof(double) + 3));
     unsigned char *flags = (unsigned char *)(gains + width);
-    if (!gains) shared->failed = 1;
+    if (!gains) fail_with(&shared->meeting, NO_MEMORY);
     for (long n = 0; n < team->count && gains; n++)
         NAME(label)(job, team, team->pieces + n, all, gains, flags, flags + width);
     wait_for(shared, threads);
-    if (thread == 0 && !shared->stop) NAME(join)(job, teams, threads, all, flags);
+    if (thread == 0 && !shared->meeting.stop) NAME(join)(job, teams, threads, all, flags);
     wait_for(shared, threads);
-    for (long n = 0; n < team->count && !shared->stop; n++) {
+    for (long n = 0; n < team->count && !shared->meeting.stop; n++) {
         const NAME(Piece) *piece = team->pieces + n;
         const long first = (piece->plane * job->height + piece->top) * width, rows = piece->end - piece->top;
         IO *restrict x = (IO *)job->x_out + first;
@@ -684,13 +685,13 @@ static int NAME(look_flat)(const Job *job, Shared *shared, NAME(Team) *teams, in
     const long rows = job->channels * job->height;
     if (thread == 0) make_room(job, shared);
     wait_for(shared, threads);
-    if (shared->stop) pace->status = FINISHED;
-    if (!shared->flat || shared->stop) return 1;
+    if (shared->meeting.stop) pace->status = FINISHED;
+    if (!shared->flat || shared->meeting.stop) return 1;
     NAME(draw_flat)(job, shared, teams, thread, threads);
-    if (!NAME(sums)(job, teams + thread, FLAT, shared->sums + SUMS * 2 * rows)) shared->failed = 1;
+    if (!NAME(sums)(job, teams + thread, FLAT, shared->sums + SUMS * 2 * rows)) fail_with(&shared->meeting, NO_MEMORY);
     wait_for(shared, threads);
-    if (shared->stop) pace->status = FINISHED;
-    return !shared->stop && decide_flat(job, shared, pace);
+    if (shared->meeting.stop) pace->status = FINISHED;
+    return !shared->meeting.stop && decide_flat(job, shared, pace);
 }
 
 /* All of a solve by one thread of those that share it. `teams` has room for all of them. */
@@ -703,9 +704,9 @@ static void NAME(solve)(Job *job, Shared *shared, NAME(Team) *teams, int thread,
     int looked = 0;
     if (pace.iteration >= job->limit) pace.status = FINISHED;
     int fresh = !job->p && !job->coarse && pace.status == GOING;
-    if (!NAME(cut)(job, thread, threads, team)) shared->failed = 1;
+    if (!NAME(cut)(job, thread, threads, team)) fail_with(&shared->meeting, NO_MEMORY);
     wait_for(shared, threads);
-    if (!shared->stop) {
+    if (!shared->meeting.stop) {
         for (long n = 0; n < team->count; n++) NAME(load)(job, team->pieces + n);
         if (pace.status == GOING && pace.gap > 0 && pace.iteration >= pace.learned) go_on(job, shared, &pace, room);
         while (pace.status == GOING) {
@@ -731,7 +732,7 @@ static void NAME(solve)(Job *job, Shared *shared, NAME(Team) *teams, int thread,
             if (looked && may_be_flat(job, &pace)) looked = NAME(look_flat)(job, shared, teams, thread, threads, &pace);
             if (ends && pace.status == GOING) go_on(job, shared, &pace, room);
         }
-        for (long n = 0; n < team->count; n++) NAME(store)(job, team, team->pieces + n, looked);
+        for (long n = 0; n < team->count && !shared->meeting.stop; n++) NAME(store)(job, team, team->pieces + n, looked);
     }
     wait_for(shared, threads);
     pace.numbers = NULL, pace.learned = least(pace.learned, pace.iteration); /* `room` is gone */
@@ -762,10 +763,10 @@ static void NAME(look_again)(const Job *job, Shared *shared, NAME(Team) *teams, 
 {
     NAME(Team) *team = teams + thread;
     double *sums = shared->sums + SUMS * 2 * job->channels * job->height;
-    if (!NAME(lay_out)(job, thread, threads, team) || !NAME(sums)(job, team, EXACT, sums)) shared->failed = 1;
+    if (!NAME(lay_out)(job, thread, threads, team) || !NAME(sums)(job, team, EXACT, sums)) fail_with(&shared->meeting, NO_MEMORY);
     NAME(drop)(team);
     wait_for(shared, threads);
-    if (!shared->stop) certify(job, sums, 0, pace);
+    if (!shared->meeting.stop) certify(job, sums, 0, pace);
 }
 
 /* Few iterations from nothing, the gap and the answer, one piece after the other and each in one pass over its rows: what they
@@ -780,13 +781,13 @@ static void NAME(at_once)(Job *job, Shared *shared, NAME(Team) *teams, int threa
     NAME(prepare)(job, &pace, stages, job->learned, 1);
     int able = NAME(cut)(job, thread, threads, team);
     able = able && NAME(lines)(job, brief ? BRIEF : EXACT, team->abreast, lines);
-    if (!able) shared->failed = 1;
+    if (!able) fail_with(&shared->meeting, NO_MEMORY);
     for (long n = 0; n < team->count && able; n += team->abreast)
         NAME(block)(job, team, team->pieces + n, stages, job->learned, 1, lines, shared->sums);
     free(lines->memory);
     NAME(drop)(team);
     wait_for(shared, threads);
-    if (!shared->stop && !certify(job, shared->sums, brief, &pace)) NAME(look_again)(job, shared, teams, thread, threads, &pace);
+    if (!shared->meeting.stop && !certify(job, shared->sums, brief, &pace)) NAME(look_again)(job, shared, teams, thread, threads, &pace);
     decide(job, shared, &pace);
     wait_for(shared, threads);
     if (thread) return;
@@ -861,7 +862,7 @@ static int NAME(begin)(Job *job, Shared *shared, const Schedules *schedules, NAM
     if (thread == 0) {
         long chosen = choose(schedules, job, rough, least(job->height, job->width) >= SMALLEST);
         shared->chosen = chosen, shared->rough = rough, job->schedules = schedules;
-        if (chosen >= 0 && !plan_levels(job, shared, schedules, chosen, sizeof(IO))) shared->failed = 1, shared->chosen = -1;
+        if (chosen >= 0 && !plan_levels(job, shared, schedules, chosen, sizeof(IO))) fail_with(&shared->meeting, NO_MEMORY), shared->chosen = -1;
         if (shared->chosen >= 0) {
             interpolate(schedules, chosen, rough, (double *)job->numbers);
             job->pace.next_look = job->learned;
