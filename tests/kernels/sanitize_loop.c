@@ -18,8 +18,8 @@ static const long SIDES[] = {1, 1, 2, 3, 7, 15, 16, 17, 31, 33, 48, 70, 129};
 /* The loop with one thread and with several. */
 static void check_loop(void)
 {
-    long batch = 1 + rand() % 3, channels = 1 + rand() % 3, height = SIDES[rand() % 13], width = SIDES[rand() % 13];
-    if (rand() % 64 == 0) batch = channels = 1, height = 760, width = 720; /* more iterations at once */
+    long batch = 1 + rand() % 3, coupled = rand() % 3 == 0, channels = coupled ? 2 + rand() % 7 : 1 + rand() % 3, height = SIDES[rand() % 13], width = SIDES[rand() % 13];
+    if (rand() % 64 == 0) batch = channels = 1, coupled = 0, height = 760, width = 720; /* more iterations at once */
     if (rand() % 16 == 0) batch = 1, height = 1 + rand() % 40, width = 750 + rand() % 1500; /* rows in parts */
     long learned = rand() % 12, limit = learned + rand() % 40, doubles = rand() % 2, isotropic = rand() % 2;
     long size = batch * channels * height * width, restart = rand() % 2 ? 8 : 0;
@@ -42,7 +42,7 @@ static void check_loop(void)
         do {
             for (long i = 0; i < batch; i++) report[n][REPORT * i] = 1;
             failed = lmd_fgp(y, p, NULL, before, bound, numbers, schedules, 0.5, 0.125, tolerance, 2.8, 16.0, batch, channels, height, width,
-                             learned, 0, limit + 1, 5, isotropic, restart, doubles, threads, out[n][0],
+                             learned, 0, limit + 1, 5, isotropic, coupled, restart, doubles, threads, out[n][0],
                              out[n][1], out[n][2], report[n]);
             scarce = 0; /* once is enough */
         } while (failed);

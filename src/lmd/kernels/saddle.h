@@ -99,7 +99,7 @@ static void NAME(answer)(const Job *job, long c, const NAME(Plane) *plane, const
 {
     const long height = job->height, width = job->width, stride = job->stride, space = stride + LANES, size = height * width;
     REAL *rows = plane->rows, *answers = rows + 4 * DEPTH * space;
-    for (long i = 0; i < height; i++) {
+    for (long i = 0; i < height && !watch(job->meeting, width); i++) {
         const REAL *next = plane->x + (i + 1 < height ? i + 1 : i) * stride, *above = i ? rows + (i + 1) % 2 * space : plane->zeros;
         NAME(row)(plane, numbers, i, stride, next, (REAL)job->bound, job->isotropic, above, rows + i % 2 * space, rows + 2 * space + 8, answers, 1);
         IO *p = (IO *)job->p_out + 2 * c * size + i * width, *x = (IO *)job->x_out + c * size + i * width;
@@ -164,7 +164,7 @@ static int NAME(sums)(const Job *job, long c, double *sums)
     if (!memory) return 0;
     for (int a = 0; a < 7; a++) line[a] = memory + 8 + a * space; /* x, next, above, down, right, y, known */
     NAME(widen)(x, width, line[0]);
-    for (long i = 0; i < height; i++) {
+    for (long i = 0; i < height && !watch(job->meeting, width); i++) {
         NAME(widen)(x + (i + 1 < height ? i + 1 : i) * width, width, line[1]);
         NAME(widen)(p + i * width, width, line[3]);
         NAME(widen)(p + size + i * width, width, line[4]);
