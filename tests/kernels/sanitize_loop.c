@@ -26,7 +26,7 @@ static void check_loop(void)
     double tolerance = rand() % 2 ? -1.0 : rand() % 2 ? 1e-2 : 1e-9;
     void *y = random_array(size, (int)doubles), *p = rand() % 2 ? random_array(2 * size, (int)doubles) : NULL;
     long horizons[2] = {1 + rand() % 5, rand() % 2 ? 6 + rand() % 9 : 60}, coarse[2] = {rand() % 2, rand() % 2};
-    double *bound = random_array(batch, 1), *numbers = learned ? random_array(2 * batch * learned, 1) : NULL, *reach = random_array(20, 1);
+    double *bound = random_array(batch, 1), *numbers = learned ? random_array(2 * batch * learned, 1) : NULL, *reach = random_array(2 * FORMS * 5, 1);
     double *table = random_array(6 * (horizons[0] + horizons[1]), 1);
     Schedules all = {table, reach, horizons, coarse, 2, 3, 0.05, 4.0}, *schedules = learned ? NULL : &all;
     void *before = schedules && p && rand() % 4 ? random_array(size, (int)doubles) : NULL; /* the frame that p is of */

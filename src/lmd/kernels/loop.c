@@ -35,7 +35,7 @@ enum { VECTOR = 16 };
 #endif
 #define INLINE static inline __attribute__((always_inline))
 
-enum { DEPTH = 16, DEEP = 12, USUAL = 8, SOON = 3, SUMS = 4, SHORTEST = 8, FAR = 3, LARGE = 1 << 19, NEAR = 1 << 18, CLOSE = 32000, FEW = 128, ABREAST = 8, MANY = 40, PLACES = 64, LEVELS = 16, SMALLEST = 16, LONG_ROW = 6000, PART = 2048, WINDOW = 128, NARROW = 8, TRIED = 6, RUN = 16, STRIP = 128, QUICK = 16, LOOK = 8, WORTH = 13, MOTION = 20, ROOM = 144 };
+enum { DEPTH = 16, DEEP = 12, USUAL = 8, SOON = 3, SUMS = 4, SHORTEST = 8, FAR = 3, LARGE = 1 << 19, NEAR = 1 << 18, CLOSE = 32000, FEW = 128, ABREAST = 8, MANY = 40, PLACES = 64, LEVELS = 16, SMALLEST = 16, LONG_ROW = 6000, PART = 2048, WINDOW = 128, NARROW = 8, TRIED = 6, RUN = 16, FORMS = 4, STRIP = 128, QUICK = 16, LOOK = 8, WORTH = 13, MOTION = 20, ROOM = 144 };
 enum { GOING, FINISHED, REACHED, STUCK };
 enum { EXACT, BRIEF, FLAT }; /* kinds of looks */
 #define ROUNDED 5e-5 /* relative gaps below this are left to double precision, */
@@ -67,8 +67,8 @@ typedef struct {
    geometric progression. */
 struct Schedules {
     const double *numbers;        /* of one after the other: (2, nodes, horizon) */
-    const double *reach;          /* the logarithm of the gap that it gets to at these and halfway between (count, 2, 2 nodes - 1), in the
-                                     anisotropic and in the isotropic form */
+    const double *reach;          /* the logarithm of the gap that it gets to at these and halfway between (count, FORMS, 2 nodes - 1), in
+                                     the anisotropic and in the isotropic form, and in both with coupled channels */
     const long *horizons, *coarse; /* how many iterations, and whether they begin on coarser grids (count) */
     long count, nodes;
     double lowest, ratio;
@@ -368,7 +368,7 @@ static double reach_of(const Schedules *all, const Job *job, long n, double roug
         share *= 2;
     else
         place++, share = 2 * share - 1;
-    const double *gaps = all->reach + (2 * n + job->isotropic) * (2 * all->nodes - 1) + place;
+    const double *gaps = all->reach + (FORMS * n + 2 * job->coupled + job->isotropic) * (2 * all->nodes - 1) + place;
     return gaps[0] + share * (gaps[1] - gaps[0]);
 }
 

@@ -88,8 +88,8 @@ class Schedules:
     """Learned step-sizes and momenta to choose from: `numbers`, one `(2, J, N)` each, the cheapest first.
 
     They are for roughnesses `lowest` and so on, each `ratio` times the one before. `reach` has the logarithms of the
-    relative gaps that each gets to at these and halfway between `(count, 2, 2J - 1)`, in the anisotropic and in the
-    isotropic form; `coarse` says which begin on coarser grids.
+    relative gaps that each gets to at these and halfway between `(count, 4, 2J - 1)`, in the anisotropic and in the
+    isotropic form, and in both with coupled channels; `coarse` says which begin on coarser grids.
     """
 
     def __init__(

@@ -28,6 +28,10 @@ PLACES = 2 * NODES - 1
 """Roughnesses at which is measured how far numbers get: these, and halfway between them."""
 
 
+FORMS = 4
+"""Forms that it is measured in: anisotropic, isotropic, and both with coupled channels."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LearnedFGPState(DualState):
     """Points, the dual points p they come from, and what the next step is made of."""
@@ -138,7 +142,7 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState, CoarserProblem]):
             return volume.fgp(composed, limit, dual=self.coarse_start(problem), overwrite=True, **options)
         if model is None:
             return None
-        schedules = None if dual is not None else schedules_of([self], [[[0.0] * PLACES] * 2])
+        schedules = None if dual is not None else schedules_of([self], [[[0.0] * PLACES] * FORMS])
         return loop.fgp(model, loop.Progress(dual), limit, schedules=schedules, tolerance=tolerance)
 
     def coarse_start(self, problem: CoarserProblem) -> Tensor | None:
