@@ -20,12 +20,12 @@ MANY = 50_000
 """Iterations that take far longer than a test may."""
 
 
-class Stop(Exception):
+class StopError(Exception):
     """What the handler raises."""
 
 
 def raise_stop(number, frame):
-    raise Stop
+    raise StopError
 
 
 def images(*shape):
@@ -83,7 +83,7 @@ def test_a_signal_is_answered_at_once(name, threads):
         signal.signal(signal.SIGALRM, raise_stop)
         begun = time.process_time()
         signal.setitimer(signal.ITIMER_REAL, 0.1)
-        with pytest.raises(Stop):
+        with pytest.raises(StopError):
             LONG[name]()
         assert time.process_time() - begun < 0.7 * threads
     finally:

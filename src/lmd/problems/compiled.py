@@ -87,7 +87,8 @@ def is_denoising(problem: Any, *tensors: Tensor) -> bool:
     if not kernels.has("fgp", problem.parts) or problem.f.y.ndim != 4:
         return False
     bound, coupled = _bound(problem), 1 in problem.regularisers[0].axes
-    if isinstance(bound, Tensor) and bound.ndim > 1 or coupled and problem.f.y.shape[1] > loop.MOST_COUPLED:
+    is_map = isinstance(bound, Tensor) and bound.ndim > 1
+    if is_map or (coupled and problem.f.y.shape[1] > loop.MOST_COUPLED):
         return False
     return loop.serves(problem.f.y, *((bound,) if isinstance(bound, Tensor) else ()), *tensors)
 

@@ -215,10 +215,11 @@ SCALES = {
     ),
 }
 """By the number of iterations, for those that begin at p = 0 and those that begin on coarser grids, in the anisotropic
-and in the isotropic form, and in both with three coupled channels: the relative gap that is proven of half of the held-out images of 96 x 96 pixels, or, from 13
-iterations on, of two in three of them drawn flat (`lmd.problems.flat`; isotropic, of half of them; coupled ones as they are), at each roughness
-that `LearnedFGP` has numbers for and halfway between, where numbers are interpolated and good for less
-(benchmarks/reach.py). The others need a few iterations more."""
+and in the isotropic form, and in both with three coupled channels: the relative gap that is proven of half of the
+held-out images of 96 x 96 pixels, or, from 13 iterations on, of two in three of them drawn flat (`lmd.problems.flat`;
+isotropic, of half of them; coupled ones as they are), at each roughness that `LearnedFGP` has numbers for and halfway
+between, where numbers are interpolated and good for less (benchmarks/reach.py). The others need a few iterations
+more."""
 
 WEIGHTS = (0.02, 1.5)
 
