@@ -4,7 +4,7 @@ from setuptools import Extension, setup
 
 PARTS = ("tv", "loop", "saddle", "unrolled", "volume", "second", "blur", "interior", "module")
 SOURCES = [f"src/lmd/kernels/{name}.c" for name in PARTS]
-INCLUDED = ("calls", "follow", "look", "loop", "motion", "regions", "rows", "saddle")
+INCLUDED = ("calls", "follow", "look", "loop", "motion", "regions", "rows", "saddle", "threads")
 HEADERS = [f"src/lmd/kernels/{name}.h" for name in INCLUDED]
 OPTIONS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-fopenmp"]
 AVX2 = ["-mavx2", "-mfma"]

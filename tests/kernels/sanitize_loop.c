@@ -18,15 +18,16 @@ static const long SIDES[] = {1, 1, 2, 3, 7, 15, 16, 17, 31, 33, 48, 70, 129};
 /* The loop with one thread and with several. */
 static void check_loop(void)
 {
-    long batch = 1 + below(3), channels = 1 + below(3), height = SIDES[below(13)], width = SIDES[below(13)];
-    if (below(64) == 0) batch = channels = 1, height = 760, width = 720; /* more iterations at once */
+    long batch = 1 + below(3), coupled = below(3) == 0, channels = coupled ? 2 + below(7) : 1 + below(3);
+    long height = SIDES[below(13)], width = SIDES[below(13)];
+    if (below(64) == 0) batch = channels = 1, coupled = 0, height = 760, width = 720; /* more iterations at once */
     if (below(16) == 0) batch = 1, height = 1 + below(40), width = 750 + below(1500); /* rows in parts */
     long learned = below(12), limit = learned + below(40), doubles = below(2), isotropic = below(2);
     long size = batch * channels * height * width, restart = below(2) ? 8 : 0;
     double tolerance = below(2) ? -1.0 : below(2) ? 1e-2 : 1e-9;
     void *y = random_array(size, (int)doubles), *p = below(2) ? random_array(2 * size, (int)doubles) : NULL;
     long horizons[2] = {1 + below(5), below(2) ? 6 + below(9) : 60}, coarse[2] = {below(2), below(2)};
-    double *bound = random_array(batch, 1), *numbers = learned ? random_array(2 * batch * learned, 1) : NULL, *reach = random_array(20, 1);
+    double *bound = random_array(batch, 1), *numbers = learned ? random_array(2 * batch * learned, 1) : NULL, *reach = random_array(2 * FORMS * 5, 1);
     double *table = random_array(6 * (horizons[0] + horizons[1]), 1);
     Schedules all = {table, reach, horizons, coarse, 2, 3, 0.05, 4.0}, *schedules = learned ? NULL : &all;
     void *before = schedules && p && below(4) ? random_array(size, (int)doubles) : NULL; /* the frame that p is of */
@@ -42,7 +43,7 @@ static void check_loop(void)
         do {
             for (long i = 0; i < batch; i++) report[n][REPORT * i] = 1;
             failed = lmd_fgp(y, p, NULL, before, bound, numbers, schedules, 0.5, 0.125, tolerance, 2.8, 16.0, batch, channels, height, width,
-                             learned, 0, limit + 1, 5, isotropic, restart, doubles, threads, out[n][0],
+                             learned, 0, limit + 1, 5, isotropic, coupled, restart, doubles, threads, out[n][0],
                              out[n][1], out[n][2], report[n]);
             scarce = 0; /* once is enough */
         } while (failed);

@@ -159,13 +159,13 @@ def test_every_build_that_runs_here(build, shape, tolerance, isotropic, monkeypa
 
 
 def test_what_python_calls_directly_says_what_is_wrong():
-    given = [None] * 4 + [0.1] + [None] * 2 + [1.0] * 5 + [1, 1, 1, 1, 0, 0, 1, 1, 0, 0, 0, 1] + [None] * 3 + [1.0]
-    with pytest.raises(TypeError, match="28 arguments, not 0"):
+    given = [None] * 4 + [0.1] + [None] * 2 + [1.0] * 5 + [1, 1, 1, 1, 0, 0, 1, 1, 0, 0, 0, 0, 1] + [None] * 3 + [1.0]
+    with pytest.raises(TypeError, match="29 arguments, not 0"):
         kernels.module().fgp()
     for place, wrong, kind in (
         (4, [0.1, 0.2], ValueError),
-        (27, "no", ValueError),
-        (27, 3, TypeError),
+        (28, "no", ValueError),
+        (28, 3, TypeError),
         (0, "y", TypeError),
     ):
         with pytest.raises(kind):

@@ -27,7 +27,7 @@ from lmd.problems import (
     gaussian_kernel,
 )
 from lmd.solvers.conformance import SolverConformance
-from lmd.solvers.learned_fgp import PLACES
+from lmd.solvers.learned_fgp import FORMS, PLACES
 from lmd.terms import Huber, Shifted
 
 F32, F64 = torch.float32, torch.float64
@@ -107,7 +107,7 @@ def in_cosines():
     return Separable(Cosine(4), Splines(4, knots=1))
 
 
-REACH = [[[first * 0.5**place for place in range(PLACES)]] * 2 for first in (0.5, 0.1)]
+REACH = [[[first * 0.5**place for place in range(PLACES)]] * FORMS for first in (0.5, 0.1)]
 
 SOLVERS = {
     "FGP": (lambda: solvers.FGP(), "denoising"),

@@ -13,7 +13,7 @@ from lmd.errors import InputError
 from lmd.problems import TVDenoising
 from lmd.solvers import FGP, LearnedFGP
 from lmd.solvers.ladder import Ladder
-from lmd.solvers.learned_fgp import LOWEST, NODES, PLACES, RATIO
+from lmd.solvers.learned_fgp import FORMS, LOWEST, NODES, PLACES, RATIO
 from lmd.tasks.steps import STEPS
 
 
@@ -29,7 +29,7 @@ def ladder():
             rung.numbers[0] *= torch.linspace(0.8, 1.2, NODES)[:, None]
         rungs.append(rung)
     reach = [10 ** (-0.5 * place) for place in range(1, PLACES + 2)]
-    return Ladder(rungs, [[reach[:-1]] * 2, [reach[1:]] * 2])
+    return Ladder(rungs, [[reach[:-1]] * FORMS, [reach[1:]] * FORMS])
 
 
 @pytest.mark.parametrize("isotropic", [False, True])
@@ -62,7 +62,7 @@ def test_numbers_of_one_roughness_are_those_of_a_batch():
 
 def test_a_reach_for_every_rung():
     with pytest.raises(InputError, match=r"^reach: got 1 rows, expected 2 rows"):
-        Ladder([LearnedFGP(3), LearnedFGP(9)], [[[0.1] * PLACES] * 2])
+        Ladder([LearnedFGP(3), LearnedFGP(9)], [[[0.1] * PLACES] * FORMS])
 
 
 def test_it_is_saved_and_loaded(tmp_path):
@@ -156,6 +156,6 @@ def test_numbers_are_taken_up_again_where_a_schedule_was_not_enough():
     smooth = torch.nn.functional.interpolate(images(1, 1, 6, 6), size=(120, 120), mode="bicubic")
     problem = TVDenoising(smooth + 0.02 * torch.randn(smooth.shape, generator=torch.Generator().manual_seed(1)), 0.3)
     rungs = [lmd.zoo.load(f"denoise-steps-{n}", bare=True) for n in (21, 34, 55, 89, 144)]
-    solver = Ladder(rungs, [[[1e-9] * PLACES] * 2, *(STEPS[n] for n in (34, 55, 89, 144))])
+    solver = Ladder(rungs, [[[1e-9] * PLACES] * FORMS, *(STEPS[n] for n in (34, 55, 89, 144))])
     counts = [int(lmd.solve(problem, 1e-3, solver=each).iterations) for each in (solver, rungs[0], FGP(restart=True))]
     assert 21 < counts[0] < min(counts[1:])

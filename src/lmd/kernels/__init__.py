@@ -53,11 +53,12 @@ NORMS = ("l1", "L1", "lengths", "GroupNorm", "Huber")
 TABLE: dict[tuple[str, ...], frozenset[str]] = {
     ("squares", "l1", "differences"): frozenset({"dual_steps", "tv_sums", "fgp", "smoothed_gradient"}),
     ("squares", "lengths", "differences"): frozenset({"fgp"}),
+    ("squares", "GroupNorm", "differences"): frozenset({"fgp", "model"}),
     ("kept squares", "l1", "differences"): frozenset({"saddle_steps", "pdhg", "smoothed_gradient"}),
     ("kept squares", "lengths", "differences"): frozenset({"pdhg"}),
     ("l1", "differences"): frozenset({"tv_sums"}),
     **{(f, g, "Differences"): frozenset({"model"}) for f in ("squares", "boxed squares") for g in NORMS},
-    **{("squares", g, "differences"): frozenset({"model"}) for g in ("L1", "GroupNorm", "Huber")},
+    **{("squares", g, "differences"): frozenset({"model"}) for g in ("L1", "Huber")},
     **{("boxed squares", g, "differences"): frozenset({"model"}) for g in NORMS},
     **{("Stacked", g, "Slopes", g, "Bends"): frozenset({"second"}) for g in NORMS},
     **{("Box", g, field): frozenset({"beside"}) for g in NORMS for field in ("differences", "Differences")},
@@ -76,6 +77,10 @@ def has(function: str, parts: tuple[str, ...]) -> bool:
     return function in TABLE.get(parts, ())
 
 
+INTERRUPTED = 2
+"""What compiled solves return where a signal handler raised something, as Ctrl-C does: as in threads.h."""
+
+
 @functools.cache
 def library() -> ctypes.CDLL | None:
     """The compiled code for this processor; None where there is none."""
@@ -92,6 +97,14 @@ def library() -> ctypes.CDLL | None:
 def module() -> Any:
     """The same as a module, for what Python calls without ctypes."""
     return importlib.import_module(f"{__name__}.{_build()}")
+
+
+def check_code(code: int, what: str) -> None:
+    """Raise what a compiled solve ended with, if it was no answer: a signal, or no memory for `what`."""
+    if code & INTERRUPTED:
+        module().raise_again()
+    if code:
+        raise MemoryError(f"no memory for {what}")
 
 
 def _build() -> str | None:

@@ -25,7 +25,7 @@ static int NAME(find_motion)(Job *job, Shared *shared)
     const long height = least(job->height, WINDOW), width = least(job->width, WINDOW), size = height * width;
     if (!job->before || least(height, width) < NARROW) return 1;
     float *room = malloc((size_t)(4 * size) * sizeof(float));
-    if (!room) shared->failed = 1;
+    if (!room) fail_with(&shared->meeting, NO_MEMORY);
     if (!room) return 0;
     Windows two = {room, room + size, height, width};
     Motion best[TRIED] = {{0, 0, 0}};
@@ -63,9 +63,20 @@ static void NAME(move)(const Job *job, int thread, int threads)
         IO *restrict down = (IO *)job->p_out + plane + i * width, *restrict across = down + height * width;
         memset(down, 0, (size_t)width * sizeof(IO));
         memset(across, 0, (size_t)width * sizeof(IO));
-        for (long j = left; j < right && there; j++) NAME(clip)(job, bound, (REAL)v[j], (REAL)w[j], down + j, across + j);
+        for (long j = left; j < right && there && job->coupled; j++) down[j] = v[j], across[j] = w[j];
+        for (long j = left; j < right && there && !job->coupled; j++) NAME(clip)(job, bound, (REAL)v[j], (REAL)w[j], down + j, across + j);
         across[width - 1] = 0; /* what lies across the border does not count */
         if (i + 1 == height) memset(down, 0, (size_t)width * sizeof(IO));
+    }
+}
+
+/* p_out within the bound where channels are coupled. */
+static void NAME(draw_in_all)(const Job *job, int thread, int threads)
+{
+    const long width = job->width, size = job->height * width;
+    for (long i = job->height * thread / threads; i < job->height * (thread + 1) / threads; i++) {
+        IO *down = (IO *)job->p_out + i * width;
+        NAME(draw_in)(job, NAME(inside)(job), 2 * size, width, down, down + size);
     }
 }
 
@@ -145,9 +156,9 @@ static void *NAME(plan_strips)(Job *job, Shared *shared)
     const long iterations = iterations_along(job, shared, tall, wide);
     const long reach = reach_along(iterations), pixels = job->channels * (tall ? 2 * (tall + reach) * width : 0);
     const long others = job->channels * (wide ? 2 * (wide + reach) * height : 0);
-    if (!iterations) return NULL;
+    if (!iterations || job->coupled) return NULL;
     IO *memory = malloc((size_t)(3 * (pixels + others)) * sizeof(IO));
-    if (!memory) shared->failed = 1;
+    if (!memory) fail_with(&shared->meeting, NO_MEMORY);
     if (!memory) return NULL;
     Job *rows = shared->levels, *columns = rows + 1;
     *rows = NAME(strip_of)(job, tall + reach, width, iterations);
@@ -163,7 +174,7 @@ static void NAME(mend)(Job *job, Shared *shared, NAME(Team) *teams, int thread, 
     void *memory = NULL;
     if (thread == 0) memory = NAME(plan_strips)(job, shared), shared->mended = memory != NULL;
     wait_for(shared, threads);
-    for (int across = 0; across < 2 && shared->mended && !shared->stop; across++) {
+    for (int across = 0; across < 2 && shared->mended && !shared->meeting.stop; across++) {
         Job *strip = shared->levels + across;
         if (!(across ? job->further : job->lower)) continue;
         NAME(gather)(job, strip, across, thread, threads);
@@ -182,7 +193,7 @@ static void NAME(weigh)(Job *job, Shared *shared, NAME(Team) *teams, int thread,
 {
     NAME(Team) *team = teams + thread;
     Pace pace = job->pace;
-    if (!NAME(lay_out)(job, thread, threads, team) || !NAME(sums)(job, team, EXACT, shared->sums)) shared->failed = 1;
+    if (!NAME(lay_out)(job, thread, threads, team) || !NAME(sums)(job, team, EXACT, shared->sums)) fail_with(&shared->meeting, NO_MEMORY);
     wait_for(shared, threads);
     NAME(drop)(team);
     if (thread == 0) {
@@ -191,7 +202,7 @@ static void NAME(weigh)(Job *job, Shared *shared, NAME(Team) *teams, int thread,
         if (pace.gap <= job->tolerance * (pace.value - pace.gap)) pace.status = REACHED;
         const long chosen = choose_from(all, job, shared, relative(&pace));
         if (chosen >= 0) interpolate(all, chosen, shared->rough, (double *)job->numbers), job->learned = all->horizons[chosen];
-        if (shared->stop) pace.status = FINISHED;
+        if (shared->meeting.stop) pace.status = FINISHED;
         shared->cold = pace.status == GOING && chosen < 0;
         pace.next_look = job->learned, pace.ahead = shared->most;
         job->pace = pace;
@@ -209,6 +220,7 @@ static size_t NAME(bytes_of)(const Job *job)
 static int NAME(follow)(Job *job, Shared *shared, const Schedules *schedules, NAME(Team) *teams, int thread, int threads)
 {
     const Pace begun = job->pace;
+    const double floor = least_in_float(job->isotropic || job->coupled);
     const double tolerance = job->tolerance, rough = NAME(roughness)(job, shared, thread, threads);
     if (thread == 0) {
         long longest = 0;
@@ -217,13 +229,15 @@ static int NAME(follow)(Job *job, Shared *shared, const Schedules *schedules, NA
         shared->most = cost_of(schedules, job, choose(schedules, job, rough, least(job->height, job->width) >= SMALLEST));
         shared->memory = malloc((size_t)(2 * longest) * sizeof(double));
         job->numbers = shared->memory, job->schedules = schedules;
-        if (sizeof(REAL) == 4 && tolerance < least_in_float(job->isotropic)) job->tolerance = least_in_float(job->isotropic);
-        if (!shared->memory) shared->failed = 1;
+        if (sizeof(REAL) == 4 && tolerance < floor) job->tolerance = floor;
+        if (!shared->memory) fail_with(&shared->meeting, NO_MEMORY);
         shared->cold = !shared->memory || shared->most <= cost_to_follow(job) || !NAME(find_motion)(job, shared);
     }
     wait_for(shared, threads);
     if (!shared->cold) {
         NAME(move)(job, thread, threads);
+        wait_for(shared, threads);
+        if (job->coupled) NAME(draw_in_all)(job, thread, threads);
         wait_for(shared, threads);
         NAME(mend)(job, shared, teams, thread, threads);
         NAME(weigh)(job, shared, teams, thread, threads);

@@ -39,19 +39,37 @@ typedef struct {
     IO *x, *next;
     const REAL *above, *down, *right;
     REAL *made[3]; /* room for p, where it is not given out as it is */
+    double *squares; /* where channels are coupled, those of differences added up over them, along both axes: two rows for all lines */
     void *memory;
 } NAME(Lines);
 
-static int NAME(lines)(const Job *job, int kind, NAME(Lines) *lines)
+static long NAME(padded)(const Job *job) { return (job->width + 15) / 8 * 8 + 8; }
+
+/* Lines for `count` planes. The memory of all is that of the first. */
+static int NAME(lines)(const Job *job, int kind, long count, NAME(Lines) *lines)
 {
-    const long padded = (job->width + 15) / 8 * 8 + 8;
-    double *at = lines->memory = calloc((size_t)(5 * padded + 8), sizeof(double));
-    lines->kind = kind;
+    const long padded = NAME(padded)(job);
+    double *at = lines->memory = calloc((size_t)((5 * count + 2) * padded + 8), sizeof(double));
     if (!at) return 0;
     at = (double *)(((uintptr_t)at + 63) / 64 * 64);
-    lines->x = (IO *)at, lines->next = (IO *)(at + padded);
-    for (int n = 0; n < 3; n++) lines->made[n] = (REAL *)(at + (2 + n) * padded) + 1;
+    for (long k = 0; k < count; k++, at += 5 * padded) {
+        lines[k].kind = kind;
+        lines[k].x = (IO *)at, lines[k].next = (IO *)(at + padded);
+        for (int n = 0; n < 3; n++) lines[k].made[n] = (REAL *)(at + (2 + n) * padded) + 1;
+    }
+    for (long k = 0; k < count; k++) lines[k].squares = at;
     return 1;
+}
+
+/* p of row i as it is given out where channels are coupled, of all of them, to the rows that `turn` is about to take. */
+static void NAME(coupled_outer)(const Job *job, const NAME(Piece) *piece, long i, NAME(Lines) *lines)
+{
+    for (long c = 0; c < job->channels; c++) {
+        const REAL *restrict p = piece[c].down + i * piece->pitch, *restrict r = piece[c].right + i * piece->pitch;
+        for (long j = 0; j < job->width; j++) lines[c].made[1][j] = (REAL)(IO)p[j], lines[c].made[2][j] = (REAL)(IO)r[j];
+    }
+    const long stride = (lines[1].made[2] - lines[0].made[2]);
+    NAME(draw_in)(job, (REAL)job->bound, stride, job->width, lines->made[1], lines->made[2]);
 }
 
 /* The next row of p, which becomes the one above. */
@@ -62,14 +80,17 @@ static void NAME(turn)(const Job *job, const NAME(Piece) *piece, long i, NAME(Li
         lines->down = piece->down + NAME(place)(piece, i), lines->right = piece->right + NAME(place)(piece, i);
         return;
     }
+    if (job->coupled && !piece->beside) NAME(coupled_outer)(job, piece, i, lines);
     made[0] = made[1], made[1] = above;
-    NAME(outer)(job, piece, i, made[0], made[2]);
+    if (!job->coupled) NAME(outer)(job, piece, i, made[0], made[2]);
     lines->down = made[0], lines->right = made[2];
 }
 
 /* The sums of a row: docs/guarantees.md, Theorem 3b. */
-INLINE void NAME(sum)(const Job *job, const NAME(Lines) *lines, const REAL *restrict y, const int isotropic, double *out)
+INLINE void NAME(sum)(const Job *job, const NAME(Lines) *lines, const REAL *restrict y, const int isotropic, const int coupled,
+                      double *out)
 {
+    double *restrict squares = lines->squares, *restrict others = squares + NAME(padded)(job);
     const IO *restrict x = lines->x, *restrict next = lines->next;
     const REAL *restrict above = lines->above, *restrict down = lines->down, *restrict right = lines->right;
     const double inverse = job->inverse;
@@ -80,12 +101,28 @@ INLINE void NAME(sum)(const Job *job, const NAME(Lines) *lines, const REAL *rest
         double along = (double)next[j] - here, across = (double)x[j + 1] - here;
         double off = here - (double)(IO)y[j];
         double away = off + inverse * (((double)above[j] - v) + ((double)right[j - 1] - w));
-        length += isotropic ? sqrt(along * along + across * across) : fabs(along) + fabs(across);
+        if (coupled)
+            squares[j] += along * along, others[j] += across * across;
+        else
+            length += isotropic ? sqrt(along * along + across * across) : fabs(along) + fabs(across);
         cross += along * v + across * w;
         misfit += off * off;
         square += away * away;
     }
     out[0] = length, out[1] = cross, out[2] = square, out[3] = misfit;
+}
+
+/* The lengths of a row where channels are coupled, of the squares of all of them, which become 0. */
+static double NAME(coupled_lengths)(const Job *job, const NAME(Lines) *lines)
+{
+    double *restrict squares = lines->squares, *restrict others = squares + NAME(padded)(job), length = 0;
+    const int isotropic = job->isotropic;
+#pragma omp simd reduction(+ : length)
+    for (long j = 0; j < job->width; j++) {
+        length += isotropic ? sqrt(squares[j] + others[j]) : sqrt(squares[j]) + sqrt(others[j]);
+        squares[j] = others[j] = 0;
+    }
+    return length;
 }
 
 #ifdef FIRST
@@ -127,9 +164,10 @@ INLINE REAL NAME(in_all)(NAME(Vector) v)
 
 /* The same of a row in whole vectors, where x is 0 past its end, in REAL numbers for RUN vectors at a time; in place of the
    square of x - x(p), that of x: Theorem 3c. */
-INLINE void NAME(brief_sum)(const NAME(Lines) *lines, const NAME(Team) *team, long columns, const REAL *y, const int isotropic,
-                            double *out)
+INLINE void NAME(brief_sum)(const Job *job, const NAME(Lines) *lines, const NAME(Team) *team, long columns, const REAL *y,
+                            const int isotropic, const int coupled, double *out)
 {
+    REAL *squares = (REAL *)lines->squares, *others = (REAL *)(lines->squares + NAME(padded)(job));
     const REAL *x = (const REAL *)lines->x, *next = (const REAL *)lines->next;
     for (int c = 0; c < SUMS; c++) out[c] = 0;
     for (long from = 0; from < columns; from += RUN * NAME(LANES)) {
@@ -138,7 +176,10 @@ INLINE void NAME(brief_sum)(const NAME(Lines) *lines, const NAME(Team) *team, lo
             const NAME(Vector) here = NAME(at)(x + j), along = NAME(at)(next + j) - here, off = here - NAME(at)(y + j);
             const NAME(Mask) inner = NAME(at)(team->bound + j) > 0; /* to the right of the last pixel is nothing */
             const NAME(Vector) across = NAME(where)(inner, NAME(at)(x + j + 1) - here);
-            if (isotropic)
+            if (coupled) {
+                *(NAME(Vector) *)(squares + j) += along * along;
+                *(NAME(Vector) *)(others + j) += across * across;
+            } else if (isotropic)
                 length += NAME(root)(along * along + across * across);
             else
                 length += NAME(absolute)(along) + NAME(absolute)(across);
@@ -149,6 +190,26 @@ INLINE void NAME(brief_sum)(const NAME(Lines) *lines, const NAME(Team) *team, lo
         out[0] += (double)NAME(in_all)(length), out[1] += (double)NAME(in_all)(cross);
         out[2] += (double)NAME(in_all)(square), out[3] += (double)NAME(in_all)(misfit);
     }
+}
+
+/* As `coupled_lengths`. */
+static double NAME(brief_lengths)(const Job *job, const NAME(Lines) *lines, long columns)
+{
+    REAL *squares = (REAL *)lines->squares, *others = (REAL *)(lines->squares + NAME(padded)(job));
+    double total = 0;
+    for (long from = 0; from < columns; from += RUN * NAME(LANES)) {
+        NAME(Vector) length = {0};
+        for (long j = from; j < least(columns, from + RUN * NAME(LANES)); j += NAME(LANES)) {
+            const NAME(Vector) along = NAME(at)(squares + j), across = NAME(at)(others + j);
+            if (job->isotropic)
+                length += NAME(root)(along + across);
+            else
+                length += NAME(root)(along) + NAME(root)(across);
+            *(NAME(Vector) *)(squares + j) = *(NAME(Vector) *)(others + j) = (NAME(Vector)){0};
+        }
+        total += (double)NAME(in_all)(length);
+    }
+    return total;
 }
 #endif
 
@@ -185,31 +246,40 @@ static void NAME(look_at)(const Job *job, const NAME(Team) *team, const NAME(Pie
     lines->above = lines->down;
     NAME(turn)(job, piece, i - 1, lines);
 #ifdef FIRST
-    if (lines->kind == BRIEF && job->isotropic)
-        NAME(brief_sum)(lines, team, piece->columns, y, 1, out);
+    if (lines->kind == BRIEF && job->coupled)
+        NAME(brief_sum)(job, lines, team, piece->columns, y, 0, 1, out);
+    else if (lines->kind == BRIEF && job->isotropic)
+        NAME(brief_sum)(job, lines, team, piece->columns, y, 1, 0, out);
     else if (lines->kind == BRIEF)
-        NAME(brief_sum)(lines, team, piece->columns, y, 0, out);
+        NAME(brief_sum)(job, lines, team, piece->columns, y, 0, 0, out);
+    if (lines->kind == BRIEF && job->coupled && piece->beside + 1 == job->channels)
+        out[0] = NAME(brief_lengths)(job, lines, piece->columns);
 #endif
     if (lines->kind != BRIEF) {
         x[width] = x[width - 1];
-        if (job->isotropic)
-            NAME(sum)(job, lines, y, 1, out);
+        if (job->coupled)
+            NAME(sum)(job, lines, y, 0, 1, out);
+        else if (job->isotropic)
+            NAME(sum)(job, lines, y, 1, 0, out);
         else
-            NAME(sum)(job, lines, y, 0, out);
+            NAME(sum)(job, lines, y, 0, 0, out);
     }
+    if (job->coupled && lines->kind != BRIEF && piece->beside + 1 == job->channels) out[0] = NAME(coupled_lengths)(job, lines);
     lines->x = lines->next, lines->next = x;
 }
 
 /* The sums of all rows of the pieces of a thread. */
 static int NAME(sums)(const Job *job, const NAME(Team) *team, int kind, double *sums)
 {
-    NAME(Lines) lines;
-    if (!NAME(lines)(job, kind, &lines)) return 0;
-    for (long n = 0; n < team->count; n++) {
+    NAME(Lines) lines[ABREAST];
+    const long abreast = job->coupled ? job->channels : 1;
+    if (!NAME(lines)(job, kind, abreast, lines)) return 0;
+    for (long n = 0; n < team->count; n += abreast) {
         const NAME(Piece) *piece = team->pieces + n;
-        for (long i = 0; i <= piece->end - piece->top; i++) NAME(look_at)(job, team, piece, i, &lines, sums);
+        for (long i = 0; i <= piece->end - piece->top && !watch(job->meeting, abreast * job->width); i++)
+            for (long k = 0; k < abreast; k++) NAME(look_at)(job, team, piece + k, i, lines + k, sums);
     }
-    free(lines.memory);
+    free(lines->memory);
     return 1;
 }
 
@@ -219,11 +289,11 @@ static void NAME(look)(const Job *job, Shared *shared, const NAME(Team) *team, i
 {
     const long rows = job->channels * job->height;
     double *sums = shared->sums + SUMS * rows * place;
-    if (!NAME(sums)(job, team, brief ? BRIEF : EXACT, sums)) shared->failed = 1;
+    if (!NAME(sums)(job, team, brief ? BRIEF : EXACT, sums)) fail_with(&shared->meeting, NO_MEMORY);
     wait_for(shared, threads);
-    if (shared->stop || certify(job, sums, brief, pace)) return;
+    if (shared->meeting.stop || certify(job, sums, brief, pace)) return;
     sums = shared->sums + SUMS * rows * 2;
-    if (!NAME(sums)(job, team, EXACT, sums)) shared->failed = 1;
+    if (!NAME(sums)(job, team, EXACT, sums)) fail_with(&shared->meeting, NO_MEMORY);
     wait_for(shared, threads);
     certify(job, sums, 0, pace);
 }

@@ -15,8 +15,6 @@
 
 #include <float.h>
 #include <math.h>
-#include <omp.h>
-#include <sched.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +24,7 @@
 
 #include "calls.h"
 #include "regions.h"
+#include "threads.h"
 
 #if defined(__AVX512F__)
 enum { VECTOR = 64 }; /* bytes */
@@ -36,7 +35,7 @@ enum { VECTOR = 16 };
 #endif
 #define INLINE static inline __attribute__((always_inline))
 
-enum { DEPTH = 16, DEEP = 12, USUAL = 8, SOON = 3, SUMS = 4, SHORTEST = 8, FAR = 3, LARGE = 1 << 19, NEAR = 1 << 18, CLOSE = 32000, FEW = 128, ABREAST = 8, MANY = 40, PLACES = 64, LEVELS = 16, SMALLEST = 16, LONG_ROW = 6000, PART = 2048, WINDOW = 128, NARROW = 8, TRIED = 6, RUN = 16, QUICK = 16, LOOK = 8, WORTH = 13, MOTION = 20, ROOM = 144 };
+enum { DEPTH = 16, DEEP = 12, USUAL = 8, SOON = 3, SUMS = 4, SHORTEST = 8, FAR = 3, LARGE = 1 << 19, NEAR = 1 << 18, CLOSE = 32000, FEW = 128, ABREAST = 8, MANY = 40, PLACES = 64, LEVELS = 16, SMALLEST = 16, LONG_ROW = 6000, PART = 2048, WINDOW = 128, NARROW = 8, TRIED = 6, RUN = 16, FORMS = 4, STRIP = 128, QUICK = 16, LOOK = 8, WORTH = 13, MOTION = 20, ROOM = 144 };
 enum { GOING, FINISHED, REACHED, STUCK };
 enum { EXACT, BRIEF, FLAT }; /* kinds of looks */
 #define ROUNDED 5e-5 /* relative gaps below this are left to double precision, */
@@ -68,8 +67,8 @@ typedef struct {
    geometric progression. */
 struct Schedules {
     const double *numbers;        /* of one after the other: (2, nodes, horizon) */
-    const double *reach;          /* the logarithm of the gap that it gets to at these and halfway between (count, 2, 2 nodes - 1), in the
-                                     anisotropic and in the isotropic form */
+    const double *reach;          /* the logarithm of the gap that it gets to at these and halfway between (count, FORMS, 2 nodes - 1), in
+                                     the anisotropic and in the isotropic form, and in both with coupled channels */
     const long *horizons, *coarse; /* how many iterations, and whether they begin on coarser grids (count) */
     long count, nodes;
     double lowest, ratio;
@@ -84,19 +83,19 @@ typedef struct {
     const Schedules *schedules; /* to choose them from, once p has been looked at */
     long learned, limit, channels, height, width, depth;
     long restart; /* momentum is looked at after so many iterations; 0 is never */
-    int isotropic, once; /* once: few iterations from nothing, and what they find, piece by piece */
+    int isotropic, coupled, once; /* once: few iterations from nothing, and what they find, piece by piece */
     long frozen;         /* how many planes have a last row of p that stays as it is */
     long lower, further; /* how many rows and columns the picture has moved by since p was its own */
     double bound, inverse, scale, step, tolerance, norm, roundings;
     double asked; /* the tolerance in the end, where these numbers do not prove it */
+    Meeting *meeting;
     Pace pace;
 } Job;
 
 /* What the threads of a solve share. */
 typedef struct {
     double *uphill, *sums; /* of each row; twice, so that no thread overwrites what another one still reads, sums thrice */
-    int waiting, round, failed; /* failed: no memory, by any thread; */
-    int stop;                   /* the same, as it was when they all met */
+    Meeting meeting;
     int tickets, members; /* who came in time, and how many they are */
     Job levels[LEVELS];   /* the coarser grids, finest first */
     long coarser, chosen; /* how many; the schedule */
@@ -132,7 +131,7 @@ static void use_large_pages(void *memory, long bytes)
 }
 
 /* The least tolerance that float numbers are good for. */
-static double least_in_float(int isotropic) { return isotropic ? ROUNDED : LEAST; }
+static double least_in_float(int lengths) { return lengths ? ROUNDED : LEAST; }
 
 static double within_double(double x, double low, double high)
 {
@@ -140,29 +139,9 @@ static double within_double(double x, double low, double high)
     return x < low ? low : x;
 }
 
-enum { CLOSED = 1 << 20, PATIENCE = 1000 };
+enum { CLOSED = 1 << 20 };
 
-static void rest(long spins)
-{
-    if (spins > PATIENCE) sched_yield();
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
-}
-
-/* Waits until all threads are here: some microseconds on their way, or for as long as others keep the processor. What failed
-   until then is known to all of them when they go on, and alike until they meet again. */
-static void wait_for(Shared *shared, int threads)
-{
-    int round = __atomic_load_n(&shared->round, __ATOMIC_ACQUIRE);
-    if (__atomic_add_fetch(&shared->waiting, 1, __ATOMIC_ACQ_REL) == threads) {
-        shared->stop = __atomic_load_n(&shared->failed, __ATOMIC_ACQUIRE);
-        __atomic_store_n(&shared->waiting, 0, __ATOMIC_RELAXED);
-        __atomic_store_n(&shared->round, round + 1, __ATOMIC_RELEASE);
-        return;
-    }
-    for (long spins = 0; __atomic_load_n(&shared->round, __ATOMIC_ACQUIRE) == round; spins++) rest(spins);
-}
+static void wait_for(Shared *shared, int threads) { meet(&shared->meeting, threads); }
 
 /* Who takes part: the threads that come within some microseconds, so that a busy machine does not keep the others
    waiting. Returns the place among them, or -1. */
@@ -184,10 +163,11 @@ static int roll_call(Shared *shared, int threads)
 static long least(long a, long b) { return a < b ? a : b; }
 static long most(long a, long b) { return a > b ? a : b; }
 
-/* How many planes lie abreast, of numbers of so many bytes: all, where the rows of a block are short enough to stay in the
+/* How many planes lie abreast, of numbers of so many bytes: all that are coupled; or all, where the rows of a block are short enough to stay in the
    nearest cache, and threads need not copy such rows of each other: one has all, or better has, or all is done at once. */
 static long abreast_of(const Job *job, long threads, size_t size)
 {
+    if (job->coupled) return job->channels;
     const long all = job->channels, line = (job->width * (long)size + 63) / 64 * 64;
     const int close = 5 * all * line * (job->depth + 1) <= CLOSE, alone = threads == 1 || job->once || all * job->height < FEW;
     return close && alone && all <= ABREAST && !job->frozen ? all : 1;
@@ -241,7 +221,7 @@ static int looks(const Job *job, const Pace *pace)
 }
 
 /* Whether squares of the bound are float numbers, which lengths are compared with. */
-static int is_squarable(const Job *job) { return !job->isotropic || (job->bound >= 1e-15 && job->bound <= 1e18); }
+static int is_squarable(const Job *job) { return !(job->isotropic || job->coupled) || (job->bound >= 1e-15 && job->bound <= 1e18); }
 
 /* Whether looks may be brief, in numbers of so many bytes. */
 static int is_roomy(const Job *job, size_t size) { return size == sizeof(float) && job->tolerance >= ROOMY; }
@@ -249,7 +229,7 @@ static int is_roomy(const Job *job, size_t size) { return size == sizeof(float) 
 /* What the sums of float numbers may hide of F(x), and of a gap: docs/guarantees.md, Theorem 3c. */
 static double hidden(const Job *job, double value)
 {
-    const double pixels = (double)(job->channels * job->height * job->width), tiny = job->isotropic ? 2e-19 : 1e-37;
+    const double pixels = (double)(job->channels * job->height * job->width), tiny = job->isotropic || job->coupled ? 2e-19 : 1e-37;
     return 24 * FLT_EPSILON * value + pixels * (1 + job->scale + job->bound) * tiny;
 }
 
@@ -284,7 +264,7 @@ static int certify(const Job *job, const double *of_rows, int brief, Pace *pace)
 static void decide(const Job *job, const Shared *shared, Pace *pace)
 {
     const long rows = job->channels * job->height, side = pace->blocks++ % 2 * rows;
-    if (shared->stop) {
+    if (shared->meeting.stop) {
         pace->status = FINISHED;
         return;
     }
@@ -341,7 +321,7 @@ static void make_room(const Job *job, Shared *shared)
     if (shared->flat || pixels > INT32_MAX) return;
     shared->flat = malloc(pixels * (3 * sizeof(int32_t) + 2 * sizeof(double)));
     if (!shared->flat) {
-        shared->failed = 1;
+        fail_with(&shared->meeting, NO_MEMORY);
         return;
     }
     all->sum = shared->flat, all->gain = all->sum + pixels, all->label = (int32_t *)(all->gain + pixels);
@@ -363,10 +343,11 @@ static long depth_for(long height, long width) { return height * width > LARGE ?
    follow each other, and of a look. */
 static long room_for(long iterations) { return iterations + 5 > 16 ? 32 : 16; }
 
-/* gamma mean |Ky| / b: what numbers depend on. */
+/* gamma mean |Ky| / b: what numbers depend on. Channels that are coupled share the bound, which is the less for each of them. */
 static double roughness_of(const Job *job, double length)
 {
-    return job->scale * length / ((double)(job->channels * job->height * job->width) * job->bound);
+    const double share = job->coupled ? pow((double)job->channels, job->isotropic ? 0.6 : 0.4) : 1;
+    return share * job->scale * length / ((double)(job->channels * job->height * job->width) * job->bound);
 }
 
 /* Where a roughness lies between the nodes: the one below, and the share of the next. */
@@ -387,7 +368,7 @@ static double reach_of(const Schedules *all, const Job *job, long n, double roug
         share *= 2;
     else
         place++, share = 2 * share - 1;
-    const double *gaps = all->reach + (2 * n + job->isotropic) * (2 * all->nodes - 1) + place;
+    const double *gaps = all->reach + (FORMS * n + 2 * job->coupled + job->isotropic) * (2 * all->nodes - 1) + place;
     return gaps[0] + share * (gaps[1] - gaps[0]);
 }
 
@@ -582,7 +563,7 @@ typedef struct {
     double scale, step, tolerance, norm, roundings;
     long channels, height, width, learned, begin, limit, first_look;
     long restart;
-    int isotropic, kind;
+    int isotropic, coupled, kind;
 } Batch;
 
 /* One instance by threads that all come here. The iteration of float numbers goes on in double precision where their
@@ -591,7 +572,7 @@ static void solve_one(Job *job, Shared *shared, const Batch *all, void *teams, i
 {
     const Schedules *schedules = all->schedules;
     const double tolerance = all->tolerance; /* the job's own changes on the way, before the last thread is here */
-    const double floor = least_in_float(all->isotropic);
+    const double floor = least_in_float(all->isotropic || all->coupled);
     if (all->kind == 2) {
         if (begin_double(job, shared, schedules, teams, thread, threads)) return;
         wait_for(shared, threads);
@@ -613,7 +594,7 @@ static void solve_one(Job *job, Shared *shared, const Batch *all, void *teams, i
     int done = status == FINISHED || (status == REACHED && tolerance >= floor);
     wait_for(shared, threads);
     if (over && !done && thread == 0) job->pace.status = FINISHED;
-    if (done || over || tolerance < 0 || shared->stop) return;
+    if (done || over || tolerance < 0 || shared->meeting.stop) return;
     if (thread == 0) {
         job->p = job->p_out, job->q = job->q_out, job->coarse = NULL, job->tolerance = tolerance;
         if (!job->q_out) job->pace.m = 1;
@@ -640,12 +621,12 @@ static Job job_of(const Batch *all, long n)
     job.numbers = all->numbers ? all->numbers + 2 * all->learned * n : NULL;
     job.learned = all->learned, job.limit = all->limit;
     job.channels = all->channels, job.height = all->height, job.width = all->width, job.depth = depth_for(all->height, all->width);
-    job.isotropic = all->isotropic, job.restart = all->restart;
+    job.isotropic = all->isotropic, job.coupled = all->coupled, job.restart = all->restart;
     job.bound = all->bound[n], job.inverse = 0.5 / all->scale, job.scale = all->scale, job.step = all->step;
     job.asked = job.tolerance = all->tolerance, job.norm = all->norm, job.roundings = all->roundings;
     job.pace.iteration = all->begin;
     job.pace.next_look = all->tolerance >= 0 ? all->first_look : all->limit;
-    job.pace.flatter = (all->isotropic ? LESS_FLAT : FLATTER) * (all->schedules || all->learned ? 1 : BY_FGP);
+    job.pace.flatter = (all->isotropic || all->coupled ? LESS_FLAT : FLATTER) * (all->schedules || all->learned ? 1 : BY_FGP);
     job.pace.m = report[0], job.pace.entry = job.pace.mark = INFINITY, job.pace.mark_at = all->begin;
     return job;
 }
@@ -660,34 +641,36 @@ static void report_of(const Job *job, double *report)
 int lmd_fgp(const void *y, const void *p, const void *q, const void *before, const double *bound, const double *numbers,
             const Schedules *schedules, double scale,
             double step, double tolerance, double norm, double roundings, long batch, long channels, long height,
-            long width, long learned, long begin, long limit, long first_look, long isotropic, long restart, long doubles,
-            int threads, void *p_out, void *q_out, void *x_out, double *report)
+            long width, long learned, long begin, long limit, long first_look, long isotropic, long coupled,
+            long restart, long doubles, int threads, void *p_out, void *q_out, void *x_out, double *report)
 {
     Batch all = {y, p, q, before, p_out, q_out, x_out, bound, numbers, schedules, report, scale, step, tolerance, norm, roundings,
-                 channels, height, width, learned, begin, limit, first_look, restart, (int)isotropic, doubles ? 2 : 0};
+                 channels, height, width, learned, begin, limit, first_look, restart, (int)isotropic, (int)coupled, doubles ? 2 : 0};
     long rows = channels * height, bytes = batch * rows * width * (doubles ? 8 : 4);
     keep_memory();
     use_large_pages(p_out, 2 * bytes);
     use_large_pages(q_out, 2 * bytes);
     use_large_pages(x_out, bytes);
-    int team = (int)runs_of(rows, threads), failed = 0;
+    int team = (int)runs_of(coupled ? height : rows, threads), failed = 0, ended = 0;
     int alone = batch >= 2 * threads || team == 1;
     if (alone) {
 #pragma omp parallel num_threads(threads) reduction(| : failed) if (threads > 1 && batch > 1)
         {
             double *memory = malloc((size_t)(rows * (3 * SUMS + 2)) * sizeof(double));
-            failed = memory == NULL;
+            failed = memory == NULL ? NO_MEMORY : 0;
 #pragma omp for schedule(dynamic)
             for (long n = 0; n < batch; n++) {
                 Team_any own;
                 Job job = job_of(&all, n);
                 if (failed) continue;
-                Shared shared = {.uphill = memory, .sums = memory + 2 * rows, .members = 1};
+                Shared shared = {.uphill = memory, .sums = memory + 2 * rows, .members = 1, .meeting = {.ended = &ended}};
+                job.meeting = &shared.meeting;
                 solve_one(&job, &shared, &all, &own, 0, 1);
                 report_of(&job, report + REPORT * n);
                 free(shared.memory);
                 free(shared.flat);
-                failed |= shared.failed;
+                failed |= shared.meeting.failed;
+                if (failed & INTERRUPTED) __atomic_store_n(&ended, 1, __ATOMIC_RELAXED);
             }
             free(memory);
         }
@@ -695,10 +678,11 @@ int lmd_fgp(const void *y, const void *p, const void *q, const void *before, con
     }
     double *memory = malloc((size_t)(rows * (3 * SUMS + 2)) * sizeof(double));
     Team_any *teams = malloc((size_t)team * sizeof(Team_any));
-    failed = !memory || !teams;
+    failed = !memory || !teams ? NO_MEMORY : 0;
     for (long n = 0; n < batch && !failed; n++) {
         Job job = job_of(&all, n);
         Shared shared = {.uphill = memory, .sums = memory + 2 * rows};
+        job.meeting = &shared.meeting;
 #pragma omp parallel num_threads(team)
         {
             int place = roll_call(&shared, omp_get_num_threads());
@@ -707,7 +691,7 @@ int lmd_fgp(const void *y, const void *p, const void *q, const void *before, con
         report_of(&job, report + REPORT * n);
         free(shared.memory);
         free(shared.flat);
-        failed |= shared.failed;
+        failed |= shared.meeting.failed;
     }
     free(memory);
     free(teams);

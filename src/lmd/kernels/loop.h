@@ -27,6 +27,7 @@ typedef struct {
     REAL *zeros; /* a row of them */
     REAL *bound; /* the bound of the differences to the right, for each column */
     REAL inside; /* that of all others */
+    REAL *raised; /* where channels are coupled: (C, 2, STRIP), q + t K x(q) of some columns */
     void *memory;
 } NAME(Team); /* of the same size and layout for all types */
 
@@ -35,16 +36,17 @@ static REAL NAME(inside)(const Job *job)
 {
     const double unit = sizeof(REAL) == 4 ? FLT_EPSILON : DBL_EPSILON;
     if (job->tolerance < 0 || sizeof(IO) != sizeof(REAL)) return (REAL)job->bound;
+    if (job->coupled) return (REAL)(job->bound * (1 - (4 + (double)job->channels) * unit));
     if (job->isotropic) return (REAL)(job->bound * (1 - 4 * unit));
     return (REAL)job->bound > job->bound ? (REAL)nextafterf((float)job->bound, 0) : (REAL)job->bound;
 }
 
 /* The planes cut into runs of rows, for as many threads as there are enough rows for: run `thread`, piece by piece. Those that
-   lie abreast are one run, unless they are done with at once. */
+   lie abreast are one run, unless they are done with at once or coupled. */
 static int NAME(divide)(const Job *job, int thread, int threads, NAME(Team) *team)
 {
     const long height = job->height, abreast = abreast_of(job, threads, sizeof(REAL)), all = job->channels / abreast * height;
-    const long runs = abreast > 1 && !job->once ? 1 : runs_of(all, threads);
+    const long runs = abreast > 1 && !job->once && !job->coupled ? 1 : runs_of(all, threads);
     const long from = cut_at(all, height, least(thread, runs), runs), to = cut_at(all, height, least(thread + 1, runs), runs);
     memset(team, 0, sizeof *team);
     team->pieces = calloc((size_t)job->channels, sizeof(NAME(Piece)));
@@ -76,7 +78,7 @@ static int NAME(cut)(const Job *job, int thread, int threads, NAME(Team) *team)
         if (!piece->beside) total += (piece->above + piece->end - piece->top + piece->below) * pitch;
     }
     if (job->once) total = room_for(job->learned) * pitch;
-    long row = stride + lanes, floats = total + (depth + 4) * row + lanes;
+    long row = stride + lanes, raised = job->coupled ? 2 * job->channels * STRIP : 0, floats = total + (depth + 4) * row + lanes + raised;
     const size_t bytes = (size_t)(floats + lanes) * sizeof(REAL);
     const int written = job->p || job->pace.iteration < job->limit; /* by `load`, or by the first iteration */
     team->memory = job->coarse || !written ? calloc(1, bytes) : malloc(bytes);
@@ -92,7 +94,7 @@ static int NAME(cut)(const Job *job, int thread, int threads, NAME(Team) *team)
     }
     at = first + total;
     team->rows = at, team->zeros = at + depth * row;
-    team->bound = at + (depth + 2) * row;
+    team->bound = at + (depth + 2) * row, team->raised = at + (depth + 4) * row;
     memset(at - lanes, 0, (size_t)((depth + 4) * row + lanes) * sizeof(REAL));
     team->inside = NAME(inside)(job);
     for (long n = 0; n < team->abreast; n++)
@@ -129,10 +131,51 @@ static void NAME(spread)(const Job *job, const IO *above, const IO *here, const 
     for (long j = 0; j < pairs; j++) right[2 * j + 1] = 2 * (REAL)beside[j];
     for (long j = 1; j < pairs; j++) right[2 * j] = (REAL)beside[j - 1] + (REAL)beside[j];
     right[width - 1] = 0;
-    for (long j = 0; j < width && job->isotropic; j++) {
+    for (long j = 0; j < width && job->isotropic && !job->coupled; j++) {
         REAL square = down[j] * down[j] + right[j] * right[j], factor = square > bound * bound ? bound / SQRT(square) : 1;
         down[j] *= factor;
         right[j] *= factor;
+    }
+}
+
+/* Where channels are coupled: by what p of n pixels, at most STRIP, is multiplied to be within the bound, which is one of its
+   length over all channels: along the columns and along the rows, or, in the isotropic form, of both together. v and w are
+   those of the first channel, the next ones `stride` numbers on. */
+INLINE void NAME(factors)(long channels, long stride, long n, const int isotropic, REAL bound, const REAL *v, const REAL *w,
+                          REAL factors[2][STRIP])
+{
+    REAL *restrict down = factors[0], *restrict right = factors[1];
+    const REAL limit = bound * bound;
+    for (long c = 0; c < channels; c++, v += stride, w += stride)
+#pragma omp simd
+        for (long j = 0; j < n; j++) {
+            const REAL along = isotropic ? v[j] * v[j] + w[j] * w[j] : v[j] * v[j];
+            down[j] = c ? down[j] + along : along;
+            if (!isotropic) right[j] = c ? right[j] + w[j] * w[j] : w[j] * w[j];
+        }
+#pragma omp simd
+    for (long j = 0; j < n; j++) {
+        const REAL along = down[j], across = isotropic ? along : right[j];
+        down[j] = along > limit ? bound / SQRT(along) : 1;
+        right[j] = isotropic ? down[j] : across > limit ? bound / SQRT(across) : 1;
+    }
+}
+
+/* p of so many pixels within the bound, in place. */
+static void NAME(draw_in)(const Job *job, REAL bound, long stride, long count, REAL *v, REAL *w)
+{
+    REAL factors[2][STRIP];
+    for (long from = 0; from < count; from += STRIP) {
+        const long n = least(STRIP, count - from);
+        if (job->isotropic)
+            NAME(factors)(job->channels, stride, n, 1, bound, v + from, w + from, factors);
+        else
+            NAME(factors)(job->channels, stride, n, 0, bound, v + from, w + from, factors);
+        for (long c = 0; c < job->channels; c++)
+            for (long j = 0; j < n; j++) {
+                v[c * stride + from + j] *= factors[0][j];
+                w[c * stride + from + j] *= factors[1][j];
+            }
     }
 }
 
@@ -145,8 +188,15 @@ static void NAME(refine)(const Job *job, const NAME(Piece) *piece)
         const long at = (i - piece->top) * piece->pitch;
         const IO *here = p + i / 2 * width, *above = i % 2 ? here : i ? here - width : NULL;
         NAME(spread)(job, above, here, here + height * width, i + 1 == job->height, piece->down + at, piece->right + at);
-        memcpy(piece->ahead_down + at, piece->down + at, (size_t)columns * sizeof(REAL));
-        memcpy(piece->ahead_right + at, piece->right + at, (size_t)columns * sizeof(REAL));
+        if (!job->coupled) {
+            memcpy(piece->ahead_down + at, piece->down + at, (size_t)columns * sizeof(REAL));
+            memcpy(piece->ahead_right + at, piece->right + at, (size_t)columns * sizeof(REAL));
+        } else if (piece->beside + 1 == job->channels) { /* all of them are there */
+            const long first = at - piece->beside * columns;
+            NAME(draw_in)(job, (REAL)job->bound, columns, job->width, piece->down + first, piece->right + first);
+            memcpy(piece->ahead_down + first, piece->down + first, (size_t)piece->across * sizeof(REAL));
+            memcpy(piece->ahead_right + first, piece->right + first, (size_t)piece->across * sizeof(REAL));
+        }
     }
 }
 
@@ -251,14 +301,87 @@ INLINE void NAME(row)(const NAME(Piece) *piece, const NAME(Stage) *stage, long i
     if (with_sums) *uphill += (double)sum;
 }
 
+/* v = q + t K x(q) of `count` columns of one channel from `from` on, where channels are coupled, and x becomes that of the row
+   after, as in `row`. */
+INLINE void NAME(raise)(const NAME(Piece) *piece, const NAME(Stage) *stage, long i, long from, long count, const int last,
+                        const int fresh, REAL inverse, const REAL *restrict bounds, REAL *restrict v, REAL *restrict w)
+{
+    const long at = NAME(place)(piece, i) + from, on = last ? 0 : NAME(place)(piece, i + 1) - NAME(place)(piece, i);
+    const REAL t = stage->step;
+    const REAL *restrict y = piece->y + at + on, *restrict after = piece->ahead_down + at + on;
+    const REAL *restrict beside = piece->ahead_right + at + on;
+    const REAL *restrict ahead_down = piece->ahead_down + at, *restrict ahead_right = piece->ahead_right + at;
+    REAL *restrict x = stage->x + from;
+#pragma omp simd
+    for (long j = 0; j < count; j++) {
+        REAL q = fresh ? 0 : ahead_down[j], r = fresh ? 0 : ahead_right[j], fall = 0, here = x[j];
+        REAL across = r + t * (x[j + 1] - here);
+        if (!last) {
+            x[j] = fresh ? y[j] : y[j] - inverse * ((q - after[j]) + (beside[j - 1] - beside[j]));
+            fall = x[j] - here;
+        }
+        v[j] = q + t * fall;
+        w[j] = bounds[from + j] > 0 ? across : 0;
+    }
+}
+
+/* p and q of these columns, from v and its factors. */
+INLINE REAL NAME(settle)(const NAME(Piece) *piece, const NAME(Stage) *stage, long i, long from, long count, const int with_sums,
+                         const int fresh, const int final, const REAL *restrict v, const REAL *restrict w,
+                         REAL factors[2][STRIP])
+{
+    const long at = NAME(place)(piece, i) + from;
+    const REAL m = stage->momentum;
+    REAL *restrict down = piece->down + at, *restrict right = piece->right + at;
+    REAL *restrict ahead_down = piece->ahead_down + at, *restrict ahead_right = piece->ahead_right + at, sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (long j = 0; j < count; j++) {
+        REAL a = v[j] * factors[0][j], b = w[j] * factors[1][j];
+        REAL moved = fresh ? a : a - down[j], turned = fresh ? b : b - right[j];
+        if (with_sums) sum += (a - (fresh ? 0 : ahead_down[j])) * moved + (b - (fresh ? 0 : ahead_right[j])) * turned;
+        down[j] = a;
+        right[j] = b;
+        if (final) continue; /* nobody reads q */
+        ahead_down[j] = a + m * moved;
+        ahead_right[j] = b + m * turned;
+    }
+    return sum;
+}
+
+/* The same as `row` where channels are coupled, of all of them: columns from `from` on of the first, and of each other one. */
+INLINE void NAME(coupled_row)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, const NAME(Stage) *stage, long i,
+                              long from, long count, const int last, const int with_sums, const int fresh, const int final,
+                              double *uphill)
+{
+    REAL factors[2][STRIP];
+    const REAL inverse = (REAL)job->inverse;
+    for (long end = from + count; from < end; from += STRIP) {
+        const long n = least(STRIP, end - from);
+        for (long c = 0; c < job->channels; c++) {
+            REAL *v = team->raised + 2 * c * STRIP;
+            NAME(raise)(piece, stage, i, c * piece->columns + from, n, last, fresh, inverse, team->bound, v, v + STRIP);
+        }
+        if (job->isotropic)
+            NAME(factors)(job->channels, 2 * STRIP, n, 1, team->inside, team->raised, team->raised + STRIP, factors);
+        else
+            NAME(factors)(job->channels, 2 * STRIP, n, 0, team->inside, team->raised, team->raised + STRIP, factors);
+        for (long c = 0; c < job->channels; c++) {
+            const REAL *v = team->raised + 2 * c * STRIP;
+            const REAL sum = NAME(settle)(piece, stage, i, c * piece->columns + from, n, with_sums, fresh, final, v, v + STRIP, factors);
+            if (with_sums) *uphill += (double)sum;
+        }
+    }
+}
+
 static void __attribute__((noinline)) NAME(row_of)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece,
                                                    const NAME(Stage) *stage, long i, long from, long count)
 {
     const int last = piece->top + i + 1 == job->height, sums = stage->uphill && i >= 0 && piece->top + i < piece->end;
     double *uphill = sums ? stage->uphill + from / piece->columns * job->height + i : NULL;
-    if (sums && from % piece->columns == 0) *uphill = 0;
+    for (long c = 0; c < (job->coupled ? job->channels : 1) && sums && from % piece->columns == 0; c++) uphill[c * job->height] = 0;
 #define ROW(l, iso, s, f, e) NAME(row)(piece, stage, i, from, count, l, iso, (REAL)job->inverse, team->inside, team->bound, s, f, e, uphill)
-#define EITHER(l, s, f, e) if (job->isotropic) ROW(l, 1, s, f, e); else ROW(l, 0, s, f, e)
+#define COUPLED(l, s, f, e) NAME(coupled_row)(job, team, piece, stage, i, from, count, l, s, f, e, uphill)
+#define EITHER(l, s, f, e) if (job->coupled) COUPLED(l, s, f, e); else if (job->isotropic) ROW(l, 1, s, f, e); else ROW(l, 0, s, f, e)
     if (last && stage->fresh)
         EITHER(1, sums, 1, 0);
     else if (last)
@@ -274,6 +397,7 @@ static void __attribute__((noinline)) NAME(row_of)(const Job *job, const NAME(Te
     else
         EITHER(0, 0, 0, 0);
 #undef EITHER
+#undef COUPLED
 #undef ROW
 }
 
@@ -334,10 +458,12 @@ static void NAME(block)(const Job *job, const NAME(Team) *team, const NAME(Piece
 {
     const long lanes = 64 / (long)sizeof(REAL), row = piece->stride + lanes, rows = piece->end - piece->top;
     const long kept = !piece->below && piece->plane < job->frozen; /* the last row, which stays as it is */
-    const long columns = piece->across, part = columns * (long)sizeof(REAL) > LONG_ROW ? PART / (long)sizeof(REAL) : columns;
+    const long columns = job->coupled ? piece->columns : piece->across, most_of = PART / (long)sizeof(REAL) / (job->coupled ? 2 : 1);
+    const long part = piece->across * (long)sizeof(REAL) > LONG_ROW ? most_of : columns;
     const int far = !lines && rows * piece->pitch * (long)sizeof(REAL) > NEAR;
     for (long n = 0; n < team->abreast && lines; n++) NAME(load_row)(job, piece + n, -piece->above);
     for (long front = -piece->above; front < rows + piece->below + count; front++) {
+        if (watch(job->meeting, piece->across * count)) return;
         for (long n = 0; n < team->abreast && lines; n++) NAME(load_row)(job, piece + n, front + 1);
         for (long begin = 0; begin < columns; begin += part)
             for (long s = 0; s < count; s++) {
@@ -348,7 +474,7 @@ static void NAME(block)(const Job *job, const NAME(Team) *team, const NAME(Piece
                 if (i < first || i >= end) continue;
                 stages[s].x = team->rows + s * row;
                 if (!begin && i == first) NAME(enter)(job, team, piece, stages + s, i);
-                if (stages[s].uphill && team->abreast > 1) /* planes have sums of their own */
+                if (stages[s].uphill && team->abreast > 1 && !job->coupled) /* planes have sums of their own */
                     for (; from + piece->columns < to; from += piece->columns)
                         NAME(row_of)(job, team, piece, stages + s, i, from, piece->columns);
                 NAME(row_of)(job, team, piece, stages + s, i, from, to - from);
@@ -365,14 +491,14 @@ static void NAME(block)(const Job *job, const NAME(Team) *team, const NAME(Piece
 static void NAME(share)(const NAME(Team) *teams, int thread, int threads)
 {
     const NAME(Team) *team = teams + thread;
-    for (long n = 0; n < team->count; n++) {
+    for (long n = 0; n < team->count; n += team->abreast) { /* those abreast are copied with the first of them */
         NAME(Piece) *piece = team->pieces + n;
         const long rows = piece->end - piece->top, pitch = piece->pitch;
         for (int side = 0; side < 2; side++) {
             long depth = side ? piece->below : piece->above;
             if (!depth || (side ? thread + 1 >= threads : thread == 0)) continue;
             const NAME(Team) *other = team + (side ? 1 : -1);
-            const NAME(Piece) *near = side ? other->pieces : other->pieces + other->count - 1;
+            const NAME(Piece) *near = side ? other->pieces : other->pieces + other->count - team->abreast;
             long theirs = side ? 0 : near->end - near->top - depth, mine = side ? rows : -depth;
             size_t bytes = (size_t)(depth * pitch) * sizeof(REAL);
             memcpy(piece->ahead_right + mine * pitch, near->ahead_right + theirs * pitch, bytes);
@@ -386,6 +512,18 @@ static void NAME(flat_at)(const Job *job, const NAME(Team) *team, const NAME(Pie
 {
     const REAL *restrict v = piece->down + i * piece->pitch, *restrict w = piece->right + i * piece->pitch;
     const REAL bound = team->inside, limit = bound * bound * (REAL)(1 - 1e-5);
+    if (job->coupled) { /* of all channels together */
+        for (long j = 0; j < job->width; j++) {
+            REAL along = 0, across = 0;
+            for (long c = -piece->beside; c < job->channels - piece->beside; c++) {
+                const REAL a = v[c * piece->columns + j], b = w[c * piece->columns + j];
+                along += a * a, across += b * b;
+            }
+            right[j] = (job->isotropic ? along + across : across) < limit;
+            down[j] = (job->isotropic ? along + across : along) < limit;
+        }
+        return;
+    }
     for (long j = 0; j < job->width && !job->isotropic; j++) {
         right[j] = w[j] < bound && w[j] > -bound;
         down[j] = v[j] < bound && v[j] > -bound;
@@ -419,6 +557,28 @@ INLINE void NAME(gains)(const Job *job, const NAME(Team) *team, const NAME(Piece
     out[width - 1] = bound * fabs(along) - along * (double)v[width - 1] - scale * (here - pixel) * (here - pixel);
 }
 
+/* The same where channels are coupled: their lengths are those of all of them, of which each channel gets an equal part. */
+static void NAME(coupled_gains)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, long i, double *restrict out)
+{
+    const long width = job->width, size = job->height * width, last = piece->top + i + 1 == job->height;
+    const IO *x = (const IO *)job->x_out + (piece->top + i) * width, *own = x + piece->plane * size;
+    const REAL *restrict v = piece->down + i * piece->pitch, *restrict w = piece->right + i * piece->pitch;
+    const double part = (double)team->inside / (double)job->channels, pixel = NAME(pixel_of)(job, piece);
+    for (long j = 0; j < width; j++) {
+        const long down = last ? j : j + width, right = j + 1 < width ? j + 1 : j;
+        const double here = (double)own[j], off = here - pixel;
+        const double dot = ((double)own[down] - here) * (double)v[j] + ((double)own[right] - here) * (double)w[j];
+        double along = 0, across = 0;
+        for (long c = 0; c < job->channels; c++) {
+            const IO *of = x + c * size;
+            const double a = (double)of[down] - (double)of[j], b = (double)of[right] - (double)of[j];
+            along += a * a, across += b * b;
+        }
+        const double length = job->isotropic ? sqrt(along + across) : sqrt(along) + sqrt(across);
+        out[j] = part * length - dot - job->scale * off * off;
+    }
+}
+
 /* The runs of a piece, and regions of them within it; x has just been looked at, and lies where it is asked for. */
 static void NAME(label)(const Job *job, const NAME(Team) *team, NAME(Piece) *piece, const Regions *all, double *gains,
                         unsigned char *right, unsigned char *down)
@@ -426,13 +586,15 @@ static void NAME(label)(const Job *job, const NAME(Team) *team, NAME(Piece) *pie
     const long width = job->width, first = (piece->plane * job->height + piece->top) * width;
     const double pixel = NAME(pixel_of)(job, piece);
     long run = first - 1;
-    for (long i = 0; i < piece->end - piece->top; i++) {
+    for (long i = 0; i < piece->end - piece->top && !watch(job->meeting, width); i++) {
         int32_t *label = all->label + first + i * width;
         const IO *x = (const IO *)job->x_out + first + i * width;
         double sum = 0, gain = 0;
         int32_t count = 0;
         NAME(flat_at)(job, team, piece, i, right, down + (i % 2) * width);
-        if (job->isotropic)
+        if (job->coupled)
+            NAME(coupled_gains)(job, team, piece, i, gains);
+        else if (job->isotropic)
             NAME(gains)(job, team, piece, i, 1, gains);
         else
             NAME(gains)(job, team, piece, i, 0, gains);
@@ -458,7 +620,12 @@ static void NAME(join)(const Job *job, const NAME(Team) *teams, int threads, con
                 const NAME(Piece) *piece = teams[t].pieces + n;
                 const long first = (piece->plane * job->height + piece->top) * width;
                 if (pass == 1) add_up(all, first, first + piece->runs);
-                if (pass == 2) take_means(all, first, first + piece->runs, job->scale, NAME(pixel_of)(job, piece));
+                if (pass == 2 && !(job->coupled && piece->beside)) {
+                    const long together = job->coupled ? job->channels : 1;
+                    double pixels[ABREAST];
+                    for (long c = 0; c < together; c++) pixels[c] = NAME(pixel_of)(job, piece + c);
+                    take_means(all, first, first + piece->runs, job->scale, pixels, together, job->height * width);
+                }
                 if (pass == 0 && piece->top) {
                     NAME(flat_at)(job, teams + t, piece, -1, flags, flags + width);
                     unite_rows(all, all->label + first - width, all->label + first, flags + width, width);
@@ -475,13 +642,13 @@ static void NAME(draw_flat)(const Job *job, Shared *shared, NAME(Team) *teams, i
     const long width = job->width;
     double *gains = malloc((size_t)width * (sizeof(double) + 3));
     unsigned char *flags = (unsigned char *)(gains + width);
-    if (!gains) shared->failed = 1;
+    if (!gains) fail_with(&shared->meeting, NO_MEMORY);
     for (long n = 0; n < team->count && gains; n++)
         NAME(label)(job, team, team->pieces + n, all, gains, flags, flags + width);
     wait_for(shared, threads);
-    if (thread == 0 && !shared->stop) NAME(join)(job, teams, threads, all, flags);
+    if (thread == 0 && !shared->meeting.stop) NAME(join)(job, teams, threads, all, flags);
     wait_for(shared, threads);
-    for (long n = 0; n < team->count && !shared->stop; n++) {
+    for (long n = 0; n < team->count && !shared->meeting.stop; n++) {
         const NAME(Piece) *piece = team->pieces + n;
         const long first = (piece->plane * job->height + piece->top) * width, rows = piece->end - piece->top;
         IO *restrict x = (IO *)job->x_out + first;
@@ -518,13 +685,13 @@ static int NAME(look_flat)(const Job *job, Shared *shared, NAME(Team) *teams, in
     const long rows = job->channels * job->height;
     if (thread == 0) make_room(job, shared);
     wait_for(shared, threads);
-    if (shared->stop) pace->status = FINISHED;
-    if (!shared->flat || shared->stop) return 1;
+    if (shared->meeting.stop) pace->status = FINISHED;
+    if (!shared->flat || shared->meeting.stop) return 1;
     NAME(draw_flat)(job, shared, teams, thread, threads);
-    if (!NAME(sums)(job, teams + thread, FLAT, shared->sums + SUMS * 2 * rows)) shared->failed = 1;
+    if (!NAME(sums)(job, teams + thread, FLAT, shared->sums + SUMS * 2 * rows)) fail_with(&shared->meeting, NO_MEMORY);
     wait_for(shared, threads);
-    if (shared->stop) pace->status = FINISHED;
-    return !shared->stop && decide_flat(job, shared, pace);
+    if (shared->meeting.stop) pace->status = FINISHED;
+    return !shared->meeting.stop && decide_flat(job, shared, pace);
 }
 
 /* All of a solve by one thread of those that share it. `teams` has room for all of them. */
@@ -537,9 +704,9 @@ static void NAME(solve)(Job *job, Shared *shared, NAME(Team) *teams, int thread,
     int looked = 0;
     if (pace.iteration >= job->limit) pace.status = FINISHED;
     int fresh = !job->p && !job->coarse && pace.status == GOING;
-    if (!NAME(cut)(job, thread, threads, team)) shared->failed = 1;
+    if (!NAME(cut)(job, thread, threads, team)) fail_with(&shared->meeting, NO_MEMORY);
     wait_for(shared, threads);
-    if (!shared->stop) {
+    if (!shared->meeting.stop) {
         for (long n = 0; n < team->count; n++) NAME(load)(job, team->pieces + n);
         if (pace.status == GOING && pace.gap > 0 && pace.iteration >= pace.learned) go_on(job, shared, &pace, room);
         while (pace.status == GOING) {
@@ -565,7 +732,7 @@ static void NAME(solve)(Job *job, Shared *shared, NAME(Team) *teams, int thread,
             if (looked && may_be_flat(job, &pace)) looked = NAME(look_flat)(job, shared, teams, thread, threads, &pace);
             if (ends && pace.status == GOING) go_on(job, shared, &pace, room);
         }
-        for (long n = 0; n < team->count; n++) NAME(store)(job, team, team->pieces + n, looked);
+        for (long n = 0; n < team->count && !shared->meeting.stop; n++) NAME(store)(job, team, team->pieces + n, looked);
     }
     wait_for(shared, threads);
     pace.numbers = NULL, pace.learned = least(pace.learned, pace.iteration); /* `room` is gone */
@@ -596,10 +763,10 @@ static void NAME(look_again)(const Job *job, Shared *shared, NAME(Team) *teams, 
 {
     NAME(Team) *team = teams + thread;
     double *sums = shared->sums + SUMS * 2 * job->channels * job->height;
-    if (!NAME(lay_out)(job, thread, threads, team) || !NAME(sums)(job, team, EXACT, sums)) shared->failed = 1;
+    if (!NAME(lay_out)(job, thread, threads, team) || !NAME(sums)(job, team, EXACT, sums)) fail_with(&shared->meeting, NO_MEMORY);
     NAME(drop)(team);
     wait_for(shared, threads);
-    if (!shared->stop) certify(job, sums, 0, pace);
+    if (!shared->meeting.stop) certify(job, sums, 0, pace);
 }
 
 /* Few iterations from nothing, the gap and the answer, one piece after the other and each in one pass over its rows: what they
@@ -613,14 +780,14 @@ static void NAME(at_once)(Job *job, Shared *shared, NAME(Team) *teams, int threa
     const int brief = is_roomy(job, sizeof(REAL));
     NAME(prepare)(job, &pace, stages, job->learned, 1);
     int able = NAME(cut)(job, thread, threads, team);
-    for (long n = 0; n < team->abreast; n++) able = able && NAME(lines)(job, brief ? BRIEF : EXACT, lines + n);
-    if (!able) shared->failed = 1;
+    able = able && NAME(lines)(job, brief ? BRIEF : EXACT, team->abreast, lines);
+    if (!able) fail_with(&shared->meeting, NO_MEMORY);
     for (long n = 0; n < team->count && able; n += team->abreast)
         NAME(block)(job, team, team->pieces + n, stages, job->learned, 1, lines, shared->sums);
-    for (long n = 0; n < team->abreast; n++) free(lines[n].memory);
+    free(lines->memory);
     NAME(drop)(team);
     wait_for(shared, threads);
-    if (!shared->stop && !certify(job, shared->sums, brief, &pace)) NAME(look_again)(job, shared, teams, thread, threads, &pace);
+    if (!shared->meeting.stop && !certify(job, shared->sums, brief, &pace)) NAME(look_again)(job, shared, teams, thread, threads, &pace);
     decide(job, shared, &pace);
     wait_for(shared, threads);
     if (thread) return;
@@ -695,7 +862,7 @@ static int NAME(begin)(Job *job, Shared *shared, const Schedules *schedules, NAM
     if (thread == 0) {
         long chosen = choose(schedules, job, rough, least(job->height, job->width) >= SMALLEST);
         shared->chosen = chosen, shared->rough = rough, job->schedules = schedules;
-        if (chosen >= 0 && !plan_levels(job, shared, schedules, chosen, sizeof(IO))) shared->failed = 1, shared->chosen = -1;
+        if (chosen >= 0 && !plan_levels(job, shared, schedules, chosen, sizeof(IO))) fail_with(&shared->meeting, NO_MEMORY), shared->chosen = -1;
         if (shared->chosen >= 0) {
             interpolate(schedules, chosen, rough, (double *)job->numbers);
             job->pace.next_look = job->learned;

@@ -22,6 +22,9 @@ RESTART = 8
 ROUNDED = 5e-5
 """On the way to relative gaps below this a solve may go on in float64 numbers, from q: as in loop.c."""
 
+MOST_COUPLED = 8
+"""So many channels are coupled in compiled solves, at most: ABREAST of loop.c."""
+
 REPORT = 6
 """How many numbers a solve reports of an instance, as in loop.c."""
 
@@ -48,6 +51,8 @@ class Model(NamedTuple):
     """What K promises of its rounding."""
 
     isotropic: bool
+    coupled: bool = False
+    """One length for all channels, of which there are 2 to `MOST_COUPLED`."""
 
 
 class Progress(NamedTuple):
@@ -83,8 +88,8 @@ class Schedules:
     """Learned step-sizes and momenta to choose from: `numbers`, one `(2, J, N)` each, the cheapest first.
 
     They are for roughnesses `lowest` and so on, each `ratio` times the one before. `reach` has the logarithms of the
-    relative gaps that each gets to at these and halfway between `(count, 2, 2J - 1)`, in the anisotropic and in the
-    isotropic form; `coarse` says which begin on coarser grids.
+    relative gaps that each gets to at these and halfway between `(count, 4, 2J - 1)`, in the anisotropic and in the
+    isotropic form, and in both with coupled channels; `coarse` says which begin on coarser grids.
     """
 
     def __init__(
@@ -193,7 +198,7 @@ def fgp(
         model.scale, multiplier * 2 * model.scale / model.norm**2, -1.0 if tolerance is None else tolerance,
         model.norm, model.roundings,
         batch, channels, height, width, 0 if numbers is None else numbers.shape[2], start.iteration, limit, first,
-        model.isotropic, RESTART * restart, y.dtype == torch.float64,
+        model.isotropic, model.coupled, RESTART * restart, y.dtype == torch.float64,
         torch.get_num_threads() if batch * channels * height * width >= kernels.SMALL else 1,
         new_dual.data_ptr(), new_ahead.data_ptr() if kept else None, x.data_ptr(), _each(start.momentum, batch),
     )  # fmt: skip

@@ -4,9 +4,12 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-#include "calls.h"
+#include <time.h>
 
-enum { GIVEN = 28 };
+#include "calls.h"
+#include "threads.h"
+
+enum { GIVEN = 29 };
 
 /* An address; None is NULL. */
 static void *address(PyObject *given) { return given == Py_None ? NULL : PyLong_AsVoidPtr(given); }
@@ -38,32 +41,60 @@ static PyObject *told(const double *report, long count)
     return all;
 }
 
+static PyObject *raised[3]; /* what a signal handler raised while a solve went on: type, value, traceback */
+
+/* Runs signal handlers of Python's, a few times in a second at most. Returns whether one raised something, as that of Ctrl-C
+   does; solves end then, and it is raised where they were called. */
+static int is_interrupted(void)
+{
+    static _Thread_local struct timespec last;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if ((double)(now.tv_sec - last.tv_sec) + 1e-9 * (double)(now.tv_nsec - last.tv_nsec) < 0.05) return 0;
+    last = now;
+    const PyGILState_STATE state = PyGILState_Ensure();
+    const int found = PyErr_CheckSignals();
+    if (found) PyErr_Fetch(raised, raised + 1, raised + 2);
+    PyGILState_Release(state);
+    return found;
+}
+
+/* Raises what ended a solve that was called by ctypes. */
+static PyObject *raise_again(PyObject *self, PyObject *none)
+{
+    (void)self, (void)none;
+    PyErr_Restore(raised[0], raised[1], raised[2]);
+    return NULL;
+}
+
 static PyObject *fgp(PyObject *self, PyObject *const *given, Py_ssize_t count)
 {
     void *at[10];
     double reals[5], few[1 + REPORT], *room = few;
-    long whole[12];
+    long whole[13];
     (void)self;
     if (count != GIVEN) return PyErr_Format(PyExc_TypeError, "fgp takes %d arguments, not %zd", GIVEN, count);
     for (int n = 0; n < 4; n++) at[n] = address(given[n]);
     for (int n = 0; n < 2; n++) at[4 + n] = address(given[5 + n]);
-    for (int n = 0; n < 3; n++) at[6 + n] = address(given[24 + n]);
+    for (int n = 0; n < 3; n++) at[6 + n] = address(given[25 + n]);
     for (int n = 0; n < 5; n++) reals[n] = PyFloat_AsDouble(given[7 + n]);
-    for (int n = 0; n < 12; n++) whole[n] = PyLong_AsLong(given[12 + n]);
+    for (int n = 0; n < 13; n++) whole[n] = PyLong_AsLong(given[12 + n]);
     if (PyErr_Occurred()) return NULL;
     const long batch = whole[0];
     if (batch != 1) room = PyMem_Malloc((size_t)(batch * (1 + REPORT)) * sizeof(double));
     if (!room) return PyErr_NoMemory();
     double *report = room + batch;
     PyObject *answer = NULL;
-    if (fill(given[4], batch, 1, room) && fill(given[27], batch, REPORT, report)) {
+    if (fill(given[4], batch, 1, room) && fill(given[28], batch, REPORT, report)) {
         int failed;
         Py_BEGIN_ALLOW_THREADS;
         failed = lmd_fgp(at[0], at[1], at[2], at[3], room, at[4], at[5], reals[0], reals[1], reals[2], reals[3], reals[4], batch,
                          whole[1], whole[2], whole[3], whole[4], whole[5], whole[6], whole[7], whole[8], whole[9], whole[10],
-                         (int)whole[11], at[6], at[7], at[8], report);
+                         whole[11], (int)whole[12], at[6], at[7], at[8], report);
         Py_END_ALLOW_THREADS;
-        if (failed)
+        if (failed & INTERRUPTED)
+            PyErr_Restore(raised[0], raised[1], raised[2]);
+        else if (failed)
             PyErr_SetString(PyExc_MemoryError, "no memory for the working rows of a compiled solve");
         else
             answer = told(report, REPORT * batch);
@@ -72,8 +103,19 @@ static PyObject *fgp(PyObject *self, PyObject *const *given, Py_ssize_t count)
     return answer;
 }
 
-static PyMethodDef methods[] = {{"fgp", (PyCFunction)(void (*)(void))fgp, METH_FASTCALL, "Whole solves: lmd.kernels.loop."}, {0}};
-static PyModuleDef_Slot slots[] = {{0, NULL}};
+static int start(PyObject *module)
+{
+    (void)module;
+    lmd_interrupted = is_interrupted;
+    return 0;
+}
+
+static PyMethodDef methods[] = {
+    {"fgp", (PyCFunction)(void (*)(void))fgp, METH_FASTCALL, "Whole solves: lmd.kernels.loop."},
+    {"raise_again", raise_again, METH_NOARGS, "Raise what a signal handler raised during a solve."},
+    {0},
+};
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)start}, {0, NULL}};
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "lmd.kernels", NULL, 0, methods, slots, NULL, NULL, NULL};
 
 #define JOINED(name) PyInit_##name

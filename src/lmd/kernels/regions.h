@@ -52,13 +52,20 @@ static void add_up(const Regions *all, long from, long to)
 }
 
 /* then the means, of each run that of its region: where drawing it flat takes more from the gap, by the slack between its
-   pixels, than it adds, by s times their distances from the mean. Two regions that were taken for one are left alone by that. */
-static void take_means(const Regions *all, long from, long to, double scale, double pixel)
+   pixels, than it adds, by s times their distances from the mean. Two regions that were taken for one are left alone by that.
+   Planes that are coupled have the same regions, `size` numbers apart, and are drawn flat together. */
+static void take_means(const Regions *all, long from, long to, double scale, const double *pixels, long planes, long size)
 {
     for (long r = from; r < to; r++) {
         const int32_t first = all->parent[r];
-        const double mean = all->sum[r] / all->count[r];
-        const int won = all->gain[r] + scale * all->count[r] * mean * mean >= 0;
-        all->sum[r] = first != r ? all->sum[first] : won ? pixel + mean : NAN;
+        double gain = 0;
+        for (long c = 0; c < planes; c++) {
+            const double mean = all->sum[r + c * size] / all->count[r];
+            gain += all->gain[r + c * size] + scale * all->count[r] * mean * mean;
+        }
+        for (long c = 0; c < planes; c++) {
+            const long own = r + c * size;
+            all->sum[own] = first != r ? all->sum[first + c * size] : gain >= 0 ? pixels[c] + all->sum[own] / all->count[r] : NAN;
+        }
     }
 }

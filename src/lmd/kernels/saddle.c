@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "threads.h"
+
 #define INLINE static inline __attribute__((always_inline))
 
 enum { DEPTH = 8, LANES = 16, SUMS = 4, REPORT = 6, SHORTEST = 12, BALANCE = 25, TRUSTED = 400, LAST = 12800 };
@@ -31,6 +33,7 @@ typedef struct {
     double bound, scale, squared_norm, tau, relaxation, tolerance, extent, value, gap, mark;
     long iteration, mark_at, next_look;
     int status;
+    Meeting *meeting; /* where the solves of a batch tell each other to stop */
 } Job;
 
 static Numbers numbers_of(const Job *job, long k)
@@ -124,8 +127,8 @@ int lmd_saddle(const void *y, const void *mask, const void *low, const void *hig
 {
     const long number = doubles ? 8 : 4, plane = number * height * width, size = channels * plane;
     const int apart = batch >= threads;
-    int failed = 0;
-#pragma omp parallel for num_threads(threads) schedule(dynamic) reduction(| : failed) if (apart && threads > 1)
+    Meeting meeting = {0};
+#pragma omp parallel for num_threads(threads) schedule(dynamic) if (apart && threads > 1)
     for (long n = 0; n < batch; n++) {
         Job job = {0};
         double *told = report + REPORT * n;
@@ -137,6 +140,7 @@ int lmd_saddle(const void *y, const void *mask, const void *low, const void *hig
         job.channels = channels, job.masks = masks, job.height = height, job.width = width;
         job.stride = (width + LANES - 1) / LANES * LANES, job.isotropic = (int)isotropic;
         job.bound = bound[n], job.scale = scale, job.squared_norm = squared_norm, job.tau = told[0];
+        job.meeting = &meeting;
         job.relaxation = relaxation, job.tolerance = tolerance, job.mark = INFINITY;
         job.next_look = tolerance < 0 ? limit : learned > first_look ? learned : first_look;
         for (long c = 0; c < channels; c++) {
@@ -144,8 +148,8 @@ int lmd_saddle(const void *y, const void *mask, const void *low, const void *hig
             double to = doubles ? ((const double *)job.high)[c] : (double)((const float *)job.high)[c];
             if (to - from > job.extent) job.extent = to - from;
         }
-        failed |= !solve(&job, (int)doubles, apart ? 1 : threads);
+        if (!solve(&job, (int)doubles, apart ? 1 : threads)) fail_with(&meeting, NO_MEMORY);
         told[0] = job.tau, told[1] = (double)job.iteration + 1, told[2] = job.status, told[3] = job.value, told[4] = job.gap;
     }
-    return failed;
+    return meeting.failed;
 }

@@ -81,7 +81,7 @@ INLINE void NAME(row)(const NAME(Plane) *plane, const Numbers *n, long i, long s
 static void NAME(block)(const Job *job, const NAME(Plane) *plane, const Numbers *numbers, long count)
 {
     const long height = job->height, stride = job->stride, space = stride + LANES;
-    for (long front = 0; front < height + count; front++)
+    for (long front = 0; front < height + count && !watch(job->meeting, stride * count); front++)
         for (long s = 0; s < count; s++) {
             const long i = front - s;
             if (i < 0 || i >= height) continue;
@@ -99,7 +99,7 @@ static void NAME(answer)(const Job *job, long c, const NAME(Plane) *plane, const
 {
     const long height = job->height, width = job->width, stride = job->stride, space = stride + LANES, size = height * width;
     REAL *rows = plane->rows, *answers = rows + 4 * DEPTH * space;
-    for (long i = 0; i < height; i++) {
+    for (long i = 0; i < height && !watch(job->meeting, width); i++) {
         const REAL *next = plane->x + (i + 1 < height ? i + 1 : i) * stride, *above = i ? rows + (i + 1) % 2 * space : plane->zeros;
         NAME(row)(plane, numbers, i, stride, next, (REAL)job->bound, job->isotropic, above, rows + i % 2 * space, rows + 2 * space + 8, answers, 1);
         IO *p = (IO *)job->p_out + 2 * c * size + i * width, *x = (IO *)job->x_out + c * size + i * width;
@@ -164,7 +164,7 @@ static int NAME(sums)(const Job *job, long c, double *sums)
     if (!memory) return 0;
     for (int a = 0; a < 7; a++) line[a] = memory + 8 + a * space; /* x, next, above, down, right, y, known */
     NAME(widen)(x, width, line[0]);
-    for (long i = 0; i < height; i++) {
+    for (long i = 0; i < height && !watch(job->meeting, width); i++) {
         NAME(widen)(x + (i + 1 < height ? i + 1 : i) * width, width, line[1]);
         NAME(widen)(p + i * width, width, line[3]);
         NAME(widen)(p + size + i * width, width, line[4]);
@@ -215,9 +215,9 @@ static int NAME(solve)(Job *job, int threads)
     const long channels = job->channels;
     NAME(Plane) *planes = calloc((size_t)channels, sizeof(NAME(Plane)));
     double *sums = calloc((size_t)channels * SUMS, sizeof(double));
-    int failed = !planes || !sums;
+    int failed = !planes || !sums, stopped = 0;
     for (long c = 0; c < channels && !failed; c++) failed |= !NAME(load)(job, c, planes + c);
-    while (!failed && job->status == GOING) {
+    while (!failed && !stopped && job->status == GOING) {
         const long until = meeting(job);
         const int look = until + 1 >= job->next_look || until + 1 >= job->limit, balance = due(until);
         const Numbers ahead = numbers_of(job, until);
@@ -227,10 +227,11 @@ static int NAME(solve)(Job *job, int threads)
             double *own = sums + c * SUMS;
             memset(own, 0, SUMS * sizeof(double));
             NAME(advance)(job, planes + c, until);
-            if (look) NAME(answer)(job, c, planes + c, &ahead);
-            if (look && job->tolerance >= 0 && !NAME(sums)(job, c, own)) bad = 1;
+            if (!look || __atomic_load_n(&job->meeting->failed, __ATOMIC_RELAXED)) continue;
+            NAME(answer)(job, c, planes + c, &ahead);
+            if (job->tolerance >= 0 && !NAME(sums)(job, c, own)) bad = 1;
         }
-        job->iteration = until, failed |= bad;
+        job->iteration = until, failed |= bad, stopped = __atomic_load_n(&job->meeting->failed, __ATOMIC_RELAXED);
         if (look) {
             double all[SUMS] = {0};
             for (long c = 0; c < channels; c++)

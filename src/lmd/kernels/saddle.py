@@ -79,13 +79,13 @@ def pdhg(
         y.dtype == torch.float64, torch.get_num_threads() if y.numel() >= SMALL else 1,
         found.data_ptr(), new_dual.data_ptr(), report.data_ptr(),
     )  # fmt: skip
-    if failed:
-        raise MemoryError("no memory for the working rows of a compiled solve")
+    kernels.check_code(failed, "the working rows of a compiled solve")
     return Solved(found, new_dual, new_dual, report.flatten().tolist())
 
 
 @functools.cache
 def _function() -> Callable[..., int]:
+    kernels.module()  # which answers signals
     function = getattr(kernels.library(), "lmd_saddle")  # noqa: B009
     pointer, double, count = ctypes.c_void_p, ctypes.c_double, ctypes.c_long
     function.argtypes = (*(pointer,) * 8, *(double,) * 4, *(count,) * 10, ctypes.c_int, *(pointer,) * 3)

@@ -6,10 +6,10 @@
    that are none, such as the last slopes along an axis, are 0 and stay so. Threads share the rows, and wait for each other
    between the two; every number is made by the same operations whoever makes it. */
 
-#include <omp.h>
 #include <stdlib.h>
 
 #include "rows.h"
+#include "threads.h"
 
 #define HALF 0.70710678f /* root of 1/2 */
 
@@ -169,7 +169,8 @@ int lmd_second(const float *y, const float *weight, const float *low, const floa
 {
     const long C = sizes[0], H = sizes[1], W = sizes[2], all = C * H * W;
     float *over = malloc((size_t)(5 * all) * sizeof(float));
-    int missing = !over;
+    Meeting meeting = {0};
+    if (!over) return NO_MEMORY;
     if (threads > H) threads = (int)H;
 #pragma omp parallel num_threads(threads)
     {
@@ -177,21 +178,20 @@ int lmd_second(const float *y, const float *weight, const float *low, const floa
                       .misfit = options[2], .bounds = {(float)reals[0], (float)reals[1]},
                       .by = {(float)(1 / reals[2]), (float)(1 / reals[3])}, .y = y, .weight = weight, .low = low, .high = high,
                       .X = X, .P = P, .over = over, .target = target, .dual = dual, .X_sum = X_sum, .P_sum = P_sum};
-        const long thread = omp_get_thread_num(), members = omp_get_num_threads();
+        const int members = omp_get_num_threads();
+        const long thread = omp_get_thread_num();
         const long from = H * thread / members, to = H * (thread + 1) / members;
         float *rows = calloc((size_t)((3 * C + 4) * W), sizeof(float));
         float *squares = NULL, *zeros = NULL, *lines[2] = {NULL, NULL};
         if (rows) squares = rows + 3 * C * W, zeros = squares + W, lines[0] = zeros + W, lines[1] = lines[0] + W;
-        const int bad = !rows;
-#pragma omp atomic
-        missing += bad;
-#pragma omp barrier
-        for (int n = 0; n < 2 && !missing; n++)
+        if (!rows) fail_with(&meeting, NO_MEMORY);
+        meet(&meeting, members);
+        for (int n = 0; n < 2 && !meeting.stop; n++)
             for (long k = 0; k < W; k++) lines[n][k] = job.bounds[n];
-        for (long k = 0; k < sizes[3] && !missing; k++) {
+        for (long k = 0; k < sizes[3] && !meeting.stop; k++) {
             job.tau = (float)numbers[3 * k], job.sigma = (float)numbers[3 * k + 1];
             job.relaxation = (float)numbers[3 * k + 2], job.last = k + 1 == sizes[3];
-            for (long i = from; i < to; i++) {
+            for (long i = from; i < to && !watch(&meeting, C * W); i++) {
                 slopes(&job, i, rows);
                 project(&job, 2, lines[0], squares, rows);
                 ascend(&job, i, 2, 0, rows);
@@ -199,12 +199,12 @@ int lmd_second(const float *y, const float *weight, const float *low, const floa
                 project(&job, 3, lines[1], squares, rows);
                 ascend(&job, i, 3, 2 * all, rows);
             }
-#pragma omp barrier
+            meet(&meeting, members);
             for (long i = from; i < to; i++) descend(&job, i, zeros, rows);
-#pragma omp barrier
+            meet(&meeting, members);
         }
         free(rows);
     }
     free(over);
-    return missing > 0;
+    return meeting.failed;
 }

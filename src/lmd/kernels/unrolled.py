@@ -13,9 +13,9 @@ from lmd.kernels.loop import Model
 
 
 def serves(model: Model, numbers: Tensor) -> bool:
-    """Whether the compiled iterations can stand in: float32 on the CPU, derivatives by the numbers alone."""
+    """Whether the compiled iterations can stand in: float32 on the CPU, uncoupled, derivatives by the numbers."""
     constants = (model.noisy, *((model.bound,) if isinstance(model.bound, Tensor) else ()))
-    if any(tensor.requires_grad for tensor in constants) or numbers.dtype != torch.float32:
+    if model.coupled or any(tensor.requires_grad for tensor in constants) or numbers.dtype != torch.float32:
         return False
     return numbers.requires_grad and torch.is_grad_enabled() and kernels.serves(*constants)
 

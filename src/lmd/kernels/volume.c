@@ -8,11 +8,11 @@
    same operations whoever makes it, so that the answer does not depend on the number of threads. */
 
 #include <math.h>
-#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "rows.h"
+#include "threads.h"
 
 enum { SUMS = 12, SHORTEST = 8 };
 enum { GOING, FINISHED, REACHED, STUCK };
@@ -28,6 +28,7 @@ typedef struct {
     float *p, *q;
     long learned, limit, restart;
     const double *steps, *momenta;
+    Meeting *meeting;
 } Model;
 
 /* Where a solve stands: every thread computes it for itself, and alike. */
@@ -42,6 +43,7 @@ typedef struct {
     float *here, *next, *edge, *rows, *squares, *bound, *zeros;
     double *z, *v, *lines;
     void *memory;
+    int members; /* threads that share the planes */
 } Team;
 
 static long plane_of(const Model *job) { return job->n1 * job->n2; }
@@ -195,8 +197,8 @@ static void iterate(const Model *job, Team *team, long from, long to, const Pace
 {
     if (from < to) point(job, team, job->q, from, team->here);
     if (from < to && to < job->n0) point(job, team, job->q, to, team->edge);
-#pragma omp barrier
-    for (long i = from; i < to; i++) {
+    meet(job->meeting, team->members);
+    for (long i = from; i < to && !watch(job->meeting, job->channels * plane_of(job)); i++) {
         float *after = i + 1 < to ? team->next : team->edge;
         if (i + 1 < to) point(job, team, job->q, i + 1, after);
         uphill[i] = 0;
@@ -209,7 +211,7 @@ static void iterate(const Model *job, Team *team, long from, long to, const Pace
         team->here = team->next;
         team->next = here;
     }
-#pragma omp barrier
+    meet(job->meeting, team->members);
 }
 
 /* The sums of one group of rows, in double precision: of g(Kx), its residual at p, and what bounds their rounding. */
@@ -390,20 +392,19 @@ static void solve(const Model *job, Team *team, long from, long to, double *uphi
     const long plane = plane_of(job);
     if (pace->status == GOING && job->cold) {
         add_up(job, team, from, to, sums);
-#pragma omp barrier
+        meet(job->meeting, team->members);
         certify(job, sums, pace);
         pace->first = pace->value;
-#pragma omp barrier
     }
     while (pace->status == GOING) {
         next_numbers(job, pace);
         iterate(job, team, from, to, pace, uphill);
+        if (job->meeting->stop) return;
         if (looks(job, pace)) {
             add_up(job, team, from, to, sums);
-#pragma omp barrier
+            meet(job->meeting, team->members);
         }
-        decide(job, uphill, sums, pace);
-#pragma omp barrier
+        decide(job, uphill, sums, pace); /* nobody writes what it reads before all have met again */
     }
     for (long i = from; i < to; i++) {
         point(job, team, job->p, i, team->here);
@@ -429,29 +430,27 @@ int lmd_model(const float *y, const float *map, const double *numbers, const dou
                  .momenta = numbers + sizes[8]};
     const long all = job.channels * job.axes * job.n0 * plane_of(&job);
     double *shared = malloc((size_t)(job.n0 * (SUMS + 1)) * sizeof(double));
-    int failed = 0;
+    Meeting meeting = {0};
     job.q = malloc((size_t)all * sizeof(float));
     if (!shared || !job.q) {
         free(shared);
         free(job.q);
-        return 1;
+        return NO_MEMORY;
     }
     memcpy(job.q, p, (size_t)all * sizeof(float));
+    job.meeting = &meeting;
     double *uphill = shared + SUMS * job.n0;
     if (threads > job.n0 / 2) threads = job.n0 > 3 ? (int)(job.n0 / 2) : 1;
-#pragma omp parallel num_threads(threads) reduction(| : failed)
+#pragma omp parallel num_threads(threads)
     {
-        Team team = {0};
+        Team team = {.members = omp_get_num_threads()};
         Pace pace = {.m = 1, .mark = INFINITY, .next_look = sizes[7] > sizes[10] ? sizes[7] : sizes[10]};
-        int thread = omp_get_thread_num(), members = omp_get_num_threads(), bad = !make(&job, &team);
-#pragma omp atomic
-        report[0] += bad;
-#pragma omp barrier
-        failed = report[0] > 0;
-        if (!failed) {
+        const long thread = omp_get_thread_num(), members = team.members;
+        if (!make(&job, &team)) fail_with(&meeting, NO_MEMORY);
+        meet(&meeting, team.members);
+        if (!meeting.stop) {
             if (pace.iteration >= job.limit) pace.status = FINISHED;
             solve(&job, &team, job.n0 * thread / members, job.n0 * (thread + 1) / members, uphill, shared, &pace, x);
-#pragma omp barrier
             if (thread == 0)
                 report[0] = (double)pace.iteration, report[1] = pace.status, report[2] = pace.value, report[3] = pace.gap,
                 report[4] = pace.first;
@@ -460,7 +459,7 @@ int lmd_model(const float *y, const float *map, const double *numbers, const dou
     }
     free(job.q);
     free(shared);
-    return failed;
+    return meeting.failed;
 }
 
 /* What relaxed PDHG has besides: the misfit, its box, and where it stands; x and x~ plane by plane, (n0, C, n1, n2). */
@@ -533,15 +532,15 @@ static void relax(const Saddle *job, Team *team, long from, long to, float *over
     float *over = overs, *above = overs + fields;
     if (from < to && to < model->n0) memcpy(team->edge, job->x + to * size, (size_t)size * sizeof(float));
     if (from < to && from) ascend(job, team, from - 1, job->x + from * size, above, 1);
-#pragma omp barrier
-    for (long i = from; i < to; i++) {
+    meet(model->meeting, team->members);
+    for (long i = from; i < to && !watch(model->meeting, size); i++) {
         ascend(job, team, i, i + 1 < to ? job->x + (i + 1) * size : team->edge, over, 0);
         descend(job, team, i, above, over);
         float *swap = over;
         over = above;
         above = swap;
     }
-#pragma omp barrier
+    meet(model->meeting, team->members);
 }
 
 /* `count` iterations of relaxed PDHG of one instance. y, weight (C, n0, n1, n2); x and target (n0, C, n1, n2); p and dual
@@ -552,25 +551,23 @@ int lmd_relaxed(const float *y, const float *weight, const float *map, const flo
                 const double *numbers, const double *reals, const long *sizes, const int *options, int threads, float *x,
                 float *p, float *target, float *dual, float *x_sum, float *p_sum)
 {
+    Meeting meeting = {0};
     const Model model = {.channels = sizes[0], .axes = sizes[1], .n0 = sizes[2], .n1 = sizes[3], .n2 = sizes[4],
                          .maps = sizes[5], .map_axes = sizes[6], .isotropic = options[0], .coupled = options[1],
                          .bound = reals[0], .delta = reals[1], .h = {reals[2], reals[3], reals[4]}, .y = y, .map = map,
-                         .p = dual, .q = p};
+                         .p = dual, .q = p, .meeting = &meeting};
     const long plane = model.channels * model.axes * plane_of(&model);
-    int missing = 0;
     if (threads > model.n0 / 2) threads = model.n0 > 3 ? (int)(model.n0 / 2) : 1;
 #pragma omp parallel num_threads(threads)
     {
         Saddle job = {.model = model, .misfit = options[2], .weight = weight, .low = low, .high = high, .x = x, .target = target,
                       .x_sum = x_sum, .p_sum = p_sum};
-        Team team = {0};
-        const long members = omp_get_num_threads(), thread = omp_get_thread_num();
+        Team team = {.members = omp_get_num_threads()};
+        const long members = team.members, thread = omp_get_thread_num();
         float *overs = malloc((size_t)(2 * plane) * sizeof(float));
-        const int bad = !make(&model, &team) || !overs;
-#pragma omp atomic
-        missing += bad;
-#pragma omp barrier
-        for (long k = 0; k < sizes[7] && !missing; k++) {
+        if (!make(&model, &team) || !overs) fail_with(&meeting, NO_MEMORY);
+        meet(&meeting, team.members);
+        for (long k = 0; k < sizes[7] && !meeting.stop; k++) {
             job.tau = numbers[3 * k], job.sigma = numbers[3 * k + 1], job.relaxation = numbers[3 * k + 2];
             job.last = k + 1 == sizes[7];
             relax(&job, &team, model.n0 * thread / members, model.n0 * (thread + 1) / members, overs);
@@ -578,7 +575,7 @@ int lmd_relaxed(const float *y, const float *weight, const float *map, const flo
         free(overs);
         free(team.memory);
     }
-    return missing > 0;
+    return meeting.failed;
 }
 
 /* The prox of the conjugate of the misfit at v, with step s: its dual point next to v. */

@@ -17,6 +17,10 @@ LEAST = 1e-5
 """Relative gaps below this are left to other code: here dual points are float32 numbers, drawn in by 5e-7."""
 
 
+SMALL = 10 * kernels.SMALL
+"""Fewer pixels than this are not worth a second thread: all of them meet twice in each iteration."""
+
+
 class Model(NamedTuple):
     """s ||x - y||^2 + g(Kx), in a box or not: what the compiled loop has to know of a problem."""
 
@@ -321,14 +325,15 @@ def _call(
         (ctypes.c_int * len(options))(*options),
     )
     first = held[0]
-    threads = torch.get_num_threads() if first is not None and first.numel() >= kernels.SMALL else 1
+    threads = torch.get_num_threads() if first is not None and first.numel() >= SMALL else 1
     given, made = ([None if each is None else each.data_ptr() for each in side] for side in (held, outputs))
-    if _function(name, len(held) + len(tables), len(made))(*given, *tables, threads, *made):
-        raise MemoryError("no memory for the dual field of a compiled solve")
+    code = _function(name, len(held) + len(tables), len(made))(*given, *tables, threads, *made)
+    kernels.check_code(code, "the dual field of a compiled solve")
 
 
 @functools.cache
 def _function(name: str, inputs: int, outputs: int) -> Callable[..., int]:
+    kernels.module()  # which answers signals
     function = getattr(kernels.library(), name)
     pointer = ctypes.c_void_p
     function.argtypes = (*(pointer,) * inputs, ctypes.c_int, *(pointer,) * outputs)

@@ -86,7 +86,10 @@ def is_denoising(problem: Any, *tensors: Tensor) -> bool:
     """Whether the compiled loop of denoising serves a problem, and these tensors."""
     if not kernels.has("fgp", problem.parts) or problem.f.y.ndim != 4:
         return False
-    bound = _bound(problem)
+    bound, coupled = _bound(problem), 1 in problem.regularisers[0].axes
+    is_map = isinstance(bound, Tensor) and bound.ndim > 1
+    if is_map or (coupled and problem.f.y.shape[1] > loop.MOST_COUPLED):
+        return False
     return loop.serves(problem.f.y, *((bound,) if isinstance(bound, Tensor) else ()), *tensors)
 
 
@@ -95,7 +98,9 @@ def model_of(problem: Any, *tensors: Tensor) -> loop.Model | None:
     if not is_denoising(problem, *tensors):
         return None
     f, operator = problem.f, problem.operator
-    return loop.Model(f.y, _bound(problem), f.curvature, operator.norm, operator.roundings, "lengths" in problem.parts)
+    axes = problem.regularisers[0].axes
+    form = (2 in axes, 1 in axes and f.y.shape[1] > 1)
+    return loop.Model(f.y, _bound(problem), f.curvature, operator.norm, operator.roundings, *form)
 
 
 def composed_of(problem: Any, tolerance: float) -> volume.Model | None:

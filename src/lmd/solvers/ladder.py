@@ -15,7 +15,7 @@ from lmd.kernels import loop, volume
 from lmd.problems.base import offers
 from lmd.problems.compiled import composed_of, model_of
 from lmd.solvers.base import Passing, Solver
-from lmd.solvers.learned_fgp import PLACES, LearnedFGP, between, roughness, schedules_of
+from lmd.solvers.learned_fgp import FORMS, PLACES, LearnedFGP, between, roughness, schedules_of
 from lmd.solvers.made import Made
 
 _NUMBERS = operator.itemgetter("numbers")
@@ -23,6 +23,9 @@ _NUMBERS = operator.itemgetter("numbers")
 MARGINS = {False: 0.9, True: 0.8}
 """A rung is taken for tolerances from its reach over this on: one that misses costs one look more and iterations. Those
 from coarser grids differ more from image to image."""
+
+COUPLED = 0.6
+"""The same, besides, where channels are coupled: gaps fall faster there, so that a longer rung costs little."""
 
 
 class Ladder(Passing):
@@ -32,7 +35,8 @@ class Ladder(Passing):
     one that gets nearest: an instance of a batch gets what it would get alone. Where that was not enough, compiled
     solves go on with the numbers of another one from where they stand, while each lowers the gap by a fifth, and then
     with FGP, which converges. `reach` has the relative gap that each of them gets to at the roughnesses that it has
-    numbers for and halfway between, in the anisotropic form and in the isotropic one: `(rungs, 2, PLACES)`.
+    numbers for and halfway between, in the anisotropic form, in the isotropic one, and in both with coupled channels:
+    `(rungs, FORMS, PLACES)`.
 
     Args:
         rungs: The solvers, the cheapest first.
@@ -41,15 +45,18 @@ class Ladder(Passing):
 
     def __init__(self, rungs: Sequence[Solver[Any]], reach: Sequence[Sequence[Sequence[float]]]) -> None:
         super().__init__(rungs[-1])
-        if [[len(gaps) for gaps in forms] for forms in reach] != [[PLACES] * 2] * len(rungs):
-            accepted = f"{len(rungs)} rows, one for each rung, of {PLACES} numbers for either form"
+        if [[len(gaps) for gaps in forms] for forms in reach] != [[PLACES] * FORMS] * len(rungs):
+            accepted = f"{len(rungs)} rows, one for each rung, of {PLACES} numbers for each of {FORMS} forms"
             raise InputError("reach", f"{len(reach)} rows", accepted)
         self.rungs = nn.ModuleList(rungs)
         self.given = [[list(gaps) for gaps in forms] for forms in reach]
         self._learned = [cast(LearnedFGP, rung) for rung in rungs]
         margins = [MARGINS[rung.coarse] for rung in self._learned]
         self.reach = [
-            [[math.log(gap / margin) for gap in gaps] for gaps in forms]
+            [
+                [math.log(gap / (margin * COUPLED if form >= FORMS // 2 else margin)) for gap in gaps]
+                for form, gaps in enumerate(forms)
+            ]
             for forms, margin in zip(reach, margins, strict=True)
         ]
         self._own = [rung._parameters for rung in self._learned]

@@ -28,6 +28,10 @@ PLACES = 2 * NODES - 1
 """Roughnesses at which is measured how far numbers get: these, and halfway between them."""
 
 
+FORMS = 4
+"""Forms that it is measured in: anisotropic, isotropic, and both with coupled channels."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LearnedFGPState(DualState):
     """Points, the dual points p they come from, and what the next step is made of."""
@@ -128,18 +132,17 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState, CoarserProblem]):
         return torch.lerp(self.numbers[:, below], self.numbers[:, below + 1], share)
 
     def finish(self, problem: CoarserProblem, dual: Tensor | None, tolerance: float, limit: int) -> loop.Solved | None:
-        composed = composed_of(problem, tolerance)
-        if composed is not None:
+        model = model_of(problem, self.numbers.to(problem.f.y.dtype))
+        if model is None and (composed := composed_of(problem, tolerance)) is not None:
             none = self.numbers.new_zeros(2, len(problem.f.y), 0)
             numbers = self.numbers_for(roughness(problem)) if dual is None else none
             options: dict[str, Any] = {"tolerance": tolerance, "numbers": numbers}
             if dual is not None:
                 return volume.fgp(composed, limit, dual=dual, **options)
             return volume.fgp(composed, limit, dual=self.coarse_start(problem), overwrite=True, **options)
-        model = model_of(problem, self.numbers.to(problem.f.y.dtype))
         if model is None:
             return None
-        schedules = None if dual is not None else schedules_of([self], [[[0.0] * PLACES] * 2])
+        schedules = None if dual is not None else schedules_of([self], [[[0.0] * PLACES] * FORMS])
         return loop.fgp(model, loop.Progress(dual), limit, schedules=schedules, tolerance=tolerance)
 
     def coarse_start(self, problem: CoarserProblem) -> Tensor | None:
