@@ -211,6 +211,7 @@ static void NAME(load_row)(const Job *job, const NAME(Piece) *piece, long i)
         memset(row - lanes, 0, 64);
         row[piece->stride - 1] = 0;
     }
+    row[piece->columns - 1] = 0; /* the next plane abreast reads it before the first iteration has come there */
     memset(y + width, 0, (size_t)(piece->columns - width) * sizeof(REAL));
     for (long j = 0; j < width; j++) y[j] = (REAL)from[j];
 }
