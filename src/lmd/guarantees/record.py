@@ -186,14 +186,32 @@ class Record:
         return ROUNDING * self.epsilon * size + steps * self._gradient_rounding
 
     @cached_property
+    def divergence_rounding(self) -> Tensor:
+        """How far a divergence B(x_{k+1}, x_k) of the run may be off `(B,)`: 0 where the mirror has a form of its own.
+
+        The definition of B is a difference of potentials, which cancel.
+        """
+        mirror = self.solver.geometry
+        if mirror is None or type(mirror).divergence is not Mirror.divergence:
+            return torch.zeros_like(self.value)
+        with torch.no_grad():
+            ends = [mirror.potential(x).abs().double() + self._dual_size * norm_of(x, mirror.norm) for x in self._ends]
+        return ROUNDING * self.epsilon * (ends[0] + ends[1])
+
+    @cached_property
     def _dual_size(self) -> Tensor:
         """||to_dual(x)||_* `(B,)`, of the start or of the answer, whichever is larger."""
         mirror = self.solver.geometry
         assert mirror is not None
-        finite = torch.isfinite(self.x.flatten(1)).all(dim=1).reshape(-1, *(1,) * (self.x.ndim - 1))
         with torch.no_grad():
-            ends = [mirror.to_dual(x) for x in (self.start, torch.where(finite, self.x, self.start))]
-        return torch.maximum(*(norm_of(end, DUAL_NORM[mirror.norm]).double() for end in ends))
+            sizes = [norm_of(mirror.to_dual(x), DUAL_NORM[mirror.norm]).double() for x in self._ends]
+        return torch.maximum(*sizes)
+
+    @property
+    def _ends(self) -> tuple[Tensor, Tensor]:
+        """The start, and the answer where that is finite."""
+        finite = torch.isfinite(self.x.flatten(1)).all(dim=1).reshape(-1, *(1,) * (self.x.ndim - 1))
+        return self.start, torch.where(finite, self.x, self.start)
 
     @cached_property
     def _curvature(self) -> Tensor:

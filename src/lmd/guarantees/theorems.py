@@ -143,6 +143,8 @@ def _relative_lower(record: Record, constants: dict[str, Constant], absorbed: bo
             error = torch.where(e[k] == 0, 0.0, e[k] * _radius(record, constants, k + 1) / t[k])
         root = ((root.square() + t[k] * error) / (1 - c)).sqrt() + spread * rounding[k] / (1 - c)
         error = error + rounding[k] * torch.minimum(spread * root, _radius(record, constants, k + 1)) / t[k]
+        if seen is not None:
+            error = error + seen[k] * record.divergence_rounding  # of the rule that backtracking went by
         if k == 0:
             lower = values[0] - error - slope * constants["divergence"].value
         else:
@@ -165,7 +167,8 @@ def accelerated_certificate(record: Record, divergence: Number | None = None) ->
     constants, values = _regret_constants(record, mirror, divergence), record.values[:-1]
     missed = record.rounding(values.abs().amax(dim=0)) * weights[:-1].cumsum(dim=0) / weights[:-1]
     rounding = record.step_rounding(weights[:-1].diff(dim=0))
-    divergences = with_rounding(constants["divergence"].value.expand_as(rounding), rounding, constants)
+    rules = record.divergence_rounding.expand_as(rounding).cumsum(dim=0)  # of the rules that backtracking went by
+    divergences = with_rounding(constants["divergence"].value + rules, rounding, constants)
     lower = values[1:] - accelerated_bound(weights[1:-1], divergences) - missed[1:]
     best = _best(lower) if len(lower) else torch.full_like(record.value, -torch.inf)
     return _certificate(record, best, ACCELERATED, mirror.norm, constants)
