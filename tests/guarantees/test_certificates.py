@@ -4,8 +4,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch.testing import assert_close
 
 import lmd
@@ -86,16 +84,6 @@ class TestNeverBelowTheTrueGap:
             gap = result.values - problem.minimum()
             for name, certificate in all_certificates(*case).items():
                 check(certificate, gap, f"seed {seed}, {name}:")
-
-    @settings(max_examples=40, deadline=None)
-    @given(seed=st.integers(0, 2**31), kind=st.sampled_from([MirrorDescent, LazyMirrorDescent]))
-    def test_of_more_of_them(self, problems, mirrors, seed, kind):
-        generator = torch.Generator().manual_seed(seed)
-        problem, mirror = (list(table.values())[seed % len(table)] for table in (problems, mirrors))
-        case = run_at_random(generator, problem, mirror, batch=3, kind=kind)
-        gap = case[2].values - case[0].minimum()
-        for name, certificate in all_certificates(*case).items():
-            check(certificate, gap, name)
 
     @pytest.mark.parametrize("objective", ["kl", "least-squares"])
     @pytest.mark.parametrize("mirror", [Entropic(), EuclideanSimplex()], ids=lambda m: type(m).__name__)

@@ -112,11 +112,11 @@ class DescentSafeguard(Wrapper[DescentState]):
         )
 
     def _squared_norm(self, problem: Problem, state: DescentState, inner: State) -> Tensor:
-        """||g||_2^2 at x `(B,)`: from the step itself where it was mirror descent, which has it."""
-        if self.solver.geometry is not None and self.solver.geometry.norm == "l2":
-            noticed = inner.diagnostics.get("subgradient_norm")
-            if noticed is not None:
-                return noticed.square()
+        """||g||_2^2 at x `(B,)`: from the step itself where it was mirror descent from x, which has it."""
+        geometry, noticed = self.solver.geometry, inner.diagnostics
+        from_x = state.inner.iterate is state.inner.x and "step_size" in noticed  # accelerated steps tell no size
+        if geometry is not None and geometry.norm == "l2" and from_x:
+            return noticed["subgradient_norm"].square()
         return norm_of(problem.subgradient(state.x), "l2").square()
 
     @staticmethod

@@ -7,9 +7,11 @@ import math
 import torch
 from torch import Tensor
 
+from lmd.guarantees.record import ROUNDING
 from lmd.mirrors.base import Mirror
 from lmd.solvers.certificate import Constant
 from lmd.terms import Box, Simplex
+from lmd.terms.base import inner
 
 MOST_VERTICES = 512
 """How many evaluations of a potential are worth a bound."""
@@ -54,10 +56,11 @@ def _cross_polytope(mirror: Mirror, x0: Tensor, radius: Tensor) -> Tensor:
     """The l1 ball is one; the l2 ball fits into the one that is sqrt(n) times as large, the l-infinity ball into n."""
     n = x0[0].numel()
     reach = radius * {"l1": 1.0, "l2": math.sqrt(n), "linf": float(n)}[mirror.norm]
-    highest = torch.zeros_like(reach)
+    highest, slope = torch.zeros_like(reach), mirror.to_dual(x0)
     for unit in torch.eye(n, dtype=x0.dtype, device=x0.device):
         move = reach.to(x0.dtype).reshape(-1, *(1,) * (x0.ndim - 1)) * unit.reshape(x0.shape[1:])
         for vertex in (x0 + move, x0 - move):
-            rounding = 64 * torch.finfo(x0.dtype).eps * (mirror.potential(vertex).abs() + mirror.potential(x0).abs())
+            size = mirror.potential(vertex).abs() + mirror.potential(x0).abs() + inner(slope, move).abs()
+            rounding = ROUNDING * torch.finfo(x0.dtype).eps * size
             highest = torch.maximum(highest, (mirror.divergence(vertex, x0) + rounding).double())
     return highest

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmd.mirrors.base import Mirror, norm_of
+from lmd.mirrors.base import DUAL_NORM, Mirror, norm_of
 from lmd.problems.base import Problem
 from lmd.solvers.base import Solver
 from lmd.solvers.certificate import Constant
@@ -87,8 +87,8 @@ class Record:
 
     @property
     def subgradient_norms(self) -> Tensor:
-        """||g_k||_* `(K, B)`, in the dual of the mirror's norm."""
-        return self.diagnostics["subgradient_norm"][:-1]
+        """||g_k||_* `(K, B)`, in the dual of the mirror's norm, or more: with room for the rounding of g_k."""
+        return self.diagnostics["subgradient_norm"][:-1] + self._gradient_rounding
 
     @property
     def residuals(self) -> Tensor:
@@ -174,13 +174,64 @@ class Record:
         """The same for numbers that were evaluated at the answer."""
         return self._room(self.answer_epsilon, size)
 
+    def step_rounding(self, steps: Tensor) -> Tensor:
+        """How far `to_dual(x_{k+1})` may be from to_dual(x_k) - t_k g_k by rounding alone `(K, B)`, in the dual norm.
+
+        So many units of the dual point and of t_k g_k, where g_k is that of a point off by as many.
+
+        Args:
+            steps: t_k `(K, B)` of the first K steps.
+        """
+        size = self._dual_size + steps * self.subgradient_norms[: len(steps)]
+        return ROUNDING * self.epsilon * size + steps * self._gradient_rounding
+
+    @cached_property
+    def divergence_rounding(self) -> Tensor:
+        """How far a divergence B(x_{k+1}, x_k) of the run may be off `(B,)`: 0 where the mirror has a form of its own.
+
+        The definition of B is a difference of potentials, which cancel.
+        """
+        mirror = self.solver.geometry
+        if mirror is None or type(mirror).divergence is not Mirror.divergence:
+            return torch.zeros_like(self.value)
+        with torch.no_grad():
+            ends = [mirror.potential(x).abs().double() + self._dual_size * norm_of(x, mirror.norm) for x in self._ends]
+        return ROUNDING * self.epsilon * (ends[0] + ends[1])
+
+    @cached_property
+    def _dual_size(self) -> Tensor:
+        """||to_dual(x)||_* `(B,)`, of the start or of the answer, whichever is larger."""
+        mirror = self.solver.geometry
+        assert mirror is not None
+        with torch.no_grad():
+            sizes = [norm_of(mirror.to_dual(x), DUAL_NORM[mirror.norm]).double() for x in self._ends]
+        return torch.maximum(*sizes)
+
+    @property
+    def _ends(self) -> tuple[Tensor, Tensor]:
+        """The start, and the answer where that is finite."""
+        finite = torch.isfinite(self.x.flatten(1)).all(dim=1).reshape(-1, *(1,) * (self.x.ndim - 1))
+        return self.start, torch.where(finite, self.x, self.start)
+
+    @cached_property
+    def _curvature(self) -> Tensor:
+        """L of f `(B,)` or `()`, or mu where that is all that is known; 0 where nothing is."""
+        curvature = self._strong_convexity if self._smoothness is None else self._smoothness
+        return torch.zeros_like(self.value) if curvature is None else curvature.double()
+
+    @cached_property
+    def _length(self) -> Tensor:
+        """||x|| `(B,)`, of the start or of the answer, whichever is longer."""
+        return torch.maximum(norm_of(self.x, "l2"), norm_of(self.start, "l2")).double()
+
+    @property
+    def _gradient_rounding(self) -> Tensor:
+        """How far a subgradient of the history is off `(B,)`: it is that of a point off by so many units."""
+        return ROUNDING * self.epsilon * self._curvature * self._length
+
     def _room(self, epsilon: float, size: Tensor) -> Tensor:
         """Values are those of points off by so many units: so they differ by sqrt(2 L f) times that, and a square."""
-        curvature = self._strong_convexity if self._smoothness is None else self._smoothness
-        noise = torch.zeros_like(self.value)
-        if curvature is not None:
-            length = torch.maximum(norm_of(self.x, "l2"), norm_of(self.start, "l2")).double()
-            noise = curvature.double() * (ROUNDING * epsilon * length).square()
+        noise = self._curvature * (ROUNDING * epsilon * self._length).square()
         return ROUNDING * epsilon * size + 2 * (size * noise).sqrt() + noise
 
     def _constant(self, value: Tensor | None, factor: float, origin: str, norm: str) -> Constant | None:

@@ -67,7 +67,23 @@ def regret_bound(record: Record, mirror: Mirror, constants: dict[str, Constant])
         mu = constants["mu"].value
         distance = torch.minimum(e / (t * mu), g / mu)
         drift = torch.where(e == 0, e, e * distance - t * mu / 2 * distance.square())
-    return constants["divergence"].value + (change + drift).cumsum(dim=0)
+    regret = constants["divergence"].value + (change + drift).cumsum(dim=0)
+    return with_rounding(regret, record.step_rounding(t), constants)
+
+
+def with_rounding(bound: Tensor, rounding: Tensor, constants: dict[str, Constant]) -> Tensor:
+    """A bound `(K, B)` that B(x*, x_0) and what the steps add make up, with room for the rounding of each step.
+
+    Rounding adds r_k ||x* - x_{k+1}|| to step k, and the distance is at most (2 B(x*, x_{k+1}) / sigma)^{1/2}, where
+    the divergence is below the bound itself. So the root of the bound grows by at most (2 / sigma)^{1/2} r_k per step.
+
+    Args:
+        bound: Without rounding, never falling with k.
+        rounding: r_k `(K, B)`, in the dual norm.
+        constants: sigma among them.
+    """
+    growth = (2 / constants["sigma"].value).sqrt() * rounding.cumsum(dim=0)
+    return (bound.sqrt() + growth).square()
 
 
 def relative_certificate(
@@ -96,27 +112,25 @@ def relative_certificate(
         constants["L"] = Constant(seen.nan_to_num(nan=0.0).amax(dim=0), "the largest that backtracking found")
     if "L" not in constants:
         return nothing(record, f"{RELATIVE}; it needs the relative smoothness, or a smooth f and strong convexity")
-    lower = torch.maximum(
-        _relative_lower(record, constants, absorbed=False), _relative_lower(record, constants, absorbed=True)
-    )
+    lower = torch.maximum(*(_relative_lower(record, constants, absorbed) for absorbed in (False, True)))
     return _certificate(record, lower, RELATIVE, mirror.norm, constants)
 
 
 def _relative_lower(record: Record, constants: dict[str, Constant], absorbed: bool) -> Tensor:
     r"""Sum up (1 - c)/t_k B(x*, x_{k+1}) + f(x_{k+1}) - f* <= (1/t_k - mu) B(x*, x_k) + error_k, which telescopes.
 
-    error_k is ||e||_* R / t_k with c = 0, or, `absorbed`, ||e||_*^2 / (2 c sigma t_k). Only the ratios of the weights
-    matter, so they never overflow: `share` is the weight of the newest term among all so far.
+    error_k is ||e||_* R / t_k with c = 0, or, `absorbed`, ||e||_*^2 / (2 c sigma t_k). Rounding adds r_k / t_k times a
+    distance, as in `with_rounding`. Only the ratios of the weights matter, so they never overflow: `share` is the
+    weight of the newest term among all so far.
     """
     t, e, values = record.steps, record.residuals, record.values[1:]
+    rounding = record.step_rounding(t)
     L, sigma, seen = constants["L"].value, constants["sigma"].value, record.relative_smoothness
     mu = constants["relative mu"].value if "relative mu" in constants else torch.zeros_like(L)
     steps, best = len(t), torch.full_like(record.value, -torch.inf)
-    lower, share = best, torch.zeros_like(best)
-    valid, ahead = (
-        torch.ones_like(best, dtype=torch.bool),
-        torch.zeros_like(best),
-    )  # ahead: (1 - c)/t of the step before
+    lower, share, valid = best, torch.ones_like(best), torch.ones_like(best, dtype=torch.bool)
+    ahead, root = torch.zeros_like(best), constants["divergence"].value.sqrt()  # (1 - c)/t of the step before; B^{1/2}
+    spread = (2 / sigma).sqrt()
     for k in range(steps):
         short = t[k] * (L if seen is None else seen[k]) <= 1 + 4 * record.epsilon
         valid = valid & short & torch.isfinite(e[k]) & torch.isfinite(values[k])
@@ -125,12 +139,13 @@ def _relative_lower(record: Record, constants: dict[str, Constant], absorbed: bo
             c = torch.where(e[k] == 0, 0.0, (mu * t[k] / 2).clamp(min=1 / (steps + 1), max=0.5))
             error = torch.where(e[k] == 0, 0.0, e[k].square() / (2 * c * sigma * t[k]))
         else:
-            c, error = (
-                torch.zeros_like(t[k]),
-                torch.where(e[k] == 0, 0.0, e[k] * _radius(record, constants, k + 1) / t[k]),
-            )
+            c = torch.zeros_like(t[k])
+            error = torch.where(e[k] == 0, 0.0, e[k] * _radius(record, constants, k + 1) / t[k])
+        root = ((root.square() + t[k] * error) / (1 - c)).sqrt() + spread * rounding[k] / (1 - c)
+        error = error + rounding[k] * torch.minimum(spread * root, _radius(record, constants, k + 1)) / t[k]
+        if seen is not None:
+            error = error + seen[k] * record.divergence_rounding  # of the rule that backtracking went by
         if k == 0:
-            share = torch.ones_like(best)
             lower = values[0] - error - slope * constants["divergence"].value
         else:
             share = 1 / (1 + slope / (ahead * share))
@@ -151,9 +166,32 @@ def accelerated_certificate(record: Record, divergence: Number | None = None) ->
         return nothing(record, f"{ACCELERATED}; it needs that method, on a smooth problem")
     constants, values = _regret_constants(record, mirror, divergence), record.values[:-1]
     missed = record.rounding(values.abs().amax(dim=0)) * weights[:-1].cumsum(dim=0) / weights[:-1]
-    lower = values[1:] - (constants["divergence"].value / weights[:-1] + missed)[1:]
+    rounding = record.step_rounding(weights[:-1].diff(dim=0))
+    rules = record.divergence_rounding.expand_as(rounding).cumsum(dim=0)  # of the rules that backtracking went by
+    divergences = with_rounding(constants["divergence"].value + rules, rounding, constants)
+    lower = values[1:] - accelerated_bound(weights[1:-1], divergences) - missed[1:]
     best = _best(lower) if len(lower) else torch.full_like(record.value, -torch.inf)
     return _certificate(record, best, ACCELERATED, mirror.norm, constants)
+
+
+def accelerated_bound(weights: Tensor, divergence: Number, widths: Tensor | None = None, reach: Number = 0.0) -> Tensor:
+    r"""A bound on F(x_k) - min F for k = 1, ..., K, `(K, B)`: with A_k the weights, and B the divergence B(x*, x_0),
+
+        (B + \sum_{1 <= j < k} A_j (w_{j-1} - w_j) R^2 / 2) / A_k + w_{k-1} R^2 / 2,
+
+    where step j from x_j had the width w_j. For a smooth F there are no widths, and it is B / A_k.
+
+    Args:
+        weights: A_1, ..., A_K `(K, B)`.
+        divergence: B(x*, x_0), or a bound on it: a number, or one per instance `(B,)`.
+        widths: w_0, ..., w_{K-1} `(K, B)`, falling; None is 0.
+        reach: R^2 = max ||p||^2 over the domain of g*: a number, or one per instance `(B,)`.
+    """
+    if widths is None:
+        return divergence / weights
+    raised = weights[:-1] * (widths[:-1] - widths[1:])  # F_w rises where the width falls, from the second step on
+    total = torch.cat([torch.zeros_like(weights[:1]), raised.cumsum(dim=0)])
+    return (divergence + total * reach / 2) / weights + widths * reach / 2
 
 
 def _radius(record: Record, constants: dict[str, Constant], k: int) -> Tensor:

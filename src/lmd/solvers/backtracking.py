@@ -17,7 +17,7 @@ from lmd.terms.base import inner
 from lmd.terms.domain import same_set
 
 TRIALS = 40
-"""Doublings of the curvature in one step, after which an instance stays where it is."""
+"""Doublings of the curvature in one step; an instance that needs more stays where it is, and goes on in the next."""
 
 EASE = 0.9
 """What the curvature of the step before is multiplied by for the first trial of a step."""
@@ -137,7 +137,7 @@ class BacktrackedMirrorDescent(Solver[BacktrackedState, Problem]):
         return Trial(x, mirrored, weight, gradient, dual, after - allowed - slack)
 
     def _next(self, state: BacktrackedState, trial: Trial, curvature: Tensor, trials: Tensor) -> BacktrackedState:
-        """The state after the trial, where the rule holds; else the one before, with no weight to its points."""
+        """The state after the trial, where the rule holds; elsewhere the point before, and M to go on doubling from."""
         good = trial.excess <= 0
         moved = per_point(good, state.x)
         observed = {} if trial.dual.numel() else self.observe(state, trial, curvature, good)
@@ -148,7 +148,7 @@ class BacktrackedMirrorDescent(Solver[BacktrackedState, Problem]):
             {"value": 2 * trials, "subgradient": trials, "to_dual": trials, "to_primal": trials},
             dual=trial.dual,
             mirrored=torch.where(moved, trial.mirrored, state.mirrored),
-            curvature=torch.where(good, curvature, state.curvature),
+            curvature=curvature,
             width=state.width,
             weight=torch.where(good, trial.weight, state.weight),
         )

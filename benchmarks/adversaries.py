@@ -1,0 +1,904 @@
+"""An adversary for each theorem of docs/guarantees.md: a search for an instance on which it is false.
+
+    python benchmarks/adversaries.py [--tries 10000] [--seed 0] [--only NAME]
+
+Each adversary draws problems, mirrors, steps, starts and precisions at random, evaluates the bound with the code of the
+package and the truth from a closed form, and climbs from the worst instances towards a larger ratio truth / bound. The
+search is run with the true constants, where no violation may be found, and then once for each constant that the theorem
+depends on, with that constant halved, where one must be found: an adversary that cannot find it is too weak to be
+trusted. Exit code 1 where either fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+import lmd
+from lmd.copies import doubled
+from lmd.guarantees import DescentSafeguard, Record, Safeguard, divergence_bound
+from lmd.guarantees.promise import least_share
+from lmd.guarantees.theorems import (
+    accelerated_bound,
+    accelerated_certificate,
+    regret_certificate,
+    relative_certificate,
+    subgradient_certificate,
+)
+from lmd.mirrors import Entropic, EuclideanBox, EuclideanSimplex, Mirror, Quadratic
+from lmd.problems import Composite, KLDivergence, LeastSquares, Problem, SquaredDistance, TVDenoising, TVInpainting
+from lmd.solvers import (
+    AcceleratedBacktrackedMirrorDescent,
+    BacktrackedMirrorDescent,
+    GradientDescent,
+    LazyMirrorDescent,
+    MirrorDescent,
+    Solver,
+    State,
+)
+from lmd.terms import L1, Box, Simplex, Squares
+
+F64 = torch.float64
+BATCH, GENERATIONS, PARENTS = 64, 6, 8
+"""Instances that are tried together; batches that climb from one restart; instances that the next batch comes from."""
+
+
+# --- The search -----------------------------------------------------------------------------------------------------
+
+
+class Outcome(NamedTuple):
+    """What is true and what the theorem says, of each instance `(B,)`."""
+
+    truth: Tensor
+    bound: Tensor
+    rounding: Tensor
+    """How far `truth` itself can be off."""
+
+    @property
+    def ratio(self) -> Tensor:
+        """truth / bound; 0 where nothing is claimed, or where the truth is rounding."""
+        says = torch.isfinite(self.bound) & (self.truth > self.rounding)
+        return torch.where(says, self.truth / self.bound.clamp(min=1e-300), 0.0)
+
+    @property
+    def violated(self) -> Tensor:
+        return torch.isfinite(self.bound) & (self.truth - self.bound > self.rounding)
+
+
+Case = Callable[[Tensor], Outcome]
+"""From genes `(B, G)`, standard normal to begin with, to what is true of the instances that they describe."""
+
+
+@dataclass(frozen=True)
+class Adversary:
+    """A theorem, what it depends on, and how to draw cases of it."""
+
+    theorem: str
+    draw: Callable[[torch.Generator, str | None], Case]
+    """From a generator, and the constant that is halved, to a case."""
+
+    constants: tuple[str, ...]
+    genes: int = 40
+    generations: int = GENERATIONS
+
+
+@dataclass
+class Finding:
+    """What a search found."""
+
+    tries: int = 0
+    worst: float = 0.0
+    violations: int = 0
+
+
+def search(adversary: Adversary, tries: int, seed: int = 0, halved: str | None = None, enough: int = 0) -> Finding:
+    """Try so many instances; end early after `enough` violations, where that is not 0."""
+    found = Finding()
+    generator = torch.Generator().manual_seed(seed)
+    while found.tries < tries:
+        case = adversary.draw(generator, halved)
+        genes = torch.randn(BATCH, adversary.genes, dtype=F64, generator=generator)
+        for generation in range(adversary.generations):
+            outcome = case(genes)
+            found.tries += len(genes)
+            found.worst = max(found.worst, float(outcome.ratio.max()))
+            found.violations += int(outcome.violated.sum())
+            if found.tries >= tries or (enough and found.violations >= enough):
+                return found
+            best = genes[outcome.ratio.topk(PARENTS).indices]
+            best = best.repeat(BATCH // PARENTS, 1)
+            change = torch.randn(best.shape, dtype=F64, generator=generator)
+            few = torch.rand(best.shape, dtype=F64, generator=generator) < 0.3
+            genes = best + 0.7**generation * change * few
+    return found
+
+
+def uniform(generator: torch.Generator, low: float, high: float) -> float:
+    return low + (high - low) * float(torch.rand((), dtype=F64, generator=generator))
+
+
+def choose(generator: torch.Generator, *options: Any) -> Any:
+    return options[int(torch.randint(len(options), (), generator=generator))]
+
+
+class Genes:
+    """Takes numbers from genes `(B, G)`, one column after the other."""
+
+    def __init__(self, genes: Tensor) -> None:
+        self.genes, self.used = genes, 0
+
+    def take(self, count: int) -> Tensor:
+        """Standard normal numbers `(B, count)`."""
+        self.used += count
+        return self.genes[:, self.used - count : self.used]
+
+    def powers(self, count: int, decades: float) -> Tensor:
+        """Positive numbers `(B, count)` within about so many powers of ten of 1."""
+        return 10 ** (decades * torch.tanh(self.take(count)))
+
+
+# --- Problems and mirrors with a number of everything per instance ---------------------------------------------------
+
+
+class Bowls(Problem):
+    r"""f(x) = \sum_i c_i/2 (x_i - a_i)^2 + s_i h(x_i - b_i), h Huber's function of width w_i, or |.| if w_i = 0."""
+
+    batched = ("c", "a", "s", "b", "w")
+    lies: str | None = None
+
+    def __init__(self, c: Tensor, a: Tensor, s: Tensor, b: Tensor, w: Tensor) -> None:
+        self.c, self.a, self.s, self.b, self.w = c, a, s, b, w
+
+    @property
+    def width(self) -> Tensor:
+        """w, and where that is 0 a number to divide by."""
+        return self.w.clamp(min=torch.finfo(self.w.dtype).tiny)
+
+    def double(self) -> Bowls:
+        return doubled(self)
+
+    def value(self, x: Tensor) -> Tensor:
+        u, w = (x - self.b).abs(), self.w
+        huber = torch.where(u > w, u - w / 2, u.square() / (2 * self.width))
+        return (self.c / 2 * (x - self.a).square() + self.s * huber).sum(dim=1)
+
+    def subgradient(self, x: Tensor) -> Tensor:
+        u = x - self.b
+        slope = torch.where(u.abs() >= self.w, u.sign(), u / self.width)
+        return self.c * (x - self.a) + self.s * slope
+
+    def minimiser(self) -> Tensor:
+        """u = x - b solves c (u - q) + s h'(u) = 0 with q = a - b; nearest to 0 where there is no c."""
+        q, flat = self.a - self.b, self.c == 0
+        c = torch.where(flat, 1, self.c)
+        inner = torch.where(self.w > 0, c * q / (c + self.s / self.width), 0)
+        outer = q.sign() * (q.abs() - self.s / c).clamp(min=0)
+        return self.b + torch.where(flat, 0, torch.where(outer.abs() > self.w, outer, inner))
+
+    @property
+    def smoothness(self) -> Tensor | None:
+        if bool(((self.s > 0) & (self.w == 0)).any()):
+            return None
+        largest = (self.c + self.s / self.width).amax(dim=1)
+        return largest / 2 if self.lies == "L" else largest
+
+    @property
+    def strong_convexity(self) -> Tensor | None:
+        least = self.c.amin(dim=1)
+        return 2 * least if self.lies == "1/mu" else least
+
+
+class Shape(NamedTuple):
+    """What the instances of a batch have in common."""
+
+    n: int
+    kind: str
+    """Strongly convex ("curved", "kinked"), or not ("huber", "sharp", which has kinks)."""
+
+    dtype: torch.dtype = F64
+    decades: float = 1.0
+    """Curvatures are within so many powers of ten of each other."""
+
+    offset: float = 0.0
+    """What minimisers are near to."""
+
+
+def bowls(genes: Genes, shape: Shape, halved: str | None) -> Bowls:
+    n, kind, dtype = shape.n, shape.kind, shape.dtype
+    scale, zeros = genes.powers(1, 2), torch.zeros(len(genes.genes), n, dtype=F64)
+    c = scale * genes.powers(n, shape.decades) if kind in ("curved", "kinked") else zeros
+    a, b = shape.offset + genes.take(n), shape.offset + genes.take(n)
+    s = zeros if kind == "curved" else scale * genes.powers(n, 1)
+    w = genes.powers(n, 1) if kind == "huber" else zeros
+    problem = Bowls(*(each.to(dtype) for each in (c, a, s, b, w)))
+    problem.lies = halved
+    return problem
+
+
+class LinearOnSimplex(Problem):
+    """f(x) = <g, x> on the simplex: the minimum is the least entry of g."""
+
+    batched = ("g",)
+    domain = Simplex()
+
+    def __init__(self, g: Tensor) -> None:
+        self.g = g
+
+    def value(self, x: Tensor) -> Tensor:
+        return (self.g * x).sum(dim=1)
+
+    def subgradient(self, x: Tensor) -> Tensor:
+        return self.g.expand_as(x)
+
+    def minimiser(self) -> Tensor:
+        return torch.nn.functional.one_hot(self.g.argmin(dim=1), self.g.shape[1]).to(self.g)
+
+
+class Boxed(Bowls):
+    """Bowls in a box: entry by entry, the minimiser is the clipped one."""
+
+    domain = Box(-1.0, 1.0)
+
+    def minimiser(self) -> Tensor:
+        return super().minimiser().clamp(-1, 1)
+
+
+class Stretched(Mirror):
+    """Psi(x) = 1/2 sum_i d_i x_i^2 with d `(B, n)` of its own for each instance, d >= sigma."""
+
+    lies: str | None = None
+
+    def __init__(self, d: Tensor, sigma: float) -> None:
+        super().__init__()
+        self.register_buffer("d", d)
+        self.sigma = sigma
+
+    def potential(self, x: Tensor) -> Tensor:
+        return (self.d * x.square()).sum(dim=1) / 2
+
+    def to_dual(self, x: Tensor) -> Tensor:
+        return self.d * x
+
+    def to_primal(self, y: Tensor, tolerance: float | None = None) -> Tensor:
+        return y / self.d
+
+    def divergence(self, x: Tensor, y: Tensor) -> Tensor:
+        return (self.d * (x - y).square()).sum(dim=1) / 2
+
+    @property
+    def strong_convexity(self) -> Tensor:
+        return torch.tensor(2 * self.sigma if self.lies == "1/sigma" else self.sigma, dtype=F64)
+
+    @property
+    def smoothness(self) -> Tensor:
+        largest = self.d.amax(dim=1)
+        return largest / 2 if self.lies == "mirror's L" else largest
+
+
+class Sloppy(Stretched):
+    """An inverse that is off by a vector `(B, n)` of each instance."""
+
+    is_exact = False
+
+    def __init__(self, d: Tensor, sigma: float, offset: Tensor) -> None:
+        super().__init__(d, sigma)
+        self.register_buffer("offset", offset)
+
+    def to_primal(self, y: Tensor, tolerance: float | None = None) -> Tensor:
+        return super().to_primal(y) + self.offset
+
+
+def stretched(genes: Genes, n: int, sigma: float, dtype: torch.dtype, halved: str | None) -> Stretched:
+    d = sigma * 10 ** genes.take(n).clamp(min=0)
+    mirror = Stretched(torch.cat([torch.full_like(d[:, :1], sigma), d[:, 1:]], dim=1).to(dtype), sigma)
+    mirror.lies = halved
+    return mirror
+
+
+def on_simplex(numbers: Tensor) -> Tensor:
+    """Points of the simplex `(B, n)` from normal numbers, some of them near its border."""
+    return torch.softmax(3 * numbers, dim=1)
+
+
+def compare(problem: Problem, record: Record, lower: Tensor, of: str = "best") -> Outcome:
+    """What a lower bound says of the best value of the run, or of their mean: it is true if it is below the minimum.
+
+    Values above that of the start are left out: of a run that diverges anything could be said.
+    """
+    minimum = (problem.double() or problem).minimum().double()
+    values = torch.fmin(record.values, record.values[0])
+    value = values.amin(dim=0) if of == "best" else values[:-1].mean(dim=0)
+    value = torch.maximum(value, minimum + record.epsilon * values[0].abs())  # which rounding may have put below it
+    return Outcome(value - minimum, value - lower, 1e-13 * (minimum.abs() + record.values[0].abs()))
+
+
+def vars_of(record: Record) -> dict[str, Any]:
+    return {each.name: getattr(record, each.name) for each in fields(record)}
+
+
+def lying(record: Record, name: str, factor: float) -> Record:
+    """The record with other numbers noticed."""
+    if name not in record.diagnostics:
+        return record
+    return replace(record, diagnostics={**record.diagnostics, name: factor * record.diagnostics[name]})
+
+
+# --- Theorems 1, 2, 6 and 7: mirror descent --------------------------------------------------------------------------
+
+
+class Setting(NamedTuple):
+    """A problem, a mirror on its domain, a start, and B(x*, x_0) in float64."""
+
+    problem: Problem
+    mirror: Mirror
+    start: Tensor
+    divergence: Tensor
+
+
+def measured(problem: Problem, mirror: Mirror, start: Tensor) -> Setting:
+    exact = doubled(mirror) if isinstance(mirror, Stretched) else mirror
+    return Setting(problem, mirror, start, exact.divergence((problem.double() or problem).minimiser(), start.double()))
+
+
+def in_space(genes: Genes, shape: Shape, sigma: float, near: float, halved: str | None) -> Setting:
+    problem = bowls(genes, shape, halved)
+    mirror = stretched(genes, shape.n, sigma, shape.dtype, halved)
+    start = problem.minimiser() + near * genes.powers(1, 2) * genes.take(shape.n)
+    return measured(problem, mirror, start.to(shape.dtype))
+
+
+def in_box(genes: Genes, shape: Shape, halved: str | None) -> Setting:
+    problem = bowls(genes, shape, halved)
+    problem.__class__ = Boxed
+    return measured(problem, EuclideanBox(-1.0, 1.0), genes.take(shape.n).clamp(-1, 1).to(shape.dtype))
+
+
+def in_simplex(genes: Genes, n: int, kind: str, mirror: Mirror, dtype: torch.dtype) -> Setting:
+    scale, y, start = genes.powers(1, 2), genes.take(n), on_simplex(genes.take(n)).to(dtype)
+    made = {"linear": LinearOnSimplex, "kl": KLDivergence, "squares": SquaredDistance}[kind]
+    return measured(made((scale * y if kind == "linear" else on_simplex(y)).to(dtype)), mirror, start)
+
+
+def any_setting(generator: torch.Generator, halved: str | None, kinds: tuple[str, ...]) -> Callable[[Genes], Setting]:
+    n, sigma, kind = choose(generator, 1, 2, 3), 10 ** uniform(generator, -1, 1), choose(generator, *kinds)
+    dtype, decades = choose(generator, torch.float32, F64), choose(generator, 0.5, 1.0, 3.0)
+    hard = halved is None and choose(generator, True, False)  # for rounding
+    near, offset = (10 ** uniform(generator, -6, 0), 10 ** uniform(generator, 0, 4)) if hard else (1.0, 0.0)
+    where = (
+        "space" if halved in ("1/sigma", "mirror's L", "L", "1/mu") else choose(generator, "space", "box", "simplex")
+    )
+    if where == "space":
+        return lambda genes: in_space(genes, Shape(n, kind, dtype, decades, offset), sigma, near, halved)
+    if where == "box":
+        return lambda genes: in_box(genes, Shape(n, kind, dtype, decades), halved)
+    objective, mirror = choose(generator, "linear", "kl", "squares"), choose(generator, Entropic(), EuclideanSimplex())
+    return lambda genes: in_simplex(genes, n + 1, objective, mirror, dtype)
+
+
+def given_divergence(generator: torch.Generator, halved: str | None) -> Callable[[Tensor], Tensor | None]:
+    """The divergence itself, half of it, or None, where the package has to bound it."""
+    if halved == "B(x*, x_0)":
+        return lambda divergence: divergence / 2
+    known = halved is not None or choose(generator, True, False)
+    return lambda divergence: divergence if known else None
+
+
+def regret(generator: torch.Generator, halved: str | None, solver: type[MirrorDescent] = MirrorDescent) -> Case:
+    setting = any_setting(generator, halved, ("sharp", "kinked", "huber", "curved"))
+    iterations, step = choose(generator, 1, 2, 5, 20), 10 ** uniform(generator, -1.5, 0.5)
+    given = given_divergence(generator, halved)
+
+    def case(genes: Tensor) -> Outcome:
+        problem, mirror, start, divergence = setting(Genes(genes))
+        record = Record.of(lmd.run(solver(mirror, step), problem, start, iterations))
+        if halved == "||g||":
+            record = lying(record, "subgradient_norm", 0.5)
+        return compare(problem, record, regret_certificate(record, given(divergence)).lower_bound, "mean")
+
+    return case
+
+
+def lazy_regret(generator: torch.Generator, halved: str | None) -> Case:
+    return regret(generator, halved, LazyMirrorDescent)
+
+
+def sloppy(genes: Genes, n: int, kind: str, sigma: float, step: float, halved: str | None, settled: bool) -> Setting:
+    """An inverse that is off; `settled` starts where gradient and offset cancel, so that every step is as bad."""
+    problem = bowls(genes, Shape(n, kind), halved)
+    exact = stretched(genes, n, sigma, F64, halved)
+    offset = genes.powers(1, 3) * genes.take(n)
+    mirror = Sloppy(exact.d, sigma, offset)
+    mirror.lies = halved
+    away = exact.d * offset / (step * problem.c.clamp(min=1e-9)) if settled else genes.powers(1, 2) * genes.take(n)
+    return measured(problem, mirror, problem.minimiser() + away)
+
+
+def learned_inverse(generator: torch.Generator, halved: str | None, relative: bool) -> Case:
+    n, sigma, settled = choose(generator, 1, 2), 10 ** uniform(generator, -1, 1), choose(generator, True, True, False)
+    kind = "curved" if relative or settled else choose(generator, "curved", "kinked")
+    iterations, step = (
+        choose(generator, *((20, 50 if relative else 150) if settled else (2, 10))),
+        10 ** uniform(generator, -2, 0),
+    )
+
+    def case(genes: Tensor) -> Outcome:
+        setting = sloppy(Genes(genes), n, kind, sigma, step, halved, settled)
+        record = Record.of(lmd.run(MirrorDescent(setting.mirror, step), setting.problem, setting.start, iterations))
+        if halved == "||e||":
+            record = lying(record, "dual_residual", 0.5)
+        if relative:
+            return compare(
+                setting.problem, record, relative_certificate(record, divergence=setting.divergence).lower_bound
+            )
+        return compare(setting.problem, record, regret_certificate(record, setting.divergence).lower_bound)
+
+    return case
+
+
+def inexact_regret(generator: torch.Generator, halved: str | None) -> Case:
+    return learned_inverse(generator, halved, relative=False)
+
+
+def inexact_relative(generator: torch.Generator, halved: str | None) -> Case:
+    return learned_inverse(generator, halved, relative=True)
+
+
+def relative(generator: torch.Generator, halved: str | None) -> Case:
+    strong = halved == "1/mu" or choose(generator, True, False)
+    setting = any_setting(generator, halved, ("curved",) if strong else ("huber",))
+    iterations, step = choose(generator, 1, 2, 5, 30), 10 ** uniform(generator, -2, 0)
+    given = given_divergence(generator, halved)
+
+    def case(genes: Tensor) -> Outcome:
+        problem, mirror, start, divergence = setting(Genes(genes))
+        record = Record.of(lmd.run(MirrorDescent(mirror, step), problem, start, iterations))
+        known = isinstance(problem, KLDivergence) and isinstance(mirror, Entropic)  # 1-smooth relative to the entropy
+        certificate = relative_certificate(record, 1.0 if known else None, 1.0 if known else None, given(divergence))
+        return compare(problem, record, certificate.lower_bound, "best" if strong else "mean")
+
+    return case
+
+
+def backtracked(generator: torch.Generator, halved: str | None) -> Case:
+    setting = any_setting(generator, halved, ("huber", "curved", "sharp"))
+    iterations = choose(generator, 1, 3, 10, 30)
+    given = given_divergence(generator, halved)
+
+    def case(genes: Tensor) -> Outcome:
+        problem, mirror, start, divergence = setting(Genes(genes))
+        record = Record.of(lmd.run(BacktrackedMirrorDescent(mirror), problem, start, iterations))
+        if halved == "M":
+            record = lying(lying(record, "step_size", 2.0), "relative_smoothness", 0.5)
+        return compare(problem, record, relative_certificate(record, divergence=given(divergence)).lower_bound, "mean")
+
+    return case
+
+
+def accelerated(generator: torch.Generator, halved: str | None) -> Case:
+    setting = any_setting(generator, halved, ("huber", "curved", "sharp"))
+    iterations = choose(generator, 2, 3, 10, 30)
+    given = given_divergence(generator, halved)
+
+    def case(genes: Tensor) -> Outcome:
+        problem, mirror, start, divergence = setting(Genes(genes))
+        record = Record.of(lmd.run(AcceleratedBacktrackedMirrorDescent(mirror), problem, start, iterations))
+        if halved == "1/A":
+            record = lying(record, "weight", 2.0)
+        return compare(problem, record, accelerated_certificate(record, given(divergence)).lower_bound)
+
+    return case
+
+
+class ExactSteps(Record):
+    """A record whose steps are taken to be free of rounding."""
+
+    def step_rounding(self, steps: Tensor) -> Tensor:
+        return torch.zeros_like(steps)
+
+
+def rounded_history(generator: torch.Generator, halved: str | None) -> Case:
+    """Least squares in float32 with a condition number of up to 10^7, minimisers far from 0, starts near them."""
+    n, iterations = choose(generator, 2, 4, 6), choose(generator, 1, 5, 30)
+    kind = choose(
+        generator, MirrorDescent, LazyMirrorDescent, BacktrackedMirrorDescent, AcceleratedBacktrackedMirrorDescent
+    )
+    left, _, right = torch.linalg.svd(torch.randn(n, n, dtype=F64, generator=generator))
+    spread, far, near = uniform(generator, 0, 3.5), 10 ** uniform(generator, 0, 5), 10 ** uniform(generator, -8, -2)
+    W = (left * torch.logspace(0, -spread, n, dtype=F64)) @ right * 10 ** uniform(generator, -2, 2)
+    matrix = torch.randn(n, n, dtype=F64, generator=generator)
+    matrix = matrix @ matrix.T + 10 ** uniform(generator, -4, -2) * torch.eye(n, dtype=F64)
+    mirror = Quadratic.from_matrix(matrix.float()).requires_grad_(False)
+    given = given_divergence(generator, None)
+
+    def case(genes: Tensor) -> Outcome:
+        taken = Genes(genes)
+        b = far * taken.take(n) @ W.T + 1e-5 * taken.powers(1, 7) * taken.take(n)
+        problem = LeastSquares(W.float(), b.float())
+        minimiser = problem.double().minimiser()
+        start = (minimiser + near * taken.take(n)).float()
+        step = float(mirror.strong_convexity / problem.smoothness)
+        solver = kind(mirror, step) if issubclass(kind, MirrorDescent) else kind(mirror)
+        record = Record.of(lmd.run(solver, problem, start, iterations))
+        if halved == "room":
+            record = ExactSteps(**vars_of(record))
+        away = start.double() - minimiser
+        divergence = (away @ mirror._lower().double()).square().sum(dim=1) / 2
+        certificates = (regret_certificate, relative_certificate, accelerated_certificate)
+        parts = [certificate(record, divergence=given(divergence)) for certificate in certificates]
+        lower = torch.stack([part.lower_bound for part in parts]).amax(dim=0)
+        return compare(problem, record, lower)
+
+    return case
+
+
+def falling_widths(generator: torch.Generator, halved: str | None) -> Case:
+    """F(x) = s ||x - y||^2 + b |x|, whose minimiser is y shrunk by b / 2s."""
+    n, iterations, scale = choose(generator, 1, 2), choose(generator, 1, 2, 3, 8, 30), 10 ** uniform(generator, -1, 1)
+    width, delay = 10 ** uniform(generator, -4, 2), 10 ** uniform(generator, -2, 2)
+
+    def case(genes: Tensor) -> Outcome:
+        taken = Genes(genes)
+        y, b = taken.take(n), taken.powers(1, 1.5)[:, 0]
+        minimiser = y.sign() * (y.abs() - b[:, None] / (2 * scale)).clamp(min=0)
+        start = minimiser + taken.powers(1, 2) * taken.take(n)
+        problem = Composite(Squares(y, scale), (L1(b), lmd.operators.Identity()), start=start)
+        mirror, weights = stretched(taken, n, 1.0, F64, None), []
+        solver = AcceleratedBacktrackedMirrorDescent(mirror, width, delay)
+        state = solver.init(problem, start)
+        for _ in range(iterations):
+            state = solver.step(problem, state)
+            weights.append(state.weight)
+        first = 1 if halved == "w_k for w_{k-1}" else 0  # as it was printed once
+        widths = torch.tensor([width * delay / (delay + first + k) for k in range(iterations)], dtype=F64)
+        divergence, reach = mirror.divergence(minimiser, start), n * b.square()
+        divergence = divergence / 2 if halved == "B(x*, x_0)" else divergence
+        bound = accelerated_bound(torch.stack(weights), divergence, widths[:, None] / (2 * scale), reach)
+        minimum = problem.value(minimiser)
+        return Outcome(problem.value(state.x) - minimum, bound[-1], 1e-13 * (minimum + problem.value(start)))
+
+    return case
+
+
+# --- Lemma 2 and Theorem 3: strong convexity -------------------------------------------------------------------------
+
+
+class Rough(Stretched):
+    """A potential of which no smoothness is known."""
+
+    @property
+    def smoothness(self) -> None:
+        return None
+
+
+def divergences(generator: torch.Generator, halved: str | None) -> Case:
+    """B(x*, x_0) from a start alone."""
+    setting = any_setting(generator, halved, ("curved", "kinked"))
+    rough = halved != "mirror's L" and choose(generator, True, False)
+
+    def case(genes: Tensor) -> Outcome:
+        problem, mirror, start, divergence = setting(Genes(genes))
+        if rough and isinstance(mirror, Stretched):
+            mirror.__class__ = Rough
+        record = Record.of(lmd.run(MirrorDescent(mirror, 1e-3), problem, start, 1))
+        mu = record.strong_convexity(mirror.norm)
+        radius = None if mu is None else record.subgradient_norms[0] / mu.value
+        bound = divergence_bound(mirror, start, radius)
+        said = torch.full_like(divergence, torch.inf) if bound is None else bound.value
+        rounding = 64 * torch.finfo(start.dtype).eps * divergence  # certificates leave room for that
+        return Outcome(divergence, said, rounding + 1e-14 * mirror.potential(start).double())
+
+    return case
+
+
+def strong_convexity(generator: torch.Generator, halved: str | None) -> Case:
+    """At the answer of any solver, and at the iterates of mirror descent."""
+    setting = any_setting(generator, halved, ("curved", "kinked"))
+    iterations, step = choose(generator, 1, 3), 10 ** uniform(generator, -6, 0)
+
+    def case(genes: Tensor) -> Outcome:
+        problem, mirror, start, _ = setting(Genes(genes))
+        record = Record.of(lmd.run(MirrorDescent(mirror, step), problem, start, iterations))
+        return compare(problem, record, subgradient_certificate(record).lower_bound)
+
+    return case
+
+
+# --- Duality, Theorems 3b and 3c -----------------------------------------------------------------------------------
+
+
+def exact_tv(x: list[float], y: list[float], kept: list[float], scale: float, bound: float) -> Fraction:
+    """F(x) - min F of a short signal in exact arithmetic.
+
+    The minimiser is flat on blocks, and on each of them the mean of what is kept, moved by the signs of the steps at
+    its ends: the best of all patterns of signs is the minimum.
+    """
+    s, b = Fraction(scale), Fraction(bound)
+    points, data = [Fraction(v) for v in x], [Fraction(v) for v in y]
+
+    def value(at: list[Fraction]) -> Fraction:
+        misfit = sum((s * (v - d) ** 2 for v, d, k in zip(at, data, kept, strict=True) if k), Fraction(0))
+        return misfit + b * sum((abs(q - p) for p, q in itertools.pairwise(at)), Fraction(0))
+
+    return value(points) - min(value(at) for at in _candidates(data, kept, b / (2 * s)))
+
+
+def _candidates(data: list[Fraction], kept: list[float], shift: Fraction) -> Iterator[list[Fraction]]:
+    n = len(data)
+    for pattern in range(3 ** (n - 1)):
+        signs = [pattern // 3**i % 3 - 1 for i in range(n - 1)]
+        at, start, before = [], 0, 0
+        for end in range(n):
+            after = signs[end] if end < n - 1 else 0
+            if end < n - 1 and after == 0:
+                continue
+            block = [data[i] for i in range(start, end + 1) if kept[i]]
+            if not block:
+                break
+            level = (sum(block, Fraction(0)) - shift * (before - after)) / len(block)
+            at += [level] * (end + 1 - start)
+            start, before = end + 1, after
+        if len(at) == n:
+            yield at
+
+
+def gaps(generator: torch.Generator, halved: str | None) -> Case:
+    """Signals near their minimiser, down to the last digit, with dual points that are nearly the best."""
+    n, dtype, masked = choose(generator, 2, 3), choose(generator, torch.float32, F64), choose(generator, True, False)
+    offset, digits = choose(generator, 0.0, 1.0, 1e3, 1e6), choose(generator, 0.0, 4.0, 8.0, 16.0)
+    halves, weight = choose(generator, True, False), 10 ** uniform(generator, -2, 1)
+
+    def case(genes: Tensor) -> Outcome:
+        taken = Genes(genes)
+        y = (offset + taken.take(n) * taken.powers(1, 2)).to(dtype)[:, None]
+        kept = torch.ones_like(y) if not masked else (taken.take(n) > -0.5).to(dtype)[:, None]
+        kept[:, :, 0] = 1
+        problem = TVInpainting(y, kept, weight, halved=halves) if masked else TVDenoising(y, weight, halved=halves)
+        numbers = [(each[:, 0].double()).tolist() for each in (y, kept)]
+        bound, scale = float(problem.bound), problem.scale
+        best = [_best(*each, scale, bound) for each in zip(*numbers, strict=True)]
+        near = torch.tensor(best, dtype=F64)
+        p = (2 * scale * kept[:, 0] * (near - y[:, 0].double())).cumsum(dim=1)
+        x = (near + 10**-digits * taken.powers(1, 1) * taken.take(n)).to(dtype)
+        p = (p + 10**-digits * taken.powers(1, 1) * taken.take(n))[:, None, None].to(dtype)
+        _, gap = problem.certified_gap(x[:, None], p)
+        if halved == "room":
+            exact = problem.double()
+            gap = exact.gap(x[:, None].double(), exact.project_dual(p.double()))
+        each = zip(x.double().tolist(), *numbers, strict=True)
+        truth = torch.tensor([float(exact_tv(*case, scale, bound)) for case in each], dtype=F64)
+        return Outcome(truth, gap / (2 if halved == "gap" else 1), 1e-14 * truth)
+
+    return case
+
+
+def _best(data: list[float], kept: list[float], scale: float, bound: float) -> list[float]:
+    def value(at: list[Fraction]) -> float:
+        misfit = sum(scale * float(v - Fraction(d)) ** 2 for v, d, k in zip(at, data, kept, strict=True) if k)
+        return misfit + bound * sum(abs(float(q - p)) for p, q in itertools.pairwise(at))
+
+    shift = Fraction(bound) / (2 * Fraction(scale))
+    return [float(v) for v in min(_candidates([Fraction(d) for d in data], kept, shift), key=value)]
+
+
+def lasso_gaps(generator: torch.Generator, halved: str | None) -> Case:
+    """s ||A x - b||^2 + w |x| in one variable, where -A'p has to be in the domain of f*, |A'p| <= w."""
+    m, dtype, scale = choose(generator, 1, 2, 5), choose(generator, torch.float32, F64), choose(generator, 0.5, 1.0)
+    A = (torch.randn(m, 1, dtype=F64, generator=generator) * 10 ** uniform(generator, -2, 2)).to(dtype)
+    weight, digits = 10 ** uniform(generator, -2, 2), choose(generator, 0.0, 4.0, 8.0, 16.0)
+
+    def case(genes: Tensor) -> Outcome:
+        taken = Genes(genes)
+        b = (taken.powers(1, 3) * taken.take(m)).to(dtype)
+        column, w, s = [Fraction(v) for v in A[:, 0].tolist()], Fraction(weight), Fraction(scale)
+        square = sum((v * v for v in column), Fraction(0))
+
+        def value(x: Fraction, data: list[Fraction]) -> Fraction:
+            return s * sum(((v * x - d) ** 2 for v, d in zip(column, data, strict=True)), Fraction(0)) + w * abs(x)
+
+        data = [[Fraction(v) for v in row] for row in b.double().tolist()]
+        slopes = [sum((v * d for v, d in zip(column, row, strict=True)), Fraction(0)) for row in data]
+        best = [(1 if g > 0 else -1) * max(abs(g) - w / (2 * s), Fraction(0)) / square for g in slopes]
+        near = torch.tensor([[float(v)] for v in best], dtype=F64)
+        p = 2 * scale * (near @ A.double().T - b.double())
+        x = (near + 10**-digits * taken.powers(1, 2) * taken.take(1)).to(dtype)
+        p = (p + 10**-digits * taken.powers(1, 2) * taken.take(m)).to(dtype)
+        problem = Composite(L1(weight), (Squares(b, scale), lmd.operators.Matrix(A)), start=x)
+        gap = problem.certified_gap(x, p)[1]
+        if halved == "room":
+            gap = problem.double().gap(x.double(), p.double())
+        points = zip(x[:, 0].double().tolist(), data, best, strict=True)
+        truth = torch.tensor([float(value(Fraction(v), row) - value(top, row)) for v, row, top in points], dtype=F64)
+        return Outcome(truth, gap / (2 if halved == "gap" else 1), 1e-14 * truth)
+
+    return case
+
+
+def brief_looks(generator: torch.Generator, halved: str | None) -> Case:
+    """Compiled solves in float32, beside the best that a solve in float64 finds."""
+    size = choose(generator, (1, 2), (1, 9), (3, 3), (6, 7), (2, 20))
+    isotropic, weight = choose(generator, True, False), 10 ** uniform(generator, -2, 1)
+    tolerance, offset = 10 ** uniform(generator, -3.3, -1), choose(generator, 0.0, 1.0, 30.0)
+    of_value = halved == "room" or (halved is None and choose(generator, True, False))
+
+    def case(genes: Tensor) -> Outcome:
+        taken = Genes(genes)
+        pixels = size[0] * size[1]
+        y = (offset + taken.powers(1, 1) * taken.take(pixels)).reshape(-1, 1, *size).float()
+        problem = TVDenoising(y, weight, isotropic)
+        result = lmd.solve(problem, tolerance)
+        exact = problem.double()
+        value, certificate = exact.value(result.x.double()), result.certificate
+        rounding = 1e-13 * value
+        if of_value:
+            told = result.values.double()
+            said = told if halved == "room" else certificate.value
+            return Outcome(value - told + 1e-6 * value, said - told + 1e-6 * value, rounding)
+        lowest = lmd.solve(exact, 1e-7).values
+        return Outcome(value - lowest, certificate.bound / (2 if halved == "gap" else 1), rounding)
+
+    return case
+
+
+# --- Theorems 4 and 5: safeguards ------------------------------------------------------------------------------------
+
+
+class Wild(Solver[State]):
+    """A learned solver that answers with points near the minimiser, far from it, or with NaNs."""
+
+    def __init__(self, solution: Tensor, moves: Tensor) -> None:
+        super().__init__()
+        self.solution, self.moves = solution, moves
+
+    @property
+    def step_cost(self) -> dict[str, int]:
+        return {}
+
+    def init(self, problem: Problem, x0: Tensor) -> State:
+        return State(x0)
+
+    def step(self, problem: Problem, state: State) -> State:
+        move = self.moves[:, state.iteration % self.moves.shape[1], None]
+        move = torch.where(move > 3, torch.nan, 10 ** (2 * move)) * torch.ones_like(state.x)
+        return State(self.solution + move, state.iteration + 1)
+
+
+def safeguard(generator: torch.Generator, halved: str | None) -> Case:
+    n, kind, delay = (
+        choose(generator, 1, 3),
+        choose(generator, "curved", "huber", "sharp"),
+        choose(generator, 0, 1, 2, 4),
+    )
+    step, iterations = 10 ** uniform(generator, -2, 0), 12
+
+    def case(genes: Tensor) -> Outcome:
+        taken = Genes(genes)
+        problem = bowls(taken, Shape(n, kind), None)
+        solution, start = problem.minimiser(), 3 * taken.take(n)
+        fallback = GradientDescent(step)
+        guarded = Safeguard(Wild(solution, taken.take(8)), fallback, delay)
+        ours = lmd.run(guarded, problem, start, iterations).history.values - problem.minimum()
+        theirs = (
+            lmd.run(fallback, problem, start, iterations, divergence_factor=1e300).history.values - problem.minimum()
+        )
+        late = range(delay + 1, iterations + 1)
+        steps = [0] * (delay + 1) + [k if halved == "2d" else min(k, 2 * (k - delay)) for k in late]
+        said = torch.minimum(theirs[steps], torch.cat([ours[:1], ours[:-1]]))
+        worst = (ours / said.clamp(min=1e-300)).nan_to_num().argmax(dim=0)[None]
+        return Outcome(ours.gather(0, worst)[0], said.gather(0, worst)[0], 1e-14 * ours[0])
+
+    return case
+
+
+def descent(generator: torch.Generator, halved: str | None) -> Case:
+    """Each step gains ||g||^2 / (4 L), and the gap falls by 1 - mu / (2 L)."""
+    n, kind = choose(generator, 1, 2, 3), choose(generator, "curved", "huber")
+    rate = kind == "curved" and halved != "4L" and choose(generator, True, False)
+    step, iterations = 10 ** uniform(generator, -3, 0), choose(generator, 1, 4)
+    learned = choose(generator, "gradient", "mirror")
+
+    def case(genes: Tensor) -> Outcome:
+        taken = Genes(genes)
+        problem = bowls(taken, Shape(n, kind), halved)
+        start = problem.minimiser() + taken.take(n)
+        mirror = stretched(taken, n, 1.0, F64, None)
+        solver = DescentSafeguard(GradientDescent(step) if learned == "gradient" else MirrorDescent(mirror, step))
+        state, L, mu = solver.init(problem, start), problem.smoothness, problem.strong_convexity
+        values, gains = [problem.value(start)], []
+        for _ in range(iterations):
+            gains.append(problem.subgradient(state.x).square().sum(dim=1) / ((2 if halved == "4L" else 4) * L))
+            state = solver.step(problem, state)
+            values.append(problem.value(state.x))
+        gap, rounding = torch.stack(values) - problem.minimum(), 1e-13 * (values[0] + problem.minimum().abs())
+        if rate:
+            said = (1 - mu / ((1 if halved == "2L" else 2) * L)).clamp(min=0) ** iterations * gap[0]
+            return Outcome(gap[-1], said, rounding)
+        sure, gained = torch.stack(gains), -gap.diff(dim=0)
+        worst = (sure / gained.clamp(min=1e-300)).argmax(dim=0)[None]
+        return Outcome(sure.gather(0, worst)[0], gained.gather(0, worst)[0].clamp(min=0), rounding)
+
+    return case
+
+
+# --- Promises about a class ------------------------------------------------------------------------------------------
+
+
+def coverage(generator: torch.Generator, halved: str | None) -> Case:
+    """The probability that a promise is false, in closed form, for a share p of the class, n runs and a confidence."""
+
+    def broken(runs: int, share: float, confidence: float) -> float:
+        low, high = 0, runs + 1  # the fewest successes from which on more than the share is promised
+        while low < high:
+            middle = (low + high) // 2
+            more = middle > runs or least_share(middle, runs, confidence) > share
+            low, high = (low, middle) if more else (middle + 1, high)
+        return math.fsum(math.comb(runs, k) * share**k * (1 - share) ** (runs - k) for k in range(low, runs + 1))
+
+    def case(genes: Tensor) -> Outcome:
+        runs = (1 + 40 * genes[:, 0].abs()).long().tolist()
+        shares = torch.sigmoid(2 * genes[:, 1]).tolist()
+        deltas = (0.5 * torch.sigmoid(genes[:, 2])).tolist()
+        truth = [broken(n, p, 1 - d) for n, p, d in zip(runs, shares, deltas, strict=True)]
+        bound = torch.tensor(deltas, dtype=F64) / (2 if halved == "delta" else 1)
+        return Outcome(torch.tensor(truth, dtype=F64), bound, torch.full_like(bound, 1e-12))
+
+    return case
+
+
+ADVERSARIES = (
+    Adversary("Theorem 1, exact mirror", regret, ("B(x*, x_0)", "1/sigma", "||g||")),
+    Adversary("Theorem 1, lazy form", lazy_regret, ("B(x*, x_0)", "1/sigma", "||g||")),
+    Adversary("Theorem 1, learned inverse", inexact_regret, ("||e||", "1/mu")),
+    Adversary("Lemma 2 and B(x*, x_0)", divergences, ("1/mu", "mirror's L")),
+    Adversary("Theorem 2, exact mirror", relative, ("B(x*, x_0)", "L", "1/mu")),
+    Adversary("Theorem 2, learned inverse", inexact_relative, ("||e||", "1/mu")),
+    Adversary("Theorem 3", strong_convexity, ("1/mu",)),
+    Adversary("Theorem 3b and weak duality", gaps, ("gap", "room")),
+    Adversary("Theorem 3b, lasso", lasso_gaps, ("gap", "room")),
+    Adversary("Theorem 3c", brief_looks, ("gap", "room"), genes=64),
+    Adversary("Theorem 4", safeguard, ("2d",)),
+    Adversary("Theorem 5", descent, ("4L", "2L", "L")),
+    Adversary("Theorem 6", backtracked, ("B(x*, x_0)", "M")),
+    Adversary("Theorem 7", accelerated, ("B(x*, x_0)", "1/A")),
+    Adversary("Theorem 7, falling widths", falling_widths, ("B(x*, x_0)", "w_k for w_{k-1}")),
+    Adversary("Rounding of the history", rounded_history, ("room",), generations=2),
+    Adversary("Clopper and Pearson", coverage, ("delta",), genes=3),
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tries", type=int, default=10_000, help="instances for each theorem, and for each constant")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="part of a name: only the theorems that have it in theirs")
+    arguments = parser.parse_args()
+    print(f"{'theorem':<30}{'tries':>8}{'worst ratio':>14}{'violations':>12}{'s':>7}  with a constant halved")
+    failed = 0
+    for adversary in (each for each in ADVERSARIES if arguments.only in each.theorem):
+        begun = time.perf_counter()
+        true = search(adversary, arguments.tries, arguments.seed)
+        seconds = time.perf_counter() - begun
+        caught = {c: search(adversary, arguments.tries, arguments.seed, c, enough=1) for c in adversary.constants}
+        said = "; ".join(
+            f"{c}: " + (f"caught after {f.tries}" if f.violations else f"MISSED, worst {f.worst:.3f}")
+            for c, f in caught.items()
+        )
+        print(
+            f"{adversary.theorem:<30}{true.tries:>8}{true.worst:>14.6f}{true.violations:>12}{seconds:>7.1f}  {said}",
+            flush=True,
+        )
+        failed += true.violations + sum(not f.violations for f in caught.values())
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
