@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from lmd.errors import InputError
 from lmd.problems.base import Family, Problem, as_problem, check_values, offers
+from lmd.reference.bounds import in_float64
 from lmd.solvers import ADMM, LBFGS, PDHG, InteriorPoint, Nesterov, Solver
 from lmd.solvers.base import State, check_fit
 
@@ -18,6 +20,9 @@ LARGEST_SYSTEM = 1024
 
 ACCURACY = 1e-6
 """The relative gap at which an optimum is good enough to compare with."""
+
+SOLVED = 10 * ACCURACY
+"""What is left of that where optima are stored in float32."""
 
 FLAT = 1e-3
 """The same for |<g, x>| / |f|, g the gradient, of which gaps are about the square."""
@@ -44,16 +49,17 @@ class Instances:
     def solve(cls, problem: Any, x0: Tensor) -> Instances:
         """Instances with their optima, as well as the classical methods find them."""
         with torch.no_grad():
-            optima, duals = _optima(problem, x0)
+            optima, duals = find_optima(problem, x0)
+            optima, duals = optima.to(x0), None if duals is None else duals.to(x0)
             minima, _ = problem.relaxed_value(optima)
-        if not bool(torch.isfinite(minima).all()) or _is_far_out(optima, x0):
-            accepted = "problems with minima; add a small multiple of ||x||^2, or constraints"
-            raise InputError("family", "instances whose values fall without bound, as far as could be seen", accepted)
-        fall = (problem.relaxed_value(x0)[0] - minima).abs()
-        if float((minima.abs() < NOTHING * fall).double().mean()) > MOST_OF_NOTHING:
-            accepted = "problems with other minima, such as these with 1 added to their values"
-            raise InputError("family", "minima of 0, to which no gap is small", accepted)
         return cls(problem, x0, optima, minima, duals)
+
+    @torch.no_grad()
+    def is_solved(self) -> Tensor:
+        """Which of the optima are good to `ACCURACY`, by what is proven of them or by their gradients `(B,)`."""
+        if offers(self.problem, ("minimiser",)):
+            return torch.ones_like(self.minima, dtype=torch.bool)
+        return _distance(self.problem, self.optima, self.duals) <= SOLVED
 
     def errors(self, x: Tensor) -> Tensor:
         """(f(x) - f*) / |f*| `(B,)`, and how far x is outside constraints relative to its size, where it is."""
@@ -68,6 +74,20 @@ class Instances:
         duals = None if self.duals is None else self.duals[index]
         problem = self.problem.select(index)
         return Instances(problem, self.x0[index], self.optima[index], self.minima[index], duals)
+
+
+def check_minima(instances: Sequence[Instances]) -> None:
+    """Raise, in one line, for values that fall without bound, and for minima that no gap is relative to."""
+    small = []
+    for each in instances:
+        if not bool(torch.isfinite(each.minima).all()) or _is_far_out(each.optima, each.x0):
+            accepted = "problems with minima; add a small multiple of ||x||^2, or constraints"
+            raise InputError("family", "instances whose values fall without bound, as far as could be seen", accepted)
+        fall = (each.problem.relaxed_value(each.x0)[0] - each.minima).abs()
+        small.append(each.minima.abs() < NOTHING * fall)
+    if float(torch.cat(small).double().mean()) > MOST_OF_NOTHING:
+        accepted = "problems with other minima, such as these with 1 added to their values"
+        raise InputError("family", "minima of 0, to which no gap is small", accepted)
 
 
 class DrawnAgain(Family):
@@ -168,24 +188,24 @@ def _check_convex(problem: Problem, x0: Tensor, seed: int) -> None:
             raise InputError("family", "problems that are not convex", accepted)
 
 
-def _optima(problem: Any, x0: Tensor) -> tuple[Tensor, Tensor | None]:
+def find_optima(problem: Any, x0: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Points near the minimisers and, where there are any, dual points; in float64 where the problem can be."""
     if offers(problem, ("minimiser",)):
         return problem.minimiser(), None
-    exact, dtype = problem.double(), x0.dtype
+    exact = in_float64(problem, x0)
     if exact is not None:
         problem, x0 = exact, x0.double()
     best = None
     for solver, first, most in _strong(problem, x0):
         check_fit(solver, problem, x0)
         state = solver.advance(problem, solver.init(problem, x0), first)
-        score = float(_distance(problem, state).median())
+        score = float(_distance(problem, state.x, state.dual_point).median())
         if best is None or score < best[0]:
             best = score, solver, state, most
     if best is None:
         raise InputError("family", "problems that no classical method here can solve", "smooth or composite problems")
     _, solver, state, most = best
-    x, dual = _go_on(problem, solver, state, most, x0)
-    return x.to(dtype), None if dual is None else dual.to(dtype)
+    return _go_on(problem, solver, state, most, x0)
 
 
 def _go_on(problem: Any, solver: Solver[Any], state: State, most: int, x0: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -194,7 +214,7 @@ def _go_on(problem: Any, solver: Solver[Any], state: State, most: int, x0: Tenso
     dual = None if dual is None else dual.clone()
     left = torch.arange(len(x), device=x.device)
     while done < most and not _is_far_out(x, x0):
-        far = _distance(problem, state) > ACCURACY
+        far = ~(_distance(problem, state.x, state.dual_point) <= ACCURACY)
         if not bool(far.any()):
             break
         if float(far.double().mean()) < 0.7:
@@ -223,22 +243,18 @@ def _strong(problem: Any, x0: Tensor) -> list[tuple[Solver[Any], int, int]]:
         if offers(problem, solver.needs):
             return [(solver, 30, 2000)]
     if problem.domain is None:
-        return [(LBFGS(), 20, 300)]
+        return [(LBFGS(), 20, 2000)]
     return [(Nesterov(size / steepness(problem, x0)), 200, 3000) for size in (0.1, 1.0)]
 
 
-def _distance(problem: Any, state: State) -> Tensor:
+def _distance(problem: Any, x: Tensor, dual: Tensor | None) -> Tensor:
     """What is proven of the gap, or the gradient beside the value in its place `(B,)`: in units of `ACCURACY`."""
-    if state.dual_point is not None and offers(problem, ("relative_gap",)):
-        return problem.relative_gap(state.x, state.dual_point).to(state.x.dtype)
-    value, gradient = problem.value_and_subgradient(state.x)
-    away = gradient if problem.domain is None else state.x - problem.domain.nearest(state.x - gradient)
-    return (
-        ACCURACY
-        / FLAT
-        * (away * state.x).flatten(1).abs().sum(dim=1)
-        / value.abs().clamp(min=torch.finfo(value.dtype).tiny)
-    )
+    if dual is not None and offers(problem, ("relative_gap",)):
+        return problem.relative_gap(x, dual).to(x.dtype)
+    value, gradient = problem.value_and_subgradient(x)
+    away = gradient if problem.domain is None else x - problem.domain.nearest(x - gradient)
+    size = value.abs().clamp(min=torch.finfo(value.dtype).tiny)
+    return ACCURACY / FLAT * (away * x).flatten(1).abs().sum(dim=1) / size
 
 
 def steepness(problem: Any, x: Tensor, rounds: int = 8) -> float:
