@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lmd.errors import InputError
 from lmd.problems.base import Family, Problem, as_problem, check_values, offers
-from lmd.reference.bounds import in_float64
+from lmd.reference.bounds import bound_by_domain, in_float64
 from lmd.solvers import ADMM, LBFGS, PDHG, InteriorPoint, Nesterov, Solver
 from lmd.solvers.base import State, check_fit
 
@@ -21,8 +21,11 @@ LARGEST_SYSTEM = 1024
 ACCURACY = 1e-6
 """The relative gap at which an optimum is good enough to compare with."""
 
-SOLVED = 10 * ACCURACY
+SOLVED = 100 * ACCURACY
 """What is left of that where optima are stored in float32."""
+
+STALLED = 1e-8
+"""Values that fall by less than this share, over many iterations, are not waited for."""
 
 FLAT = 1e-3
 """The same for |<g, x>| / |f|, g the gradient, of which gaps are about the square."""
@@ -188,24 +191,46 @@ def _check_convex(problem: Problem, x0: Tensor, seed: int) -> None:
             raise InputError("family", "problems that are not convex", accepted)
 
 
+@torch.no_grad()
 def find_optima(problem: Any, x0: Tensor) -> tuple[Tensor, Tensor | None]:
     """Points near the minimisers and, where there are any, dual points; in float64 where the problem can be."""
     if offers(problem, ("minimiser",)):
         return problem.minimiser(), None
     exact = in_float64(problem, x0)
     if exact is not None:
-        problem, x0 = exact, x0.double()
-    best = None
+        problem, x0 = exact, x0.double() if exact.domain is None else exact.domain.nearest(x0.double())
+    begun = []
     for solver, first, most in _strong(problem, x0):
         check_fit(solver, problem, x0)
         state = solver.advance(problem, solver.init(problem, x0), first)
-        score = float(_distance(problem, state.x, state.dual_point).median())
-        if best is None or score < best[0]:
-            best = score, solver, state, most
-    if best is None:
+        begun.append(
+            (
+                float(_distance(problem, state.x, state.dual_point).nan_to_num(nan=torch.inf).median()),
+                solver,
+                state,
+                most,
+            )
+        )
+    if not begun:
         raise InputError("family", "problems that no classical method here can solve", "smooth or composite problems")
-    _, solver, state, most = best
-    return _go_on(problem, solver, state, most, x0)
+    begun.sort(key=lambda each: each[0])
+    _, solver, state, most = begun[0]
+    x, dual = _go_on(problem, solver, state, most, x0)
+    for _, solver, _, most in begun[1:]:  # those that the best in the median leaves
+        left = (~(_distance(problem, x, dual) <= ACCURACY)).nonzero().flatten()
+        if not len(left):
+            break
+        part = problem.select(left)
+        found, other = _go_on(part, solver, solver.init(part, x0[left]), most, x0[left])
+        closer = _distance(part, found, other) < _distance(part, x[left], _some(dual, left)).nan_to_num(nan=torch.inf)
+        x[left[closer]] = found[closer]
+        if dual is not None and other is not None:
+            dual[left[closer]] = other[closer]
+    return x, dual
+
+
+def _some(dual: Tensor | None, index: Tensor) -> Tensor | None:
+    return None if dual is None else dual[index]
 
 
 def _go_on(problem: Any, solver: Solver[Any], state: State, most: int, x0: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -222,11 +247,13 @@ def _go_on(problem: Any, solver: Solver[Any], state: State, most: int, x0: Tenso
             problem, left, point = problem.select(index), left[index], state.x[index]
             known = state.dual_point
             state = solver.init(problem, point) if known is None else solver.resume(problem, point, known[index])
-        count = max(10, done // 4)
+        count, before = max(10, done // 4), problem.value(state.x) if dual is None else None
         state, done = solver.advance(problem, state, count), done + count
         x[left], found = state.x, state.dual_point
         if dual is not None and found is not None:
             dual[left] = found
+        elif before is not None and not bool((before - problem.value(state.x) > STALLED * before.abs()).any()):
+            break
     return x, dual
 
 
@@ -252,9 +279,13 @@ def _distance(problem: Any, x: Tensor, dual: Tensor | None) -> Tensor:
     if dual is not None and offers(problem, ("relative_gap",)):
         return problem.relative_gap(x, dual).to(x.dtype)
     value, gradient = problem.value_and_subgradient(x)
-    away = gradient if problem.domain is None else x - problem.domain.nearest(x - gradient)
     size = value.abs().clamp(min=torch.finfo(value.dtype).tiny)
-    return ACCURACY / FLAT * (away * x).flatten(1).abs().sum(dim=1) / size
+    if problem.domain is None:
+        return ACCURACY / FLAT * (gradient * x).flatten(1).abs().sum(dim=1) / size
+    bound = bound_by_domain(problem, x, value, gradient)
+    away = x - problem.domain.nearest(x - gradient)
+    guess = ACCURACY / FLAT * (away * x).flatten(1).abs().sum(dim=1) / size
+    return torch.where(bound.isfinite(), (value - bound) / size, guess)
 
 
 def steepness(problem: Any, x: Tensor, rounds: int = 8) -> float:

@@ -35,7 +35,7 @@ TRAINING, VALIDATION, TEST = 300, 100, 100
 """Instances to train on, to choose by, and to test what was chosen on."""
 
 PROMISED, PROMISED_ALONE = 300, 60
-"""Instances that a promise is made from, which nothing else sees; fewer where they cannot be stacked into batches."""
+"""Instances that a promise is made from, which nothing else sees; fewer where they do not stack or are hard."""
 
 MAX_BATCHES = 8
 """Batches that validation and test instances are in at most."""
@@ -200,7 +200,8 @@ class _Learning:
 
     def _note_unsolved(self) -> None:
         solved = torch.cat([each.is_solved() for each in self.validation])
-        if not bool(solved.all()):
+        self.is_solved = bool(solved.all())
+        if not self.is_solved:
             share = float((~solved).double().mean())
             self._note(
                 f"the minima of {share:.0%} of the validation instances were not found: gaps are to lower values"
@@ -416,7 +417,7 @@ class _Learning:
                 if name != order[0]:
                     self._warn(f"{order[0]} was fastest on validation and failed the test; {name} takes its place")
                 return name, True
-        where = "the test" if reaching else "validation"
+        where = "test" if reaching else "validation"
         nearest = min(order, key=lambda name: ranks[name][1])
         self._warn(
             f"no solver gets 95% of the {where} instances within {self.target:g} of their minima; {nearest} gets "
@@ -468,7 +469,7 @@ class _Learning:
         count = reached(curve(solver, [*self.validation, *test], self.longest, self.target), self.target)
         if count is None:
             return None, f"no promise: guarded, {self.longest} iterations are not enough"
-        apart = self._apart(PROMISED if self.is_stackable else PROMISED_ALONE, 3)
+        apart = self._apart(PROMISED if self.is_stackable and self.is_solved else PROMISED_ALONE, 3)
         return try_promise(solver, apart, self.target, max(1, count))
 
     def _row(self, name: str, solver: Solver[Any], test: list[Instances], is_learned: bool) -> dict[str, Any]:

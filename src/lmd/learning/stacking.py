@@ -32,7 +32,7 @@ def stack_instances(instances: Sequence[tuple[Problem, Tensor]]) -> list[tuple[P
     groups: list[list[tuple[Problem, Tensor]]] = []
     for problem, x0 in instances:
         for group in groups:
-            if _is_stackable([group[0][0], problem]):
+            if _is_stackable([group[0][0], problem], x0.dtype):
                 group.append((problem, x0))
                 break
         else:
@@ -41,25 +41,26 @@ def stack_instances(instances: Sequence[tuple[Problem, Tensor]]) -> list[tuple[P
 
 
 def _stack_group(group: list[tuple[Problem, Tensor]]) -> tuple[Problem, Tensor]:
-    problems, starts = [problem for problem, _ in group], [x0 for _, x0 in group]
-    return (_stack(problems) if len(group) > 1 else problems[0]), torch.cat(starts)
+    problems, x0 = [problem for problem, _ in group], torch.cat([x0 for _, x0 in group])
+    return (_stack(problems, x0.dtype) if len(group) > 1 else problems[0]), x0
 
 
-def _is_stackable(problems: list[Problem]) -> bool:
+def _is_stackable(problems: list[Problem], dtype: torch.dtype) -> bool:
     try:
-        _stack(problems)
+        _stack(problems, dtype)
     except _DifferError:
         return False
     return True
 
 
-def _stack(problems: list[Problem]) -> Problem:
+def _stack(problems: list[Problem], dtype: torch.dtype) -> Problem:
     """One problem of all the instances: what `select` repeats for copies of the first is joined, the rest is shared."""
     copies: Problem = problems[0].select(torch.zeros(len(problems), dtype=torch.int64))
-    return _join(copies, problems)
+    joined: Problem = _join(copies, problems, dtype)
+    return joined
 
 
-def _join(copies: Any, singles: Sequence[Any]) -> Any:
+def _join(copies: Any, singles: Sequence[Any], dtype: torch.dtype) -> Any:
     first = singles[0]
     if any(type(single) is not type(first) for single in singles):
         raise _DifferError
@@ -70,15 +71,15 @@ def _join(copies: Any, singles: Sequence[Any]) -> Any:
             raise _DifferError
         return torch.cat(list(singles))
     if isinstance(first, Part):
-        return _join_attributes(copies, singles)
+        return _join_attributes(copies, singles, dtype)
     if isinstance(first, (tuple, list)):
         if any(len(single) != len(first) for single in singles):
             raise _DifferError
-        return type(first)(_join(*pair) for pair in zip(copies, zip(*singles, strict=True), strict=True))
+        return type(first)(_join(*pair, dtype) for pair in zip(copies, zip(*singles, strict=True), strict=True))
     return _shared(first, all(each is first or bool(each == first) for each in singles))
 
 
-def _join_attributes(copies: Part, singles: Sequence[Part]) -> Part:
+def _join_attributes(copies: Part, singles: Sequence[Part], dtype: torch.dtype) -> Part:
     """A part with the attributes of all; what is computed on demand is computed again."""
     names = [{name for name in vars(each) if not _is_cached(each, name)} for each in (*singles, copies)]
     if any(each != names[0] for each in names):
@@ -87,8 +88,17 @@ def _join_attributes(copies: Part, singles: Sequence[Part]) -> Part:
     for name in set(vars(copies)) - names[0]:
         del vars(joined)[name]
     for name in names[0]:
-        setattr(joined, name, _join(getattr(copies, name), [getattr(each, name) for each in singles]))
+        values = [getattr(each, name) for each in singles]
+        if name in getattr(joined, "batched", ()) and all(type(value) is float for value in values):
+            setattr(joined, name, _join_numbers(values, dtype))
+        else:
+            setattr(joined, name, _join(getattr(copies, name), values, dtype))
     return joined
+
+
+def _join_numbers(values: Sequence[float], dtype: torch.dtype) -> float | Tensor:
+    """One number for all instances, where it is one, or one for each `(B,)`."""
+    return values[0] if len(set(values)) == 1 else torch.tensor(values, dtype=dtype, device="cpu")
 
 
 def _is_cached(part: Part, name: str) -> bool:

@@ -75,7 +75,7 @@ def lower_bounds(problem: Any, x: Tensor, dual: Tensor | None, width: Tensor) ->
     constant = problem.strong_convexity
     for found in (
         None if constant is None else _by_strong_convexity(problem, x, value, gradient, torch.as_tensor(constant)),
-        None if problem.domain is None else _by_domain(problem, x, value, gradient),
+        None if problem.domain is None else bound_by_domain(problem, x, value, gradient),
     ):
         bound = bound if found is None else torch.fmax(bound, found)
     return x, bound - ROUNDING * x[0].numel() * value.abs()
@@ -90,12 +90,12 @@ def _by_strong_convexity(problem: Any, x: Tensor, value: Tensor, gradient: Tenso
     return torch.where(usable, value + inner(gradient, move) + m / 2 * inner(move, move), -torch.inf)
 
 
-def _by_domain(problem: Any, x: Tensor, value: Tensor, gradient: Tensor) -> Tensor | None:
-    """f(x) + min_y <g, y - x> `(B,)`: the support function of the domain, where it has one."""
+def bound_by_domain(problem: Any, x: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
+    """f(x) + min_y <g, y - x> `(B,)`, by the support function of the domain; -inf where it is unbounded."""
     try:
         bound: Tensor = value - inner(gradient, x) - problem.domain.conjugate(-gradient)
     except CapabilityError:
-        return None
+        return torch.full_like(value, -torch.inf)
     return bound.where(bound.isfinite(), -torch.inf)
 
 
