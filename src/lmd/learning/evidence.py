@@ -50,7 +50,7 @@ def try_promise(
     """
     try:
         _check_different(batches)
-        gaps = [_bound_gaps(solver, problem, x0, target, iterations) for problem, x0 in batches]
+        gaps = [bound_gaps(solver, problem, x0, target, iterations) for problem, x0 in batches]
     except UnprovenError as error:
         return None, f"no promise: {error}"
     made = promise(torch.cat(gaps), target, iterations)
@@ -72,7 +72,7 @@ def _check_different(batches: Sequence[tuple[Problem, Tensor]]) -> None:
 
 
 @torch.no_grad()
-def _bound_gaps(solver: Solver[Any], problem: Any, x0: Tensor, target: float, iterations: int) -> Tensor:
+def bound_gaps(solver: Solver[Any], problem: Any, x0: Tensor, target: float, iterations: int) -> Tensor:
     """Bounds on the relative gaps `(B,)` of a run, never below the true ones; those of points outside add how far."""
     x = run(solver, problem, x0, iterations, record=False).x.double()
     exact, low, high = _enclose_minima(problem, x0, PROOF_SHARE * target)

@@ -10,7 +10,7 @@ from torch import Tensor
 from lmd.copies import doubled
 from lmd.errors import CapabilityError
 from lmd.problems.base import Problem, offers
-from lmd.terms.base import inner
+from lmd.terms.base import Scale, inner
 
 MAX_ENTRIES = 256
 """Entries of x up to which tangents in all directions are taken."""
@@ -74,16 +74,16 @@ def lower_bounds(problem: Any, x: Tensor, dual: Tensor | None, width: Tensor) ->
     value, gradient = problem.value_and_subgradient(x)
     constant = problem.strong_convexity
     for found in (
-        None if constant is None else _by_strong_convexity(problem, x, value, gradient, torch.as_tensor(constant)),
+        None if constant is None else _by_strong_convexity(problem, x, value, gradient, constant),
         None if problem.domain is None else bound_by_domain(problem, x, value, gradient),
     ):
         bound = bound if found is None else torch.fmax(bound, found)
     return x, bound - ROUNDING * x[0].numel() * value.abs()
 
 
-def _by_strong_convexity(problem: Any, x: Tensor, value: Tensor, gradient: Tensor, constant: Tensor) -> Tensor:
+def _by_strong_convexity(problem: Any, x: Tensor, value: Tensor, gradient: Tensor, constant: Scale) -> Tensor:
     """f(x) + min_y <g, y - x> + m/2 ||y - x||^2 `(B,)`; the minimiser is the point of the domain nearest to x - g/m."""
-    m = constant.to(x).expand(len(x))
+    m = torch.as_tensor(constant, dtype=x.dtype, device=x.device).expand(len(x))
     usable = m > 0
     y = x - gradient / torch.where(usable, m, 1).reshape(-1, *(1,) * (x.ndim - 1))
     move = (y if problem.domain is None else problem.domain.nearest(y)) - x
