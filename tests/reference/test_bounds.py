@@ -1,8 +1,13 @@
 import pytest
 import torch
 
-from lmd.problems import Box, Problem, Simplex
+from lmd.errors import LmdError
+from lmd.operators import Identity
+from lmd.problems import Box, Composite, Problem, Simplex
+from lmd.reference import composite
 from lmd.reference.bounds import in_float64, lower_bounds
+from lmd.reference.proof import first_proven
+from lmd.terms import Squares
 
 
 class Own(Problem):
@@ -82,6 +87,16 @@ def test_where_nothing_can_be_proven_nothing_is(function):
     _, low = lower_bounds(problem, start, None, torch.full((6,), 1e-5, dtype=torch.float64))
     least = 0 if function(start[:1] * 0, start[:1] * 0) < 1 else 1
     assert bool((low <= least).all())
+
+
+def test_a_point_outside_proves_nothing():
+    y = normal(3, 4)
+    problem = Composite(Squares(y), (Simplex(), Identity()), start=y)
+    for dual in (None, torch.zeros_like(y)):
+        _, low = lower_bounds(problem, y, dual, torch.ones(3, dtype=torch.float64))
+        assert bool((low == -torch.inf).all())
+    with pytest.raises(LmdError, match="no certified minimiser"):
+        first_proven(problem.select(0), [(y[:1], y[:1])], composite.EFFORT)
 
 
 def test_a_function_that_needs_float32_is_not_made_float64():

@@ -65,20 +65,19 @@ def lower_bounds(problem: Any, x: Tensor, dual: Tensor | None, width: Tensor) ->
     if offers(problem, ("minimiser",)):
         x = problem.minimiser()
         return x, problem.value(x)
-    bound = torch.full_like(width, -torch.inf)
+    nothing = torch.full_like(width, -torch.inf)
     if dual is not None and offers(problem, ("certified_gap",)):
         value, gap = problem.certified_gap(x, dual)
-        bound = torch.fmax(bound, value - gap)
-    elif problem.domain is None and x[0].numel() <= MAX_ENTRIES:
+        return x, torch.where((value - gap).isfinite(), value - gap, nothing)
+    bound = nothing
+    if problem.domain is None and x[0].numel() <= MAX_ENTRIES:
         x, bound = _tangents(problem, x, width)
     value, gradient = problem.value_and_subgradient(x)
-    constant = problem.strong_convexity
-    for found in (
-        None if constant is None else _by_strong_convexity(problem, x, value, gradient, constant),
-        None if problem.domain is None else bound_by_domain(problem, x, value, gradient),
-    ):
-        bound = bound if found is None else torch.fmax(bound, found)
-    return x, bound - ROUNDING * x[0].numel() * value.abs()
+    if problem.strong_convexity is not None:
+        bound = torch.fmax(bound, _by_strong_convexity(problem, x, value, gradient, problem.strong_convexity))
+    if problem.domain is not None:
+        bound = torch.fmax(bound, bound_by_domain(problem, x, value, gradient))
+    return x, torch.where(value.isfinite(), bound - ROUNDING * x[0].numel() * value.abs(), nothing)
 
 
 def _by_strong_convexity(problem: Any, x: Tensor, value: Tensor, gradient: Tensor, constant: Scale) -> Tensor:
