@@ -161,6 +161,23 @@ def test_each_method_has_its_share_of_the_time_to_tune(monkeypatch):
     assert math.isinf(ranks["slow"][0]) and math.isfinite(ranks["quick"][0])
 
 
+def test_instances_are_drawn_one_by_one_and_no_two_share_a_seed():
+    class Shared(Bowls):
+        def sample(self, batch, generator):
+            bend = 1.0 + float(torch.rand((), generator=generator))
+            return Bowl(torch.randn(batch, 3, generator=generator), bend), torch.zeros(batch, 3)
+
+    run = object.__new__(_Learning)
+    run.family, run.seed, run.like = Shared(), 0, torch.zeros(1, 3)
+    assert len(run._apart(20, 3)) == 20
+    validation = run._evaluation(20, 1)
+    assert not run.is_stackable and len({each.problem.bend for each in validation}) == settings.MAX_BATCHES
+    run.family = Bowls()
+    assert [len(each.x0) for each in run._evaluation(20, 1)] == [20] and run.is_stackable
+    seeds = [run._seed(kind, place) for kind in range(4) for place in range(400)]
+    assert len(set(seeds)) == len(seeds)
+
+
 class Deaf(Bowls):
     def sample(self, batch, generator):
         return Bowl(torch.ones(batch, 3)), torch.zeros(batch, 3)

@@ -204,7 +204,7 @@ class _Learning:
         if not self.is_solved:
             share = float((~solved).double().mean())
             self._note(
-                f"the minima of {share:.0%} of the validation instances were not found: gaps are to lower values"
+                f"the minima of {share:.0%} of the validation instances were not found; gaps are to the lowest values seen"
             )
 
     def _note(self, line: str) -> None:
