@@ -203,9 +203,7 @@ class _Learning:
         self.is_solved = bool(solved.all())
         if not self.is_solved:
             share = float((~solved).double().mean())
-            self._note(
-                f"the minima of {share:.0%} of the validation instances were not found; gaps are to the lowest values seen"
-            )
+            self._note(f"the minima of {share:.0%} of the validation instances were not found; gaps are too small")
 
     def _note(self, line: str) -> None:
         """What the card has to say beside its numbers."""
