@@ -19,6 +19,7 @@ from lmd.learning.instances import Instances, draw
 from lmd.learning.measure import curve, milliseconds, reached
 from lmd.learning.peers import peers
 from lmd.learning.proposals import Known, to_tune
+from lmd.learning.search import climb
 from lmd.operators import Differences, Identity
 from lmd.problems import Composite, ControlFamily, Family, Problem
 from lmd.terms import L1, Huber, Shifted
@@ -81,19 +82,22 @@ CLASSES = {"logistic": LogisticFamily, "control": ControlFamily, "fused": FusedF
 def best_classical(known, validation, test, accuracy):
     """The fastest tuned classical method on the test instances, tuned on the validation instances: name, count, ms."""
     best = ("none", None, float("inf"))
-    for name, grid in to_tune(known).items():
-        found = []
-        for solver in grid:
-            least = min([best[2], *(spent for spent, _ in found)])
-            count = reached(curve(solver, validation, LONGEST, accuracy, 3 * least / 1e3), accuracy)
-            if count is not None:
-                found.append((milliseconds(solver, validation.problem, validation.x0, count, repeats=3), solver))
-        if found:
-            solver = min(found, key=lambda pair: pair[0])[1]
-            count = reached(curve(solver, test, LONGEST, accuracy), accuracy)
-            if count is not None:
-                spent = milliseconds(solver, test.problem, test.x0, count)
-                best = min(best, (name, count, spent), key=lambda row: row[2])
+    for name, settings in to_tune(known).items():
+        fastest = best[2]
+
+        def rank(places, settings=settings):
+            nonlocal fastest
+            solver = settings.solver(places)
+            quantiles = curve(solver, [validation], LONGEST, accuracy, 3 * fastest / 1e3)
+            count = reached(quantiles, accuracy)
+            spent = float("inf") if count is None else milliseconds(solver, [validation], count, repeats=3)
+            fastest = min(fastest, spent)
+            return spent, min(quantiles)
+
+        solver = settings.solver(climb(settings.sizes, settings.first, rank))
+        count = reached(curve(solver, [test], LONGEST, accuracy), accuracy)
+        if count is not None:
+            best = min(best, (name, count, milliseconds(solver, [test], count)), key=lambda row: row[2])
     return best
 
 
@@ -105,9 +109,9 @@ def compare(name, minutes, out, say):
     test = Instances.solve(*draw(family, 100, 1000, held_out=True))
     print(f"{name}: {solver.card['winner']}")
     for accuracy in (1e-2, 1e-4):
-        count = reached(curve(solver, test, LONGEST, accuracy), accuracy)
+        count = reached(curve(solver, [test], LONGEST, accuracy), accuracy)
         method, classical, slow = best_classical(known, validation, test, accuracy)
-        fast = float("inf") if count is None else milliseconds(solver, test.problem, test.x0, count, repeats=15)
+        fast = float("inf") if count is None else milliseconds(solver, [test], count, repeats=15)
         print(
             f"  to {accuracy:g}: {count} iterations, {fast:.2f} ms; {method}: {classical}, {slow:.2f} ms; "
             f"{slow / fast:.1f} times as fast"
@@ -118,10 +122,10 @@ def compare(name, minutes, out, say):
 def beside_osqp(solver):
     """A batch of 1000 against one after the other, and one alone."""
     test = Instances.solve(*draw(ControlFamily(), 1000, 1000, held_out=True))
-    count = reached(curve(solver, test, LONGEST, 1e-3), 1e-3)
-    batch = milliseconds(solver, test.problem, test.x0, count, repeats=15)
+    count = reached(curve(solver, [test], LONGEST, 1e-3), 1e-3)
+    batch = milliseconds(solver, [test], count, repeats=15)
     one = test.select(slice(0, 1))
-    alone = milliseconds(solver, one.problem, one.x0, count, repeats=101)
+    alone = milliseconds(solver, [one], count, repeats=101)
     print(f"control, 1000 instances to 1e-3: {count} iterations, {batch:.2f} ms; one alone {alone:.3f} ms")
     for row in peers(test, 1e-3):
         osqp = row["milliseconds"]["0.001"]

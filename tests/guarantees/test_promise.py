@@ -44,6 +44,17 @@ def test_what_is_no_share_is_refused(argument, values):
         least_share(*values)
 
 
+def test_several_promises_hold_together():
+    gaps = torch.full((300,), 1e-4)
+    alone, one_of_three = promise(gaps, 1e-3, 8), promise(gaps, 1e-3, 8, together=3)
+    assert one_of_three.share == pytest.approx(least_share(300, 300, 1 - 0.05 / 3))
+    assert one_of_three.share < alone.share
+    assert str(one_of_three).startswith("with confidence 95% for all 3 promises together, at least 98.6%")
+    assert Promise(**one_of_three.to_json()) == one_of_three
+    with pytest.raises(InputError, match="together"):
+        promise(gaps, 1e-3, 8, together=0)
+
+
 MADE = Promise(target=1e-3, iterations=8, runs=300, within=299, share=0.98, confidence=0.95)
 
 

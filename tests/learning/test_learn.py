@@ -1,21 +1,26 @@
 import importlib
+import math
 import shutil
 import signal
 import subprocess
 import sys
 import time
+import warnings
 
 import pytest
 import torch
 
 import lmd
 from lmd.cli import main
-from lmd.errors import InputError
+from lmd.errors import InputError, TrainingWarning
 from lmd.guarantees import Drift, Monitor, Promise
 from lmd.learning import card_rows, family_named
+from lmd.learning.instances import Instances, draw
 from lmd.learning.learn import _Learning
 from lmd.learning.measure import Speed
+from lmd.learning.proposals import Settings
 from lmd.problems import Box, ControlFamily, Family, LeastSquares, Problem
+from lmd.solvers import GradientDescent
 
 settings = importlib.import_module("lmd.learning.learn")
 
@@ -24,10 +29,11 @@ SMALL = """
 import importlib
 
 settings = importlib.import_module("lmd.learning.learn")
-settings.TRAINING, settings.VALIDATION, settings.TEST, settings.RUNGS, settings.MOST_TIMES = 40, 20, 60, 2, 1
+settings.TRAINING, settings.VALIDATION, settings.TEST, settings.RUNGS, settings.MOST_TIMES = 40, 20, 20, 2, 1
+settings.PROMISED = 60
 settings.MOST_UPDATES, settings.FEWEST, settings.TAIL_TRIALS, settings.TIMED = 10, 2, 1, 1
-tunes, learns = settings.to_tune, settings.to_learn
-settings.to_tune = lambda known: {name: grid[:3] for name, grid in tunes(known).items()}
+learns = settings.to_learn
+settings.climb = lambda sizes, first, rank: (rank(first), first)[1]
 settings.to_learn = lambda *given: dict(list(learns(*given).items())[:2])
 """
 """Few instances, settings, solvers to learn and updates: seconds. For processes of their own as well."""
@@ -68,7 +74,7 @@ def test_it_returns_a_solver_with_its_card_and_saves_it(tmp_path):
     lines = []
     solver = lmd.learn(Control(), minutes=1, out=tmp_path / "run", progress=lines.append)
     card = solver.card
-    assert card["winner"] in card["tried"] and card["promise"]["runs"] == 60
+    assert card["winner"] in card["tried"] and card["promise"]["runs"] == 60 and card["reached"]
     assert any("leads with" in line for line in lines) and lines[-1] == card["promised"]
     assert Monitor(Promise(**card["promise"])).see(torch.zeros(10)) is Drift.HOLDS
     assert {row["method"] for row in card["rows"]} >= {card["winner"], "ADMM", "PDHG", "ADMM, mean start"}
@@ -116,6 +122,62 @@ def test_a_problem_with_one_method_is_enough(family):
     torch.testing.assert_close(lmd.run(solver, problem, x0, 60).x, best, rtol=1e-2, atol=1e-2)
 
 
+def test_where_nothing_reaches_the_target_the_nearest_is_the_answer_and_a_warning_says_so(monkeypatch):
+    measured = settings.curve
+    monkeypatch.setattr(settings, "curve", lambda *given: [0.5 + gap for gap in measured(*given)][:9])
+    with pytest.warns(TrainingWarning, match=r"no solver gets 95% of the validation instances within 0.001 .* nearest"):
+        solver = lmd.learn(Bowls(), minutes=1)
+    card = solver.card
+    assert not card["reached"] and "promise" not in card and card["promised"].startswith("no promise: no solver")
+    assert set(card["tried"].values()) == {None} and len(card["notes"]) >= 1
+
+
+@pytest.mark.parametrize(("fails", "winner"), [((), "slow"), (("slow",), "fast"), (("slow", "fast"), "slow")])
+def test_a_solver_that_fails_the_test_is_not_the_answer(monkeypatch, fails, winner):
+    """Of two that reach the target on validation; neither on the test is said as loudly."""
+    monkeypatch.setattr(settings, "curve", lambda solver, *rest: [1.0] if solver in fails else [1e-9])
+    run, said = object.__new__(_Learning), []
+    run.longest, run.target, run.notes, run.say = 8, 1e-3, [], said.append
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ranks = {"never": (math.inf, 1e-9), "slow": (1.0, 1e-4), "fast": (2.0, 1e-3)}
+        chosen = run._choose({name: name for name in ranks}, ranks, [])
+    assert chosen == (winner if len(fails) < 2 else "never", len(fails) < 2)
+    assert len(caught) == min(1, len(fails)) and said == run.notes
+
+
+def test_each_method_has_its_share_of_the_time_to_tune(monkeypatch):
+    """One that takes all of it leaves the next its share, and what is found is ranked in any case."""
+    monkeypatch.undo()
+    run = object.__new__(_Learning)
+    run.minutes, run.target, run.accuracies, run.say = 1e-3, 1e-3, (1e-2, 1e-3, 1e-4), lambda line: None
+    run.measured = {"speeds": {name: {"start": 0.0, "each": 1.0} for name in ("slow", "quick")}}
+    run.validation = [Instances.solve(*draw(Bowls(), 8, 0))]
+    run.settings = {
+        "slow": Settings(GradientDescent, ((1e-9, 2e-9, 3e-9, 4e-9, 5e-9),), (2,)),
+        "quick": Settings(GradientDescent, ((1e-9, 1e-3, 0.01, 0.1, 0.4, 0.5),), (2,)),
+    }
+    _, ranks = run._tune()
+    assert math.isinf(ranks["slow"][0]) and math.isfinite(ranks["quick"][0])
+
+
+def test_instances_are_drawn_one_by_one_and_no_two_share_a_seed():
+    class Shared(Bowls):
+        def sample(self, batch, generator):
+            bend = 1.0 + float(torch.rand((), generator=generator))
+            return Bowl(torch.randn(batch, 3, generator=generator), bend), torch.zeros(batch, 3)
+
+    run = object.__new__(_Learning)
+    run.family, run.seed, run.like = Shared(), 0, torch.zeros(1, 3)
+    assert len(run._apart(20, 3)) == 20
+    validation = run._evaluation(20, 1)
+    assert not run.is_stackable and len({each.problem.bend for each in validation}) == settings.MAX_BATCHES
+    run.family = Bowls()
+    assert [len(each.x0) for each in run._evaluation(20, 1)] == [20] and run.is_stackable
+    seeds = [run._seed(kind, place) for kind in range(4) for place in range(400)]
+    assert len(set(seeds)) == len(seeds)
+
+
 class Deaf(Bowls):
     def sample(self, batch, generator):
         return Bowl(torch.ones(batch, 3)), torch.zeros(batch, 3)
@@ -155,11 +217,11 @@ class Of(Bowls):
     """With a function of their own of x and the centres."""
 
     def __init__(self, function):
-        self.function = function
+        self.kind = type("Own", (Bowl,), {"value": lambda own, x: function(x, own.centre)})
 
     def sample(self, batch, generator):
         problem, x0 = super().sample(batch, generator)
-        problem.__class__ = type("Own", (Bowl,), {"value": lambda own, x: self.function(x, own.centre)})
+        problem.__class__ = self.kind
         return problem, x0
 
 
@@ -231,8 +293,6 @@ def test_families_by_name(monkeypatch, tmp_path):
 
 
 def test_where_a_closed_form_is_known_it_is_what_is_compared_with():
-    from lmd.learning.instances import Instances
-
     W = torch.tensor([[2.0, 1.0], [1.0, 2.0], [0.0, 1.0]])
     problem = LeastSquares(W, torch.randn(4, 3, generator=torch.Generator().manual_seed(0)))
     instances = Instances.solve(problem, torch.zeros(4, 2))

@@ -36,24 +36,32 @@ def solver(monkeypatch):
 PROBLEM, X0 = LeastSquares(torch.eye(2), torch.ones(4, 2)), torch.ones(4, 2)
 
 
+class Near:
+    problem, x0 = PROBLEM, X0
+
+    def errors(self, x):
+        return x[:, 0]
+
+
 def test_what_a_solve_takes_is_told_from_what_disturbs_it(solver):
-    assert milliseconds(solver, PROBLEM, X0, 5) == pytest.approx(13)
-    found = speed(solver, PROBLEM, X0, 5)
+    assert milliseconds(solver, [Near()], 5) == pytest.approx(13)
+    found = speed(solver, [Near()], 5)
     assert (found.start, found.each) == (pytest.approx(3), pytest.approx(2))
     assert found.milliseconds(0) == pytest.approx(3) and Speed(1, 1).milliseconds(None) == float("inf")
 
 
 def test_curves_end_where_they_are_told_to(solver):
-    class Near:
-        problem, x0 = PROBLEM, X0
-
-        def errors(self, x):
-            return x[:, 0]
-
-    found = curve(solver, Near(), 10, 5e-4)
+    found = curve(solver, [Near()], 10, 5e-4)
     assert found == pytest.approx([1, 1e-1, 1e-2, 1e-3, 1e-4]) and reached(found, 1e-2) == 2
-    assert len(curve(solver, Near(), 2, 5e-4)) == 3 and reached(found, 1e-9) is None
-    assert len(curve(solver, Near(), 10, 5e-4, seconds=3e-3)) == 3
+    assert len(curve(solver, [Near()], 2, 5e-4)) == 3 and reached(found, 1e-9) is None
+    assert len(curve(solver, [Near()], 10, 5e-4, seconds=3e-3)) == 3
+
+
+def test_several_batches_count_as_one(solver):
+    class Far(Near):
+        x0 = 10 * X0
+
+    assert curve(solver, [Near(), Far()], 10, 5e-3) == pytest.approx([10, 1, 1e-1, 1e-2, 1e-3])
 
 
 def test_the_quantile_is_one_of_the_errors():

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from lmd.learning.instances import Instances
-from lmd.learning.search import _crossing, search_
+from lmd.learning.search import _crossing, climb, search_
 from lmd.problems import LeastSquares
 from lmd.solvers.base import Solver, State
 
@@ -88,3 +88,15 @@ def test_where_a_curve_meets_an_accuracy():
     assert _crossing([1.0, 1e-1, 1e-3], 1e-2) == pytest.approx(1.5)
     near, far = _crossing([1.0, 2e-2], 1e-2), _crossing([1.0, 0.5], 1e-2)
     assert 2 < near < far < math.inf, "not there at all: the farther off the worse, and worse than any that is"
+
+
+def test_settings_are_climbed_to_the_best_from_any_first_place():
+    seen = []
+
+    def rank(places):
+        seen.append(places)
+        return math.inf, abs(places[0] - 11) + 3 * abs(places[1] - 1)
+
+    for first in ((0, 0), (18, 2), (5, 1)):
+        assert climb((19, 3), first, rank) == (11, 1)
+    assert len(seen) < 60

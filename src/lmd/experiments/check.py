@@ -18,12 +18,14 @@ from lmd.errors import CapabilityError, InputError
 from lmd.files import read_json, staged, writable_folder, write_json
 from lmd.guarantees import Diagnosis, Drift, Finding, Monitor, Promise, diagnose, promise
 from lmd.learning import family_named
+from lmd.learning.stacking import stack_instances
 from lmd.problems.base import Family
 from lmd.report.figures import figure
 from lmd.report.tables import Table, number
 from lmd.solvers.base import Solver
 from lmd.solvers.saving import SOLVER_FILE
 from lmd.tasks.optima import gap_scale
+from lmd.training.seeds import training_seed
 
 TARGET = 1e-2
 """The relative gap that shares of a class are within, where no other was promised."""
@@ -79,19 +81,22 @@ def promise_findings(
     card = getattr(solver, "card", {})
     said = Promise(**card["promise"]) if "promise" in card else None
     target, count = (TARGET, solver.horizon or 10) if said is None else (said.target, said.iterations)
-    problem, x0 = family.sample(batch if said is None else RUNS, torch.Generator().manual_seed(seed))
-    try:
-        least = minimum_of(problem.double() or problem).double()
-    except CapabilityError:
-        return []
-    x = solver.advance(problem, solver.init(problem, x0), count).x
-    values, violation = problem.relaxed_value(x)
-    outside = violation / torch.linalg.vector_norm(x.flatten(1), dim=1).clamp(min=torch.finfo(x.dtype).tiny)
-    gaps = (values.double() - least) / gap_scale(problem, least, x0).where(least >= 0, -least) + outside
-    name, found = f"share within {target:g} after {count} iterations", promise(gaps, target, count)
+    seeds = [training_seed(seed, place) for place in range(batch if said is None else RUNS)]
+    singles = [family.sample(1, torch.Generator().manual_seed(each)) for each in seeds]  # independent of each other
+    gaps = []
+    for problem, x0 in stack_instances(singles):
+        try:
+            least = minimum_of(problem.double() or problem).double()
+        except CapabilityError:
+            return []
+        x = solver.advance(problem, solver.init(problem, x0), count).x
+        values, violation = problem.relaxed_value(x)
+        outside = violation / torch.linalg.vector_norm(x.flatten(1), dim=1).clamp(min=torch.finfo(x.dtype).tiny)
+        gaps.append((values.double() - least) / gap_scale(problem, least, x0).where(least >= 0, -least) + outside)
+    name, found = f"share within {target:g} after {count} iterations", promise(torch.cat(gaps), target, count)
     if said is None:
         return [Finding("its family", f"{name}, with confidence {found.confidence:.0%} at least", found.share)]
-    kept = Monitor(said).see(gaps) is Drift.HOLDS
+    kept = Monitor(said).see(torch.cat(gaps)) is Drift.HOLDS
     return [Finding("its family", name, found.within / found.runs, f"at least {said.share:.3g} of the class", kept)]
 
 

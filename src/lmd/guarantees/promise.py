@@ -17,8 +17,8 @@ from lmd.extras import require
 class Promise:
     """With confidence 1 - delta, at least a `share` of the class is within `target` after so many iterations.
 
-    It holds for the distribution that the `runs` were drawn from, independently of each other and of the training.
-    Theorem and proof: docs/guarantees.md.
+    It holds for the distribution that the `runs` were drawn from: independently of each other, one by one, and of the
+    training and the choice of the solver. Theorem and proof: docs/guarantees.md.
     """
 
     target: float
@@ -37,7 +37,10 @@ class Promise:
     """A lower bound on the share of the whole class."""
 
     confidence: float
-    """1 - delta."""
+    """1 - delta; of all `together`, that all of them hold."""
+
+    together: int = 1
+    """How many promises are made together, such as on one card."""
 
     def to_json(self) -> dict[str, Any]:
         """The record as JSON values."""
@@ -45,25 +48,31 @@ class Promise:
 
     def __str__(self) -> str:
         said = f"within {self.target:g} of the minimum after {self.iterations} iterations"
-        return f"with confidence {self.confidence:.0%}, at least {self.share:.1%} of the class are {said}"
+        others = "" if self.together == 1 else f" for all {self.together} promises together"
+        return f"with confidence {self.confidence:.0%}{others}, at least {self.share:.1%} of the class are {said}"
 
 
-def promise(gaps: Tensor, target: float, iterations: int, confidence: float = 0.95) -> Promise:
+def promise(gaps: Tensor, target: float, iterations: int, confidence: float = 0.95, together: int = 1) -> Promise:
     """What the relative gaps `(n,)` of held-out runs promise of the class they were drawn from.
 
+    The theorem asks for gaps that are never below the true ones, of instances that were drawn one by one, each from a
+    generator of its own: a family may share data within a batch. With several promises from the same runs, each is made
+    at the confidence 1 - (1 - confidence) / together, so that all hold together with `confidence` (Bonferroni).
+
     Args:
-        gaps: Relative gaps `(n,)`, of instances that nothing was trained on.
+        gaps: Relative gaps `(n,)`, of instances that nothing was trained on or chosen by.
         target: The relative gap that a run is to get to.
         iterations: That each run was given.
         confidence: Between 0 and 1.
+        together: How many promises are made, of which this is one.
 
     >>> import torch
     >>> print(promise(torch.full((300,), 1e-4), target=1e-3, iterations=8))
     with confidence 95%, at least 99.0% of the class are within 0.001 of the minimum after 8 iterations
     """
     runs, within = gaps.numel(), int((gaps <= target).sum())
-    share = least_share(within, runs, confidence)
-    return Promise(target, iterations, runs, within, share, confidence)
+    share = least_share(within, runs, 1 - (1 - confidence) / check_count("together", together))
+    return Promise(target, iterations, runs, within, share, confidence, together)
 
 
 def least_share(within: int, runs: int, confidence: float = 0.95) -> float:

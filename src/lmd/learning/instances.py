@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from lmd.errors import InputError
 from lmd.problems.base import Family, Problem, as_problem, check_values, offers
+from lmd.reference.bounds import bound_by_domain, in_float64
 from lmd.solvers import ADMM, LBFGS, PDHG, InteriorPoint, Nesterov, Solver
 from lmd.solvers.base import State, check_fit
 
@@ -18,6 +20,12 @@ LARGEST_SYSTEM = 1024
 
 ACCURACY = 1e-6
 """The relative gap at which an optimum is good enough to compare with."""
+
+SOLVED = 100 * ACCURACY
+"""What is left of that where optima are stored in float32."""
+
+STALLED = 1e-8
+"""Values that fall by less than this share, over many iterations, are not waited for."""
 
 FLAT = 1e-3
 """The same for |<g, x>| / |f|, g the gradient, of which gaps are about the square."""
@@ -44,16 +52,17 @@ class Instances:
     def solve(cls, problem: Any, x0: Tensor) -> Instances:
         """Instances with their optima, as well as the classical methods find them."""
         with torch.no_grad():
-            optima, duals = _optima(problem, x0)
+            optima, duals = find_optima(problem, x0)
+            optima, duals = optima.to(x0), None if duals is None else duals.to(x0)
             minima, _ = problem.relaxed_value(optima)
-        if not bool(torch.isfinite(minima).all()) or _is_far_out(optima, x0):
-            accepted = "problems with minima; add a small multiple of ||x||^2, or constraints"
-            raise InputError("family", "instances whose values fall without bound, as far as could be seen", accepted)
-        fall = (problem.relaxed_value(x0)[0] - minima).abs()
-        if float((minima.abs() < NOTHING * fall).double().mean()) > MOST_OF_NOTHING:
-            accepted = "problems with other minima, such as these with 1 added to their values"
-            raise InputError("family", "minima of 0, to which no gap is small", accepted)
         return cls(problem, x0, optima, minima, duals)
+
+    @torch.no_grad()
+    def is_solved(self) -> Tensor:
+        """Which of the optima are good to `ACCURACY`, by what is proven of them or by their gradients `(B,)`."""
+        if offers(self.problem, ("minimiser",)):
+            return torch.ones_like(self.minima, dtype=torch.bool)
+        return _distance(self.problem, self.optima, self.duals) <= SOLVED
 
     def errors(self, x: Tensor) -> Tensor:
         """(f(x) - f*) / |f*| `(B,)`, and how far x is outside constraints relative to its size, where it is."""
@@ -68,6 +77,20 @@ class Instances:
         duals = None if self.duals is None else self.duals[index]
         problem = self.problem.select(index)
         return Instances(problem, self.x0[index], self.optima[index], self.minima[index], duals)
+
+
+def check_minima(instances: Sequence[Instances]) -> None:
+    """Raise, in one line, for values that fall without bound, and for minima that no gap is relative to."""
+    small = []
+    for each in instances:
+        if not bool(torch.isfinite(each.minima).all()) or _is_far_out(each.optima, each.x0):
+            accepted = "problems with minima; add a small multiple of ||x||^2, or constraints"
+            raise InputError("family", "instances whose values fall without bound, as far as could be seen", accepted)
+        fall = (each.problem.relaxed_value(each.x0)[0] - each.minima).abs()
+        small.append(each.minima.abs() < NOTHING * fall)
+    if float(torch.cat(small).double().mean()) > MOST_OF_NOTHING:
+        accepted = "problems with other minima, such as these with 1 added to their values"
+        raise InputError("family", "minima of 0, to which no gap is small", accepted)
 
 
 class DrawnAgain(Family):
@@ -168,24 +191,46 @@ def _check_convex(problem: Problem, x0: Tensor, seed: int) -> None:
             raise InputError("family", "problems that are not convex", accepted)
 
 
-def _optima(problem: Any, x0: Tensor) -> tuple[Tensor, Tensor | None]:
+@torch.no_grad()
+def find_optima(problem: Any, x0: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Points near the minimisers and, where there are any, dual points; in float64 where the problem can be."""
     if offers(problem, ("minimiser",)):
         return problem.minimiser(), None
-    exact, dtype = problem.double(), x0.dtype
+    exact = in_float64(problem, x0)
     if exact is not None:
-        problem, x0 = exact, x0.double()
-    best = None
+        problem, x0 = exact, x0.double() if exact.domain is None else exact.domain.nearest(x0.double())
+    begun = []
     for solver, first, most in _strong(problem, x0):
         check_fit(solver, problem, x0)
         state = solver.advance(problem, solver.init(problem, x0), first)
-        score = float(_distance(problem, state).median())
-        if best is None or score < best[0]:
-            best = score, solver, state, most
-    if best is None:
+        begun.append(
+            (
+                float(_distance(problem, state.x, state.dual_point).nan_to_num(nan=torch.inf).median()),
+                solver,
+                state,
+                most,
+            )
+        )
+    if not begun:
         raise InputError("family", "problems that no classical method here can solve", "smooth or composite problems")
-    _, solver, state, most = best
+    begun.sort(key=lambda each: each[0])
+    _, solver, state, most = begun[0]
     x, dual = _go_on(problem, solver, state, most, x0)
-    return x.to(dtype), None if dual is None else dual.to(dtype)
+    for _, solver, _, most in begun[1:]:  # those that the best in the median leaves
+        left = (~(_distance(problem, x, dual) <= ACCURACY)).nonzero().flatten()
+        if not len(left):
+            break
+        part = problem.select(left)
+        found, other = _go_on(part, solver, solver.init(part, x0[left]), most, x0[left])
+        closer = _distance(part, found, other) < _distance(part, x[left], _some(dual, left)).nan_to_num(nan=torch.inf)
+        x[left[closer]] = found[closer]
+        if dual is not None and other is not None:
+            dual[left[closer]] = other[closer]
+    return x, dual
+
+
+def _some(dual: Tensor | None, index: Tensor) -> Tensor | None:
+    return None if dual is None else dual[index]
 
 
 def _go_on(problem: Any, solver: Solver[Any], state: State, most: int, x0: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -194,7 +239,7 @@ def _go_on(problem: Any, solver: Solver[Any], state: State, most: int, x0: Tenso
     dual = None if dual is None else dual.clone()
     left = torch.arange(len(x), device=x.device)
     while done < most and not _is_far_out(x, x0):
-        far = _distance(problem, state) > ACCURACY
+        far = ~(_distance(problem, state.x, state.dual_point) <= ACCURACY)
         if not bool(far.any()):
             break
         if float(far.double().mean()) < 0.7:
@@ -202,11 +247,13 @@ def _go_on(problem: Any, solver: Solver[Any], state: State, most: int, x0: Tenso
             problem, left, point = problem.select(index), left[index], state.x[index]
             known = state.dual_point
             state = solver.init(problem, point) if known is None else solver.resume(problem, point, known[index])
-        count = max(10, done // 4)
+        count, before = max(10, done // 4), problem.value(state.x) if dual is None else None
         state, done = solver.advance(problem, state, count), done + count
         x[left], found = state.x, state.dual_point
         if dual is not None and found is not None:
             dual[left] = found
+        elif before is not None and not bool((before - problem.value(state.x) > STALLED * before.abs()).any()):
+            break
     return x, dual
 
 
@@ -223,22 +270,22 @@ def _strong(problem: Any, x0: Tensor) -> list[tuple[Solver[Any], int, int]]:
         if offers(problem, solver.needs):
             return [(solver, 30, 2000)]
     if problem.domain is None:
-        return [(LBFGS(), 20, 300)]
+        return [(LBFGS(), 20, 2000)]
     return [(Nesterov(size / steepness(problem, x0)), 200, 3000) for size in (0.1, 1.0)]
 
 
-def _distance(problem: Any, state: State) -> Tensor:
+def _distance(problem: Any, x: Tensor, dual: Tensor | None) -> Tensor:
     """What is proven of the gap, or the gradient beside the value in its place `(B,)`: in units of `ACCURACY`."""
-    if state.dual_point is not None and offers(problem, ("relative_gap",)):
-        return problem.relative_gap(state.x, state.dual_point).to(state.x.dtype)
-    value, gradient = problem.value_and_subgradient(state.x)
-    away = gradient if problem.domain is None else state.x - problem.domain.nearest(state.x - gradient)
-    return (
-        ACCURACY
-        / FLAT
-        * (away * state.x).flatten(1).abs().sum(dim=1)
-        / value.abs().clamp(min=torch.finfo(value.dtype).tiny)
-    )
+    if dual is not None and offers(problem, ("relative_gap",)):
+        return problem.relative_gap(x, dual).to(x.dtype)
+    value, gradient = problem.value_and_subgradient(x)
+    size = value.abs().clamp(min=torch.finfo(value.dtype).tiny)
+    if problem.domain is None:
+        return ACCURACY / FLAT * (gradient * x).flatten(1).abs().sum(dim=1) / size
+    bound = bound_by_domain(problem, x, value, gradient)
+    away = x - problem.domain.nearest(x - gradient)
+    guess = ACCURACY / FLAT * (away * x).flatten(1).abs().sum(dim=1) / size
+    return torch.where(bound.isfinite(), (value - bound) / size, guess)
 
 
 def steepness(problem: Any, x: Tensor, rounds: int = 8) -> float:

@@ -16,21 +16,32 @@ from torch import Tensor
 
 from lmd.checks import check_count, check_positive
 from lmd.errors import InputError, TrainingError, TrainingWarning
-from lmd.guarantees.promise import promise
+from lmd.guarantees.promise import Promise
 from lmd.guarantees.safeguard import guard
-from lmd.learning.instances import DrawnAgain, Instances, check_family, draw
+from lmd.learning.evidence import draw_apart, try_promise
+from lmd.learning.instances import DrawnAgain, Instances, check_family, check_minima, draw
 from lmd.learning.journal import Journal
 from lmd.learning.measure import Speed, clock, curve, milliseconds, quantile, reached, speed
 from lmd.learning.peers import peers
-from lmd.learning.proposals import LONGEST, Known, to_learn, to_start, to_tune
-from lmd.learning.search import search_
+from lmd.learning.proposals import LONGEST, Known, Settings, to_learn, to_start, to_tune
+from lmd.learning.search import climb, search_
 from lmd.learning.starting import EMPHASIS, fit_starts_
 from lmd.problems.base import Family
 from lmd.solvers import Carded, Solver, Started, save
 from lmd.training import train
+from lmd.training.seeds import training_seed
 
-TRAINING, VALIDATION, TEST = 300, 100, 300
-"""Instances of each kind; those of the test are looked at once, when everything is decided."""
+TRAINING, VALIDATION, TEST = 300, 100, 100
+"""Instances to train on, to choose by, and to test what was chosen on."""
+
+PROMISED, PROMISED_ALONE = 300, 60
+"""Instances that a promise is made from, which nothing else sees; fewer where they do not stack or are hard."""
+
+MAX_BATCHES = 8
+"""Batches that validation and test instances are in at most."""
+
+SEEDS_OF_A_KIND = 1_000_000
+"""Seeds for each kind of instances."""
 
 MOST_TIMES = 16
 """Where instances are solved quickly, so many times as many are drawn for training."""
@@ -60,10 +71,16 @@ FEW = 25
 PATIENCE = 4.0
 """A classical method that takes so many times as long as another is not waited for."""
 
+MAX_TIMES_LONGER = 10
+"""Where nothing reaches the target, methods go on for so many times as many iterations, at most."""
+
 SEARCHED, TAIL_TRIALS = 160, 24
 """Training instances that few numbers are searched on, and changes that are tried of those past what was learned."""
 
 Say = Callable[[str], object]
+
+Rank = tuple[float, float]
+"""Milliseconds in the mean, infinite where the target is not reached, and the least gap: what is smaller is better."""
 
 
 def learn(
@@ -84,12 +101,16 @@ def learn(
     them: on the geometric mean of the three, in which a solver that is twice as fast to one of them is as good as one
     that is to another.
     Classical methods are tuned on the same instances, from the given starts and from the mean of the training optima.
-    The fastest of all is the answer, be it a classical method; it goes on past what was learned with a method that
-    converges, or is guarded.
+    The fastest of all that get there is the answer, be it a classical method; it goes on past what was learned with a
+    method that converges, or is guarded. If it does not get there on test instances, the fastest that does takes its
+    place. Where no solver gets there, the one that gets nearest is the answer, with a `TrainingWarning`, and
+    `card["reached"]` is false.
 
-    `card` of the answer says what was tried, how long each takes to ten times, one and a tenth of the target on test
-    instances nobody has seen, for a batch and for one alone, and what is promised of the class: with
-    `lmd.guarantees.Monitor(Promise(**card["promise"]))` a running solver sees when the class has moved.
+    `card` of the answer says what was tried, how long each takes to ten times, one and a tenth of the target on the
+    test instances, for a batch and for one alone, and what is promised of the class: with
+    `lmd.guarantees.Monitor(Promise(**card["promise"]))` a running solver sees when the class has moved. The promise is
+    made from instances that nothing else has seen, drawn one by one, and from gaps to minima that are proven to a
+    tenth of the target. Where they cannot be, there is no `card["promise"]`, and `card["promised"]` says why.
 
     On one thread `minutes` are of the processor, so that other programs change nothing but how long one waits for them.
 
@@ -145,17 +166,49 @@ class _Learning:
         self.accuracies = (10 * target, target, target / 10)
         self.journal, self.say, self.like = journal, say, like
         self.say("drawing instances and solving them to compare with")
-        self.validation = self._solved(VALIDATION, 1)
-        few, before = self._solved(TRAINING, 0), journal.answers.get("measured")
+        self.longest, self.notes = LONGEST, list[str]()
+        self.validation = self._evaluation(VALIDATION, 1)
+        check_minima(self.validation)
+        few, before = self._training(TRAINING), journal.answers.get("measured")
         count = before["training"] if before else self._affordable(clock() - begun)
-        self.known = Known(few if count == TRAINING else self._solved(count, 0))
+        self.known = Known(few if count == TRAINING else self._training(count))
+        check_minima([self.known.train])
+        self._note_unsolved()
         self.drawn = DrawnAgain(self.known.train, family.name)
-        self.grids = to_tune(self.known)
+        self.settings = to_tune(self.known)
         self.measured = journal.once("measured", lambda: {"training": count, **self._measure()})
 
-    def _solved(self, count: int, kind: int) -> Instances:
-        """Instances for training (0), validation (1) or the test (2), with their optima."""
-        return Instances.solve(*draw(self.family, count, 3 * self.seed + kind, held_out=kind > 0, like=self.like))
+    def _seed(self, kind: int, place: int = 0) -> int:
+        """The seed of a draw for training (0), validation (1), the test (2) or the promise (3): no two share one."""
+        return training_seed(self.seed, kind * SEEDS_OF_A_KIND + place)
+
+    def _training(self, count: int) -> Instances:
+        return Instances.solve(*draw(self.family, count, self._seed(0), like=self.like))
+
+    def _evaluation(self, count: int, kind: int) -> list[Instances]:
+        """Held-out instances with their optima, drawn one by one; in a few batches where these do not stack."""
+        batches = self._apart(count, kind)
+        self.is_stackable = len(batches) <= MAX_BATCHES
+        if not self.is_stackable:
+            seeds = [self._seed(kind, count + place) for place in range(MAX_BATCHES)]
+            each = math.ceil(count / MAX_BATCHES)
+            batches = [draw(self.family, each, seed, held_out=True, like=self.like) for seed in seeds]
+        return [Instances.solve(*batch) for batch in batches]
+
+    def _apart(self, count: int, kind: int) -> list[tuple[Any, Tensor]]:
+        return draw_apart(self.family, [self._seed(kind, place) for place in range(count)], self.like)
+
+    def _note_unsolved(self) -> None:
+        solved = torch.cat([each.is_solved() for each in self.validation])
+        self.is_solved = bool(solved.all())
+        if not self.is_solved:
+            share = float((~solved).double().mean())
+            self._note(f"the minima of {share:.0%} of the validation instances were not found; gaps are too small")
+
+    def _note(self, line: str) -> None:
+        """What the card has to say beside its numbers."""
+        self.notes.append(line)
+        self.say(line)
 
     def _affordable(self, seconds: float) -> int:
         """How many training instances a twentieth of the time is enough to solve, after the first took so long."""
@@ -164,14 +217,13 @@ class _Learning:
 
     def _measure(self) -> dict[str, Any]:
         """What a solve takes with each method, and an update of each of the solvers to train, before it is trained."""
-        classical = {name: grid[0] for name, grid in self.grids.items()}
+        classical = {name: settings.solver(settings.first) for name, settings in self.settings.items()}
         proposed = to_start(self.known, classical)
         told = None if proposed is None else proposed[0]
         makes = to_learn(self.known, classical, told, self.target)
         learned = {name: make() for name, make in makes.items()}
-        x0 = self.validation.x0
         speeds = {
-            name: asdict(speed(solver, self.validation.problem, x0, min(solver.horizon or 8, 8)))
+            name: asdict(speed(solver, self.validation, min(solver.horizon or 8, 8)))
             for name, solver in (classical | learned).items()
         }
         updates = {name: self._update_seconds(solver) for name, solver in learned.items()}
@@ -195,7 +247,7 @@ class _Learning:
         if _phases(solver):
             part = self.known.train.select(slice(0, SEARCHED))
             moments = [clock()]
-            for look in (lambda: self._keep(solver), lambda: curve(solver, part, TIMED, 0.0)):
+            for look in (lambda: self._keep(solver), lambda: curve(solver, [part], TIMED, 0.0)):
                 look()
                 moments.append(clock())
             return moments[1] - moments[0], (moments[2] - moments[1]) / TIMED
@@ -206,15 +258,17 @@ class _Learning:
         return max((moments[2] - 2 * moments[1] + moments[0]) / TIMED, 1e-4), 0.0
 
     def run(self) -> Carded:
-        classical, tuned = self._tune()
+        classical, scores = self._tune()
         told = self._start(classical)
         makes = to_learn(self.known, classical, told, self.target)
-        solvers = self._halve({name: make() for name, make in makes.items()}, told is not None)
-        scores = tuned | {name: self._score(name, self._quantiles(solver)) for name, solver in solvers.items()}
-        winner = min(scores, key=lambda name: scores[name])
-        if not math.isfinite(scores[winner]):
-            winner = next(iter(classical))
-        return self._finish(winner, solvers, classical, scores)
+        learned = self._halve({name: make() for name, make in makes.items()}, told is not None)
+        scores |= {name: self._rank(name, solver) for name, solver in learned.items()}
+        solvers = classical | learned
+        if not any(math.isfinite(score) for score, _ in scores.values()):
+            scores = self._wait(solvers)
+        test = self._evaluation(TEST, 2)
+        winner, is_reached = self._choose(solvers, scores, test)
+        return self._finish(winner, is_reached, learned, classical, scores, test)
 
     def _start(self, classical: dict[str, Solver[Any]]) -> Started | None:
         """Networks that say where to start, trained for a share of the time."""
@@ -225,34 +279,32 @@ class _Learning:
         affordable = int(STARTS_SHARE * 60 * self.minutes / self.measured["start"])
         fit_starts_(told, self.known.train, wanted, max(1, min(STARTS_TIMES * MOST_UPDATES, affordable)), self.seed)
         with torch.no_grad():
-            state = told.init(self.validation.problem, self.validation.x0)
-            gaps = self.validation.errors(state.x)
-        self.say(f"where to start, learned: 95% of the instances begin within {quantile(gaps):.2g} of their minima")
+            gaps = [each.errors(told.init(each.problem, each.x0).x) for each in self.validation]
+        begun = quantile(torch.cat(gaps))
+        self.say(f"where to start, learned: 95% of the instances begin within {begun:.2g} of their minima")
         return told
 
-    def _tune(self) -> tuple[dict[str, Solver[Any]], dict[str, float]]:
-        """Classical methods, each with its best setting on some of the validation instances, and their scores on all.
+    def _tune(self) -> tuple[dict[str, Solver[Any]], dict[str, Rank]]:
+        """Classical methods, each with its best setting on some of the validation instances, and their ranks on all.
 
-        One that takes `PATIENCE` times as long as another is not waited for, nor one beyond its share of the time.
+        Each has an equal share of the time that is left; the setting that is found is ranked however much it took. A
+        setting that takes `PATIENCE` times as long as another method is not waited for.
         """
-        found, scores, few = dict[str, Solver[Any]](), dict[str, float](), self.validation.select(slice(0, FEW))
+        found, ranks, places = dict[str, Solver[Any]](), dict[str, Rank](), dict[str, tuple[int, ...]]()
+        few = [each.select(slice(0, math.ceil(FEW / len(self.validation)))) for each in self.validation]
         best, left = math.inf, TUNING_SHARE * 6e4 * self.minutes
-        for name, grid in self.grids.items():
-            each, tried = self._speed(name).each, []
-            for solver in grid:
-                most = max(1, int(min(LONGEST, PATIENCE * best / each, left / each)))
-                quantiles = curve(solver, few, most, self.target / 10)
-                tried.append((self._score(name, quantiles), min(quantiles)))
-                if quantiles[-1] <= self.target / 10:
-                    best = min(best, each * len(quantiles))
-                left -= each * len(quantiles)
-            found[name], scores[name] = grid[tried.index(min(tried))], math.inf
-            if math.isfinite(min(tried)[0]):
-                scores[name] = self._score(name, curve(found[name], self.validation, LONGEST, self.target / 10))
-            self.say(f"{name}: {_time(scores[name])}, the best of {len(grid)} settings")
-        return found, scores
+        for place, (name, settings) in enumerate(self.settings.items()):
+            each, share = self.speed_of(name).each, left / (len(self.settings) - place)
+            tuner = _Tuner(self, name, settings, few, min(LONGEST, PATIENCE * best / each), share)
+            first = places.get(name.partition(",")[0], settings.first)
+            places[name] = climb(settings.sizes, first, tuner.rank)
+            found[name] = settings.solver(places[name])
+            ranks[name] = self._rank(name, found[name], LONGEST)
+            best, left = min(best, tuner.best), left - tuner.spent
+            self.say(f"{name}: {_time(ranks[name][0])}, the best of {tuner.count} settings")
+        return found, ranks
 
-    def _speed(self, name: str) -> Speed:
+    def speed_of(self, name: str) -> Speed:
         return Speed(**self.measured["speeds"][name])
 
     def _updates(self, solvers: dict[str, Solver[Any]], rung: int, starts: bool) -> int:
@@ -329,74 +381,137 @@ class _Learning:
             rows = [part.iterations - 1] if tail else range(part.iterations)
             search_(solver, part, rows, lambda: self._keep(solver), few, accuracies, trials, self.seed + rung)
 
-    def _quantiles(self, solver: Solver[Any]) -> list[float]:
-        return curve(solver, self.validation, LONGEST // 2, self.target / 10)
+    def rank_of(self, name: str, quantiles: list[float]) -> Rank:
+        """The mean of the milliseconds to `accuracies`, geometric, and the least gap.
 
-    def _score(self, name: str, quantiles: list[float]) -> float:
-        """The mean of the milliseconds to `accuracies`, geometric; very many to the last where it is not reached."""
-        speed, counts = self._speed(name), [reached(quantiles, accuracy) for accuracy in self.accuracies]
+        Very many to the last accuracy where it is not reached, infinite where one of the others is not.
+        """
+        speed, counts = self.speed_of(name), [reached(quantiles, accuracy) for accuracy in self.accuracies]
         *first, last = counts
-        each = [speed.milliseconds(count) for count in (*first, 2 * LONGEST if last is None else last)]
-        return math.inf if math.inf in each else statistics.geometric_mean(each)
+        many = 2 * max(LONGEST, len(quantiles))
+        each = [speed.milliseconds(count) for count in (*first, many if last is None else last)]
+        return math.inf if math.inf in each else statistics.geometric_mean(each), min(quantiles)
 
-    def _rank(self, name: str, solver: Solver[Any]) -> tuple[float, float]:
-        """By milliseconds, and by the least gap where none gets there."""
-        quantiles = self._quantiles(solver)
-        return self._score(name, quantiles), min(quantiles)
+    def _rank(self, name: str, solver: Solver[Any], most: int = LONGEST // 2) -> Rank:
+        return self.rank_of(name, curve(solver, self.validation, most, self.target / 10))
+
+    def _wait(self, solvers: dict[str, Solver[Any]]) -> dict[str, Rank]:
+        """Ranks after more iterations: as many as each has time for, where none is there after `LONGEST`."""
+        share, ranks = TUNING_SHARE * 6e4 * self.minutes / len(solvers), dict[str, Rank]()
+        counts = {name: int(share / self.speed_of(name).each) for name in solvers}
+        self.longest = max(LONGEST, min(MAX_TIMES_LONGER * LONGEST, max(counts.values())))
+        self.say(f"nothing gets there in {LONGEST} iterations; going on for up to {self.longest}")
+        for name, solver in solvers.items():
+            ranks[name] = self._rank(name, solver, max(LONGEST, min(self.longest, counts[name])))
+        return ranks
+
+    def _choose(self, solvers: dict[str, Any], ranks: dict[str, Rank], test: list[Instances]) -> tuple[str, bool]:
+        """The fastest on validation that reaches the target on the test as well; or the nearest, where none does."""
+        order = sorted(ranks, key=lambda name: ranks[name])
+        reaching = [name for name in order if math.isfinite(ranks[name][0])]
+        for name in reaching:
+            quantiles = curve(solvers[name], test, self.longest, self.target)
+            if reached(quantiles, self.target) is not None:
+                if name != order[0]:
+                    self._warn(f"{order[0]} was fastest on validation and failed the test; {name} takes its place")
+                return name, True
+        where = "test" if reaching else "validation"
+        nearest = min(order, key=lambda name: ranks[name][1])
+        self._warn(
+            f"no solver gets 95% of the {where} instances within {self.target:g} of their minima; {nearest} gets "
+            f"nearest, within {ranks[nearest][1]:.2g} on validation: allow more minutes, or a larger target"
+        )
+        return nearest, False
+
+    def _warn(self, line: str) -> None:
+        self._note(line)
+        warnings.warn(f"lmd.learn: {line}", TrainingWarning, stacklevel=5)
 
     def _finish(
-        self, winner: str, learned: dict[str, Any], classical: dict[str, Any], scores: dict[str, float]
+        self,
+        winner: str,
+        is_reached: bool,
+        learned: dict[str, Any],
+        classical: dict[str, Any],
+        ranks: dict[str, Rank],
+        test: list[Instances],
     ) -> Carded:
-        """The answer, saved, with the card that the test instances give it."""
+        """The answer, saved, with the card that the test instances give it and what can be promised."""
         self.say(f"{winner} it is; testing" + ("" if winner in learned else ": a classical method, tuned, is fastest"))
-        test = self._solved(TEST, 2)
-        solver = (learned | classical)[winner]
-        count = reached(curve(solver, self.validation, LONGEST, self.target), self.target)
-        count = LONGEST if count is None else count
-        with torch.no_grad():
-            state = solver.advance(test.problem, solver.init(test.problem, test.x0), count)
-            promised = promise(test.errors(state.x), self.target, count)
-        shown = sorted(learned, key=lambda name: scores[name])[:3]
+        solver, problem = (learned | classical)[winner], test[0].problem
+        guarded = solver if solver.ends_proven or winner in classical else guard(solver, problem) or solver
+        promised, text = self._promise(guarded, test) if is_reached else (None, f"no promise: {self.notes[-1]}")
+        shown = sorted(learned, key=lambda name: ranks[name])[:3]
         rows = [self._row(name, learned[name], test, True) for name in shown]
         rows += [self._row(name, solver, test, False) for name, solver in classical.items()]
-        guarded = solver if solver.ends_proven or winner in classical else guard(solver, test.problem) or solver
         card = {
             **self.journal.settings,
             "winner": winner,
             "learned": winner in learned,
-            "batch": VALIDATION,
-            "rows": rows + peers(test.select(slice(0, VALIDATION)), self.target, self.say),
-            "promise": promised.to_json(),
-            "promised": str(promised),
-            "tried": {name: score if math.isfinite(score) else None for name, score in scores.items()},
+            "reached": is_reached,
+            "batch": sum(len(each.x0) for each in test),
+            "rows": rows + peers(test[0], self.target, self.say),
+            **({} if promised is None else {"promise": promised.to_json()}),
+            "promised": text,
+            "notes": self.notes,
+            "tried": {name: score if math.isfinite(score) else None for name, (score, _) in ranks.items()},
         }
         answer = Carded(guarded, card)
         if self.journal.folder is not None:
             save(answer, self.journal.folder)
-        self.say(str(promised))
+        self.say(text)
         return answer
 
-    def _row(self, name: str, solver: Solver[Any], test: Instances, is_learned: bool) -> dict[str, Any]:
+    def _promise(self, solver: Solver[Any], test: list[Instances]) -> tuple[Promise | None, str]:
+        """After the iterations that 95% of the validation and test instances take, from instances of its own."""
+        count = reached(curve(solver, [*self.validation, *test], self.longest, self.target), self.target)
+        if count is None:
+            return None, f"no promise: guarded, {self.longest} iterations are not enough"
+        apart = self._apart(PROMISED if self.is_stackable and self.is_solved else PROMISED_ALONE, 3)
+        return try_promise(solver, apart, self.target, max(1, count))
+
+    def _row(self, name: str, solver: Solver[Any], test: list[Instances], is_learned: bool) -> dict[str, Any]:
         """Iterations and milliseconds to ten times, one and a tenth of the target: for a batch, and for one alone.
 
         And what curves are drawn of: the 95% quantile of the gaps after each iteration, and how long these take.
         """
-        part = test.select(slice(0, VALIDATION))
-        quantiles = curve(solver, part, LONGEST, self.target / 10)
+        quantiles = curve(solver, test, self.longest, self.target / 10)
         row: dict[str, Any] = {"method": name, "learned": is_learned, "iterations": {}, "milliseconds": {}, "one": {}}
         row |= {
             "gaps": [float(f"{gap:.3g}") for gap in quantiles if math.isfinite(gap)],
-            "speed": asdict(self._speed(name)),
+            "speed": asdict(self.speed_of(name)),
         }
-        alone = part.select(slice(0, 1))
+        alone = [test[0].select(slice(0, 1))]
         for accuracy in self.accuracies:
             count = reached(quantiles, accuracy)
             if count is not None:
                 key = f"{accuracy:g}"
                 row["iterations"][key] = count
-                row["milliseconds"][key] = milliseconds(solver, part.problem, part.x0, count)
-                row["one"][key] = milliseconds(solver, alone.problem, alone.x0, count)
+                row["milliseconds"][key] = milliseconds(solver, test, count)
+                row["one"][key] = milliseconds(solver, alone, count)
         return row
+
+
+class _Tuner:
+    """Ranks settings of one method on some instances, for as long as its share of the time lasts."""
+
+    def __init__(
+        self, run: _Learning, name: str, settings: Settings, few: list[Instances], most: float, share: float
+    ) -> None:
+        self.run, self.name, self.settings, self.few = run, name, settings, few
+        self.most, self.share = max(1, int(most)), share
+        self.count, self.spent, self.best = 0, 0.0, math.inf
+
+    def rank(self, places: tuple[int, ...]) -> Rank:
+        """The rank of a setting; the worst there is where no time is left for it, unless it is the first."""
+        if self.count and self.spent > self.share:
+            return math.inf, math.inf
+        accuracy, each = self.run.accuracies[-1], self.run.speed_of(self.name).each
+        quantiles = curve(self.settings.solver(places), self.few, self.most, accuracy)
+        self.count, self.spent = self.count + 1, self.spent + each * len(quantiles)
+        if quantiles[-1] <= accuracy:
+            self.best = min(self.best, each * len(quantiles))
+        return self.run.rank_of(self.name, quantiles)
 
 
 def _searched(solver: Solver[Any]) -> list[Any]:

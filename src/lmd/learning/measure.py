@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from lmd.learning.instances import Instances
 from lmd.solvers import Solver
+from lmd.solvers.base import State
 
 QUANTILE = 0.95
 """The share of the instances that has to be within a target."""
@@ -39,19 +41,27 @@ class Speed:
 
 
 @torch.no_grad()
-def curve(solver: Solver[Any], instances: Instances, most: int, least: float, seconds: float = math.inf) -> list[float]:
+def curve(
+    solver: Solver[Any], instances: Sequence[Instances], most: int, least: float, seconds: float = math.inf
+) -> list[float]:
     """The 95% quantile of the relative gaps after 0, 1, ... iterations, until it is `least` or `most` are done.
 
-    Or until the iterations have taken so many `seconds`, or led nowhere.
+    Over all instances, which are in one batch or in several. Or until the iterations have taken so many `seconds`, or
+    led nowhere.
     """
-    state, spent = solver.init(instances.problem, instances.x0), 0.0
-    found = [quantile(instances.errors(state.x))]
+    states, spent = [solver.init(each.problem, each.x0) for each in instances], 0.0
+    found = [_quantile_of(instances, states)]
     while found[-1] > least and len(found) <= most and spent < seconds and not found[-1] > LOST:
         begun = clock()
-        state = solver.step(instances.problem, state)
+        states = [solver.step(each.problem, state) for each, state in zip(instances, states, strict=True)]
         spent += clock() - begun
-        found.append(quantile(instances.errors(state.x)))
+        found.append(_quantile_of(instances, states))
     return found
+
+
+def _quantile_of(instances: Sequence[Instances], states: Sequence[State]) -> float:
+    errors = [each.errors(state.x) for each, state in zip(instances, states, strict=True)]
+    return quantile(torch.cat(errors))
 
 
 def reached(quantiles: list[float], target: float) -> int | None:
@@ -59,27 +69,28 @@ def reached(quantiles: list[float], target: float) -> int | None:
     return next((k for k, quantile in enumerate(quantiles) if quantile <= target), None)
 
 
-def milliseconds(solver: Solver[Any], problem: Any, x0: Tensor, iterations: int, repeats: int = 7) -> float:
+def milliseconds(solver: Solver[Any], instances: Sequence[Instances], iterations: int, repeats: int = 7) -> float:
     """The median time of a whole solve of so many iterations, nothing recorded."""
-    return statistics.median(_times(solver, problem, x0, iterations, repeats))
+    return statistics.median(_times(solver, instances, iterations, repeats))
 
 
 @torch.no_grad()
-def _times(solver: Solver[Any], problem: Any, x0: Tensor, iterations: int, repeats: int) -> list[float]:
+def _times(solver: Solver[Any], instances: Sequence[Instances], iterations: int, repeats: int) -> list[float]:
     """Those of some solves, after one that is not counted."""
     times = []
     for _ in range(repeats + 1):
         begun = clock()
-        state = solver.init(problem, x0)
-        if iterations:
-            solver.advance(problem, state, iterations)
+        for each in instances:
+            state = solver.init(each.problem, each.x0)
+            if iterations:
+                solver.advance(each.problem, state, iterations)
         times.append(1e3 * (clock() - begun))
     return times[1:]
 
 
-def speed(solver: Solver[Any], problem: Any, x0: Tensor, iterations: int) -> Speed:
+def speed(solver: Solver[Any], instances: Sequence[Instances], iterations: int) -> Speed:
     """From the fastest of some solves of no and of many iterations, which other programs disturb least."""
-    start, whole = (min(_times(solver, problem, x0, count, 15)) for count in (0, iterations))
+    start, whole = (min(_times(solver, instances, count, 15)) for count in (0, iterations))
     return Speed(start, max((whole - start) / iterations, 1e-6))
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -248,7 +247,7 @@ def _admm(known: Known, penalty: float, ratio: float, relaxation: float) -> ADMM
 def _ends(known: Known, tuned: ADMM, target: float) -> list[int]:
     """Where phases end, as shares of the iterations that the classical method takes to the target."""
     few = known.train.select(slice(0, 32))
-    count = reached(curve(tuned, few, LONGEST, target), target) or LONGEST
+    count = reached(curve(tuned, [few], LONGEST, target), target) or LONGEST
     return [max(place + 1, round(share * count)) for place, share in enumerate(PHASES)]
 
 
@@ -277,32 +276,59 @@ def _mirror(known: Known) -> Solver[Any]:
     )
 
 
-def to_tune(known: Known) -> dict[str, list[Solver[Any]]]:
-    """Classical methods, each with the settings to choose from; from the given starts and from the mean optimum."""
-    problem, grids = known.train.problem, dict[str, list[Solver[Any]]]()
+@dataclass(frozen=True)
+class Settings:
+    """A classical method with what is to be chosen: values along some axes, and the places to begin at."""
+
+    make: Callable[..., Solver[Any]]
+    axes: tuple[tuple[Any, ...], ...] = ()
+    first: tuple[int, ...] = ()
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(len(axis) for axis in self.axes)
+
+    def solver(self, places: Sequence[int]) -> Solver[Any]:
+        """The method with the values at these places."""
+        return self.make(*(axis[place] for axis, place in zip(self.axes, places, strict=True)))
+
+
+def _ladder(low: int, high: int) -> tuple[float, ...]:
+    """Powers of the root of 10: from 10^(low / 2) to 10^(high / 2)."""
+    return tuple(10.0 ** (power / 2) for power in range(low, high + 1))
+
+
+def to_tune(known: Known) -> dict[str, Settings]:
+    """Classical methods with settings to choose from: from the given starts and, after those, from the mean optimum."""
+    problem, found = known.train.problem, dict[str, Settings]()
     if known.splits:
-        ratios = (1.0,) if problem.quadratic is not None else (0.03, 0.1, 0.3, 1.0)
-        settings = itertools.product((0.1, 0.3, 1.0, 3.0, 10.0, 30.0), ratios, (1.0, 1.6, 1.9))
-        grids["ADMM"] = [_admm(known, *each) for each in settings]
+        ratios = (1.0,) if problem.quadratic is not None else _ladder(-6, 2)
+        first = (6, 0 if problem.quadratic is not None else 6, 1)
+        found["ADMM"] = Settings(partial(_admm, known), (_ladder(-6, 12), ratios, (1.0, 1.6, 1.9)), first)
     if offers(problem, PDHG().needs):
         default = float(torch.as_tensor(PDHG().steps(problem)[0], dtype=torch.float64).mean())
-        taus = [default * 10.0**power for power in (-2, -1.5, -1, -0.5, 0, 0.5, 1, 1.5, 2)]
-        grids["PDHG"] = [PDHG(tau, settle=settle) for tau in taus for settle in (1.0, 16.0)]
+        taus = tuple(default * factor for factor in _ladder(-8, 8))
+        found["PDHG"] = Settings(lambda tau, settle: PDHG(tau, settle=settle), (taus, (1.0, 16.0)), (8, 0))
         if problem.data_strong_convexity is not None and offers(problem, FGP().needs):
-            grids["FGP"] = [FGP(), FGP(restart=True)]
+            found["FGP"] = Settings(lambda restart: FGP(restart=restart), ((False, True),), (0,))
     elif offers(problem, InteriorPoint().needs):
-        grids["interior point"] = [InteriorPoint()]
+        found["interior point"] = Settings(InteriorPoint)
     else:
-        steps = [known.scale * factor for factor in (0.3, 0.6, 1.0, 2.0, 4.0)]
+        steps = tuple(known.scale * factor for factor in (0.01, 0.03, 0.1, 0.3, 0.6, 1.0, 2.0, 4.0))
         if problem.domain is None:
-            grids["L-BFGS"] = [LBFGS(), LBFGS(memory=30)]
-        grids["Nesterov"] = [Nesterov(step) for step in steps]
+            found["L-BFGS"] = Settings(LBFGS, ((10, 30),), (0,))
+        found["Nesterov"] = Settings(Nesterov, (steps,), (5,))
         if problem.domain is None:
-            grids["gradient descent"] = [GradientDescent(step) for step in steps]
-            grids["Adam"] = [Adam(factor * known.scale**0.5) for factor in (0.01, 0.1, 1.0)]
+            found["gradient descent"] = Settings(GradientDescent, (steps,), (5,))
+            rates = tuple(factor * known.scale**0.5 for factor in (0.001, 0.01, 0.1, 1.0))
+            found["Adam"] = Settings(Adam, (rates,), (2,))
         else:
-            grids["projected gradient"] = [ProjectedGradient(step) for step in steps]
-    warm: dict[str, list[Solver[Any]]] = {
-        f"{name}, mean start": [Started(each, known.mean()) for each in grid] for name, grid in grids.items()
-    }
-    return warm | grids
+            found["projected gradient"] = Settings(ProjectedGradient, (steps,), (5,))
+    return found | {f"{name}, mean start": _from_mean(known, settings) for name, settings in found.items()}
+
+
+def _from_mean(known: Known, settings: Settings) -> Settings:
+    def make(*values: Any) -> Solver[Any]:
+        return Started(settings.make(*values), known.mean())
+
+    return replace(settings, make=make)

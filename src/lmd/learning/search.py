@@ -63,9 +63,39 @@ def search_(
     keep()
 
 
+def climb(
+    sizes: Sequence[int], first: Sequence[int], rank: Callable[[tuple[int, ...]], tuple[float, float]]
+) -> tuple[int, ...]:
+    """Return the places on some axes, of which each has a size, that no step along one of them makes better.
+
+    From the first places, by strides of two along axes of more than four places, then by single steps, as long as ranks
+    fall. Every place is ranked once.
+    """
+    known: dict[tuple[int, ...], tuple[float, float]] = {}
+
+    def ranked(places: tuple[int, ...]) -> tuple[float, float]:
+        if places not in known:
+            known[places] = rank(places)
+        return known[places]
+
+    best, before = tuple(first), None
+    for stride in (2, 1):
+        while best != before:
+            before = best
+            for axis, size in enumerate(sizes):
+                for step in (stride, -stride) if size > 4 else (1, -1):
+                    while 0 <= (place := best[axis] + step) < size:
+                        moved = (*best[:axis], place, *best[axis + 1 :])
+                        if not ranked(moved) < ranked(best):
+                            break
+                        best = moved
+        before = None
+    return best
+
+
 def _score(solver: Solver[Any], instances: Instances, accuracies: Sequence[float], most: int) -> tuple[float, int]:
     """The sum of the logarithms of the iterations to each accuracy, between two where it is met, and all of them."""
-    quantiles = curve(solver, instances, most, accuracies[-1])
+    quantiles = curve(solver, [instances], most, accuracies[-1])
     return sum(math.log(1 + _crossing(quantiles, accuracy)) for accuracy in accuracies), len(quantiles) - 1
 
 

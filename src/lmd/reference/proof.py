@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from itertools import islice
 from typing import NamedTuple
@@ -38,7 +39,8 @@ def proven(problem: CompositeProblem, x: Tensor, dual: Tensor, tolerance: float)
     """Whether the duality gap proves x a minimiser, to a relative tolerance or to rounding; a NaN proves nothing."""
     if float(problem.relative_gap(x, dual)) <= tolerance:
         return True
-    return float(problem.gap(x, dual)) <= ROUNDING * float(problem.value(torch.zeros_like(x)))
+    size = float(problem.value(torch.zeros_like(x)))  # infinite where 0 breaks a constraint
+    return math.isfinite(size) and float(problem.gap(x, dual)) <= ROUNDING * size
 
 
 def first_proven(problem: CompositeProblem, iterates: Iterable[Pair], effort: Effort) -> Pair:
