@@ -150,6 +150,18 @@ class Composite(CompositeProblem):
     def quadratic(self) -> tuple[Tensor, Tensor] | None:
         return self.f.quadratic
 
+    @property
+    def bounds(self) -> tuple[Tensor, Tensor] | None:
+        """The ends of Kx `(B, m)`, where every g_j is a box; otherwise None."""
+        ends = []
+        for term, K, scale in self._blocks:
+            found = term.ends(K(self.points))
+            if found is None:
+                return None
+            ends.append([scale * end.flatten(1) for end in found])
+        low, high = (torch.cat(parts, dim=1) for parts in zip(*ends, strict=True))
+        return low, high
+
     def regulariser_prox(self, z: Tensor, step: Scale) -> Tensor:
         return self.g.prox(z, step)
 

@@ -192,6 +192,10 @@ class Term(Part, abc.ABC):
         """P `(n, n)` or `(B, n, n)` and q `(B, n)`, where h(z) is z'Pz / 2 + q'z with a matrix P."""
         return None
 
+    def ends(self, z: Tensor) -> tuple[Tensor, Tensor] | None:
+        """low and high in the shape of z, where h is 0 for low <= z <= high and infinite elsewhere; otherwise None."""
+        return None
+
     @property
     def strong_convexity(self) -> Scale | None:
         """A strong convexity constant, a number or one per instance `(B,)`, where there is one."""

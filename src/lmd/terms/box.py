@@ -52,6 +52,10 @@ class Box(Domain):
     def _ends(self, z: Tensor) -> tuple[Tensor, Tensor]:
         return filled(self.low, z), filled(self.high, z)
 
+    def ends(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        low, high = self._ends(z)
+        return low.expand_as(z), high.expand_as(z)
+
     def _outside(self, z: Tensor) -> Tensor:
         """How far each entry is past an end."""
         low, high = self._ends(z)
