@@ -16,11 +16,14 @@ from lmd.operators import LinearOperator, Stack
 from lmd.problems import compiled
 from lmd.problems.base import joined
 from lmd.problems.composite import CompositeProblem
-from lmd.terms import Term
-from lmd.terms.base import Scale
+from lmd.terms import Domain, Term
+from lmd.terms.base import Scale, per_instance, size_of
 
 Block = tuple[Term, LinearOperator, float]
 """A term, the operator it stands behind, and its scale in the array of all of them."""
+
+ROUNDINGS = 4 * torch.finfo(torch.float32).eps
+"""Constraints of Kx are met to so much of what the entries of Kx are sums of: no nearer in float32, in which x is."""
 
 
 class Composite(CompositeProblem):
@@ -140,7 +143,7 @@ class Composite(CompositeProblem):
             return value
         value = self.data_value(x)
         for term, K, _ in self._blocks:
-            value = value + K.value_behind(term, x)
+            value = value + (term.value(_onto_domain(term, K, x, K(x))) if _limits(term, K) else K.value_behind(term, x))
         return value
 
     def data_vector(self) -> Tensor:
@@ -249,7 +252,7 @@ class Composite(CompositeProblem):
             return sums.gap.to(x.dtype)
         p = self.feasible_dual(dual)
         residual = self.f.residual(x, self.operator.adjoint(p).neg_())
-        return residual + self.g.residual(self.operator(x), p)
+        return residual + self.g.residual(self._image(x), p)
 
     def gap_rounding(self, x: Tensor, p: Tensor, value: Tensor, gap: Tensor) -> Tensor:
         """That of both residuals, from the errors of Kx and K'p, and that of g(Kx)."""
@@ -259,13 +262,39 @@ class Composite(CompositeProblem):
         """The value, the gap and its rounding, for p in the domains; Kx and K'p are computed once.
 
         g is convex: as computed of Kx, it is above the true one by at most the length of a subgradient times the error.
+        Where Kx is moved onto a domain, f(x) is above the minimum by <p, move> more at most, and may be below it.
         """
         K, f, g, none = self.operator, self.f, self.g, x.new_zeros(len(x))
-        z, u, off = K(x), K.adjoint(p).neg_(), self.dual_error(p)
+        z, u, off = self._image(x), K.adjoint(p).neg_(), self.dual_error(p)
         first, second, error = f.residual(x, u), g.residual(z, p), K.error(x, z)
+        moved = size_of(z - K(x)) * size_of(p) if self._is_limited else none
         back = K.adjoint_error(p) + K.norm * off
         rounding = f.rounding(x, u, none, back, first) + g.rounding(z, p, error, off, second)
-        return self.data_value(x) + g.value(z), first + second, rounding + g.steepness(z) * error
+        return self.data_value(x) + g.value(z), first + second, rounding + g.steepness(z) * error + moved
+
+    @property
+    def _is_limited(self) -> bool:
+        """Whether there is a domain behind an operator."""
+        return any(_limits(term, K) for term, K, _ in self._blocks)
+
+    def _image(self, x: Tensor) -> Tensor:
+        """Kx, on the domains behind operators where these are met to rounding."""
+        z = self.operator(x)
+        if not self._is_limited:
+            return z
+        pieces = zip(self._blocks, self.operator.split(z), strict=True)
+        parts = [
+            scale * _onto_domain(term, K, x, part / scale) if _limits(term, K) else part
+            for (term, K, scale), part in pieces
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat([part.flatten(1) for part in parts], dim=1)
+
+    def projected(self, x: Tensor) -> Tensor:
+        """x on the domain of f and on those that stand behind identities, one after the other."""
+        sets = [term for term, K, _ in self._blocks if K.is_identity]
+        for term in (*sets, *sets, self.f):
+            x = term.nearest(x)
+        return x
 
     def certified_gap(self, x: Tensor, dual: Tensor) -> tuple[Tensor, Tensor]:
         if (sums := compiled.sums_of(self, x, dual)) is not None:
@@ -391,3 +420,16 @@ class Composite(CompositeProblem):
     def _beside(self) -> list[Block]:
         """All but that of the differences."""
         return [block for j, block in enumerate(self._blocks) if j != self._grid]
+
+
+def _limits(term: Term, K: LinearOperator) -> bool:
+    """Whether a term is a domain of what an operator computes, which is met to rounding at best."""
+    return isinstance(term, Domain) and not K.is_identity
+
+
+def _onto_domain(term: Term, K: LinearOperator, x: Tensor, z: Tensor) -> Tensor:
+    """z = Kx, or the nearest point of the domain of a term, where all of its entries are that near to rounding."""
+    nearest = term.nearest(z)
+    room = ROUNDINGS * torch.as_tensor(per_instance(K.magnitude(x), z))
+    met = ((z - nearest).abs() <= room).flatten(1).all(dim=1)
+    return torch.where(met.reshape(-1, *(1,) * (z.ndim - 1)), nearest, z)

@@ -32,6 +32,7 @@ from lmd.solvers.nesterov import Nesterov
 from lmd.solvers.not_above_start import NotAboveStart
 from lmd.solvers.pdhg import PDHG
 from lmd.solvers.proximal import ProximalMirrorDescent, proximal_map
+from lmd.solvers.qp_interior_point import QPInteriorPoint
 from lmd.solvers.relaxed_pdhg import RelaxedPDHG
 from lmd.solvers.result import History, Result, Status
 from lmd.solvers.run import run
@@ -89,6 +90,7 @@ __all__ = [
     "NotAboveStart",
     "ProjectedGradient",
     "ProximalMirrorDescent",
+    "QPInteriorPoint",
     "RelaxedPDHG",
     "Result",
     "ScalarMetric",

@@ -13,9 +13,10 @@ from lmd import tasks, zoo
 from lmd.guarantees.safeguard import default_fallback
 from lmd.problems.base import Problem, offers
 from lmd.problems.compiled import composed_of, is_denoising, masked_of
-from lmd.solvers import FGP, PDHG, Averaged, CirculantADMM, RelaxedPDHG
+from lmd.solvers import FGP, PDHG, Averaged, CirculantADMM, QPInteriorPoint, RelaxedPDHG
 from lmd.solvers.base import Solver
 from lmd.solvers.ladder import Ladder
+from lmd.solvers.qp_interior_point import MAX_SIZE
 from lmd.tasks.steps import SCALES, STEPS
 
 CLASSICAL: Mapping[str, Callable[[], Solver[Any]]] = {
@@ -49,6 +50,8 @@ def solver_for(problem: Any, tolerance: float) -> Solver[Any]:
         return CirculantADMM()
     if name is not None:
         return _loaded(name, problem)
+    if offers(problem, QPInteriorPoint().needs) and problem.start()[0].numel() <= MAX_SIZE:
+        return QPInteriorPoint()
     if not offers(problem, PDHG().needs):
         return default_fallback(problem)
     if not offers(problem, ("data_strong_convexity",)) and offers(problem, RelaxedPDHG().needs):

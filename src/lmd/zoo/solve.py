@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import time
 from dataclasses import replace
 from typing import Any
@@ -23,6 +24,7 @@ from lmd.solvers.base import Solver, State, check_solver, check_start
 from lmd.solvers.certificate import Certificate
 from lmd.solvers.result import History, Result, Status
 from lmd.solvers.stopping import Looks, Stall, held_up
+from lmd.solvers.tracking import take
 from lmd.zoo.defaults import ladder, solver_for
 
 MOST_ITERATIONS = 100_000
@@ -30,8 +32,15 @@ MOST_ITERATIONS = 100_000
 FLATTER = 3.2
 """The relative gap of points drawn flat is about this times the power 3/2 of what it is otherwise: FGP's of loop.c."""
 
-WORDS = {1: Status.FINISHED, 2: Status.TOLERANCE_REACHED, 3: Status.STALLED}
-"""What became of an instance, by the number that the compiled loop has for it."""
+WORDS = {
+    1: Status.FINISHED,
+    2: Status.TOLERANCE_REACHED,
+    3: Status.STALLED,
+    4: Status.STALLED,
+    5: Status.NOT_FEASIBLE,
+}
+"""What became of an instance, by the number that the compiled loop has for it; 4 is for what stalled by rounding for
+sure, 5 for what violates its constraints."""
 
 
 def solve(
@@ -173,14 +182,20 @@ class _Report:
         return gap_certificate(values, gaps, reported, x)
 
 
-def _result(solved: loop.Solved, solver: Solver[Any], problem: Any, start: Tensor, begun: float) -> Result:
+def _result(
+    solved: loop.Solved, solver: Solver[Any], problem: Any, start: Tensor, begun: float, violation: Tensor | None = None
+) -> Result:
     """What falls no further is stalled where that is rounding, or else out of luck."""
     seconds, made = time.perf_counter() - begun, _Report(solved)
-    words = tuple([WORDS[code] for code in solved.status])
-    if Status.STALLED in words:
+    codes = solved.status
+    words = tuple([WORDS[code] for code in codes])
+    if 3 in codes:
         gaps = torch.tensor(solved.gaps, dtype=torch.float64, device=start.device)
-        pairs = zip(words, held_up(problem, solved.x, gaps).tolist(), strict=True)
-        words = tuple(Status.FINISHED if word is Status.STALLED and not held else word for word, held in pairs)
+        triples = zip(words, codes, held_up(problem, solved.x, gaps).tolist(), strict=True)
+        words = tuple(Status.FINISHED if code == 3 and not held else word for word, code, held in triples)
+    if not all(map(math.isfinite, solved.values)):
+        pairs = zip(words, solved.values, strict=True)
+        words = tuple(word if math.isfinite(value) else Status.NOT_FINITE for word, value in pairs)
     return Result.later(
         made,
         x=solved.x,
@@ -191,7 +206,36 @@ def _result(solved: loop.Solved, solver: Solver[Any], problem: Any, start: Tenso
         start=start,
         dual=solved.dual,
         certifier=made.proof,
+        violation=violation,
     )
+
+
+class _Best:
+    """The points of which most is proven, instance by instance."""
+
+    def __init__(self, state: State) -> None:
+        assert state.dual_point is not None
+        self.x, self.dual = state.x, state.dual_point
+        self.value = torch.full((len(state.x),), torch.inf, dtype=torch.float64, device=state.x.device)
+        self.gap = self.value
+
+    def see(self, x: Tensor, dual: Tensor | None, value: Tensor, gap: Tensor) -> None:
+        """Other points: they are better where more is proven of them, or where nothing is of either."""
+        assert dual is not None
+        better = (gap < self.gap) | (self.gap.isinf() & torch.isfinite(x.flatten(1)).all(dim=1))
+        self.x, self.dual = take(better, x, self.x), take(better, dual, self.dual)
+        self.value, self.gap = take(better, value, self.value), take(better, gap, self.gap)
+
+    def solved(self, problem: Any, iterations: int, codes: Tensor) -> tuple[loop.Solved, Tensor | None]:
+        """The report, and how far points violate the constraints: there, values are those beside them."""
+        value, broken, violation = self.value, ~torch.isfinite(self.value), None
+        if bool(broken.any()):
+            beside, violation = problem.relaxed_value(self.x)
+            value, codes = torch.where(broken, beside.double(), value), torch.where(broken, 5, codes)
+            violation = torch.where(broken, violation, 0)
+        rows = zip(codes.tolist(), value.tolist(), self.gap.tolist(), strict=True)
+        numbers = [n for row in rows for n in (1.0, iterations, *row, 0.0)]
+        return loop.Solved(self.x, self.dual, self.dual, numbers), violation
 
 
 class _Whole:
@@ -203,14 +247,15 @@ class _Whole:
         self.begun = time.perf_counter()
 
     def run(self, warm: Result | None) -> Result:
-        dual = solved = None
+        dual = solved = violation = None
         if warm is not None and warm.dual is not None:
             solved = self.solver.follow(self.problem, warm.dual, warm.problem, self.tolerance, self.limit)
             dual = self._carried(warm.dual, warm.problem) if solved is None else None
         if solved is None:
             solved = self.solver.finish(self.problem, dual, self.tolerance, self.limit)
-        solved = self._stepwise(dual) if solved is None else solved
-        return _result(solved, self.solver, self.problem, self.x0, self.begun)
+        if solved is None:
+            solved, violation = self._stepwise(dual)
+        return _result(solved, self.solver, self.problem, self.x0, self.begun, violation)
 
     def _carried(self, dual: Tensor, before: Problem) -> Tensor | None:
         """The dual point of an earlier problem as one of this, if it is worth to start from."""
@@ -218,34 +263,39 @@ class _Whole:
         carried: Tensor | None = self.problem.carried(dual, before) if alike else self.problem.project_dual(dual)
         return None if carried is None else self.solver.worth(self.problem, self.x0, carried)
 
-    def _stepwise(self, dual: Tensor | None) -> loop.Solved:
+    def _stepwise(self, dual: Tensor | None) -> tuple[loop.Solved, Tensor | None]:
+        """What steps lead to, and how far it violates the constraints."""
         check_solver(self.solver, self.problem)
         state = self._begin(dual)
         if state.dual_point is None:
             given = f"{type(self.solver).__name__}, which keeps no dual point"
             raise CapabilityError("solver", given, "one that does, such as FGP or PDHG")
-        done, stall, looks = 0, Stall(), Looks()
+        done, stall, looks, best = 0, Stall(), Looks(), _Best(state)
         stride = min(self.limit, max(1, (self.solver.first_look or looks.SHORTEST) - state.iteration))
         while True:
             state = self.solver.advance(self.problem, state, stride)
             done += stride
             x, value, gap = self._look(state)
-            far = relative_gap(value, gap) / self.tolerance
+            best.see(x, state.dual_point, value, gap)
+            far = relative_gap(best.value, best.gap) / self.tolerance
             near = far <= 1
-            stalled = stall.look(done, gap, self.problem, state.x) & ~near
+            stalled = stall.look(done, gap, self.problem, state.x)
+            stalled = (stalled if state.settled is None else stalled | state.settled) & ~near
             if bool((near | stalled).all()) or done >= self.limit:
                 break
             left = (self.solver.horizon or 0) - state.iteration
             stride = left if left > 0 else looks.next_after(done, float(far[~near & ~stalled].max()))
             stride = min(stride, self.limit - done)
-        codes = torch.where(near, 2, torch.where(stalled, 3, 1))
-        rows = zip(codes.tolist(), value.tolist(), gap.tolist(), strict=True)
-        return loop.Solved(x, state.dual_point, state.dual_point, [n for row in rows for n in (1.0, done, *row, 0.0)])
+        codes = torch.where(near, 2, torch.where(stalled, 4, 1))
+        return best.solved(self.problem, done, codes)
 
     def _look(self, state: State) -> tuple[Tensor, Tensor, Tensor]:
         """The points, their values and gaps; drawn flat, where that can be and gets an instance to the tolerance."""
         x, dual = state.x, state.dual_point
         value, gap = self.problem.certified_gap(x, dual)
+        if not bool(torch.isfinite(value).all()) and offers(self.problem, ("projected",)):
+            x = take(torch.isfinite(value), x, self.problem.projected(x))
+            value, gap = self.problem.certified_gap(x, dual)
         far = relative_gap(value, gap)
         hopeful = (far > self.tolerance) & (FLATTER * far**1.5 <= self.tolerance)
         if not offers(self.problem, ("flattened",)) or not bool(hopeful.any()):
