@@ -10,7 +10,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from lmd.checks import check_batch, shape_of
-from lmd.copies import Index, chosen, doubled
+from lmd.copies import Index, Part, chosen, doubled
 from lmd.errors import CapabilityError, InputError
 from lmd.operators import LinearOperator, Stack
 from lmd.problems import compiled
@@ -18,12 +18,63 @@ from lmd.problems.base import joined
 from lmd.problems.composite import CompositeProblem
 from lmd.terms import Domain, Term
 from lmd.terms.base import Scale, per_instance, size_of
+from lmd.terms.quadratic import times
 
 Block = tuple[Term, LinearOperator, float]
 """A term, the operator it stands behind, and its scale in the array of all of them."""
 
+MAX_ABSORBED = 1024
+"""Entries of x up to which the matrix K'K of an operator is inverted for dual points."""
+
 ROUNDINGS = 4 * torch.finfo(torch.float32).eps
 """Constraints of Kx are met to so much of what the entries of Kx are sums of: no nearer in float32, in which x is."""
+
+
+class Absorber(Part):
+    """A block g_j(K_j x) whose dual points may be anything, with a K_j that has an inverse from the left.
+
+    Where -K'p is outside the domain of f* by d, p_j moves by K_j (K_j'K_j)^{-1} d; the feasible point that is meant is
+    as far from the computed one as what is left of d, over the smallest singular value of K_j.
+    """
+
+    def __init__(self, place: int, inverse: Tensor | None, least: Tensor) -> None:
+        self.place, self.inverse, self.least = place, inverse, least
+
+    @classmethod
+    def of(cls, problem: Composite) -> Absorber | None:
+        """The first block of a problem that is one; None where there is none."""
+        x = problem.points
+        for place, (term, K, scale) in enumerate(problem._blocks):
+            if not term.conjugate_is_finite:
+                continue
+            if K.is_identity:
+                return cls(place, None, torch.tensor(scale, dtype=torch.float64, device=x.device))
+            if x[0].numel() <= MAX_ABSORBED:
+                gram = K.gram(x).double()
+                spectrum = torch.linalg.eigvalsh(gram)
+                if bool((spectrum[..., 0] > 1e-12 * spectrum[..., -1]).all()):
+                    least = (spectrum[..., 0] - 1e-13 * spectrum[..., -1]).sqrt()
+                    return cls(place, torch.linalg.inv(gram), scale * least)
+        return None
+
+    def moved(self, problem: Composite, p: Tensor, u: Tensor) -> Tensor:
+        """A feasible dual point, up to rounding, from one p for which u = K'p."""
+        for _ in range(2):  # the second time for the rounding of the first
+            off = (u + problem.f.project(-u)).flatten(1)
+            K, scale = problem.operator.blocks[self.place], problem.operator.scales[self.place]
+            back = off if self.inverse is None else times(off, self.inverse.to(off))
+            move = K(back.reshape_as(u)) / scale
+            parts = [part.clone() for part in problem.operator.split(p)]
+            parts[self.place] = parts[self.place] - move
+            p = parts[0] if len(parts) == 1 else torch.cat([part.flatten(1) for part in parts], dim=1)
+            u = problem.operator.adjoint(p)
+        return p
+
+    def error(self, problem: Composite, p: Tensor) -> Tensor:
+        """How far the feasible point can be from p `(B,)`."""
+        u = problem.operator.adjoint(p)
+        off = size_of(u + problem.f.project(-u)) + problem.operator.adjoint_error(p)
+        return 2 * off / self.least.to(off)
 
 
 class Composite(CompositeProblem):
@@ -127,6 +178,7 @@ class Composite(CompositeProblem):
 
     def select(self, index: Index) -> Self:
         part = copy.copy(self)
+        vars(part).pop("_found", None)
         for name in {*self.batched, "points", "reference"}:
             if isinstance(value := vars(self).get(name), Tensor):
                 setattr(part, name, chosen(value, index))
@@ -235,13 +287,24 @@ class Composite(CompositeProblem):
             return p
         u, eps = self.operator.adjoint(p), torch.finfo(p.dtype).eps
         error = self.operator.adjoint_error(p).reshape(-1, *(1,) * (u.ndim - 1)).expand_as(u)
+        if (absorber := self._absorber) is not None:
+            return absorber.moved(self, p, u)
         most = 1 / ((1 + 8 * eps) * self.f.gauge(-u) + self.f.gauge(error)).clamp(min=torch.finfo(p.dtype).tiny)
         factor = self.g.best_multiple(p, most)
         return p * factor.reshape(-1, *(1,) * (p.ndim - 1))
 
     def dual_error(self, p: Tensor) -> Tensor:
         """How far a feasible point can be from p, a computed one, in the Euclidean norm `(B,)`."""
-        return p.new_zeros(len(p))
+        return p.new_zeros(len(p)) if self._absorber is None else self._absorber.error(self, p)
+
+    @property
+    def _absorber(self) -> Absorber | None:
+        """What makes dual points feasible where the domain of f* is a cone, of which no multiple is."""
+        if not self.f.conjugate_is_cone:
+            return None
+        if "_found" not in vars(self):
+            self._found = Absorber.of(self)
+        return self._found
 
     def dual_value(self, p: Tensor) -> Tensor:
         p = self.feasible_dual(p)
@@ -266,6 +329,7 @@ class Composite(CompositeProblem):
         """
         K, f, g, none = self.operator, self.f, self.g, x.new_zeros(len(x))
         z, u, off = self._image(x), K.adjoint(p).neg_(), self.dual_error(p)
+        u = u if self._absorber is None else f.project(u)
         first, second, error = f.residual(x, u), g.residual(z, p), K.error(x, z)
         moved = size_of(z - K(x)) * size_of(p) if self._is_limited else none
         back = K.adjoint_error(p) + K.norm * off
@@ -301,6 +365,7 @@ class Composite(CompositeProblem):
             value, gap = sums.value, sums.gap
             rounding, eps = sums.rounding(self.operator.norm, self.operator.roundings), compiled.EPSILON
         else:
+            _ = self._absorber  # found once, and copied to float64 with the rest
             x, exact, eps = x.double(), self.double(), torch.finfo(torch.float64).eps
             value, gap, rounding = exact._evaluate(x, exact.feasible_dual(dual.double()))
         bound = gap + rounding + self.rounding_of_sums(x, dual, eps, value, gap)

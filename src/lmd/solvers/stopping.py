@@ -27,6 +27,21 @@ PROGRESS, PATIENCE, LEAST = 0.9, 4, 400
 this."""
 
 
+class Marks:
+    """Sees when gaps fall no further: since iteration k / patience, to less than the share that is progress."""
+
+    def __init__(self) -> None:
+        self._seen: tuple[Tensor, Tensor] | None = None
+
+    def look(self, k: int, gaps: Tensor) -> Tensor:
+        """Which instances `(B,)` have made no progress, from their gaps `(B,)` after iteration k."""
+        marks, marked_at = self._seen or (torch.full_like(gaps, torch.inf), torch.zeros_like(gaps))
+        fallen = gaps < PROGRESS * marks
+        marked_at = torch.where(fallen, float(k), marked_at)
+        self._seen = torch.where(fallen, gaps, marks), marked_at
+        return (k >= PATIENCE * marked_at) & (k >= LEAST)
+
+
 class Stall:
     """Sees when proven gaps fall no further because of the precision of x, which a slow method alone does not explain.
 
@@ -34,13 +49,12 @@ class Stall:
     are not held up by rounding.
     """
 
+    def __init__(self) -> None:
+        self._marks = Marks()
+
     def look(self, k: int, gaps: Tensor, problem: Problem, x: Tensor) -> Tensor:
         """Which instances `(B,)` have stalled, from their gaps `(B,)` at the points of iteration k."""
-        marks, marked_at = getattr(self, "_seen", (torch.full_like(gaps, torch.inf), torch.zeros_like(gaps)))
-        fallen = gaps < PROGRESS * marks
-        marked_at = torch.where(fallen, float(k), marked_at)
-        self._seen = torch.where(fallen, gaps, marks), marked_at
-        stalled = (k >= PATIENCE * marked_at) if k >= LEAST else torch.zeros_like(fallen)
+        stalled = self._marks.look(k, gaps)
         if not bool(stalled.any()):
             return stalled
         return stalled & held_up(problem, x, gaps)

@@ -188,6 +188,11 @@ class Term(Part, abc.ABC):
         return False
 
     @property
+    def conjugate_is_cone(self) -> bool:
+        """Whether the domain of h* is a cone that is not everything, so that no multiple of a point outside is in it."""
+        return False
+
+    @property
     def quadratic(self) -> tuple[Tensor, Tensor] | None:
         """P `(n, n)` or `(B, n, n)` and q `(B, n)`, where h(z) is z'Pz / 2 + q'z with a matrix P."""
         return None

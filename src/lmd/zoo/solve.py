@@ -23,7 +23,7 @@ from lmd.problems.composite import relative_gap
 from lmd.solvers.base import Solver, State, check_solver, check_start
 from lmd.solvers.certificate import Certificate
 from lmd.solvers.result import History, Result, Status
-from lmd.solvers.stopping import Looks, Stall, held_up
+from lmd.solvers.stopping import Looks, Marks, Stall, held_up
 from lmd.solvers.tracking import take
 from lmd.zoo.defaults import ladder, solver_for
 
@@ -31,6 +31,9 @@ MOST_ITERATIONS = 100_000
 
 FLATTER = 3.2
 """The relative gap of points drawn flat is about this times the power 3/2 of what it is otherwise: FGP's of loop.c."""
+
+FLAT, MIN_FLAT = 8, 40
+"""Units of rounding by which values fall that have ended falling; and the iteration from which on that is looked at."""
 
 WORDS = {
     1: Status.FINISHED,
@@ -140,16 +143,58 @@ def _start(problem: Any, x0: Tensor | None, warm: Result | None) -> Tensor:
 
 
 def _watched(solver: Solver[Any], problem: Problem, x0: Tensor, tolerance: float, iterations: int) -> Result:
-    """Problems without a dual: certificates of their strong convexity, looked at every ten iterations."""
+    """Problems without a dual: certificates of strong convexity or of a bounded domain, looked at ever more seldom."""
+    watch = _Watched(solver, problem, x0, tolerance)
+    result = run(solver, problem, x0, iterations, callbacks=[watch])
+    return replace(result, status=watch.judge(result))
 
-    def near(certificate: Certificate) -> Tensor:
-        return certificate.bound <= tolerance * certificate.lower_bound.abs()
 
-    watch = Watch(solver, problem, x0, stop_when=lambda certificate: bool(near(certificate).all()))
-    result = run(solver, problem, x0, min(iterations, 1000), callbacks=[watch])
-    proven = [False] * len(x0) if result.certificate is None else near(result.certificate).tolist()
-    pairs = zip(result.status, proven, strict=True)
-    return replace(result, status=tuple(Status.TOLERANCE_REACHED if done else status for status, done in pairs))
+class _Watched(Watch):
+    """Ends a run where all instances are within the tolerance, or get no further."""
+
+    def __init__(self, solver: Solver[Any], problem: Problem, x0: Tensor, tolerance: float) -> None:
+        super().__init__(solver, problem, x0)
+        self.tolerance, self.next, self.marks = tolerance, float(Looks.SHORTEST), Marks()
+
+    def __call__(self, state: State, values: Tensor) -> bool:
+        super().__call__(state, values)
+        k = len(self.rows)
+        if k < self.next:
+            return False
+        self.next = k + max(Looks.SHORTEST, Looks.GROWTH * k)
+        near, ended = self._look(k, state, self.certificate())
+        return bool((near | ended).all())
+
+    def _look(self, k: int, state: State, certificate: Certificate) -> tuple[Tensor, Tensor]:
+        """Which instances are within the tolerance, and which get no further: their bounds fall no more."""
+        near = relative_gap(certificate.value, certificate.bound) <= self.tolerance
+        still = (self.marks.look(k, certificate.bound) & certificate.proven) | self._is_flat(k)
+        return near, still if state.settled is None else still | state.settled
+
+    def _is_flat(self, k: int) -> Tensor:
+        """Whose lowest value has not fallen by more than rounding since iteration k / 4."""
+        values = torch.stack(self.values)
+        before, lowest = (values[: n + 1].amin(dim=0) for n in (k // 4, k))
+        fallen = before - lowest > FLAT * torch.finfo(values.dtype).eps * lowest.abs()
+        return ~fallen if k >= MIN_FLAT else torch.zeros_like(fallen)
+
+    def judge(self, result: Result) -> tuple[Status, ...]:
+        """What became of each instance."""
+        certificate, state = result.certificate, self.state
+        assert certificate is not None and state is not None
+        near, ended = self._look(len(self.rows), state, certificate)
+        rows = zip(result.status, near.tolist(), ended.tolist(), certificate.proven.tolist(), strict=True)
+        return tuple(_word(*row) for row in rows)
+
+
+def _word(status: Status, is_near: bool, has_ended: bool, is_proven: bool) -> Status:
+    if status.failed:
+        return status
+    if is_near:
+        return Status.TOLERANCE_REACHED
+    if has_ended:
+        return Status.STALLED if is_proven else Status.NOT_PROVEN
+    return Status.FINISHED
 
 
 class _Report:
