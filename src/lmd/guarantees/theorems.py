@@ -24,6 +24,7 @@ CLASSICAL = "the regret bound of mirror descent with an exact mirror (Beck and T
 RELATIVE = "the bound under relative smoothness (section 3.1 of the paper, in computable form)"
 ACCELERATED = "the bound of accelerated mirror descent with backtracking, A (f(x) - min f) <= B(x*, x_0)"
 SUBGRADIENT = "strong convexity at a point, min f >= f(x) - ||g||^2 / (2 mu)"
+BOUNDED = "convexity at a point of a bounded domain, min f >= f(x) + min_z <g, z - x>"
 DUALITY = "weak duality, the gap to a dual point"
 
 Number = float | Tensor
@@ -194,7 +195,9 @@ def subgradient_certificate(record: Record) -> Certificate:
         values = record.values[:-1]
         falls = record.subgradient_norms.square() / (2 * constant.value)
         lower = torch.maximum(lower, _best(values - falls - record.rounding(values.abs() + falls)))
-    return _certificate(record, lower, SUBGRADIENT, "l2", {} if constant is None else {"mu": constant})
+    if constant is None:
+        return _certificate(record, lower, BOUNDED, "l2", {})
+    return _certificate(record, lower, SUBGRADIENT, "l2", {"mu": constant})
 
 
 def _fall(record: Record, term: Term | None, g: Tensor, constant: Constant | None) -> tuple[Tensor, Tensor]:

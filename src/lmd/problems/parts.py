@@ -195,7 +195,9 @@ class Composite(CompositeProblem):
             return value
         value = self.data_value(x)
         for term, K, _ in self._blocks:
-            value = value + (term.value(_onto_domain(term, K, x, K(x))) if _limits(term, K) else K.value_behind(term, x))
+            value = value + (
+                term.value(_onto_domain(term, K, x, K(x))) if _limits(term, K) else K.value_behind(term, x)
+            )
         return value
 
     def data_vector(self) -> Tensor:

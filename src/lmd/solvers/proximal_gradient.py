@@ -65,7 +65,7 @@ class Trial(NamedTuple):
 
 
 class ProximalGradient(Solver[ProximalGradientState, Problem]):
-    r"""f + g with a gradient of f and a prox of g, the `penalty` or the `domain`: with A' = A + a, y = x + a/A' (z - x),
+    r"""f + g with a gradient of f and a prox of g, the penalty or the domain: with A' = A + a, y = x + a/A' (z - x),
 
         z' = prox_{a g}(z - a grad f(y)),   x' = x + a/A' (z' - x),   a = (1 + \sqrt{1 + 4 M A}) / 2 M,
 

@@ -104,7 +104,7 @@ class Program(NamedTuple):
 
     def _split(self, y: Tensor) -> tuple[Tensor, ...]:
         sizes = [self.q.shape[1] if A is None else A.shape[-2] for A in self.blocks]
-        return y.split(sizes, dim=1)
+        return torch.split(y, sizes, dim=1)
 
     def gradient(self, x: Tensor, y: Tensor) -> Tensor:
         """Px + q + A'y `(B, n)`."""
@@ -309,9 +309,7 @@ def _begun(program: Program, point: Tensor, dual: Tensor, x0: Tensor) -> QPInter
     push = torch.where(ended, torch.maximum(given, torch.minimum(centred / slack, 1e3 * slope[:, None])), 0)
     hold = torch.where(program.equal, dual, 0)
     done = ~point.isfinite().all(dim=1)
-    state = QPInteriorState(
-        x0, dual=dual, program=program, point=point, slack=slack, push=push, hold=hold, done=done
-    )
+    state = QPInteriorState(x0, dual=dual, program=program, point=point, slack=slack, push=push, hold=hold, done=done)
     return _answered(state, x0)
 
 

@@ -189,7 +189,7 @@ class Term(Part, abc.ABC):
 
     @property
     def conjugate_is_cone(self) -> bool:
-        """Whether the domain of h* is a cone that is not everything, so that no multiple of a point outside is in it."""
+        """Whether the domain of h* is a cone that is not everything: no multiple of a point outside is in it."""
         return False
 
     @property
