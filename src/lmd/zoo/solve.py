@@ -179,7 +179,7 @@ def _result(solved: loop.Solved, solver: Solver[Any], problem: Any, start: Tenso
     words = tuple([WORDS[code] for code in solved.status])
     if Status.STALLED in words:
         gaps = torch.tensor(solved.gaps, dtype=torch.float64, device=start.device)
-        pairs = zip(words, held_up(problem, solved.x, gaps).tolist(), strict=True)
+        pairs = zip(words, held_up(problem, solved.x, gaps, solved.dual).tolist(), strict=True)
         words = tuple(Status.FINISHED if word is Status.STALLED and not held else word for word, held in pairs)
     return Result.later(
         made,
@@ -232,7 +232,7 @@ class _Whole:
             x, value, gap = self._look(state)
             far = relative_gap(value, gap) / self.tolerance
             near = far <= 1
-            stalled = stall.look(done, gap, self.problem, state.x) & ~near
+            stalled = stall.look(done, gap, self.problem, state.x, state.dual_point) & ~near
             if bool((near | stalled).all()) or done >= self.limit:
                 break
             left = (self.solver.horizon or 0) - state.iteration
