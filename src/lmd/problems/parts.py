@@ -362,7 +362,7 @@ class Composite(CompositeProblem):
             x = term.nearest(x)
         return x
 
-    def certified_gap(self, x: Tensor, dual: Tensor) -> tuple[Tensor, Tensor]:
+    def proven_gap(self, x: Tensor, dual: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if (sums := compiled.sums_of(self, x, dual)) is not None:
             value, gap = sums.value, sums.gap
             rounding, eps = sums.rounding(self.operator.norm, self.operator.roundings), compiled.EPSILON
@@ -370,8 +370,11 @@ class Composite(CompositeProblem):
             _ = self._absorber  # found once, and copied to float64 with the rest
             x, exact, eps = x.double(), self.double(), torch.finfo(torch.float64).eps
             value, gap, rounding = exact._evaluate(x, exact.feasible_dual(dual.double()))
-        bound = gap + rounding + self.rounding_of_sums(x, dual, eps, value, gap)
-        return value, torch.where(torch.isfinite(value), bound, torch.inf)
+        return value, gap, rounding + self.rounding_of_sums(x, dual, eps, value, gap)
+
+    def certified_gap(self, x: Tensor, dual: Tensor) -> tuple[Tensor, Tensor]:
+        value, gap = super().certified_gap(x, dual)
+        return value, torch.where(torch.isfinite(value), gap, torch.inf)
 
     @property
     def penalty(self) -> Term | None:
@@ -416,6 +419,8 @@ class Composite(CompositeProblem):
         """The range of x over the size of an entry of the dual points of the differences `(B,)`; NaN where unknown.
 
         What a step of a primal-dual method is a multiple of. The range is that of the domain of f, where it has ends.
+        The size of an entry is that of the weight, or what it takes to balance the misfit of a flat point, if that is
+        less: however large the weight is, dual points do not grow past it.
         """
         if self._grid < 0:
             return x.new_full((len(x),), torch.nan)
@@ -423,12 +428,23 @@ class Composite(CompositeProblem):
         low, high = (self.clip(torch.full_like(x[:, :1], end)).flatten(1) for end in (-torch.inf, torch.inf))
         widest = (high - low).mean(dim=1)
         extent = torch.where(torch.isfinite(widest), widest, x.flatten(1).amax(dim=1) - x.flatten(1).amin(dim=1))
-        scale = (
-            torch.where(extent > 0, extent, torch.nan)
-            * z[0].numel() ** 0.5
-            / self.regularisers[self._grid].steepness(z)
-        )
-        return torch.where(torch.isfinite(scale), scale, torch.nan)
+        size = torch.as_tensor(self.regularisers[self._grid].steepness(z) / z[0].numel() ** 0.5).to(x)
+        pull = self._pull(x)
+        size = torch.where(pull > 0, torch.fmin(size, pull), size)
+        scale = torch.where(extent > 0, extent, torch.nan) / size
+        return torch.where(torch.isfinite(scale) & (scale > 0), scale, torch.nan)
+
+    def _pull(self, x: Tensor) -> Tensor:
+        """About how large dual points of the differences are where the minimiser is flat `(B,)`.
+
+        Those that balance the gradient u of all other terms, K'p = -u, are about as large as u times the length of the
+        longest axis.
+        """
+        along = tuple(range(2, x.ndim))
+        flat = self.clip(x.mean(dim=along, keepdim=True).expand_as(x)) if along else x
+        u = self.data_gradient(flat).flatten(1).double()
+        pull = (u - u.mean(dim=1, keepdim=True)).square().mean(dim=1).sqrt() * max(x.shape[1:])
+        return pull.to(x).nan_to_num(nan=torch.inf)
 
     def project_differences(self, p: Tensor, out: Tensor | None = None) -> Tensor:
         """The nearest feasible p of the differences: all of the dual point, or a part of it where there is more."""

@@ -236,7 +236,7 @@ def _result(
     words = tuple([WORDS[code] for code in codes])
     if 3 in codes:
         gaps = torch.tensor(solved.gaps, dtype=torch.float64, device=start.device)
-        triples = zip(words, codes, held_up(problem, solved.x, gaps).tolist(), strict=True)
+        triples = zip(words, codes, held_up(problem, solved.x, gaps, solved.dual).tolist(), strict=True)
         words = tuple(Status.FINISHED if code == 3 and not held else word for word, code, held in triples)
     if not all(map(math.isfinite, solved.values)):
         pairs = zip(words, solved.values, strict=True)
@@ -324,7 +324,7 @@ class _Whole:
             best.see(x, state.dual_point, value, gap)
             far = relative_gap(best.value, best.gap) / self.tolerance
             near = far <= 1
-            stalled = stall.look(done, gap, self.problem, state.x)
+            stalled = stall.look(done, gap, self.problem, state.x, state.dual_point)
             stalled = (stalled if state.settled is None else stalled | state.settled) & ~near
             if bool((near | stalled).all()) or done >= self.limit:
                 break
