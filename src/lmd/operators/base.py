@@ -153,7 +153,7 @@ class LinearOperator(Part, abc.ABC):
         return self.roundings * torch.finfo(z.dtype).eps * self.norm * size_of(z)
 
     def magnitude(self, x: Tensor) -> Tensor:
-        """A bound on the sums of which the entries of Kx are made, with all signs equal: for each of them, or `(B,)`."""
+        """A bound on the sum of the sizes of what each entry of Kx is a sum of: in its shape, or `(B,)`."""
         return self.norm * size_of(x)
 
     is_identity: ClassVar[bool] = False
