@@ -98,6 +98,10 @@ class Instance:
     def value(self, x: Tensor) -> Tensor:
         return self.exact.value(x.double() - self.offset)
 
+    def told(self, x: Tensor) -> Tensor:
+        """What a result should say of x."""
+        return self.value(x)
+
 
 @dataclass(frozen=True)
 class Attempt:
@@ -489,8 +493,9 @@ def judge(instance: Instance, lowest: Tensor, attempt: Attempt) -> dict[str, Ten
     numbers = result.x[0].numel()
     # A value is that of a point off by rounding: its error is at most of this size, whatever cancels.
     unit = eps * (8 + numbers) * (instance.x0.abs().amax() + result.x.abs().amax()).double()
-    moved = (instance.value(result.x.double() * (1 + 4 * eps)) - truth).abs()
-    wrong = (result.values.double() - truth).abs() > 64 * eps * numbers * truth.abs() + 64 * moved + 16 * unit**2
+    told = instance.told(result.x)
+    moved = (instance.told(result.x.double() * (1 + 4 * eps)) - told).abs()
+    wrong = (result.values.double() - told).abs() > 64 * eps * numbers * truth.abs() + 64 * moved + 16 * unit**2
     worse = torch.zeros_like(false)
     if attempt.beside is not None:
         worse = result.values > attempt.beside.values

@@ -28,16 +28,25 @@ BATCH = 6
 
 
 class Penalised(Problem):
-    """A program in float64 whose violations count: f(x) + sum |y| distance, y multipliers of the minimiser."""
+    """A program whose violations count, f(x) + sum |y| distance, y multipliers of the minimiser: in long doubles."""
 
     def __init__(self, program: Any, multipliers: Tensor) -> None:
         self.program, self.multipliers = program, multipliers
 
     def value(self, x: Tensor) -> Tensor:
-        z = self.program.operator(x)
-        low, high = self.program.bounds
+        z, (low, high) = self.program.operator(x), self.program.bounds
         beyond = torch.maximum(low - z, z - high).clamp(min=0)
-        return self.program.f.value(x) + (beyond * self.multipliers.abs()).sum(dim=1)
+        P, q, long = self.program.f.P.numpy(), self.program.f.q.numpy(), x.numpy().astype(np.longdouble)
+        form = np.einsum("bi,bij,bj->b", long, np.broadcast_to(P, (len(long), *P.shape[-2:])), long)
+        value = form / 2 + (q * long).sum(axis=1)
+        return torch.from_numpy(value.astype(np.float64)) + (beyond * self.multipliers.abs()).sum(dim=1) * (1 + 1e-9)
+
+
+class ProgramInstance(Instance):
+    """An instance of a program, of which results tell f(x) alone."""
+
+    def told(self, x: Tensor) -> Tensor:
+        return self.exact.program.f.value(x.double())  # type: ignore[attr-defined]
 
 
 def normal(generator: torch.Generator, *shape: int) -> Tensor:
@@ -95,7 +104,7 @@ def program_instance(problem: Any, x_unit: float, unit: float) -> Instance:
         found.append(by_clarabel(form, q[i] * x_unit / unit, A, low[i] / x_unit, high[i] / x_unit))
     points, multipliers = (torch.stack(each) for each in zip(*found, strict=True))
     judged = Penalised(exact, multipliers * unit / x_unit)
-    return Instance(problem, problem.start(), judged, torch.zeros((), dtype=torch.float64), (points * x_unit,))
+    return ProgramInstance(problem, problem.start(), judged, torch.zeros((), dtype=torch.float64), (points * x_unit,))
 
 
 def program(generator: torch.Generator, dtype: torch.dtype) -> Instance:
@@ -150,7 +159,7 @@ def cvxpy_families() -> tuple[Any, ...]:
     F, G = np.array([[1.0, 0.2], [0.0, 1.0]]), np.array([[0.0], [0.2]])
     moves = [s[t + 1] == F @ s[t] + G @ v[t] for t in range(5)]
     cost = cvxpy.sum_squares(s) + 0.1 * cvxpy.sum_squares(v)
-    found.append((cvxpy.Problem(cvxpy.Minimize(cost), [s[0] == first, *moves, cvxpy.abs(v) <= 1]), {first: draw(2)}))
+    found.append((cvxpy.Problem(cvxpy.Minimize(cost), [s[0] == first, *moves, v <= 1, v >= -1]), {first: draw(2)}))
     A, b = normal(generator, 10, 6).numpy(), cvxpy.Parameter(10, name="b")
     w, t = cvxpy.Variable(6), cvxpy.Variable(6)
     ridge = 1e-3 * (cvxpy.sum_squares(w) + cvxpy.sum_squares(t))
@@ -197,7 +206,8 @@ def family(generator: torch.Generator, dtype: torch.dtype) -> Instance:
     problem, x0 = choose(generator, families(dtype)).sample(BATCH, generator)
     exact = problem.double()
     assert exact is not None
-    best = lmd.solve(exact, 1e-10, x0=x0.double(), iterations=20_000).x
+    start = x0.double() if problem.domain is None else problem.domain.nearest(x0.double())
+    best = lmd.solve(exact, 1e-10, x0=start, iterations=20_000).x
     return without_offset(problem, x0, (best,))
 
 

@@ -23,7 +23,7 @@ def relative_gap(value: Tensor, gap: Tensor) -> Tensor:
     The minimum lies in [F(x) - gap, F(x)], so |min F| is at least F(x) - gap or -F(x), whichever is positive.
     """
     least = torch.maximum(value - gap, -value).clamp(min=0)
-    return torch.where(gap == 0, 0.0, gap / least)
+    return torch.where(gap == 0, 0.0, gap / least.abs())  # of a -0.0 the sign would be that of the ratio
 
 
 class CompositeProblem(Problem):

@@ -336,7 +336,11 @@ class Composite(CompositeProblem):
         moved = size_of(z - K(x)) * size_of(p) if self._is_limited else none
         back = K.adjoint_error(p) + K.norm * off
         rounding = f.rounding(x, u, none, back, first) + g.rounding(z, p, error, off, second)
-        return self.data_value(x) + g.value(z), first + second, rounding + g.steepness(z) * error + moved
+        return (
+            self.data_value(x) + g.value(z),
+            first + second,
+            rounding + g.steepness(z) * error + moved + f.value_rounding(x),
+        )
 
     @property
     def _is_limited(self) -> bool:

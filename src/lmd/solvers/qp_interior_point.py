@@ -24,8 +24,8 @@ MAX_CHUNK = 1 << 24
 NARROW = 1e-9
 """Ends of a row that are so close, relative to their size, are one equation."""
 
-STIFFNESS = 1e7
-"""What an equation counts for in the matrix of a step, beside 1 for P: its multiplier makes up for the rest."""
+GIVE = 1e-11
+"""By how much an equation may give way to its multiplier in a step, beside 1 for P: so that it may be there twice."""
 
 BOUNDARY = 0.995
 """The share of the way to the boundary that a step goes at most."""
@@ -66,6 +66,12 @@ class Program(NamedTuple):
     equal: Tensor
     """Which rows `(B, m)` are equations."""
 
+    places: Tensor
+    """Those that are in any instance `(e,)`."""
+
+    equations: Tensor
+    """The rows of A there `(B, e, n)`; 0 where an instance has none."""
+
     x_unit: Tensor
     y_unit: Tensor
     """What x `(B, n)` and the dual points `(B, m)` are multiplied by to be those of the problem."""
@@ -91,7 +97,16 @@ class Program(NamedTuple):
         low, high, q = low / unit, high / unit, q / unit
         equal = high - low <= NARROW * torch.maximum(low.abs(), high.abs())
         equal &= low.isfinite() & high.isfinite()
-        return cls(P, q, tuple(blocks), low, high, equal, unit * column, unit / length)
+        places = equal.any(dim=0).nonzero().flatten()
+        none = q.new_zeros(len(q), 0, q.shape[1])
+        made = cls(P, q, tuple(blocks), low, high, equal, places, none, unit * column, unit / length)
+        if len(places) == 0:
+            return made
+        rows = torch.cat(
+            [torch.eye(q.shape[1], dtype=q.dtype, device=q.device) if A is None else A for A in _alike(blocks, len(q))],
+            dim=-2,
+        )
+        return made._replace(equations=rows[..., places, :] * equal[:, places, None])
 
     def image(self, x: Tensor) -> Tensor:
         """Ax `(B, m)`."""
@@ -110,14 +125,20 @@ class Program(NamedTuple):
         """Px + q + A'y `(B, n)`."""
         return times(x, self.P) + self.q + self.pull(y)
 
-    def factor(self, weight: Tensor) -> Tensor:
-        """The Cholesky factors of P + A'wA `(B, n, n)`, w the weights `(B, m)` of the rows; NaN where there is none."""
+    def system(self, weight: Tensor) -> System:
+        """That of P + A'wA and the equations, factorised, w the weights `(B, m)` of the rows."""
         widest = max((A.shape[-2] for A in self.blocks if A is not None), default=1)
         chunk = max(1, MAX_CHUNK // (self.q.shape[1] * max(widest, self.q.shape[1])))
-        parts = [self._factor(weight, slice(i, i + chunk)) for i in range(0, len(weight), chunk)]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        matrix = torch.cat([self._matrix(weight, slice(i, i + chunk)) for i in range(0, len(weight), chunk)])
+        if len(self.places) == 0:
+            return System(self, *_cholesky(matrix))
+        give = torch.where(self.equal[:, self.places], -GIVE, -1.0)
+        below = torch.cat([self.equations, torch.diag_embed(give)], dim=2)
+        whole = torch.cat([torch.cat([matrix, self.equations.mT], dim=2), below], dim=1)
+        factor, pivots, _ = torch.linalg.lu_factor_ex(whole)
+        return System(self, factor, pivots)
 
-    def _factor(self, weight: Tensor, index: slice) -> Tensor:
+    def _matrix(self, weight: Tensor, index: slice) -> Tensor:
         matrix = (self.P if self.P.ndim == 2 else self.P[index]).expand(len(weight[index]), *self.P.shape[-2:]).clone()
         for A, w in zip(self.blocks, self._split(weight[index]), strict=True):
             if A is None:
@@ -125,13 +146,27 @@ class Program(NamedTuple):
             else:
                 A = A if A.ndim == 2 else A[index]
                 matrix += (A.mT * w[:, None]) @ A
-        factor, failed = torch.linalg.cholesky_ex(matrix)
-        for power in (-15, -12):
-            if not bool(failed.any()):
-                break
-            matrix.diagonal(dim1=1, dim2=2).mul_(1 + 10.0**power)
-            factor, failed = torch.linalg.cholesky_ex(matrix)
-        return torch.where((failed > 0)[:, None, None], torch.nan, factor)
+        return matrix
+
+
+class System(NamedTuple):
+    """The linear system of a step, factorised."""
+
+    program: Program
+    factor: Tensor
+    """`(B, n, n)` of Cholesky's, or `(B, n + e, n + e)` of Gauss's with equations."""
+
+    pivots: Tensor | None
+
+    def solve(self, right: Tensor, broken: Tensor) -> tuple[Tensor, Tensor]:
+        """x `(B, n)`, and multipliers of the equations `(B, m)`, which are `broken` by so much."""
+        program, hold = self.program, torch.zeros_like(broken)
+        if self.pivots is None:
+            return torch.cholesky_solve(right[..., None], self.factor)[..., 0], hold
+        whole = torch.cat([right, -broken[:, program.places]], dim=1)
+        found = torch.linalg.lu_solve(self.factor, self.pivots, whole[..., None])[..., 0]
+        x, change = torch.split(found, [right.shape[1], len(program.places)], dim=1)
+        return x, hold.index_copy(1, program.places, change)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,8 +202,8 @@ class QPInteriorPoint(Solver[QPInteriorState, BoundedQuadratic]):
     Px + q + K'y = 0, slacks that are those of x, and products s p of 0. A step aims at products of sigma mu, mu being
     their mean, by Mehrotra's corrected direction ([Mehrotra 1992](https://doi.org/10.1137/0802028); for quadratic
     programs [Nocedal and Wright 2006](https://doi.org/10.1007/978-0-387-40065-5), section 16.6). Rows with l = u are
-    equations: they count for much in the matrix, and their multipliers make up for the rest. Ten to thirty iterations
-    are usual, whatever the conditioning; each factorises a matrix `(n, n)` for each instance. Everything is in float64,
+    equations, which have a multiplier and no slack. Ten to thirty iterations are usual, whatever the conditioning; each
+    factorises a matrix for each instance, of n and as many rows as there are equations. Everything is in float64,
     in units in which P has the diagonal 1 and rows of K the length 1. y is a dual point and certifies x.
 
     Args:
@@ -209,8 +244,8 @@ class QPInteriorPoint(Solver[QPInteriorState, BoundedQuadratic]):
         """The minimiser with springs in place of bounds, slacks that are as long as they are missed, equal products."""
         program = Program.of(problem, x0)
         nearest = torch.zeros_like(program.low).clamp(program.low, program.high)
-        factor = program.factor(torch.ones_like(nearest))
-        point = _solve(factor, program.pull(nearest) - program.q)
+        weight = (~program.equal).to(nearest)
+        point, _ = program.system(weight).solve(program.pull(weight * nearest) - program.q, (weight - 1) * nearest)
         return _begun(program, point, torch.zeros_like(nearest), x0)
 
     def resume(self, problem: BoundedQuadratic, x: Tensor, dual: Tensor) -> QPInteriorState:
@@ -243,7 +278,7 @@ class _Newton:
         """By how much equations are `(B, m)`."""
         self.gradient = program.gradient(state.point, _multipliers(state))
         self.stiffness = torch.where(self.ended, state.push / state.slack, 0)
-        self.factor = program.factor(self.stiffness.sum(dim=0) + STIFFNESS * program.equal)
+        self.system = program.system(self.stiffness.sum(dim=0))
         self.count = self.ended.sum(dim=(0, 2)).clamp(min=1)
 
     def mean(self, slack: Tensor, push: Tensor) -> Tensor:
@@ -254,12 +289,11 @@ class _Newton:
         """Changes of x, slacks, pushes and holds; the `excess` of products `(2, B, m)` is to go."""
         state, program = self.state, self.state.program
         pressed = torch.where(self.ended, excess / state.slack, 0) + self.stiffness * self.missed
-        right = self.gradient + program.pull((self.sign * pressed).sum(dim=0) + STIFFNESS * self.broken)
-        x = _solve(self.factor, -right)
+        x, hold = self.system.solve(-self.gradient - program.pull((self.sign * pressed).sum(dim=0)), self.broken)
         moved = program.image(x)
         slack = torch.where(self.ended, self.sign * moved + self.missed, 0)
         push = torch.where(self.ended, -excess / state.slack - self.stiffness * slack, 0)
-        return x, slack, push, STIFFNESS * (torch.where(program.equal, moved, 0) + self.broken)
+        return x, slack, push, hold
 
     def length(self, slack: Tensor, push: Tensor) -> Tensor:
         """How far slacks and pushes stay positive along their changes, at most 1 `(B,)`."""
@@ -356,8 +390,24 @@ def _size_of(q: Tensor, low: Tensor, high: Tensor) -> Tensor:
     return torch.where(size > 0, size, 1)
 
 
-def _solve(factor: Tensor, right: Tensor) -> Tensor:
-    return torch.cholesky_solve(right[..., None], factor)[..., 0]
+def _cholesky(matrix: Tensor) -> tuple[Tensor, None]:
+    """The factors of matrices `(B, n, n)`, with a little more on the diagonal where they need it; NaN if that fails."""
+    factor, failed = torch.linalg.cholesky_ex(matrix)
+    for power in (-15, -12):
+        if not bool(failed.any()):
+            break
+        matrix.diagonal(dim1=1, dim2=2).mul_(1 + 10.0**power)
+        factor, failed = torch.linalg.cholesky_ex(matrix)
+    return torch.where((failed > 0)[:, None, None], torch.nan, factor), None
+
+
+def _alike(blocks: list[Tensor | None], batch: int) -> list[Tensor | None]:
+    """Blocks with a matrix for each instance, where one of them has; the identity is made where it is needed."""
+    if all(A is None or A.ndim == 2 for A in blocks):
+        return blocks
+    size = next(A.shape[-1] for A in blocks if A is not None)
+    unit = next(torch.eye(size, dtype=A.dtype, device=A.device) for A in blocks if A is not None)
+    return [(unit if A is None else A).expand(batch, -1, -1) for A in blocks]
 
 
 def _kept(which: Tensor, old: Tensor, new: Tensor, dim: int = 0) -> Tensor:

@@ -282,6 +282,10 @@ class Term(Part, abc.ABC):
         """
         raise self._lacks("rounding")
 
+    def value_rounding(self, z: Tensor) -> Tensor:
+        """How far the computed value can be off `(B,)`, beyond what sums of numbers of one sign are."""
+        return z.new_zeros(len(z))
+
     def best_multiple(self, p: Tensor, most: Scale) -> Tensor:
         """The number t in [-most, most] for which -h*(t p) is largest, `(B,)`, p in the domain of h*; else a good one.
 
