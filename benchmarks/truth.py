@@ -99,7 +99,7 @@ class Instance:
         return self.exact.value(x.double() - self.offset)
 
     def told(self, x: Tensor) -> Tensor:
-        """What a result should say of x."""
+        """What a result should say of x, which `value` is above where x violates constraints by rounding."""
         return self.value(x)
 
 
@@ -482,7 +482,7 @@ def judge(instance: Instance, lowest: Tensor, attempt: Attempt) -> dict[str, Ten
     result, tolerance = attempt.result, attempt.tolerance
     certificate, eps = result.certificate, torch.finfo(instance.x0.dtype).eps
     assert certificate is not None
-    truth = instance.value(result.x)
+    truth = instance.told(result.x)
     size = truth.abs() + lowest.abs()
     slack = 1e-13 * size  # of this script's own float64
     false = certificate.bound + slack < truth - lowest
@@ -493,9 +493,8 @@ def judge(instance: Instance, lowest: Tensor, attempt: Attempt) -> dict[str, Ten
     numbers = result.x[0].numel()
     # A value is that of a point off by rounding: its error is at most of this size, whatever cancels.
     unit = eps * (8 + numbers) * (instance.x0.abs().amax() + result.x.abs().amax()).double()
-    told = instance.told(result.x)
-    moved = (instance.told(result.x.double() * (1 + 4 * eps)) - told).abs()
-    wrong = (result.values.double() - told).abs() > 64 * eps * numbers * truth.abs() + 64 * moved + 16 * unit**2
+    moved = (instance.told(result.x.double() * (1 + 4 * eps)) - truth).abs()
+    wrong = (result.values.double() - truth).abs() > 64 * eps * numbers * truth.abs() + 64 * moved + 16 * unit**2
     worse = torch.zeros_like(false)
     if attempt.beside is not None:
         worse = result.values > attempt.beside.values

@@ -42,6 +42,17 @@ class Penalised(Problem):
         return torch.from_numpy(value.astype(np.float64)) + (beyond * self.multipliers.abs()).sum(dim=1) * (1 + 1e-9)
 
 
+class DomainInstance(Instance):
+    """An instance over a domain, of which results tell f(x) for an x that is outside by rounding."""
+
+    def value(self, x: Tensor) -> Tensor:
+        domain = self.exact.domain
+        return super().value(x if domain is None else domain.nearest(x.double()))
+
+    def told(self, x: Tensor) -> Tensor:
+        return super().value(x)
+
+
 class ProgramInstance(Instance):
     """An instance of a program, of which results tell f(x) alone."""
 
@@ -208,7 +219,7 @@ def family(generator: torch.Generator, dtype: torch.dtype) -> Instance:
     assert exact is not None
     start = x0.double() if problem.domain is None else problem.domain.nearest(x0.double())
     best = lmd.solve(exact, 1e-10, x0=start, iterations=20_000).x
-    return without_offset(problem, x0, (best,))
+    return DomainInstance(problem, x0, exact, torch.zeros((), dtype=torch.float64), (best,))
 
 
 def composite(generator: torch.Generator, dtype: torch.dtype) -> Instance:
@@ -216,7 +227,7 @@ def composite(generator: torch.Generator, dtype: torch.dtype) -> Instance:
     n, m = choose(generator, ((1, 1), (3, 5), (8, 6), (10, 30)))
     x_unit, scale = units(generator, dtype)[0], 2.0 ** round(uniform(generator, -6, 6))
     A = scale * normal(generator, m, n)
-    truth = torch.where(torch.rand(BATCH, n, dtype=torch.float64, generator=generator) < 0.5, 0, 1.0)
+    truth = torch.where(torch.rand(BATCH, n, dtype=torch.float64, generator=generator) < 0.5, 0, 1.0).double()
     b, y = truth @ A.T + 0.1 * scale * normal(generator, BATCH, m), normal(generator, BATCH, n)
     to = lambda array: (x_unit * array).to(dtype)  # noqa: E731
     weight = float(x_unit * (b @ A).abs().amax() * 10 ** uniform(generator, -3, 0))
@@ -276,7 +287,8 @@ def own(generator: torch.Generator, dtype: torch.dtype) -> Instance:
     is_strong = not isinstance(domain, Simplex) and (domain is None or not domain.conjugate_is_finite)
     best = y if domain is None else project_simplex(y) if even else domain.nearest(y)
     problem = Own(y.to(dtype), curvatures.to(dtype), 1.0, unit, domain, is_strong)
-    return without_offset(problem, x0.to(dtype), (best,))
+    exact = problem.double()
+    return DomainInstance(problem, x0.to(dtype), exact, torch.zeros((), dtype=torch.float64), (best,))
 
 
 def by_solve(generator: torch.Generator, instance: Instance) -> dict[str, Any]:
