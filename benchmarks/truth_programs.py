@@ -239,7 +239,7 @@ def composite(generator: torch.Generator, dtype: torch.dtype) -> Instance:
         "no f": lambda: Composite(Zero(), fit, near, start=zeros),
         "lasso in a box": lambda: Composite(Box(0.0, x_unit), fit, (L1(weight), Identity()), start=zeros),
         "simplex": lambda: Composite(
-            Squares(y.to(dtype)), (Simplex(), Identity()), (Box(0, 0.9), Identity()), start=even
+            Squares(y.to(dtype)), (Simplex(), Identity()), (Box(0.0, 1.0 if n == 1 else 0.9), Identity()), start=even
         ),
         "simplex as f": lambda: Composite(Simplex(), flat, start=even),
         "portfolio": lambda: Composite(

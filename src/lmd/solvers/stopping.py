@@ -78,10 +78,18 @@ def _is_still(x: Tensor, dual: Tensor | None, before: tuple[Tensor, Tensor | Non
 
 
 def held_up(problem: Any, x: Tensor, gaps: Tensor, dual: Tensor | None) -> Tensor:
-    """Which gaps `(B,)` are so small that the rounding of x, or that of their proof, can keep them from falling."""
-    floor = 10 * torch.finfo(x.dtype).eps * (problem.subgradient(x) * x).abs().flatten(1).sum(dim=1).double()
+    """Which gaps `(B,)` are so small that the rounding of x, or that of their proof, can keep them from falling.
+
+    Where f is flat to first order, as at a minimum of 0, what moving x by its rounding does is evaluated.
+    """
+    eps = torch.finfo(x.dtype).eps
+    floor = 10 * eps * (problem.subgradient(x) * x).abs().flatten(1).sum(dim=1).double()
     if dual is not None and offers(problem, ("proven_gap",)):
         floor = floor + 4 * problem.proven_gap(x, dual)[2]
+    exact, wide = problem.double(), x.double()
+    if exact is not None:
+        moved = 10 * (exact.value(wide * (1 + eps)) - exact.value(wide)).abs()
+        floor = floor + torch.where(moved.isfinite(), moved, 0)
     return gaps <= floor
 
 

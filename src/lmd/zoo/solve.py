@@ -32,6 +32,9 @@ MOST_ITERATIONS = 100_000
 FLATTER = 3.2
 """The relative gap of points drawn flat is about this times the power 3/2 of what it is otherwise: FGP's of loop.c."""
 
+SMALLEST = 1e-14
+"""Rounding of sums in float64."""
+
 FLAT, MIN_FLAT = 8, 40
 """Units of rounding by which values fall that have ended falling; and the iteration from which on that is looked at."""
 
@@ -309,13 +312,18 @@ class _Whole:
         return None if carried is None else self.solver.worth(self.problem, self.x0, carried)
 
     def _stepwise(self, dual: Tensor | None) -> tuple[loop.Solved, Tensor | None]:
-        """What steps lead to, and how far it violates the constraints."""
+        """What steps lead to, and how far it violates the constraints.
+
+        A gap of `SMALLEST` squared beside the value of the start is nothing: where a minimum is 0, the rounding of the
+        data changes it by as much.
+        """
         check_solver(self.solver, self.problem)
         state = self._begin(dual)
         if state.dual_point is None:
             given = f"{type(self.solver).__name__}, which keeps no dual point"
             raise CapabilityError("solver", given, "one that does, such as FGP or PDHG")
         done, stall, looks, best = 0, Stall(), Looks(), _Best(state)
+        nothing = SMALLEST**2 * self.problem.value(self.x0).abs().double().nan_to_num(posinf=0)
         stride = min(self.limit, max(1, (self.solver.first_look or looks.SHORTEST) - state.iteration))
         while True:
             state = self.solver.advance(self.problem, state, stride)
@@ -325,6 +333,7 @@ class _Whole:
             far = relative_gap(best.value, best.gap) / self.tolerance
             near = far <= 1
             stalled = stall.look(done, gap, self.problem, state.x, state.dual_point)
+            stalled = stalled | (best.gap <= nothing)
             stalled = (stalled if state.settled is None else stalled | state.settled) & ~near
             if bool((near | stalled).all()) or done >= self.limit:
                 break
