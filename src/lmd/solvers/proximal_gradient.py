@@ -33,14 +33,14 @@ class ProximalGradientState(State):
     value: Tensor
     """F(x) `(B,)`."""
 
-    ahead: Tensor
-    """z `(B, ...)`, the point of the gradient steps."""
+    before: Tensor
+    """The point one iteration earlier `(B, ...)`; x itself after a restart."""
 
     curvature: Tensor
     """M `(B,)`: f was M-smooth along the last step."""
 
-    weight: Tensor
-    """A `(B,)`: A (F(x) - min F) <= ||x* - z_0||^2 / 2, z_0 where it restarted last. 0 there."""
+    pace: Tensor
+    """t `(B,)`, of which the momentum is made: 1 after a restart."""
 
     stuck: Tensor
     """Which instances `(B,)` found nothing lower from a restart, and stay where they are."""
@@ -58,21 +58,20 @@ class Trial(NamedTuple):
     """A step with the curvature M, instance by instance."""
 
     x: Tensor
-    ahead: Tensor
-    weight: Tensor
     excess: Tensor
     """How far f(x) is above what the rule allows `(B,)`."""
 
 
 class ProximalGradient(Solver[ProximalGradientState, Problem]):
-    r"""f + g with a gradient of f and a prox of g, the penalty or the domain: with A' = A + a, y = x + a/A' (z - x),
+    r"""f + g with a gradient of f and a prox of g, the penalty or the domain:
 
-        z' = prox_{a g}(z - a grad f(y)),   x' = x + a/A' (z' - x),   a = (1 + \sqrt{1 + 4 M A}) / 2 M,
+        y = x_k + (t_k - 1) / t_{k+1} (x_k - x_{k-1}),   x_{k+1} = prox_{g/M}(y - grad f(y) / M),
 
-    M the first of 0.7 2^j times the one before for which f(x') <= f(y) + <grad f(y), x' - y> + ||z' - z||^2 / 2 A', for
-    each instance ([Tseng 2008](https://www.mit.edu/~dimitrib/PTseng/papers/apgm.pdf)). All points lie in the domain of
-    g. An instance whose value would rise goes on from x with A = 0 ([O'Donoghue and Candes
-    2015](https://doi.org/10.1007/s10208-013-9150-3)), which adapts to strong convexity. No constant has to be known.
+    t_{k+1} = (1 + \sqrt{1 + 4 t_k^2}) / 2, y moved into the domain, M the first of 0.7 2^j times the one before with
+    f(x_{k+1}) <= f(y) + <grad f(y), x_{k+1} - y> + M/2 ||x_{k+1} - y||^2, for each instance ([Beck and Teboulle
+    2009](https://doi.org/10.1137/080716542)). An instance whose value would rise stays and goes on with t = 1, without
+    momentum ([O'Donoghue and Candes 2015](https://doi.org/10.1007/s10208-013-9150-3)), which adapts to strong
+    convexity. Values fall in every step, and no constant has to be known.
 
     >>> import lmd
     >>> problem = lmd.problems.PenalisedProblem(
@@ -109,12 +108,16 @@ class ProximalGradient(Solver[ProximalGradientState, Problem]):
         curvature = torch.where(known, curvature, size_of(gradient).clamp(min=tiny) / (1 + size_of(x0)))
         value = problem.value(x0)
         return ProximalGradientState(
-            x0, value=value, ahead=x0, curvature=curvature, weight=torch.zeros_like(curvature), stuck=none
+            x0, value=value, before=x0, curvature=curvature, pace=torch.ones_like(curvature), stuck=none
         )
 
     def step(self, problem: Problem, state: ProximalGradientState) -> ProximalGradientState:
         split, curvature = split_of(problem), EASE * state.curvature
-        trial = _try(split, state, curvature)
+        pace = (1 + (1 + 4 * state.pace.square()).sqrt()) / 2
+        y = torch.lerp(state.before, state.x, per_instance(1 + (state.pace - 1) / pace, state.x))
+        y = y if split.term is None else split.term.nearest(y)
+        known = y, split.value(y), split.gradient(y)
+        trial = _try(split, *known, curvature)
         trials = torch.ones_like(state.stuck, dtype=torch.int64)
         for _ in range(TRIALS):
             failed = ~(trial.excess <= 0) & ~state.stuck
@@ -122,7 +125,7 @@ class ProximalGradient(Solver[ProximalGradientState, Problem]):
                 break
             curvature = torch.where(failed, 2 * curvature, curvature)
             trials = trials + failed
-            trial = _try(split, state, curvature)
+            trial = _try(split, *known, curvature)
         value = problem.value(trial.x)
         falls = (trial.excess <= 0) & (value < state.value) & ~state.stuck
         taken = per_instance(falls, trial.x)
@@ -131,24 +134,18 @@ class ProximalGradient(Solver[ProximalGradientState, Problem]):
         return ProximalGradientState(
             x,
             state.iteration + 1,
-            evaluations={"value": 2 * trials + 1, "subgradient": trials},
+            evaluations={"value": trials + 2, "subgradient": torch.ones_like(trials)},
             value=torch.where(falls, value, state.value),
-            ahead=torch.where(taken, trial.ahead, x),
+            before=state.x,
             curvature=torch.where(trial.excess <= 0, curvature, state.curvature),
-            weight=torch.where(falls, trial.weight, 0),
-            stuck=state.stuck | (~falls & (state.weight == 0)),
+            pace=torch.where(falls, pace, 1),
+            stuck=state.stuck | (~falls & (state.pace == 1)),
         )
 
 
-def _try(split: Split, state: ProximalGradientState, curvature: Tensor) -> Trial:
-    size = (1 + (1 + 4 * curvature * state.weight).sqrt()) / (2 * curvature)
-    weight = state.weight + size
-    share, by = per_instance(size / weight, state.x), per_instance(size, state.x)
-    between = torch.lerp(state.x, state.ahead, share)
-    gradient = split.gradient(between)
-    ahead = split.prox(state.ahead - by * gradient, size)
-    x = torch.lerp(state.x, ahead, share)
-    before, after = split.value(between), split.value(x)
-    allowed = before + inner(gradient, x - between) + size_of(ahead - state.ahead).square() / (2 * weight)
+def _try(split: Split, y: Tensor, before: Tensor, gradient: Tensor, curvature: Tensor) -> Trial:
+    x = split.prox(y - per_instance(1 / curvature, y) * gradient, 1 / curvature)
+    after, move = split.value(x), x - y
+    allowed = before + inner(gradient, move) + curvature / 2 * inner(move, move)
     slack = SLACK * torch.finfo(x.dtype).eps * (before.abs() + after.abs())
-    return Trial(x, ahead, weight, after - allowed - slack)
+    return Trial(x, after - allowed - slack)
