@@ -26,6 +26,7 @@ from lmd.solvers import (
     Nesterov,
     NotAboveStart,
     ProjectedGradient,
+    ProximalGradient,
 )
 
 
@@ -53,6 +54,7 @@ MAKE = {
     Nesterov: lambda mirror: Nesterov(0.03),
     NotAboveStart: lambda mirror: NotAboveStart(MirrorDescent(mirror, 0.03)),
     ProjectedGradient: lambda mirror: ProjectedGradient(0.03),
+    ProximalGradient: lambda mirror: ProximalGradient(),
 }
 X0 = torch.tensor([[1.0, -2.0], [0.5, 0.0], [3.0, 3.0]], dtype=torch.float64)
 

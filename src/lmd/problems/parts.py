@@ -17,7 +17,7 @@ from lmd.problems import compiled
 from lmd.problems.base import joined
 from lmd.problems.composite import CompositeProblem
 from lmd.terms import Domain, Term
-from lmd.terms.base import Scale, per_instance, size_of
+from lmd.terms.base import Scale, filled, size_of
 from lmd.terms.quadratic import times
 
 Block = tuple[Term, LinearOperator, float]
@@ -517,6 +517,6 @@ def _limits(term: Term, K: LinearOperator) -> bool:
 def _onto_domain(term: Term, K: LinearOperator, x: Tensor, z: Tensor) -> Tensor:
     """z = Kx, or the nearest point of the domain of a term, where all of its entries are that near to rounding."""
     nearest = term.nearest(z)
-    room = ROUNDINGS * torch.as_tensor(per_instance(K.magnitude(x), z))
+    room = ROUNDINGS * filled(K.magnitude(x), z)
     met = ((z - nearest).abs() <= room).flatten(1).all(dim=1)
     return torch.where(met.reshape(-1, *(1,) * (z.ndim - 1)), nearest, z)
