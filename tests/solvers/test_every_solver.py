@@ -202,7 +202,7 @@ def test_a_solver_keeps_to_the_domain_or_is_refused(kind):
 
 
 @pytest.mark.parametrize(
-    "kind", [k for k in MAKE if k not in (Adam, GradientDescent, LBFGS, Nesterov, ProjectedGradient)]
+    "kind", [k for k in MAKE if k not in (Adam, GradientDescent, LBFGS, Nesterov, ProjectedGradient, ProximalGradient)]
 )
 def test_with_a_mirror_on_the_domain_it_is_kept_to(kind):
     mirror = lmd.mirrors.EuclideanBox(-1.0, 1.0)
