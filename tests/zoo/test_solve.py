@@ -228,7 +228,7 @@ def test_what_violates_its_constraints_says_so():
 def test_constraints_are_met_to_rounding_and_no_further():
     A = torch.tensor([[1.0, -1.0]], dtype=torch.float64)
     problem = QuadraticProgram(torch.eye(2).double(), torch.zeros(1, 2).double(), A=A, l=0.0, u=0.0)
-    near, off = torch.tensor([[1.0, 1 + 1e-9]]).double(), torch.tensor([[1.0, 1 + 1e-5]]).double()
+    near, off = (torch.tensor([[1.0, 1 + move]], dtype=torch.float64) for move in (1e-9, 1e-5))
     assert bool(torch.isfinite(problem.value(near))) and bool(problem.value(off).isinf())
     value, gap = problem.certified_gap(near, torch.ones(1, 1, dtype=torch.float64))
     assert float(gap) >= float(value) + 1e-9  # the minimum is 0; what the move to the constraint is worth is in it
