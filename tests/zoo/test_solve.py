@@ -230,5 +230,7 @@ def test_constraints_are_met_to_rounding_and_no_further():
     problem = QuadraticProgram(torch.eye(2).double(), torch.zeros(1, 2).double(), A=A, l=0.0, u=0.0)
     near, off = (torch.tensor([[1.0, 1 + move]], dtype=torch.float64) for move in (1e-9, 1e-5))
     assert bool(torch.isfinite(problem.value(near))) and bool(problem.value(off).isinf())
-    value, gap = problem.certified_gap(near, torch.ones(1, 1, dtype=torch.float64))
-    assert float(gap) >= float(value) + 1e-9  # the minimum is 0; what the move to the constraint is worth is in it
+    slope = torch.tensor([[-2.0, 0.0]], dtype=torch.float64)  # of which the minimum is -1, at (1, 1)
+    problem = QuadraticProgram(torch.eye(2).double(), slope, A=A, l=0.0, u=0.0)
+    value, gap = problem.certified_gap(near - torch.tensor([[1e-8, 0.0]]).double(), torch.ones(1, 1).double())
+    assert float(value + 1) > 1e-9 and float(gap) >= float(value + 1)  # what the move to the constraint is worth
