@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from truth import TOLERANCE, Attempt, Instance, Kind, choose, uniform, without_offset
+from truth import TOLERANCE, Attempt, Instance, Kind, choose, uniform
 
 import lmd
 from lmd.operators import Identity
@@ -51,6 +51,16 @@ class DomainInstance(Instance):
 
     def told(self, x: Tensor) -> Tensor:
         return super().value(x)
+
+
+class CompositeInstance(DomainInstance):
+    """An instance with domains behind identities."""
+
+    def value(self, x: Tensor) -> Tensor:
+        x = x.double()
+        for _ in range(50):
+            x = self.exact.projected(x)  # type: ignore[attr-defined]
+        return self.exact.value(x)
 
 
 class ProgramInstance(Instance):
@@ -253,7 +263,10 @@ def composite(generator: torch.Generator, dtype: torch.dtype) -> Instance:
         )
     problem = choose(generator, tuple(kinds.values()))()
     best = lmd.solve(problem.double(), 1e-9, iterations=20_000).x
-    return without_offset(problem, problem.start(), (best,))
+    exact = problem.double()
+    for _ in range(50):
+        best = exact.projected(best)
+    return CompositeInstance(problem, problem.start(), exact, torch.zeros((), dtype=torch.float64), (best,))
 
 
 class Own(Problem):
