@@ -1,15 +1,16 @@
 """Are the claims true? Random instances of every problem, form, dtype and solver, beside true minima in float64.
 
-    python benchmarks/truth.py --instances 100000 [--seed 0] [--only NAME] [--workers 2]
+    python benchmarks/truth.py --instances 200000 [--seed 0] [--only NAME] [--workers 2]
 
-Scales and weights go from 1e-6 to 1e6; images are constant, of one pixel, checkerboards, text, ramps, 0 to 255,
-negative, impulses, with offsets that leave one or two units of the last place for contrast; masks keep one pixel. What
-is counted, for each kind:
+Kinds of problems are here and in the `KINDS` of benchmarks/truth_*.py. Scales go from 1e-12 to 1e12; images are
+constant, of one pixel, checkerboards, text, ramps, 0 to 255, negative, impulses, with offsets that leave one or two
+units of the last place for contrast; masks keep one pixel. What is counted, for each kind and solver:
 
     false        certificates below the true gap, lower bounds above the minimum, tolerances that are not reached
     value        values that are not those of the point
     worse        guarded answers above those of their fall-back, answers by name above their start
     not finite   points, values or bounds that are no numbers, and runs that failed though they were guarded
+    unproven     answers of a default that are neither proven to their tolerance nor STALLED
 
 The true minimum is at most the lowest value that anything reached on the instance: every solver of this script, far
 more iterations in float64, constants. F is evaluated in float64 on images without their offset: nothing is lost.
@@ -22,14 +23,16 @@ import argparse
 import collections
 import concurrent.futures
 import functools
+import importlib
 import math
 import multiprocessing
 import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -69,7 +72,10 @@ from lmd.solvers import (
 )
 
 BATCH = 48
-COUNTS = ("false", "value", "worse", "not finite")
+COUNTS = ("false", "value", "worse", "not finite", "unproven")
+TOLERANCE = 1e-4
+"""What `lmd.solve` is asked for with its default solver."""
+
 REFERENCE = 600
 """Iterations of the reference, in float64."""
 
@@ -92,14 +98,48 @@ class Instance:
     def value(self, x: Tensor) -> Tensor:
         return self.exact.value(x.double() - self.offset)
 
+    def told(self, x: Tensor) -> Tensor:
+        """What a result should say of x, which `value` is above where x violates constraints by rounding."""
+        return self.value(x)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """An answer, and what it has to hold to."""
+
+    result: Result
+    tolerance: float | None = None
+    """The relative gap that was asked for."""
+
+    beside: Result | None = None
+    """The run of the fall-back alone, where the solver is guarded."""
+
+    guarded: bool = False
+    """Whether it may not be worse than the start, nor fail."""
+
+    default: bool = False
+    """Whether it has to end proven or STALLED."""
+
+
+Call = Callable[[Instance], Attempt]
+"""A public function on an instance."""
+
 
 @dataclass(frozen=True)
 class Kind:
-    """Something to be tried: instances, solvers for them, and how to come near to their minimum."""
+    """Something to be tried: instances, solvers or calls for them, and how to come near to their minimum."""
 
     draw: Callable[[torch.Generator, torch.dtype], Instance]
-    solvers: Callable[[torch.Generator, Instance], dict[str, Solver[Any]]]
-    reference: Callable[[Problem], Solver[Any]]
+    solvers: Callable[[torch.Generator, Instance], Mapping[str, Solver[Any] | Call]]
+    reference: Callable[[Problem], Solver[Any]] | None
+    """None where the `guesses` of an instance are near to the minimum."""
+
+    default: bool = True
+    """Whether `lmd.solve` with its default solver is tried as well."""
+
+
+def solve_by_default(instance: Instance, tolerance: float = TOLERANCE) -> Attempt:
+    return Attempt(lmd.solve(instance.problem, tolerance, x0=instance.x0), tolerance, default=True)
 
 
 def uniform(generator: torch.Generator, low: float, high: float) -> float:
@@ -386,13 +426,25 @@ SHARES = {"denoising": 6, "inpainting": 6}
 """How many times as often as the others a kind is tried."""
 
 
-def try_solvers(
-    kind: Kind, instance: Instance, generator: torch.Generator
-) -> dict[str, tuple[Result, float | None, Result | None]]:
-    """Each solver's run, the tolerance it was asked for, and the run of its fall-back alone, where it is guarded."""
-    runs: dict[str, tuple[Result, float | None, Result | None]] = {}
+@functools.cache
+def every_kind() -> dict[str, tuple[Kind, int]]:
+    """Kinds by name, and how often each is tried: those of this file and of its neighbours truth_*.py."""
+    sys.modules.setdefault("truth", sys.modules[__name__])
+    folder = Path(__file__).parent
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+    found = [sys.modules[__name__], *(importlib.import_module(path.stem) for path in sorted(folder.glob("truth_*.py")))]
+    return {name: (kind, getattr(m, "SHARES", {}).get(name, 1)) for m in found for name, kind in m.KINDS.items()}
+
+
+def try_solvers(kind: Kind, instance: Instance, generator: torch.Generator) -> dict[str, Attempt]:
+    """Each solver's run."""
+    attempts: dict[str, Attempt] = {}
     iterations = choose(generator, (1, 4, 20, 60))
     for name, solver in kind.solvers(generator, instance).items():
+        if not isinstance(solver, Solver):
+            attempts[name] = solver(instance)
+            continue
         tolerance = None
         if isinstance(solver, (PDHG, FGP, InteriorPoint)) and uniform(generator, 0, 1) < 0.3:
             tolerance = 10 ** uniform(generator, -9, -1)
@@ -402,8 +454,10 @@ def try_solvers(
         if isinstance(solver, Safeguard) and 2 * begins(solver) <= count:
             fallback = solver.fallback or default_fallback(instance.problem)
             beside = lmd.run(fallback, instance.problem, instance.x0, count)
-        runs[name] = (result, tolerance, beside)
-    return runs
+        attempts[name] = Attempt(result, tolerance, beside, "Safeguard" in name or "by name" in name)
+    if kind.default:
+        attempts["lmd.solve"] = solve_by_default(instance)
+    return attempts
 
 
 def begins(solver: Safeguard) -> int:
@@ -413,50 +467,57 @@ def begins(solver: Safeguard) -> int:
 
 def lowest_value(kind: Kind, instance: Instance, points: list[Tensor]) -> Tensor:
     """The lowest value that is known for each instance `(B,)`."""
-    start = instance.x0.double() - instance.offset
-    domain = instance.exact.domain
-    start = start if domain is None else domain.nearest(start)
-    reference = lmd.run(kind.reference(instance.exact), instance.exact, start, REFERENCE)
-    found = [instance.exact.value(guess) for guess in instance.guesses]
-    found += [reference.history.values.nan_to_num(nan=math.inf).amin(dim=0), *(instance.value(x) for x in points)]
+    found = [*(instance.exact.value(guess) for guess in instance.guesses), *(instance.value(x) for x in points)]
+    if kind.reference is not None:
+        start = instance.x0.double() - instance.offset
+        domain = instance.exact.domain
+        start = start if domain is None else domain.nearest(start)
+        reference = lmd.run(kind.reference(instance.exact), instance.exact, start, REFERENCE)
+        found.append(reference.history.values.nan_to_num(nan=math.inf).amin(dim=0))
     return torch.stack(found).nan_to_num(nan=math.inf).amin(dim=0)
 
 
-def judge(
-    instance: Instance, lowest: Tensor, result: Result, tolerance: float | None, beside: Result | None, guarded: bool
-) -> dict[str, Tensor]:
-    """What is wrong with a run, for each instance `(B,)`."""
+def judge(instance: Instance, lowest: Tensor, attempt: Attempt) -> dict[str, Tensor]:
+    """What is wrong with an answer, for each instance `(B,)`."""
+    result, tolerance = attempt.result, attempt.tolerance
     certificate, eps = result.certificate, torch.finfo(instance.x0.dtype).eps
     assert certificate is not None
-    truth = instance.value(result.x)
+    truth = instance.told(result.x)
     size = truth.abs() + lowest.abs()
     slack = 1e-13 * size  # of this script's own float64
     false = certificate.bound + slack < truth - lowest
     false |= certificate.lower_bound > lowest + slack
+    reached = torch.tensor([status is Status.TOLERANCE_REACHED for status in result.status])
     if tolerance is not None:
-        reached = torch.tensor([status is Status.TOLERANCE_REACHED for status in result.status])
         false |= reached & (truth - lowest > tolerance * lowest.abs() * (1 + 1e-9) + slack)
     numbers = result.x[0].numel()
     # A value is that of a point off by rounding: its error is at most of this size, whatever cancels.
     unit = eps * (8 + numbers) * (instance.x0.abs().amax() + result.x.abs().amax()).double()
-    moved = (instance.value(result.x.double() * (1 + 4 * eps)) - truth).abs()
+    moved = (instance.told(result.x.double() * (1 + 4 * eps)) - truth).abs()
     wrong = (result.values.double() - truth).abs() > 64 * eps * numbers * truth.abs() + 64 * moved + 16 * unit**2
     worse = torch.zeros_like(false)
-    if beside is not None:
-        worse = result.values > beside.values
-    if guarded:
+    if attempt.beside is not None:
+        worse = result.values > attempt.beside.values
+    if attempt.guarded:
         worse = worse | (result.values > result.history.values[0])
     failed = torch.tensor([status.failed for status in result.status])
     broken = (
         ~torch.isfinite(result.x.flatten(1)).all(dim=1) | ~torch.isfinite(result.values) | certificate.bound.isnan()
     )
-    return {"false": false, "value": wrong, "worse": worse, "not finite": broken | (failed & guarded)}
+    stalled = torch.tensor([status is Status.STALLED for status in result.status])
+    return {
+        "false": false,
+        "value": wrong,
+        "worse": worse,
+        "not finite": broken | (failed & attempt.guarded),
+        "unproven": ~(reached | stalled) & attempt.default,
+    }
 
 
 def work(kind_name: str, seed: int) -> tuple[str, int, dict[str, collections.Counter[str]], list[str]]:
     """One batch of one kind: how many instances, what was counted for each solver, and a line for each fault."""
     torch.set_num_threads(1)
-    kind = KINDS[kind_name]
+    kind, _ = every_kind()[kind_name]
     generator = torch.Generator().manual_seed(seed)
     dtype = choose(generator, (torch.float32, torch.float64))
     counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
@@ -464,12 +525,11 @@ def work(kind_name: str, seed: int) -> tuple[str, int, dict[str, collections.Cou
     try:
         instance = kind.draw(generator, dtype)
         with torch.no_grad():
-            runs = try_solvers(kind, instance, generator)
-            lowest = lowest_value(kind, instance, [result.x for result, _, _ in runs.values()])
-            for name, (result, tolerance, beside) in runs.items():
-                guarded = "Safeguard" in name or "by name" in name
-                counts[name]["instances"] += len(result.x)
-                for what, where in judge(instance, lowest, result, tolerance, beside, guarded).items():
+            attempts = try_solvers(kind, instance, generator)
+            lowest = lowest_value(kind, instance, [attempt.result.x for attempt in attempts.values()])
+            for name, attempt in attempts.items():
+                counts[name]["instances"] += len(attempt.result.x)
+                for what, where in judge(instance, lowest, attempt).items():
                     counts[name][what] += int(where.sum())
                     if bool(where.any()):
                         first = int(where.nonzero()[0])
@@ -482,7 +542,7 @@ def work(kind_name: str, seed: int) -> tuple[str, int, dict[str, collections.Cou
 
 def jobs(only: str, seed: int) -> Any:
     """(kind, seed) without end, kinds in turns."""
-    order = [name for name in KINDS for _ in range(SHARES.get(name, 1)) if only in name]
+    order = [name for name, (_, share) in every_kind().items() for _ in range(share) if only in name]
     index = 0
     while True:
         for name in order:

@@ -9,6 +9,7 @@ from torch.testing import assert_close
 import lmd
 from lmd import operators
 from lmd.problems import CompositeProblem, LinearOperator
+from lmd.problems.composite import relative_gap
 from lmd.solvers import FGP, PDHG
 from lmd.terms.base import add_scaled, per_instance
 
@@ -178,3 +179,8 @@ def test_a_mixture_of_smoothings_is_the_mean_of_their_gradients() -> None:
     own = problem.mixed_gradient(x, widths, shares)
     general = lmd.problems.Problem.mixed_gradient(problem, x, widths, shares)
     assert all(torch.allclose(a, b, rtol=1e-12, atol=1e-13) for a, b in zip(own, general, strict=True))
+
+
+def test_a_value_of_zero_with_a_gap_is_not_proven():
+    value, gap = torch.tensor([0.0, -0.0, 0.0], dtype=torch.float64), torch.tensor([1e-9, 1e-9, 0.0]).double()
+    assert relative_gap(value, gap).tolist() == [float("inf"), float("inf"), 0.0]

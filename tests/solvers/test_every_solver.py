@@ -26,6 +26,7 @@ from lmd.solvers import (
     Nesterov,
     NotAboveStart,
     ProjectedGradient,
+    ProximalGradient,
 )
 
 
@@ -53,6 +54,7 @@ MAKE = {
     Nesterov: lambda mirror: Nesterov(0.03),
     NotAboveStart: lambda mirror: NotAboveStart(MirrorDescent(mirror, 0.03)),
     ProjectedGradient: lambda mirror: ProjectedGradient(0.03),
+    ProximalGradient: lambda mirror: ProximalGradient(),
 }
 X0 = torch.tensor([[1.0, -2.0], [0.5, 0.0], [3.0, 3.0]], dtype=torch.float64)
 
@@ -200,7 +202,7 @@ def test_a_solver_keeps_to_the_domain_or_is_refused(kind):
 
 
 @pytest.mark.parametrize(
-    "kind", [k for k in MAKE if k not in (Adam, GradientDescent, LBFGS, Nesterov, ProjectedGradient)]
+    "kind", [k for k in MAKE if k not in (Adam, GradientDescent, LBFGS, Nesterov, ProjectedGradient, ProximalGradient)]
 )
 def test_with_a_mirror_on_the_domain_it_is_kept_to(kind):
     mirror = lmd.mirrors.EuclideanBox(-1.0, 1.0)

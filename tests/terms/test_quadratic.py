@@ -38,3 +38,13 @@ class TestMatrixForEach(TestQuadratic):
 def test_what_is_no_positive_definite_matrix_is_refused(P, reason):
     with pytest.raises(InputError, match=reason):
         Quadratic(P, torch.zeros(1, 2))
+
+
+def test_values_that_cancel_are_off_by_no_more_than_their_rounding():
+    exact = torch.tensor([[1.0, 1.0], [1.0, 1.0 + 2.0**-20]], dtype=torch.float64)
+    z = torch.tensor([[2.0**30 + 1, -(2.0**30)]], dtype=torch.float64)
+    term = Quadratic(exact, torch.full((1, 2), 0.1, dtype=torch.float64))
+    whole = [int(entry) for entry in z[0]]
+    form = (whole[0] + whole[1]) ** 2 * 2**20 + whole[1] ** 2  # 2^20 z'Pz, in whole numbers
+    truth = form / 2**21 + 0.1 * (whole[0] + whole[1])
+    assert abs(float(term.value(z)) - truth) <= float(term.value_rounding(z)) < 1e6

@@ -1,6 +1,7 @@
 """`lmd.solve`: picks, goes through, stops where it is proven, starts from earlier answers."""
 
 import copy
+import math
 import pickle
 
 import pytest
@@ -9,8 +10,24 @@ from torch.testing import assert_close
 
 import lmd
 from lmd.errors import CapabilityError, InputError
-from lmd.problems import Lasso, LeastSquares, TVDeblurring, TVDenoising, TVInpainting, gaussian_kernel
+from lmd.operators import Identity
+from lmd.operators.matrix import Matrix
+from lmd.problems import (
+    Composite,
+    ControlFamily,
+    KLDivergence,
+    Lasso,
+    LeastSquares,
+    PenalisedProblem,
+    Problem,
+    QuadraticProgram,
+    TVDeblurring,
+    TVDenoising,
+    TVInpainting,
+    gaussian_kernel,
+)
 from lmd.solvers import FGP, PDHG, GradientDescent, Status
+from lmd.terms import L1, Absolute, Box, NegativeEntropy, Simplex, Squares, Zero
 from lmd.zoo import defaults
 
 
@@ -127,3 +144,93 @@ def test_results_are_copied_and_pickled():
         for again in (copy.deepcopy(result), pickle.loads(pickle.dumps(result))):
             assert torch.equal(again.x, result.x)
             assert torch.equal(again.certificate.bound, result.certificate.bound)
+
+
+class Own(Problem):
+    """A function of which nothing but its value is known, over a domain or not."""
+
+    def __init__(self, function, domain=None, strong_convexity=None):
+        self.function, self.domain, self._constant = function, domain, strong_convexity
+
+    def value(self, x):
+        return self.function(x)
+
+    @property
+    def strong_convexity(self):
+        return None if self._constant is None else torch.tensor(self._constant, dtype=torch.float64)
+
+
+def normal(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def programs():
+    """One of each structure that has a default of its own, by name, and starts where they have none."""
+    A, b, y, even = (
+        normal(12, 5),
+        normal(3, 12, seed=1),
+        normal(3, 5, seed=2),
+        torch.full((3, 5), 0.2, dtype=torch.float64),
+    )
+    P, fit, zeros = A.mT @ A, (Squares(b, 0.5), Matrix(A)), torch.zeros_like(y)
+    cone = QuadraticProgram(P, y, A=A[:3], u=0.0)
+    yield "a box", QuadraticProgram(P, 9 * y, -0.5, 0.5), None
+    yield "a cone", cone, None
+    yield "equations", QuadraticProgram(P, y, -1.0, 1.0, A[:2], 0.1, 0.1), None
+    yield "two domains", Composite(Squares(y), (Simplex(), Identity()), (Box(0.0, 0.3), Identity()), start=even), None
+    yield "no f", Composite(Zero(), (Simplex(), Identity()), (Squares(y), Identity()), start=even), None
+    yield "no negative entries", Composite(Box(0.0, math.inf), fit, start=zeros), None
+    yield "elastic net", Composite(L1(2.0), fit, (Squares(zeros, 0.5), Identity()), start=zeros), None
+    small = 1e-9
+    scaled = (Absolute(small * b), Matrix(A)), (Squares(zeros, 0.5), Identity())
+    yield "small numbers", Composite(L1(0.1), *scaled, start=zeros), None
+    yield "a penalty", PenalisedProblem(LeastSquares(A, b), L1(0.5)), zeros
+    yield "a penalty on a domain", PenalisedProblem(KLDivergence(even), NegativeEntropy(2.0)), even
+    yield "values on a simplex", Own(lambda x: (x * torch.arange(5)).exp().sum(dim=1), Simplex()), even
+    yield "values on a box", Own(lambda x: 3 + (x - y).square().sum(dim=1), Box(0.0, 1.0)), even
+    yield "values that are strongly convex", Own(lambda x: 1 + (x - y).square().sum(dim=1), None, 2.0), zeros
+
+
+@pytest.mark.parametrize(("problem", "x0"), [pytest.param(*case[1:], id=case[0]) for case in programs()])
+def test_every_structure_has_a_default_that_ends_proven(problem, x0):
+    result = lmd.solve(problem, 1e-4, x0=x0, iterations=5000)
+    assert result.status == (Status.TOLERANCE_REACHED,) * 3
+    assert bool((result.certificate.bound <= 1.0001e-4 * result.values.abs()).all())
+    assert_close(result.values, problem.value(result.x))
+
+
+def test_the_default_proves_the_control_problems_of_the_package():
+    problem, _ = ControlFamily().sample(100, torch.Generator().manual_seed(0))
+    result = lmd.solve(problem, tolerance=1e-3, iterations=50)
+    assert result.status == (Status.TOLERANCE_REACHED,) * 100 and bool(torch.isfinite(result.values).all())
+
+
+@pytest.mark.parametrize(
+    "problem", [LeastSquares(normal(2, 4), normal(1, 2)), Own(lambda x: (x - 1).square().sum(dim=1))]
+)
+def test_what_nothing_is_known_of_is_solved_and_not_proven(problem):
+    result = lmd.solve(problem, 1e-3, x0=torch.zeros(1, 4, dtype=torch.float64))
+    assert result.status == (Status.NOT_PROVEN,) and float(result.values) < 1e-12
+    assert bool(result.certificate.bound.isinf().all()) and "strong_convexity" in result.summary()
+
+
+def test_what_violates_its_constraints_says_so():
+    A = torch.tensor([[1.0, 0.0], [1.0, 0.0]], dtype=torch.float64)
+    ends = torch.tensor([1.0, -1.0], dtype=torch.float64)
+    problem = QuadraticProgram(torch.eye(2).double(), torch.ones(1, 2).double(), A=A, l=ends, u=ends)
+    for solver in (None, PDHG()):
+        result = lmd.solve(problem, 1e-4, solver=solver, iterations=300)
+        assert result.status == (Status.NOT_FEASIBLE,) and bool(torch.isfinite(result.values).all())
+        assert float(result.violation) > 0.5 and bool(result.certificate.bound.isinf().all())
+        assert "violates the constraints" in result.summary() and "more iterations" in result.summary()
+
+
+def test_constraints_are_met_to_rounding_and_no_further():
+    A = torch.tensor([[1.0, -1.0]], dtype=torch.float64)
+    problem = QuadraticProgram(torch.eye(2).double(), torch.zeros(1, 2).double(), A=A, l=0.0, u=0.0)
+    near, off = (torch.tensor([[1.0, 1 + move]], dtype=torch.float64) for move in (1e-9, 1e-5))
+    assert bool(torch.isfinite(problem.value(near))) and bool(problem.value(off).isinf())
+    slope = torch.tensor([[-2.0, 0.0]], dtype=torch.float64)  # of which the minimum is -1, at (1, 1)
+    problem = QuadraticProgram(torch.eye(2).double(), slope, A=A, l=0.0, u=0.0)
+    value, gap = problem.certified_gap(near - torch.tensor([[1e-8, 0.0]]).double(), torch.ones(1, 1).double())
+    assert float(value + 1) > 1e-9 and float(gap) >= float(value + 1)  # what the move to the constraint is worth

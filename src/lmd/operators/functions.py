@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
@@ -17,18 +18,31 @@ POWER_ITERATIONS, MARGIN = 60, 1.05
 """A random start has a share in every direction: after so many products the norm is short of a few percent at most."""
 
 ALIKE = 1e-3
-"""How well <Ax, z> and <x, A'z> have to agree, relative to ||Ax|| ||z||: forward models often compute in float32."""
+"""How well <Ax, z> and <x, A'z> have to agree, relative to ||Ax|| ||z||. What is left is part of `adjoint_error`."""
+
+MAX_EXACT = 128
+"""Up to so many entries of x, the error of A'z is measured along every axis."""
+
+PROBES, LOW_QUANTILE = 16, 0.565
+"""Otherwise along so many random directions: a sum of so many squared normal numbers is below the second number with
+probability 1e-9."""
+
+LINEARITY_FACTOR = 16
+"""How much larger than the measured departure from linearity the rounding of A is taken to be."""
 
 
 class FromFunctions(LinearOperator):
     """A linear map and its adjoint as functions of *one* array: x of this `shape`, (B, C, *shape) in all.
 
-    The adjoint is tried on random arrays. The norm is estimated by power iterations.
+    The adjoint is tried on random arrays, and refused where it is far off. The norm is estimated by power iterations.
+    The functions may compute in float32: how far they are from one linear map and its adjoint is measured, and part of
+    `error` and `adjoint_error`, so that certificates hold.
 
     Args:
         forward: From one array x of this shape to one array z, linear.
         adjoint: From such a z back to an array of this shape.
         shape: Of one x, without instances and channels.
+        dtype: What the functions are given; None is the dtype of whatever they are applied to.
 
     >>> double = FromFunctions(lambda x: 2 * x, lambda z: 2 * z, (5,))
     >>> double(torch.ones(1, 1, 5)), 1.9 < double.norm < 2.2
@@ -36,9 +50,13 @@ class FromFunctions(LinearOperator):
     """
 
     def __init__(
-        self, forward: Callable[[Tensor], Tensor], adjoint: Callable[[Tensor], Tensor], shape: tuple[int, ...]
+        self,
+        forward: Callable[[Tensor], Tensor],
+        adjoint: Callable[[Tensor], Tensor],
+        shape: tuple[int, ...],
+        dtype: torch.dtype | None = None,
     ):
-        self.forward, self.backward, self.shape = forward, adjoint, tuple(shape)
+        self.forward, self.backward, self.shape, self.dtype = forward, adjoint, tuple(shape), dtype
         x = _noise((1, 1, *shape), seed=0)
         image = self._apply(x)
         z = _noise(image.shape, seed=1)
@@ -55,11 +73,44 @@ class FromFunctions(LinearOperator):
     def _adjoint(self, z: Tensor) -> Tensor:
         return self._each(self.backward, z)
 
-    @staticmethod
-    def _each(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    def _each(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         with torch.no_grad():
-            images = torch.stack([function(one).to(x) for one in x.flatten(0, 1)])
+            given = x.flatten(0, 1).to(self.dtype or x.dtype)
+            images = torch.stack([function(one).to(x) for one in given])
         return images.reshape(*x.shape[:2], *images.shape[1:])
+
+    def error(self, x: Tensor, z: Tensor) -> Tensor:
+        """That of a float64 map, and a multiple of what sums of random arrays showed."""
+        return super().error(x, z) + self._unit * size_of(x)
+
+    def adjoint_error(self, z: Tensor) -> Tensor:
+        r"""A bound on the distance e from the answer of `adjoint` to the true A'z, from <Ad, z> - <d, adjoint(z)>.
+
+        Where the directions d are all axes, that is each entry of e. Of normal random directions \sum <d, e>^2 is
+        ||e||^2 times a chi-squared number: too small to bound e with probability 1e-9.
+        """
+        directions, images, least = self._probes
+        rows = z.double().flatten(2)
+        back = self._adjoint(z.double()).flatten(2)
+        seen = rows @ images.mT.to(rows) - back @ directions.mT.to(rows)
+        measured = (seen.square().sum(dim=(1, 2)) / least).sqrt().to(z)
+        return super().adjoint_error(z) + measured + self._unit * size_of(z)
+
+    @cached_property
+    def _probes(self) -> tuple[Tensor, Tensor, float]:
+        """Directions `(n, numbers of x)`, their images `(n, numbers of z)`, what squares along them are at least."""
+        count = math.prod(self.shape)
+        exact = count <= MAX_EXACT
+        directions = torch.eye(count, dtype=torch.float64) if exact else _noise((PROBES, count), seed=3)
+        images = self._apply(directions.reshape(1, -1, *self.shape))
+        return directions, images[0].flatten(1), 1.0 if exact else LOW_QUANTILE
+
+    @cached_property
+    def _unit(self) -> float:
+        """||computed Ax - Ax|| / ||x||, at most: from sums of arrays of positive numbers, whose rounding is largest."""
+        pair = _noise((1, 2, *self.shape), seed=4).abs()
+        apart, together = self._apply(pair).sum(dim=1), self._apply(pair.sum(dim=1, keepdim=True))[:, 0]
+        return LINEARITY_FACTOR * float(size_of(apart - together) / size_of(pair))
 
     @cached_property
     def norm(self) -> float:

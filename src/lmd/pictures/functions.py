@@ -310,7 +310,8 @@ def reconstruct(
 
     A is a function from images of that shape to arrays like the `measurements`, with its `adjoint`; or an
     `lmd.operators.LinearOperator` on `(B, C, *shape)`, for measurements `(B, C, ...)`. The answer has the kind and the
-    dtype of the measurements, floating-point.
+    dtype of the measurements, floating-point. Functions may compute in float32, and an adjoint may be slightly off:
+    what that can do is part of the proven bound.
 
     Args:
         measurements: y, an array or tensor.
@@ -540,7 +541,8 @@ def _operator(
     if not isinstance(measurements, (np.ndarray, Tensor)):
         raise InputError("measurements", type(measurements).__name__, "a numpy array or torch tensor of real numbers")
     if isinstance(measurements, Tensor):
-        return FromFunctions(forward, adjoint, shape), measurements[None, None]
+        single = torch.float32 if measurements.dtype == torch.float32 else None
+        return FromFunctions(forward, adjoint, shape, single), measurements[None, None]
 
     def numpy(function: Callable[[Any], Any]) -> Callable[[Tensor], Tensor]:
         return lambda x: torch.from_numpy(np.asarray(function(x.numpy()), dtype=np.float64))

@@ -23,7 +23,7 @@ def relative_gap(value: Tensor, gap: Tensor) -> Tensor:
     The minimum lies in [F(x) - gap, F(x)], so |min F| is at least F(x) - gap or -F(x), whichever is positive.
     """
     least = torch.maximum(value - gap, -value).clamp(min=0)
-    return torch.where(gap == 0, 0.0, gap / least)
+    return torch.where(gap == 0, 0.0, gap / least.abs())  # of a -0.0 the sign would be that of the ratio
 
 
 class CompositeProblem(Problem):
@@ -185,6 +185,11 @@ class CompositeProblem(Problem):
         Evaluated in float64 where the problem has a `double`, whatever the dtype of x: then the bound is small where
         the gap is, however the run was rounded. Proof: docs/guarantees.md.
         """
+        value, gap, room = self.proven_gap(x, dual)
+        return value, gap + room
+
+    def proven_gap(self, x: Tensor, dual: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """F(x), the gap as computed and the room for its rounding `(B,)`, in float64."""
         exact = self.double()
         problem = self if exact is None else exact
         if exact is not None:
@@ -192,7 +197,7 @@ class CompositeProblem(Problem):
         p = problem.project_dual(dual)
         value, gap = problem.value(x), problem.gap(x, p)
         sums = self.rounding_of_sums(x, p, torch.finfo(x.dtype).eps, value, gap)
-        return value.double(), (gap + problem.gap_rounding(x, p, value, gap) + sums).double()
+        return value.double(), gap.double(), (problem.gap_rounding(x, p, value, gap) + sums).double()
 
     @staticmethod
     def rounding_of_sums(x: Tensor, p: Tensor, eps: float, value: Tensor, gap: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lmd.checks import check_count
 from lmd.errors import InputError
 from lmd.kernels import loop, saddle
-from lmd.problems.base import Problem
+from lmd.problems.base import Problem, offers
 from lmd.problems.compiled import Iterations, iterations_of, masked_of
 from lmd.solvers.averaged import IterateSums, add_up
 from lmd.solvers.base import DualState, Solver
@@ -26,6 +26,13 @@ inpainting, deblurring and tomography at weights from 0.005 to 0.3."""
 BALANCE, TRUSTED, LAST = 25, 400, 12_800
 """Steps are balanced after so many iterations and ever twice as many, those in units of the problem not before the
 second number, and none after the third: then the method is one with fixed steps."""
+
+
+FREE = 1e12
+"""A step with which a prox goes to where its term is least, or as far towards it as matters."""
+
+MAX_OFF = 1e3
+"""How far PDHG's own steps may be from what the units of a problem ask for: balancing makes up for the rest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +134,7 @@ class RelaxedPDHG(Solver[RelaxedState, ScaledProblem]):
     def _at(self, problem: ScaledProblem, x: Tensor, dual: Tensor, k: int) -> RelaxedState:
         scale, own = problem.step_scale(x), PDHG(accelerated=False).steps(problem)[0]
         known = torch.isfinite(scale)
-        tau = torch.where(known, self.ratio / problem.operator.norm * scale, own)
+        tau = torch.where(known, self.ratio / problem.operator.norm * scale, _own_step(problem, x, own))
         return RelaxedState(
             x, k, dual=dual, relaxed=x, relaxed_dual=dual, tau=tau, anchor=x, anchor_dual=dual, known=known
         )
@@ -207,6 +214,22 @@ class RelaxedPDHG(Solver[RelaxedState, ScaledProblem]):
             return 1.0, 1.0, self.relaxation
         log_tau, log_product, relaxation = self.numbers[k].to(x.dtype).unbind()
         return log_tau.exp(), log_product.exp(), relaxation
+
+
+def _own_step(problem: Any, x: Tensor, own: Scale) -> Tensor:
+    """PDHG's own tau `(B,)`, unless the units of the problem ask for one that is far from it.
+
+    Those of x are how far terms would move it, over ||K||; those of p are the lengths of subgradients.
+    """
+    tau = torch.as_tensor(own, dtype=x.dtype, device=x.device).expand(len(x))
+    if not offers(problem, ("regularisers", "double")):
+        return tau
+    exact = problem.double()
+    norm, z = exact.operator.norm, exact.operator(x.double())
+    extent = size_of(z - exact.regulariser_prox(z, FREE)) / norm
+    units = (extent / size_of(exact.g.subgradient(z)) / norm).to(x.dtype)
+    far = units.isfinite() & ((units > MAX_OFF * tau) | (MAX_OFF * units < tau)) & (units > 0)
+    return torch.where(far, units, tau)
 
 
 def _is_due(k: int) -> bool:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lmd.checks import check_positive, shape_of
 from lmd.errors import CapabilityError, InputError
-from lmd.problems.base import Problem, check_capabilities
+from lmd.problems.base import Problem, check_capabilities, offers
 from lmd.problems.composite import relative_gap
 from lmd.solvers.base import State
 from lmd.solvers.result import Status
@@ -27,29 +27,70 @@ PROGRESS, PATIENCE, LEAST = 0.9, 4, 400
 this."""
 
 
-class Stall:
-    """Sees when proven gaps fall no further because of the precision of x, which a slow method alone does not explain.
+MAX_STILL = 2.0
+"""Roundings of its largest number that a point moves by at most between two looks, where it has stopped."""
 
-    f changes by eps sum |g_i x_i| when each number in x moves by its rounding: gaps that stay above ten times that
-    are not held up by rounding.
-    """
 
-    def look(self, k: int, gaps: Tensor, problem: Problem, x: Tensor) -> Tensor:
-        """Which instances `(B,)` have stalled, from their gaps `(B,)` at the points of iteration k."""
-        marks, marked_at = getattr(self, "_seen", (torch.full_like(gaps, torch.inf), torch.zeros_like(gaps)))
+class Marks:
+    """Sees when gaps fall no further: since iteration k / patience, to less than the share that is progress."""
+
+    def __init__(self) -> None:
+        self._seen: tuple[Tensor, Tensor] | None = None
+
+    def look(self, k: int, gaps: Tensor) -> Tensor:
+        """Which instances `(B,)` have made no progress, from their gaps `(B,)` after iteration k."""
+        marks, marked_at = self._seen or (torch.full_like(gaps, torch.inf), torch.zeros_like(gaps))
         fallen = gaps < PROGRESS * marks
         marked_at = torch.where(fallen, float(k), marked_at)
         self._seen = torch.where(fallen, gaps, marks), marked_at
-        stalled = (k >= PATIENCE * marked_at) if k >= LEAST else torch.zeros_like(fallen)
+        return (k >= PATIENCE * marked_at) & (k >= LEAST)
+
+
+class Stall:
+    """Sees when proven gaps fall no further because of the precision of x, which a slow method alone does not explain.
+
+    f changes by eps sum |g_i x_i| when each number in x moves by its rounding: gaps that stay above ten times that are
+    not held up by it. Nor do they fall below the room for rounding that a proof has, nor where points and dual points
+    have stopped to move.
+    """
+
+    def __init__(self) -> None:
+        self._marks = Marks()
+        self._before: tuple[Tensor, Tensor | None] | None = None
+
+    def look(self, k: int, gaps: Tensor, problem: Problem, x: Tensor, dual: Tensor | None) -> Tensor:
+        """Which instances `(B,)` have stalled, from their gaps `(B,)` at the points of iteration k."""
+        stalled = self._marks.look(k, gaps)
+        before, self._before = self._before, (x, dual)
         if not bool(stalled.any()):
             return stalled
-        return stalled & held_up(problem, x, gaps)
+        return stalled & (held_up(problem, x, gaps, dual) | _is_still(x, dual, before))
 
 
-def held_up(problem: Problem, x: Tensor, gaps: Tensor) -> Tensor:
-    """Which gaps `(B,)` are so small that the rounding of x can be what keeps them from falling."""
-    floor = torch.finfo(x.dtype).eps * (problem.subgradient(x) * x).abs().flatten(1).sum(dim=1)
-    return gaps <= 10 * floor.double()
+def _is_still(x: Tensor, dual: Tensor | None, before: tuple[Tensor, Tensor | None] | None) -> Tensor:
+    """Which instances `(B,)` have moved by no more than the rounding of their largest numbers."""
+    still = torch.full((len(x),), before is not None, device=x.device)
+    for now, was in zip((x, dual), before or (), strict=False):
+        if now is not None and was is not None:
+            moved, size = (each.abs().flatten(1).amax(dim=1) for each in (now - was, now))
+            still &= moved <= MAX_STILL * torch.finfo(now.dtype).eps * size
+    return still
+
+
+def held_up(problem: Any, x: Tensor, gaps: Tensor, dual: Tensor | None) -> Tensor:
+    """Which gaps `(B,)` are so small that the rounding of x, or that of their proof, can keep them from falling.
+
+    Where f is flat to first order, as at a minimum of 0, what moving x by its rounding does is evaluated.
+    """
+    eps = torch.finfo(x.dtype).eps
+    floor = 10 * eps * (problem.subgradient(x) * x).abs().flatten(1).sum(dim=1).double()
+    if dual is not None and offers(problem, ("proven_gap",)):
+        floor = floor + 4 * problem.proven_gap(x, dual)[2]
+    exact, wide = problem.double(), x.double()
+    if exact is not None:
+        moved = 10 * (exact.value(wide * (1 + eps)) - exact.value(wide)).abs()
+        floor = floor + torch.where(moved.isfinite(), moved, 0)
+    return gaps <= floor
 
 
 class Looks:
@@ -184,7 +225,7 @@ class Tolerance(StoppingRule):
         best_values = take(better, tracker.values.last.clone(), best_values)
         self.best = take(better, tracker.x, x), take(better, dual, best_dual), best_values
         self.gaps = take(better, gaps, self.gaps)
-        tracker.stop_at(self.stall.look(k, gaps, problem, tracker.x), Status.STALLED, *self.best)
+        tracker.stop_at(self.stall.look(k, gaps, problem, tracker.x, dual), Status.STALLED, *self.best)
 
 
 def _certified_gap(problem: Any) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:

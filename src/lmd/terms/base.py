@@ -188,8 +188,17 @@ class Term(Part, abc.ABC):
         return False
 
     @property
+    def conjugate_is_cone(self) -> bool:
+        """Whether the domain of h* is a cone that is not everything: no multiple of a point outside is in it."""
+        return False
+
+    @property
     def quadratic(self) -> tuple[Tensor, Tensor] | None:
         """P `(n, n)` or `(B, n, n)` and q `(B, n)`, where h(z) is z'Pz / 2 + q'z with a matrix P."""
+        return None
+
+    def ends(self, z: Tensor) -> tuple[Tensor, Tensor] | None:
+        """low and high in the shape of z, where h is 0 for low <= z <= high and infinite elsewhere; otherwise None."""
         return None
 
     @property
@@ -272,6 +281,10 @@ class Term(Part, abc.ABC):
         norm; the rounding of the evaluation itself is included.
         """
         raise self._lacks("rounding")
+
+    def value_rounding(self, z: Tensor) -> Tensor:
+        """How far the computed value can be off `(B,)`, beyond what sums of numbers of one sign are."""
+        return z.new_zeros(len(z))
 
     def best_multiple(self, p: Tensor, most: Scale) -> Tensor:
         """The number t in [-most, most] for which -h*(t p) is largest, `(B,)`, p in the domain of h*; else a good one.

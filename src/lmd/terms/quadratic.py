@@ -134,6 +134,11 @@ class Quadratic(Term):
         evaluation = eps * inner(w.abs(), s.abs())
         return reach * (off / 2 + error) + error.square() / (2 * least) + evaluation
 
+    def value_rounding(self, z: Tensor) -> Tensor:
+        """Products of both signs, which may cancel."""
+        sizes = inner(z.abs(), times(z.abs(), self.P.abs()) + self.q.abs())
+        return (z.shape[1] + 8) * torch.finfo(z.dtype).eps * sizes
+
     def data(self) -> list[Tensor]:
         return [self.q] if self.P.ndim == 2 else [self.q, self.P]
 

@@ -52,12 +52,14 @@ def products_rounding(z: Tensor, p: Tensor, z_error: Tensor, p_error: Tensor, re
 
     Moving z by d changes it by <d, max p - p>; moving p by d at most by 2 ||d|| a row,
     as z has length 1 at most and the maximum moves by ||d|| at most; both together by (1 + root d) z_error p_error
-    more. The distance of the stored z from the simplex counts as an error of z.
+    more. The distance of the stored z from the simplex counts as an error of z, and costs that times ||p|| besides: the
+    move need not sum to 0.
     """
     eps, rows = torch.finfo(z.dtype).eps, z[0].numel() / z.shape[-1]
-    z_error = z_error + size_of(z - project_simplex(z)) + 8 * eps * size_of(z)
+    away = size_of(z - project_simplex(z))
+    z_error = z_error + away + 8 * eps * size_of(z)
     moved = z_error * (size_of(below_top(p)) + (1 + z.shape[-1] ** 0.5) * p_error) + 2 * rows**0.5 * p_error
-    return 8 * eps * residual + moved + rounding_of_sum(z, residual)
+    return 8 * eps * residual + moved + away * size_of(p) + rounding_of_sum(z, residual)
 
 
 class Simplex(Domain):

@@ -1,0 +1,151 @@
+"""The accelerated proximal gradient method with backtracking and restarts: f + g from values and gradients alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lmd.problems.base import Problem
+from lmd.problems.penalised import Split, split_of
+from lmd.solvers.base import Solver, State
+from lmd.terms.base import inner, per_instance, size_of
+
+TRIALS = 60
+"""Doublings of the curvature in one step, after which an instance stays where it is."""
+
+EASE = 0.7
+"""What the curvature of the step before is multiplied by for the first trial of a step."""
+
+SLACK = 8
+"""Units of rounding of the values by which the rule of a step may be missed."""
+
+PROBE = 1e-3
+"""The length of the move that the first curvature is measured along, relative to the size of x or 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProximalGradientState(State):
+    """Two points, and what is known of the curvature between them."""
+
+    value: Tensor
+    """F(x) `(B,)`."""
+
+    before: Tensor
+    """The point one iteration earlier `(B, ...)`; x itself after a restart."""
+
+    curvature: Tensor
+    """M `(B,)`: f was M-smooth along the last step."""
+
+    pace: Tensor
+    """t `(B,)`, of which the momentum is made: 1 after a restart."""
+
+    stuck: Tensor
+    """Which instances `(B,)` found nothing lower from a restart, and stay where they are."""
+
+    @property
+    def known_value(self) -> Tensor:
+        return self.value
+
+    @property
+    def settled(self) -> Tensor | None:
+        return self.stuck
+
+
+class Trial(NamedTuple):
+    """A step with the curvature M, instance by instance."""
+
+    x: Tensor
+    excess: Tensor
+    """How far f(x) is above what the rule allows `(B,)`."""
+
+
+class ProximalGradient(Solver[ProximalGradientState, Problem]):
+    r"""f + g with a gradient of f and a prox of g, the penalty or the domain:
+
+        y = x_k + (t_k - 1) / t_{k+1} (x_k - x_{k-1}),   x_{k+1} = prox_{g/M}(y - grad f(y) / M),
+
+    t_{k+1} = (1 + \sqrt{1 + 4 t_k^2}) / 2, y moved into the domain, M the first of 0.7 2^j times the one before with
+    f(x_{k+1}) <= f(y) + <grad f(y), x_{k+1} - y> + M/2 ||x_{k+1} - y||^2, for each instance ([Beck and Teboulle
+    2009](https://doi.org/10.1137/080716542)). An instance whose value would rise stays and goes on with t = 1, without
+    momentum ([O'Donoghue and Candes 2015](https://doi.org/10.1007/s10208-013-9150-3)), which adapts to strong
+    convexity. Values fall in every step, and no constant has to be known.
+
+    >>> import lmd
+    >>> problem = lmd.problems.PenalisedProblem(
+    ...     lmd.problems.LeastSquares(torch.eye(2), torch.tensor([[3.0, 0.2]])), lmd.terms.L1(2.0)
+    ... )
+    >>> lmd.run(ProximalGradient(), problem, torch.zeros(1, 2), 50).x.round(decimals=3)
+    tensor([[2., 0.]])
+    """
+
+    def config(self) -> dict[str, Any]:
+        return {}
+
+    @property
+    def init_cost(self) -> dict[str, int]:
+        return {"value": 1, "subgradient": 2}
+
+    @property
+    def step_cost(self) -> dict[str, int]:
+        """Nothing that is known beforehand: the trials are counted in the state."""
+        return {}
+
+    def keeps_to_domain(self, problem: Problem) -> bool:
+        return True
+
+    def init(self, problem: Problem, x0: Tensor) -> ProximalGradientState:
+        """The first curvature is that of f along a short step."""
+        split, none = split_of(problem), torch.zeros(len(x0), dtype=torch.bool, device=x0.device)
+        gradient, tiny = split.gradient(x0), torch.finfo(x0.dtype).tiny
+        length = PROBE * (size_of(x0) + (size_of(x0) == 0)) / size_of(gradient).clamp(min=tiny)
+        probe = split.prox(x0 - per_instance(length, x0) * gradient, length)
+        moved = size_of(probe - x0)
+        curvature = size_of(split.gradient(probe) - gradient) / moved
+        known = torch.isfinite(curvature) & (curvature > 0)
+        curvature = torch.where(known, curvature, size_of(gradient).clamp(min=tiny) / (1 + size_of(x0)))
+        value = problem.value(x0)
+        return ProximalGradientState(
+            x0, value=value, before=x0, curvature=curvature, pace=torch.ones_like(curvature), stuck=none
+        )
+
+    def step(self, problem: Problem, state: ProximalGradientState) -> ProximalGradientState:
+        split, curvature = split_of(problem), EASE * state.curvature
+        pace = (1 + (1 + 4 * state.pace.square()).sqrt()) / 2
+        y = torch.lerp(state.before, state.x, per_instance(1 + (state.pace - 1) / pace, state.x))
+        y = y if split.term is None else split.term.nearest(y)
+        known = y, split.value(y), split.gradient(y)
+        trial = _try(split, *known, curvature)
+        trials = torch.ones_like(state.stuck, dtype=torch.int64)
+        for _ in range(TRIALS):
+            failed = ~(trial.excess <= 0) & ~state.stuck
+            if not bool(failed.any()):
+                break
+            curvature = torch.where(failed, 2 * curvature, curvature)
+            trials = trials + failed
+            trial = _try(split, *known, curvature)
+        value = problem.value(trial.x)
+        falls = (trial.excess <= 0) & (value < state.value) & ~state.stuck
+        taken = per_instance(falls, trial.x)
+        assert isinstance(taken, Tensor)
+        x = torch.where(taken, trial.x, state.x)
+        return ProximalGradientState(
+            x,
+            state.iteration + 1,
+            evaluations={"value": trials + 2, "subgradient": torch.ones_like(trials)},
+            value=torch.where(falls, value, state.value),
+            before=state.x,
+            curvature=torch.where(trial.excess <= 0, curvature, state.curvature),
+            pace=torch.where(falls, pace, 1),
+            stuck=state.stuck | (~falls & (state.pace == 1)),
+        )
+
+
+def _try(split: Split, y: Tensor, before: Tensor, gradient: Tensor, curvature: Tensor) -> Trial:
+    x = split.prox(y - per_instance(1 / curvature, y) * gradient, 1 / curvature)
+    after, move = split.value(x), x - y
+    allowed = before + inner(gradient, move) + curvature / 2 * inner(move, move)
+    slack = SLACK * torch.finfo(x.dtype).eps * (before.abs() + after.abs())
+    return Trial(x, after - allowed - slack)

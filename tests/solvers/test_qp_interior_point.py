@@ -1,0 +1,82 @@
+import math
+
+import pytest
+import torch
+
+import lmd
+from lmd.problems import QuadraticProgram
+from lmd.solvers import ADMM, QPInteriorPoint
+
+F64 = torch.float64
+
+
+def normal(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=F64)
+
+
+def program(scale=1.0, unit=1.0, each=False, equal=2, dtype=F64):
+    """Three programs with a box, inequalities and equations, around points that fulfil all of them."""
+    P, A, inside = normal(3, 6, 6), normal(3, 5, 6, seed=1), normal(3, 6, seed=2)
+    P = P @ P.mT + 1e-3 * torch.eye(6, dtype=F64)
+    P, A = (P, A) if each else (P[0], A[0])
+    z = (A.expand(3, 5, 6) @ inside[:, :, None])[:, :, 0]
+    u = z + 0.1
+    u[:, :equal] = z[:, :equal]
+    l = torch.where(torch.arange(5) < equal, z, -math.inf)  # noqa: E741
+    given = P * unit / scale**2, 5 * normal(3, 6, seed=3) * unit / scale, (inside - 1) * scale, math.inf, A
+    return QuadraticProgram(*(each.to(dtype) if isinstance(each, torch.Tensor) else each for each in given),
+                            (l * scale).to(dtype), (u * scale).to(dtype))  # fmt: skip
+
+
+@pytest.mark.parametrize("each", [False, True])
+@pytest.mark.parametrize(("scale", "unit"), [(1.0, 1.0), (1e-9, 1e9), (1e9, 1e-9)])
+def test_it_solves_programs_of_every_kind_in_any_units(each, scale, unit):
+    problem = program(scale, unit, each)
+    result = lmd.solve(problem, 1e-8, solver=QPInteriorPoint(), iterations=50)
+    assert {status.name for status in result.status} == {"TOLERANCE_REACHED"}
+    torch.testing.assert_close(result.values, problem.value(result.x))
+    alone = lmd.solve(problem.select(1), 1e-8, solver=QPInteriorPoint(), iterations=50)
+    torch.testing.assert_close(alone.x, result.x[1:2], rtol=1e-4, atol=1e-4 * scale)
+
+
+def test_float32_ends_as_near_as_it_can():
+    result = lmd.solve(program(dtype=torch.float32), 1e-4)
+    assert {status.name for status in result.status} == {"TOLERANCE_REACHED"} and result.x.dtype == torch.float32
+
+
+def test_equations_may_be_there_twice():
+    problem = program()
+    low, high = problem.bounds
+    A = torch.cat([problem.operator.blocks[1].A] * 2)
+    twice = QuadraticProgram(
+        *problem.quadratic, low[:, :6], math.inf, A, low[:, 6:].repeat(1, 2), high[:, 6:].repeat(1, 2)
+    )
+    first, second = lmd.solve(problem, 1e-8), lmd.solve(twice, 1e-8)
+    assert {status.name for status in second.status} == {"TOLERANCE_REACHED"}
+    torch.testing.assert_close(first.values, second.values, rtol=1e-7, atol=1e-7)
+
+
+def test_other_methods_end_at_the_same_point():
+    problem, _ = lmd.problems.ControlFamily(horizon=5).sample(4, torch.Generator().manual_seed(0))
+    by_admm = lmd.solve(problem, 1e-6, solver=ADMM())
+    result = lmd.solve(problem, 1e-6)
+    assert isinstance(result.solver, QPInteriorPoint) and int(result.iterations.max()) <= 15
+    torch.testing.assert_close(result.values, by_admm.values, rtol=1e-5, atol=1e-5)
+
+
+def test_it_goes_on_from_an_answer_and_stays_where_it_is_solved():
+    problem, solver = program(), QPInteriorPoint()
+    first = lmd.solve(problem, 1e-9)
+    again = lmd.solve(problem, 1e-9, warm=first)
+    assert {status.name for status in again.status} == {"TOLERANCE_REACHED"}
+    state = solver.init(problem, problem.start())
+    for _ in range(40):
+        state = solver.step(problem, state)
+    assert bool(state.settled.all()) and torch.equal(solver.step(problem, state).x, state.x)
+
+
+def test_a_minimum_of_zero_is_exact_or_stalled():
+    problem = QuadraticProgram(torch.eye(3, dtype=F64), torch.zeros(2, 3, dtype=F64), -1.0, 1.0)
+    result = lmd.solve(problem, 1e-6)
+    assert all(status.name in ("TOLERANCE_REACHED", "STALLED") for status in result.status)
+    assert float(result.certificate.bound.max()) < 1e-20
