@@ -77,7 +77,7 @@ def model(name: str, order: int, generator: torch.Generator, dtype: torch.dtype)
     if uniform(generator, 0, 1) < 0.3:
         mask = torch.rand(y.shape[2:], generator=generator) < choose(generator, (0.0, 0.5, 0.9))
         mask.view(-1)[0] = True
-        form["forward"] = Mask(mask)
+        form["forward"] = Mask(mask[None, None])
         form.setdefault("box", (low, high) if high > low else (low - 1, high + 1))
     problem = TVModel(misfit_of(name, y, generator), weight, **form)
     return without_offset(problem, problem.start())

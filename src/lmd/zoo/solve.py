@@ -30,8 +30,9 @@ MOST_ITERATIONS = 100_000
 FLATTER = 3.2
 """The relative gap of points drawn flat is about this times the power 3/2 of what it is otherwise: FGP's of loop.c."""
 
-WORDS = {1: Status.FINISHED, 2: Status.TOLERANCE_REACHED, 3: Status.STALLED}
-"""What became of an instance, by the number that the compiled loop has for it."""
+WORDS = {1: Status.FINISHED, 2: Status.TOLERANCE_REACHED, 3: Status.STALLED, 4: Status.STALLED}
+"""What became of an instance, by the number that the compiled loop has for it; 4 is for what stalled by rounding for
+sure."""
 
 
 def solve(
@@ -176,11 +177,12 @@ class _Report:
 def _result(solved: loop.Solved, solver: Solver[Any], problem: Any, start: Tensor, begun: float) -> Result:
     """What falls no further is stalled where that is rounding, or else out of luck."""
     seconds, made = time.perf_counter() - begun, _Report(solved)
-    words = tuple([WORDS[code] for code in solved.status])
-    if Status.STALLED in words:
+    codes = solved.status
+    words = tuple([WORDS[code] for code in codes])
+    if 3 in codes:
         gaps = torch.tensor(solved.gaps, dtype=torch.float64, device=start.device)
-        pairs = zip(words, held_up(problem, solved.x, gaps, solved.dual).tolist(), strict=True)
-        words = tuple(Status.FINISHED if word is Status.STALLED and not held else word for word, held in pairs)
+        triples = zip(words, codes, held_up(problem, solved.x, gaps, solved.dual).tolist(), strict=True)
+        words = tuple(Status.FINISHED if code == 3 and not held else word for word, code, held in triples)
     return Result.later(
         made,
         x=solved.x,
@@ -238,7 +240,7 @@ class _Whole:
             left = (self.solver.horizon or 0) - state.iteration
             stride = left if left > 0 else looks.next_after(done, float(far[~near & ~stalled].max()))
             stride = min(stride, self.limit - done)
-        codes = torch.where(near, 2, torch.where(stalled, 3, 1))
+        codes = torch.where(near, 2, torch.where(stalled, 4, 1))
         rows = zip(codes.tolist(), value.tolist(), gap.tolist(), strict=True)
         return loop.Solved(x, state.dual_point, state.dual_point, [n for row in rows for n in (1.0, done, *row, 0.0)])
 
