@@ -14,15 +14,17 @@ from lmd.errors import InputError
 from lmd.guarantees.divergence import divergence_bound
 from lmd.guarantees.record import ROUNDING, Record
 from lmd.mirrors.base import Mirror, norm_of
+from lmd.problems.penalised import split_of
 from lmd.solvers.certificate import Certificate, Constant
-from lmd.terms.base import inner
-from lmd.terms.domain import same_set
+from lmd.terms.base import Term, inner
+from lmd.terms.domain import Domain, same_set
 
 REGRET = "the regret bound of approximate mirror descent (the paper's first theorem of section 3)"
 CLASSICAL = "the regret bound of mirror descent with an exact mirror (Beck and Teboulle 2003, theorem 4.1)"
 RELATIVE = "the bound under relative smoothness (section 3.1 of the paper, in computable form)"
 ACCELERATED = "the bound of accelerated mirror descent with backtracking, A (f(x) - min f) <= B(x*, x_0)"
 SUBGRADIENT = "strong convexity at a point, min f >= f(x) - ||g||^2 / (2 mu)"
+BOUNDED = "convexity at a point of a bounded domain, min f >= f(x) + min_z <g, z - x>"
 DUALITY = "weak duality, the gap to a dual point"
 
 Number = float | Tensor
@@ -166,35 +168,52 @@ def _radius(record: Record, constants: dict[str, Constant], k: int) -> Tensor:
 def subgradient_certificate(record: Record) -> Certificate:
     """min f >= f(x) + min_z <g, z - x> + mu/2 ||z - x||^2 at the answer, and at every iterate whose ||g|| is known.
 
-    The minimum over z is at the projection of x - g/mu onto the domain. It costs one subgradient. It is not tried where
-    there is a dual point of a composite problem: the subgradients of TV do not vanish at a minimiser, the gap does.
+    The minimum over z is at the projection of x - g/mu onto the domain; where f is a smooth function plus a penalty h,
+    g is the gradient of the former, and the minimum is that of h(z) added, at prox_{h/mu}(x - g/mu). With mu = 0 it is
+    finite where the domain is bounded: at its point where <g, z> is least. It costs one subgradient. It is not tried
+    where there is a dual point of a composite problem: the subgradients of TV do not vanish at a minimiser, the gap
+    does.
 
     Args:
         record: Of the run.
     """
     if record.dual is not None and isinstance(record.problem, HasGap):
         return nothing(record, f"{SUBGRADIENT}; there is a dual point, which proves more")
-    constant = record.strong_convexity("l2")
-    if constant is None:
-        return nothing(record, f"{SUBGRADIENT}; it needs a strongly convex problem")
-    mu = constant.value
+    constant, split = record.strong_convexity("l2"), split_of(record.exact)
+    if constant is None and (split.term is None or not split.term.conjugate_is_finite):
+        return nothing(record, f"{SUBGRADIENT}; it needs a strongly convex problem, or a bounded domain")
     with torch.no_grad():
-        x, g = record.x.double(), record.exact.subgradient(record.answer).double()
-    z = x - g / mu.reshape(-1, *(1,) * (x.ndim - 1))
-    if record.problem.domain is not None:
-        z = record.problem.domain.nearest(z)
-    fall = inner(g, x - z) - mu / 2 * (x - z).square().flatten(1).sum(dim=1)
-    length = norm_of(x - z, "l2")
+        g, first = (split.gradient(x.to(record.answer)).double() for x in (record.answer, record.start))
+        fall, length = _fall(record, split.term, g, constant)
+    x = record.x.double()
     # g is a difference of terms of the size of L ||x||, or of mu ||x|| at least, and the fall is g times a length.
     curvature = record.smoothness("l2") or constant
-    size = record.value.abs() + (norm_of(g, "l2") + curvature.value * norm_of(x, "l2")) * length
-    lower = record.exact_value - fall - record.answer_rounding(size)
+    size = norm_of(g, "l2") + (norm_of(first, "l2") if curvature is None else curvature.value * norm_of(x, "l2"))
+    lower = record.exact_value - fall - record.answer_rounding(record.value.abs() + size * length)
     mirror = record.mirror
-    if mirror is not None and mirror.norm == "l2" and mirror.domain is None:
+    if constant is not None and mirror is not None and mirror.norm == "l2" and mirror.domain is None:
         values = record.values[:-1]
-        falls = record.subgradient_norms.square() / (2 * mu)
+        falls = record.subgradient_norms.square() / (2 * constant.value)
         lower = torch.maximum(lower, _best(values - falls - record.rounding(values.abs() + falls)))
+    if constant is None:
+        return _certificate(record, lower, BOUNDED, "l2", {})
     return _certificate(record, lower, SUBGRADIENT, "l2", {"mu": constant})
+
+
+def _fall(record: Record, term: Term | None, g: Tensor, constant: Constant | None) -> tuple[Tensor, Tensor]:
+    """How far the minimum can be below f(x) `(B,)`, and how far away it can be."""
+    x = record.x.double()
+    if constant is None:
+        assert term is not None
+        z = term.tilted_minimiser(g)
+        return term.residual(x, -g), norm_of(x - z, "l2")
+    mu = constant.value.expand(len(x))
+    z = x - g / mu.reshape(-1, *(1,) * (x.ndim - 1))
+    change = torch.zeros_like(mu)
+    if term is not None:
+        z = term.prox(z, 1 / mu)
+        change = change if isinstance(term, Domain) else term.value(x) - term.value(z)
+    return inner(g, x - z) - mu / 2 * (x - z).square().flatten(1).sum(dim=1) + change, norm_of(x - z, "l2")
 
 
 @runtime_checkable

@@ -152,6 +152,10 @@ class LinearOperator(Part, abc.ABC):
         """A bound on ||computed K'z - K'z|| `(B,)`."""
         return self.roundings * torch.finfo(z.dtype).eps * self.norm * size_of(z)
 
+    def magnitude(self, x: Tensor) -> Tensor:
+        """A bound on the sum of the sizes of what each entry of Kx is a sum of: in its shape, or `(B,)`."""
+        return self.norm * size_of(x)
+
     is_identity: ClassVar[bool] = False
     """Whether Kx = x, so that points behind the operator are points before it."""
 

@@ -11,6 +11,7 @@ from lmd.checks import check_finite, check_floating, shape_of
 from lmd.copies import Index, chosen
 from lmd.errors import InputError
 from lmd.operators.base import LinearOperator
+from lmd.terms.quadratic import times
 
 
 class Matrix(LinearOperator):
@@ -53,6 +54,9 @@ class Matrix(LinearOperator):
             expected = f"({'B' if self.A.ndim == 2 else batch}, {right.shape[-2]}) to go with A {shape_of(self.A)}"
             raise InputError(argument, f"shape {shape_of(rows)}", f"shape {expected}")
         return rows @ right if self.A.ndim == 2 else (rows[:, None] @ right)[:, 0]
+
+    def magnitude(self, x: Tensor) -> Tensor:
+        return times(x.abs(), self.A.abs().mT)
 
     def gram(self, x: Tensor) -> Tensor:
         return self.A.mT @ self.A

@@ -10,17 +10,71 @@ from torch import Tensor
 from typing_extensions import Self
 
 from lmd.checks import check_batch, shape_of
-from lmd.copies import Index, chosen, doubled
+from lmd.copies import Index, Part, chosen, doubled
 from lmd.errors import CapabilityError, InputError
 from lmd.operators import LinearOperator, Stack
 from lmd.problems import compiled
 from lmd.problems.base import joined
 from lmd.problems.composite import CompositeProblem
-from lmd.terms import Term
-from lmd.terms.base import Scale
+from lmd.terms import Domain, Term
+from lmd.terms.base import Scale, per_instance, size_of
+from lmd.terms.quadratic import times
 
 Block = tuple[Term, LinearOperator, float]
 """A term, the operator it stands behind, and its scale in the array of all of them."""
+
+MAX_ABSORBED = 1024
+"""Entries of x up to which the matrix K'K of an operator is inverted for dual points."""
+
+ROUNDINGS = 4 * torch.finfo(torch.float32).eps
+"""Constraints of Kx are met to so much of what the entries of Kx are sums of: no nearer in float32, in which x is."""
+
+
+class Absorber(Part):
+    """A block g_j(K_j x) whose dual points may be anything, with a K_j that has an inverse from the left.
+
+    Where -K'p is outside the domain of f* by d, p_j moves by K_j (K_j'K_j)^{-1} d; the feasible point that is meant is
+    as far from the computed one as what is left of d, over the smallest singular value of K_j.
+    """
+
+    def __init__(self, place: int, inverse: Tensor | None, least: Tensor) -> None:
+        self.place, self.inverse, self.least = place, inverse, least
+
+    @classmethod
+    def of(cls, problem: Composite) -> Absorber | None:
+        """The first block of a problem that is one; None where there is none."""
+        x = problem.points
+        for place, (term, K, scale) in enumerate(problem._blocks):
+            if not term.conjugate_is_finite:
+                continue
+            if K.is_identity:
+                return cls(place, None, torch.tensor(scale, dtype=torch.float64, device=x.device))
+            if x[0].numel() <= MAX_ABSORBED:
+                gram = K.gram(x).double()
+                spectrum = torch.linalg.eigvalsh(gram)
+                if bool((spectrum[..., 0] > 1e-12 * spectrum[..., -1]).all()):
+                    least = (spectrum[..., 0] - 1e-13 * spectrum[..., -1]).sqrt()
+                    return cls(place, torch.linalg.inv(gram), scale * least)
+        return None
+
+    def moved(self, problem: Composite, p: Tensor, u: Tensor) -> Tensor:
+        """A feasible dual point, up to rounding, from one p for which u = K'p."""
+        for _ in range(2):  # the second time for the rounding of the first
+            off = (u + problem.f.project(-u)).flatten(1)
+            K, scale = problem.operator.blocks[self.place], problem.operator.scales[self.place]
+            back = off if self.inverse is None else times(off, self.inverse.to(off))
+            move = K(back.reshape_as(u)) / scale
+            parts = [part.clone() for part in problem.operator.split(p)]
+            parts[self.place] = parts[self.place] - move
+            p = parts[0] if len(parts) == 1 else torch.cat([part.flatten(1) for part in parts], dim=1)
+            u = problem.operator.adjoint(p)
+        return p
+
+    def error(self, problem: Composite, p: Tensor) -> Tensor:
+        """How far the feasible point can be from p `(B,)`."""
+        u = problem.operator.adjoint(p)
+        off = size_of(u + problem.f.project(-u)) + problem.operator.adjoint_error(p)
+        return 2 * off / self.least.to(off)
 
 
 class Composite(CompositeProblem):
@@ -124,6 +178,7 @@ class Composite(CompositeProblem):
 
     def select(self, index: Index) -> Self:
         part = copy.copy(self)
+        vars(part).pop("_found", None)
         for name in {*self.batched, "points", "reference"}:
             if isinstance(value := vars(self).get(name), Tensor):
                 setattr(part, name, chosen(value, index))
@@ -140,7 +195,9 @@ class Composite(CompositeProblem):
             return value
         value = self.data_value(x)
         for term, K, _ in self._blocks:
-            value = value + K.value_behind(term, x)
+            value = value + (
+                term.value(_onto_domain(term, K, x, K(x))) if _limits(term, K) else K.value_behind(term, x)
+            )
         return value
 
     def data_vector(self) -> Tensor:
@@ -149,6 +206,18 @@ class Composite(CompositeProblem):
     @property
     def quadratic(self) -> tuple[Tensor, Tensor] | None:
         return self.f.quadratic
+
+    @property
+    def bounds(self) -> tuple[Tensor, Tensor] | None:
+        """The ends of Kx `(B, m)`, where every g_j is a box; otherwise None."""
+        ends = []
+        for term, K, scale in self._blocks:
+            found = term.ends(K(self.points))
+            if found is None:
+                return None
+            ends.append([scale * end.flatten(1) for end in found])
+        low, high = (torch.cat(parts, dim=1) for parts in zip(*ends, strict=True))
+        return low, high
 
     def regulariser_prox(self, z: Tensor, step: Scale) -> Tensor:
         return self.g.prox(z, step)
@@ -220,13 +289,24 @@ class Composite(CompositeProblem):
             return p
         u, eps = self.operator.adjoint(p), torch.finfo(p.dtype).eps
         error = self.operator.adjoint_error(p).reshape(-1, *(1,) * (u.ndim - 1)).expand_as(u)
+        if (absorber := self._absorber) is not None:
+            return absorber.moved(self, p, u)
         most = 1 / ((1 + 8 * eps) * self.f.gauge(-u) + self.f.gauge(error)).clamp(min=torch.finfo(p.dtype).tiny)
         factor = self.g.best_multiple(p, most)
         return p * factor.reshape(-1, *(1,) * (p.ndim - 1))
 
     def dual_error(self, p: Tensor) -> Tensor:
         """How far a feasible point can be from p, a computed one, in the Euclidean norm `(B,)`."""
-        return p.new_zeros(len(p))
+        return p.new_zeros(len(p)) if self._absorber is None else self._absorber.error(self, p)
+
+    @property
+    def _absorber(self) -> Absorber | None:
+        """What makes dual points feasible where the domain of f* is a cone, of which no multiple is."""
+        if not self.f.conjugate_is_cone:
+            return None
+        if "_found" not in vars(self):
+            self._found = Absorber.of(self)
+        return self._found
 
     def dual_value(self, p: Tensor) -> Tensor:
         p = self.feasible_dual(p)
@@ -237,7 +317,7 @@ class Composite(CompositeProblem):
             return sums.gap.to(x.dtype)
         p = self.feasible_dual(dual)
         residual = self.f.residual(x, self.operator.adjoint(p).neg_())
-        return residual + self.g.residual(self.operator(x), p)
+        return residual + self.g.residual(self._image(x), p)
 
     def gap_rounding(self, x: Tensor, p: Tensor, value: Tensor, gap: Tensor) -> Tensor:
         """That of both residuals, from the errors of Kx and K'p, and that of g(Kx)."""
@@ -247,19 +327,47 @@ class Composite(CompositeProblem):
         """The value, the gap and its rounding, for p in the domains; Kx and K'p are computed once.
 
         g is convex: as computed of Kx, it is above the true one by at most the length of a subgradient times the error.
+        Where Kx is moved onto a domain, f(x) is above the minimum by <p, move> more at most, and may be below it.
         """
         K, f, g, none = self.operator, self.f, self.g, x.new_zeros(len(x))
-        z, u, off = K(x), K.adjoint(p).neg_(), self.dual_error(p)
+        z, u, off = self._image(x), K.adjoint(p).neg_(), self.dual_error(p)
+        u = u if self._absorber is None else f.project(u)
         first, second, error = f.residual(x, u), g.residual(z, p), K.error(x, z)
+        moved = size_of(z - K(x)) * size_of(p) if self._is_limited else none
         back = K.adjoint_error(p) + K.norm * off
         rounding = f.rounding(x, u, none, back, first) + g.rounding(z, p, error, off, second)
-        return self.data_value(x) + g.value(z), first + second, rounding + g.steepness(z) * error
+        return self.data_value(x) + g.value(z), first + second, rounding + g.steepness(z) * error + moved
+
+    @property
+    def _is_limited(self) -> bool:
+        """Whether there is a domain behind an operator."""
+        return any(_limits(term, K) for term, K, _ in self._blocks)
+
+    def _image(self, x: Tensor) -> Tensor:
+        """Kx, on the domains behind operators where these are met to rounding."""
+        z = self.operator(x)
+        if not self._is_limited:
+            return z
+        pieces = zip(self._blocks, self.operator.split(z), strict=True)
+        parts = [
+            scale * _onto_domain(term, K, x, part / scale) if _limits(term, K) else part
+            for (term, K, scale), part in pieces
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat([part.flatten(1) for part in parts], dim=1)
+
+    def projected(self, x: Tensor) -> Tensor:
+        """x on the domain of f and on those that stand behind identities, one after the other."""
+        sets = [term for term, K, _ in self._blocks if K.is_identity]
+        for term in (*sets, *sets, self.f):
+            x = term.nearest(x)
+        return x
 
     def proven_gap(self, x: Tensor, dual: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if (sums := compiled.sums_of(self, x, dual)) is not None:
             value, gap = sums.value, sums.gap
             rounding, eps = sums.rounding(self.operator.norm, self.operator.roundings), compiled.EPSILON
         else:
+            _ = self._absorber  # found once, and copied to float64 with the rest
             x, exact, eps = x.double(), self.double(), torch.finfo(torch.float64).eps
             value, gap, rounding = exact._evaluate(x, exact.feasible_dual(dual.double()))
         return value, gap, rounding + self.rounding_of_sums(x, dual, eps, value, gap)
@@ -395,3 +503,16 @@ class Composite(CompositeProblem):
     def _beside(self) -> list[Block]:
         """All but that of the differences."""
         return [block for j, block in enumerate(self._blocks) if j != self._grid]
+
+
+def _limits(term: Term, K: LinearOperator) -> bool:
+    """Whether a term is a domain of what an operator computes, which is met to rounding at best."""
+    return isinstance(term, Domain) and not K.is_identity
+
+
+def _onto_domain(term: Term, K: LinearOperator, x: Tensor, z: Tensor) -> Tensor:
+    """z = Kx, or the nearest point of the domain of a term, where all of its entries are that near to rounding."""
+    nearest = term.nearest(z)
+    room = ROUNDINGS * torch.as_tensor(per_instance(K.magnitude(x), z))
+    met = ((z - nearest).abs() <= room).flatten(1).all(dim=1)
+    return torch.where(met.reshape(-1, *(1,) * (z.ndim - 1)), nearest, z)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
 from torch import Tensor
 
 from lmd.copies import Index
 from lmd.problems.base import Problem
 from lmd.terms import Term
+from lmd.terms.base import Scale
 
 
 class PenalisedProblem(Problem):
@@ -30,6 +34,10 @@ class PenalisedProblem(Problem):
     @property
     def batch_size(self) -> int | None:
         return self.problem.batch_size
+
+    def misfit_value(self, x: Tensor) -> Tensor:
+        """f(x) `(B,)`."""
+        return self.problem.value(x)
 
     def misfit_gradient(self, x: Tensor) -> Tensor:
         """The gradient of f."""
@@ -61,3 +69,25 @@ class PenalisedProblem(Problem):
 
     def minibatch(self, indices: Tensor) -> PenalisedProblem:
         return PenalisedProblem(self.problem.minibatch(indices), self.penalty)
+
+
+class Split(NamedTuple):
+    """A problem as a function with a gradient plus a term with a prox: its penalty, or its domain."""
+
+    value: Callable[[Tensor], Tensor]
+    gradient: Callable[[Tensor], Tensor]
+
+    term: Term | None
+    """None where there is neither."""
+
+    def prox(self, x: Tensor, step: Scale) -> Tensor:
+        """argmin_v h(v) + ||v - x||^2 / (2 step) of the term h; x itself without one."""
+        return x if self.term is None else self.term.prox(x, step)
+
+
+def split_of(problem: Any) -> Split:
+    """A problem as the two parts that proximal methods work with; with a domain, a penalty is part of the function."""
+    value, penalty = getattr(problem, "misfit_value", None), getattr(problem, "penalty", None)
+    if value is None or penalty is None or problem.domain is not None:
+        return Split(problem.value, problem.subgradient, problem.domain)
+    return Split(value, problem.misfit_gradient, penalty)

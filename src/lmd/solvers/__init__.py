@@ -32,6 +32,8 @@ from lmd.solvers.nesterov import Nesterov
 from lmd.solvers.not_above_start import NotAboveStart
 from lmd.solvers.pdhg import PDHG
 from lmd.solvers.proximal import ProximalMirrorDescent, proximal_map
+from lmd.solvers.proximal_gradient import ProximalGradient
+from lmd.solvers.qp_interior_point import QPInteriorPoint
 from lmd.solvers.relaxed_pdhg import RelaxedPDHG
 from lmd.solvers.result import History, Result, Status
 from lmd.solvers.run import run
@@ -88,7 +90,9 @@ __all__ = [
     "NetworkStart",
     "NotAboveStart",
     "ProjectedGradient",
+    "ProximalGradient",
     "ProximalMirrorDescent",
+    "QPInteriorPoint",
     "RelaxedPDHG",
     "Result",
     "ScalarMetric",

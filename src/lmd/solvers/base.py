@@ -50,6 +50,11 @@ class State:
         """A dual point for each instance `(B, ...)`, where the solver keeps one: its duality gap certifies x."""
         return None
 
+    @property
+    def settled(self) -> Tensor | None:
+        """Which instances `(B,)` stay where they are, whatever steps follow; None where a step does not know."""
+        return None
+
 
 @dataclass(frozen=True, kw_only=True)
 class DualState(State):

@@ -47,6 +47,10 @@ class LBFGSState(State):
     def known_value(self) -> Tensor:
         return self.value
 
+    @property
+    def settled(self) -> Tensor | None:
+        return self.stuck
+
 
 class LBFGS(Solver[LBFGSState]):
     """x_{k+1} = x_k - t_k H_k g_k, with H_k the inverse curvature estimated from the last `memory` steps. Nocedal 1980.

@@ -25,6 +25,14 @@ class Status(enum.Enum):
     TARGET_REACHED = "reached the target value"
     TOLERANCE_REACHED = "within the tolerance of the minimum: the certificate proves it"
     STALLED = "no more can be proven in this precision; x is the point of which most is: use float64 or more tolerance"
+    NOT_FEASIBLE = (
+        "x violates the constraints; values are those beside it, and nothing is proven of them: "
+        "use more iterations, and check that some point fulfils all constraints"
+    )
+    NOT_PROVEN = (
+        "no further step lowers the value, but nothing is proven of it: give the problem a strong_convexity or a "
+        "bounded domain, or write it as a Composite, which has a dual"
+    )
     RESIDUAL_REACHED = "the iterates stopped moving, to the requested tolerance"
     TIME_UP = "the time limit was reached; x is the last iterate"
     STOPPED = "a callback asked to stop; x is the last iterate"

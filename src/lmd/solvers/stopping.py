@@ -31,6 +31,21 @@ MAX_STILL = 2.0
 """Roundings of its largest number that a point moves by at most between two looks, where it has stopped."""
 
 
+class Marks:
+    """Sees when gaps fall no further: since iteration k / patience, to less than the share that is progress."""
+
+    def __init__(self) -> None:
+        self._seen: tuple[Tensor, Tensor] | None = None
+
+    def look(self, k: int, gaps: Tensor) -> Tensor:
+        """Which instances `(B,)` have made no progress, from their gaps `(B,)` after iteration k."""
+        marks, marked_at = self._seen or (torch.full_like(gaps, torch.inf), torch.zeros_like(gaps))
+        fallen = gaps < PROGRESS * marks
+        marked_at = torch.where(fallen, float(k), marked_at)
+        self._seen = torch.where(fallen, gaps, marks), marked_at
+        return (k >= PATIENCE * marked_at) & (k >= LEAST)
+
+
 class Stall:
     """Sees when proven gaps fall no further because of the precision of x, which a slow method alone does not explain.
 
@@ -39,14 +54,14 @@ class Stall:
     have stopped to move.
     """
 
+    def __init__(self) -> None:
+        self._marks = Marks()
+        self._before: tuple[Tensor, Tensor | None] | None = None
+
     def look(self, k: int, gaps: Tensor, problem: Problem, x: Tensor, dual: Tensor | None) -> Tensor:
         """Which instances `(B,)` have stalled, from their gaps `(B,)` at the points of iteration k."""
-        marks, marked_at = getattr(self, "_seen", (torch.full_like(gaps, torch.inf), torch.zeros_like(gaps)))
-        fallen = gaps < PROGRESS * marks
-        marked_at = torch.where(fallen, float(k), marked_at)
-        self._seen = torch.where(fallen, gaps, marks), marked_at
-        stalled = (k >= PATIENCE * marked_at) if k >= LEAST else torch.zeros_like(fallen)
-        before, self._before = getattr(self, "_before", None), (x, dual)
+        stalled = self._marks.look(k, gaps)
+        before, self._before = self._before, (x, dual)
         if not bool(stalled.any()):
             return stalled
         return stalled & (held_up(problem, x, gaps, dual) | _is_still(x, dual, before))

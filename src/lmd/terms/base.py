@@ -188,8 +188,17 @@ class Term(Part, abc.ABC):
         return False
 
     @property
+    def conjugate_is_cone(self) -> bool:
+        """Whether the domain of h* is a cone that is not everything: no multiple of a point outside is in it."""
+        return False
+
+    @property
     def quadratic(self) -> tuple[Tensor, Tensor] | None:
         """P `(n, n)` or `(B, n, n)` and q `(B, n)`, where h(z) is z'Pz / 2 + q'z with a matrix P."""
+        return None
+
+    def ends(self, z: Tensor) -> tuple[Tensor, Tensor] | None:
+        """low and high in the shape of z, where h is 0 for low <= z <= high and infinite elsewhere; otherwise None."""
         return None
 
     @property

@@ -45,12 +45,20 @@ class Box(Domain):
         return all(bool(torch.isfinite(e).all()) if isinstance(e, Tensor) else math.isfinite(e) for e in ends)
 
     @property
+    def conjugate_is_cone(self) -> bool:
+        return not self.conjugate_is_finite
+
+    @property
     def about(self) -> str:
         ends = (f"{end:g}" if isinstance(end, (int, float)) else "ends of its own" for end in (self.low, self.high))
         return f"entries between {' and '.join(ends)}"
 
     def _ends(self, z: Tensor) -> tuple[Tensor, Tensor]:
         return filled(self.low, z), filled(self.high, z)
+
+    def ends(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        low, high = self._ends(z)
+        return low.expand_as(z), high.expand_as(z)
 
     def _outside(self, z: Tensor) -> Tensor:
         """How far each entry is past an end."""
@@ -111,10 +119,11 @@ class Box(Domain):
         """end - z is right relative to itself; how far a stored z or end is from the box counts as an error of z.
 
         Moving z by d changes the residual by -<p, d>; in p it is r-Lipschitz, r = max(|z - low|, |z - high|), entry by
-        entry, as its derivative is a point of the box minus z; the two together add z_error p_error more.
+        entry, as its derivative is a point of the box minus z; the two together add z_error p_error more. Points p of
+        the domain do not point to an end that is infinite: such ends do not count for r.
         """
-        low, high = self._ends(z)
-        reach = size_of(torch.maximum((z - low).abs(), (z - high).abs()))
+        away = [torch.where(end.isfinite(), (z - end).abs(), 0) for end in self._ends(z)]
+        reach = size_of(torch.maximum(*away))
         z_error = z_error + size_of(z - self.prox(z, 1.0)) + self._stored(z) * z[0].numel() ** 0.5
         evaluation = 8 * torch.finfo(z.dtype).eps * residual
         moved = z_error * (size_of(p) + p_error) + torch.where(p_error > 0, reach * p_error, 0)

@@ -19,6 +19,10 @@ class Zero(Term):
     def smoothness(self) -> Scale | None:
         return 0.0
 
+    @property
+    def conjugate_is_cone(self) -> bool:
+        return True
+
     def value(self, z: Tensor) -> Tensor:
         return z.new_zeros(len(z))
 

@@ -10,12 +10,23 @@ from typing import Any
 import torch
 
 from lmd import tasks, zoo
-from lmd.guarantees.safeguard import default_fallback
 from lmd.problems.base import Problem, offers
 from lmd.problems.compiled import composed_of, is_denoising, masked_of
-from lmd.solvers import FGP, PDHG, Averaged, CirculantADMM, RelaxedPDHG
+from lmd.problems.penalised import split_of
+from lmd.solvers import (
+    FGP,
+    LBFGS,
+    PDHG,
+    Averaged,
+    CirculantADMM,
+    InteriorPoint,
+    ProximalGradient,
+    QPInteriorPoint,
+    RelaxedPDHG,
+)
 from lmd.solvers.base import Solver
 from lmd.solvers.ladder import Ladder
+from lmd.solvers.qp_interior_point import MAX_SIZE
 from lmd.tasks.steps import SCALES, STEPS
 
 CLASSICAL: Mapping[str, Callable[[], Solver[Any]]] = {
@@ -49,11 +60,20 @@ def solver_for(problem: Any, tolerance: float) -> Solver[Any]:
         return CirculantADMM()
     if name is not None:
         return _loaded(name, problem)
+    if offers(problem, QPInteriorPoint().needs) and problem.start()[0].numel() <= MAX_SIZE:
+        return QPInteriorPoint()
     if not offers(problem, PDHG().needs):
-        return default_fallback(problem)
+        return _without_dual(problem)
     if not offers(problem, ("data_strong_convexity",)) and offers(problem, RelaxedPDHG().needs):
         return Averaged(RelaxedPDHG())
     return PDHG(settle=8.0 if offers(problem, ("differences",)) else 1.0)
+
+
+def _without_dual(problem: Problem) -> Solver[Any]:
+    """An interior-point method for SVMs, a proximal gradient method with a penalty or a domain, or else L-BFGS."""
+    if offers(problem, InteriorPoint().needs):
+        return InteriorPoint()
+    return LBFGS() if split_of(problem).term is None else ProximalGradient()
 
 
 def name_for(problem: Problem, tolerance: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import time
 from dataclasses import replace
 from typing import Any
@@ -22,7 +23,8 @@ from lmd.problems.composite import relative_gap
 from lmd.solvers.base import Solver, State, check_solver, check_start
 from lmd.solvers.certificate import Certificate
 from lmd.solvers.result import History, Result, Status
-from lmd.solvers.stopping import Looks, Stall, held_up
+from lmd.solvers.stopping import Looks, Marks, Stall, held_up
+from lmd.solvers.tracking import take
 from lmd.zoo.defaults import ladder, solver_for
 
 MOST_ITERATIONS = 100_000
@@ -30,9 +32,18 @@ MOST_ITERATIONS = 100_000
 FLATTER = 3.2
 """The relative gap of points drawn flat is about this times the power 3/2 of what it is otherwise: FGP's of loop.c."""
 
-WORDS = {1: Status.FINISHED, 2: Status.TOLERANCE_REACHED, 3: Status.STALLED, 4: Status.STALLED}
+FLAT, MIN_FLAT = 8, 40
+"""Units of rounding by which values fall that have ended falling; and the iteration from which on that is looked at."""
+
+WORDS = {
+    1: Status.FINISHED,
+    2: Status.TOLERANCE_REACHED,
+    3: Status.STALLED,
+    4: Status.STALLED,
+    5: Status.NOT_FEASIBLE,
+}
 """What became of an instance, by the number that the compiled loop has for it; 4 is for what stalled by rounding for
-sure."""
+sure, 5 for what violates its constraints."""
 
 
 def solve(
@@ -132,16 +143,58 @@ def _start(problem: Any, x0: Tensor | None, warm: Result | None) -> Tensor:
 
 
 def _watched(solver: Solver[Any], problem: Problem, x0: Tensor, tolerance: float, iterations: int) -> Result:
-    """Problems without a dual: certificates of their strong convexity, looked at every ten iterations."""
+    """Problems without a dual: certificates of strong convexity or of a bounded domain, looked at ever more seldom."""
+    watch = _Watched(solver, problem, x0, tolerance)
+    result = run(solver, problem, x0, iterations, callbacks=[watch])
+    return replace(result, status=watch.judge(result))
 
-    def near(certificate: Certificate) -> Tensor:
-        return certificate.bound <= tolerance * certificate.lower_bound.abs()
 
-    watch = Watch(solver, problem, x0, stop_when=lambda certificate: bool(near(certificate).all()))
-    result = run(solver, problem, x0, min(iterations, 1000), callbacks=[watch])
-    proven = [False] * len(x0) if result.certificate is None else near(result.certificate).tolist()
-    pairs = zip(result.status, proven, strict=True)
-    return replace(result, status=tuple(Status.TOLERANCE_REACHED if done else status for status, done in pairs))
+class _Watched(Watch):
+    """Ends a run where all instances are within the tolerance, or get no further."""
+
+    def __init__(self, solver: Solver[Any], problem: Problem, x0: Tensor, tolerance: float) -> None:
+        super().__init__(solver, problem, x0)
+        self.tolerance, self.next, self.marks = tolerance, float(Looks.SHORTEST), Marks()
+
+    def __call__(self, state: State, values: Tensor) -> bool:
+        super().__call__(state, values)
+        k = len(self.rows)
+        if k < self.next:
+            return False
+        self.next = k + max(Looks.SHORTEST, Looks.GROWTH * k)
+        near, ended = self._look(k, state, self.certificate())
+        return bool((near | ended).all())
+
+    def _look(self, k: int, state: State, certificate: Certificate) -> tuple[Tensor, Tensor]:
+        """Which instances are within the tolerance, and which get no further: their bounds fall no more."""
+        near = relative_gap(certificate.value, certificate.bound) <= self.tolerance
+        still = (self.marks.look(k, certificate.bound) & certificate.proven) | self._is_flat(k)
+        return near, still if state.settled is None else still | state.settled
+
+    def _is_flat(self, k: int) -> Tensor:
+        """Whose lowest value has not fallen by more than rounding since iteration k / 4."""
+        values = torch.stack(self.values)
+        before, lowest = (values[: n + 1].amin(dim=0) for n in (k // 4, k))
+        fallen = before - lowest > FLAT * torch.finfo(values.dtype).eps * lowest.abs()
+        return ~fallen if k >= MIN_FLAT else torch.zeros_like(fallen)
+
+    def judge(self, result: Result) -> tuple[Status, ...]:
+        """What became of each instance."""
+        certificate, state = result.certificate, self.state
+        assert certificate is not None and state is not None
+        near, ended = self._look(len(self.rows), state, certificate)
+        rows = zip(result.status, near.tolist(), ended.tolist(), certificate.proven.tolist(), strict=True)
+        return tuple(_word(*row) for row in rows)
+
+
+def _word(status: Status, is_near: bool, has_ended: bool, is_proven: bool) -> Status:
+    if status.failed:
+        return status
+    if is_near:
+        return Status.TOLERANCE_REACHED
+    if has_ended:
+        return Status.STALLED if is_proven else Status.NOT_PROVEN
+    return Status.FINISHED
 
 
 class _Report:
@@ -174,7 +227,9 @@ class _Report:
         return gap_certificate(values, gaps, reported, x)
 
 
-def _result(solved: loop.Solved, solver: Solver[Any], problem: Any, start: Tensor, begun: float) -> Result:
+def _result(
+    solved: loop.Solved, solver: Solver[Any], problem: Any, start: Tensor, begun: float, violation: Tensor | None = None
+) -> Result:
     """What falls no further is stalled where that is rounding, or else out of luck."""
     seconds, made = time.perf_counter() - begun, _Report(solved)
     codes = solved.status
@@ -183,6 +238,9 @@ def _result(solved: loop.Solved, solver: Solver[Any], problem: Any, start: Tenso
         gaps = torch.tensor(solved.gaps, dtype=torch.float64, device=start.device)
         triples = zip(words, codes, held_up(problem, solved.x, gaps, solved.dual).tolist(), strict=True)
         words = tuple(Status.FINISHED if code == 3 and not held else word for word, code, held in triples)
+    if not all(map(math.isfinite, solved.values)):
+        pairs = zip(words, solved.values, strict=True)
+        words = tuple(word if math.isfinite(value) else Status.NOT_FINITE for word, value in pairs)
     return Result.later(
         made,
         x=solved.x,
@@ -193,7 +251,36 @@ def _result(solved: loop.Solved, solver: Solver[Any], problem: Any, start: Tenso
         start=start,
         dual=solved.dual,
         certifier=made.proof,
+        violation=violation,
     )
+
+
+class _Best:
+    """The points of which most is proven, instance by instance."""
+
+    def __init__(self, state: State) -> None:
+        assert state.dual_point is not None
+        self.x, self.dual = state.x, state.dual_point
+        self.value = torch.full((len(state.x),), torch.inf, dtype=torch.float64, device=state.x.device)
+        self.gap = self.value
+
+    def see(self, x: Tensor, dual: Tensor | None, value: Tensor, gap: Tensor) -> None:
+        """Other points: they are better where more is proven of them, or where nothing is of either."""
+        assert dual is not None
+        better = (gap < self.gap) | (self.gap.isinf() & torch.isfinite(x.flatten(1)).all(dim=1))
+        self.x, self.dual = take(better, x, self.x), take(better, dual, self.dual)
+        self.value, self.gap = take(better, value, self.value), take(better, gap, self.gap)
+
+    def solved(self, problem: Any, iterations: int, codes: Tensor) -> tuple[loop.Solved, Tensor | None]:
+        """The report, and how far points violate the constraints: there, values are those beside them."""
+        value, broken, violation = self.value, ~torch.isfinite(self.value), None
+        if bool(broken.any()):
+            beside, violation = problem.relaxed_value(self.x)
+            value, codes = torch.where(broken, beside.double(), value), torch.where(broken, 5, codes)
+            violation = torch.where(broken, violation, 0)
+        rows = zip(codes.tolist(), value.tolist(), self.gap.tolist(), strict=True)
+        numbers = [n for row in rows for n in (1.0, iterations, *row, 0.0)]
+        return loop.Solved(self.x, self.dual, self.dual, numbers), violation
 
 
 class _Whole:
@@ -205,14 +292,15 @@ class _Whole:
         self.begun = time.perf_counter()
 
     def run(self, warm: Result | None) -> Result:
-        dual = solved = None
+        dual = solved = violation = None
         if warm is not None and warm.dual is not None:
             solved = self.solver.follow(self.problem, warm.dual, warm.problem, self.tolerance, self.limit)
             dual = self._carried(warm.dual, warm.problem) if solved is None else None
         if solved is None:
             solved = self.solver.finish(self.problem, dual, self.tolerance, self.limit)
-        solved = self._stepwise(dual) if solved is None else solved
-        return _result(solved, self.solver, self.problem, self.x0, self.begun)
+        if solved is None:
+            solved, violation = self._stepwise(dual)
+        return _result(solved, self.solver, self.problem, self.x0, self.begun, violation)
 
     def _carried(self, dual: Tensor, before: Problem) -> Tensor | None:
         """The dual point of an earlier problem as one of this, if it is worth to start from."""
@@ -220,34 +308,39 @@ class _Whole:
         carried: Tensor | None = self.problem.carried(dual, before) if alike else self.problem.project_dual(dual)
         return None if carried is None else self.solver.worth(self.problem, self.x0, carried)
 
-    def _stepwise(self, dual: Tensor | None) -> loop.Solved:
+    def _stepwise(self, dual: Tensor | None) -> tuple[loop.Solved, Tensor | None]:
+        """What steps lead to, and how far it violates the constraints."""
         check_solver(self.solver, self.problem)
         state = self._begin(dual)
         if state.dual_point is None:
             given = f"{type(self.solver).__name__}, which keeps no dual point"
             raise CapabilityError("solver", given, "one that does, such as FGP or PDHG")
-        done, stall, looks = 0, Stall(), Looks()
+        done, stall, looks, best = 0, Stall(), Looks(), _Best(state)
         stride = min(self.limit, max(1, (self.solver.first_look or looks.SHORTEST) - state.iteration))
         while True:
             state = self.solver.advance(self.problem, state, stride)
             done += stride
             x, value, gap = self._look(state)
-            far = relative_gap(value, gap) / self.tolerance
+            best.see(x, state.dual_point, value, gap)
+            far = relative_gap(best.value, best.gap) / self.tolerance
             near = far <= 1
-            stalled = stall.look(done, gap, self.problem, state.x, state.dual_point) & ~near
+            stalled = stall.look(done, gap, self.problem, state.x, state.dual_point)
+            stalled = (stalled if state.settled is None else stalled | state.settled) & ~near
             if bool((near | stalled).all()) or done >= self.limit:
                 break
             left = (self.solver.horizon or 0) - state.iteration
             stride = left if left > 0 else looks.next_after(done, float(far[~near & ~stalled].max()))
             stride = min(stride, self.limit - done)
         codes = torch.where(near, 2, torch.where(stalled, 4, 1))
-        rows = zip(codes.tolist(), value.tolist(), gap.tolist(), strict=True)
-        return loop.Solved(x, state.dual_point, state.dual_point, [n for row in rows for n in (1.0, done, *row, 0.0)])
+        return best.solved(self.problem, done, codes)
 
     def _look(self, state: State) -> tuple[Tensor, Tensor, Tensor]:
         """The points, their values and gaps; drawn flat, where that can be and gets an instance to the tolerance."""
         x, dual = state.x, state.dual_point
         value, gap = self.problem.certified_gap(x, dual)
+        if not bool(torch.isfinite(value).all()) and offers(self.problem, ("projected",)):
+            x = take(torch.isfinite(value), x, self.problem.projected(x))
+            value, gap = self.problem.certified_gap(x, dual)
         far = relative_gap(value, gap)
         hopeful = (far > self.tolerance) & (FLATTER * far**1.5 <= self.tolerance)
         if not offers(self.problem, ("flattened",)) or not bool(hopeful.any()):
