@@ -11,7 +11,7 @@ from torch import Tensor
 from lmd.checks import check_batch, check_finite, check_interval, check_positive, check_same_kind, shape_of
 from lmd.errors import CapabilityError, InputError
 from lmd.operators import Bends, Differences, LinearOperator, Slopes, Stack
-from lmd.problems.parts import Composite
+from lmd.problems.parts import Composite, pull_of
 from lmd.problems.tv import TVProblem, check_grid, check_weight
 from lmd.terms import L1, Box, Boxed, GroupNorm, Huber, Stacked, Term, Zero
 from lmd.terms.base import Scale
@@ -36,8 +36,8 @@ class TVModel(TVProblem):
     misfit that are lost are left out of it: they are the same whatever x is. *The box* is given by `box` and then part
     of the problem; with A it is [0, 1] by default. Without A the minimum is attained between the ends of the range of y
     in each channel, clipped to the box: clipping to them lengthens no difference and brings no entry away from its y,
-    see `TVInpainting`. So these are the ends that the dual is taken with, which is then finite for every dual point; and
-    none are where the dual of squares is finite without them.
+    see `TVInpainting`. So the dual is taken with these ends and is finite for every dual point, or without any where
+    that of squares is.
 
     Args:
         misfit: A term about data y `(B, C, ...)`, such as `Squares(y)`.
@@ -131,6 +131,7 @@ class SecondOrderModel(Composite):
     batched: ClassVar[tuple[str, ...]] = ("noisy", "weight")
 
     operator: Stack
+    f: Stacked
 
     def __init__(
         self,
@@ -159,10 +160,13 @@ class SecondOrderModel(Composite):
         return self.slopes.split(X)[0]
 
     def step_scale(self, x: Tensor) -> Tensor:
-        """The range of the data over the weight."""
-        flat = self.noisy.flatten(1)
-        extent = flat.amax(dim=1) - flat.amin(dim=1)
-        return torch.where(extent > 0, extent / self.weight, torch.nan)
+        """The range of the data over the weight, or over what balances the misfit of a flat image, if that is less."""
+        y, misfit = self.noisy, self.f.blocks[0]
+        extent = y.flatten(1).amax(dim=1) - y.flatten(1).amin(dim=1)
+        mean = y.mean(dim=tuple(range(2, y.ndim)), keepdim=True).expand_as(y)
+        pull = pull_of(misfit.subgradient(misfit.nearest(mean)), y.shape[1:]).to(y)
+        size = torch.where(pull > 0, torch.fmin(self.weight, pull), self.weight)
+        return torch.where(extent > 0, extent / size, torch.nan)
 
     def clip(self, x: Tensor) -> Tensor:
         """Slopes have no domain, and x is kept to its own by the prox."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -75,6 +76,10 @@ class Absorber(Part):
         u = problem.operator.adjoint(p)
         off = size_of(u + problem.f.project(-u)) + problem.operator.adjoint_error(p)
         return 2 * off / self.least.to(off)
+
+
+WELL_WITHIN = 0.9
+"""The share of its bound that no entry of a dual point is above where the minimiser has no differences for sure."""
 
 
 class Composite(CompositeProblem):
@@ -442,9 +447,19 @@ class Composite(CompositeProblem):
         """
         along = tuple(range(2, x.ndim))
         flat = self.clip(x.mean(dim=along, keepdim=True).expand_as(x)) if along else x
-        u = self.data_gradient(flat).flatten(1).double()
-        pull = (u - u.mean(dim=1, keepdim=True)).square().mean(dim=1).sqrt() * max(x.shape[1:])
-        return pull.to(x).nan_to_num(nan=torch.inf)
+        return pull_of(self.data_gradient(flat), x.shape[1:]).to(x)
+
+    def levelled(self, x: Tensor, dual: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean of x over each channel, and for which instances `(B,)` the dual point says that no more is needed.
+
+        Where all of it is well within the bound that the weight sets, the minimiser has no differences. Those that x
+        still has cost the more, the larger the weight.
+        """
+        if self._grid < 0 or x.ndim < 3:
+            return x, torch.zeros(len(x), dtype=torch.bool, device=x.device)
+        within = self.regularisers[self._grid].gauge(self.differences_part(dual)) < WELL_WITHIN
+        mean = x.double().mean(dim=tuple(range(2, x.ndim)), keepdim=True).to(x.dtype)
+        return self.clip(mean.expand_as(x).contiguous()), within
 
     def project_differences(self, p: Tensor, out: Tensor | None = None) -> Tensor:
         """The nearest feasible p of the differences: all of the dual point, or a part of it where there is more."""
@@ -503,6 +518,13 @@ class Composite(CompositeProblem):
     def _beside(self) -> list[Block]:
         """All but that of the differences."""
         return [block for j, block in enumerate(self._blocks) if j != self._grid]
+
+
+def pull_of(u: Tensor, shape: Sequence[int]) -> Tensor:
+    """About how large p with K'p = -u are for differences K of arrays of this shape `(B,)`; infinite where unknown."""
+    flat = u.flatten(1).double()
+    size = (flat - flat.mean(dim=1, keepdim=True)).square().mean(dim=1).sqrt() * max(shape)
+    return size.nan_to_num(nan=torch.inf)
 
 
 def _limits(term: Term, K: LinearOperator) -> bool:

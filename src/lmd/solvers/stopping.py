@@ -56,11 +56,13 @@ class Stall:
 
     def __init__(self) -> None:
         self._marks = Marks()
+        self.stuck = torch.zeros(())
+        """Which instances `(B,)` made no progress at the last look, whatever held them up."""
         self._before: tuple[Tensor, Tensor | None] | None = None
 
     def look(self, k: int, gaps: Tensor, problem: Problem, x: Tensor, dual: Tensor | None) -> Tensor:
         """Which instances `(B,)` have stalled, from their gaps `(B,)` at the points of iteration k."""
-        stalled = self._marks.look(k, gaps)
+        stalled = self.stuck = self._marks.look(k, gaps)
         before, self._before = self._before, (x, dual)
         if not bool(stalled.any()):
             return stalled
