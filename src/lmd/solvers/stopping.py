@@ -27,6 +27,9 @@ PROGRESS, PATIENCE, LEAST = 0.9, 4, 400
 this."""
 
 
+LONG = 4 * LEAST
+"""From so many iterations on, gaps that are no larger than what the rounding of x does are not waited for."""
+
 MAX_STILL = 2.0
 """Roundings of its largest number that a point moves by at most between two looks, where it has stopped."""
 
@@ -49,7 +52,7 @@ class Marks:
 class Stall:
     """Sees when proven gaps fall no further because of the precision of x, which a slow method alone does not explain.
 
-    f changes by eps sum |g_i x_i| when each number in x moves by its rounding: gaps that stay above ten times that are
+    F changes by eps sum |g_i x_i| when each number in x moves by its rounding: gaps that stay above ten times that are
     not held up by it. Nor do they fall below the room for rounding that a proof has, nor where points and dual points
     have stopped to move.
     """
@@ -64,9 +67,10 @@ class Stall:
         """Which instances `(B,)` have stalled, from their gaps `(B,)` at the points of iteration k."""
         stalled = self.stuck = self._marks.look(k, gaps)
         before, self._before = self._before, (x, dual)
-        if not bool(stalled.any()):
+        if k < LEAST or not bool((stalled | (k >= LONG)).any()):
             return stalled
-        return stalled & (held_up(problem, x, gaps, dual) | _is_still(x, dual, before))
+        held = stalled & (held_up(problem, x, gaps, dual) | _is_still(x, dual, before))
+        return held | (gaps <= rounding_of(problem, x)) if k >= LONG else held
 
 
 def _is_still(x: Tensor, dual: Tensor | None, before: tuple[Tensor, Tensor | None] | None) -> Tensor:
@@ -81,10 +85,16 @@ def _is_still(x: Tensor, dual: Tensor | None, before: tuple[Tensor, Tensor | Non
 
 def held_up(problem: Any, x: Tensor, gaps: Tensor, dual: Tensor | None) -> Tensor:
     """Which gaps `(B,)` are so small that the rounding of x, or that of their proof, can keep them from falling."""
-    floor = 10 * torch.finfo(x.dtype).eps * (problem.subgradient(x) * x).abs().flatten(1).sum(dim=1).double()
+    floor = 10 * rounding_of(problem, x)
     if dual is not None and offers(problem, ("proven_gap",)):
         floor = floor + 4 * problem.proven_gap(x, dual)[2]
     return gaps <= floor
+
+
+def rounding_of(problem: Any, x: Tensor) -> Tensor:
+    """What F changes by `(B,)` when each number in x moves by its rounding: eps sum |g_i x_i|, float64."""
+    slopes: Tensor = problem.subgradient(x) * x
+    return torch.finfo(x.dtype).eps * slopes.abs().flatten(1).sum(dim=1).double()
 
 
 class Looks:
