@@ -258,15 +258,11 @@ def _result(
 
 
 def _refined(solved: loop.Solved, problem: Any, tolerance: float, limit: int) -> loop.Solved:
-    """The same with what got stuck in float32 solved in float64 and rounded, where more is proven of that.
+    """The same with what got stuck or stalled in float32 solved in float64 and rounded, where more is proven of that.
 
     Where even that is not within the tolerance, it is the rounding of x that forbids it.
     """
-    gaps = torch.tensor(solved.gaps, dtype=torch.float64, device=solved.x.device)
-    codes = torch.tensor(solved.status, device=solved.x.device)
-    stuck = codes == 6
-    if bool((codes == 3).any()):
-        stuck |= (codes == 3) & ~held_up(problem, solved.x, gaps, solved.dual)
+    stuck = torch.tensor([code in (3, 4, 6) for code in solved.status], device=solved.x.device)
     if not bool(stuck.any()):
         return solved
     places, part = stuck.nonzero().flatten(), problem.select(stuck)
@@ -279,11 +275,11 @@ def _refined(solved: loop.Solved, problem: Any, tolerance: float, limit: int) ->
     far = relative_gap(values, new_gaps)
     for n, place in enumerate(places.tolist()):
         row = slice(loop.REPORT * place, loop.REPORT * (place + 1))
-        first, done, _, value, gap, room = numbers[row]
+        first, done, was, value, gap, room = numbers[row]
         if new_gaps[n] < gap:
             x[place], dual[place], value, gap, room = new_x[n], new_dual[n], float(values[n]), float(new_gaps[n]), 0.0
         ended = better.status[n] in (Status.TOLERANCE_REACHED, Status.STALLED)
-        code = 2 if far[n] <= tolerance else 4 if ended else 1
+        code = 2 if far[n] <= tolerance else 4 if ended else was
         numbers[row] = [first, done + int(better.iterations[n]), code, value, gap, room]
     return loop.Solved(x, dual, dual, numbers)
 
