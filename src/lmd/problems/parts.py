@@ -18,7 +18,7 @@ from lmd.problems import compiled
 from lmd.problems.base import joined
 from lmd.problems.composite import CompositeProblem
 from lmd.terms import Domain, Term
-from lmd.terms.base import Scale, per_instance, size_of
+from lmd.terms.base import Scale, filled, size_of
 from lmd.terms.quadratic import times
 
 Block = tuple[Term, LinearOperator, float]
@@ -433,7 +433,7 @@ class Composite(CompositeProblem):
         low, high = (self.clip(torch.full_like(x[:, :1], end)).flatten(1) for end in (-torch.inf, torch.inf))
         widest = (high - low).mean(dim=1)
         extent = torch.where(torch.isfinite(widest), widest, x.flatten(1).amax(dim=1) - x.flatten(1).amin(dim=1))
-        size = torch.as_tensor(self.regularisers[self._grid].steepness(z) / z[0].numel() ** 0.5).to(x)
+        size = filled(self.regularisers[self._grid].steepness(z) / z[0].numel() ** 0.5, extent)
         pull = self._pull(x)
         size = torch.where(pull > 0, torch.fmin(size, pull), size)
         scale = torch.where(extent > 0, extent, torch.nan) / size
@@ -535,6 +535,6 @@ def _limits(term: Term, K: LinearOperator) -> bool:
 def _onto_domain(term: Term, K: LinearOperator, x: Tensor, z: Tensor) -> Tensor:
     """z = Kx, or the nearest point of the domain of a term, where all of its entries are that near to rounding."""
     nearest = term.nearest(z)
-    room = ROUNDINGS * torch.as_tensor(per_instance(K.magnitude(x), z))
+    room = ROUNDINGS * filled(K.magnitude(x), z)
     met = ((z - nearest).abs() <= room).flatten(1).all(dim=1)
     return torch.where(met.reshape(-1, *(1,) * (z.ndim - 1)), nearest, z)

@@ -343,7 +343,9 @@ def _matrix(K: LinearOperator, x: Tensor) -> Tensor:
     unit = torch.eye(count, dtype=x.dtype, device=x.device).reshape(count, *x.shape[1:])
     if K.select(0) is K:
         return K(unit).flatten(1).double().mT
-    each = [K.select(torch.full((count,), i, device=x.device))(unit).flatten(1).mT for i in range(len(x))]
+    each = [
+        K.select(torch.full((count,), i, dtype=torch.int64, device=x.device))(unit).flatten(1).mT for i in range(len(x))
+    ]
     return torch.stack(each).double()
 
 

@@ -59,7 +59,7 @@ class Stall:
 
     def __init__(self) -> None:
         self._marks = Marks()
-        self.stuck = torch.zeros(())
+        self.stuck = torch.zeros((), dtype=torch.bool, device="cpu")
         """Which instances `(B,)` made no progress at the last look, whatever held them up."""
         self._before: tuple[Tensor, Tensor | None] | None = None
 
@@ -75,7 +75,7 @@ class Stall:
 
 def _is_still(x: Tensor, dual: Tensor | None, before: tuple[Tensor, Tensor | None] | None) -> Tensor:
     """Which instances `(B,)` have moved by no more than the rounding of their largest numbers."""
-    still = torch.full((len(x),), before is not None, device=x.device)
+    still = torch.full((len(x),), before is not None, dtype=torch.bool, device=x.device)
     for now, was in zip((x, dual), before or (), strict=False):
         if now is not None and was is not None:
             moved, size = (each.abs().flatten(1).amax(dim=1) for each in (now - was, now))

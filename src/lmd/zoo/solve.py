@@ -262,7 +262,7 @@ def _refined(solved: loop.Solved, problem: Any, tolerance: float, limit: int) ->
 
     Where even that is not within the tolerance, it is the rounding of x that forbids it.
     """
-    stuck = torch.tensor([code in (3, 4, 6) for code in solved.status], device=solved.x.device)
+    stuck = torch.tensor([code in (3, 4, 6) for code in solved.status], dtype=torch.bool, device=solved.x.device)
     if not bool(stuck.any()):
         return solved
     places, part = stuck.nonzero().flatten(), problem.select(stuck)
