@@ -22,9 +22,11 @@ BATCH = 6
 SIZES = ((1,), (2,), (7,), (40,), (1, 1), (1, 6), (5, 4), (8, 8), (2, 2, 2), (1, 3, 4), (4, 3, 5))
 
 
-def data(generator: torch.Generator, positive: bool) -> tuple[Tensor, Tensor]:
+def data(generator: torch.Generator, positive: bool, order: int) -> tuple[Tensor, Tensor]:
     """y `(B, C, *size)` in float64, and its unit per instance `(B,)`."""
     size = choose(generator, SIZES)
+    if order == 2 and uniform(generator, 0, 1) < 0.6:  # the second order of volumes and signals is not compiled
+        size = choose(generator, ((1, 6), (5, 4), (8, 8)))
     numbers = shade(generator, BATCH, choose(generator, (1, 1, 3)), 1, functools.reduce(int.__mul__, size))
     y = numbers.reshape(*numbers.shape[:2], *size)
     y = y.abs() if positive else y
@@ -49,7 +51,7 @@ def misfit_of(name: str, y: Tensor, generator: torch.Generator) -> Term:
 
 
 def model(name: str, order: int, generator: torch.Generator, dtype: torch.dtype) -> Instance:
-    exact, unit = data(generator, name == "poisson")
+    exact, unit = data(generator, name == "poisson", order)
     y = exact.to(dtype)
     suits = unit if name == "squares" else torch.ones_like(unit)
     span = (-4, 4) if uniform(generator, 0, 1) < 0.85 else (-12, 12)
@@ -77,7 +79,7 @@ def model(name: str, order: int, generator: torch.Generator, dtype: torch.dtype)
     if uniform(generator, 0, 1) < 0.3:
         mask = torch.rand(y.shape[2:], generator=generator) < choose(generator, (0.0, 0.5, 0.9))
         mask.view(-1)[0] = True
-        form["forward"] = Mask(mask)
+        form["forward"] = Mask(mask[None, None])
         form.setdefault("box", (low, high) if high > low else (low - 1, high + 1))
     problem = TVModel(misfit_of(name, y, generator), weight, **form)
     return without_offset(problem, problem.start())
@@ -97,4 +99,4 @@ KINDS = {
     for order in (1, 2)
     for name in ("squares", "absolute", "poisson")
 }
-SHARES = dict.fromkeys(KINDS, 4)
+SHARES = {name: 1 if "order 2" in name else 4 for name in KINDS}

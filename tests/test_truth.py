@@ -19,6 +19,7 @@ def truth():
     module = importlib.util.module_from_spec(spec)
     sys.modules["truth"] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
+    module.TRY_DEFAULTS = False  # minutes
     yield module
     del sys.modules["truth"]
 
@@ -42,6 +43,12 @@ def test_nothing_is_false(truth, kind):
     totals, lines = truth.measure(600 if kind in ("denoising", "inpainting") else 250, only=kind)
     assert lines == [] and not any(counted(totals, what) for what in truth.COUNTS)
     assert counted(totals, "instances") >= 250
+
+
+@pytest.mark.parametrize("kind", ["lmd.inpaint", "lmd.denoise_video"])
+def test_nothing_is_false_in_other_files(truth, kind):
+    totals, lines = truth.measure(4, only=kind)
+    assert lines == [] and not any(counted(totals, what) for what in truth.COUNTS)
 
 
 def test_a_certificate_that_promises_too_much_is_seen(truth, monkeypatch):

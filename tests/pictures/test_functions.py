@@ -380,3 +380,59 @@ def test_images_one_pixel_wide_lose_pixels_as_others_do(shape):
     array.flat[-1], mask.flat[-1] = np.nan, math.prod(shape) == 1
     filled, info = lmd.inpaint(np.nan_to_num(array) if mask.all() else array, mask, info=True)
     assert filled.shape == shape and np.isfinite(filled).all() and 0 < info.weight < 1
+
+
+class TestReconstructWithAnAdjointThatIsOff:
+    n, weight = 24, 1e-2
+
+    def measured(self, dtype):
+        rng = np.random.default_rng(0)
+        A, x = rng.normal(size=(self.n, self.n)) / self.n**0.5, np.repeat([0.3, 0.7], self.n // 2)
+        A, E = A.astype(dtype).astype(float), rng.normal(size=(self.n, self.n))
+        y = (A @ x + 0.02 * rng.normal(size=self.n)).astype(dtype)
+        return A, y, E / np.linalg.norm(E, 2) * np.linalg.norm(A, 2)
+
+    def solve(self, y, A, B, dtype, tolerance=1e-4):
+        A, B = A.astype(dtype), B.T.astype(dtype)
+        forward, adjoint = (lambda x, M=M: M @ x.astype(dtype) for M in (A, B))
+        return lmd.reconstruct(
+            y, forward, adjoint, shape=(self.n,), weight=self.weight, tolerance=tolerance, info=True
+        )[1]
+
+    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+    def test_the_bound_holds_or_the_adjoint_is_refused(self, dtype):
+        A, y, E = self.measured(dtype)
+        value = lambda x: float(((A @ x - y) ** 2).sum() + self.weight * np.abs(np.diff(x)).sum())  # noqa: E731
+        best = self.solve(y.astype(float), A, A, np.float64, 1e-9)
+        lowest = value(best.result.x.double().flatten().numpy())
+        refused = 0
+        for size in (0.0, 1e-16, 1e-12, 1e-9, 1e-7, 1e-5, 1e-4, 1e-3, 3e-3, 1e-2, 1e-1):
+            try:
+                info = self.solve(y, A, A + size * E, dtype)
+            except InputError:
+                refused += 1
+                continue
+            gap = value(info.result.x.double().flatten().numpy()) - lowest
+            assert gap <= float(info.certificate.bound)
+            reached = info.result.status[0] is lmd.solvers.Status.TOLERANCE_REACHED
+            assert reached == (info.relative <= 1e-4)
+            if size <= (1e-7 if dtype == np.float64 else 0):
+                assert reached or dtype == np.float32
+                assert info.relative < 1e-3
+        assert 1 <= refused <= 3
+
+    def test_a_tensor_of_float32_has_functions_of_float32(self):
+        A, y, _ = self.measured(np.float32)
+        matrix = torch.tensor(A, dtype=torch.float32)
+        found, info = lmd.reconstruct(
+            torch.tensor(y), lambda x: matrix @ x, lambda z: matrix.T @ z, shape=(self.n,), weight=0.01, info=True
+        )
+        assert found.dtype == torch.float32 and info.relative <= 1.001e-3
+
+
+def test_the_status_is_about_the_numbers_that_came_in():
+    """One pixel of 8.4e9 is rounded for a solve in float32: its answer is off by 700, where the minimum is 0."""
+    image = torch.full((1, 1, 1, 1), 8366528071.3, dtype=torch.float64)
+    _, info = lmd.denoise(image, 7.0, data="absolute", order=2, info=True)
+    assert float(info.certificate.bound) > 0
+    assert info.result.status[0] is lmd.solvers.Status.STALLED

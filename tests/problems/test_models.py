@@ -388,3 +388,38 @@ def test_references_are_for_what_the_model_is():
     problem = TVModel(Squares(y), 0.2, huber=0.1)
     found = lmd.reference.optimum(problem)
     assert float(found.gap) <= 1e-6 * float(found.value)
+
+
+@pytest.mark.parametrize("misfit", [Squares, Absolute, KullbackLeibler])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_wide_box_changes_nothing(misfit, dtype):
+    """Of the box only what is in the range of the data counts: proofs do not suffer from the rest."""
+    y = 3 * torch.rand(2, 1, 6, 5, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    values = []
+    for box in (None, (0.0, 1e9)):
+        result = lmd.solve(TVModel(misfit(y), 0.4, isotropic=True, box=box), tolerance=1e-4)
+        assert {status.name for status in result.status} == {"TOLERANCE_REACHED"}
+        assert int(result.iterations.max()) < 5000
+        values.append(result.values)
+    torch.testing.assert_close(*values, rtol=2e-4, atol=0)
+
+
+@pytest.mark.parametrize("misfit", [Squares, Absolute])
+def test_a_box_that_cuts_the_data_is_kept(misfit):
+    y = torch.rand(2, 3, 6, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    problem = TVModel(misfit(y), 0.05, box=(0.2, 0.6))
+    result = lmd.solve(problem, tolerance=1e-6)
+    assert float(result.x.min()) == 0.2 and float(result.x.max()) == 0.6
+    beside = lmd.solve(TVModel(misfit(y), 0.05), tolerance=1e-6)
+    assert bool((beside.values < result.values).all())
+
+
+def test_a_weight_far_above_what_flattens_an_image_is_no_harder():
+    """F(x) grows with the weight for every x that is not flat, so that the flat one has to be found."""
+    y = torch.rand(2, 1, 11, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    mask = (torch.rand(11, generator=torch.Generator().manual_seed(1)) < 0.5)[None, None]
+    for misfit, form in ((Absolute, {}), (Squares, {"forward": Mask(mask)})):
+        results = [lmd.solve(TVModel(misfit(y), weight, **form), tolerance=1e-3) for weight in (1e2, 1e10)]
+        for result in results:
+            assert {status.name for status in result.status} == {"TOLERANCE_REACHED"}
+        torch.testing.assert_close(results[0].values, results[1].values, rtol=2e-3, atol=0)

@@ -234,3 +234,32 @@ def test_constraints_are_met_to_rounding_and_no_further():
     problem = QuadraticProgram(torch.eye(2).double(), slope, A=A, l=0.0, u=0.0)
     value, gap = problem.certified_gap(near - torch.tensor([[1e-8, 0.0]]).double(), torch.ones(1, 1).double())
     assert float(value + 1) > 1e-9 and float(gap) >= float(value + 1)  # what the move to the constraint is worth
+
+
+class TestWhatRoundingHoldsUp:
+    """Instances that cannot be proven to their tolerance end as STALLED, with a bound that holds, and soon."""
+
+    def test_the_room_of_a_proof(self):
+        """Weights of 1e-12 times the contrast: the minimum is as small as what the proof loses."""
+        y = 255e6 * noisy(2, 3, 12, 9, dtype=torch.float64)
+        mask = torch.rand(12, 9, generator=torch.Generator().manual_seed(0)) < 0.5
+        result = lmd.solve(TVInpainting(y, mask, 2.8e-4), tolerance=1e-4)
+        assert {status.name for status in result.status} <= {"STALLED", "TOLERANCE_REACHED"}
+
+    def test_points_that_stopped_to_move(self):
+        """The minimum of a constant image is 0, and no relative gap to it is ever proven."""
+        problem = TVDeblurring(torch.full((1, 1, 9, 8), 0.5, dtype=torch.float64), gaussian_kernel(1.0), 6e-4)
+        result = lmd.solve(problem, tolerance=1e-4)
+        assert result.status[0] in (Status.STALLED, Status.TOLERANCE_REACHED) and int(result.iterations) < 5000
+
+    def test_what_gets_stuck_in_float32_is_solved_in_float64(self):
+        """A contrast of 1e-4 of the offset: in float32 steps are lost in rounding long before the minimum."""
+        y = 7.33e6 + 660 * torch.rand(4, 3, 2, 2, 2, generator=torch.Generator().manual_seed(0))
+        problem = lmd.problems.TVModel(lmd.terms.Absolute(y), 2070.0)
+        result = lmd.solve(problem, tolerance=1e-4)
+        assert result.x.dtype == torch.float32
+        assert {status.name for status in result.status} <= {"STALLED", "TOLERANCE_REACHED"}
+        best = lmd.solve(problem.double(), tolerance=1e-6)
+        assert result.certificate is not None
+        assert bool((result.certificate.bound < 1e-3 * best.values).all())
+        assert bool((problem.double().value(result.x.double()) - best.values <= result.certificate.bound).all())

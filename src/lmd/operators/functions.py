@@ -101,7 +101,7 @@ class FromFunctions(LinearOperator):
         """Directions `(n, numbers of x)`, their images `(n, numbers of z)`, what squares along them are at least."""
         count = math.prod(self.shape)
         exact = count <= MAX_EXACT
-        directions = torch.eye(count, dtype=torch.float64) if exact else _noise((PROBES, count), seed=3)
+        directions = torch.eye(count, dtype=torch.float64, device="cpu") if exact else _noise((PROBES, count), seed=3)
         images = self._apply(directions.reshape(1, -1, *self.shape))
         return directions, images[0].flatten(1), 1.0 if exact else LOW_QUANTILE
 

@@ -34,9 +34,10 @@ from lmd.pictures.noise import at_least, estimate_noise, rough_noise
 from lmd.pictures.weights import EARLY, Choice, by_leaving_out, by_risk, near
 from lmd.problems import TVDeblurring, TVInpainting
 from lmd.problems.base import offers
+from lmd.problems.composite import relative_gap
 from lmd.problems.reconstruction import TVReconstruction
 from lmd.problems.tv import TVProblem
-from lmd.solvers import Certificate, Result
+from lmd.solvers import Certificate, Result, Status
 from lmd.zoo.solve import solve
 
 SINGLE = 1e-5
@@ -426,9 +427,20 @@ def _answer(
         dual = None if result.dual is None else result.dual.double() * dual_unit
         result = replace(result, x=x, values=exact.value(x), dual=dual, problem=exact, start=exact.start())
         result = replace(result, certifier=certify)
+        result = replace(result, status=_status_of(result, tolerance))
     noise = None if choice is None else _said(choice.noise)
     told = Info(_said(weight), noise, result.seconds, result, tuple(answer.shape), choice)
     return answer, told
+
+
+def _status_of(result: Result, tolerance: float) -> tuple[Status, ...]:
+    """What became of each instance, where its numbers were rounded for the solve: the tolerance may be missed by it."""
+    proven = result.certificate
+    assert proven is not None
+    reached = relative_gap(proven.value, proven.bound) <= tolerance
+    words = (Status.STALLED, Status.TOLERANCE_REACHED)
+    pairs = zip(result.status, reached.tolist(), strict=True)
+    return tuple(words[is_near] if status in words else status for status, is_near in pairs)
 
 
 def _said(each: Tensor) -> float | Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from lmd.checks import check_batch, check_finite, check_interval, check_positive, check_same_kind, shape_of
 from lmd.errors import CapabilityError, InputError
 from lmd.operators import Bends, Differences, LinearOperator, Slopes, Stack
-from lmd.problems.parts import Composite
+from lmd.problems.parts import Composite, pull_of
 from lmd.problems.tv import TVProblem, check_grid, check_weight
 from lmd.terms import L1, Box, Boxed, GroupNorm, Huber, Stacked, Term, Zero
 from lmd.terms.base import Scale
@@ -34,9 +34,10 @@ class TVModel(TVProblem):
 
     A is `forward`, any operator on `(B, C, *size)`, the identity where there is none. Behind a mask, the entries of a
     misfit that are lost are left out of it: they are the same whatever x is. *The box* is given by `box` and then part
-    of the problem; with A it is [0, 1] by default. Without A and `box` it is none for squares of all entries;
-    elsewhere it is the range of y in each channel, which changes nothing: clipping to it lengthens no difference and
-    brings no entry away from its y, see `TVInpainting`. With a box the dual is finite for every dual point.
+    of the problem; with A it is [0, 1] by default. Without A the minimum is attained between the ends of the range of y
+    in each channel, clipped to the box: clipping to them lengthens no difference and brings no entry away from its y,
+    see `TVInpainting`. So the dual is taken with these ends and is finite for every dual point, or without any where
+    that of squares is.
 
     Args:
         misfit: A term about data y `(B, C, ...)`, such as `Squares(y)`.
@@ -84,7 +85,7 @@ class TVModel(TVProblem):
             scales = (1.0, variation[1].norm / forward.norm)
             self.compose(self.domain, variation, (misfit, forward), start=start, scales=scales)
             return
-        f = boxed(misfit, box)
+        f = within_range(misfit, box)
         self.domain = None if box is None else Box(*box)
         self.compose(f, variation, start=f.nearest(self.noisy))
 
@@ -130,6 +131,7 @@ class SecondOrderModel(Composite):
     batched: ClassVar[tuple[str, ...]] = ("noisy", "weight")
 
     operator: Stack
+    f: Stacked
 
     def __init__(
         self,
@@ -158,10 +160,13 @@ class SecondOrderModel(Composite):
         return self.slopes.split(X)[0]
 
     def step_scale(self, x: Tensor) -> Tensor:
-        """The range of the data over the weight."""
-        flat = self.noisy.flatten(1)
-        extent = flat.amax(dim=1) - flat.amin(dim=1)
-        return torch.where(extent > 0, extent / self.weight, torch.nan)
+        """The range of the data over the weight, or over what balances the misfit of a flat image, if that is less."""
+        y, misfit = self.noisy, self.f.blocks[0]
+        extent = y.flatten(1).amax(dim=1) - y.flatten(1).amin(dim=1)
+        mean = y.mean(dim=tuple(range(2, y.ndim)), keepdim=True).expand_as(y)
+        pull = pull_of(misfit.subgradient(misfit.nearest(mean)), y.shape[1:]).to(y)
+        size = torch.where(pull > 0, torch.fmin(self.weight, pull), self.weight)
+        return torch.where(extent > 0, extent / size, torch.nan)
 
     def clip(self, x: Tensor) -> Tensor:
         """Slopes have no domain, and x is kept to its own by the prox."""
@@ -196,8 +201,29 @@ def boxed(misfit: Term, box: Interval | None) -> Term:
         return Boxed(misfit, *check_interval("box", box))
     if misfit.conjugate_is_finite:
         return misfit
-    y, along = data_of(misfit), tuple(range(2, data_of(misfit).ndim))
-    return Boxed(misfit, y.amin(along, keepdim=True), y.amax(along, keepdim=True))
+    return Boxed(misfit, *_range(data_of(misfit)))
+
+
+def within_range(misfit: Term, box: Interval | None) -> Term:
+    """The same where it stands beside total variation: the part of the box in the range of the data is all that counts.
+
+    However wide the box is. Where the dual is finite without ends, these are numbers for all, or none if no data are
+    outside of the box.
+    """
+    if box is None:
+        return boxed(misfit, box)
+    ends, y = check_interval("box", box), data_of(misfit)
+    if not misfit.conjugate_is_finite:
+        return Boxed(misfit, *(end.clamp(*ends) for end in _range(y)))
+    low, high = (float(end) for end in torch.aminmax(y.detach()))
+    inside = ends[0] <= low and high <= ends[1]
+    return misfit if inside else Boxed(misfit, *(min(max(end, ends[0]), ends[1]) for end in (low, high)))
+
+
+def _range(y: Tensor) -> tuple[Tensor, Tensor]:
+    """The ends of the range of each channel `(B, C, 1, ...)`."""
+    along = tuple(range(2, y.ndim))
+    return y.amin(along, keepdim=True), y.amax(along, keepdim=True)
 
 
 def _norm(weight: Scale, isotropic: bool, coupled: bool, huber: float) -> Term:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -75,6 +76,10 @@ class Absorber(Part):
         u = problem.operator.adjoint(p)
         off = size_of(u + problem.f.project(-u)) + problem.operator.adjoint_error(p)
         return 2 * off / self.least.to(off)
+
+
+WELL_WITHIN = 0.9
+"""The share of its bound that no entry of a dual point is above where the minimiser has no differences for sure."""
 
 
 class Composite(CompositeProblem):
@@ -432,7 +437,7 @@ class Composite(CompositeProblem):
         low, high = (self.clip(torch.full_like(x[:, :1], end)).flatten(1) for end in (-torch.inf, torch.inf))
         widest = (high - low).mean(dim=1)
         extent = torch.where(torch.isfinite(widest), widest, x.flatten(1).amax(dim=1) - x.flatten(1).amin(dim=1))
-        size = torch.as_tensor(self.regularisers[self._grid].steepness(z) / z[0].numel() ** 0.5).to(x)
+        size = filled(self.regularisers[self._grid].steepness(z) / z[0].numel() ** 0.5, extent)
         pull = self._pull(x)
         size = torch.where(pull > 0, torch.fmin(size, pull), size)
         scale = torch.where(extent > 0, extent, torch.nan) / size
@@ -446,9 +451,19 @@ class Composite(CompositeProblem):
         """
         along = tuple(range(2, x.ndim))
         flat = self.clip(x.mean(dim=along, keepdim=True).expand_as(x)) if along else x
-        u = self.data_gradient(flat).flatten(1).double()
-        pull = (u - u.mean(dim=1, keepdim=True)).square().mean(dim=1).sqrt() * max(x.shape[1:])
-        return pull.to(x).nan_to_num(nan=torch.inf)
+        return pull_of(self.data_gradient(flat), x.shape[1:]).to(x)
+
+    def levelled(self, x: Tensor, dual: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean of x over each channel, and for which instances `(B,)` the dual point says that no more is needed.
+
+        Where all of it is well within the bound that the weight sets, the minimiser has no differences. Those that x
+        still has cost the more, the larger the weight.
+        """
+        if self._grid < 0 or x.ndim < 3:
+            return x, torch.zeros(len(x), dtype=torch.bool, device=x.device)
+        within = self.regularisers[self._grid].gauge(self.differences_part(dual)) < WELL_WITHIN
+        mean = x.double().mean(dim=tuple(range(2, x.ndim)), keepdim=True).to(x.dtype)
+        return self.clip(mean.expand_as(x).contiguous()), within
 
     def project_differences(self, p: Tensor, out: Tensor | None = None) -> Tensor:
         """The nearest feasible p of the differences: all of the dual point, or a part of it where there is more."""
@@ -507,6 +522,13 @@ class Composite(CompositeProblem):
     def _beside(self) -> list[Block]:
         """All but that of the differences."""
         return [block for j, block in enumerate(self._blocks) if j != self._grid]
+
+
+def pull_of(u: Tensor, shape: Sequence[int]) -> Tensor:
+    """About how large p with K'p = -u are for differences K of arrays of this shape `(B,)`; infinite where unknown."""
+    flat = u.flatten(1).double()
+    size = (flat - flat.mean(dim=1, keepdim=True)).square().mean(dim=1).sqrt() * max(shape)
+    return size.nan_to_num(nan=torch.inf)
 
 
 def _limits(term: Term, K: LinearOperator) -> bool:

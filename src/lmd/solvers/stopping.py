@@ -27,6 +27,9 @@ PROGRESS, PATIENCE, LEAST = 0.9, 4, 400
 this."""
 
 
+LONG = 4 * LEAST
+"""From so many iterations on, gaps that are no larger than what the rounding of x does are not waited for."""
+
 MAX_STILL = 2.0
 """Roundings of its largest number that a point moves by at most between two looks, where it has stopped."""
 
@@ -49,27 +52,30 @@ class Marks:
 class Stall:
     """Sees when proven gaps fall no further because of the precision of x, which a slow method alone does not explain.
 
-    f changes by eps sum |g_i x_i| when each number in x moves by its rounding: gaps that stay above ten times that are
+    F changes by eps sum |g_i x_i| when each number in x moves by its rounding: gaps that stay above ten times that are
     not held up by it. Nor do they fall below the room for rounding that a proof has, nor where points and dual points
     have stopped to move.
     """
 
     def __init__(self) -> None:
         self._marks = Marks()
+        self.stuck = torch.zeros((), dtype=torch.bool, device="cpu")
+        """Which instances `(B,)` made no progress at the last look, whatever held them up."""
         self._before: tuple[Tensor, Tensor | None] | None = None
 
     def look(self, k: int, gaps: Tensor, problem: Problem, x: Tensor, dual: Tensor | None) -> Tensor:
         """Which instances `(B,)` have stalled, from their gaps `(B,)` at the points of iteration k."""
-        stalled = self._marks.look(k, gaps)
+        stalled = self.stuck = self._marks.look(k, gaps)
         before, self._before = self._before, (x, dual)
-        if not bool(stalled.any()):
+        if k < LEAST or not bool((stalled | (k >= LONG)).any()):
             return stalled
-        return stalled & (held_up(problem, x, gaps, dual) | _is_still(x, dual, before))
+        held = stalled & (held_up(problem, x, gaps, dual) | _is_still(x, dual, before))
+        return held | (gaps <= rounding_of(problem, x)) if k >= LONG else held
 
 
 def _is_still(x: Tensor, dual: Tensor | None, before: tuple[Tensor, Tensor | None] | None) -> Tensor:
     """Which instances `(B,)` have moved by no more than the rounding of their largest numbers."""
-    still = torch.full((len(x),), before is not None, device=x.device)
+    still = torch.full((len(x),), before is not None, dtype=torch.bool, device=x.device)
     for now, was in zip((x, dual), before or (), strict=False):
         if now is not None and was is not None:
             moved, size = (each.abs().flatten(1).amax(dim=1) for each in (now - was, now))
@@ -78,19 +84,28 @@ def _is_still(x: Tensor, dual: Tensor | None, before: tuple[Tensor, Tensor | Non
 
 
 def held_up(problem: Any, x: Tensor, gaps: Tensor, dual: Tensor | None) -> Tensor:
-    """Which gaps `(B,)` are so small that the rounding of x, or that of their proof, can keep them from falling.
-
-    Where f is flat to first order, as at a minimum of 0, what moving x by its rounding does is evaluated.
-    """
-    eps = torch.finfo(x.dtype).eps
-    floor = 10 * eps * (problem.subgradient(x) * x).abs().flatten(1).sum(dim=1).double()
+    """Which gaps `(B,)` are so small that the rounding of x, or that of their proof, can keep them from falling."""
+    floor = 10 * rounding_of(problem, x)
     if dual is not None and offers(problem, ("proven_gap",)):
         floor = floor + 4 * problem.proven_gap(x, dual)[2]
-    exact, wide = problem.double(), x.double()
-    if exact is not None:
-        moved = 10 * (exact.value(wide * (1 + eps)) - exact.value(wide)).abs()
-        floor = floor + torch.where(moved.isfinite(), moved, 0)
     return gaps <= floor
+
+
+def rounding_of(problem: Any, x: Tensor) -> Tensor:
+    """What F changes by `(B,)` when each number in x moves by its rounding, float64.
+
+    To first order eps sum |g_i x_i|; where neighbours are equal that leaves out what they cost when they no longer are,
+    so that F is also evaluated at such a point, every other number being moved.
+    """
+    eps, slopes = torch.finfo(x.dtype).eps, problem.subgradient(x) * x
+    first: Tensor = eps * slopes.abs().flatten(1).sum(dim=1).double()
+    exact = problem.double() if offers(problem, ("double",)) else None
+    if exact is None:
+        return first
+    near = x.double().flatten(1).clone()
+    near[:, ::2] *= 1 + eps
+    change = exact.value(near.reshape(x.shape)) - exact.value(x.double())
+    return torch.maximum(first, change.abs().nan_to_num(nan=0.0, posinf=0.0))
 
 
 class Looks:

@@ -44,6 +44,7 @@ WORDS = {
     3: Status.STALLED,
     4: Status.STALLED,
     5: Status.NOT_FEASIBLE,
+    6: Status.FINISHED,
 }
 """What became of an instance, by the number that the compiled loop has for it; 4 is for what stalled by rounding for
 sure, 5 for what violates its constraints."""
@@ -113,12 +114,13 @@ def _by(
     solver: Solver[Any] | None, problem: Problem, start: Tensor, tolerance: float, limit: int, warm: Result | None
 ) -> Result:
     """The answer of a solver; None is chosen."""
+    refines = solver is None and start.dtype == torch.float32 and offers(problem, ("double", "select"))
     if solver is None:
         solver = solver_for(problem, tolerance)
     else:
         check_solver(solver, problem)
     if offers(problem, ("certified_gap",)):
-        return _Whole(solver, problem, start, tolerance, limit).run(warm)
+        return _Whole(solver, problem, start, tolerance, limit, refines).run(warm)
     return _watched(solver, problem, start, tolerance, limit)
 
 
@@ -258,6 +260,33 @@ def _result(
     )
 
 
+def _refined(solved: loop.Solved, problem: Any, tolerance: float, limit: int) -> loop.Solved:
+    """The same with what got stuck or stalled in float32 solved in float64 and rounded, where more is proven of that.
+
+    Where even that is not within the tolerance, it is the rounding of x that forbids it.
+    """
+    stuck = torch.tensor([code in (3, 4, 6) for code in solved.status], dtype=torch.bool, device=solved.x.device)
+    if not bool(stuck.any()):
+        return solved
+    places, part = stuck.nonzero().flatten(), problem.select(stuck)
+    better = solve(part.double(), tolerance / 2, iterations=limit)
+    if better.dual is None:
+        return solved
+    x, dual, numbers = solved.x.clone(), solved.dual.clone(), list(solved.numbers)
+    new_x, new_dual = better.x.to(x), better.dual.to(dual)
+    values, new_gaps = part.certified_gap(new_x, new_dual)
+    far = relative_gap(values, new_gaps)
+    for n, place in enumerate(places.tolist()):
+        row = slice(loop.REPORT * place, loop.REPORT * (place + 1))
+        first, done, was, value, gap, room = numbers[row]
+        if new_gaps[n] < gap:
+            x[place], dual[place], value, gap, room = new_x[n], new_dual[n], float(values[n]), float(new_gaps[n]), 0.0
+        ended = better.status[n] in (Status.TOLERANCE_REACHED, Status.STALLED)
+        code = 2 if far[n] <= tolerance else 4 if ended else was
+        numbers[row] = [first, done + int(better.iterations[n]), code, value, gap, room]
+    return loop.Solved(x, dual, dual, numbers)
+
+
 class _Best:
     """The points of which most is proven, instance by instance."""
 
@@ -289,9 +318,13 @@ class _Best:
 class _Whole:
     """A solve in progress."""
 
-    def __init__(self, solver: Solver[Any], problem: Any, x0: Tensor, tolerance: float, iterations: int) -> None:
+    def __init__(
+        self, solver: Solver[Any], problem: Any, x0: Tensor, tolerance: float, iterations: int, refines: bool
+    ) -> None:
         self.solver, self.problem, self.x0 = solver, problem, x0
         self.tolerance, self.limit = tolerance, iterations
+        self.refines = refines
+        """Whether what gets stuck in float32 is solved again in float64."""
         self.begun = time.perf_counter()
 
     def run(self, warm: Result | None) -> Result:
@@ -303,6 +336,8 @@ class _Whole:
             solved = self.solver.finish(self.problem, dual, self.tolerance, self.limit)
         if solved is None:
             solved, violation = self._stepwise(dual)
+        if self.refines:
+            solved = _refined(solved, self.problem, self.tolerance, self.limit)
         return _result(solved, self.solver, self.problem, self.x0, self.begun, violation)
 
     def _carried(self, dual: Tensor, before: Problem) -> Tensor | None:
@@ -335,12 +370,13 @@ class _Whole:
             stalled = stall.look(done, gap, self.problem, state.x, state.dual_point)
             stalled = stalled | (best.gap <= nothing)
             stalled = (stalled if state.settled is None else stalled | state.settled) & ~near
-            if bool((near | stalled).all()) or done >= self.limit:
+            stuck = stall.stuck & self.refines & ~near & ~stalled
+            if bool((near | stalled | stuck).all()) or done >= self.limit:
                 break
             left = (self.solver.horizon or 0) - state.iteration
-            stride = left if left > 0 else looks.next_after(done, float(far[~near & ~stalled].max()))
+            stride = left if left > 0 else looks.next_after(done, float(far[~near & ~stalled & ~stuck].max()))
             stride = min(stride, self.limit - done)
-        codes = torch.where(near, 2, torch.where(stalled, 4, 1))
+        codes = torch.where(near, 2, torch.where(stalled, 4, torch.where(stuck, 6, 1)))
         return best.solved(self.problem, done, codes)
 
     def _look(self, state: State) -> tuple[Tensor, Tensor, Tensor]:
@@ -350,6 +386,7 @@ class _Whole:
         if not bool(torch.isfinite(value).all()) and offers(self.problem, ("projected",)):
             x = take(torch.isfinite(value), x, self.problem.projected(x))
             value, gap = self.problem.certified_gap(x, dual)
+        x, value, gap = self._levelled(x, dual, value, gap)
         far = relative_gap(value, gap)
         hopeful = (far > self.tolerance) & (FLATTER * far**1.5 <= self.tolerance)
         if not offers(self.problem, ("flattened",)) or not bool(hopeful.any()):
@@ -359,6 +396,18 @@ class _Whole:
         taken = hopeful & (relative_gap(flat_value, flat_gap) <= self.tolerance)
         x = torch.where(taken.reshape(-1, *[1] * (x.ndim - 1)), flat, x)
         return x, torch.where(taken, flat_value, value), torch.where(taken, flat_gap, gap)
+
+    def _levelled(self, x: Tensor, dual: Any, value: Tensor, gap: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The points, or their means where the dual points say that these are better."""
+        if not offers(self.problem, ("levelled",)):
+            return x, value, gap
+        level, within = self.problem.levelled(x, dual)
+        within = within & (relative_gap(value, gap) > self.tolerance)
+        if not bool(within.any()):
+            return x, value, gap
+        level_value, level_gap = self.problem.certified_gap(level, dual)
+        taken = within & (level_gap < gap)
+        return take(taken, level, x), take(taken, level_value, value), take(taken, level_gap, gap)
 
     def _begin(self, dual: Tensor | None) -> State:
         if dual is None:
