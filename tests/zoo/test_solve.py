@@ -127,3 +127,10 @@ def test_results_are_copied_and_pickled():
         for again in (copy.deepcopy(result), pickle.loads(pickle.dumps(result))):
             assert torch.equal(again.x, result.x)
             assert torch.equal(again.certificate.bound, result.certificate.bound)
+
+
+@pytest.mark.parametrize(("argument", "given"), [("solver", "FGP"), ("solver", FGP), ("warm", 3)])
+def test_what_is_no_solver_and_no_result_is_refused(argument, given):
+    problem = TVDenoising(torch.rand(1, 1, 4, 4), 0.1)
+    with pytest.raises(InputError, match=f"{argument}: got .*, expected an? "):
+        lmd.solve(problem, **{argument: given})

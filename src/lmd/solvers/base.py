@@ -268,6 +268,8 @@ def check_start(problem: Problem, x0: Tensor) -> Tensor:
 
 def check_solver(solver: Solver[Any], problem: Problem) -> None:
     """Raise unless the problem offers what the solver needs, and the solver keeps to its domain."""
+    if not isinstance(solver, Solver):
+        raise InputError("solver", type(solver).__name__, "an lmd.solvers.Solver")
     check_capabilities(problem, solver.needs, type(solver).__name__)
     if problem.domain is not None and not solver.keeps_to_domain(problem):
         given = f"{type(solver).__name__}, which may leave the problem's domain"

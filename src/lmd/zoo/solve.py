@@ -120,6 +120,8 @@ def _recorded(problem: Problem, result: Result) -> Result:
 def _start(problem: Any, x0: Tensor | None, warm: Result | None) -> Tensor:
     if x0 is not None and warm is not None:
         raise InputError("x0", "points beside warm", "one of them")
+    if not isinstance(warm, Result | None):
+        raise InputError("warm", type(warm).__name__, "a result of lmd.solve")
     given = x0 if warm is None else warm.x
     if given is not None:
         with torch.no_grad():
