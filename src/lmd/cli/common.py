@@ -42,7 +42,9 @@ def print_table(table: Table) -> None:
     from lmd.report.tables import to_rich
 
     console = Console(width=None if sys.stdout.isatty() else 110)
-    console.print(to_rich(table))
+    with console.capture() as printed:
+        console.print(to_rich(table))
+    click.echo(printed.get(), nl=False)  # rich itself ends the program where nobody reads on
 
 
 def print_json(data: object) -> None:

@@ -10,6 +10,8 @@ import sys
 import threading
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
 
 import click
 
@@ -23,7 +25,21 @@ from lmd.cli.solving import solve
 from lmd.errors import InputError, LmdError
 
 
-@click.group(cls=Ordered, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _UnreadError(Exception):
+    """Nobody reads what is printed."""
+
+
+class _Program(Ordered):
+    """Lets `main` decide what a broken pipe means, for which click has an exit code of its own."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise _UnreadError from None
+
+
+@click.group(cls=_Program, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="lmd")
 def cli() -> None:
     """Learned mirror descent: fast, certified solvers for classes of convex problems.
@@ -49,6 +65,9 @@ def program() -> None:
     two.
     """
     gc.set_threshold(400_000)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # it was closed
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     try:
         main()
     except SystemExit as end:
@@ -59,11 +78,8 @@ def program() -> None:
         code = 0
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    try:
-        sys.stdout.flush()
+    with suppress(OSError):
         sys.stderr.flush()
-    except OSError:
-        code = code or 1
     os._exit(code)
 
 
@@ -76,6 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             warnings.showwarning = _show_warning
             given = None if arguments is None else list(arguments)
             answer = cli.main(args=given, prog_name="lmd", standalone_mode=False)
+            sys.stdout.flush()
         sys.exit(answer if isinstance(answer, int) else 0)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.ctx.get_help() if error.ctx else "")
@@ -94,13 +111,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _fail(missing((error.name or "a module").split(".")[0]), 1)
     except KeyboardInterrupt:
         _fail("interrupted", 130)
-    except BrokenPipeError:
+    except (_UnreadError, BrokenPipeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except MemoryError as error:
+        _fail(_little_memory(error), 2)
     except OSError as error:  # what the system refuses: a name too long for it, a disk that is full
         place = "file" if error.filename is None else f"file: got {error.filename}"
         _fail(f"{place} ({error.strerror or error})", 2)
     except Exception as error:
+        if _NO_MEMORY in str(error):  # PyTorch has no error of its own for that
+            _fail(_little_memory(error), 2)
         if os.environ.get("LMD_DEBUG"):
             raise
         _fail(
@@ -108,10 +129,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
 
 
+_NO_MEMORY = "can't allocate memory"
+
+
+def _little_memory(error: Exception) -> str:
+    asked = str(error).rpartition("you tried to allocate ")[2].split(". ")[0]
+    given = f"no room for {asked}" if _NO_MEMORY in str(error) else "no room for what this takes"
+    return f"memory: got {given}, expected more memory, or something smaller to solve"
+
+
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
     click.echo(f"lmd: warning: {' '.join(str(message).split())}", err=True)
 
 
 def _fail(message: str, code: int) -> None:
-    click.echo(f"lmd: {' '.join(message.split())}", err=True)
+    with suppress(OSError):  # there may be no room for the line either
+        click.echo(f"lmd: {' '.join(message.split())}", err=True)
     sys.exit(code)
