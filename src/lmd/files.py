@@ -196,8 +196,30 @@ def write_json(path: Path, data: Any) -> None:
     write_text(path, json_text("data", data))
 
 
+CHECKSUM = "checksum"
+"""The entry of a JSON object that the others are checked by."""
+
+
+def with_checksum(data: Mapping[str, Any]) -> dict[str, Any]:
+    """An object for `write_json`, of which `read_json` sees when it has changed on disk."""
+    return {**data, CHECKSUM: _checksum(json.loads(json_text("data", data)))}
+
+
+def _checksum(data: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
 def read_json(path: Path) -> Any:
-    """The JSON in `path`."""
+    """The JSON in `path`; where it has a checksum that is looked at, and left out of the answer."""
+    found = _parsed(path)
+    if isinstance(found, dict) and CHECKSUM in found:
+        expected = found.pop(CHECKSUM)
+        if _checksum(found) != expected:
+            raise FileError("file", f"{path}, damaged: its checksum is that of something else", "it as lmd wrote it")
+    return found
+
+
+def _parsed(path: Path) -> Any:
     try:
         if stat.S_IFMT(path.stat().st_mode) not in (stat.S_IFREG, stat.S_IFDIR):  # a pipe or a device has no end
             raise FileError("file", f"{path}, which is no plain file", "a JSON file")
@@ -229,13 +251,13 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 def read_tensors(path: Path, device: str = "cpu") -> dict[str, Tensor]:
     """The named tensors of a safetensors file."""
     from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    from safetensors.torch import load
 
     if not path.is_file():
         raise FileError("file", f"no file {path}", "an existing safetensors file")
-    try:
-        return load_file(path, device=device)
-    except (SafetensorError, OSError) as error:
+    try:  # safetensors itself opens no file whose name is no text
+        return {name: tensor.to(device) for name, tensor in load(path.read_bytes()).items()}
+    except (SafetensorError, OSError, KeyError) as error:
         raise FileError("file", f"{path}, damaged or half-written ({error})", "a safetensors file") from None
 
 

@@ -50,7 +50,8 @@ class RunFolder:
             leftover.unlink()
         if newest is None:
             return 0
-        cut_log(self.log, read_checkpoint(newest).state["log_bytes"])
+        state = read_checkpoint(newest).state
+        cut_log(self.log, state["log_bytes"], state.get("log_sha256"))
         return 1
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -23,6 +24,7 @@ class Log:
 
     def __init__(self, path: Path | None = None, records: Iterable[LogLine] = ()) -> None:
         self.records = list(records)
+        self._hash = hashlib.sha256(path.read_bytes() if path is not None and path.is_file() else b"")
         self._file = None if path is None else open(path, "ab")  # noqa: SIM115 (it stays open for the whole run)
 
     def write(self, record: Mapping[str, Any]) -> LogLine:
@@ -30,8 +32,10 @@ class Log:
         plain = {key: None if _not_finite(value) else value for key, value in record.items()}
         self.records.append(plain)
         if self._file is not None:
-            self._file.write(json.dumps(plain, allow_nan=False).encode() + b"\n")
+            line = json.dumps(plain, allow_nan=False).encode() + b"\n"
+            self._file.write(line)
             self._file.flush()
+            self._hash.update(line)
         return plain
 
     def position(self) -> int:
@@ -41,17 +45,23 @@ class Log:
         os.fsync(self._file.fileno())
         return self._file.tell()
 
+    def digest(self) -> str:
+        """The SHA-256 of what has been written."""
+        return self._hash.hexdigest()
+
     def close(self) -> None:
         """Close the file; the records stay."""
         if self._file is not None:
             self._file.close()
 
 
-def read_log(path: Path, position: int) -> list[LogLine]:
-    """The records in the first `position` bytes of a log."""
+def read_log(path: Path, position: int, digest: str | None = None) -> list[LogLine]:
+    """The records in the first `position` bytes of a log, which have that SHA-256, where it is known."""
     data = path.read_bytes()[:position] if path.is_file() else b""
     if len(data) < position:
         raise FileError("log", f"{path}, shorter than its checkpoint says", f"a log of at least {position} bytes")
+    if digest is not None and hashlib.sha256(data).hexdigest() != digest:
+        raise FileError("log", f"{path}, damaged: its checksum is that of something else", "the log as lmd wrote it")
     try:
         records = [json.loads(line) for line in data.splitlines()]
     except (ValueError, RecursionError) as error:
@@ -62,9 +72,9 @@ def read_log(path: Path, position: int) -> list[LogLine]:
     return lines
 
 
-def cut_log(path: Path, position: int) -> None:
-    """Forget everything after the first `position` bytes of a log."""
-    read_log(path, position)
+def cut_log(path: Path, position: int, digest: str | None = None) -> None:
+    """Forget everything after the first `position` bytes of a log, if these are as they were written."""
+    read_log(path, position, digest)
     with open(path, "ab") as file:
         file.truncate(position)
         os.fsync(file.fileno())

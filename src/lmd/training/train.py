@@ -299,7 +299,7 @@ class _Training:
         self.updates, self.skipped, self.seconds_before = state["updates"], state["skipped"], state["seconds"]
         self.best = None if state["best"] is None else Validation(**state["best"])
         self.best_weights = dict(checkpoint.best)
-        self.log.records = read_log(folder.log, state["log_bytes"])
+        self.log.records = read_log(folder.log, state["log_bytes"], state.get("log_sha256"))
 
     def _save(self) -> None:
         """Write a checkpoint and the best solver so far."""
@@ -311,6 +311,7 @@ class _Training:
             "skipped": self.skipped,
             "seconds": self._seconds(),
             "log_bytes": self.log.position(),
+            "log_sha256": self.log.digest(),
             "best": None if self.best is None else vars(self.best),
         }
         tensors = (self.solver.state_dict(), optimiser_tensors(self.optimiser), self.best_weights)
