@@ -89,7 +89,9 @@ def full_disk(trials: Trials) -> None:
     for end in ("png", "jpg", "tif", "npy"):
         call = ("solve", "denoise", "in.png", f"out.{end}", "--overwrite", "--weight", "0.1")
         out = {"in.png": image, f"out.{end}": b"before"}
-        filled(trials, f"solve .{end}", lambda c=call: run_command(*c), lambda o=out: _write(o), _kept(**out), most=most)
+        filled(
+            trials, f"solve .{end}", lambda c=call: run_command(*c), lambda o=out: _write(o), _kept(**out), most=most
+        )
         if trials.quick:
             break
     solver, other = lmd.zoo.load("denoise-10"), lmd.zoo.load("denoise-5")
@@ -101,7 +103,13 @@ def full_disk(trials: Trials) -> None:
         ended = forked(lambda: _is_one_of(lmd.solvers.load(top / "here"), (solver, other)))
         return f"left {left}" * bool(left) + "" if ended.code in (0, 2) else str(ended)
 
-    filled(trials, "save", lambda: lmd.solvers.save(solver, "."), lambda: shutil.copytree(top / "other", ".", dirs_exist_ok=True), saved)
+    filled(
+        trials,
+        "save",
+        lambda: lmd.solvers.save(solver, "."),
+        lambda: shutil.copytree(top / "other", ".", dirs_exist_ok=True),
+        saved,
+    )
     if trials.quick:
         return
     forked(lambda: train(top / "trained"))
@@ -167,7 +175,9 @@ def small_disk(trials: Trials) -> None:
     """A real file system of a few kilobytes: what does not fit is one line, and what was there is there."""
     place = Path("small")
     place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", place], capture_output=True).returncode == 0
+    mounted = (
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", place], capture_output=True).returncode == 0
+    )
     if not mounted:
         trials.check(True, "no right to mount: the full disk above has tried it")
         return
@@ -196,7 +206,9 @@ def read_only_home(trials: Trials) -> None:
     picture = write_picture(Path("in.png"))
     homes = [str(Path("missing").absolute()), "/proc/1", str(Path("file/below").absolute()), ""]
     Path("locked").mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "none", "locked"], capture_output=True).returncode == 0
+    mounted = (
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "none", "locked"], capture_output=True).returncode == 0
+    )
     if mounted:
         homes.insert(0, str(Path("locked").absolute()))
     calls = [["info"], ["list"], ["data", "list"], ["solve", "denoise", picture, "{}.png"]]
@@ -204,7 +216,12 @@ def read_only_home(trials: Trials) -> None:
     for number, home in enumerate(homes[: trials.few(9, 1)]):
         environment = {"HOME": home, "XDG_CACHE_HOME": home, "XDG_CONFIG_HOME": home, "XDG_DATA_HOME": home}
         poor = {**os.environ, **(environment if home else {}), "LMD_CACHE": home}
-        for name in ("MPLCONFIGDIR", "XDG_RUNTIME_DIR", *(() if home else environment), *(() if number % 2 else ["LMD_CACHE"])):
+        for name in (
+            "MPLCONFIGDIR",
+            "XDG_RUNTIME_DIR",
+            *(() if home else environment),
+            *(() if number % 2 else ["LMD_CACHE"]),
+        ):
             poor.pop(name, None)
         for call in calls[: trials.few(9, 1)]:
             line = [sys.executable, "-m", "lmd", *(word.format(number) for word in call)]
@@ -227,7 +244,21 @@ def read_only_home(trials: Trials) -> None:
         subprocess.run(["umount", "-l", "locked"], check=True)
 
 
-NAMES = ["a\nb", "\udcff\udc80", "ü" * 100, "-rf", "--json", " ", "%s%n", "a\tb", "\x1b[31m", "*", "[x]", "\U0001f600", "a'b\"c"]
+NAMES = [
+    "a\nb",
+    "\udcff\udc80",
+    "ü" * 100,
+    "-rf",
+    "--json",
+    " ",
+    "%s%n",
+    "a\tb",
+    "\x1b[31m",
+    "*",
+    "[x]",
+    "\U0001f600",
+    "a'b\"c",
+]
 """What a file may be called."""
 
 
@@ -253,7 +284,9 @@ def odd_names(trials: Trials) -> None:
         ended = command("solve", "denoise", str(top / "nothing.png"), str(out))
         trials.check(ended.one_line, f"solve from no file in {name!r}: {ended}")
         lmd.solvers.save(solver, top / "solver")
-        trials.check(work.same(*(list(s.state_dict().values()) for s in (solver, lmd.solvers.load(top / "solver")))), name)
+        trials.check(
+            work.same(*(list(s.state_dict().values()) for s in (solver, lmd.solvers.load(top / "solver")))), name
+        )
         ended = command("check", str(top / "nowhere"))
         trials.check(ended.one_line, f"check nothing in {name!r}: {ended}")
         first = forked(lambda top=top: train(top / "run"))
@@ -330,23 +363,39 @@ def vanishing(trials: Trials) -> None:
         for what in ("in.png", "place"):
             Path("place").mkdir(exist_ok=True)
             write_picture(Path("in.png"))
-            ended = command("solve", "denoise", picture, "place/out.png", "--overwrite", before=before(pictures, step, gone(what)))
-            trials.check(ended.one_line or (ended.code == 0 and Path("place/out.png").is_file()), f"{what} before {step}: {ended}")
+            ended = command(
+                "solve", "denoise", picture, "place/out.png", "--overwrite", before=before(pictures, step, gone(what))
+            )
+            trials.check(
+                ended.one_line or (ended.code == 0 and Path("place/out.png").is_file()),
+                f"{what} before {step}: {ended}",
+            )
     for step in ("read_header", "read_picture", "write_picture"):
         for what in ("some", "some/1.png", "all"):
             shutil.rmtree("all", ignore_errors=True)
             for number in range(3):
                 Path("some").mkdir(exist_ok=True)
-                shutil.copy("in.png" if Path("in.png").exists() else write_picture(Path("in.png")), f"some/{number}.png")
-            ended = command("solve", "denoise", "some", "all", "--weight", "0.1", before=before(pictures, step, gone(what)))
-            trials.check(ended.code in (0, 1, 2) and "Traceback" not in ended.err and "internal" not in ended.err, f"{what} before {step} of a folder: {ended}")
+                shutil.copy(
+                    "in.png" if Path("in.png").exists() else write_picture(Path("in.png")), f"some/{number}.png"
+                )
+            ended = command(
+                "solve", "denoise", "some", "all", "--weight", "0.1", before=before(pictures, step, gone(what))
+            )
+            trials.check(
+                ended.code in (0, 1, 2) and "Traceback" not in ended.err and "internal" not in ended.err,
+                f"{what} before {step} of a folder: {ended}",
+            )
     solver = lmd.zoo.load("denoise-5")
     work.trained(1)  # PyTorch asks for the folder it is in when it first trains
     for what in ("run", "run/checkpoints", "run/log.jsonl", "run/solver.json", "run/.lock"):
         for late in (4, 12):
             act = gone(what)
             shutil.rmtree("run", ignore_errors=True)
-            ended = forked(lambda act=act, late=late: train(Path("run"), callback=lambda line: act() if line["updates"] == late else None))
+            ended = forked(
+                lambda act=act, late=late: train(
+                    Path("run"), callback=lambda line: act() if line["updates"] == late else None
+                )
+            )
             trials.check(ended.code == 0 or ended.one_line, f"{what} at update {late}: {ended}")
             again = forked(lambda: train(Path("run"), resume=True))
             trials.check(again.code == 0 or again.one_line, f"{what} at update {late}, resumed: {again}")
@@ -355,7 +404,11 @@ def vanishing(trials: Trials) -> None:
         for what in ("run", "run/tried", "run/learn.json"):
             shutil.rmtree("run", ignore_errors=True)
             act = gone(what)
-            ended = forked(lambda act=act, word=word: learn(Path("run"), progress=lambda line: act() if word in line and Path(what).exists() else None))
+            ended = forked(
+                lambda act=act, word=word: learn(
+                    Path("run"), progress=lambda line: act() if word in line and Path(what).exists() else None
+                )
+            )
             trials.check(ended.code == 0 or ended.one_line, f"learn, {what} at {word!r}: {ended}")
             if trials.quick:
                 break
@@ -363,7 +416,13 @@ def vanishing(trials: Trials) -> None:
     os.mkdir("gone")
     os.chdir("gone")
     os.rmdir(here / "gone")
-    for call in (["solve", "denoise", str(here / "in.png"), "out.png"], ["solve", "denoise", "in.png", str(here / "new.png")], ["list"], ["report", "."], ["reproduce", "simplex", "--out", "out"]):
+    for call in (
+        ["solve", "denoise", str(here / "in.png"), "out.png"],
+        ["solve", "denoise", "in.png", str(here / "new.png")],
+        ["list"],
+        ["report", "."],
+        ["reproduce", "simplex", "--out", "out"],
+    ):
         ended = command(*call)
         trials.check(ended.one_line or ended.code == 0, f"{call[0]} in a folder that is gone: {ended}")
     ended = forked(lambda: lmd.solvers.save(solver, "here"))

@@ -200,12 +200,21 @@ def damages(content: bytes, count: int, draw: random.Random) -> list[tuple[str, 
         for place in places:
             data[place // 8] ^= 1 << place % 8
         found.append((f"other bits at {[place // 8 for place in places]} of {size} bytes", bytes(data)))
-    found += [("zeros", bytes(size)), ("doubled", content + content), ("empty blocks", content[: size // 2].ljust(size, b"\0"))]
+    found += [
+        ("zeros", bytes(size)),
+        ("doubled", content + content),
+        ("empty blocks", content[: size // 2].ljust(size, b"\0")),
+    ]
     return found
 
 
 def damaged(
-    trials: Trials, source: Path, names: list[str], use: Callable[[Path], object], right: Callable[[Path], Any], flips: int
+    trials: Trials,
+    source: Path,
+    names: list[str],
+    use: Callable[[Path], object],
+    right: Callable[[Path], Any],
+    flips: int,
 ) -> None:
     """Damage one file of a folder after the other: `use` gives one line, or `right` gives what it gave before."""
     draw, expected = random.Random(0), right(source)
@@ -249,13 +258,22 @@ def damaged_files(trials: Trials) -> None:
     for other in (half / "checkpoints").iterdir():
         if other != newest:
             shutil.rmtree(other)  # or the run goes on from there, and is right as well
-    names = [f"checkpoints/{newest.name}/{name}" for name in ("state.json", "weights.safetensors", "optimiser.safetensors")]
+    names = [
+        f"checkpoints/{newest.name}/{name}" for name in ("state.json", "weights.safetensors", "optimiser.safetensors")
+    ]
     names += [f"checkpoints/{newest.name}/best.safetensors", "log.jsonl", "solver.json", "weights.safetensors"]
     whole = Path("went on")
     shutil.copytree(half, whole)
     train(whole, resume=True)
     expected = _trained(whole)
-    damaged(trials, half, names, lambda folder: train(folder, resume=True), lambda f: expected if f == half else _trained(f), flips // 3)
+    damaged(
+        trials,
+        half,
+        names,
+        lambda folder: train(folder, resume=True),
+        lambda f: expected if f == half else _trained(f),
+        flips // 3,
+    )
     make_small()
     learned = Path("learned")
     learn(learned)
@@ -267,7 +285,14 @@ def damaged_files(trials: Trials) -> None:
     learn(whole, resume=True)
     expected = numbers_of(whole)
     few = ["learn.json"]
-    damaged(trials, learned, few, lambda f: learn(f, resume=True), lambda f: expected if f == learned else numbers_of(f), flips // 4)
+    damaged(
+        trials,
+        learned,
+        few,
+        lambda f: learn(f, resume=True),
+        lambda f: expected if f == learned else numbers_of(f),
+        flips // 4,
+    )
 
 
 def _trained(folder: Path) -> Any:

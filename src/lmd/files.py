@@ -94,7 +94,8 @@ class FolderLock:
         self.path = folder / ".lock"
         self._handle: int | None = None
         while self._handle is None:
-            handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+            with writing(self.path):
+                handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
             try:
                 _lock(handle)
             except (BlockingIOError, PermissionError):
@@ -160,17 +161,25 @@ def staged(argument: str, final: Path) -> Iterator[Path]:
 
 
 @contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Say in one line what the system refuses in this block, such as a disk that is full."""
+    try:
+        yield
+    except OSError as error:
+        raise FileError("file", f"{path} ({_reason(error)})", "a file that can be written") from None
+
+
+@contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; it becomes `path` when the block ends well and vanishes otherwise."""
     temporary = path.with_name(f".{os.getpid()}-{threading.get_ident():x}.part{path.suffix[:8]}")  # never too long
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield temporary
-        with open(temporary, "r+b") as written:
-            os.fsync(written.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        raise FileError("file", f"{path} ({_reason(error)})", "a file that can be written") from None
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yield temporary
+            with open(temporary, "r+b") as written:
+                os.fsync(written.fileno())
+            os.replace(temporary, path)
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)

@@ -186,6 +186,7 @@ def named_as_before(folder):
 
     for path in folder.glob("checkpoints/updates-*"):
         state = renamed(read_json(path / "state.json"), old)
+        del state["log_sha256"]
         state |= {
             "settings": renamed(state["settings"], settings),
             "best": state["best"] and renamed(state["best"], old),
@@ -271,6 +272,20 @@ def test_a_log_of_something_else_is_noticed(train, tmp_path, content):
     log = (tmp_path / "run" / "log.jsonl").read_bytes()
     (tmp_path / "run" / "log.jsonl").write_bytes(content + b"\n" + log[len(content) + 1 :])
     with pytest.raises(FileError, match=r"^log: got .*log\.jsonl, damaged.*, expected one JSON object per line"):
+        train(resume=True)
+
+
+def test_a_changed_number_is_noticed(train, tmp_path):
+    train()
+    log = tmp_path / "run" / "log.jsonl"
+    text = log.read_text()
+    log.write_text(text.replace('"skipped": 0', '"skipped": 1', 1))
+    with pytest.raises(FileError, match=r"^log: got .*log\.jsonl, damaged: its checksum"):
+        train(resume=True)
+    log.write_text(text)
+    for path in (tmp_path / "run").glob("checkpoints/*/state.json"):
+        path.write_text(path.read_text().replace('"skipped": 0', '"skipped": 1'))
+    with pytest.raises(FileError, match="where every checkpoint is damaged"):
         train(resume=True)
 
 

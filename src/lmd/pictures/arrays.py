@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from lmd.data.memory import check_memory
+from lmd.checks import check_readable
 from lmd.errors import InputError
 
 WHITE = {torch.uint8: 255, torch.uint16: 65535}
@@ -152,6 +153,7 @@ def nearest_to_zero(kept: np.ndarray) -> float:
 
 def _as_tensor(argument: str, array: Any) -> Tensor:
     if isinstance(array, Tensor):
+        check_readable(argument, array)
         given = array
     elif isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
         raise InputError(argument, "an array with masked entries", f"lmd.inpaint({argument}.data, ~{argument}.mask)")

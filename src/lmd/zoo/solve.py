@@ -129,6 +129,8 @@ def _start(problem: Any, x0: Tensor | None, warm: Result | None) -> Tensor:
     if not offers(problem, ("start",)):
         raise CapabilityError("problem", f"{type(problem).__name__}, which has no start", "one that has, or x0")
     start: Tensor = problem.start()  # which was looked at when the problem was made
+    if torch._C._functorch.is_gradtrackingtensor(start):
+        raise InputError("problem", "tensors inside torch.func.grad", "torch.autograd.grad, and differentiable=True")
     return start.detach() if start.requires_grad else start
 
 
