@@ -107,12 +107,7 @@ DEFAULT_DEVICE = {
     "shifted": DRAWN,
     "strong_convexity": NUMBER,
     "smoothness": NUMBER,
-    "gaussian_kernel": ARRAYS,
-    "motion_kernel": ARRAYS,
-    "_entries": ARRAYS,
-    "_compressed": ARRAYS,
     "eigenvalues": ARRAYS,
-    "norm_bound": "of an operator on the CPU, for a number",
     "_preconditioner": "optima are found on the CPU",
     "result": "seconds are counted on the CPU",
 }

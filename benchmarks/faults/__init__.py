@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -117,10 +118,8 @@ def forked(function: Callable[[], object], seconds: float = 60, ready: Callable[
         except BaseException:
             traceback.print_exc()
         for stream in (sys.stdout, sys.stderr):
-            try:
+            with contextlib.suppress(OSError, ValueError):
                 stream.flush()
-            except (OSError, ValueError):
-                pass
         os._exit(code)
     try:
         if ready is not None:

@@ -149,8 +149,7 @@ def full_disk(trials: Trials) -> None:
 
     copied = lambda: shutil.copytree(top / "before", "out")  # noqa: E731
     filled(trials, "reproduce", lambda: run_command("reproduce", "simplex", "--out", "out"), copied, reproduced, most=8)
-    pages = {name: content for name, content in before.items()}
-    filled(trials, "report", lambda: run_command("report", "out"), copied, lambda found: _lost(found, pages))
+    filled(trials, "report", lambda: run_command("report", "out"), copied, lambda found: _lost(found, before))
 
 
 def _lost(found: dict[str, bytes], before: dict[str, bytes]) -> str:
@@ -405,7 +404,7 @@ def vanishing(trials: Trials) -> None:
             shutil.rmtree("run", ignore_errors=True)
             act = gone(what)
             ended = forked(
-                lambda act=act, word=word: learn(
+                lambda act=act, word=word, what=what: learn(
                     Path("run"), progress=lambda line: act() if word in line and Path(what).exists() else None
                 )
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import resource
 from collections.abc import Callable
@@ -146,7 +147,5 @@ def little_memory(trials: Trials) -> None:
 
 def run_command_here(*arguments: str) -> None:
     """The command line in this process, which has everything imported afterwards."""
-    try:
+    with contextlib.suppress(SystemExit):
         run_command(*arguments)
-    except SystemExit as end:
-        assert not end.code

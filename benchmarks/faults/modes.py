@@ -125,6 +125,12 @@ def _calls() -> dict[str, Callable[[Any], Any]]:
     }
 
 
+def _gradient(call: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    import torch
+
+    return torch.func.grad(lambda x: call(x).sum())
+
+
 def _vmap(trials: Trials) -> None:
     """Inside torch.func.vmap and grad: right, or one line."""
     import torch
@@ -134,7 +140,7 @@ def _vmap(trials: Trials) -> None:
 
     batch = work.numbers(3, 16, 20)
     for name, call in _calls().items():
-        for words, transform in (("vmap", torch.func.vmap), ("grad", lambda f: torch.func.grad(lambda x: f(x).sum()))):
+        for words, transform in (("vmap", torch.func.vmap), ("grad", _gradient)):
             given = batch if words == "vmap" else batch[0]
             try:
                 found = transform(call)(given)

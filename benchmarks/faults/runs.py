@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import os
@@ -16,7 +17,7 @@ from typing import Any
 from faults import Ended, Trials, case, forked
 
 MINUTES = 0.05
-UPDATES = 40
+UPDATES = 24
 
 SETTINGS = {"checkpoint_every": 4, "validate_every": 4, "log_every": 2}
 
@@ -223,7 +224,7 @@ def damaged(
             folder = Path("damaged")
             shutil.copytree(source, folder)
             (folder / name).write_bytes(content)
-            ended = forked(lambda: use(folder), 60)
+            ended = forked(functools.partial(use, folder), 60)
             fine = ended.one_line or (ended.code == 0 and right(folder) == expected)
             trials.check(fine, f"{source}, {name}, {words}: {ended if ended.code else 'silently another answer'}")
             shutil.rmtree(folder)

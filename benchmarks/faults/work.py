@@ -49,7 +49,7 @@ def small() -> dict[str, Work]:
     """Every kind of solve, of milliseconds."""
     picture, mask = numbers(40, 48), numbers(40, 48, seed=5) > 0.3
     batch = numbers(2, 3, 24, 32)
-    control, x0 = ControlFamily(states=2, inputs=1, horizon=4).sample(3, torch.Generator("cpu").manual_seed(0))
+    control, _ = ControlFamily(states=2, inputs=1, horizon=4).sample(3, torch.Generator("cpu").manual_seed(0))
     squares, start = LeastSquaresFamily().sample(3, torch.Generator("cpu").manual_seed(0))
     margins = svm(30, 6)
     return {
