@@ -351,3 +351,23 @@ def test_a_folder_that_cannot_be_written_is_named(train, tmp_path):
     (tmp_path / "run").write_text("a file")
     with pytest.raises(FileError, match=r"out: got .*, where a file is in the way, expected a folder"):
         train()
+
+
+@pytest.mark.parametrize("call", ["mkdir", "rename", "fsync", "open"])
+def test_what_the_disk_refuses_is_one_line_and_the_run_goes_on(train, tmp_path, monkeypatch, call):
+    whole = train("whole")
+    real, count = getattr(os, call), iter(range(10**6))
+
+    def full(*given, **named):
+        if next(count) == 9 and str(tmp_path) in "".join(map(str, given)) + str(tmp_path) * (call == "fsync"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(*given, **named)
+
+    monkeypatch.setattr(os, call, full)
+    try:
+        train()
+    except FileError as error:
+        assert "\n" not in str(error)
+    monkeypatch.undo()
+    again = train(resume=True)
+    assert all(torch.equal(a, b) for a, b in zip(whole.solver.parameters(), again.solver.parameters(), strict=True))

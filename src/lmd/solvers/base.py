@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NamedTuple
 
+import torch
 from torch import Tensor, nn
-from typing_extensions import TypeVar
+from typing_extensions import ParamSpec, TypeVar
 
 from lmd.checks import check_batch
 from lmd.config import Configurable
@@ -16,6 +18,9 @@ from lmd.errors import CapabilityError, InputError
 from lmd.kernels import loop
 from lmd.mirrors.base import Mirror
 from lmd.problems.base import Problem, check_capabilities
+
+Given = ParamSpec("Given")
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -264,6 +269,19 @@ def check_start(problem: Problem, x0: Tensor) -> Tensor:
     if problem.domain is not None:
         problem.domain.check("x0", x0)
     return x0
+
+
+def in_full_precision(function: Callable[Given, Answer]) -> Callable[Given, Answer]:
+    """A function that `torch.autocast` leaves alone: with matrix products of few digits nothing converges."""
+
+    @functools.wraps(function)
+    def call(*given: Given.args, **named: Given.kwargs) -> Answer:
+        if not (torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")):
+            return function(*given, **named)
+        with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+            return function(*given, **named)
+
+    return call
 
 
 def check_solver(solver: Solver[Any], problem: Problem) -> None:

@@ -19,7 +19,7 @@ from lmd.problems import derivatives
 from lmd.problems.base import Problem, offers
 from lmd.problems.compiled import model_of
 from lmd.problems.composite import relative_gap
-from lmd.solvers.base import Solver, State, check_solver, check_start
+from lmd.solvers.base import Solver, State, check_solver, check_start, in_full_precision
 from lmd.solvers.certificate import Certificate
 from lmd.solvers.result import History, Result, Status
 from lmd.solvers.stopping import Looks, Stall, held_up
@@ -34,6 +34,7 @@ WORDS = {1: Status.FINISHED, 2: Status.TOLERANCE_REACHED, 3: Status.STALLED}
 """What became of an instance, by the number that the compiled loop has for it."""
 
 
+@in_full_precision
 def solve(
     problem: Problem,
     tolerance: float = 1e-3,
