@@ -35,7 +35,7 @@ class Trials:
         if not fine:
             self.failed += 1
             self.failures.append(" ".join(str(words).split())[:300])
-            self.write()
+        self.write()
         return fine
 
     def write(self) -> None:

@@ -27,8 +27,11 @@ def filled(
     fine: Callable[[dict[str, bytes]], str],
     *,
     most: int = 1000,
+    stride: int = 11,
 ) -> None:
     """Run with the first write failing, then the second, until none fails; each time once, and from then on.
+
+    After the first `most` it is every `stride`th.
 
     `prepare` makes the folder `here`, where it runs. `fine` says what is wrong with the files of one that failed.
     """
@@ -57,7 +60,7 @@ def filled(
             if int((top / "seen").read_text()) < number:
                 trials.check(ended.code == 0, f"{name}, no write failed: {ended}")
                 break
-            strides = 1 if number < most else 7
+            strides = 1 if number < most else stride
             words = f"{name}, write {number} failed{' once' if once else ''}"
             wrong = "" if ended.code == 0 else fine(files_of(folder))
             right = ended.code == 0 or ended.one_line
@@ -75,7 +78,7 @@ def _kept(**before: bytes) -> Callable[[dict[str, bytes]], str]:
     return fine
 
 
-@case("full disk", seconds=600, preload=True)
+@case("full disk", seconds=900, preload=True)
 def full_disk(trials: Trials) -> None:
     """Every write of every command and function fails once, one after the other."""
     import lmd
@@ -121,7 +124,7 @@ def full_disk(trials: Trials) -> None:
             return f"does not go on: {ended}"
         return "" if numbers_of(top / "here/run") == right else "goes on to another solver, or left files"
 
-    filled(trials, "train", lambda: train(Path("run")), lambda: None, goes_on, most=60)
+    filled(trials, "train", lambda: train(Path("run")), lambda: None, goes_on, most=24)
     resumed = lambda: shutil.copytree(top / "trained", "run")  # noqa: E731
     filled(trials, "train, resumed", lambda: train(Path("run"), resume=True), resumed, goes_on)
     journal = top / "learned"
@@ -138,7 +141,7 @@ def full_disk(trials: Trials) -> None:
             return f"does not go on: {ended}"
         return "" if numbers_of(top / "here/run") == expected else "goes on to another solver, or left files"
 
-    filled(trials, "learn", lambda: learn(Path("run"), resume=True), half, learned, most=12)
+    filled(trials, "learn", lambda: learn(Path("run"), resume=True), half, learned, most=4, stride=37)
     forked(lambda: run_command("reproduce", "simplex", "--out", str(top / "before")))
     before = {f"out/{name}": content for name, content in files_of(top / "before").items() if "." in name}
 
@@ -148,7 +151,7 @@ def full_disk(trials: Trials) -> None:
         return f"left {hidden}" * bool(hidden) + f"{read}" * (read.code != 0)
 
     copied = lambda: shutil.copytree(top / "before", "out")  # noqa: E731
-    filled(trials, "reproduce", lambda: run_command("reproduce", "simplex", "--out", "out"), copied, reproduced, most=8)
+    filled(trials, "reproduce", lambda: run_command("reproduce", "simplex", "--out", "out"), copied, reproduced, most=4)
     filled(trials, "report", lambda: run_command("report", "out"), copied, lambda found: _lost(found, before))
 
 

@@ -138,7 +138,7 @@ def two_processes(trials: Trials) -> None:
         kinds["learn"] = lambda folder: learn(folder, resume=True)
         kinds["reproduce"] = lambda folder: run_command("reproduce", "simplex", "--out", str(folder))
     for name, run in kinds.items():
-        for number in range(trials.few(5 if name in ("learn", "reproduce") else 15, 2)):
+        for number in range(trials.few(3 if name in ("learn", "reproduce") else 10, 2)):
             folder = Path(f"{name.split()[0]}-{number}")
             ends = beside(lambda run=run, folder=folder: run(folder))
             one_line = [ended for ended in ends if ended.code != 0]
