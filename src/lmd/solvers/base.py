@@ -288,6 +288,9 @@ def check_solver(solver: Solver[Any], problem: Problem) -> None:
     """Raise unless the problem offers what the solver needs, and the solver keeps to its domain."""
     if not isinstance(solver, Solver):
         raise InputError("solver", type(solver).__name__, "an lmd.solvers.Solver")
+    first = next(solver.parameters(), None)
+    if first is not None and first.is_meta:
+        raise InputError("solver", "weights on the meta device", "a solver whose weights hold numbers")
     check_capabilities(problem, solver.needs, type(solver).__name__)
     if problem.domain is not None and not solver.keeps_to_domain(problem):
         given = f"{type(solver).__name__}, which may leave the problem's domain"

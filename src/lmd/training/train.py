@@ -90,11 +90,22 @@ def train(
     parameters = [parameter for parameter in solver.parameters() if parameter.requires_grad]
     if not parameters:
         raise InputError("solver", f"{type(solver).__name__} without parameters", "a solver with something to learn")
+    if parameters[0].is_meta or parameters[0].is_inference():
+        given = "on the meta device" if parameters[0].is_meta else "made in torch.inference_mode"
+        raise InputError("solver", f"weights {given}", "a solver that was made outside of it")
     _check_precision(chosen.precision, parameters[0])
     processes = join_processes(parameters[0].device)
     folder = None if out is None else RunFolder(out)
-    training = _Training(solver.to(processes.device), family, chosen, processes, folder)
-    return training.run(resume, ProgressBar(progress if processes.is_main else False, chosen.updates), callback)
+    with torch.inference_mode(False):
+        training = _Training(solver.to(processes.device), family, chosen, processes, folder)
+    bar = ProgressBar(progress if processes.is_main else False, chosen.updates)
+    try:
+        with torch.inference_mode(False), torch.enable_grad():
+            return training.run(resume, bar, callback)
+    except RuntimeError as error:
+        if "nference tensor" not in str(error):
+            raise
+        raise InputError("family", "tensors made in torch.inference_mode", "a family made outside of it") from None
 
 
 class _Training:
