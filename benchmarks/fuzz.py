@@ -43,6 +43,7 @@ from safetensors.torch import save as tensor_bytes
 import lmd
 from lmd import experiments
 from lmd.cli import main as command_line
+from lmd.files import read_json
 from lmd.report.rows import row
 
 SECONDS = 60
@@ -303,7 +304,7 @@ class Cases:
     def make_solver_json(self, draw: Random, folder: Path) -> list[str]:
         self.valid.copy("pictures/grey.png", folder, "in.png")
         path = self.valid.copy(draw.choice(("dual", "saddle", "network", "plain")), folder, "solver")
-        description = json.loads((path / "solver.json").read_text())
+        description = read_json(path / "solver.json")  # without the checksum, which would end all of it
         part = "solver" if draw.random() < 0.8 else None
         changed = (
             {**description, part: damage_json(draw, description[part])} if part else damage_json(draw, description)
@@ -333,7 +334,7 @@ class Cases:
             weights[name] = damage_tensor(draw, weights[name])
             content = tensor_bytes({key: value.contiguous() for key, value in weights.items() if value is not None})
         (path / "weights.safetensors").write_bytes(content)
-        description = json.loads((path / "solver.json").read_text())
+        description = read_json(path / "solver.json")  # without the checksum, which would end all of it
         description["weights_sha256"] = hashlib.sha256(content).hexdigest()
         (path / "solver.json").write_text(json.dumps(description))
         return ["solve", "denoise", "in.png", "out.png", "--solver", "./solver"]
@@ -377,7 +378,7 @@ class Cases:
         """A solver, as it is or with other arguments, on a family that it may not be for."""
         path = self.valid.copy(draw.choice(("quadratic", "quadratic", "dual", "network", "plain")), folder, "solver")
         if draw.random() < 0.7:
-            description = json.loads((path / "solver.json").read_text())
+            description = read_json(path / "solver.json")  # without the checksum, which would end all of it
             description["solver"] = damage_json(draw, description["solver"])
             (path / "solver.json").write_bytes(json.dumps(description).encode("utf-8", "surrogatepass"))
         family = draw.choice(("least-squares-quadratic-10", "lasso-10"))

@@ -84,7 +84,6 @@ ALL = FLOATS | {"arange", "randint", "randperm"}
 BEGINS = "parameters begin as those of any module do, in the default dtype and place; `.to` moves them"
 NUMBER = "a number `()`, which takes the dtype of what it multiplies"
 NUMPY = "numpy says the dtype"
-ARRAYS = "made of numbers once, and moved to where the data is by `.to`"
 DRAWN = "drawn by a generator of the CPU, and copied to where the weights are"
 DEFAULT_DTYPE = {
     "__init__": BEGINS,
@@ -107,12 +106,6 @@ DEFAULT_DEVICE = {
     "shifted": DRAWN,
     "strong_convexity": NUMBER,
     "smoothness": NUMBER,
-    "gaussian_kernel": ARRAYS,
-    "motion_kernel": ARRAYS,
-    "_entries": ARRAYS,
-    "_compressed": ARRAYS,
-    "eigenvalues": ARRAYS,
-    "norm_bound": "of an operator on the CPU, for a number",
     "_preconditioner": "optima are found on the CPU",
     "result": "seconds are counted on the CPU",
 }

@@ -278,3 +278,18 @@ class TestFolderLock:
         monkeypatch.setattr("fcntl.flock", refuse)
         files.FolderLock("out", tmp_path).release()
         assert names_in(tmp_path) == []
+
+
+def test_a_changed_number_is_seen_by_the_checksum(tmp_path):
+    files.write_json(tmp_path / "a.json", files.with_checksum({"number": 1.5, "words": ["a", None]}))
+    assert files.read_json(tmp_path / "a.json") == {"number": 1.5, "words": ["a", None]}
+    text = (tmp_path / "a.json").read_text()
+    (tmp_path / "a.json").write_text(text.replace("1.5", "1.7"))
+    with pytest.raises(FileError, match=r"a\.json, damaged: its checksum is that of something else"):
+        files.read_json(tmp_path / "a.json")
+
+
+def test_tensors_in_a_folder_whose_name_is_no_text(tmp_path):
+    folder = tmp_path / "\udcff\n"
+    files.write_tensors(folder / "x.safetensors", {"x": torch.ones(2)})
+    assert torch.equal(files.read_tensors(folder / "x.safetensors")["x"], torch.ones(2))

@@ -27,9 +27,19 @@ def check_floating(argument: str, x: object) -> Tensor:
     return x
 
 
+def check_readable(argument: str, x: Tensor) -> Tensor:
+    """Return `x` if it holds numbers that can be read: it is on no meta device, and `torch.func` hides none of them."""
+    if x.is_meta and not torch.compiler.is_compiling():
+        raise InputError(argument, "a tensor on the meta device", "one that holds numbers")
+    if torch._C._functorch.is_batchedtensor(x):
+        accepted = "a batch (B, ...), of which each instance is solved, in place of vmap"
+        raise InputError(argument, "a tensor inside torch.func.vmap", accepted)
+    return x
+
+
 def check_finite(argument: str, x: Tensor) -> Tensor:
     """Return `x` if every entry is finite; otherwise say how many are not and where the first one is."""
-    if math.isfinite(float(x.detach().sum())):  # then all are: one pass, and nothing is stored
+    if math.isfinite(float(check_readable(argument, x).detach().sum())):  # then all are: one pass, nothing is stored
         return x
     bad = ~torch.isfinite(x)
     if bool(bad.any()):

@@ -94,7 +94,8 @@ class FolderLock:
         self.path = folder / ".lock"
         self._handle: int | None = None
         while self._handle is None:
-            handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+            with writing(self.path):
+                handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
             try:
                 _lock(handle)
             except (BlockingIOError, PermissionError):
@@ -160,17 +161,25 @@ def staged(argument: str, final: Path) -> Iterator[Path]:
 
 
 @contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Say in one line what the system refuses in this block, such as a disk that is full."""
+    try:
+        yield
+    except OSError as error:
+        raise FileError("file", f"{path} ({_reason(error)})", "a file that can be written") from None
+
+
+@contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; it becomes `path` when the block ends well and vanishes otherwise."""
     temporary = path.with_name(f".{os.getpid()}-{threading.get_ident():x}.part{path.suffix[:8]}")  # never too long
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield temporary
-        with open(temporary, "r+b") as written:
-            os.fsync(written.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        raise FileError("file", f"{path} ({_reason(error)})", "a file that can be written") from None
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yield temporary
+            with open(temporary, "r+b") as written:
+                os.fsync(written.fileno())
+            os.replace(temporary, path)
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -196,8 +205,30 @@ def write_json(path: Path, data: Any) -> None:
     write_text(path, json_text("data", data))
 
 
+CHECKSUM = "checksum"
+"""The entry of a JSON object that the others are checked by."""
+
+
+def with_checksum(data: Mapping[str, Any]) -> dict[str, Any]:
+    """An object for `write_json`, of which `read_json` sees when it has changed on disk."""
+    return {**data, CHECKSUM: _checksum(json.loads(json_text("data", data)))}
+
+
+def _checksum(data: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
 def read_json(path: Path) -> Any:
-    """The JSON in `path`."""
+    """The JSON in `path`; where it has a checksum that is looked at, and left out of the answer."""
+    found = _parsed(path)
+    if isinstance(found, dict) and CHECKSUM in found:
+        expected = found.pop(CHECKSUM)
+        if _checksum(found) != expected:
+            raise FileError("file", f"{path}, damaged: its checksum is that of something else", "it as lmd wrote it")
+    return found
+
+
+def _parsed(path: Path) -> Any:
     try:
         if stat.S_IFMT(path.stat().st_mode) not in (stat.S_IFREG, stat.S_IFDIR):  # a pipe or a device has no end
             raise FileError("file", f"{path}, which is no plain file", "a JSON file")
@@ -229,13 +260,13 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 def read_tensors(path: Path, device: str = "cpu") -> dict[str, Tensor]:
     """The named tensors of a safetensors file."""
     from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    from safetensors.torch import load
 
     if not path.is_file():
         raise FileError("file", f"no file {path}", "an existing safetensors file")
-    try:
-        return load_file(path, device=device)
-    except (SafetensorError, OSError) as error:
+    try:  # safetensors itself opens no file whose name is no text
+        return {name: tensor.to(device) for name, tensor in load(path.read_bytes()).items()}
+    except (SafetensorError, OSError, KeyError) as error:
         raise FileError("file", f"{path}, damaged or half-written ({error})", "a safetensors file") from None
 
 

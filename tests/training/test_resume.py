@@ -1,5 +1,6 @@
 """The folder of a run: what is in it, what goes on from it, and that no SIGKILL changes a bit of it."""
 
+import contextlib
 import errno
 import json
 import os
@@ -186,6 +187,7 @@ def named_as_before(folder):
 
     for path in folder.glob("checkpoints/updates-*"):
         state = renamed(read_json(path / "state.json"), old)
+        del state["log_sha256"]
         state |= {
             "settings": renamed(state["settings"], settings),
             "best": state["best"] and renamed(state["best"], old),
@@ -274,6 +276,20 @@ def test_a_log_of_something_else_is_noticed(train, tmp_path, content):
         train(resume=True)
 
 
+def test_a_changed_number_is_noticed(train, tmp_path):
+    train()
+    log = tmp_path / "run" / "log.jsonl"
+    text = log.read_text()
+    log.write_text(text.replace('"skipped": 0', '"skipped": 1', 1))
+    with pytest.raises(FileError, match=r"^log: got .*log\.jsonl, damaged: its checksum"):
+        train(resume=True)
+    log.write_text(text)
+    for path in (tmp_path / "run").glob("checkpoints/*/state.json"):
+        path.write_text(path.read_text().replace('"skipped": 0', '"skipped": 1'))
+    with pytest.raises(FileError, match="where every checkpoint is damaged"):
+        train(resume=True)
+
+
 class TestOneRunAtATime:
     """Two runs in one folder would write over each other: the second is told so, and nothing is changed."""
 
@@ -336,3 +352,21 @@ def test_a_folder_that_cannot_be_written_is_named(train, tmp_path):
     (tmp_path / "run").write_text("a file")
     with pytest.raises(FileError, match=r"out: got .*, where a file is in the way, expected a folder"):
         train()
+
+
+@pytest.mark.parametrize("call", ["mkdir", "rename", "fsync", "open"])
+def test_what_the_disk_refuses_is_one_line_and_the_run_goes_on(train, tmp_path, monkeypatch, call):
+    whole = train("whole")
+    real, count = getattr(os, call), iter(range(10**6))
+
+    def full(*given, **named):
+        if next(count) == 9 and str(tmp_path) in "".join(map(str, given)) + str(tmp_path) * (call == "fsync"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(*given, **named)
+
+    monkeypatch.setattr(os, call, full)
+    with contextlib.suppress(FileError):  # and nothing else
+        train()
+    monkeypatch.undo()
+    again = train(resume=True)
+    assert all(torch.equal(a, b) for a, b in zip(whole.solver.parameters(), again.solver.parameters(), strict=True))

@@ -273,3 +273,25 @@ def test_progress_is_shown_when_asked_for_and_only_then(worker, capsys):
     assert shown.out == ""
     for part in ("training", "3/3", "loss", "inconsistency", "updates/s"):
         assert part in shown.err
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_modes_without_gradients_change_nothing(mode):
+    family = LeastSquaresFamily()
+
+    def trained(solver):
+        lmd.train(solver, family, updates=2, batch=4, progress=False)
+        return [parameter.detach().clone() for parameter in solver.parameters()]
+
+    def made():
+        return lmd.solvers.LearnedMirrorDescent(lmd.mirrors.Quadratic(2).double(), iterations=2).double()
+
+    expected, solver = trained(made()), made()
+    with mode():
+        found = trained(solver)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    for place in (torch.inference_mode(), torch.device("meta")):
+        with place:
+            hidden = made()
+        with pytest.raises(lmd.InputError, match=r"solver: got weights .*, expected a solver that was made outside"):
+            trained(hidden)

@@ -263,3 +263,46 @@ class TestWhatRoundingHoldsUp:
         assert result.certificate is not None
         assert bool((result.certificate.bound < 1e-3 * best.values).all())
         assert bool((problem.double().value(result.x.double()) - best.values <= result.certificate.bound).all())
+
+
+@pytest.mark.parametrize(("argument", "given"), [("solver", "FGP"), ("solver", FGP), ("warm", 3)])
+def test_what_is_no_solver_and_no_result_is_refused(argument, given):
+    problem = TVDenoising(torch.rand(1, 1, 4, 4), 0.1)
+    with pytest.raises(InputError, match=f"{argument}: got .*, expected an? "):
+        lmd.solve(problem, **{argument: given})
+
+
+def test_autocast_changes_nothing():
+    generator = torch.Generator().manual_seed(0)
+    A, b = torch.randn(12, 30, generator=generator), torch.randn(2, 12, generator=generator)
+    problem = Lasso(A, b, 1.0)
+    expected = lmd.solve(problem, 1e-3), lmd.run(PDHG(), problem, problem.start(), 10)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = lmd.solve(problem, 1e-3, iterations=2000), lmd.run(PDHG(), problem, problem.start(), 10)
+    assert all(torch.equal(one.x, two.x) for one, two in zip(found, expected, strict=True))
+
+
+def test_a_default_device_changes_nothing():
+    kernel = gaussian_kernel(1.0)
+    with torch.device("meta"):
+        assert torch.equal(gaussian_kernel(1.0), kernel)
+        family = lmd.problems.ControlFamily(states=2, inputs=1, horizon=3)
+        problem, _ = family.sample(2, torch.Generator("cpu").manual_seed(0))
+        assert problem.start().device.type == "cpu"
+        operator = TVDenoising(torch.rand(1, 1, 4, 4, device="cpu"), 0.1).operator
+        assert operator.eigenvalues().device.type == "cpu"
+
+
+@pytest.mark.parametrize("hidden", ["vmap", "grad", "meta"])
+def test_tensors_that_cannot_be_read_are_refused_in_one_line(hidden):
+    def solved(y):
+        return lmd.solve(TVDenoising(y[None, None], 0.1)).x.sum()
+
+    hide, given = {
+        "vmap": (torch.func.vmap, torch.rand(2, 4, 4)),
+        "grad": (torch.func.grad, torch.rand(4, 4)),
+        "meta": (lambda call: call, torch.empty(4, 4, device="meta")),
+    }[hidden]
+    for call in (solved, lambda y: lmd.denoise(y, weight=0.1).sum(), lambda y: lmd.inpaint(y, y > 0, weight=0.1).sum()):
+        with pytest.raises(InputError, match=r"\A[^\n]+\Z"):
+            hide(call)(given)

@@ -52,9 +52,10 @@ def print_table(table: Table) -> None:
 
     from lmd.report.tables import to_rich
 
-    on_screen = sys.stdout is not None and sys.stdout.isatty()  # None where a shell closed it
-    console = Console(width=None if on_screen else 110)
-    console.print(to_rich(table))
+    console = Console(width=None if sys.stdout.isatty() else 110)
+    with console.capture() as printed:
+        console.print(to_rich(table))
+    click.echo(printed.get(), nl=False)  # rich itself ends the program where nobody reads on
 
 
 def print_json(data: object) -> None:

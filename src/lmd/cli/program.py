@@ -10,6 +10,8 @@ import sys
 import threading
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
 
 import click
 
@@ -23,7 +25,21 @@ from lmd.cli.solving import solve
 from lmd.errors import InputError, LmdError
 
 
-@click.group(cls=Ordered, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _UnreadError(Exception):
+    """Nobody reads what is printed."""
+
+
+class _Program(Ordered):
+    """Lets `main` decide what a broken pipe means, for which click has an exit code of its own."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise _UnreadError from None
+
+
+@click.group(cls=_Program, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="lmd")
 def cli() -> None:
     """Learned mirror descent: fast, certified solvers for classes of convex problems.
@@ -53,6 +69,9 @@ def program() -> None:
     two.
     """
     gc.set_threshold(400_000)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # it was closed
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     try:
         main()
     except SystemExit as end:
@@ -64,11 +83,8 @@ def program() -> None:
     if code != INTERRUPTED:  # threads that still work on a picture are not waited for: they will not write it
         threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    try:
-        for stream in filter(None, (sys.stdout, sys.stderr)):  # None where a shell closed it
-            stream.flush()
-    except OSError:
-        code = code or 1
+    with suppress(OSError):
+        sys.stderr.flush()
     os._exit(code)
 
 
@@ -81,6 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             warnings.showwarning = _show_warning
             given = None if arguments is None else list(arguments)
             answer = cli.main(args=given, prog_name="lmd", standalone_mode=False)
+            sys.stdout.flush()
         sys.exit(answer if isinstance(answer, int) else 0)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.ctx.get_help() if error.ctx else "")
@@ -99,18 +116,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _fail(missing((error.name or "a module").split(".")[0]), 1)
     except KeyboardInterrupt:
         _fail("interrupted", INTERRUPTED)
-    except BrokenPipeError:
+    except (_UnreadError, BrokenPipeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except MemoryError as error:
+        _fail(_little_memory(error), 2)
     except OSError as error:  # what the system refuses: a name too long for it, a disk that is full
         place = "file" if error.filename is None else f"file: got {error.filename}"
         _fail(f"{place} ({error.strerror or error})", 2)
     except Exception as error:
+        if _NO_MEMORY in str(error):  # PyTorch has no error of its own for that
+            _fail(_little_memory(error), 2)
         if os.environ.get("LMD_DEBUG"):
             raise
         _fail(
             f"internal error ({type(error).__name__}: {error}); set LMD_DEBUG=1 to see where, and please report it", 1
         )
+
+
+_NO_MEMORY = "can't allocate memory"
+
+
+def _little_memory(error: Exception) -> str:
+    asked = str(error).rpartition("you tried to allocate ")[2].split(". ")[0]
+    given = f"no room for {asked}" if _NO_MEMORY in str(error) else "no room for what this takes"
+    return f"memory: got {given}, expected more memory, or something smaller to solve"
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
@@ -119,5 +149,6 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
 
 def _fail(message: str, code: int) -> None:
     line = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in " ".join(message.split()))
-    click.echo(f"lmd: {line}", err=True)
+    with suppress(OSError):  # there may be no room for the line either
+        click.echo(f"lmd: {line}", err=True)
     sys.exit(code)

@@ -140,6 +140,23 @@ def there() -> bool:
     return FOUND if torch.compiler.is_compiling() else library() is not None
 
 
+def _end_threads() -> None:
+    """End the threads of OpenMP that this thread has, which start again with its next parallel work.
+
+    GNU's OpenMP keeps them, a fork has none of them, and its first parallel work would wait for them for ever.
+    """
+    pause = getattr(ctypes.CDLL(torch._C.__file__), "omp_pause_resource_all", None)  # of the OpenMP of PyTorch
+    if pause is not None:
+        pause(_PAUSE_HARD)
+
+
+_PAUSE_HARD = 2
+"""What omp.h calls omp_pause_hard."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_end_threads)
+
+
 def serves(*tensors: Tensor) -> bool:
     """Whether a compiled step can stand in here: float32 on the CPU, and nothing is recorded."""
     if any(tensor.dtype != torch.float32 or tensor.device.type != "cpu" for tensor in tensors):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lmd.errors import FileError, InputError
-from lmd.files import FolderLock, read_json, writable_folder, write_json
+from lmd.files import FolderLock, read_json, with_checksum, writable_folder, write_json
 from lmd.solvers.saving import SOLVER_FILE
 
 JOURNAL_FILE = "learn.json"
@@ -56,7 +56,8 @@ class Journal:
         if name not in self.answers:
             self.answers[name] = compute()
             if self.folder is not None:
-                write_json(self.folder / JOURNAL_FILE, {"settings": self.settings, "answers": self.answers})
+                said = with_checksum({"settings": self.settings, "answers": self.answers})
+                write_json(self.folder / JOURNAL_FILE, said)
         return self.answers[name]
 
     def close(self) -> None:

@@ -151,7 +151,7 @@ def gaussian_kernel(width: float, size: int | None = None) -> Tensor:
     if not (isinstance(width, (int, float)) and math.isfinite(width) and width > 0):
         raise InputError("width", width, "a positive number of pixels")
     size = 2 * math.ceil(3 * width) + 1 if size is None else check_count("size", size)
-    at = torch.arange(size, dtype=torch.float64) - size // 2
+    at = torch.arange(size, dtype=torch.float64, device="cpu") - size // 2
     row = torch.exp(-0.5 * (at / width).square())
     row /= row.sum()
     return row[:, None] * row[None, :]
@@ -172,8 +172,8 @@ def motion_kernel(length: float, angle: float) -> Tensor:
     if not (isinstance(angle, (int, float)) and math.isfinite(angle)):
         raise InputError("angle", repr(angle), "a finite number of radians")
     reach, points = math.ceil(check_positive("length", length) / 2), POINTS * math.ceil(length)
-    along = length * ((torch.arange(points, dtype=torch.float64) + 0.5) / points - 0.5)
-    at = torch.arange(-reach, reach + 1, dtype=torch.float64)[:, None]
+    along = length * ((torch.arange(points, dtype=torch.float64, device="cpu") + 0.5) / points - 0.5)
+    at = torch.arange(-reach, reach + 1, dtype=torch.float64, device="cpu")[:, None]
     rows, columns = ((1 - (at - place * along).abs()).clamp(min=0) for place in (-math.sin(angle), math.cos(angle)))
     return rows @ columns.T / points
 

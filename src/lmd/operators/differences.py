@@ -167,7 +167,7 @@ class Differences(LinearOperator):
     def eigenvalues(self) -> Tensor:
         """Those of K'K in the basis of the cosine transform, of this `shape`, float64."""
         along = [
-            4 * torch.sin(torch.arange(n, dtype=torch.float64) * (math.pi / (2 * n))).square() / (h * h)
+            4 * torch.sin(torch.arange(n, dtype=torch.float64, device="cpu") * (math.pi / (2 * n))).square() / (h * h)
             for n, h in zip(self.shape, self.spacing, strict=True)
         ]
         return functools.reduce(operator.add, torch.meshgrid(*along, indexing="ij"))

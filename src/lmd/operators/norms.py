@@ -18,7 +18,7 @@ def norm_bound(gram: Callable[[Tensor], Tensor], shape: tuple[int, ...]) -> floa
     Collatz and Wielandt: the largest eigenvalue of a matrix G of entries of 0 or more is at most max_i (Gv)_i / v_i
     for every v > 0. Power iterations bring the bound down to the eigenvalue; whenever they stop, it holds.
     """
-    v, least = torch.ones(shape, dtype=torch.float64), math.inf
+    v, least = torch.ones(shape, dtype=torch.float64, device="cpu"), math.inf
     for _ in range(NORM_ITERATIONS):
         image = gram(v)
         least = min(least, float((image / v).max()))

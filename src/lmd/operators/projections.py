@@ -92,14 +92,14 @@ class ParallelBeam(LinearOperator):
 
     def _entries(self) -> tuple[Tensor, Tensor, Tensor]:
         """Row, column and value of each entry of A."""
-        angle = torch.arange(self.angles, dtype=torch.float64)[:, None, None] * (math.pi / self.angles)
-        v = (self.height - 1) / 2 - torch.arange(self.height, dtype=torch.float64)[:, None]
-        h = torch.arange(self.width, dtype=torch.float64)[None, :] - (self.width - 1) / 2
+        angle = torch.arange(self.angles, dtype=torch.float64, device="cpu")[:, None, None] * (math.pi / self.angles)
+        v = (self.height - 1) / 2 - torch.arange(self.height, dtype=torch.float64, device="cpu")[:, None]
+        h = torch.arange(self.width, dtype=torch.float64, device="cpu")[None, :] - (self.width - 1) / 2
         seen = (h * torch.cos(angle) + v * torch.sin(angle)).flatten(1) + (self.detectors - 1) / 2
         first = seen.floor()
         share = seen - first
-        row = first.long() + self.detectors * torch.arange(self.angles)[:, None]
-        column = torch.arange(self.height * self.width).expand_as(row)
+        row = first.long() + self.detectors * torch.arange(self.angles, device="cpu")[:, None]
+        column = torch.arange(self.height * self.width, device="cpu").expand_as(row)
         values = torch.stack([1 - share, share]) / math.sqrt(self.angles)
         return torch.stack([row, row + 1]).flatten(), torch.stack([column, column]).flatten(), values.flatten()
 
@@ -107,7 +107,7 @@ class ParallelBeam(LinearOperator):
 def _compressed(rows: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, ...]) -> Tensor:
     """The sparse matrix of these entries, row by row."""
     order = torch.argsort(rows * shape[1] + columns)
-    starts = torch.zeros(shape[0] + 1, dtype=torch.int64)
+    starts = torch.zeros(shape[0] + 1, dtype=torch.int64, device="cpu")
     starts[1:] = torch.bincount(rows, minlength=shape[0]).cumsum(0)
     return torch.sparse_csr_tensor(
         starts.int(), columns[order].int(), values[order], tuple(shape), check_invariants=True

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lmd.checks import check_readable
 from lmd.data.memory import check_memory
 from lmd.errors import InputError
 
@@ -121,7 +122,7 @@ def as_batch(
     """
     if isinstance(array, (np.ndarray, Tensor)) and (count := math.prod(array.shape)) > LARGE:
         check_memory(argument, f"shape {tuple(array.shape)}", COPIES * count * dtype.itemsize)
-    given = _as_tensor(argument, array)
+    given = as_tensor(argument, array)
     axes = find_axes(argument, tuple(given.shape), isinstance(array, Tensor), channel_axis)
     white = float(WHITE.get(given.dtype, 1))
     plain = given.detach()
@@ -150,8 +151,10 @@ def nearest_to_zero(kept: np.ndarray) -> float:
     return found if abs(found) <= EXACT else 0.0  # what is more may have been rounded to what its dtype does not hold
 
 
-def _as_tensor(argument: str, array: Any) -> Tensor:
+def as_tensor(argument: str, array: Any) -> Tensor:
+    """An array of real numbers that can be read, as a tensor."""
     if isinstance(array, Tensor):
+        check_readable(argument, array)
         given = array
     elif isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
         raise InputError(argument, "an array with masked entries", f"lmd.inpaint({argument}.data, ~{argument}.mask)")

@@ -23,12 +23,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmd.checks import check_interval, check_positive
+from lmd.checks import check_interval, check_positive, check_readable
 from lmd.errors import InputError
 from lmd.guarantees.certify import certify
 from lmd.operators import Blur, LinearOperator
 from lmd.operators.functions import FromFunctions
-from lmd.pictures.arrays import Axes, Axis, Batch, Units, as_batch, find_axes, move, nearest_to_zero
+from lmd.pictures.arrays import Axes, Axis, Batch, Units, as_batch, as_tensor, find_axes, move, nearest_to_zero
 from lmd.pictures.forms import Form
 from lmd.pictures.noise import at_least, estimate_noise, rough_noise
 from lmd.pictures.weights import EARLY, Choice, by_leaving_out, by_risk, near
@@ -522,7 +522,11 @@ def _without_lost(image: Any, mask: Any, channel_axis: Axis) -> tuple[Any, Tenso
     """The image with numbers near those that are kept for those that are lost, and the mask as `(B, C or 1, *size)`."""
     if not isinstance(image, (np.ndarray, Tensor)):
         raise InputError("image", type(image).__name__, "a numpy array or torch tensor of real numbers")
-    given = mask if isinstance(mask, Tensor) else torch.from_numpy(np.ascontiguousarray(mask) != 0)
+    if isinstance(image, Tensor):
+        as_tensor("image", image)
+    given = (
+        check_readable("mask", mask) if isinstance(mask, Tensor) else torch.from_numpy(np.ascontiguousarray(mask) != 0)
+    )
     kept = given != 0
     axes = find_axes("image", tuple(image.shape), isinstance(image, Tensor), channel_axis)
     size = [length for axis, length in enumerate(image.shape) if axis not in (axes.batch, axes.channel)]
@@ -537,7 +541,7 @@ def _without_lost(image: Any, mask: Any, channel_axis: Axis) -> tuple[Any, Tenso
         raise InputError("mask", f"shape {tuple(kept.shape)}", f"shape {tuple(image.shape)} or {tuple(size)}")
     if isinstance(image, Tensor):
         full, plain = full.to(image.device), image.detach()
-        fill = 0.0 if image.is_complex() else nearest_to_zero(plain[full].double().cpu().numpy())
+        fill = nearest_to_zero(plain[full].double().cpu().numpy())
         return torch.where(full, image, torch.full_like(image, fill)), kept
     return np.where(full.numpy(), image, np.full_like(image, nearest_to_zero(image[full.numpy()]))), kept
 

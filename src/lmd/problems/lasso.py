@@ -84,7 +84,7 @@ class LassoFamily(Family):
         if A is None:
             generator = torch.Generator().manual_seed(seed)
             shape = (check_count("m", m), check_count("d", d))
-            A = torch.randn(shape, dtype=torch.float64, generator=generator) / math.sqrt(m)
+            A = torch.randn(shape, dtype=torch.float64, device="cpu", generator=generator) / math.sqrt(m)
         self.A = check_matrix("A", A).to(dtype)
         self.nonzeros = check_count("nonzeros", nonzeros)
         if nonzeros > self.A.shape[1]:

@@ -92,7 +92,7 @@ class LeastSquaresFamily(Family):
     name = "least-squares"
 
     def __init__(self, W: Tensor | None = None, dtype: torch.dtype = torch.float64) -> None:
-        self.W = torch.tensor(PAPER_MATRIX, dtype=dtype) if W is None else check_matrix("W", W).to(dtype)
+        self.W = torch.tensor(PAPER_MATRIX, dtype=dtype, device="cpu") if W is None else check_matrix("W", W).to(dtype)
 
     def sample(self, batch: int, generator: torch.Generator) -> tuple[Problem, Tensor]:
         device, dtype = generator.device, self.W.dtype

@@ -111,17 +111,17 @@ class ControlFamily(Family):
         check_count("states", states), check_count("inputs", inputs), check_count("horizon", horizon)
         self.limit = check_positive("limit", limit)
         generator, kind = torch.Generator().manual_seed(seed), torch.float64
-        F = torch.randn(states, states, generator=generator, dtype=kind)
+        F = torch.randn(states, states, generator=generator, dtype=kind, device="cpu")
         F = 1.05 * F / torch.linalg.eigvals(F).abs().max()
-        G = torch.randn(states, inputs, generator=generator, dtype=kind)
-        powers = [torch.eye(states, dtype=kind)]
+        G = torch.randn(states, inputs, generator=generator, dtype=kind, device="cpu")
+        powers = [torch.eye(states, dtype=kind, device="cpu")]
         for _ in range(horizon):
             powers.append(F @ powers[-1])
-        nothing = torch.zeros(states, inputs, dtype=kind)
+        nothing = torch.zeros(states, inputs, dtype=kind, device="cpu")
         moved = [[powers[t - s] @ G if s <= t else nothing for s in range(horizon)] for t in range(horizon)]
         response = torch.cat([torch.cat(row, dim=1) for row in moved])
         free = torch.cat(powers[1:])
-        P = response.mT @ response + effort * torch.eye(horizon * inputs, dtype=kind)
+        P = response.mT @ response + effort * torch.eye(horizon * inputs, dtype=kind, device="cpu")
         self.P, self.from_state = ((P + P.mT) / 2).float(), (free.mT @ response).float()
 
     def sample(self, batch: int, generator: torch.Generator) -> tuple[Problem, Tensor]:
@@ -153,8 +153,8 @@ class PortfolioFamily(Family):
         check_count("assets", assets), check_count("factors", factors)
         self.appetite = check_positive("appetite", appetite)
         generator = torch.Generator().manual_seed(seed)
-        loads = torch.randn(assets, factors, generator=generator, dtype=torch.float64)
-        own = 0.1 + torch.rand(assets, generator=generator, dtype=torch.float64)
+        loads = torch.randn(assets, factors, generator=generator, dtype=torch.float64, device="cpu")
+        own = 0.1 + torch.rand(assets, generator=generator, dtype=torch.float64, device="cpu")
         self.P = (loads @ loads.mT + torch.diag(own)).float()
 
     def sample(self, batch: int, generator: torch.Generator) -> tuple[Problem, Tensor]:

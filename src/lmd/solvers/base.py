@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NamedTuple
 
+import torch
 from torch import Tensor, nn
-from typing_extensions import TypeVar
+from typing_extensions import ParamSpec, TypeVar
 
 from lmd.checks import check_batch
 from lmd.config import Configurable
@@ -16,6 +18,9 @@ from lmd.errors import CapabilityError, InputError
 from lmd.kernels import loop
 from lmd.mirrors.base import Mirror
 from lmd.problems.base import Problem, check_capabilities
+
+Given = ParamSpec("Given")
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -271,8 +276,26 @@ def check_start(problem: Problem, x0: Tensor) -> Tensor:
     return x0
 
 
+def in_full_precision(function: Callable[Given, Answer]) -> Callable[Given, Answer]:
+    """A function that `torch.autocast` leaves alone: with matrix products of few digits nothing converges."""
+
+    @functools.wraps(function)
+    def call(*given: Given.args, **named: Given.kwargs) -> Answer:
+        if not (torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")):
+            return function(*given, **named)
+        with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+            return function(*given, **named)
+
+    return call
+
+
 def check_solver(solver: Solver[Any], problem: Problem) -> None:
     """Raise unless the problem offers what the solver needs, and the solver keeps to its domain."""
+    if not isinstance(solver, Solver):
+        raise InputError("solver", type(solver).__name__, "an lmd.solvers.Solver")
+    first = next(solver.parameters(), None)
+    if first is not None and first.is_meta:
+        raise InputError("solver", "weights on the meta device", "a solver whose weights hold numbers")
     check_capabilities(problem, solver.needs, type(solver).__name__)
     if problem.domain is not None and not solver.keeps_to_domain(problem):
         given = f"{type(solver).__name__}, which may leave the problem's domain"

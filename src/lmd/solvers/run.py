@@ -13,7 +13,7 @@ from torch import Tensor
 from lmd.checks import check_count, check_positive
 from lmd.errors import InputError
 from lmd.problems.base import Problem, as_problem, check_capabilities, check_values
-from lmd.solvers.base import Solver, State, check_fit
+from lmd.solvers.base import Solver, State, check_fit, in_full_precision
 from lmd.solvers.result import Result, Status
 from lmd.solvers.stopping import Callback, Calls, Residual, StoppingRule, Target, TimeLimit, Tolerance
 from lmd.solvers.tracking import Clock, Tracker, look_at
@@ -26,6 +26,7 @@ TRACED, TRACED_NUMBERS = 64, 1 << 22
 """Points of so many iterations, and so many numbers, are kept at most while nobody has to look at them."""
 
 
+@in_full_precision
 def run(
     solver: Solver[Any],
     problem: Problem | Callable[[Tensor], Tensor],

@@ -14,7 +14,17 @@ from torch.overrides import TorchFunctionMode
 from lmd.checks import check_finite
 from lmd.config import Configurable, from_config, to_config
 from lmd.errors import FileError, InputError
-from lmd.files import json_text, read_json, read_tensors, sha256, writable_folder, write_json, write_tensors
+from lmd.files import (
+    CHECKSUM,
+    json_text,
+    read_json,
+    read_tensors,
+    sha256,
+    with_checksum,
+    writable_folder,
+    write_json,
+    write_tensors,
+)
 from lmd.solvers.base import Solver
 
 FORMAT = 1
@@ -58,13 +68,14 @@ def save(solver: Solver[Any], folder: str | Path, *, weights: Mapping[str, Tenso
         The folder.
     """
     description = {"format": FORMAT, "solver": to_config(solver), "weights_sha256": ""}
-    if clash := sorted(set(card) & set(description)):
-        raise InputError("card", f"{clash[0]!r}", f"other names than {', '.join(description)}")
+    taken = {*description, CHECKSUM}
+    if clash := sorted(set(card) & taken):
+        raise InputError("card", f"{clash[0]!r}", f"other names than {', '.join(sorted(taken))}")
     json_text("card", {**description, **card})  # before anything is overwritten
     folder = writable_folder("folder", folder)
     write_tensors(folder / WEIGHTS_FILE, solver.state_dict() if weights is None else weights)
     description["weights_sha256"] = sha256(folder / WEIGHTS_FILE)
-    write_json(folder / SOLVER_FILE, {**description, **card})
+    write_json(folder / SOLVER_FILE, with_checksum({**description, **card}))
     return folder
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lmd.errors import FileError
-from lmd.files import read_json, read_tensors, sha256, write_json, write_tensors
+from lmd.files import read_json, read_tensors, sha256, with_checksum, write_json, write_tensors, writing
 from lmd.training.old_names import with_new_names
 
 KEEP = 2
@@ -48,19 +48,20 @@ def write_checkpoint(folder: Path, updates: int, checkpoint: Checkpoint) -> None
     temporary, final = folder / f".updates-{updates:08d}.part", folder / f"updates-{updates:08d}"
     shutil.rmtree(temporary, ignore_errors=True)
     try:
-        temporary.mkdir(parents=True)
-        for name in TENSOR_FILES:
-            write_tensors(temporary / f"{name}.safetensors", getattr(checkpoint, name))
-        hashes = {name: sha256(temporary / f"{name}.safetensors") for name in TENSOR_FILES}
-        write_json(temporary / STATE_FILE, {**checkpoint.state, "sha256": hashes})
-        _sync_folder(temporary)
-        if final.exists():
-            _remove_all([final])
-        os.rename(temporary, final)
+        with writing(final):
+            temporary.mkdir(parents=True)
+            for name in TENSOR_FILES:
+                write_tensors(temporary / f"{name}.safetensors", getattr(checkpoint, name))
+            hashes = {name: sha256(temporary / f"{name}.safetensors") for name in TENSOR_FILES}
+            write_json(temporary / STATE_FILE, with_checksum({**checkpoint.state, "sha256": hashes}))
+            _sync_folder(temporary)
+            if final.exists():
+                _remove_all([final])
+            os.rename(temporary, final)
+            _sync_folder(folder)
+            _remove_all(by_age(folder)[KEEP:])
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    _sync_folder(folder)
-    _remove_all(by_age(folder)[KEEP:])
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lmd.errors import FileError, InputError
-from lmd.files import FolderLock, writable_folder
+from lmd.files import FolderLock, writable_folder, writing
 from lmd.solvers.saving import SOLVER_FILE
 from lmd.training.checkpoints import by_age, newest_checkpoint, read_checkpoint, tidy
 from lmd.training.log import cut_log
@@ -45,12 +45,14 @@ class RunFolder:
             self._check_same(dict(read_checkpoint(newest).state), configuration)
         elif holds_run:
             raise FileError("resume", f"{self.path}, which has no checkpoint", "the folder of a run that was stopped")
-        tidy(self.checkpoints, newest)
-        for leftover in self.path.glob(".*.part*"):
-            leftover.unlink()
+        with writing(self.path):
+            tidy(self.checkpoints, newest)
+            for leftover in self.path.glob(".*.part*"):
+                leftover.unlink()
         if newest is None:
             return 0
-        cut_log(self.log, read_checkpoint(newest).state["log_bytes"])
+        state = read_checkpoint(newest).state
+        cut_log(self.log, state["log_bytes"], state.get("log_sha256"))
         return 1
 
     def close(self) -> None:

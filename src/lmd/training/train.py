@@ -90,11 +90,22 @@ def train(
     parameters = [parameter for parameter in solver.parameters() if parameter.requires_grad]
     if not parameters:
         raise InputError("solver", f"{type(solver).__name__} without parameters", "a solver with something to learn")
+    if parameters[0].is_meta or parameters[0].is_inference():
+        given = "on the meta device" if parameters[0].is_meta else "made in torch.inference_mode"
+        raise InputError("solver", f"weights {given}", "a solver that was made outside of it")
     _check_precision(chosen.precision, parameters[0])
     processes = join_processes(parameters[0].device)
     folder = None if out is None else RunFolder(out)
-    training = _Training(solver.to(processes.device), family, chosen, processes, folder)
-    return training.run(resume, ProgressBar(progress if processes.is_main else False, chosen.updates), callback)
+    with torch.inference_mode(False):
+        training = _Training(solver.to(processes.device), family, chosen, processes, folder)
+    bar = ProgressBar(progress if processes.is_main else False, chosen.updates)
+    try:
+        with torch.inference_mode(False), torch.enable_grad():
+            return training.run(resume, bar, callback)
+    except RuntimeError as error:
+        if "nference tensor" not in str(error):
+            raise
+        raise InputError("family", "tensors made in torch.inference_mode", "a family made outside of it") from None
 
 
 class _Training:
@@ -299,7 +310,7 @@ class _Training:
         self.updates, self.skipped, self.seconds_before = state["updates"], state["skipped"], state["seconds"]
         self.best = None if state["best"] is None else Validation(**state["best"])
         self.best_weights = dict(checkpoint.best)
-        self.log.records = read_log(folder.log, state["log_bytes"])
+        self.log.records = read_log(folder.log, state["log_bytes"], state.get("log_sha256"))
 
     def _save(self) -> None:
         """Write a checkpoint and the best solver so far."""
@@ -311,6 +322,7 @@ class _Training:
             "skipped": self.skipped,
             "seconds": self._seconds(),
             "log_bytes": self.log.position(),
+            "log_sha256": self.log.digest(),
             "best": None if self.best is None else vars(self.best),
         }
         tensors = (self.solver.state_dict(), optimiser_tensors(self.optimiser), self.best_weights)

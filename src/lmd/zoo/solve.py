@@ -20,7 +20,7 @@ from lmd.problems import derivatives
 from lmd.problems.base import Problem, offers
 from lmd.problems.compiled import model_of
 from lmd.problems.composite import relative_gap
-from lmd.solvers.base import Solver, State, check_solver, check_start
+from lmd.solvers.base import Solver, State, check_solver, check_start, in_full_precision
 from lmd.solvers.certificate import Certificate
 from lmd.solvers.result import History, Result, Status
 from lmd.solvers.stopping import Looks, Marks, Stall, held_up
@@ -50,6 +50,7 @@ WORDS = {
 sure, 5 for what violates its constraints."""
 
 
+@in_full_precision
 def solve(
     problem: Problem,
     tolerance: float = 1e-3,
@@ -137,6 +138,8 @@ def _recorded(problem: Problem, result: Result) -> Result:
 def _start(problem: Any, x0: Tensor | None, warm: Result | None) -> Tensor:
     if x0 is not None and warm is not None:
         raise InputError("x0", "points beside warm", "one of them")
+    if not isinstance(warm, Result | None):
+        raise InputError("warm", type(warm).__name__, "a result of lmd.solve")
     given = x0 if warm is None else warm.x
     if given is not None:
         with torch.no_grad():
@@ -144,6 +147,8 @@ def _start(problem: Any, x0: Tensor | None, warm: Result | None) -> Tensor:
     if not offers(problem, ("start",)):
         raise CapabilityError("problem", f"{type(problem).__name__}, which has no start", "one that has, or x0")
     start: Tensor = problem.start()  # which was looked at when the problem was made
+    if torch._C._functorch.is_gradtrackingtensor(start):
+        raise InputError("problem", "tensors inside torch.func.grad", "torch.autograd.grad, and differentiable=True")
     return start.detach() if start.requires_grad else start
 
 

@@ -1,0 +1,305 @@
+"""Runs that are killed, run twice at the same time, or go on from damaged files."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import os
+import random
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from faults import Ended, Trials, case, forked
+
+MINUTES = 0.05
+UPDATES = 24
+
+SETTINGS = {"checkpoint_every": 4, "validate_every": 4, "log_every": 2}
+
+
+def make_small() -> None:
+    """Few instances, settings, solvers to learn and updates, so that a class is learned in a second or two."""
+    settings: Any = importlib.import_module("lmd.learning.learn")
+    settings.TRAINING, settings.VALIDATION, settings.TEST, settings.RUNGS, settings.MOST_TIMES = 40, 20, 60, 2, 1
+    settings.MOST_UPDATES, settings.FEWEST, settings.TAIL_TRIALS, settings.TIMED = 10, 2, 1, 1
+    tunes, learns = settings.to_tune, settings.to_learn
+    settings.to_tune = lambda known: {name: grid[:3] for name, grid in tunes(known).items()}
+    settings.to_learn = lambda *given: dict(list(learns(*given).items())[:2])
+
+
+def family() -> Any:
+    """A small class."""
+    from lmd.problems import ControlFamily
+
+    return ControlFamily(states=2, inputs=1, horizon=4)
+
+
+def learn(folder: Path, **choices: Any) -> Any:
+    """Learn the small class."""
+    import lmd
+
+    return lmd.learn(family(), minutes=MINUTES, out=folder, **choices)
+
+
+def train(folder: Path, **choices: Any) -> Any:
+    """Train a small solver."""
+    from faults import work
+
+    return work.trained(UPDATES, out=folder, **SETTINGS, **choices)
+
+
+def numbers_of(folder: Path) -> dict[str, Any]:
+    """Whatever a run has found, to the bit, but for what a clock has measured."""
+    described = json.loads((folder / "solver.json").read_text())
+    tensors = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.safetensors")}
+    leftover = sorted(str(path.relative_to(folder)) for path in folder.rglob(".*"))
+    return {"solver": described["solver"]["type"], **tensors, "leftover": leftover}
+
+
+def kill_until_done(run: Callable[[], object], seconds: float, kills: int, draw: random.Random) -> tuple[int, Ended]:
+    """Run in forks that are killed at random moments, until `kills` of them were or one has ended; then to the end."""
+    done = 0
+    while done < kills:
+        ended = forked(run, 60, lambda child: (time.sleep(draw.uniform(0, seconds)), os.kill(child, signal.SIGKILL)))
+        if ended.code != -signal.SIGKILL:
+            return done, ended
+        done += 1
+    return done, forked(run, 120)
+
+
+def killed(trials: Trials, run: Callable[..., object], kills: int, settled: Callable[[Path, Path], object]) -> None:
+    """Kill runs until so many were killed; each ends in the bits of one that was not.
+
+    `settled` gives the run that is not killed what a clock has measured in the other.
+    """
+    draw, total, number = random.Random(0), 0, 0
+    begun = time.monotonic()
+    warm = forked(lambda: run(Path("warm")), 120)
+    seconds = time.monotonic() - begun
+    trials.check(warm.code == 0, warm)
+    while total < kills and number < kills:
+        folder, whole = Path(f"killed-{number}"), Path(f"whole-{number}")
+        done, ended = kill_until_done(lambda f=folder: run(f, resume=True), seconds / 2, kills - total, draw)
+        total, number = total + done, number + 1
+        if not trials.check(ended.code == 0, f"after {done} kills: {ended}"):
+            continue
+        settled(folder, whole)
+        plain = forked(lambda w=whole: run(w, resume=True), 120)
+        same = plain.code == 0 and numbers_of(folder) == numbers_of(whole)
+        for _ in range(done):
+            trials.check(same, f"another solver after {done} kills, or files left behind: {plain}")
+        shutil.rmtree(folder), shutil.rmtree(whole)
+
+
+@case("kills of train", seconds=400)
+def kills_of_train(trials: Trials) -> None:
+    """A hundred SIGKILLs at random moments of lmd.train(resume=True)."""
+    from faults import work
+
+    work.trained(1)
+    killed(trials, train, trials.few(100, 4), lambda folder, whole: None)
+
+
+@case("kills of learn", seconds=600)
+def kills_of_learn(trials: Trials) -> None:
+    """A hundred SIGKILLs at random moments of lmd.learn(resume=True)."""
+    make_small()
+
+    def settled(folder: Path, whole: Path) -> None:
+        whole.mkdir()
+        shutil.copy(folder / "learn.json", whole / "learn.json")
+
+    killed(trials, learn, trials.few(100, 2), settled)
+
+
+@case("two processes", seconds=300)
+def two_processes(trials: Trials) -> None:
+    """Two runs in one folder at the same time: the second is refused in one line, or both are right."""
+    import lmd
+    from faults import work
+    from lmd.reference import Cache, optimum
+
+    make_small()
+    work.trained(1)
+    solver, picture = lmd.zoo.load("denoise-10"), write_picture(Path("in.png"))
+    problem = lmd.problems.TVDenoising(work.numbers(1, 1, 8, 8), 0.1)
+    kinds: dict[str, Callable[[Path], object]] = {
+        "train": lambda folder: train(folder, resume=True),
+        "save": lambda folder: lmd.solvers.save(solver, folder),
+        "cache": lambda folder: optimum(problem, Cache(folder, limit=4000)),
+        "solve": lambda folder: run_command("solve", "denoise", picture, f"{folder}.png", "--overwrite"),
+    }
+    if not trials.quick:
+        kinds["learn"] = lambda folder: learn(folder, resume=True)
+        kinds["reproduce"] = lambda folder: run_command("reproduce", "simplex", "--out", str(folder))
+    for name, run in kinds.items():
+        for number in range(trials.few(3 if name in ("learn", "reproduce") else 10, 2)):
+            folder = Path(f"{name.split()[0]}-{number}")
+            ends = beside(lambda run=run, folder=folder: run(folder))
+            one_line = [ended for ended in ends if ended.code != 0]
+            trials.check(len(one_line) < 2 and all(end.one_line for end in one_line), f"{name}: {ends[0]}; {ends[1]}")
+            if name in ("train", "learn"):
+                again = forked(lambda run=run, folder=folder: run(folder))
+                trials.check(again.code == 0, f"{name}, once more: {again}")
+            if name == "save":
+                loaded = forked(lambda folder=folder: lmd.solvers.load(folder))
+                trials.check(loaded.code == 0, f"{name}, what two of them wrote: {loaded}")
+
+
+def beside(run: Callable[[], object]) -> list[Ended]:
+    """The same in two forks at the same time."""
+    read, write = os.pipe()
+    found: list[Ended] = []
+
+    def both() -> None:
+        os.close(read)
+        ended = forked(run, 60)
+        os.write(write, json.dumps([ended.code, ended.out, ended.err]).encode())
+
+    first = os.fork()
+    if first == 0:
+        both()
+        os._exit(0)
+    os.close(write)
+    found.append(forked(run, 60))
+    os.waitpid(first, 0)
+    found.append(Ended(*json.loads(os.read(read, 10**6))))
+    os.close(read)
+    return found
+
+
+def write_picture(path: Path) -> str:
+    """A small picture."""
+    from PIL import Image
+
+    from faults import work
+
+    Image.fromarray((work.numbers(24, 32) * 255).byte().numpy()).save(path)
+    return str(path)
+
+
+def run_command(*arguments: str) -> None:
+    """The command line, in this process."""
+    from lmd.cli import main
+
+    main(list(arguments))
+
+
+def damages(content: bytes, count: int, draw: random.Random) -> list[tuple[str, bytes]]:
+    """A file that was cut at lengths of every kind, and that has other bits."""
+    size = len(content)
+    cuts = sorted({0, 1, 7, 8, 9, size // 4, size // 2, size - 9, size - 2, size - 1, *draw.sample(range(size), 4)})
+    found = [(f"cut to {cut} of {size} bytes", content[:cut]) for cut in cuts if 0 <= cut < size]
+    for number in range(count):
+        data = bytearray(content)
+        places = draw.sample(range(8 * size), 1 if number % 2 else draw.choice((2, 5)))
+        for place in places:
+            data[place // 8] ^= 1 << place % 8
+        found.append((f"other bits at {[place // 8 for place in places]} of {size} bytes", bytes(data)))
+    found += [
+        ("zeros", bytes(size)),
+        ("doubled", content + content),
+        ("empty blocks", content[: size // 2].ljust(size, b"\0")),
+    ]
+    return found
+
+
+def damaged(
+    trials: Trials,
+    source: Path,
+    names: list[str],
+    use: Callable[[Path], object],
+    right: Callable[[Path], Any],
+    flips: int,
+) -> None:
+    """Damage one file of a folder after the other: `use` gives one line, or `right` gives what it gave before."""
+    draw, expected = random.Random(0), right(source)
+    for name in names:
+        for words, content in damages((source / name).read_bytes(), flips, draw):
+            folder = Path("damaged")
+            shutil.copytree(source, folder)
+            (folder / name).write_bytes(content)
+            ended = forked(functools.partial(use, folder), 60)
+            fine = ended.one_line or (ended.code == 0 and right(folder) == expected)
+            trials.check(fine, f"{source}, {name}, {words}: {ended if ended.code else 'silently another answer'}")
+            shutil.rmtree(folder)
+
+
+@case("damaged files", seconds=300)
+def damaged_files(trials: Trials) -> None:
+    """Solvers, checkpoints and journals that were cut or have other bits are refused, or seen through."""
+    import torch
+
+    import lmd
+
+    flips = trials.few(60, 4)
+
+    def loaded(folder: Path) -> None:
+        solver = lmd.solvers.load(folder)
+        numbers = torch.cat([tensor.double().flatten() for tensor in solver.state_dict().values()])
+        (folder / "found").write_text(f"{lmd.config.to_config(solver)} {numbers.tolist()}")
+
+    def found(folder: Path) -> str:
+        if not (folder / "found").exists():
+            forked(lambda: loaded(folder))
+        return (folder / "found").read_text()
+
+    lmd.solvers.save(lmd.zoo.load("denoise-steps-5"), "saved", title="five steps", numbers=[1.5, 2.25])
+    damaged(trials, Path("saved"), ["solver.json", "weights.safetensors"], loaded, found, flips)
+    from faults import work
+
+    half = Path("half")
+    work.trained(UPDATES, out=half, callback=lambda line: line["updates"] == UPDATES // 2, **SETTINGS)
+    newest = max((half / "checkpoints").iterdir())
+    for other in (half / "checkpoints").iterdir():
+        if other != newest:
+            shutil.rmtree(other)  # or the run goes on from there, and is right as well
+    names = [
+        f"checkpoints/{newest.name}/{name}" for name in ("state.json", "weights.safetensors", "optimiser.safetensors")
+    ]
+    names += [f"checkpoints/{newest.name}/best.safetensors", "log.jsonl", "solver.json", "weights.safetensors"]
+    whole = Path("went on")
+    shutil.copytree(half, whole)
+    train(whole, resume=True)
+    expected = _trained(whole)
+    damaged(
+        trials,
+        half,
+        names,
+        lambda folder: train(folder, resume=True),
+        lambda f: expected if f == half else _trained(f),
+        flips // 3,
+    )
+    make_small()
+    learned = Path("learned")
+    learn(learned)
+    for path in learned.iterdir():
+        if path.name != "learn.json":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    whole = Path("learned again")
+    shutil.copytree(learned, whole)
+    learn(whole, resume=True)
+    expected = numbers_of(whole)
+    few = ["learn.json"]
+    damaged(
+        trials,
+        learned,
+        few,
+        lambda f: learn(f, resume=True),
+        lambda f: expected if f == learned else numbers_of(f),
+        flips // 4,
+    )
+
+
+def _trained(folder: Path) -> Any:
+    """What a training run has found, with its log, but for what a clock has measured."""
+    from lmd.training.log import TIMING
+
+    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    plain = [{key: value for key, value in line.items() if key not in TIMING} for line in lines]
+    return numbers_of(folder), plain
