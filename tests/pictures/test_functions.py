@@ -64,7 +64,8 @@ class TestDenoise:
         problem = lmd.problems.TVDenoising(torch.tensor(noisy)[None, None], 20.0)
         true = float(problem.value(torch.tensor(x)[None, None]) - lmd.reference.minimum(problem))
         assert -1e-9 <= true <= info.absolute * (1 + 1e-9)
-        assert math.sqrt(np.mean((x - lmd.reference.minimiser(problem)[0, 0].numpy()) ** 2)) <= info.grey_levels / 255
+        apart = math.sqrt(np.mean((x - lmd.reference.minimiser(problem)[0, 0].numpy()) ** 2))
+        assert apart <= info.grey_levels / 255 * info.range and info.range == pytest.approx(np.ptp(noisy))
 
     def test_lists_and_batches_are_solved_image_by_image(self):
         first, second = picture(16, 17), picture(16, 17, seed=1) * 3
@@ -149,7 +150,7 @@ class TestInpaint:
         mask = np.random.default_rng(2).random((40, 41)) > 0.5
         _, info = lmd.inpaint(noisy, mask, info=True)
         assert 0.02 < info.weight < 0.4 and info.relative <= 1.001e-3
-        assert info.choice is not None and info.choice.risk.shape == (4, 1)
+        assert info.choice is not None and len(info.choice.risk) >= 4
 
     def test_a_mask_of_another_size(self):
         with pytest.raises(InputError, match=r"^mask: got shape \(3, 3\), expected shape \(20, 21\)"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,11 +21,11 @@ from lmd.data.picture import Header, Picture
 from lmd.errors import InputError, LmdError
 from lmd.guarantees import certify, run
 from lmd.operators import Blur
-from lmd.pictures.arrays import Units, nearest_to_zero
+from lmd.pictures.arrays import Units, check_kept, nearest_to_zero
 from lmd.pictures.forms import Form
 from lmd.pictures.functions import AUTO
-from lmd.pictures.noise import at_least, estimate_noise, rough_noise
-from lmd.pictures.weights import SHARE, Choice, by_leaving_out, by_risk, near
+from lmd.pictures.noise import above_rounding, at_least, measure, rough_noise
+from lmd.pictures.weights import Choice, by_leaving_out, by_risk, choose_behind_blur, near, warn_of_end
 from lmd.solvers import Result, Status
 from lmd.solvers.base import Solver
 from lmd.tasks import PictureTask
@@ -89,7 +90,10 @@ class Summary:
     """Of the channel that took most."""
 
     seconds: float
-    """Of the solver, without reading and writing files."""
+    """Of choosing the weight and solving, without reading and writing files."""
+
+    choice_seconds: float = 0.0
+    """What choosing the weight took of them."""
 
     notes: tuple[str, ...] = ()
     """What else there is to know, such as a solver that diverged."""
@@ -146,11 +150,12 @@ class Summary:
         if self.choice is not None:
             noise = float(self.choice.noise)
             weight += f" (automatic, for noise of {f'{100 * noise:.2g}%' if noise < 1 else f'{noise:.2g}'})"
+        chosen = f", {self.choice_seconds:.3g} of them to choose the weight" if self.choice is not None else ""
         rows = {
             "value": f"{self.value_before:.6g} before, {self.value_after:.6g} after",
             "problem": f"TV {picture_task(self.task).doing}, {kind}, {weight}",
             "iterations": f"{self.iterations} of {self.solver}",
-            "seconds": f"{self.seconds:.3g}",
+            "seconds": f"{self.seconds:.3g}" + chosen,
             "certificate": self.proven,
         }
         lines = [f"  {name:12s} {said}" for name, said in rows.items()]
@@ -164,7 +169,8 @@ class Summary:
         told = {name: getattr(self, name) for name in names}
         if self.choice is not None:
             path, risk = self.choice.path.flatten().tolist(), self.choice.risk.flatten().tolist()
-            told["automatic"] = {"noise": float(self.choice.noise), "weights": path, "risks": risk}
+            found = {"noise": float(self.choice.noise), "weights": path, "risks": risk}
+            told["automatic"] = {**found, "seconds": self.choice_seconds}
         return {**told, "certificate": {**finite, "theorem": self.theorem}, "notes": list(self.notes)}
 
 
@@ -242,6 +248,8 @@ class PictureSolver:
         `extra` is what the task takes beside it: a mask `(*size)` or a kernel. `advance` hears what share was done.
         """
         given = picture.colours
+        if self.model.extra == "mask" and extra is not None:
+            check_kept(given, np.broadcast_to(extra.numpy() != 0, given.shape))
         if given.dtype.kind == "f":
             given = _check_finite(given, extra if self.model.extra == "mask" else None)
         units = Units(0.0, 1.0)
@@ -256,10 +264,12 @@ class PictureSolver:
             z = torch.from_numpy(colours.astype(np.float64))  # which has digits left when the centre is gone
             return z.sub_(units.centre).div_(units.unit).to(self.dtype)[None]
 
-        weight, choice = self.weight, None
+        weight, choice, begun = self.weight, None, time.perf_counter()
         if weight is None:
             choice = self._choose(images(_sample(given)), extra, units.unit, picture.most).times(units.unit)
             weight = float(choice.weight)
+            warn_of_end(choice)
+        choosing = time.perf_counter() - begun if choice is not None else 0.0
         together = self._together(len(given), given[0].size)
         parts = [slice(i, i + together) for i in range(0, len(given), together)]
         colours, told = np.empty_like(given), []
@@ -269,7 +279,8 @@ class PictureSolver:
             told.append(_in_units(summary, units.unit**self.form.degree))
             advance(1 / len(parts))
         summary = functools.reduce(Summary.__add__, told)
-        return replace(picture, colours=colours), replace(summary, weight=weight, choice=choice)
+        seconds = {"seconds": summary.seconds + choosing, "choice_seconds": choosing}
+        return replace(picture, colours=colours), replace(summary, weight=weight, choice=choice, **seconds)
 
     def _together(self, channels: int, pixels: int) -> int:
         """How many channels are solved for together."""
@@ -285,17 +296,18 @@ class PictureSolver:
             noise = at_least(rough_noise(images, mask), images)
             return by_leaving_out(lambda y, w, z: make(y, z, w, self.isotropic), images, mask, noise, near(noise))
 
-        def predict(x: Tensor) -> Tensor:
-            return x if extra is None else Blur(extra.to(x), int(x.shape[-2]), int(x.shape[-1]), "replicate")(x)
-
-        noise = at_least(estimate_noise(images), images)
-        deviation = noise.reshape(-1, *(1,) * (images.ndim - 1))
-        share, kernel = (SHARE, ()) if extra is None else (1, extra.shape)
-
         def model(y: Tensor, w: Tensor) -> Any:
             return make(y, extra, w, self.isotropic)
 
-        return by_risk(model, images, deviation, near(noise), predict, share, kernel)
+        if extra is None:
+            noise = above_rounding(measure(images), images)
+            return by_risk(model, images, noise, near(noise.level))
+        taps = extra
+
+        def blur(x: Tensor) -> Tensor:
+            return Blur(taps.to(x), int(x.shape[-2]), int(x.shape[-1]), "replicate")(x)
+
+        return choose_behind_blur(model, images, blur, taps.shape)
 
     def _problem(self, images: Tensor, extra: Tensor | None, weight: float, unit: float) -> Any:
         if self.formed:
