@@ -173,7 +173,7 @@ def test_layouts_that_are_guessed_are_named() -> None:
     with pytest.warns(PictureWarning, match=r"\(5, 9, 8\).*5 signals of 9 channels.*channel_axis") as caught:
         as_batch("image", torch.zeros(5, 9, 8))
     assert caught[0].filename == __file__
-    with pytest.raises(InputError, match="channel_axis=0 .*channel_axis=None"):
+    with pytest.raises(InputError, match=r"channel_axis=0 .*channel_axis=None"):
         as_batch("image", np.zeros((3, 9, 9)))
 
 

@@ -263,6 +263,7 @@ class TestInputsOfEveryKind:
         _, info = lmd.deblur(noisy, gaussian_kernel(1.0), tolerance=0.1, info=True)
         assert info.choice is not None and 0 < info.weight < 1
 
+    @pytest.mark.filterwarnings("ignore:weight")
     def test_a_blur_that_is_wider_than_a_window(self):
         noisy = picture(96, 97).astype(np.float32)
         _, info = lmd.deblur(noisy, np.full((1, 49), 1 / 49), tolerance=0.3, info=True)

@@ -32,19 +32,23 @@ BLOCKS_PER_GROUP, MAX_GROUPS = 40, 6
 MAX_OF_MEDIAN = 4.0
 """The variance of a group counts up to so many times their median."""
 
-QUANTILE = 0.12
-"""Of the energies of the blocks of a group: the smoothest ones show the noise."""
+QUANTILES = (0.12, 0.3, 0.5)
+"""Of the energies of the blocks of a group: the smoothest ones show the noise, and the next ones whether it is even."""
 
 MAX_EXTREME_SHARE = 0.2
 """Blocks with a larger share of the darkest or the brightest value are cut off, and show too little noise."""
 
-IS_WHITE, IS_EVEN = (0.5, 0.8), (0.6, 0.9)
-"""Brightness counts as noise where the high band has as much energy as the middle one, and the smooth blocks as the
-median: below the first numbers it is texture, above the second noise, in between something of both."""
+IS_WHITE, IS_EVEN = (0.5, 0.8), (0.7, 0.92)
+"""Brightness counts as noise where the high band has as much energy as the middle one, and the smoothest blocks as the
+next ones: below the first numbers it is texture, above the second noise, in between something of both."""
 
-IS_EVEN_IN_COLOUR, IS_WIDE_IN_COLOUR = (0.7, 0.92), (0.2, 0.4)
+IS_EVEN_IN_COLOUR, IS_WIDE_IN_COLOUR = (0.75, 0.94), (0.2, 0.4)
 """The same for lower bands of colour differences, where noise may be correlated: even blocks, and a middle band that
 is not far below the low one."""
+
+IS_EVEN_AND_SMOOTH, IS_SMOOTH = (0.74, 0.84), (0.28, 0.32)
+"""Brightness also counts as noise, one that neighbours share, where low and middle bands are even up to the median
+block and the high band is almost empty, as in enlarged pictures."""
 
 FEW_BLOCKS = 20
 """Fewer blocks do not tell texture from noise: what the smoothest ones show is taken for noise."""
@@ -190,16 +194,21 @@ def _spectrum(energies: Tensor, brightness: Tensor, counts: tuple[int, ...], apa
     size = blocks // groups
     order = brightness.argsort()[: groups * size]
     ranked = energies[:, order].reshape(channels, groups, size, 3).sort(dim=2).values.movedim(1, 0)
-    low, middle = (
+    low, next_ones, middle = (
         (ranked[:, :, at] / _chi_square_quantiles((at + 0.7) / (size + 0.4), counts).to(ranked)).sqrt()
-        for at in (round(QUANTILE * (size - 1)), (size - 1) // 2)
+        for at in (round(share * (size - 1)) for share in QUANTILES)
     )
     tiny = torch.finfo(low.dtype).tiny
-    even = low / middle.clamp(min=tiny)
+    even = low / next_ones.clamp(min=tiny)
     own = low[:, 0]
     white = _ramp(own[:, 2] / own[:, 1].clamp(min=tiny), IS_WHITE) * _ramp(even[:, 0, 2], IS_EVEN)
     white = white + (1 - white) * max(0.0, 1 - apart / FEW_BLOCKS)  # too few to tell
     bright = torch.minimum(own, (own[:, 2] * white)[:, None])
+    if apart >= FEW_BLOCKS:
+        alike = (own / middle[:, 0].clamp(min=tiny))[:, :2].amin(dim=1).median()
+        smooth = _ramp(alike, IS_EVEN_AND_SMOOTH) * (1 - _ramp(own[:, 2] / own[:, 1].clamp(min=tiny), IS_SMOOTH))
+        bounded = torch.cat([torch.minimum(own[:, :1], 2 * own[:, 1:2]), own[:, 1:]], dim=1)
+        bright = torch.maximum(bright, bounded * smooth[:, None])
     colour = low[:, 1:].clone()
     for band in (1, 0):
         floor = torch.minimum(colour[..., band], colour[..., band + 1])
