@@ -1,6 +1,7 @@
 """One line for people with arrays: right kind out, proven, with a weight that is near the best."""
 
 import math
+import time
 from typing import ClassVar
 
 import numpy as np
@@ -9,8 +10,9 @@ import torch
 from torch.testing import assert_close
 
 import lmd
-from lmd.errors import InputError
+from lmd.errors import InputError, PictureWarning
 from lmd.operators import Blur, FromFunctions, gaussian_kernel
+from lmd.pictures import weights
 from lmd.solvers import Status
 
 
@@ -21,6 +23,13 @@ def picture(*shape, seed=0):
     for axis in range(len(shape)):
         clean = clean.repeat(8, axis)
     return clean[tuple(slice(n) for n in shape)] + 0.1 * rng.normal(size=shape)
+
+
+def scratched():
+    """A picture of which one row is lost, and 9."""
+    y = picture(8, 8)
+    y[4] = 9
+    return y
 
 
 ARRAYS = {
@@ -193,7 +202,7 @@ class TestReconstruct:
     def test_an_operator_of_ours_and_two_functions_agree(self):
         rng = np.random.default_rng(0)
         A, x = rng.normal(size=(30, 40)) / 6, np.repeat([0.2, 0.9], 20)
-        options = {"shape": (40,), "weight": 1e-3, "tolerance": 1e-5}
+        options = {"shape": (40,), "weight": 1e-3, "tolerance": 1e-5, "box": (0, 1)}
         one, told = lmd.reconstruct(A @ x, lambda x: A @ x, lambda z: A.T @ z, info=True, **options)
         assert np.abs(one - x).max() < 0.05 and one.dtype == np.float64
         assert told.result.status == (Status.TOLERANCE_REACHED,), "float32 does not get there without noise"
@@ -205,8 +214,27 @@ class TestReconstruct:
         with pytest.raises(InputError, match=r"^adjoint: got nothing"):
             lmd.reconstruct(np.ones(3), lambda x: x, shape=(3,), weight=0.1)
 
+    def test_no_box_is_part_of_the_problem_unless_it_is_given(self):
+        rng = np.random.default_rng(0)
+        A, x = rng.normal(size=(50, 40)) / 8, np.repeat([0.0, 300.0, -120.0, 0.0], 10)
+        options = {"shape": (40,), "tolerance": 1e-2, "info": True}
+        for scale in (1.0, 1e-4):
+            call = (scale * A @ x, lambda x: A @ x, lambda z: A.T @ z)
+            found, told = lmd.reconstruct(*call, weight=10 * scale, **options)
+            assert np.abs(found - scale * x).max() < 15 * scale and told.relative <= 1.001e-2
+        assert lmd.reconstruct(*call, weight=10 * scale, box=(0, 1e-3), **options)[0].max() <= 1e-3
+
 
 class TestVideo:
+    def test_the_weight_follows_a_fade_in(self):
+        rng = np.random.default_rng(0)
+        clean = np.kron(rng.random((6, 6)), np.ones((8, 8)))
+        shares = np.array([0, 0.2, 0.6, 1.0, 1.0])[:, None, None]
+        frames = shares * clean + 0.1 * rng.normal(size=(5, 48, 48)) * (shares > 0)
+        found, told = lmd.denoise_video(frames, info=True)
+        assert told[0].weight < 0.01 and told[3].weight > 0.05 and told[4].weight == told[3].weight
+        assert np.mean((found[3:] - clean) ** 2) < 0.2 * 0.1**2
+
     def test_kinds_of_frames(self):
         frames = np.stack([picture(16, 17) + 0.01 * k for k in range(3)])
         out = lmd.denoise_video(frames, 0.1)
@@ -241,7 +269,12 @@ class TestVideo:
         (lambda: lmd.deblur(picture(8, 8), np.ones(3) / 3), "kernel: got shape (3,)"),
         (lambda: lmd.deblur(picture(8, 8), np.full((3, 3), np.nan)), "kernel: got 9 of 9 numbers"),
         (lambda: lmd.deblur(picture(8), np.ones((3, 3)) / 9), "image: got shape (8,)"),
-        (lambda: lmd.inpaint(picture(8, 8), np.zeros((8, 8))), "mask"),
+        (lambda: lmd.deblur(picture(8, 8), np.ones((5, 5))), "kernel: got an array that sums to 25, expected a sum of"),
+        (lambda: lmd.inpaint(picture(8, 8), np.zeros((8, 8))), "mask: got 0 everywhere"),
+        (lambda: lmd.inpaint(picture(8, 8), np.full((8, 8), np.nan)), "mask: got 64 of 64 numbers that are NaN"),
+        (lambda: lmd.inpaint(scratched(), scratched() == 9), "mask: got one that keeps 12% of the pixels, all of one"),
+        (lambda: lmd.inpaint(torch.tensor(scratched()), scratched() == 9), "mask: got one that keeps 12%"),
+        (lambda: lmd.denoise(picture(3, 9, 8)), "image: got an array of shape (3, 9, 8), expected channel_axis=0"),
         (lambda: lmd.denoise_video(np.zeros((0, 4, 4))), "frames: got none"),
     ],
 )
@@ -382,3 +415,61 @@ def test_images_one_pixel_wide_lose_pixels_as_others_do(shape):
     array.flat[-1], mask.flat[-1] = np.nan, math.prod(shape) == 1
     filled, info = lmd.inpaint(np.nan_to_num(array) if mask.all() else array, mask, info=True)
     assert filled.shape == shape and np.isfinite(filled).all() and 0 < info.weight < 1
+
+
+class TestWhatIsSaid:
+    def test_grey_levels_are_of_the_range(self):
+        y = picture(20, 21)
+        levels = [lmd.denoise(scale * y, 0.2 * scale, info=True)[1].grey_levels for scale in (1.0, 255.0, 65535.0)]
+        np.testing.assert_allclose(levels[1:], levels[1], rtol=0.05)
+        assert levels[1] < 2 * levels[0] < 10
+
+    def test_seconds_include_the_choice(self):
+        begun = time.perf_counter()
+        _, info = lmd.denoise(picture(64, 65), info=True)
+        assert 0 < info.choice_seconds < info.seconds <= time.perf_counter() - begun
+        assert info.seconds == pytest.approx(info.choice_seconds + info.result.seconds)
+        assert "to choose the weight" in str(info)
+
+    def test_a_tolerance_that_is_missed(self):
+        mask = np.zeros((16, 16))
+        mask[1, 2] = mask[14, 13] = 1
+        with pytest.warns(PictureWarning, match=r"^tolerance: 1e-09 was asked for, .* is proven") as caught:
+            _, info = lmd.inpaint(picture(16, 16).astype(np.float32), mask, 1e-3, tolerance=1e-9, info=True)
+        assert caught[0].filename == __file__ and "the minimum" in str(info)
+
+    def test_weights_beyond_those_that_were_tried(self, monkeypatch):
+        y = np.repeat([0.0, 1.0, 0.4], 300) + 0.1 * np.random.default_rng(0).normal(size=900)
+        _, info = lmd.denoise(y, info=True)
+        assert info.weight > 2 * 1.8 * info.noise and not bool(info.choice.at_end.any())
+        monkeypatch.setattr(weights, "STEPS", ())
+        monkeypatch.setattr(weights.by_risk, "__defaults__", (*weights.by_risk.__defaults__[:-1], ()))
+        with pytest.warns(PictureWarning, match=r"^weight: .* at the end of those that were tried"):
+            lmd.denoise(y)
+
+
+def test_alpha_is_neither_denoised_nor_part_of_the_estimate():
+    colours = (picture(40, 41, 3).clip(0, 1) * 255).astype(np.uint8)
+    for alpha in (np.full((40, 41), 255), np.random.default_rng(0).integers(0, 256, (40, 41))):
+        both = np.dstack([colours, alpha.astype(np.uint8)])
+        found = lmd.denoise(both)
+        np.testing.assert_array_equal(found[..., :3], lmd.denoise(colours))
+        np.testing.assert_array_equal(found[..., 3], both[..., 3])
+        mask = np.random.default_rng(1).random((40, 41)) > 0.3
+        filled = lmd.inpaint(both, mask, 0.1)
+        np.testing.assert_array_equal(filled[..., :3], lmd.inpaint(colours, mask, 0.1))
+        np.testing.assert_array_equal(filled[..., 3], both[..., 3])
+
+
+def test_a_weight_behind_a_blur_is_near_the_best():
+    rng = np.random.default_rng(0)
+    clean = np.kron(rng.random((4, 4)), np.ones((8, 8)))
+    kernel = gaussian_kernel(1.0)
+    blurred = Blur(kernel, 32, 32, "replicate")(torch.tensor(clean)[None, None].float())[0, 0].numpy()
+    noisy = blurred + 0.03 * rng.normal(size=blurred.shape).astype(np.float32)
+    found, info = lmd.deblur(noisy, kernel, tolerance=1e-2, info=True)
+    assert float(info.choice.risk.max()) > 1.02 * float(info.choice.risk.min())
+    best = min(
+        np.mean((lmd.deblur(noisy, kernel, weight, tolerance=1e-2) - clean) ** 2) for weight in (0.01, 0.02, 0.03)
+    )
+    assert np.mean((found - clean) ** 2) < 1.12 * best

@@ -45,13 +45,14 @@ SINGLE = 1e-5
 
 AUTO = "auto"
 
-MAX_ITERATIONS = 10_000
+MAX_ITERATIONS = 30_000
 """For problems that are not strongly convex: what they do not prove by then would take minutes."""
 
-ROUGH_STEPS, MAX_BOXES = 10, 4
-"""What the first box of a reconstruction is made of, and how often it is widened."""
+ROUGH, MAX_BOXES = (1e-2, 500), 4
+"""Tolerance and most iterations of the answer that the box of a reconstruction is put around, and how often it is
+widened."""
 
-CHANGE = 0.1
+CHANGE = 0.2
 """A weight is chosen again where the noise or the contrast of a video has changed by this share."""
 
 KERNEL_SUMS = (0.5, 2.0)
@@ -138,7 +139,8 @@ class Info:
         seconds = f"{self.seconds:.2g} s"
         if self.choice_seconds > 0:
             seconds += f" ({self.choice_seconds:.2g} s to choose the weight)"
-        return f"weight {weight}, within {100 * self.relative:.2g}% of the minimum{levels}, {seconds}"
+        near = f"within {100 * self.relative:.2g}% of" if math.isfinite(self.relative) else f"{self.absolute:.2g} above"
+        return f"weight {weight}, {near} the minimum{levels}, {seconds}"
 
 
 def denoise(
@@ -383,46 +385,61 @@ def reconstruct(
             return found.to(measurements.dtype if measurements.dtype.is_floating_point else torch.float32)
         return found.numpy().astype(measurements.dtype if measurements.dtype.kind == "f" else np.float64)
 
-    def answer(ends: tuple[float, float]) -> tuple[Any, Info]:
-        def model(data: Tensor, weights: Tensor, unit: float) -> TVProblem:
+    def model(ends: tuple[float, float]) -> Model:
+        def make(data: Tensor, weights: Tensor, unit: float) -> TVProblem:
             in_unit = (ends[0] / unit, ends[1] / unit)
             return TVReconstruction(data, operator, tuple(shape), weights, isotropic, box=in_unit)
 
-        found: tuple[Any, Info] = _answer(model, replace(batch, back=back), chosen, tolerance, warm, True)
-        return found
+        return make
 
     chosen = _weight(weight, batch, None)
-    found, told = (
-        answer(check_interval("box", box)) if box is not None else _in_wide_box(answer, operator, batch, shape)
-    )
+    batch = replace(batch, back=back)
+    if box is not None:
+        return _answer(model(check_interval("box", box)), batch, chosen, tolerance, warm, info)
+    ends = _rough_box(model, operator, batch, chosen, tuple(shape))
+    for _ in range(MAX_BOXES):
+        found, told = _answer(model(ends), batch, chosen, tolerance, warm, True)
+        if _is_inside(told.result.x, ends):
+            return (found, told) if info else found
+        ends = _widen(ends, 1.0)
+    warn(f"box: none is given, and the image still touches {ends}; pass box=(low, high), where pixels are known to be")
     return (found, told) if info else found
 
 
-def _in_wide_box(
-    answer: Callable[[tuple[float, float]], tuple[Any, Info]], operator: Any, batch: Batch, shape: tuple[int, ...]
-) -> tuple[Any, Info]:
-    """The answer in a box whose ends it keeps away from."""
-    low, high = _rough_range(operator, batch, shape)
-    for _ in range(MAX_BOXES):
-        width = max(high - low, 1e-3 * max(abs(low), abs(high))) or 1.0
-        box = (low - width, high + width)
-        found, told = answer(box)
-        least, most = (float(end) for end in torch.aminmax(told.result.x))
-        if box[0] + 0.1 * width <= least and most <= box[1] - 0.1 * width:
-            return found, told
-        low, high = min(low, least) - width, max(high, most) + width
-    warn(f"box: none is given, and the image still touches {box}; pass box=(low, high), where pixels are known to be")
-    return found, told
+def _rough_box(
+    model: Callable[[tuple[float, float]], Model], operator: Any, batch: Batch, chosen: Chosen, shape: tuple[int, ...]
+) -> tuple[float, float]:
+    """A box around a rough answer, which is found in a wider one."""
+    unit = batch.units.unit
+    ends = _widen(_least_squares_range(operator, batch, shape), 1.0)
+    problem = model(ends)(batch.images, (chosen.weight / unit).to(batch.images), unit)
+    x = solve(problem, ROUGH[0], iterations=ROUGH[1]).x
+    low, high = (float(end) for end in torch.aminmax(batch.own(x)))
+    return _widen((low, high), 0.3)
 
 
-def _rough_range(operator: Any, batch: Batch, shape: tuple[int, ...]) -> tuple[float, float]:
+def _widen(ends: tuple[float, float], share: float) -> tuple[float, float]:
+    """The ends moved apart, each by this share of their distance."""
+    low, high = ends
+    width = share * max(high - low, 1e-3 * max(abs(low), abs(high))) or 1.0
+    return low - width, high + width
+
+
+def _is_inside(x: Tensor, ends: tuple[float, float]) -> bool:
+    """Whether an image keeps away from the ends of a box."""
+    low, high = (float(end) for end in torch.aminmax(x))
+    room = 0.02 * (ends[1] - ends[0])
+    return ends[0] + room <= low and high <= ends[1] - room
+
+
+def _least_squares_range(operator: Any, batch: Batch, shape: tuple[int, ...]) -> tuple[float, float]:
     """The least and the largest pixel after a few conjugate gradient steps for the least ||Ax - y||^2."""
     y = batch.images
     x = y.new_zeros(*y.shape[:2], *shape)
     residual = y
     gradient = direction = operator.adjoint(residual)
     size = gradient.square().sum()
-    for _ in range(ROUGH_STEPS):
+    for _ in range(10):
         ahead = operator(direction)
         along = ahead.square().sum()
         if not (float(size) > 0 and float(along) > 0):
@@ -440,7 +457,7 @@ def denoise_video(frames: Any, weight: Any = AUTO, *, info: bool = False, **opti
 
     An array `(T, ...)` gives an array, a list a list, and an iterator is answered by an iterator, frame by frame. An
     automatic weight is kept from frame to frame and chosen again where the noise or the contrast has changed by more
-    than a tenth, as in a video that fades in. Each frame starts from the answer to the one before, moved along with the
+    than a fifth, as in a video that fades in. Each frame starts from the answer to the one before, moved along with the
     picture, where that is better than nothing: of noise that is new in each frame nothing is kept.
 
     Args:
@@ -631,6 +648,9 @@ def _without_lost(image: Any, mask: Any, channel_axis: Axis) -> tuple[Any, Tenso
         kept = kept[None, None].expand(image.shape[0] if axes.batch is not None else 1, 1, *size)
     else:
         raise InputError("mask", f"shape {tuple(kept.shape)}", f"shape {tuple(image.shape)} or {tuple(size)}")
+    if axes.has_alpha and axes.channel is not None:  # which stays as it is
+        full = full.clone()
+        full.select(axes.channel, -1).fill_(True)
     check_kept(image.detach().cpu().numpy() if isinstance(image, Tensor) else image, full.cpu().numpy())
     if isinstance(image, Tensor):
         full, plain = full.to(image.device), image.detach()
