@@ -2,13 +2,14 @@
 
     python benchmarks/pictures.py [--images FOLDER] [--count 24] [--side 128] [--cases white,jpeg] [--json FILE]
 
-Each photograph (of FOLDER, else of bsds500/test in LMD_DATA, else of scikit-image) goes through every case: white noise,
-Poisson noise with read-out, noisy pictures saved as JPEG, correlated noise, RGBA, black borders, clean pictures, and two
-that photographs are only the seed of: piecewise constant signals, and a video that fades in from black. A row has the
-mean PSNR that came in, of the call without options, and of the best weight of a grid from 1e-4 to 100 of the range, then
-the largest loss to the best weight and the largest loss to what came in, over the photographs. A row passes if the
-first is at most 0.5 dB for white and Poisson noise and 1 dB for all else, and the second at most 0.2 dB, for every
-photograph. PSNR counts up to 58.9 dB, the noise that rounding to bytes makes. The exit code is 1 where a row fails.
+Each photograph (of FOLDER, else of bsds500/test in LMD_DATA, else of scikit-image) goes through every case: white
+noise, Poisson noise with read-out, noisy pictures saved as JPEG, correlated noise, RGBA, black borders, clean pictures,
+and two that photographs are only the seed of: piecewise constant signals, and a video that fades in from black. A row
+has the mean PSNR that came in, of the call without options, and of the best weight of a grid from 1e-4 to 100 of the
+range, then the largest loss to the best weight and the largest loss to what came in, over the photographs. A row passes
+if the first is at most 0.5 dB for white and Poisson noise and 1 dB for all else, and the second at most 0.2 dB, for
+every photograph. PSNR counts up to 58.9 dB, the noise that rounding to bytes makes. The exit code is 1 where a row
+fails.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ def rgba(shaped: bool) -> Case:
 
 def borders(clean: np.ndarray, random: Random) -> Picture:
     """Two thirds of the picture are black, without noise."""
-    inside = np.zeros(clean.shape[:2] + (1,), bool)
+    inside = np.zeros((*clean.shape[:2], 1), bool)
     rows, columns = (round(0.21 * length) for length in clean.shape[:2])
     inside[rows:-rows, columns:-columns] = True
     noisy = as_bytes(clean + 0.08 * random.normal(size=clean.shape))

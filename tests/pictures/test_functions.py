@@ -117,6 +117,22 @@ def psnr(x, clean):
     return float((-10 * (x.clamp(0, 1) - clean).square().flatten(1).mean(1).log10()).mean())
 
 
+class TestCoupledColours:
+    def test_they_are_the_default_for_three_channels(self):
+        y = picture(12, 13, 3)
+        np.testing.assert_array_equal(lmd.denoise(y, 0.2), lmd.denoise(y, 0.2, coupled=True))
+        assert np.abs(lmd.denoise(y, 0.2) - lmd.denoise(y, 0.2, coupled=False)).max() > 0.01
+        assert lmd.denoise(y, np.full((12, 13), 0.2)).shape == y.shape
+        apart = lmd.denoise(y, np.full((12, 13, 3), 0.2))
+        np.testing.assert_allclose(apart, lmd.denoise(y, 0.2, coupled=False), atol=0.01)
+
+    def test_they_are_nearer_to_photographs(self):
+        clean = np.asarray(lmd.data.image_data("photographs").test_images[0].permute(1, 2, 0)) / 255
+        noisy = clean + 0.1 * np.random.default_rng(0).normal(size=clean.shape)
+        errors = [np.mean((lmd.denoise(noisy, coupled=each) - clean) ** 2) for each in (None, False)]
+        assert errors[0] < 0.95 * errors[1]
+
+
 class TestWeightsOfOtherLibraries:
     """The table of `lmd.pictures.functions`."""
 
@@ -344,7 +360,11 @@ def test_denoise_takes_the_forms_of_the_models():
     rng = np.random.default_rng(0)
     image = np.clip(rng.random((6, 7, 1)) + 0.1 * rng.normal(size=(6, 7, 3)), 0, 1)
     y = torch.from_numpy(image).movedim(-1, 0)[None]
-    for form in ({"coupled": True}, {"huber": 0.05}, {"coupled": True, "huber": 0.05, "isotropic": True}):
+    for form in (
+        {"coupled": True},
+        {"coupled": False, "huber": 0.05},
+        {"coupled": True, "huber": 0.05, "isotropic": True},
+    ):
         found, info = lmd.denoise(image, 0.2, tolerance=1e-6, info=True, spacing=(1.0, 2.0), **form)
         problem = lmd.problems.TVModel(lmd.terms.Squares(y), 0.2, spacing=(1.0, 2.0), **form)
         solved = lmd.run(lmd.solvers.FGP(restart=True), problem, y, 5000, tolerance=1e-7)

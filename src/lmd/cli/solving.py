@@ -101,7 +101,9 @@ _FORM_OPTIONS: list[click.Parameter] = [
         help="How the picture is held to: poisson for counts, absolute for impulses.  [default: squares]",
     ),
     click.Option(["--order"], type=click.IntRange(1, 2), help="2: slopes cost nothing, no staircases.  [default: 1]"),
-    click.Option(["--coupled"], is_flag=True, help="Edges of all colours in one place."),
+    click.Option(
+        ["--coupled/--no-coupled"], default=None, help="Edges of all colours in one place.  [default: for colours]"
+    ),
     click.Option(
         ["--huber"], type=float, help="Squares for gradients up to this; colours are from 0 to 1.  [default: 0]"
     ),

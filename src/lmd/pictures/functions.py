@@ -151,7 +151,7 @@ def denoise(
     order: int = 1,
     noise: float | None = None,
     isotropic: bool = False,
-    coupled: bool = False,
+    coupled: bool | None = None,
     huber: float = 0.0,
     spacing: float | Sequence[float] | None = None,
     channel_axis: Axis = AUTO,
@@ -173,7 +173,8 @@ def denoise(
         noise: The standard deviation of the noise, for "auto" and squares; estimated from the image by default. In the
             array's own numbers: of 255 for bytes.
         isotropic: Lengths of gradients in place of sums of absolute differences.
-        coupled: One length for all channels of a pixel, so that colours have their edges in one place.
+        coupled: One length for all channels of a pixel, so that colours have their edges in one place; by default for
+            three channels, unless `weight` is a map with one for each.
         huber: Squares in place of lengths for gradients up to this, which avoids staircases; of bytes 1 is white.
         spacing: Of the pixels along each axis, such as the voxels of a scanner.
         channel_axis: The axis of the channels, None if there is none, or "auto": see `lmd.pictures.arrays.as_batch`.
@@ -190,11 +191,20 @@ def denoise(
     >>> clean.shape, clean.dtype, info.relative < 1.001e-3
     ((32, 32), dtype('float64'), True)
     """
-    form = Form(data, order, isotropic, coupled, huber, spacing)
+    form = Form(data, order, isotropic, bool(coupled), huber, spacing)
     if isinstance(image, (list, tuple)):
-        options = {**vars(form), "noise": noise, "channel_axis": channel_axis, "tolerance": tolerance, "warm": warm}
+        options = {
+            **vars(form),
+            "coupled": coupled,
+            "noise": noise,
+            "channel_axis": channel_axis,
+            "tolerance": tolerance,
+            "warm": warm,
+        }
         return _each(image, lambda one: denoise(one, weight, info=True, **options), info)
     batch = as_batch("image", image, channel_axis, _dtype(tolerance), form.centred)
+    if coupled is None:
+        form = replace(form, coupled=batch.images.shape[1] == 3 and not _is_map_by_channel(weight, batch))
     form.check("image", float(batch.exact.min()))
     unit = batch.units.unit
 
@@ -608,6 +618,14 @@ def _weight(weight: Any, batch: Batch, choose: Callable[[], Choice] | None, maps
         accepted = f"one number, ({count},)" + (" or a map of the shape of the image" if maps else "")
         raise InputError("weight", f"an array of shape {tuple(found.shape)}", accepted)
     return Chosen(mapped)
+
+
+def _is_map_by_channel(weight: Any, batch: Batch) -> bool:
+    """Whether a weight is a map with numbers of its own for each channel."""
+    if isinstance(weight, (str, int, float)) or np.ndim(weight) <= 1:
+        return False
+    mapped = batch.as_map(torch.as_tensor(weight))
+    return mapped is not None and mapped.shape[1] > 1
 
 
 def _noise(noise: float | None, batch: Batch) -> Tensor | None:

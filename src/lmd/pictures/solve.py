@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 import time
@@ -182,8 +183,9 @@ class PictureSolver:
     iterations as it was trained for or, if there is no such number, at a gap of 1e-3. `weight` is a number, or "auto"
     to choose it by the picture. What denoises takes the words of `lmd.pictures.forms.Form` besides.
 
-    TV does not mix channels, so those of a large picture are solved for one after the other, which saves memory. A
-    solver that takes three has all three, and of a grey picture three copies.
+    Colours are coupled where lmd chooses the solver. TV that is not coupled does not mix channels, so those of a large
+    picture are solved for one after the other, which saves memory. A solver that takes three has all three, and of a
+    grey picture three copies.
 
     Args:
         task: One that takes pictures, such as "denoise", "inpaint" or "deblur".
@@ -207,10 +209,12 @@ class PictureSolver:
     ) -> None:
         self.task, self.model = task, picture_task(task)
         self.weight, self.isotropic = _check_weight(weight), bool(isotropic)
-        self.form = Form(isotropic=self.isotropic, **form)
+        self.is_coupled: bool | None = form.pop("coupled", None)
+        self.form = Form(isotropic=self.isotropic, coupled=bool(self.is_coupled), **form)
         self.formed = self.form != Form(isotropic=self.isotropic)
         if self.formed and not self.model.forms:
-            raise InputError(", ".join(form), f"given with {task}", "none of them, which are for denoise")
+            names = ", ".join([*form, *(["coupled"] if self.is_coupled else [])])
+            raise InputError(names, f"given with {task}", "none of them, which are for denoise")
         self.iterations = None if iterations is None else check_count("iterations", iterations)
         self.tolerance = None if tolerance is None else check_positive("tolerance", tolerance)
         self.to_tolerance = tolerance is not None or iterations is None
@@ -233,7 +237,7 @@ class PictureSolver:
         """Raise if the task is not for such pictures, or solving takes more memory than there is."""
         if self.model.extra == "kernel" and len(header.size) > 2:
             raise InputError("image", f"{name}, a volume", f"an image to {self.task}")
-        together = self._together(header.channels, math.prod(header.size))
+        together = self._for(header.channels)._together(header.channels, math.prod(header.size))
         need = 4 * PLANES * together * math.prod(header.size) + 2 * header.bytes
         check_memory("image", f"{name} of {header}", need)
 
@@ -248,6 +252,8 @@ class PictureSolver:
         `extra` is what the task takes beside it: a mask `(*size)` or a kernel. `advance` hears what share was done.
         """
         given = picture.colours
+        if (mine := self._for(len(given))) is not self:
+            return mine.solve(picture, extra, advance)
         if self.model.extra == "mask" and extra is not None:
             check_kept(given, np.broadcast_to(extra.numpy() != 0, given.shape))
         if given.dtype.kind == "f":
@@ -281,6 +287,14 @@ class PictureSolver:
         summary = functools.reduce(Summary.__add__, told)
         seconds = {"seconds": summary.seconds + choosing, "choice_seconds": choosing}
         return replace(picture, colours=colours), replace(summary, weight=weight, choice=choice, **seconds)
+
+    def _for(self, channels: int) -> PictureSolver:
+        """The same for pictures of so many channels: colours are coupled, unless something else is asked for."""
+        if self.is_coupled is not None or channels != 3 or self.solver is not None or not self.model.forms:
+            return self
+        mine = copy.copy(self)
+        mine.is_coupled, mine.form, mine.formed = True, replace(self.form, coupled=True), True
+        return mine
 
     def _together(self, channels: int, pixels: int) -> int:
         """How many channels are solved for together."""
