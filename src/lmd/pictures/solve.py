@@ -285,8 +285,8 @@ class PictureSolver:
             told.append(_in_units(summary, units.unit**self.form.degree))
             advance(1 / len(parts))
         summary = functools.reduce(Summary.__add__, told)
-        seconds = {"seconds": summary.seconds + choosing, "choice_seconds": choosing}
-        return replace(picture, colours=colours), replace(summary, weight=weight, choice=choice, **seconds)
+        summary = replace(summary, seconds=summary.seconds + choosing, choice_seconds=choosing)
+        return replace(picture, colours=colours), replace(summary, weight=weight, choice=choice)
 
     def _for(self, channels: int) -> PictureSolver:
         """The same for pictures of so many channels: colours are coupled, unless something else is asked for."""
@@ -314,8 +314,8 @@ class PictureSolver:
             return make(y, extra, w, self.isotropic)
 
         if extra is None:
-            noise = above_rounding(measure(images), images)
-            return by_risk(model, images, noise, near(noise.level))
+            found = above_rounding(measure(images), images)
+            return by_risk(model, images, found, near(found.level))
         taps = extra
 
         def blur(x: Tensor) -> Tensor:
