@@ -624,7 +624,8 @@ def _is_map_by_channel(weight: Any, batch: Batch) -> bool:
     """Whether a weight is a map with numbers of its own for each channel."""
     if isinstance(weight, (str, int, float)) or np.ndim(weight) <= 1:
         return False
-    mapped = batch.as_map(torch.as_tensor(weight))
+    shape = batch.images.new_zeros(1).expand(np.shape(weight))
+    mapped = batch.as_map(shape)
     return mapped is not None and mapped.shape[1] > 1
 
 

@@ -315,7 +315,8 @@ def _chi_square_quantiles(share: float, counts: tuple[int, ...]) -> Tensor:
     """For each band the quantile of the mean square of as many normal numbers, by Wilson and Hilferty `(3,)`."""
     z = NormalDist().inv_cdf(share)
     spread = [2 / (9 * max(1, count)) for count in counts]
-    return torch.tensor([max(1e-2, 1 - each + z * math.sqrt(each)) ** 3 for each in spread], device="cpu")
+    numbers = [max(1e-2, 1 - each + z * math.sqrt(each)) ** 3 for each in spread]
+    return torch.tensor(numbers, dtype=torch.float32, device="cpu")
 
 
 def _deviation(spectrum: Tensor, lengths: tuple[int, ...]) -> Tensor:
