@@ -42,18 +42,18 @@ IS_WHITE, IS_EVEN = (0.5, 0.8), (0.7, 0.92)
 """Brightness counts as noise where the high band has as much energy as the middle one, and the smoothest blocks as the
 next ones: below the first numbers it is texture, above the second noise, in between something of both."""
 
-IS_EVEN_IN_COLOUR, IS_WIDE_IN_COLOUR = (0.75, 0.94), (0.2, 0.4)
+IS_EVEN_IN_COLOUR, IS_WIDE_IN_COLOUR = (0.72, 0.92), (0.2, 0.4)
 """The same for lower bands of colour differences, where noise may be correlated: even blocks, and a middle band that
 is not far below the low one."""
 
-IS_EVEN_AND_SMOOTH, IS_SMOOTH = (0.74, 0.84), (0.28, 0.32)
+IS_EVEN_AND_SMOOTH, IS_SMOOTH = (0.8, 0.88), (0.27, 0.3)
 """Brightness also counts as noise, one that neighbours share, where low and middle bands are even up to the median
 block and the high band is almost empty, as in enlarged pictures."""
 
 FEW_BLOCKS = 20
 """Fewer blocks do not tell texture from noise: what the smoothest ones show is taken for noise."""
 
-IS_BEYOND_COLOUR = (1.25, 1.75)
+IS_BEYOND_COLOUR = (1.15, 1.35)
 """How many times the noise of colours brightness has to show before it counts by itself."""
 
 ROUNDING = 2.5e-3
@@ -173,7 +173,9 @@ def measure(images: Tensor) -> Noise:
     blocks, counts = _blocks(images, lengths), _counts(lengths)
     coefficients = _mix(blocks) @ _basis(lengths).to(images).T
     energies = coefficients.square() @ _in_bands(lengths).to(images)
-    apart = math.prod(extent / length for extent, length in zip(images.shape[2:], lengths, strict=True))
+    apart = 0.0  # signals and volumes have no texture to tell from noise
+    if len(lengths) == 2:
+        apart = math.prod(extent / length for extent, length in zip(images.shape[2:], lengths, strict=True))
     spectra = [
         _spectrum(energy[:, shown], dark[shown], counts, apart)
         for energy, dark, shown in zip(energies, coefficients[:, 0, :, 0], _show_noise(blocks), strict=True)
