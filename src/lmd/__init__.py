@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from lmd.guarantees.certify import run
     from lmd.learning.learn import learn
     from lmd.pictures.functions import deblur, denoise, denoise_video, inpaint, reconstruct
+    from lmd.pictures.noise import estimate_noise
     from lmd.training.train import train
     from lmd.zoo.solve import solve
 
@@ -55,6 +56,7 @@ __all__ = [
     "deblur",
     "denoise",
     "denoise_video",
+    "estimate_noise",
     "experiments",
     "guarantees",
     "inpaint",
@@ -85,6 +87,7 @@ _FUNCTIONS = {
     "deblur": "lmd.pictures.functions",
     "denoise": "lmd.pictures.functions",
     "denoise_video": "lmd.pictures.functions",
+    "estimate_noise": "lmd.pictures.noise",
     "inpaint": "lmd.pictures.functions",
     "reconstruct": "lmd.pictures.functions",
     "learn": "lmd.learning.learn",

@@ -48,3 +48,7 @@ class TrainingError(LmdError):
 
 class TrainingWarning(UserWarning):
     """Training that ended with nothing learned; the message says what to change."""
+
+
+class PictureWarning(UserWarning):
+    """A picture that was answered, but perhaps not as was meant; the message says what to change."""

@@ -1,21 +1,26 @@
 """Arrays of every kind, dtype and layout, there and back."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmd.errors import InputError
+from lmd.errors import InputError, PictureWarning
 from lmd.pictures.arrays import Units, as_batch, find_axes
 
 SHAPES = {
     (7,): (1, 1, 7),
     (5, 6): (1, 1, 5, 6),
     (5, 6, 3): (1, 3, 5, 6),
-    (5, 6, 4): (1, 4, 5, 6),
+    (5, 6, 4): (1, 3, 5, 6),
     (5, 6, 7): (1, 1, 5, 6, 7),
     (2, 3, 5, 6): (2, 3, 5, 6),
+    (2, 5, 6, 3): (2, 3, 5, 6),
+    (2, 4, 5, 6): (2, 4, 5, 6),
     (2, 1, 4, 5, 6): (2, 1, 4, 5, 6),
 }
 
@@ -30,7 +35,7 @@ def test_axes_of_numpy_arrays(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("axis", [0, 1, 2, -1])
 def test_a_channel_axis_that_is_named(axis: int) -> None:
-    array = np.random.default_rng(0).random((4, 5, 6))
+    array = np.random.default_rng(0).random((7, 5, 6))
     batch = as_batch("image", array, axis)
     assert batch.images.shape[1] == array.shape[axis]
     torch.testing.assert_close(batch.images[0, 1], torch.tensor(array.take(1, axis)).float())
@@ -99,7 +104,8 @@ def test_nothing_is_copied_where_nothing_changes() -> None:
         (np.zeros((4, 4)), 2, "channel_axis"),
         (np.zeros((4, 4)), "last", "channel_axis"),
         (np.zeros(4), 0, "image"),
-        (torch.zeros(3, 9, 9), "auto", "image"),
+        (np.zeros((3, 9, 9)), "auto", "image"),
+        (np.zeros((9, 9, 2)), "auto", "image"),
         (np.full((4, 4), np.nan), "auto", "image"),
         (np.full((4, 4), 2**60), "auto", "image"),
         (np.full((4, 4), 2**63, np.uint64), "auto", "image"),
@@ -142,3 +148,42 @@ def test_masked_entries_get_the_advice_of_inpainting() -> None:
 def test_an_axis_of_one_entry_may_go_backwards() -> None:
     x = np.arange(6.0).reshape(2, 3)[:1][::-1]
     assert as_batch("image", x).exact.flatten().tolist() == [0.0, 1.0, 2.0]
+
+
+LAYOUTS = {
+    (3, 9, 8): (1, 3, 9, 8),
+    (1, 9, 8): (1, 1, 9, 8),
+    (9, 8, 3): (1, 3, 9, 8),
+    (4, 9, 8): (1, 3, 9, 8),
+    (2, 9, 8, 3): (2, 3, 9, 8),
+    (2, 3, 9, 8): (2, 3, 9, 8),
+    (5, 2, 30): (5, 2, 30),
+}
+
+
+@pytest.mark.parametrize("shape", LAYOUTS)
+def test_axes_of_torch_tensors(shape: tuple[int, ...]) -> None:
+    tensor = torch.rand(shape)
+    batch = as_batch("image", tensor)
+    assert tuple(batch.images.shape) == LAYOUTS[shape]
+    torch.testing.assert_close(batch.back(batch.images), tensor)
+
+
+def test_layouts_that_are_guessed_are_named() -> None:
+    with pytest.warns(PictureWarning, match=r"\(5, 9, 8\).*5 signals of 9 channels.*channel_axis") as caught:
+        as_batch("image", torch.zeros(5, 9, 8))
+    assert caught[0].filename == __file__
+    with pytest.raises(InputError, match=r"channel_axis=0 .*channel_axis=None"):
+        as_batch("image", np.zeros((3, 9, 9)))
+
+
+@pytest.mark.parametrize("make", [np.asarray, torch.as_tensor])
+def test_alpha_is_kept_as_it_is(make: Callable[[np.ndarray], Any]) -> None:
+    array = np.random.default_rng(0).integers(0, 256, size=(9, 8, 4)).astype(np.uint8)
+    for axis in (2, 0):
+        given = make(np.moveaxis(array, 2, axis))
+        batch = as_batch("image", given, axis)
+        back = np.moveaxis(np.asarray(batch.back(torch.zeros_like(batch.images))), axis, 2)
+        np.testing.assert_array_equal(back[..., 3], array[..., 3])
+        assert batch.images.shape == (1, 3, 9, 8) and not back[..., :3].any()
+        assert batch.as_map(torch.ones(tuple(given.shape))).shape == (1, 3, 9, 8)

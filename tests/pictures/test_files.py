@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 from torch.testing import assert_close
 
+from lmd.cli import main
 from lmd.data import image_files, memory
 from lmd.data.image_files import read_mask, read_picture, write_picture
 from lmd.data.picture import Picture
@@ -304,3 +305,15 @@ class TestMany:
         found = {done.job.image.name: done for done in solve_many(PictureSolver("inpaint"), jobs, "masks", workers=1)}
         assert found["a.png"].summary and found["b.tif"].summary
         assert "masks, with 0 files for c.png" in found["c.png"].error
+
+
+def test_an_inverted_mask_ends_with_code_2(tmp_path, capsys):
+    image = np.random.default_rng(0).integers(0, 255, (20, 21, 3)).astype(np.uint8)
+    scratch = np.zeros((20, 21), np.uint8)
+    scratch[5:7], image[5:7] = 255, 255
+    Image.fromarray(image).save(tmp_path / "in.png")
+    Image.fromarray(scratch).save(tmp_path / "mask.png")
+    mask = str(tmp_path / "mask.png")
+    with pytest.raises(SystemExit) as caught:
+        main(["solve", "inpaint", *(str(tmp_path / name) for name in ("in.png", "o.png")), "--mask", mask])
+    assert caught.value.code == 2 and "inverted" in capsys.readouterr().err and not (tmp_path / "o.png").exists()

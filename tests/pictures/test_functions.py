@@ -1,6 +1,7 @@
 """One line for people with arrays: right kind out, proven, with a weight that is near the best."""
 
 import math
+import time
 from typing import ClassVar
 
 import numpy as np
@@ -9,8 +10,9 @@ import torch
 from torch.testing import assert_close
 
 import lmd
-from lmd.errors import InputError
+from lmd.errors import InputError, PictureWarning
 from lmd.operators import Blur, FromFunctions, gaussian_kernel
+from lmd.pictures import weights
 from lmd.solvers import Status
 
 
@@ -21,6 +23,13 @@ def picture(*shape, seed=0):
     for axis in range(len(shape)):
         clean = clean.repeat(8, axis)
     return clean[tuple(slice(n) for n in shape)] + 0.1 * rng.normal(size=shape)
+
+
+def scratched():
+    """A picture of which one row is lost, and 9."""
+    y = picture(8, 8)
+    y[4] = 9
+    return y
 
 
 ARRAYS = {
@@ -64,7 +73,8 @@ class TestDenoise:
         problem = lmd.problems.TVDenoising(torch.tensor(noisy)[None, None], 20.0)
         true = float(problem.value(torch.tensor(x)[None, None]) - lmd.reference.minimum(problem))
         assert -1e-9 <= true <= info.absolute * (1 + 1e-9)
-        assert math.sqrt(np.mean((x - lmd.reference.minimiser(problem)[0, 0].numpy()) ** 2)) <= info.grey_levels / 255
+        apart = math.sqrt(np.mean((x - lmd.reference.minimiser(problem)[0, 0].numpy()) ** 2))
+        assert apart <= info.grey_levels / 255 * info.range and info.range == pytest.approx(np.ptp(noisy))
 
     def test_lists_and_batches_are_solved_image_by_image(self):
         first, second = picture(16, 17), picture(16, 17, seed=1) * 3
@@ -105,6 +115,22 @@ class TestDenoise:
 
 def psnr(x, clean):
     return float((-10 * (x.clamp(0, 1) - clean).square().flatten(1).mean(1).log10()).mean())
+
+
+class TestCoupledColours:
+    def test_they_are_the_default_for_three_channels(self):
+        y = picture(12, 13, 3)
+        np.testing.assert_array_equal(lmd.denoise(y, 0.2), lmd.denoise(y, 0.2, coupled=True))
+        assert np.abs(lmd.denoise(y, 0.2) - lmd.denoise(y, 0.2, coupled=False)).max() > 0.01
+        assert lmd.denoise(y, np.full((12, 13), 0.2)).shape == y.shape
+        apart = lmd.denoise(y, np.full((12, 13, 3), 0.2))
+        np.testing.assert_allclose(apart, lmd.denoise(y, 0.2, coupled=False), atol=0.01)
+
+    def test_they_are_nearer_to_photographs(self):
+        clean = np.asarray(lmd.data.image_data("photographs").test_images[0].permute(1, 2, 0)) / 255
+        noisy = clean + 0.1 * np.random.default_rng(0).normal(size=clean.shape)
+        errors = [np.mean((lmd.denoise(noisy, coupled=each) - clean) ** 2) for each in (None, False)]
+        assert errors[0] < 0.95 * errors[1]
 
 
 class TestWeightsOfOtherLibraries:
@@ -149,7 +175,7 @@ class TestInpaint:
         mask = np.random.default_rng(2).random((40, 41)) > 0.5
         _, info = lmd.inpaint(noisy, mask, info=True)
         assert 0.02 < info.weight < 0.4 and info.relative <= 1.001e-3
-        assert info.choice is not None and info.choice.risk.shape == (4, 1)
+        assert info.choice is not None and len(info.choice.risk) >= 4
 
     def test_a_mask_of_another_size(self):
         with pytest.raises(InputError, match=r"^mask: got shape \(3, 3\), expected shape \(20, 21\)"):
@@ -192,7 +218,7 @@ class TestReconstruct:
     def test_an_operator_of_ours_and_two_functions_agree(self):
         rng = np.random.default_rng(0)
         A, x = rng.normal(size=(30, 40)) / 6, np.repeat([0.2, 0.9], 20)
-        options = {"shape": (40,), "weight": 1e-3, "tolerance": 1e-5}
+        options = {"shape": (40,), "weight": 1e-3, "tolerance": 1e-5, "box": (0, 1)}
         one, told = lmd.reconstruct(A @ x, lambda x: A @ x, lambda z: A.T @ z, info=True, **options)
         assert np.abs(one - x).max() < 0.05 and one.dtype == np.float64
         assert told.result.status == (Status.TOLERANCE_REACHED,), "float32 does not get there without noise"
@@ -204,8 +230,27 @@ class TestReconstruct:
         with pytest.raises(InputError, match=r"^adjoint: got nothing"):
             lmd.reconstruct(np.ones(3), lambda x: x, shape=(3,), weight=0.1)
 
+    def test_no_box_is_part_of_the_problem_unless_it_is_given(self):
+        rng = np.random.default_rng(0)
+        A, x = rng.normal(size=(50, 40)) / 8, np.repeat([0.0, 300.0, -120.0, 0.0], 10)
+        options = {"shape": (40,), "tolerance": 1e-2, "info": True}
+        for scale in (1.0, 1e-4):
+            call = (scale * A @ x, lambda x: A @ x, lambda z: A.T @ z)
+            found, told = lmd.reconstruct(*call, weight=10 * scale, **options)
+            assert np.abs(found - scale * x).max() < 15 * scale and told.relative <= 1.001e-2
+        assert lmd.reconstruct(*call, weight=10 * scale, box=(0, 1e-3), **options)[0].max() <= 1e-3
+
 
 class TestVideo:
+    def test_the_weight_follows_a_fade_in(self):
+        rng = np.random.default_rng(0)
+        clean = np.kron(rng.random((6, 6)), np.ones((8, 8)))
+        shares = np.array([0, 0.2, 0.6, 1.0, 1.0])[:, None, None]
+        frames = shares * clean + 0.1 * rng.normal(size=(5, 48, 48)) * (shares > 0)
+        found, told = lmd.denoise_video(frames, info=True)
+        assert told[0].weight < 0.01 and told[3].weight > 0.05 and told[4].weight == told[3].weight
+        assert np.mean((found[3:] - clean) ** 2) < 0.2 * 0.1**2
+
     def test_kinds_of_frames(self):
         frames = np.stack([picture(16, 17) + 0.01 * k for k in range(3)])
         out = lmd.denoise_video(frames, 0.1)
@@ -240,7 +285,12 @@ class TestVideo:
         (lambda: lmd.deblur(picture(8, 8), np.ones(3) / 3), "kernel: got shape (3,)"),
         (lambda: lmd.deblur(picture(8, 8), np.full((3, 3), np.nan)), "kernel: got 9 of 9 numbers"),
         (lambda: lmd.deblur(picture(8), np.ones((3, 3)) / 9), "image: got shape (8,)"),
-        (lambda: lmd.inpaint(picture(8, 8), np.zeros((8, 8))), "mask"),
+        (lambda: lmd.deblur(picture(8, 8), np.ones((5, 5))), "kernel: got an array that sums to 25, expected a sum of"),
+        (lambda: lmd.inpaint(picture(8, 8), np.zeros((8, 8))), "mask: got 0 everywhere"),
+        (lambda: lmd.inpaint(picture(8, 8), np.full((8, 8), np.nan)), "mask: got 64 of 64 numbers that are NaN"),
+        (lambda: lmd.inpaint(scratched(), scratched() == 9), "mask: got one that keeps 12% of the pixels, all of one"),
+        (lambda: lmd.inpaint(torch.tensor(scratched()), scratched() == 9), "mask: got one that keeps 12%"),
+        (lambda: lmd.denoise(picture(3, 9, 8)), "image: got an array of shape (3, 9, 8), expected channel_axis=0"),
         (lambda: lmd.denoise_video(np.zeros((0, 4, 4))), "frames: got none"),
     ],
 )
@@ -262,6 +312,7 @@ class TestInputsOfEveryKind:
         _, info = lmd.deblur(noisy, gaussian_kernel(1.0), tolerance=0.1, info=True)
         assert info.choice is not None and 0 < info.weight < 1
 
+    @pytest.mark.filterwarnings("ignore:weight")
     def test_a_blur_that_is_wider_than_a_window(self):
         noisy = picture(96, 97).astype(np.float32)
         _, info = lmd.deblur(noisy, np.full((1, 49), 1 / 49), tolerance=0.3, info=True)
@@ -309,7 +360,11 @@ def test_denoise_takes_the_forms_of_the_models():
     rng = np.random.default_rng(0)
     image = np.clip(rng.random((6, 7, 1)) + 0.1 * rng.normal(size=(6, 7, 3)), 0, 1)
     y = torch.from_numpy(image).movedim(-1, 0)[None]
-    for form in ({"coupled": True}, {"huber": 0.05}, {"coupled": True, "huber": 0.05, "isotropic": True}):
+    for form in (
+        {"coupled": True},
+        {"coupled": False, "huber": 0.05},
+        {"coupled": True, "huber": 0.05, "isotropic": True},
+    ):
         found, info = lmd.denoise(image, 0.2, tolerance=1e-6, info=True, spacing=(1.0, 2.0), **form)
         problem = lmd.problems.TVModel(lmd.terms.Squares(y), 0.2, spacing=(1.0, 2.0), **form)
         solved = lmd.run(lmd.solvers.FGP(restart=True), problem, y, 5000, tolerance=1e-7)
@@ -436,3 +491,61 @@ def test_the_status_is_about_the_numbers_that_came_in():
     _, info = lmd.denoise(image, 7.0, data="absolute", order=2, info=True)
     assert float(info.certificate.bound) > 0
     assert info.result.status[0] is lmd.solvers.Status.STALLED
+
+
+class TestWhatIsSaid:
+    def test_grey_levels_are_of_the_range(self):
+        y = picture(20, 21)
+        levels = [lmd.denoise(scale * y, 0.2 * scale, info=True)[1].grey_levels for scale in (1.0, 255.0, 65535.0)]
+        np.testing.assert_allclose(levels[1:], levels[1], rtol=0.05)
+        assert levels[1] < 2 * levels[0] < 10
+
+    def test_seconds_include_the_choice(self):
+        begun = time.perf_counter()
+        _, info = lmd.denoise(picture(64, 65), info=True)
+        assert 0 < info.choice_seconds < info.seconds <= time.perf_counter() - begun
+        assert info.seconds == pytest.approx(info.choice_seconds + info.result.seconds)
+        assert "to choose the weight" in str(info)
+
+    def test_a_tolerance_that_is_missed(self):
+        mask = np.zeros((16, 16))
+        mask[1, 2] = mask[14, 13] = 1
+        with pytest.warns(PictureWarning, match=r"^tolerance: 1e-09 was asked for, .* is proven") as caught:
+            _, info = lmd.inpaint(picture(16, 16).astype(np.float32), mask, 1e-3, tolerance=1e-9, info=True)
+        assert caught[0].filename == __file__ and "the minimum" in str(info)
+
+    def test_weights_beyond_those_that_were_tried(self, monkeypatch):
+        y = np.repeat([0.0, 1.0, 0.4], 300) + 0.1 * np.random.default_rng(0).normal(size=900)
+        _, info = lmd.denoise(y, info=True)
+        assert info.weight > 2 * 1.8 * info.noise and not bool(info.choice.at_end.any())
+        monkeypatch.setattr(weights, "STEPS", ())
+        monkeypatch.setattr(weights.by_risk, "__defaults__", (*weights.by_risk.__defaults__[:-1], ()))
+        with pytest.warns(PictureWarning, match=r"^weight: .* at the end of those that were tried"):
+            lmd.denoise(y)
+
+
+def test_alpha_is_neither_denoised_nor_part_of_the_estimate():
+    colours = (picture(40, 41, 3).clip(0, 1) * 255).astype(np.uint8)
+    for alpha in (np.full((40, 41), 255), np.random.default_rng(0).integers(0, 256, (40, 41))):
+        both = np.dstack([colours, alpha.astype(np.uint8)])
+        found = lmd.denoise(both)
+        np.testing.assert_array_equal(found[..., :3], lmd.denoise(colours))
+        np.testing.assert_array_equal(found[..., 3], both[..., 3])
+        mask = np.random.default_rng(1).random((40, 41)) > 0.3
+        filled = lmd.inpaint(both, mask, 0.1)
+        np.testing.assert_array_equal(filled[..., :3], lmd.inpaint(colours, mask, 0.1))
+        np.testing.assert_array_equal(filled[..., 3], both[..., 3])
+
+
+def test_a_weight_behind_a_blur_is_near_the_best():
+    rng = np.random.default_rng(0)
+    clean = np.kron(rng.random((4, 4)), np.ones((8, 8)))
+    kernel = gaussian_kernel(1.0)
+    blurred = Blur(kernel, 32, 32, "replicate")(torch.tensor(clean)[None, None].float())[0, 0].numpy()
+    noisy = blurred + 0.03 * rng.normal(size=blurred.shape).astype(np.float32)
+    found, info = lmd.deblur(noisy, kernel, tolerance=1e-2, info=True)
+    assert float(info.choice.risk.max()) > 1.02 * float(info.choice.risk.min())
+    best = min(
+        np.mean((lmd.deblur(noisy, kernel, weight, tolerance=1e-2) - clean) ** 2) for weight in (0.01, 0.02, 0.03)
+    )
+    assert np.mean((found - clean) ** 2) < 1.12 * best

@@ -101,10 +101,10 @@ class TestSolve:
         assert short.notes == ("the tolerance of 0.001 was not reached in 3 iterations",)
 
     def test_channels_one_after_the_other_give_the_same(self, monkeypatch):
-        together, whole = PictureSolver("denoise").solve(noisy())
+        together, whole = PictureSolver("denoise", coupled=False).solve(noisy())
         monkeypatch.setattr(solve, "TOGETHER", 0)
         shares = []
-        apart, parts = PictureSolver("denoise").solve(noisy(), None, shares.append)
+        apart, parts = PictureSolver("denoise", coupled=False).solve(noisy(), None, shares.append)
         assert shares == [1 / 3] * 3
         assert int(np.abs(apart.colours.astype(int) - together.colours).max()) <= 1
         assert parts.weight == whole.weight and parts.numbers == whole.numbers
@@ -115,7 +115,7 @@ class TestAutomaticWeight:
     def test_it_follows_the_noise_and_is_said(self):
         solver = PictureSolver("denoise")
         _, summary = solver.solve(noisy(size=(60, 70)))
-        assert 0.03 < summary.weight < 0.15 and float(summary.choice.noise) == pytest.approx(0.05, rel=0.3)
+        assert 0.03 < summary.weight < 0.3 and float(summary.choice.noise) == pytest.approx(0.05, rel=0.3)
         assert "(automatic, for noise of 5" in summary.text() or "(automatic, for noise of 4" in summary.text()
         said = summary.as_json()["automatic"]
         assert len(said["weights"]) == len(said["risks"]) >= 3
@@ -272,9 +272,20 @@ class TestDefaults:
         [("denoise", None, "denoise-steps"), ("inpaint", torch.ones(20, 26) > 0, "relaxedpdhg")],
     )
     def test_what_lmd_solve_takes(self, task, extra, name):
-        _, summary = PictureSolver(task).solve(noisy(), extra)
+        _, summary = PictureSolver(task, coupled=False).solve(noisy(), extra)
         assert summary.solver == name
         assert summary.value_after < 0.8 * summary.value_before
+
+    def test_colours_are_coupled(self):
+        before = noisy()
+        coupled, plain = (
+            PictureSolver("denoise", weight=0.2, **form).solve(before)[1] for form in ({}, {"coupled": False})
+        )
+        _, info = lmd.denoise(np.moveaxis(before.colours, 0, 2), 0.2, info=True)
+        assert_close(coupled.value_after, float(info.result.values), rtol=2e-3, atol=0)
+        assert coupled.value_after < 0.99 * plain.value_after
+        grey = replace(before, colours=before.colours[:1])
+        assert PictureSolver("denoise", weight=0.2).solve(grey)[1].solver == "denoise-steps"
 
     def test_an_old_name_is_known(self):
         say_deprecated.cache_clear()

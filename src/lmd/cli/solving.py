@@ -118,7 +118,11 @@ _FORM_OPTIONS: list[click.Parameter] = [
         type=Integer(1, 2),
         help="2 for total generalised variation, which keeps slopes free of staircases.  [default: 1]",
     ),
-    click.Option(["--coupled"], is_flag=True, help="Couple the colours, so that their edges are in one place."),
+    click.Option(
+        ["--coupled/--no-coupled"],
+        default=None,
+        help="Couple the colours, so that their edges are in one place.  [default: coupled, for colours]",
+    ),
     click.Option(
         ["--huber"],
         type=Number(),

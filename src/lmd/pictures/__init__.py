@@ -2,16 +2,19 @@
 
 from lmd.pictures.files import Job, solve_file, solve_many
 from lmd.pictures.functions import Info, deblur, denoise, denoise_video, inpaint, reconstruct
+from lmd.pictures.noise import NoiseEstimate, estimate_noise
 from lmd.pictures.solve import PictureSolver, Summary
 
 __all__ = [
     "Info",
     "Job",
+    "NoiseEstimate",
     "PictureSolver",
     "Summary",
     "deblur",
     "denoise",
     "denoise_video",
+    "estimate_noise",
     "inpaint",
     "reconstruct",
     "solve_file",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
+import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ from torch import Tensor
 
 from lmd.checks import check_readable
 from lmd.data.memory import check_memory
-from lmd.errors import InputError
+from lmd.errors import InputError, PictureWarning
 
 WHITE = {torch.uint8: 255, torch.uint16: 65535}
 """What pictures of whole numbers call 1."""
@@ -25,7 +27,7 @@ LARGE, COPIES = 1 << 24, 8
 """Arrays of more numbers are looked at before they are copied: a solve needs as many arrays of their size, at least."""
 
 COLOURS = (3, 4)
-"""How many channels the last axis of a colour picture has."""
+"""How many channels a colour picture has; of four the last is alpha."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ class Axes:
 
     batch: int | None
     channel: int | None
+    has_alpha: bool = False
+    """Whether the last channel says how opaque a pixel is, and is left as it is."""
 
 
 Axis = int | str | Axes | None
@@ -87,7 +91,8 @@ class Batch:
         """An array with a number for each pixel as `(B, 1 or C, *size)`, for each difference with an axis before the
         size; None where its shape fits neither."""
         images, size = self.images, tuple(self.images.shape[2:])
-        shape = tuple(_move_back(images, self.axes).shape)
+        alpha = images[:, :1] if self.axes.has_alpha else images[:, :0]
+        shape = tuple(_move_back(torch.cat([images, alpha], dim=1), self.axes).shape)
         if tuple(array.shape) == shape:
             return move(array, self.axes)
         if tuple(array.shape) in (size, (len(size), *size)):
@@ -110,10 +115,12 @@ def as_batch(
 ) -> Batch:
     """A numpy array or torch tensor of any dtype and layout as images `(B, C, *size)` of this `dtype`.
 
-    `channel_axis` is the axis of the channels, None where there is none. "auto": of a numpy array of three axes the
-    last one, if it has length 3 or 4, and else none; torch tensors, and numpy arrays of four and more axes, are
-    `(B, C, ...)`. `centred` says that images far from 0 may be moved there. Whole numbers of 8 and 16 bits without a
-    sign are divided by their largest; others stay as they are.
+    `channel_axis` is the axis of the channels, None where there is none. "auto": of three axes the last one, if it has
+    length 3 or 4, of a torch tensor else the first one, if it has length 1, 3 or 4; of a numpy array of three axes else
+    none. Other torch tensors, and arrays of four and more axes, are `(B, C, ...)`, or `(B, H, W, 3)`. The last of four
+    channels of a picture is alpha: it is left as it is, and not part of the images. `centred` says that images far
+    from 0 may be moved there. Whole numbers of 8 and 16 bits without a sign are divided by their largest; others stay
+    as they are.
 
     >>> as_batch("image", np.zeros((8, 9, 3), np.uint8)).images.shape
     torch.Size([1, 3, 8, 9])
@@ -125,13 +132,14 @@ def as_batch(
     given = as_tensor(argument, array)
     axes = find_axes(argument, tuple(given.shape), isinstance(array, Tensor), channel_axis)
     white = float(WHITE.get(given.dtype, 1))
-    plain = given.detach()
+    alpha = given.detach().select(axes.channel or 0, -1) if axes.has_alpha else None
+    plain = given.detach() if alpha is None else given.detach().narrow(axes.channel or 0, 0, COLOURS[0])
     plain = plain.float() if plain.dtype.is_floating_point and plain.dtype != torch.float64 else plain.double()
     low, high = (float(end) / white for end in torch.aminmax(plain))  # of a tensor with a NaN they are that
     if not (math.isfinite(low) and math.isfinite(high)):
         share = f"{int((~torch.isfinite(plain)).sum())} of {plain.numel()} numbers that are not finite"
         raise InputError(argument, share, "finite numbers; to fill pixels in, lmd.inpaint(..., mask=isfinite(image))")
-    exact = move(plain / white if white > 1 else plain, axes)
+    exact = move(plain / white if white > 1 else plain, replace(axes, has_alpha=False))
     units = Units.of(low, high, centred)
     images = ((exact - units.centre) / units.unit if units != Units(0.0, 1.0) else exact).to(dtype).contiguous()
     same = units == Units(0.0, 1.0) and dtype == exact.dtype
@@ -139,6 +147,8 @@ def as_batch(
     def back(x: Tensor) -> Any:
         values = (x.to(exact.dtype) * units.unit + units.centre) * white if white > 1 or not same else x
         out = _as_dtype(_move_back(values, axes), given.dtype).to(given.device)
+        if alpha is not None and axes.channel is not None:
+            out = torch.cat([out, alpha.unsqueeze(axes.channel)], dim=axes.channel)
         return out if isinstance(array, Tensor) else out.contiguous().numpy().astype(array.dtype, copy=False)
 
     return Batch(images, units, back, images if same else exact, white, axes)
@@ -149,6 +159,23 @@ def nearest_to_zero(kept: np.ndarray) -> float:
     numbers = kept[np.isfinite(kept)] if kept.dtype.kind in "buif" else kept[:0]
     found = min(max(0.0, float(numbers.min())), float(numbers.max())) if numbers.size else 0.0
     return found if abs(found) <= EXACT else 0.0  # what is more may have been rounded to what its dtype does not hold
+
+
+def check_kept(image: np.ndarray, kept: np.ndarray) -> None:
+    """Raise where a mask keeps nothing, or looks inverted: few pixels, all of one colour, while the lost ones vary."""
+    if not kept.any():
+        raise InputError("mask", "0 everywhere", "numbers that are not 0 where a pixel is kept")
+    share = float(kept.mean())
+    if share < 0.5 and image.dtype.kind in "uif":
+        ends = [_range(image[part]) for part in (kept, ~kept)]
+        if ends[0] <= 0.02 * ends[1]:
+            given = f"one that keeps {100 * share:.2g}% of the pixels, all of one value, while the others vary"
+            raise InputError("mask", given, "not 0 where a pixel is kept: is it inverted?")
+
+
+def _range(numbers: np.ndarray) -> float:
+    finite = numbers[np.isfinite(numbers)] if numbers.dtype.kind == "f" else numbers
+    return float(finite.max()) - float(finite.min()) if finite.size else 0.0
 
 
 def as_tensor(argument: str, array: Any) -> Tensor:
@@ -195,25 +222,59 @@ def find_axes(argument: str, shape: tuple[int, ...], torch_tensor: bool, channel
         space = count - (channel_axis is not None)
         if not 1 <= space <= 3:
             raise InputError(argument, f"shape {shape}", "one, two or three axes beside that of the channels")
-        return Axes(None, None if channel_axis is None else channel_axis % count)
+        return Axes(None, None) if channel_axis is None else _picture(shape, channel_axis % count)
     if channel_axis != "auto":
         raise InputError("channel_axis", repr(channel_axis), "an axis, None or 'auto'")
     if count <= 2 and count > 0:
         return Axes(None, None)
-    if count == 3 and not torch_tensor:
-        return Axes(None, 2 if shape[2] in COLOURS else None)
-    if count == 3 and shape[0] in (1, *COLOURS) and min(shape[1:]) > COLOURS[-1]:
-        advice = "one image (C, H, W) with channel_axis=0, or a batch with all axes, (B, C, H, W) or (B, C, N)"
-        raise InputError(argument, f"a tensor of shape {shape}", advice)
-    if not 3 <= count <= 5 or (not torch_tensor and shape[1] > COLOURS[-1]):
+    if count == 3:
+        return _three_axes(argument, shape, torch_tensor)
+    if count == 4 and shape[-1] in COLOURS and min(shape[1:3]) > COLOURS[-1]:
+        return Axes(0, 3)
+    if not 4 <= count <= 5 or (not torch_tensor and shape[1] > COLOURS[-1]):
         raise InputError(argument, f"shape {shape}", "a signal, image, volume or batch (B, C, ...); see channel_axis")
     return Axes(0, 1)
 
 
+def _three_axes(argument: str, shape: tuple[int, ...], torch_tensor: bool) -> Axes:
+    """Those of an array of three axes, where one reading makes sense."""
+    last, first = min(shape[:2]) > COLOURS[-1], min(shape[1:]) > COLOURS[-1]
+    if shape[2] in COLOURS and (last or not torch_tensor):
+        return _picture(shape, 2)
+    if torch_tensor and shape[0] in (1, *COLOURS) and first:
+        return _picture(shape, 0)
+    if not torch_tensor:
+        if (shape[0] in (2, *COLOURS) and first) or (shape[2] == 2 and last):
+            axis = 0 if first else -1
+            accepted = f"channel_axis={axis} for a picture with {shape[axis]} channels, channel_axis=None for a volume"
+            raise InputError(argument, f"an array of shape {shape}", accepted)
+        return Axes(None, None)
+    if shape[1] > COLOURS[-1]:
+        warn(
+            f"{argument}: a tensor of shape {shape} is taken for {shape[0]} signals of {shape[1]} channels; pass "
+            "channel_axis=None for a volume, (B, 1, H, W) for grey pictures"
+        )
+    return Axes(0, 1)
+
+
+def _picture(shape: tuple[int, ...], channel: int) -> Axes:
+    """One picture; the last of its four channels is alpha."""
+    return Axes(None, channel, len(shape) == 3 and shape[channel] == COLOURS[-1])
+
+
+def warn(message: str) -> None:
+    """Warn at the line that called `lmd`."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("lmd."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, PictureWarning, stacklevel=level)
+
+
 def move(x: Tensor, axes: Axes) -> Tensor:
-    """To `(B, C, *size)`."""
+    """To `(B, C, *size)`, without alpha."""
     x = x[None] if axes.channel is None else x.movedim(axes.channel, 1 if axes.batch is not None else 0)
-    return x if axes.batch is not None else x[None]
+    x = x if axes.batch is not None else x[None]
+    return x[:, : COLOURS[0]] if axes.has_alpha else x
 
 
 def _move_back(x: Tensor, axes: Axes) -> Tensor:

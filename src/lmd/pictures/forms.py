@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lmd.checks import check_choice, check_positive
 from lmd.errors import InputError
-from lmd.pictures.noise import at_least, estimate_noise
+from lmd.pictures.noise import Noise, above_rounding, measure
 from lmd.pictures.weights import LATE, PATH, PIXELS, Choice, by_leaving_out, by_risk, near
 from lmd.problems import SecondOrderModel, TVDenoising, TVModel
 from lmd.terms import Absolute, KullbackLeibler, Squares, Term
@@ -112,10 +112,10 @@ class Form:
         """
         if self.order == 2:
             return replace(self, order=1).choose(y, noise, unit, counts)
-        path, each = y.new_tensor(MISFITS[self.data].path), (-1, *(1,) * (y.ndim - 1))
+        path = y.new_tensor(MISFITS[self.data].path)
         if self.data == "squares":
-            noise = at_least(estimate_noise(y), y) if noise is None else noise
-            return by_risk(self._in(unit), y, noise.reshape(each), near(noise))
+            found = above_rounding(measure(y), y) if noise is None else Noise.white(noise, y)
+            return by_risk(self._in(unit), y, found, near(found.level))
         if noise is not None:
             raise InputError("noise", f"a number with data={self.data!r}", "none: only squares go by a deviation")
         if self.data == "poisson":
@@ -128,7 +128,9 @@ class Form:
         def model(data: Tensor, weight: Tensor, kept: Tensor) -> Any:
             return self.problem(data, weight, unit, kept)
 
-        return by_leaving_out(model, y, torch.ones_like(y), at_least(estimate_noise(y), y), tried, 4 * PIXELS, LATE)
+        return by_leaving_out(
+            model, y, torch.ones_like(y), above_rounding(measure(y), y).level, tried, 4 * PIXELS, LATE
+        )
 
     def _in(self, unit: float) -> Callable[[Tensor, Tensor], Any]:
         return lambda data, weight: self.problem(data, weight, unit)

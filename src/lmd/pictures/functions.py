@@ -14,10 +14,11 @@ of Poisson counts and absolute distances have no unit.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,26 +29,61 @@ from lmd.errors import InputError
 from lmd.guarantees.certify import certify
 from lmd.operators import Blur, LinearOperator
 from lmd.operators.functions import FromFunctions
-from lmd.pictures.arrays import Axes, Axis, Batch, Units, as_batch, as_tensor, find_axes, move, nearest_to_zero
+from lmd.pictures.arrays import (
+    Axes,
+    Axis,
+    Batch,
+    Units,
+    as_batch,
+    as_tensor,
+    check_kept,
+    find_axes,
+    move,
+    nearest_to_zero,
+    warn,
+)
 from lmd.pictures.forms import Form
-from lmd.pictures.noise import at_least, estimate_noise, rough_noise
-from lmd.pictures.weights import EARLY, Choice, by_leaving_out, by_risk, near
+from lmd.pictures.noise import at_least, measure, rough_noise
+from lmd.pictures.weights import Choice, by_leaving_out, choose_behind_blur, near, warn_of_end
 from lmd.problems import TVDeblurring, TVInpainting
 from lmd.problems.base import offers
 from lmd.problems.composite import relative_gap
 from lmd.problems.reconstruction import TVReconstruction
 from lmd.problems.tv import TVProblem
 from lmd.solvers import Certificate, Result, Status
-from lmd.zoo.solve import solve
+from lmd.zoo.solve import MOST_ITERATIONS, solve
 
 SINGLE = 1e-5
 """Relative gaps down to this are proven in single precision; below it everything is in double."""
 
 AUTO = "auto"
 
+MAX_ITERATIONS = 30_000
+"""For problems that are not strongly convex: what they do not prove by then would take minutes."""
+
+ROUGH, MAX_BOXES = (1e-2, 500), 4
+"""Tolerance and most iterations of the answer that the box of a reconstruction is put around, and how often it is
+widened."""
+
+CHANGE = 0.2
+"""A weight is chosen again where the noise or the contrast of a video has changed by this share."""
+
+KERNEL_SUMS = (0.5, 2.0)
+"""Kernels of another sum brighten or darken the image, which is hardly meant."""
+
 Model = Callable[[Tensor, Tensor, float], Any]
 """From data `(B, C, ...)`, weights `(B,)`, or maps of them, and the size of the unit that both are given in, to the
 problems."""
+
+
+class Chosen(NamedTuple):
+    """The weight, given or chosen."""
+
+    weight: Tensor
+    """`(B,)`, or a map, float64 and in the array's own units."""
+
+    choice: Choice | None = None
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -61,7 +97,7 @@ class Info:
     """The standard deviation of the noise, found or given; None where nothing asked for it."""
 
     seconds: float
-    """Of solving; choosing the weight is not in it."""
+    """Of the whole call, choosing the weight included."""
 
     result: Result = field(repr=False)
     """The whole result, in the array's own units; bytes are numbers from 0 to 1, and not yet rounded."""
@@ -71,6 +107,13 @@ class Info:
 
     choice: Choice | None = field(default=None, repr=False)
     """The weights that were tried and their risks, where the weight was chosen."""
+
+    choice_seconds: float = 0.0
+    """What choosing the weight took of the seconds."""
+
+    range: float = 1.0
+    """From black to white in the units of the result: 1 for bytes and for numbers from 0 to 1, else what the image
+    spans."""
 
     @cached_property
     def certificate(self) -> Certificate:
@@ -93,20 +136,24 @@ class Info:
 
     @property
     def grey_levels(self) -> float:
-        """How far x is from the minimiser, root mean square, of 255 levels between 0 and 1, at most: from
+        """How far x is from the minimiser, root mean square, of 255 levels in the `range`, at most: from
         F(x) - min F >= mu/2 ||x - x*||^2; infinite where F is not strongly convex."""
         curvature = self.result.problem.strong_convexity
         if curvature is None:
             return math.inf
         pixels = self.result.x[0].numel()
-        return 255 * float((2 * self.certificate.bound / (curvature * pixels)).max().sqrt())
+        return 255 / self.range * float((2 * self.certificate.bound / (curvature * pixels)).max().sqrt())
 
     def __str__(self) -> str:
         levels = "" if math.isinf(self.grey_levels) else f", {self.grey_levels:.2g} of 255 grey levels from x*"
         each = self.weight.flatten().tolist() if isinstance(self.weight, Tensor) else [self.weight]
         weights = sorted({float(f"{number:.3g}") for number in each})
         weight = f"{weights[0]:g}" if len(weights) == 1 else f"{weights[0]:g} to {weights[-1]:g}"
-        return f"weight {weight}, within {100 * self.relative:.2g}% of the minimum{levels}, {self.seconds:.2g} s"
+        seconds = f"{self.seconds:.2g} s"
+        if self.choice_seconds > 0:
+            seconds += f" ({self.choice_seconds:.2g} s to choose the weight)"
+        near = f"within {100 * self.relative:.2g}% of" if math.isfinite(self.relative) else f"{self.absolute:.2g} above"
+        return f"weight {weight}, {near} the minimum{levels}, {seconds}"
 
 
 def denoise(
@@ -117,7 +164,7 @@ def denoise(
     order: int = 1,
     noise: float | None = None,
     isotropic: bool = False,
-    coupled: bool = False,
+    coupled: bool | None = None,
     huber: float = 0.0,
     spacing: float | Sequence[float] | None = None,
     channel_axis: Axis = AUTO,
@@ -139,7 +186,8 @@ def denoise(
         noise: The standard deviation of the noise, for "auto" and squares; estimated from the image by default. In the
             array's own numbers: of 255 for bytes.
         isotropic: Lengths of gradients in place of sums of absolute differences.
-        coupled: One length for all channels of a pixel, so that colours have their edges in one place.
+        coupled: One length for all channels of a pixel, so that colours have their edges in one place; by default for
+            three channels, unless `weight` is a map with one for each.
         huber: Squares in place of lengths for gradients up to this, which avoids staircases; of bytes 1 is white.
         spacing: Of the pixels along each axis, such as the voxels of a scanner.
         channel_axis: The axis of the channels, None if there is none, or "auto": see `lmd.pictures.arrays.as_batch`.
@@ -156,11 +204,20 @@ def denoise(
     >>> clean.shape, clean.dtype, info.relative < 1.001e-3
     ((32, 32), dtype('float64'), True)
     """
-    form = Form(data, order, isotropic, coupled, huber, spacing)
+    form = Form(data, order, isotropic, bool(coupled), huber, spacing)
     if isinstance(image, (list, tuple)):
-        options = {**vars(form), "noise": noise, "channel_axis": channel_axis, "tolerance": tolerance, "warm": warm}
+        options = {
+            **vars(form),
+            "coupled": coupled,
+            "noise": noise,
+            "channel_axis": channel_axis,
+            "tolerance": tolerance,
+            "warm": warm,
+        }
         return _each(image, lambda one: denoise(one, weight, info=True, **options), info)
     batch = as_batch("image", image, channel_axis, _dtype(tolerance), form.centred)
+    if coupled is None:
+        form = replace(form, coupled=batch.images.shape[1] == 3 and not _is_map_by_channel(weight, batch))
     form.check("image", float(batch.exact.min()))
     unit = batch.units.unit
 
@@ -229,7 +286,7 @@ def inpaint(
     def model(data: Tensor, weights: Tensor, unit: float) -> TVProblem:
         return masked(data, weights, z.to(data))
 
-    return _answer(model, batch, _weight(weight, batch, choose), tolerance, warm, info)
+    return _answer(model, batch, _weight(weight, batch, choose), tolerance, warm, info, limit=MAX_ITERATIONS)
 
 
 def deblur(
@@ -278,6 +335,10 @@ def deblur(
         raise InputError("image", f"shape {tuple(np.shape(image))}", "pictures: two axes beside that of the channels")
     low, high = _box(box, batch.exact)
     taps = as_batch("kernel", kernel, None).exact[0, 0].double()  # all its digits, lest its rank gets lost
+    if not KERNEL_SUMS[0] <= (total := float(taps.sum())) <= KERNEL_SUMS[1]:
+        raise InputError(
+            "kernel", f"an array that sums to {total:g}", "a sum of about 1, such as kernel / kernel.sum()"
+        )
 
     def model(data: Tensor, weights: Tensor, unit: float) -> TVProblem:
         return TVDeblurring(data, taps, weights, border, isotropic, box=(low / unit, high / unit))
@@ -287,11 +348,9 @@ def deblur(
             return Blur(taps, int(x.shape[-2]), int(x.shape[-1]), border)(x)
 
         given = _noise(noise, batch)
-        deviation = at_least(estimate_noise(batch.images), batch.images) if given is None else given
-        in_units, each = _in_units(model, batch), deviation.reshape(-1, 1, 1, 1)
-        return by_risk(in_units, batch.images, each, near(deviation), blur, share=1, kernel=taps.shape, until=EARLY)
+        return choose_behind_blur(_in_units(model, batch), batch.images, blur, taps.shape, given)
 
-    return _answer(model, batch, _weight(weight, batch, choose), tolerance, warm, info)
+    return _answer(model, batch, _weight(weight, batch, choose), tolerance, warm, info, limit=MAX_ITERATIONS)
 
 
 def reconstruct(
@@ -301,13 +360,16 @@ def reconstruct(
     *,
     shape: tuple[int, ...],
     weight: Any,
-    box: tuple[float, float] = (0.0, 1.0),
+    box: tuple[float, float] | None = None,
     isotropic: bool = False,
     tolerance: float = 1e-3,
     warm: Info | None = None,
     info: bool = False,
 ) -> Any:
     """An image of this `shape` from measurements: the minimiser of ||Ax - y||^2 + weight TV(x) over low <= x <= high.
+
+    The proof needs a box. By default it is made wide around a rough answer, and wider where the image comes near to its
+    ends, so that the image is the minimiser without a box; one that is known gives more and is faster.
 
     A is a function from images of that shape to arrays like the `measurements`, with its `adjoint`; or an
     `lmd.operators.LinearOperator` on `(B, C, *shape)`, for measurements `(B, C, ...)`. The answer has the kind and the
@@ -320,7 +382,7 @@ def reconstruct(
         adjoint: A', a function, where A is one.
         shape: Of the image.
         weight: A positive number, or one per image of a batch.
-        box: (low, high), where pixels are known to be; part of the problem.
+        box: (low, high), where pixels are known to be, such as (0, 1); part of the problem.
         isotropic: Lengths of gradients in place of sums of absolute differences.
         tolerance: How near to the minimum, relative to it; proven.
         warm: The `Info` of similar measurements, to start from.
@@ -340,11 +402,6 @@ def reconstruct(
     own = operator is not forward and plain.dtype == torch.float64  # of little noise Ax - y has few digits in float32
     dtype = torch.float64 if own else _dtype(tolerance)
     batch = as_batch("measurements", plain, Axes(0, 1), dtype, centred=False)
-    low, high = check_interval("box", box)
-
-    def model(data: Tensor, weights: Tensor, unit: float) -> TVProblem:
-        ends = (low / unit, high / unit)
-        return TVReconstruction(data, operator, tuple(shape), weights, isotropic, box=ends)
 
     def back(x: Tensor) -> Any:
         found = batch.own(x) if operator is forward else batch.own(x)[0, 0]
@@ -352,19 +409,84 @@ def reconstruct(
             return found.to(measurements.dtype if measurements.dtype.is_floating_point else torch.float32)
         return found.numpy().astype(measurements.dtype if measurements.dtype.kind == "f" else np.float64)
 
-    return _answer(model, replace(batch, back=back), _weight(weight, batch, None), tolerance, warm, info)
+    def model(ends: tuple[float, float]) -> Model:
+        def make(data: Tensor, weights: Tensor, unit: float) -> TVProblem:
+            in_unit = (ends[0] / unit, ends[1] / unit)
+            return TVReconstruction(data, operator, tuple(shape), weights, isotropic, box=in_unit)
+
+        return make
+
+    chosen = _weight(weight, batch, None)
+    batch = replace(batch, back=back)
+    if box is not None:
+        return _answer(model(check_interval("box", box)), batch, chosen, tolerance, warm, info)
+    ends = _rough_box(model, operator, batch, chosen, tuple(shape))
+    for _ in range(MAX_BOXES):
+        found, told = _answer(model(ends), batch, chosen, tolerance, warm, True)
+        if _is_inside(told.result.x, ends):
+            return (found, told) if info else found
+        ends = _widen(ends, 1.0)
+    warn(f"box: none is given, and the image still touches {ends}; pass box=(low, high), where pixels are known to be")
+    return (found, told) if info else found
+
+
+def _rough_box(
+    model: Callable[[tuple[float, float]], Model], operator: Any, batch: Batch, chosen: Chosen, shape: tuple[int, ...]
+) -> tuple[float, float]:
+    """A box around a rough answer, which is found in a wider one."""
+    unit = batch.units.unit
+    ends = _widen(_least_squares_range(operator, batch, shape), 1.0)
+    problem = model(ends)(batch.images, (chosen.weight / unit).to(batch.images), unit)
+    x = solve(problem, ROUGH[0], iterations=ROUGH[1]).x
+    low, high = (float(end) for end in torch.aminmax(batch.own(x)))
+    return _widen((low, high), 0.3)
+
+
+def _widen(ends: tuple[float, float], share: float) -> tuple[float, float]:
+    """The ends moved apart, each by this share of their distance."""
+    low, high = ends
+    width = share * max(high - low, 1e-3 * max(abs(low), abs(high))) or 1.0
+    return low - width, high + width
+
+
+def _is_inside(x: Tensor, ends: tuple[float, float]) -> bool:
+    """Whether an image keeps away from the ends of a box."""
+    low, high = (float(end) for end in torch.aminmax(x))
+    room = 0.02 * (ends[1] - ends[0])
+    return ends[0] + room <= low and high <= ends[1] - room
+
+
+def _least_squares_range(operator: Any, batch: Batch, shape: tuple[int, ...]) -> tuple[float, float]:
+    """The least and the largest pixel after a few conjugate gradient steps for the least ||Ax - y||^2."""
+    y = batch.images
+    x = y.new_zeros(*y.shape[:2], *shape)
+    residual = y
+    gradient = direction = operator.adjoint(residual)
+    size = gradient.square().sum()
+    for _ in range(10):
+        ahead = operator(direction)
+        along = ahead.square().sum()
+        if not (float(size) > 0 and float(along) > 0):
+            break
+        x, residual = x + size / along * direction, residual - size / along * ahead
+        gradient = operator.adjoint(residual)
+        before, size = size, gradient.square().sum()
+        direction = gradient + size / before * direction
+    low, high = (float(end) for end in torch.aminmax(batch.own(x)))
+    return low, high
 
 
 def denoise_video(frames: Any, weight: Any = AUTO, *, info: bool = False, **options: Any) -> Any:
     """Frames without noise, one after the other; takes what `denoise` takes.
 
     An array `(T, ...)` gives an array, a list a list, and an iterator is answered by an iterator, frame by frame. An
-    automatic weight is chosen on the first frame and kept, and each frame starts from the answer to the one before,
-    moved along with the picture, where that is better than nothing: of noise that is new in each frame nothing is kept.
+    automatic weight is kept from frame to frame and chosen again where the noise or the contrast has changed by more
+    than a fifth, as in a video that fades in. Each frame starts from the answer to the one before, moved along with the
+    picture, where that is better than nothing: of noise that is new in each frame nothing is kept.
 
     Args:
         frames: An array `(T, ...)`, a list or an iterator of frames.
-        weight: As in `denoise`; "auto" is chosen on the first frame.
+        weight: As in `denoise`; "auto" follows the frames.
         info: Also return an `Info` for each frame.
         **options: Those of `denoise`.
 
@@ -392,24 +514,37 @@ def denoise_video(frames: Any, weight: Any = AUTO, *, info: bool = False, **opti
 def _video(frames: Iterator[Any], weight: Any, options: dict[str, Any]) -> Iterator[tuple[Any, Info]]:
     told: Info | None = None
     shape: tuple[int, ...] | None = None
+    seen, kept = None, weight
     for frame in frames:
         before, shape = shape, np.shape(frame)
-        clean, told = denoise(frame, weight, info=True, warm=told if before == shape else None, **options)
-        weight = told.weight if isinstance(weight, str) else weight
+        if isinstance(weight, str):
+            now = _look(frame, options)
+            if seen is None or before != shape or bool(((now - seen).abs() > CHANGE * seen).any()):
+                seen, kept = now, weight
+        clean, told = denoise(frame, kept, info=True, warm=told if before == shape else None, **options)
+        kept = told.weight if isinstance(kept, str) else kept
         yield clean, told
+
+
+def _look(frame: Any, options: dict[str, Any]) -> Tensor:
+    """The noise and the contrast of each image of a frame `(2, B)`."""
+    batch = as_batch("frames", frame, options.get("channel_axis", AUTO))
+    scale = batch.units.unit * batch.white
+    return scale * torch.stack([measure(batch.images).level, batch.images.flatten(1).std(dim=1, correction=0)])
 
 
 def _answer(
     model: Model,
     batch: Batch,
-    chosen: tuple[Tensor, Choice | None],
+    chosen: Chosen,
     tolerance: float,
     warm: Info | None,
     info: bool,
     degree: int = 2,
+    limit: int = MOST_ITERATIONS,
 ) -> Any:
-    """What the user gets; `degree` is that of the model in the unit of the data."""
-    weight, choice = chosen
+    """What the user gets, after `limit` iterations at most; `degree` is that of the model in the unit of the data."""
+    weight, choice, choice_seconds = chosen
     unit = batch.units.unit
     problem = model(batch.images, (weight / unit).to(batch.images), unit)
     dual_unit = unit ** (degree - 1)
@@ -418,7 +553,8 @@ def _answer(
     if follows and batch.units != Units(0.0, 1.0):
         frame = (before.problem.noisy - batch.units.centre) / unit  # a motion is found between frames in one unit
         before = replace(before, problem=model(frame.to(batch.images), (weight / unit).to(batch.images), unit))
-    result = solve(problem, tolerance, warm=before)
+    result = solve(problem, tolerance, warm=before, iterations=limit)
+    _warn_of_tolerance(result, tolerance)
     answer = batch.back(problem.image(result.x))
     if not info:
         return answer
@@ -429,7 +565,10 @@ def _answer(
         result = replace(result, certifier=certify)
         result = replace(result, status=_status_of(result, tolerance))
     noise = None if choice is None else _said(choice.noise)
-    told = Info(_said(weight), noise, result.seconds, result, tuple(answer.shape), choice)
+    low, high = _box(None, batch.exact)
+    span = 1.0 if batch.white > 1 else high - low
+    seconds = result.seconds + choice_seconds
+    told = Info(_said(weight), noise, seconds, result, tuple(answer.shape), choice, choice_seconds, span)
     return answer, told
 
 
@@ -441,6 +580,17 @@ def _status_of(result: Result, tolerance: float) -> tuple[Status, ...]:
     words = (Status.STALLED, Status.TOLERANCE_REACHED)
     pairs = zip(result.status, reached.tolist(), strict=True)
     return tuple(words[is_near] if status in words else status for status, is_near in pairs)
+
+
+def _warn_of_tolerance(result: Result, tolerance: float) -> None:
+    """Warn where less was proven than was asked for."""
+    missed = [status for status in result.status if status is not Status.TOLERANCE_REACHED]
+    if not missed or result.certificate is None:
+        return
+    proven = Info(0.0, None, 0.0, result).relative
+    if not proven <= 1.001 * tolerance:
+        what = f"{proven:.2g}" if math.isfinite(proven) else "nothing relative to the minimum"
+        warn(f"tolerance: {tolerance:g} was asked for, {what} is proven ({missed[0].name}); pass a larger one")
 
 
 def _said(each: Tensor) -> float | Tensor:
@@ -467,18 +617,18 @@ def _warm(warm: Info | None, problem: TVProblem, units: Units, dual_unit: float)
     )
 
 
-def _weight(
-    weight: Any, batch: Batch, choose: Callable[[], Choice] | None, maps: bool = False
-) -> tuple[Tensor, Choice | None]:
-    """One weight per image `(B,)`, or a map, float64 and in the array's own units, and how it was chosen."""
+def _weight(weight: Any, batch: Batch, choose: Callable[[], Choice] | None, maps: bool = False) -> Chosen:
+    """One weight per image, or a map."""
     count, device = len(batch.images), batch.images.device
     if isinstance(weight, str):
         if weight != AUTO or choose is None:
             raise InputError("weight", repr(weight), "a positive number" + (" or 'auto'" if choose else ""))
+        begun = time.perf_counter()
         choice = choose().times(batch.units.unit)
-        return choice.weight.double(), choice
+        warn_of_end(choice)
+        return Chosen(choice.weight.double(), choice, time.perf_counter() - begun)
     if isinstance(weight, (int, float)):
-        return torch.full((count,), check_positive("weight", weight), dtype=torch.float64, device=device), None
+        return Chosen(torch.full((count,), check_positive("weight", weight), dtype=torch.float64, device=device))
     try:
         found = torch.as_tensor(weight, dtype=torch.float64, device=device)
     except (TypeError, ValueError, RuntimeError):
@@ -488,11 +638,20 @@ def _weight(
             "weight", f"an array from {float(found.min()):g} to {float(found.max()):g}", "positive numbers"
         )
     if found.shape in ((), (count,)):
-        return found.expand(count).clone(), None
+        return Chosen(found.expand(count).clone())
     if not maps or (mapped := batch.as_map(found)) is None:
         accepted = f"one number, ({count},)" + (" or a map of the shape of the image" if maps else "")
         raise InputError("weight", f"an array of shape {tuple(found.shape)}", accepted)
-    return mapped, None
+    return Chosen(mapped)
+
+
+def _is_map_by_channel(weight: Any, batch: Batch) -> bool:
+    """Whether a weight is a map with numbers of its own for each channel."""
+    if isinstance(weight, (str, int, float)) or np.ndim(weight) <= 1:
+        return False
+    shape = batch.images.new_zeros(1).expand(np.shape(weight))
+    mapped = batch.as_map(shape)
+    return mapped is not None and mapped.shape[1] > 1
 
 
 def _noise(noise: float | None, batch: Batch) -> Tensor | None:
@@ -524,26 +683,38 @@ def _without_lost(image: Any, mask: Any, channel_axis: Axis) -> tuple[Any, Tenso
         raise InputError("image", type(image).__name__, "a numpy array or torch tensor of real numbers")
     if isinstance(image, Tensor):
         as_tensor("image", image)
-    given = (
-        check_readable("mask", mask) if isinstance(mask, Tensor) else torch.from_numpy(np.ascontiguousarray(mask) != 0)
-    )
-    kept = given != 0
+    kept = _is_kept(mask)
     axes = find_axes("image", tuple(image.shape), isinstance(image, Tensor), channel_axis)
     size = [length for axis, length in enumerate(image.shape) if axis not in (axes.batch, axes.channel)]
     if tuple(kept.shape) == tuple(image.shape):
-        kept = move(kept, axes)
-        full = given != 0
+        kept, full = move(kept, axes), kept
     elif list(kept.shape) == size:
         channels = kept if axes.channel is None else kept.unsqueeze(axes.channel - (axes.batch is not None))
         full = channels.expand(image.shape)
         kept = kept[None, None].expand(image.shape[0] if axes.batch is not None else 1, 1, *size)
     else:
         raise InputError("mask", f"shape {tuple(kept.shape)}", f"shape {tuple(image.shape)} or {tuple(size)}")
+    if axes.has_alpha and axes.channel is not None:  # which stays as it is
+        full = full.clone()
+        full.select(axes.channel, -1).fill_(True)
+    check_kept(image.detach().cpu().numpy() if isinstance(image, Tensor) else image, full.cpu().numpy())
     if isinstance(image, Tensor):
         full, plain = full.to(image.device), image.detach()
         fill = nearest_to_zero(plain[full].double().cpu().numpy())
         return torch.where(full, image, torch.full_like(image, fill)), kept
     return np.where(full.numpy(), image, np.full_like(image, nearest_to_zero(image[full.numpy()]))), kept
+
+
+def _is_kept(mask: Any) -> Tensor:
+    """Where a mask is not 0."""
+    try:
+        given = mask if isinstance(mask, Tensor) else torch.from_numpy(np.array(mask))
+    except (TypeError, ValueError):
+        raise InputError("mask", type(mask).__name__, "an array of numbers, not 0 where a pixel is kept") from None
+    given = check_readable("mask", given).detach().cpu()
+    if given.is_floating_point() and (lost := int(given.isnan().sum())):
+        raise InputError("mask", f"{lost} of {given.numel()} numbers that are NaN", "0 for lost pixels, 1 for others")
+    return given != 0
 
 
 def _operator(

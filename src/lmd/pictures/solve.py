@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,11 +22,11 @@ from lmd.data.picture import Header, Picture
 from lmd.errors import CapabilityError, InputError, LmdError
 from lmd.guarantees import certify, run
 from lmd.operators import Blur
-from lmd.pictures.arrays import Units, nearest_to_zero
+from lmd.pictures.arrays import Units, check_kept, nearest_to_zero
 from lmd.pictures.forms import Form
 from lmd.pictures.functions import AUTO
-from lmd.pictures.noise import at_least, estimate_noise, rough_noise
-from lmd.pictures.weights import SHARE, Choice, by_leaving_out, by_risk, near
+from lmd.pictures.noise import above_rounding, at_least, measure, rough_noise
+from lmd.pictures.weights import Choice, by_leaving_out, by_risk, choose_behind_blur, near, warn_of_end
 from lmd.solvers import Result, Status
 from lmd.solvers.base import Solver
 from lmd.tasks import PictureTask
@@ -89,7 +91,10 @@ class Summary:
     """Of the channel that took most."""
 
     seconds: float
-    """Of the solver, without reading and writing files."""
+    """Of choosing the weight and solving, without reading and writing files."""
+
+    choice_seconds: float = 0.0
+    """What choosing the weight took of them."""
 
     notes: tuple[str, ...] = ()
     """What else there is to know, such as a solver that diverged."""
@@ -145,11 +150,12 @@ class Summary:
         if self.choice is not None:
             noise = float(self.choice.noise)
             weight += f" (automatic, for noise of {f'{100 * noise:.2g}%' if noise < 1 else f'{noise:.2g}'})"
+        chosen = f", {self.choice_seconds:.3g} of them to choose the weight" if self.choice is not None else ""
         rows = {
             "value": f"{self.value_before:.6g} before, {self.value_after:.6g} after",
             "problem": f"TV {picture_task(self.task).doing}, {self.form.words}, {weight}",
             "iterations": f"{self.iterations} of {self.solver}",
-            "seconds": f"{self.seconds:.3g}",
+            "seconds": f"{self.seconds:.3g}" + chosen,
             "certificate": self.proven,
         }
         lines = [f"  {name:12s} {said}" for name, said in rows.items()]
@@ -164,7 +170,8 @@ class Summary:
         told = {**{name: getattr(self, name) for name in names}, **words}
         if self.choice is not None:
             path, risk = self.choice.path.flatten().tolist(), self.choice.risk.flatten().tolist()
-            told["automatic"] = {"noise": float(self.choice.noise), "weights": path, "risks": risk}
+            found = {"noise": float(self.choice.noise), "weights": path, "risks": risk}
+            told["automatic"] = {**found, "seconds": self.choice_seconds}
         return {**told, "certificate": {**finite, "theorem": self.theorem}, "notes": list(self.notes)}
 
 
@@ -176,8 +183,9 @@ class PictureSolver:
     iterations as it was trained for or, if there is no such number, at a gap of 1e-3. `weight` is a number, or "auto"
     to choose it by the picture. What denoises takes the words of `lmd.pictures.forms.Form` besides.
 
-    TV does not mix channels, so those of a large picture are solved for one after the other, which saves memory. A
-    solver that takes three has all three, and of a grey picture three copies.
+    Colours are coupled where lmd chooses the solver. TV that is not coupled does not mix channels, so those of a large
+    picture are solved for one after the other, which saves memory. A solver that takes three has all three, and of a
+    grey picture three copies.
 
     Args:
         task: One that takes pictures, such as "denoise", "inpaint" or "deblur".
@@ -201,10 +209,12 @@ class PictureSolver:
     ) -> None:
         self.task, self.model = task, picture_task(task)
         self.weight, self.isotropic = _check_weight(weight), bool(isotropic)
-        self.form = Form(isotropic=self.isotropic, **form)
+        self.is_coupled: bool | None = form.pop("coupled", None)
+        self.form = Form(isotropic=self.isotropic, coupled=bool(self.is_coupled), **form)
         self.formed = self.form != Form(isotropic=self.isotropic)
         if self.formed and not self.model.forms:
-            raise InputError(", ".join(form), f"given with {task}", "none of them, which are for denoise")
+            names = ", ".join([*form, *(["coupled"] if self.is_coupled else [])])
+            raise InputError(names, f"given with {task}", "none of them, which are for denoise")
         self.iterations = None if iterations is None else check_count("iterations", iterations)
         self.tolerance = None if tolerance is None else check_positive("tolerance", tolerance)
         self.to_tolerance = tolerance is not None or iterations is None
@@ -240,7 +250,7 @@ class PictureSolver:
         """Raise if the task is not for such pictures, or solving takes more memory than there is."""
         if self.model.extra == "kernel" and len(header.size) > 2:
             raise InputError("image", f"{name}, a volume", f"an image to {self.task}")
-        together = self._together(header.channels, math.prod(header.size))
+        together = self._for(header.channels)._together(header.channels, math.prod(header.size))
         need = 4 * PLANES * together * math.prod(header.size) + 2 * header.bytes
         check_memory("image", f"{name} of {header}", need)
 
@@ -255,6 +265,10 @@ class PictureSolver:
         `extra` is what the task takes beside it: a mask `(*size)` or a kernel. `advance` hears what share was done.
         """
         given = picture.colours
+        if (mine := self._for(len(given))) is not self:
+            return mine.solve(picture, extra, advance)
+        if self.model.extra == "mask" and extra is not None:
+            check_kept(given, np.broadcast_to(extra.numpy() != 0, given.shape))
         if given.dtype.kind == "f":
             given = _check_finite(given, extra if self.model.extra == "mask" else None)
         units = Units(0.0, 1.0)
@@ -269,10 +283,12 @@ class PictureSolver:
             z = torch.from_numpy(colours.astype(np.float64))  # which has digits left when the centre is gone
             return z.sub_(units.centre).div_(units.unit).to(self.dtype)[None]
 
-        weight, choice = self.weight, None
+        weight, choice, begun = self.weight, None, time.perf_counter()
         if weight is None:
             choice = self._choose(images(_sample(given)), extra, units.unit, picture.most).times(units.unit)
             weight = float(choice.weight)
+            warn_of_end(choice)
+        choosing = time.perf_counter() - begun if choice is not None else 0.0
         together = self._together(len(given), given[0].size)
         parts = [slice(i, i + together) for i in range(0, len(given), together)]
         colours, told = np.empty_like(given), []
@@ -282,7 +298,16 @@ class PictureSolver:
             told.append(_in_units(summary, units.unit**self.form.degree))
             advance(1 / len(parts))
         summary = functools.reduce(Summary.__add__, told)
+        summary = replace(summary, seconds=summary.seconds + choosing, choice_seconds=choosing)
         return replace(picture, colours=colours), replace(summary, weight=weight, choice=choice)
+
+    def _for(self, channels: int) -> PictureSolver:
+        """The same for pictures of so many channels: colours are coupled, unless something else is asked for."""
+        if self.is_coupled is not None or channels != 3 or self.solver is not None or not self.model.forms:
+            return self
+        mine = copy.copy(self)
+        mine.is_coupled, mine.form, mine.formed = True, replace(self.form, coupled=True), True
+        return mine
 
     def _together(self, channels: int, pixels: int) -> int:
         """How many channels are solved for together."""
@@ -298,17 +323,18 @@ class PictureSolver:
             noise = at_least(rough_noise(images, mask), images)
             return by_leaving_out(lambda y, w, z: make(y, z, w, self.isotropic), images, mask, noise, near(noise))
 
-        def predict(x: Tensor) -> Tensor:
-            return x if extra is None else Blur(extra.to(x), int(x.shape[-2]), int(x.shape[-1]), "replicate")(x)
-
-        noise = at_least(estimate_noise(images), images)
-        deviation = noise.reshape(-1, *(1,) * (images.ndim - 1))
-        share, kernel = (SHARE, ()) if extra is None else (1, extra.shape)
-
         def model(y: Tensor, w: Tensor) -> Any:
             return make(y, extra, w, self.isotropic)
 
-        return by_risk(model, images, deviation, near(noise), predict, share, kernel)
+        if extra is None:
+            found = above_rounding(measure(images), images)
+            return by_risk(model, images, found, near(found.level))
+        taps = extra
+
+        def blur(x: Tensor) -> Tensor:
+            return Blur(taps.to(x), int(x.shape[-2]), int(x.shape[-1]), "replicate")(x)
+
+        return choose_behind_blur(model, images, blur, taps.shape)
 
     def _problem(self, images: Tensor, extra: Tensor | None, weight: float, unit: float) -> Any:
         if self.formed:
