@@ -482,13 +482,13 @@ class TestSolve:
             assert min(curve.size) > 300
 
     def test_the_summary_names_the_model_and_the_solver(self, lmd) -> None:
-        options = ("--coupled", "--huber", "0.1", "--isotropic")
+        options = ("--coupled", "--huber", "0.1", "--isotropic", "--weight", "0.2")
         told = lmd("solve", "denoise", "in.png", "a.png", *options).out
         assert "TV denoising, isotropic, coupled, huber 0.1, weight" in told and " of denoise-steps\n" in told
         found = json.loads(
             lmd("solve", "denoise", "in.png", "b.png", "--order", "2", "--data", "absolute", "--json").out
         )
-        assert (found["order"], found["data"], found["coupled"], found["huber"]) == (2, "absolute", False, 0.0)
+        assert (found["order"], found["data"], found["coupled"], found["huber"]) == (2, "absolute", True, 0.0)
 
     def test_a_folder(self, lmd, files: dict[str, bytes]) -> None:
         outcome = lmd("solve", "denoise", ".", "out", "--json", "--workers", "2")

@@ -116,7 +116,7 @@ def test_the_settings_of_a_training_are_with_the_function():
 def test_every_command_and_option_is_on_the_page():
     text = "\n".join(reference.commands(cli, click.Context(cli, info_name="lmd")))
     assert all(f"## lmd {name}\n" in text for name in (*cli.commands, "data fetch", "solve denoise"))
-    assert "- `--resume`: Go on with the run in OUT." in text
+    assert "- `--resume`: Continue the run in OUT." in text
 
 
 def test_what_needs_other_packages_is_read_and_not_imported():

@@ -138,7 +138,8 @@ class TestFiles:
         (tmp_path / "in").mkdir()
         for name in ("a.png", "b.png", "c.png"):
             write_picture(tmp_path / "in" / name, noisy())
-        solver, working, go_on = PictureSolver("denoise", weight=0.1), threading.Event(), threading.Event()
+        solver = PictureSolver("denoise", weight=0.1, coupled=True)
+        working, go_on = threading.Event(), threading.Event()
         solved, threads = solver.solve, []
 
         def slowly(*arguments):

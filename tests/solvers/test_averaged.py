@@ -14,6 +14,7 @@ from lmd.terms import L1, Absolute, KullbackLeibler
 
 def problem(count=2, misfit=Absolute, shape=(3, 24, 20), **form):
     y = torch.rand(count, *shape, generator=torch.Generator().manual_seed(0)).clamp(0.05, 1)
+    y[..., 0, 0], y[..., 0, 1] = 0.0, 1.0  # so that the range of the data is the box
     return TVModel(misfit(y), torch.linspace(0.4, 0.8, count), box=(0.0, 1.0), **form)
 
 

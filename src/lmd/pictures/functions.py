@@ -549,7 +549,7 @@ def _answer(
     problem = model(batch.images, (weight / unit).to(batch.images), unit)
     dual_unit = unit ** (degree - 1)
     before: Any = _warm(warm, problem, batch.units, dual_unit)
-    follows = before is not None and all(offers(each, ("carried",)) for each in (problem, before.problem))
+    follows = before is not None and all(offers(each, ("noisy",)) for each in (problem, before.problem))
     if follows and batch.units != Units(0.0, 1.0):
         frame = (before.problem.noisy - batch.units.centre) / unit  # a motion is found between frames in one unit
         before = replace(before, problem=model(frame.to(batch.images), (weight / unit).to(batch.images), unit))
