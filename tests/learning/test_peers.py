@@ -54,6 +54,13 @@ def test_osqp_gets_there_whatever_each_program_has_of_its_own(own):
     assert row["one"]["0.001"] > 0 and said == []
 
 
+def test_a_peer_that_takes_too_long_is_left_out_and_named():
+    said = []
+    instances = Instances.solve(*draw(LeastSquaresFamily(torch.tensor([[2.0, 1.0], [1.0, 2.0], [0.0, 1.0]])), 20, 0))
+    assert peers(instances, 1e-3, said.append, seconds=0) == []
+    assert said == ["SciPy L-BFGS-B is left out: TimeoutError, more than 0 s for 20 instances"]
+
+
 def test_a_peer_that_fails_is_left_out_and_named(monkeypatch):
     def broken(tolerance, part):
         raise ValueError("two\nlines")

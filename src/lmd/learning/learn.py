@@ -450,7 +450,7 @@ class _Learning:
             "learned": winner in learned,
             "reached": is_reached,
             "batch": sum(len(each.x0) for each in test),
-            "rows": rows + peers(test[0], self.target, self.say),
+            "rows": rows + peers(test[0], self.target, self.say, TUNING_SHARE * 60 * self.minutes),
             **({} if promised is None else {"promise": promised.to_json()}),
             "promised": text,
             "notes": self.notes,

@@ -23,11 +23,14 @@ Solve = Callable[[Any, torch.Tensor], tuple[np.ndarray[Any, Any], float]]
 
 
 def peers(
-    instances: Instances, target: float, say: Callable[[str], object] = lambda line: None
+    instances: Instances,
+    target: float,
+    say: Callable[[str], object] = lambda line: None,
+    seconds: float = math.inf,
 ) -> list[dict[str, Any]]:
     """Rows of the card: milliseconds for one instance, with the loosest of its tolerances that meets the target.
 
-    A peer that fails is left out; `say` hears why, in one line.
+    A peer that fails, or takes more than so many seconds, is left out; `say` hears why, in one line.
     """
     problem, able = instances.problem, dict[str, Callable[[float, Instances], Solve]]()
     if problem.domain is None and not offers(problem, ("operator",)):
@@ -38,14 +41,16 @@ def peers(
     rows = []
     for name, make in able.items():
         try:
-            rows.append(_row(name, instances, target, make))
+            rows.append(_row(name, instances, target, make, seconds))
         except Exception as error:  # a package of others may raise anything
             say(f"{name} is left out: {type(error).__name__}, {' '.join(str(error).split()):.120}")
     return rows
 
 
-def _row(name: str, instances: Instances, target: float, make: Callable[[float, Instances], Solve]) -> dict[str, Any]:
-    part = instances.select(slice(0, TRIED))
+def _row(
+    name: str, instances: Instances, target: float, make: Callable[[float, Instances], Solve], limit: float
+) -> dict[str, Any]:
+    part, end = instances.select(slice(0, TRIED)), clock() + limit
     row = {"method": name, "learned": False, "one": {}, "milliseconds": {}, "iterations": {}}
     for tolerance in (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-8):
         solve, answers, seconds = make(tolerance, part), [], []
@@ -53,6 +58,8 @@ def _row(name: str, instances: Instances, target: float, make: Callable[[float, 
             x, spent = solve(part.problem.select(i), part.x0[i : i + 1])
             answers.append(torch.as_tensor(x, dtype=part.x0.dtype).reshape(part.x0.shape[1:]))
             seconds.append(spent)
+            if clock() > end:
+                raise TimeoutError(f"more than {limit:.3g} s for {TRIED} instances")
         errors = part.errors(torch.stack(answers)).sort().values
         if float(errors[math.ceil(QUANTILE * len(errors)) - 1]) <= target:
             one = 1e3 * sorted(seconds)[len(seconds) // 2]
