@@ -64,6 +64,12 @@ class QuadraticProgram(Composite):
         start = torch.minimum(torch.maximum(torch.zeros_like(q), low), high)
         super().__init__(Quadratic(P, q), *behind, start=start)
 
+    @property
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        """The ends of x, where there are any, and of Ax `(B, m)`."""
+        low, high = (torch.cat([getattr(term, end) for term in self.regularisers], dim=1) for end in ("low", "high"))
+        return low, high
+
     def data_vector(self) -> Tensor:
         """q, and what else each instance has of its own: 0 for a bound that is infinite."""
         if not self.bounds_vary:

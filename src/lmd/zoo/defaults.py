@@ -60,13 +60,20 @@ def solver_for(problem: Any, tolerance: float) -> Solver[Any]:
         return CirculantADMM()
     if name is not None:
         return _loaded(name, problem)
-    if offers(problem, QPInteriorPoint().needs) and problem.start()[0].numel() <= MAX_SIZE:
+    if _is_small_program(problem):
         return QPInteriorPoint()
     if not offers(problem, PDHG().needs):
         return _without_dual(problem)
     if not offers(problem, ("data_strong_convexity",)) and offers(problem, RelaxedPDHG().needs):
         return Averaged(RelaxedPDHG())
     return PDHG(settle=8.0 if offers(problem, ("differences",)) else 1.0)
+
+
+def _is_small_program(problem: Any) -> bool:
+    """Whether a problem is a quadratic program for an interior-point method: no grid, and few variables."""
+    if not offers(problem, QPInteriorPoint().needs) or offers(problem, ("differences",)):
+        return False
+    return bool(problem.start()[0].numel() <= MAX_SIZE)
 
 
 def _without_dual(problem: Problem) -> Solver[Any]:
