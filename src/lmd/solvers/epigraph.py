@@ -134,6 +134,8 @@ class Epigraph:
         for each in every:
             P, q = P + each.hessian(), q + each.pull(each.slope)
             self._add_rows(each)
+        if not self.rows:
+            self._add(None, torch.full_like(q, -torch.inf), torch.full_like(q, torch.inf))
         weights = torch.cat([each.fold for each in every if each.has_folds] or [q[:, :0]], dim=1)
         self._add(None, torch.zeros_like(weights), torch.full_like(weights, torch.inf))
         self.P, self.q = P, torch.cat([q, weights], dim=1)
