@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from truth import TOLERANCE, Attempt, Instance, Kind, choose, uniform
+from truth import TOLERANCE, Attempt, DomainInstance, Instance, Kind, choose, uniform
 
 import lmd
 from lmd.operators import Identity
@@ -40,17 +40,6 @@ class Penalised(Problem):
         form = np.einsum("bi,bij,bj->b", long, np.broadcast_to(P, (len(long), *P.shape[-2:])), long)
         value = form / 2 + (q * long).sum(axis=1)
         return torch.from_numpy(value.astype(np.float64)) + (beyond * self.multipliers.abs()).sum(dim=1) * (1 + 1e-9)
-
-
-class DomainInstance(Instance):
-    """An instance over a domain, of which results tell f(x) for an x that is outside by rounding."""
-
-    def value(self, x: Tensor) -> Tensor:
-        domain = self.exact.domain
-        return super().value(x if domain is None else domain.nearest(x.double()))
-
-    def told(self, x: Tensor) -> Tensor:
-        return super().value(x)
 
 
 class CompositeInstance(DomainInstance):
