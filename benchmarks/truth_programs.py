@@ -38,7 +38,7 @@ class Penalised(Problem):
         beyond = torch.maximum(low - z, z - high).clamp(min=0)
         P, q, long = self.program.f.P.numpy(), self.program.f.q.numpy(), x.numpy().astype(np.longdouble)
         form = np.einsum("bi,bij,bj->b", long, np.broadcast_to(P, (len(long), *P.shape[-2:])), long)
-        value = form / 2 + (q * long).sum(axis=1)
+        value = form / 2 + (q * long).sum(axis=1) + np.asarray(self.program.f.r)
         return torch.from_numpy(value.astype(np.float64)) + (beyond * self.multipliers.abs()).sum(dim=1) * (1 + 1e-9)
 
 
