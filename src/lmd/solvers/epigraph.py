@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -56,9 +56,11 @@ class Summand:
     @classmethod
     def of(cls, pieces: Pieces, matrix: Tensor | None, z: Tensor, scale: float) -> Summand:
         exact = z.double()
-        *entries, total = pieces
-        spread = [filled(each, exact).double().expand_as(exact).flatten(1) for each in entries]
-        return cls(matrix, z.shape, scale, *spread, total=total)
+        names = ("curvature", "slope", "fold", "kink", "low", "high")
+        spread: dict[str, Any] = {
+            name: filled(getattr(pieces, name), exact).double().expand_as(exact).flatten(1) for name in names
+        }
+        return cls(matrix, z.shape, scale, total=pieces.total, **spread)
 
     @property
     def has_folds(self) -> bool:

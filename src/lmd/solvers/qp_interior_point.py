@@ -73,7 +73,7 @@ class Program(NamedTuple):
     @classmethod
     def of(cls, epigraph: Epigraph) -> Self:
         """The same program in these units."""
-        *rows, last = epigraph.rows
+        rows = epigraph.rows[:-1]
         low, high = (torch.cat([getattr(each, end) for each in epigraph.rows], dim=1) for end in ("low", "high"))
         column = _column_units(epigraph)
         blocks, lengths, fold_units = [], [], []
@@ -109,45 +109,51 @@ class Program(NamedTuple):
     def _dense(self, A: Tensor | None) -> Tensor:
         return torch.eye(self.P.shape[-1], dtype=self.q.dtype, device=self.q.device) if A is None else A
 
-    def _parts(self, v: Tensor) -> tuple[Tensor, Tensor]:
+    def parts(self, v: Tensor) -> tuple[Tensor, Tensor]:
         """x and t."""
         x, t = torch.split(v, [self.P.shape[-1], v.shape[1] - self.P.shape[-1]], dim=1)
         return x, t
 
-    def _fold_parts(self, t: Tensor) -> list[Tensor | None]:
-        """t for each block; None where it has none."""
+    def at_folds(self, t: Tensor) -> list[Tensor]:
+        """t in the rows of folds and 0 in the others, block by block."""
         parts = iter(torch.split(t, [count for count in self.folds if count], dim=1))
-        return [next(parts) if count else None for count in self.folds]
+        sizes = [part.shape[1] for part in self.split(self.low)[:-1]]
+        return [next(parts) if count else t.new_zeros(1, size) for count, size in zip(self.folds, sizes, strict=True)]
+
+    def of_folds(self, parts: Sequence[Tensor]) -> Tensor:
+        """The rows of folds of blocks, in the order of t."""
+        own = [part for part, count in zip(parts, self.folds, strict=True) if count]
+        return torch.cat(own, dim=1) if own else self.q[:, self.P.shape[-1] :]
+
+    def images(self, x: Tensor) -> list[Tensor]:
+        """Ax, block by block."""
+        return [x if A is None else times(x, A.mT) for A in self.blocks]
 
     def image(self, v: Tensor) -> Tensor:
         """(Ax + t, t) `(B, m)`."""
-        x, t = self._parts(v)
-        images = [x if A is None else times(x, A.mT) for A in self.blocks]
-        pairs = zip(images, self._fold_parts(t), strict=True)
-        return torch.cat([*(image if part is None else image + part for image, part in pairs), t], dim=1)
+        x, t = self.parts(v)
+        return torch.cat([*map(torch.add, self.images(x), self.at_folds(t)), t], dim=1)
 
     def pull(self, y: Tensor) -> Tensor:
         """The adjoint of `image` `(B, N)`."""
-        *parts, last = self._split(y)
-        own = [part for part, count in zip(parts, self.folds, strict=True) if count]
-        t = last + torch.cat(own, dim=1) if own else last
-        return torch.cat([self._pull(parts), t], dim=1)
+        *parts, last = self.split(y)
+        return torch.cat([self.pull_blocks(parts), last + self.of_folds(parts)], dim=1)
 
-    def _pull(self, parts: Sequence[Tensor]) -> Tensor:
+    def pull_blocks(self, parts: Sequence[Tensor]) -> Tensor:
         """A'y `(B, n)` for y in blocks."""
         total = torch.zeros_like(self.q[:, : self.P.shape[-1]])
         for A, part in zip(self.blocks, parts, strict=True):
             total = total + (part if A is None else times(part, A))
         return total
 
-    def _split(self, y: Tensor) -> tuple[Tensor, ...]:
+    def split(self, y: Tensor) -> tuple[Tensor, ...]:
         count = self.P.shape[-1]
         sizes = [count if A is None else A.shape[-2] for A in self.blocks]
         return torch.split(y, [*sizes, self.q.shape[1] - count], dim=1)
 
     def form(self, v: Tensor) -> Tensor:
         """Px, and 0 for t `(B, N)`."""
-        x, t = self._parts(v)
+        x, t = self.parts(v)
         return torch.cat([times(x, self.P), torch.zeros_like(t)], dim=1)
 
     def gradient(self, v: Tensor, y: Tensor) -> Tensor:
@@ -156,9 +162,10 @@ class Program(NamedTuple):
 
     def system(self, weight: Tensor) -> System:
         """That of P + A'wA and the equations, factorised, w the weights `(B, m)` of the rows; t is eliminated."""
-        *parts, last = self._split(weight)
-        pairs = zip(parts, self._fold_parts(last), strict=True)
-        parts = [w if held is None else w * held / (w + held) for w, held in pairs]
+        *parts, held = self.split(weight)
+        own = self.of_folds(parts)
+        both = zip(parts, self.at_folds(own * held / (own + held)), self.folds, strict=True)
+        parts = [left if count else w for w, left, count in both]
         count = self.P.shape[-1]
         widest = max((A.shape[-2] for A in self.blocks if A is not None), default=1)
         chunk = max(1, MAX_CHUNK // (count * max(widest, count)))
@@ -198,15 +205,11 @@ class System(NamedTuple):
     def solve(self, right: Tensor, broken: Tensor) -> tuple[Tensor, Tensor]:
         """(x, t) `(B, N)`, and multipliers of the equations `(B, m)`, which are `broken` by so much."""
         program = self.program
-        right, t = program._parts(right)
-        *parts, last = program._split(self.weight)
-        folds = zip(program._fold_parts(t), program._fold_parts(last), parts, strict=True)
-        shares = [torch.zeros_like(w) if own is None else w / (w + held) * own for own, held, w in folds]
-        x, hold = self._solve(right - program._pull(shares), broken)
-        images = program._split(program.image(torch.cat([x, torch.zeros_like(t)], dim=1)))
-        held = last + torch.cat([w for w, count in zip(parts, program.folds, strict=True) if count] or [last], dim=1)
-        pulled = [w * z for w, z, count in zip(parts, images, program.folds) if count]
-        t = (t - torch.cat(pulled, dim=1)) / held if pulled else t
+        right, t = program.parts(right)
+        *parts, held = program.split(self.weight)
+        own = program.of_folds(parts)
+        x, hold = self._solve(right - program.pull_blocks(program.at_folds(own / (own + held) * t)), broken)
+        t = (t - own * program.of_folds(program.images(x))) / (own + held)
         return torch.cat([x, t], dim=1), hold
 
     def _solve(self, right: Tensor, broken: Tensor) -> tuple[Tensor, Tensor]:

@@ -21,8 +21,9 @@ def times(rows: Tensor, matrix: Tensor) -> Tensor:
 class Quadratic(Term):
     r"""h(z) = z'Pz / 2 + q'z + r; z, q `(B, n)`, P positive definite, `(n, n)` for all instances or `(B, n, n)`.
 
-    h*(p) = (p - q)'P^{-1}(p - q) / 2 - r, finite everywhere. Everything comes from the eigenvalues of P, which are computed
-    in float64, once, and kept. [Boyd and Vandenberghe 2004](https://web.stanford.edu/~boyd/cvxbook/), section 3.3.
+    h*(p) = (p - q)'P^{-1}(p - q) / 2 - r, finite everywhere. Everything comes from the eigenvalues of P, which are
+    computed in float64, once, and kept. [Boyd and Vandenberghe 2004](https://web.stanford.edu/~boyd/cvxbook/),
+    section 3.3.
 
     Args:
         P: `(n, n)` or `(B, n, n)`, symmetric and positive definite.
@@ -139,7 +140,7 @@ class Quadratic(Term):
     def value_rounding(self, z: Tensor) -> Tensor:
         """Products of both signs, which may cancel."""
         sizes = inner(z.abs(), times(z.abs(), self.P.abs()) + self.q.abs())
-        return (z.shape[1] + 8) * torch.finfo(z.dtype).eps * (sizes + abs(self.r))
+        return (z.shape[1] + 8) * torch.finfo(z.dtype).eps * (sizes + filled(self.r, sizes).abs())
 
     def data(self) -> list[Tensor]:
         return [self.q] if self.P.ndim == 2 else [self.q, self.P]
