@@ -109,9 +109,13 @@ class Instance:
 class DomainInstance(Instance):
     """An instance over a domain, of which results tell f(x) for an x that is outside by rounding."""
 
-    def value(self, x: Tensor) -> Tensor:
+    def nearest(self, x: Tensor) -> Tensor:
+        """The point of the domain that is meant by x, in float64."""
         domain = self.exact.domain
-        return super().value(x if domain is None else domain.nearest(x.double()))
+        return x.double() if domain is None else domain.nearest(x.double())
+
+    def value(self, x: Tensor) -> Tensor:
+        return super().value(self.nearest(x))
 
     def told(self, x: Tensor) -> Tensor:
         return super().value(x)

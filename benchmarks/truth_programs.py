@@ -45,11 +45,11 @@ class Penalised(Problem):
 class CompositeInstance(DomainInstance):
     """An instance with domains behind identities."""
 
-    def value(self, x: Tensor) -> Tensor:
+    def nearest(self, x: Tensor) -> Tensor:
         x = x.double()
         for _ in range(50):
             x = self.exact.projected(x)  # type: ignore[attr-defined]
-        return self.exact.value(x)
+        return x
 
 
 class ProgramInstance(Instance):
@@ -218,7 +218,9 @@ def family(generator: torch.Generator, dtype: torch.dtype) -> Instance:
     assert exact is not None
     start = x0.double() if problem.domain is None else problem.domain.nearest(x0.double())
     best = lmd.solve(exact, 1e-10, x0=start, iterations=20_000).x
-    return DomainInstance(problem, x0, exact, torch.zeros((), dtype=torch.float64), (best,))
+    judged = CompositeInstance if isinstance(exact, Composite) else DomainInstance
+    best = judged(problem, x0, exact, torch.zeros((), dtype=torch.float64)).nearest(best)
+    return judged(problem, x0, exact, torch.zeros((), dtype=torch.float64), (best,))
 
 
 def composite(generator: torch.Generator, dtype: torch.dtype) -> Instance:
@@ -251,11 +253,9 @@ def composite(generator: torch.Generator, dtype: torch.dtype) -> Instance:
             L1(weight / x_unit), (Absolute(to(b)), Matrix(A.to(dtype))), near, start=zeros
         )
     problem = choose(generator, tuple(kinds.values()))()
-    best = lmd.solve(problem.double(), 1e-9, iterations=20_000).x
-    exact = problem.double()
-    for _ in range(50):
-        best = exact.projected(best)
-    return CompositeInstance(problem, problem.start(), exact, torch.zeros((), dtype=torch.float64), (best,))
+    exact, none = problem.double(), torch.zeros((), dtype=torch.float64)
+    best = CompositeInstance(problem, problem.start(), exact, none).nearest(lmd.solve(exact, 1e-9).x)
+    return CompositeInstance(problem, problem.start(), exact, none, (best,))
 
 
 class Own(Problem):

@@ -60,7 +60,7 @@ class CVXPYFamily(Family):
             raise InputError("problem", "a program that is not strictly convex where its equations hold", accepted)
 
     def _affine(self) -> tuple[Any, Any, Any, tuple[Any, Any]]:
-        """The matrices, and q, b, G and the constant, joined, as shift + slope times the parameters: from some draws."""
+        """The matrices, and q, b, G and the constant, joined: shift + slope times the parameters; from some draws."""
         count = sum(self._sizes.values()) + 3
         values = self._values(count, torch.Generator().manual_seed(0))
         data = [self._data(row) for row in values]

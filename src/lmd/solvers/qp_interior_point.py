@@ -26,7 +26,8 @@ NARROW = 1e-9
 """Ends of a row that are so close, relative to their size, are one equation."""
 
 GIVE = 1e-11
-"""By how much an equation may give way to its multiplier in a step, beside 1 for P: so that it may be there twice."""
+"""By how much an equation may give way to its multiplier in a step, beside what P + A'wA does: so that it may be there
+twice."""
 
 BOUNDARY = 0.995
 """The share of the way to the boundary that a step goes at most."""
@@ -172,7 +173,8 @@ class Program(NamedTuple):
         matrix = torch.cat([self._matrix(parts, slice(i, i + chunk)) for i in range(0, len(weight), chunk)])
         if len(self.places) == 0:
             return System(self, weight, *_cholesky(matrix))
-        give = torch.where(self.equal[:, self.places], -GIVE, -1.0)
+        reach = (self.equations.square() / matrix.diagonal(dim1=1, dim2=2)[:, None]).sum(dim=2)
+        give = torch.where(self.equal[:, self.places], -GIVE * reach, -1.0)
         below = torch.cat([self.equations, torch.diag_embed(give)], dim=2)
         whole = torch.cat([torch.cat([matrix, self.equations.mT], dim=2), below], dim=1)
         factor, pivots, _ = torch.linalg.lu_factor_ex(whole)
