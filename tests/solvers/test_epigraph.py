@@ -66,6 +66,17 @@ def test_small_composites_of_pieces_are_proven_in_few_iterations(name, unit):
     assert {status.name for status in result.status} == {"TOLERANCE_REACHED"} and int(result.iterations.max()) <= 60
 
 
+def test_x_may_have_any_shape():
+    y = torch.randn(2, 2, 3, generator=torch.Generator().manual_seed(0))
+    for behind in ([(L1(0.4), Identity())], [(L1(0.4), Identity()), (Box(-0.5, 0.5), Identity())]):
+        result = lmd.solve(Composite(Squares(y, 0.5), *behind, start=torch.zeros_like(y)), 1e-6)
+        assert isinstance(result.solver, QPInteriorPoint)
+        nearest = torch.nn.functional.softshrink(y, 0.4)
+        torch.testing.assert_close(
+            result.x, nearest if len(behind) == 1 else nearest.clamp(-0.5, 0.5), atol=1e-3, rtol=0
+        )
+
+
 def test_a_warm_start_and_float32_are_proven_as_well():
     for problem in problems(1.0, torch.float32).values():
         result = lmd.solve(problem, 1e-4)

@@ -35,6 +35,10 @@ CLASSICAL: Mapping[str, Callable[[], Solver[Any]]] = {
 }
 """The methods that need no training, by name."""
 
+MAX_COMPOSITE_SIZE = 512
+"""Entries of x up to which composites without a matrix P are solved as quadratic programs: beyond, factorising takes
+far longer than first-order methods do on all but the hardest."""
+
 
 def find(name: str) -> Solver[Any]:
     """The solver of that name: `fgp`, `pdhg`, one of the zoo, or a folder that `lmd train` or `lmd import` wrote."""
@@ -73,7 +77,8 @@ def _is_small_program(problem: Any) -> bool:
     """Whether a problem is a quadratic program for an interior-point method: no grid, and few variables."""
     if not offers(problem, QPInteriorPoint().needs) or offers(problem, ("differences",)):
         return False
-    return bool(problem.start()[0].numel() <= MAX_SIZE)
+    limit = MAX_COMPOSITE_SIZE if problem.quadratic is None else MAX_SIZE
+    return bool(problem.start()[0].numel() <= limit)
 
 
 def _without_dual(problem: Problem) -> Solver[Any]:
