@@ -21,7 +21,7 @@ import lmd
 from lmd.operators import Identity
 from lmd.operators.matrix import Matrix
 from lmd.problems import Composite, Problem, QuadraticProgram
-from lmd.terms import L1, Absolute, Box, Quadratic, Simplex, Squares, Zero
+from lmd.terms import L1, Absolute, Box, Hinge, Quadratic, Simplex, Squares, Zero
 from lmd.terms.simplex import project_simplex
 
 BATCH = 6
@@ -243,6 +243,8 @@ def composite(generator: torch.Generator, dtype: torch.dtype) -> Instance:
             Squares(y.to(dtype)), (Simplex(), Identity()), (Box(0.0, 1.0 if n == 1 else 0.9), Identity()), start=even
         ),
         "simplex as f": lambda: Composite(Simplex(), flat, start=even),
+        "hinge": lambda: Composite(Squares(y.to(dtype), 0.5), (Hinge(scale), Matrix(A.to(dtype))), start=even),
+        "sparse hinge": lambda: Composite(L1(0.1 * scale), (Hinge(0.7), Matrix(A.to(dtype))), start=even),
         "portfolio": lambda: Composite(
             Quadratic(definite(generator, n, most=3).to(dtype), y.to(dtype)), (Simplex(), Identity()), start=even
         ),
