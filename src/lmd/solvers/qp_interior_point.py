@@ -25,7 +25,7 @@ MAX_CHUNK = 1 << 24
 NARROW = 1e-9
 """Ends of a row that are so close, relative to their size, are one equation."""
 
-GIVE = 1e-11
+GIVE = 1e-8
 """By how much an equation may give way to its multiplier in a step, beside what P + A'wA does: so that it may be there
 twice."""
 
