@@ -106,6 +106,21 @@ class Instance:
         return self.value(x)
 
 
+class DomainInstance(Instance):
+    """An instance over a domain, of which results tell f(x) for an x that is outside by rounding."""
+
+    def nearest(self, x: Tensor) -> Tensor:
+        """The point of the domain that is meant by x, in float64."""
+        domain = self.exact.domain
+        return x.double() if domain is None else domain.nearest(x.double())
+
+    def value(self, x: Tensor) -> Tensor:
+        return super().value(self.nearest(x))
+
+    def told(self, x: Tensor) -> Tensor:
+        return super().value(x)
+
+
 @dataclass(frozen=True)
 class Attempt:
     """An answer, and what it has to hold to."""
@@ -290,7 +305,8 @@ def simplex(generator: torch.Generator, dtype: torch.dtype) -> Instance:
     if uniform(generator, 0, 1) < 0.3:
         y = torch.nn.functional.one_hot(torch.randint(d, (BATCH,), generator=generator), d).to(dtype)
         y = y if kind is SquaredDistance else 0.9 * y + 0.1 / d
-    return without_offset(kind(y), x0, (y.double() / y.double().sum(dim=1, keepdim=True),))
+    problem, guess = kind(y), y.double() / y.double().sum(dim=1, keepdim=True)
+    return DomainInstance(problem, x0, problem.double(), torch.zeros((), dtype=torch.float64), (guess,))
 
 
 def features(generator: torch.Generator, dtype: torch.dtype, classes: int) -> tuple[Tensor, Tensor]:

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from truth import TOLERANCE, Attempt, Instance, Kind, choose, uniform
+from truth import TOLERANCE, Attempt, DomainInstance, Instance, Kind, choose, uniform
 
 import lmd
 from lmd.operators import Identity
 from lmd.operators.matrix import Matrix
 from lmd.problems import Composite, Problem, QuadraticProgram
-from lmd.terms import L1, Absolute, Box, Quadratic, Simplex, Squares, Zero
+from lmd.terms import L1, Absolute, Box, Hinge, Quadratic, Simplex, Squares, Zero
 from lmd.terms.simplex import project_simplex
 
 BATCH = 6
@@ -38,29 +38,18 @@ class Penalised(Problem):
         beyond = torch.maximum(low - z, z - high).clamp(min=0)
         P, q, long = self.program.f.P.numpy(), self.program.f.q.numpy(), x.numpy().astype(np.longdouble)
         form = np.einsum("bi,bij,bj->b", long, np.broadcast_to(P, (len(long), *P.shape[-2:])), long)
-        value = form / 2 + (q * long).sum(axis=1)
+        value = form / 2 + (q * long).sum(axis=1) + np.asarray(self.program.f.r)
         return torch.from_numpy(value.astype(np.float64)) + (beyond * self.multipliers.abs()).sum(dim=1) * (1 + 1e-9)
-
-
-class DomainInstance(Instance):
-    """An instance over a domain, of which results tell f(x) for an x that is outside by rounding."""
-
-    def value(self, x: Tensor) -> Tensor:
-        domain = self.exact.domain
-        return super().value(x if domain is None else domain.nearest(x.double()))
-
-    def told(self, x: Tensor) -> Tensor:
-        return super().value(x)
 
 
 class CompositeInstance(DomainInstance):
     """An instance with domains behind identities."""
 
-    def value(self, x: Tensor) -> Tensor:
+    def nearest(self, x: Tensor) -> Tensor:
         x = x.double()
         for _ in range(50):
             x = self.exact.projected(x)  # type: ignore[attr-defined]
-        return self.exact.value(x)
+        return x
 
 
 class ProgramInstance(Instance):
@@ -229,7 +218,9 @@ def family(generator: torch.Generator, dtype: torch.dtype) -> Instance:
     assert exact is not None
     start = x0.double() if problem.domain is None else problem.domain.nearest(x0.double())
     best = lmd.solve(exact, 1e-10, x0=start, iterations=20_000).x
-    return DomainInstance(problem, x0, exact, torch.zeros((), dtype=torch.float64), (best,))
+    judged = CompositeInstance if isinstance(exact, Composite) else DomainInstance
+    best = judged(problem, x0, exact, torch.zeros((), dtype=torch.float64)).nearest(best)
+    return judged(problem, x0, exact, torch.zeros((), dtype=torch.float64), (best,))
 
 
 def composite(generator: torch.Generator, dtype: torch.dtype) -> Instance:
@@ -252,6 +243,8 @@ def composite(generator: torch.Generator, dtype: torch.dtype) -> Instance:
             Squares(y.to(dtype)), (Simplex(), Identity()), (Box(0.0, 1.0 if n == 1 else 0.9), Identity()), start=even
         ),
         "simplex as f": lambda: Composite(Simplex(), flat, start=even),
+        "hinge": lambda: Composite(Squares(y.to(dtype), 0.5), (Hinge(scale), Matrix(A.to(dtype))), start=even),
+        "sparse hinge": lambda: Composite(L1(0.1 * scale), (Hinge(0.7), Matrix(A.to(dtype))), start=even),
         "portfolio": lambda: Composite(
             Quadratic(definite(generator, n, most=3).to(dtype), y.to(dtype)), (Simplex(), Identity()), start=even
         ),
@@ -262,11 +255,9 @@ def composite(generator: torch.Generator, dtype: torch.dtype) -> Instance:
             L1(weight / x_unit), (Absolute(to(b)), Matrix(A.to(dtype))), near, start=zeros
         )
     problem = choose(generator, tuple(kinds.values()))()
-    best = lmd.solve(problem.double(), 1e-9, iterations=20_000).x
-    exact = problem.double()
-    for _ in range(50):
-        best = exact.projected(best)
-    return CompositeInstance(problem, problem.start(), exact, torch.zeros((), dtype=torch.float64), (best,))
+    exact, none = problem.double(), torch.zeros((), dtype=torch.float64)
+    best = CompositeInstance(problem, problem.start(), exact, none).nearest(lmd.solve(exact, 1e-9).x)
+    return CompositeInstance(problem, problem.start(), exact, none, (best,))
 
 
 class Own(Problem):

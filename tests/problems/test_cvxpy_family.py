@@ -37,7 +37,7 @@ def test_its_minimisers_are_those_of_clarabel():
     for i in range(3):
         for parameter in problem.parameters():
             parameter.value = values[parameter.name()][i].double().numpy()
-        problem.solve(solver="CLARABEL")
+        np.testing.assert_allclose(float(result.values[i]), problem.solve(solver="CLARABEL"), rtol=1e-6)
         for variable in problem.variables():
             np.testing.assert_allclose(found[variable.name()][i].numpy(), variable.value, atol=1e-4)
     part = program.select(slice(1, 2))

@@ -56,6 +56,19 @@ def test_equations_may_be_there_twice():
     torch.testing.assert_close(first.values, second.values, rtol=1e-7, atol=1e-7)
 
 
+@pytest.mark.parametrize("room", [1e-7, 1e-6, 1e-5])
+def test_a_bound_close_to_an_equation_does_not_hold_x_off_it(room):
+    P, inside, rows = normal(40, 5, 5), normal(40, 5, seed=1), normal(40, 2, 5, seed=2)
+    P = P @ P.mT + 1e-3 * torch.eye(5, dtype=F64)
+    A, width = torch.cat([rows, rows[:, :1]], dim=1), normal(40, 5, seed=3).abs()
+    z = (A @ inside[:, :, None])[:, :, 0]
+    l, u = z.clone(), z.clone()  # noqa: E741
+    l[:, 2], u[:, 2] = -math.inf, u[:, 2] + room
+    problem = QuadraticProgram(P, 1e3 * normal(40, 5, seed=4), inside - width, inside + width, A, l, u)
+    result = lmd.solve(problem, 1e-6, iterations=60)
+    assert {status.name for status in result.status} == {"TOLERANCE_REACHED"}
+
+
 def test_other_methods_end_at_the_same_point():
     problem, _ = lmd.problems.ControlFamily(horizon=5).sample(4, torch.Generator().manual_seed(0))
     by_admm = lmd.solve(problem, 1e-6, solver=ADMM())

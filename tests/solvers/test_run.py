@@ -351,3 +351,13 @@ def test_iterations_that_fail_are_taken_one_by_one():
     stepped = lmd.run(lmd.solvers.FGP(), problem, iterations=20, divergence_factor=1e-12, time_limit=60.0)
     assert result.status == stepped.status
     assert len(result.history) == len(stepped.history)
+
+
+def test_points_outside_the_constraints_are_not_feasible():
+    """In `lmd.run` as in `lmd.solve`: no value beside them goes without that word."""
+    problem = lmd.problems.QuadraticProgram(
+        torch.eye(2), torch.tensor([[-3.0, 0.5], [0.0, 0.0]]), A=torch.ones(1, 2), l=-0.1, u=0.5
+    )
+    result = lmd.run(lmd.solvers.PDHG(), problem, iterations=2)
+    assert [status.name for status in result.status] == ["NOT_FEASIBLE", "FINISHED"]
+    assert bool(result.values.isfinite().all()) and bool(result.violation[0] > 0)

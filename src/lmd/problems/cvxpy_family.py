@@ -60,7 +60,7 @@ class CVXPYFamily(Family):
             raise InputError("problem", "a program that is not strictly convex where its equations hold", accepted)
 
     def _affine(self) -> tuple[Any, Any, Any, tuple[Any, Any]]:
-        """The matrices, and what q, b and G are, joined: shift + slope times the parameters; seen from some draws."""
+        """The matrices, and q, b, G and the constant, joined: shift + slope times the parameters; from some draws."""
         count = sum(self._sizes.values()) + 3
         values = self._values(count, torch.Generator().manual_seed(0))
         data = [self._data(row) for row in values]
@@ -86,28 +86,31 @@ class CVXPYFamily(Family):
         return np.concatenate([value.reshape(batch, -1).double().numpy() for value in drawn.values()], axis=1)
 
     def _data(self, row: Any) -> tuple[Any, Any, Any, Any]:
-        """P, the equations' and the inequalities' matrix, and q, b and G joined, for one instance."""
+        """P, the equations' and the inequalities' matrix, and q, b, G and the constant joined, for one instance."""
         begin = 0
         for parameter in self._problem.parameters():
             size = self._sizes[parameter.name()]
             parameter.value = row[begin : begin + size].reshape(parameter.shape)
             begin += size
-        data, _, _ = self._problem.get_problem_data("OSQP")
+        data, _, inverse = self._problem.get_problem_data("OSQP")
         self.columns = data["param_prob"].var_id_to_col
         if data["lower_bounds"] is not None or data["upper_bounds"] is not None:
             raise InputError("problem", "variables with `bounds`", "the bounds as constraints")
         matrices = (data[name].toarray() for name in ("P", "A", "F"))
-        return *matrices, np.concatenate([data["q"], data["b"], data["G"]])
+        return *matrices, np.concatenate([data["q"], data["b"], data["G"], [inverse[-1]["offset"]]])
 
     def sample(self, batch: int, generator: torch.Generator) -> tuple[ReducedProgram, Tensor]:
         values = self._values(batch, generator)
         joined = self.shift + values @ self.slope
-        q, b, G = np.split(joined, np.cumsum(self.lengths)[:2], axis=1)
+        q, b, G, constant = np.split(joined, np.cumsum(self.lengths), axis=1)
         particular = b @ self.solve.T
+        constant = constant[:, 0] + ((q + particular @ self.full / 2) * particular).sum(axis=1)
         linear, room = (q + particular @ self.full) @ self.null, G - particular @ self.F.T
         low, high = self._box(room[:, self.single])
         rows = {"A": self._tensor(self.rows), "u": self._tensor(room[:, ~self.single])} if len(self.rows) else {}
-        problem = ReducedProgram(self._tensor(self.P), self._tensor(linear), low, high, **rows)
+        problem = ReducedProgram(
+            self._tensor(self.P), self._tensor(linear), low, high, **rows, r=self._tensor(constant)
+        )
         problem.particular, problem.parameters = self._tensor(particular), self._tensor(values)
         return problem, problem.start()
 
@@ -171,7 +174,7 @@ def from_cvxpy(problem: Any, parameters: Mapping[Any, Draw], dtype: torch.dtype 
     ([Agrawal et al. 2019](https://arxiv.org/abs/1910.12430)), with one minimiser, and with linear terms and right-hand
     sides alone depending on them. `parameters` maps each of them, or its name, to a function that draws values: from a
     number of instances and a generator to `(B, *shape)`. Equations are eliminated: a sample is a `QuadraticProgram` in
-    what they leave free, its values are CVXPY's up to a number for each instance, and `unpack` gives the variables.
+    what they leave free, its values are CVXPY's, of what is maximised the negative, and `unpack` gives the variables.
 
         s = cvxpy.Parameter(4, name="s")
         family = from_cvxpy(problem, {s: lambda batch, generator: torch.randn(batch, 4, generator=generator)})

@@ -18,7 +18,7 @@ from lmd.problems import compiled
 from lmd.problems.base import joined
 from lmd.problems.composite import CompositeProblem
 from lmd.terms import Domain, Term
-from lmd.terms.base import Scale, filled, size_of
+from lmd.terms.base import Pieces, Scale, filled, size_of
 from lmd.terms.quadratic import times
 
 Block = tuple[Term, LinearOperator, float]
@@ -213,16 +213,12 @@ class Composite(CompositeProblem):
         return self.f.quadratic
 
     @property
-    def bounds(self) -> tuple[Tensor, Tensor] | None:
-        """The ends of Kx `(B, m)`, where every g_j is a box; otherwise None."""
-        ends = []
-        for term, K, scale in self._blocks:
-            found = term.ends(K(self.points))
-            if found is None:
-                return None
-            ends.append([scale * end.flatten(1) for end in found])
-        low, high = (torch.cat(parts, dim=1) for parts in zip(*ends, strict=True))
-        return low, high
+    def pieces(self) -> tuple[Pieces | None, tuple[Pieces, ...]] | None:
+        """Those of f, None where it has a matrix, and of all g_j; None where a term has none."""
+        of_f = None if self.quadratic is not None else self.f.pieces(self.points)
+        behind = [term.pieces(K(self.points)) for term, K, _ in self._blocks]
+        known = tuple(each for each in behind if each is not None)
+        return None if len(known) < len(behind) or (of_f is None and self.quadratic is None) else (of_f, known)
 
     def regulariser_prox(self, z: Tensor, step: Scale) -> Tensor:
         return self.g.prox(z, step)

@@ -20,12 +20,12 @@ Bound = float | Tensor
 
 
 class QuadraticProgram(Composite):
-    r"""min x'Px / 2 + q'x over low <= x <= high and l <= Ax <= u; x, q `(B, n)`.
+    r"""min x'Px / 2 + q'x + r over low <= x <= high and l <= Ax <= u; x, q `(B, n)`.
 
     P `(n, n)` is positive definite and A `(m, n)`, for all instances, or there is one for each: `(B, n, n)`,
     `(B, m, n)`. Bounds are numbers, one per entry, or one per instance and entry, and may be infinite. Any dual point
     gives a bound on the minimum: with p of the box and y of the inequalities it is
-    -(q + p + A'y)'P^{-1}(q + p + A'y) / 2 minus the largest <x, p> and <z, y> over both boxes
+    r - (q + p + A'y)'P^{-1}(q + p + A'y) / 2 minus the largest <x, p> and <z, y> over both boxes
     ([Boyd and Vandenberghe 2004](https://web.stanford.edu/~boyd/cvxbook/), section 5.2).
 
     Args:
@@ -34,6 +34,7 @@ class QuadraticProgram(Composite):
         low, high: Bounds of x: a number, `(n,)` or `(B, n)`.
         A: `(m, n)` or `(B, m, n)`; None where the box is all.
         l, u: Bounds of Ax: a number, `(m,)` or `(B, m)`.
+        r: What is added to all values: a number, or one per instance `(B,)`. Tolerances are relative to values.
 
     >>> import lmd
     >>> problem = QuadraticProgram(torch.eye(2), torch.tensor([[-3.0, 0.5]]), low=0.0, high=1.0)
@@ -51,6 +52,7 @@ class QuadraticProgram(Composite):
         A: Tensor | None = None,
         l: Bound = -math.inf,  # noqa: E741  (what the literature calls it)
         u: Bound = math.inf,
+        r: float | Tensor = 0.0,
     ) -> None:
         q, given = check_batch("q", q), (low, high, l, u)
         low, high = (_entries(name, bound, q, q.shape[1]) for name, bound in (("low", low), ("high", high)))
@@ -62,7 +64,13 @@ class QuadraticProgram(Composite):
             behind.append((Box(*ends), Matrix(A)))
         self.bounds_vary = any(isinstance(bound, Tensor) and bound.ndim == 2 for bound in given)
         start = torch.minimum(torch.maximum(torch.zeros_like(q), low), high)
-        super().__init__(Quadratic(P, q), *behind, start=start)
+        super().__init__(Quadratic(P, q, r), *behind, start=start)
+
+    @property
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        """The ends of x, where there are any, and of Ax `(B, m)`."""
+        low, high = (torch.cat([getattr(term, end) for term in self.regularisers], dim=1) for end in ("low", "high"))
+        return low, high
 
     def data_vector(self) -> Tensor:
         """q, and what else each instance has of its own: 0 for a bound that is infinite."""

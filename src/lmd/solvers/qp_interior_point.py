@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from typing_extensions import Self
 
 from lmd.checks import check_positive
-from lmd.operators.base import LinearOperator
 from lmd.problems.base import Problem
 from lmd.solvers.base import DualState, Solver
+from lmd.solvers.epigraph import Epigraph, PiecewiseProblem
 from lmd.terms.quadratic import times
 
 MAX_SIZE = 2048
@@ -24,8 +25,9 @@ MAX_CHUNK = 1 << 24
 NARROW = 1e-9
 """Ends of a row that are so close, relative to their size, are one equation."""
 
-GIVE = 1e-11
-"""By how much an equation may give way to its multiplier in a step, beside 1 for P: so that it may be there twice."""
+GIVE = 1e-8
+"""By how much an equation may give way to its multiplier in a step, beside what P + A'wA does: so that it may be there
+twice."""
 
 BOUNDARY = 0.995
 """The share of the way to the boundary that a step goes at most."""
@@ -34,30 +36,23 @@ MIN_STEP = 1e-10
 """An instance whose step is shorter has ended."""
 
 
-class BoundedQuadratic(Protocol):
-    """What the method needs of a problem: a quadratic form f, and bounds of Kx."""
-
-    @property
-    def operator(self) -> LinearOperator: ...
-
-    @property
-    def quadratic(self) -> tuple[Tensor, Tensor] | None: ...
-
-    @property
-    def bounds(self) -> tuple[Tensor, Tensor] | None: ...
-
-
 class Program(NamedTuple):
-    """min x'Px / 2 + q'x over low <= Ax <= high in float64, in units in which P has the diagonal 1 and A unit rows."""
+    """min x'Px / 2 + q'(x, t) over low <= (Ax + t, t) <= high, t in rows of folds alone, in float64.
+
+    In units in which P has the diagonal 1 and A unit rows.
+    """
 
     P: Tensor
     """`(n, n)` or `(B, n, n)`."""
 
     q: Tensor
-    """`(B, n)`."""
+    """`(B, N)`."""
 
     blocks: tuple[Tensor | None, ...]
     """A, in blocks of rows `(m_j, n)` or `(B, m_j, n)`; None is the identity."""
+
+    folds: tuple[int, ...]
+    """How many entries of t are in the rows of each block: all or none."""
 
     low: Tensor
     high: Tensor
@@ -74,78 +69,126 @@ class Program(NamedTuple):
 
     x_unit: Tensor
     y_unit: Tensor
-    """What x `(B, n)` and the dual points `(B, m)` are multiplied by to be those of the problem."""
+    """What (x, t) `(B, N)` and the multipliers `(B, m)` are multiplied by to be those of the problem."""
 
     @classmethod
-    def of(cls, problem: BoundedQuadratic, x: Tensor) -> Self:
-        """The program of a problem at points x `(B, n)`; x has the shape, not the value, of its points."""
-        assert problem.quadratic is not None and problem.bounds is not None
-        (P, q), (low, high) = problem.quadratic, problem.bounds
-        P, q, low, high = (each.detach().double() for each in (P, q, low, high))
-        column = P.diagonal(dim1=-2, dim2=-1).rsqrt()
-        P, q = column[..., None] * P * column[..., None, :], column * q
-        blocks, lengths = [], []
-        for K, scale in zip(problem.operator.blocks, problem.operator.scales, strict=True):
-            rows = None if K.is_identity else scale * _matrix(K, x) * column[..., None, :]
-            size = scale * column if rows is None else torch.linalg.vector_norm(rows, dim=-1)
-            size = torch.where(size > 0, size, 1)
-            blocks.append(None if rows is None else rows / size[..., None])
-            lengths.append(size.expand(len(q), size.shape[-1]))
-        length = torch.cat(lengths, dim=1)
-        low, high = low / length, high / length
-        unit = _size_of(q, low, high)
-        low, high, q = low / unit, high / unit, q / unit
+    def of(cls, epigraph: Epigraph) -> Self:
+        """The same program in these units."""
+        rows = epigraph.rows[:-1]
+        low, high = (torch.cat([getattr(each, end) for each in epigraph.rows], dim=1) for end in ("low", "high"))
+        column = _column_units(epigraph)
+        blocks, lengths, fold_units = [], [], []
+        for each in rows:
+            A = None if each.matrix is None else each.matrix * column[..., None, :]
+            size = column if A is None else torch.linalg.vector_norm(A, dim=-1)
+            size = torch.where(size > 0, size, 1).expand(len(low), size.shape[-1])
+            blocks.append(None if A is None else A / (size[0] if A.ndim == 2 else size)[..., None])
+            lengths.append(size)
+            fold_units += [size] if each.has_folds else []
+        column = column.expand(len(low), epigraph.count)
+        columns = torch.cat([column, *fold_units], dim=1)
+        length = torch.cat([*lengths, *fold_units], dim=1)
+        P = (
+            column[..., None] * epigraph.P * column[..., None, :]
+            if epigraph.P.ndim == 3
+            else (column[0, :, None] * epigraph.P * column[0])
+        )
+        q, low, high = columns * epigraph.q, low / length, high / length
+        unit, by = _size_of(P, q, low, high)
+        low, high, q, P = low / unit, high / unit, q * (unit / by), _scaled(P, unit.square() / by)
         equal = high - low <= NARROW * torch.maximum(low.abs(), high.abs())
         equal &= low.isfinite() & high.isfinite()
         places = equal.any(dim=0).nonzero().flatten()
-        none = q.new_zeros(len(q), 0, q.shape[1])
-        made = cls(P, q, tuple(blocks), low, high, equal, places, none, unit * column, unit / length)
+        folds = tuple(each.low.shape[1] if each.has_folds else 0 for each in rows)
+        none = q.new_zeros(len(q), 0, epigraph.count)
+        made = cls(P, q, tuple(blocks), folds, low, high, equal, places, none, unit * columns, by / (unit * length))
         if len(places) == 0:
             return made
-        rows = torch.cat(
-            [torch.eye(q.shape[1], dtype=q.dtype, device=q.device) if A is None else A for A in _alike(blocks, len(q))],
-            dim=-2,
-        )
-        return made._replace(equations=rows[..., places, :] * equal[:, places, None])
+        whole = torch.cat([made._dense(A) for A in _alike(blocks, len(q))], dim=-2)
+        return made._replace(equations=whole[..., places, :] * equal[:, places, None])
 
-    def image(self, x: Tensor) -> Tensor:
-        """Ax `(B, m)`."""
-        return torch.cat([x if A is None else times(x, A.mT) for A in self.blocks], dim=1)
+    def _dense(self, A: Tensor | None) -> Tensor:
+        return torch.eye(self.P.shape[-1], dtype=self.q.dtype, device=self.q.device) if A is None else A
+
+    def parts(self, v: Tensor) -> tuple[Tensor, Tensor]:
+        """x and t."""
+        x, t = torch.split(v, [self.P.shape[-1], v.shape[1] - self.P.shape[-1]], dim=1)
+        return x, t
+
+    def at_folds(self, t: Tensor) -> list[Tensor]:
+        """t in the rows of folds and 0 in the others, block by block."""
+        parts = iter(torch.split(t, [count for count in self.folds if count], dim=1))
+        sizes = [part.shape[1] for part in self.split(self.low)[:-1]]
+        return [next(parts) if count else t.new_zeros(1, size) for count, size in zip(self.folds, sizes, strict=True)]
+
+    def of_folds(self, parts: Sequence[Tensor]) -> Tensor:
+        """The rows of folds of blocks, in the order of t."""
+        own = [part for part, count in zip(parts, self.folds, strict=True) if count]
+        return torch.cat(own, dim=1) if own else self.q[:, self.P.shape[-1] :]
+
+    def images(self, x: Tensor) -> list[Tensor]:
+        """Ax, block by block."""
+        return [x if A is None else times(x, A.mT) for A in self.blocks]
+
+    def image(self, v: Tensor) -> Tensor:
+        """(Ax + t, t) `(B, m)`."""
+        x, t = self.parts(v)
+        return torch.cat([*map(torch.add, self.images(x), self.at_folds(t)), t], dim=1)
 
     def pull(self, y: Tensor) -> Tensor:
-        """A'y `(B, n)`."""
-        pairs = zip(self.blocks, self._split(y), strict=True)
-        return torch.stack([part if A is None else times(part, A) for A, part in pairs]).sum(dim=0)
+        """The adjoint of `image` `(B, N)`."""
+        *parts, last = self.split(y)
+        return torch.cat([self.pull_blocks(parts), last + self.of_folds(parts)], dim=1)
 
-    def _split(self, y: Tensor) -> tuple[Tensor, ...]:
-        sizes = [self.q.shape[1] if A is None else A.shape[-2] for A in self.blocks]
-        return torch.split(y, sizes, dim=1)
+    def pull_blocks(self, parts: Sequence[Tensor]) -> Tensor:
+        """A'y `(B, n)` for y in blocks."""
+        total = torch.zeros_like(self.q[:, : self.P.shape[-1]])
+        for A, part in zip(self.blocks, parts, strict=True):
+            total = total + (part if A is None else times(part, A))
+        return total
 
-    def gradient(self, x: Tensor, y: Tensor) -> Tensor:
-        """Px + q + A'y `(B, n)`."""
-        return times(x, self.P) + self.q + self.pull(y)
+    def split(self, y: Tensor) -> tuple[Tensor, ...]:
+        count = self.P.shape[-1]
+        sizes = [count if A is None else A.shape[-2] for A in self.blocks]
+        return torch.split(y, [*sizes, self.q.shape[1] - count], dim=1)
+
+    def form(self, v: Tensor) -> Tensor:
+        """Px, and 0 for t `(B, N)`."""
+        x, t = self.parts(v)
+        return torch.cat([times(x, self.P), torch.zeros_like(t)], dim=1)
+
+    def gradient(self, v: Tensor, y: Tensor) -> Tensor:
+        """Px + q + A'y `(B, N)`."""
+        return self.form(v) + self.q + self.pull(y)
 
     def system(self, weight: Tensor) -> System:
-        """That of P + A'wA and the equations, factorised, w the weights `(B, m)` of the rows."""
+        """That of P + A'wA and the equations, factorised, w the weights `(B, m)` of the rows; t is eliminated."""
+        *parts, held = self.split(weight)
+        own = self.of_folds(parts)
+        both = zip(parts, self.at_folds(own * held / (own + held)), self.folds, strict=True)
+        parts = [left if count else w for w, left, count in both]
+        count = self.P.shape[-1]
         widest = max((A.shape[-2] for A in self.blocks if A is not None), default=1)
-        chunk = max(1, MAX_CHUNK // (self.q.shape[1] * max(widest, self.q.shape[1])))
-        matrix = torch.cat([self._matrix(weight, slice(i, i + chunk)) for i in range(0, len(weight), chunk)])
+        chunk = max(1, MAX_CHUNK // (count * max(widest, count)))
+        matrix = torch.cat([self._matrix(parts, slice(i, i + chunk)) for i in range(0, len(weight), chunk)])
         if len(self.places) == 0:
-            return System(self, *_cholesky(matrix))
-        give = torch.where(self.equal[:, self.places], -GIVE, -1.0)
+            return System(self, weight, *_cholesky(matrix))
+        reach = (self.equations.square() / matrix.diagonal(dim1=1, dim2=2)[:, None]).sum(dim=2)
+        give = torch.where(self.equal[:, self.places], -GIVE * reach, -1.0)
         below = torch.cat([self.equations, torch.diag_embed(give)], dim=2)
         whole = torch.cat([torch.cat([matrix, self.equations.mT], dim=2), below], dim=1)
         factor, pivots, _ = torch.linalg.lu_factor_ex(whole)
-        return System(self, factor, pivots)
+        return System(self, weight, factor, pivots)
 
-    def _matrix(self, weight: Tensor, index: slice) -> Tensor:
-        matrix = (self.P if self.P.ndim == 2 else self.P[index]).expand(len(weight[index]), *self.P.shape[-2:]).clone()
-        for A, w in zip(self.blocks, self._split(weight[index]), strict=True):
+    def _matrix(self, weights: Sequence[Tensor], index: slice) -> Tensor:
+        batch = len(weights[0][index]) if weights else len(self.q[index])
+        matrix = (self.P if self.P.ndim == 2 else self.P[index]).expand(batch, *self.P.shape[-2:]).clone()
+        for A, w in zip(self.blocks, weights, strict=True):
             if A is None:
-                matrix.diagonal(dim1=1, dim2=2).add_(w)
+                matrix.diagonal(dim1=1, dim2=2).add_(w[index])
             else:
                 A = A if A.ndim == 2 else A[index]
-                matrix += (A.mT * w[:, None]) @ A
+                matrix += (A.mT * w[index][:, None]) @ A
         return matrix
 
 
@@ -153,13 +196,25 @@ class System(NamedTuple):
     """The linear system of a step, factorised."""
 
     program: Program
+    weight: Tensor
+    """Of the rows `(B, m)`."""
+
     factor: Tensor
     """`(B, n, n)` of Cholesky's, or `(B, n + e, n + e)` of Gauss's with equations."""
 
     pivots: Tensor | None
 
     def solve(self, right: Tensor, broken: Tensor) -> tuple[Tensor, Tensor]:
-        """x `(B, n)`, and multipliers of the equations `(B, m)`, which are `broken` by so much."""
+        """(x, t) `(B, N)`, and multipliers of the equations `(B, m)`, which are `broken` by so much."""
+        program = self.program
+        right, t = program.parts(right)
+        *parts, held = program.split(self.weight)
+        own = program.of_folds(parts)
+        x, hold = self._solve(right - program.pull_blocks(program.at_folds(own / (own + held) * t)), broken)
+        t = (t - own * program.of_folds(program.images(x))) / (own + held)
+        return torch.cat([x, t], dim=1), hold
+
+    def _solve(self, right: Tensor, broken: Tensor) -> tuple[Tensor, Tensor]:
         program, hold = self.program, torch.zeros_like(broken)
         if self.pivots is None:
             return torch.cholesky_solve(right[..., None], self.factor)[..., 0], hold
@@ -173,10 +228,11 @@ class System(NamedTuple):
 class QPInteriorState(DualState):
     """A point in float64, slacks to both ends of the rows and multipliers, each `(B, m)` and in units of `program`."""
 
+    epigraph: Epigraph
     program: Program
 
     point: Tensor
-    """x `(B, n)`."""
+    """x and the variables of folds `(B, N)`."""
 
     slack: Tensor
     """Distances to the lower and to the upper ends `(2, B, m)`, positive; 1 where there is no end."""
@@ -195,7 +251,7 @@ class QPInteriorState(DualState):
         return self.done
 
 
-class QPInteriorPoint(Solver[QPInteriorState, BoundedQuadratic]):
+class QPInteriorPoint(Solver[QPInteriorState, PiecewiseProblem]):
     r"""min x'Px / 2 + q'x over l <= Kx <= u by Newton's method on the perturbed optimality conditions.
 
     With slacks s to the ends, multipliers p of 0 or more, and y the upper minus the lower ones, the conditions are
@@ -225,7 +281,7 @@ class QPInteriorPoint(Solver[QPInteriorState, BoundedQuadratic]):
 
     @property
     def needs(self) -> tuple[str, ...]:
-        return ("operator", "quadratic", "bounds")
+        return ("operator", "pieces")
 
     @property
     def ends_proven(self) -> bool:
@@ -240,19 +296,21 @@ class QPInteriorPoint(Solver[QPInteriorState, BoundedQuadratic]):
         """The domain of a composite problem is that of its data term, which is finite everywhere."""
         return True
 
-    def init(self, problem: BoundedQuadratic, x0: Tensor) -> QPInteriorState:
+    def init(self, problem: PiecewiseProblem, x0: Tensor) -> QPInteriorState:
         """The minimiser with springs in place of bounds, slacks that are as long as they are missed, equal products."""
-        program = Program.of(problem, x0)
+        epigraph = Epigraph(problem, x0)
+        program = Program.of(epigraph)
         nearest = torch.zeros_like(program.low).clamp(program.low, program.high)
         weight = (~program.equal).to(nearest)
         point, _ = program.system(weight).solve(program.pull(weight * nearest) - program.q, (weight - 1) * nearest)
-        return _begun(program, point, torch.zeros_like(nearest), x0)
+        return _begun(epigraph, program, point, torch.zeros_like(nearest), x0)
 
-    def resume(self, problem: BoundedQuadratic, x: Tensor, dual: Tensor) -> QPInteriorState:
-        program = Program.of(problem, x)
-        return _begun(program, x.double() / program.x_unit, dual.double() / program.y_unit, x)
+    def resume(self, problem: PiecewiseProblem, x: Tensor, dual: Tensor) -> QPInteriorState:
+        epigraph = Epigraph(problem, x)
+        program, y = Program.of(epigraph), epigraph.multipliers(x, dual)
+        return _begun(epigraph, program, epigraph.point(x) / program.x_unit, y / program.y_unit, x)
 
-    def step(self, problem: BoundedQuadratic, state: QPInteriorState) -> QPInteriorState:
+    def step(self, problem: PiecewiseProblem, state: QPInteriorState) -> QPInteriorState:
         if bool(state.done.all()):
             return replace(state, iteration=state.iteration + 1)
         following = _Newton(state).advanced()
@@ -328,7 +386,7 @@ class _Newton:
         )
 
 
-def _begun(program: Program, point: Tensor, dual: Tensor, x0: Tensor) -> QPInteriorState:
+def _begun(epigraph: Epigraph, program: Program, point: Tensor, y: Tensor, x0: Tensor) -> QPInteriorState:
     """At a point and multipliers: slacks and pushes that are large enough for steps to be long."""
     ends, image = torch.stack([program.low, program.high]), program.image(point)
     ended = ends.isfinite() & ~program.equal
@@ -337,20 +395,23 @@ def _begun(program: Program, point: Tensor, dual: Tensor, x0: Tensor) -> QPInter
     width = torch.where(ended.all(dim=0), program.high - program.low, torch.inf)
     least = torch.minimum(torch.maximum(missed, missed.new_tensor(1e-2))[:, None], 0.25 * width)
     slack = torch.where(ended, torch.maximum(distance, least), 1.0)
-    slope = program.gradient(point, torch.zeros_like(dual)).abs().amax(dim=1).clamp(min=1e-2)
+    slope = program.gradient(point, torch.zeros_like(y)).abs().amax(dim=1).clamp(min=1e-2)
     centred = (slope * torch.where(ended, slack, 0).sum(dim=(0, 2)) / ended.sum(dim=(0, 2)).clamp(min=1))[:, None]
-    given = torch.stack([-dual, dual]).clamp(min=0)
+    given = torch.stack([-y, y]).clamp(min=0)
     push = torch.where(ended, torch.maximum(given, torch.minimum(centred / slack, 1e3 * slope[:, None])), 0)
-    hold = torch.where(program.equal, dual, 0)
+    hold = torch.where(program.equal, y, 0)
     done = ~point.isfinite().all(dim=1)
-    state = QPInteriorState(x0, dual=dual, program=program, point=point, slack=slack, push=push, hold=hold, done=done)
+    options: dict[str, Any] = {"epigraph": epigraph, "program": program, "point": point, "done": done}
+    state = QPInteriorState(x0, dual=y, slack=slack, push=push, hold=hold, **options)
     return _answered(state, x0)
 
 
 def _answered(state: QPInteriorState, like: Tensor) -> QPInteriorState:
     """With x and the dual points in the units and the dtype of the problem."""
     program = state.program
-    x, dual = state.point * program.x_unit, _multipliers(state) * program.y_unit
+    v = state.point * program.x_unit
+    dual = state.epigraph.dual(v, _multipliers(state) * program.y_unit)
+    x = v[:, : state.epigraph.count].reshape(like.shape)
     return replace(state, x=x.to(like.dtype), dual=dual.to(like.dtype))
 
 
@@ -362,7 +423,7 @@ def _multipliers(state: QPInteriorState) -> Tensor:
 def _is_solved(state: QPInteriorState, precision: float) -> Tensor:
     """Where products and residuals `(B,)` are rounding beside the parts of the value."""
     program, x = state.program, state.point
-    form, slope = (x * times(x, program.P)).sum(dim=1), (x * program.q).abs().sum(dim=1)
+    form, slope = (x * program.form(x)).sum(dim=1), (x * program.q).abs().sum(dim=1)
     image = program.image(x)
     beyond = torch.maximum(program.low - image, image - program.high).clamp(min=0).amax(dim=1)
     gradient = program.gradient(x, _multipliers(state)).abs().amax(dim=1)
@@ -371,24 +432,34 @@ def _is_solved(state: QPInteriorState, precision: float) -> Tensor:
     return small & (beyond <= 1e-13 * size) & (gradient <= 1e-13 * size)
 
 
-def _matrix(K: LinearOperator, x: Tensor) -> Tensor:
-    """K as a matrix `(m, n)`, or one for each instance `(B, m, n)`, in float64."""
-    count = x[0].numel()
-    unit = torch.eye(count, dtype=x.dtype, device=x.device).reshape(count, *x.shape[1:])
-    if K.select(0) is K:
-        return K(unit).flatten(1).double().mT
-    same = torch.zeros(count, dtype=torch.int64, device=x.device)
-    each = [K.select(same + i)(unit).flatten(1).mT for i in range(len(x))]
-    return torch.stack(each).double()
+def _column_units(epigraph: Epigraph) -> Tensor:
+    """What x `(n,)` or `(B, n)` is multiplied by: P gets the diagonal 1, and what it leaves out columns of length 1."""
+    matrices = [rows.matrix for rows in epigraph.rows if rows.matrix is not None]
+    diagonal = epigraph.P.diagonal(dim1=-2, dim2=-1)
+    length = sum((A.square().sum(dim=-2) for A in matrices), start=torch.zeros_like(diagonal))
+    size = torch.where(diagonal > 0, diagonal, length)
+    return torch.where(size > 0, size, 1).rsqrt()
 
 
-def _size_of(q: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """The size of x that the slope asks for, or bounds where there is none; 1 where all is 0 `(B, 1)`."""
-    slope = q.abs().amax(dim=1, keepdim=True)
+def _size_of(P: Tensor, q: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """The sizes `(B, 1)` of x and of the value: what the slope asks for, or bounds where P is 0 or there is no slope.
+
+    1 where all is 0.
+    """
+    is_curved = P.diagonal(dim1=-2, dim2=-1) > 0
+    slope = (q[:, : P.shape[-1]] * is_curved).abs().amax(dim=1, keepdim=True)
     ends = torch.cat([low, high], dim=1).abs()
     ends = torch.where(ends.isfinite(), ends, 0).amax(dim=1, keepdim=True)
     size = torch.where(slope > 0, slope, ends)
-    return torch.where(size > 0, size, 1)
+    size = torch.where(size > 0, size, 1)
+    every = q.abs().amax(dim=1, keepdim=True)
+    has_curves = is_curved.any(dim=-1, keepdim=True)
+    return size, torch.where(has_curves | (every == 0), size.square(), size * every)
+
+
+def _scaled(P: Tensor, by: Tensor) -> Tensor:
+    """P, one for each instance only where it has to be."""
+    return P if bool((by == 1).all()) else P * by[..., None]
 
 
 def _cholesky(matrix: Tensor) -> tuple[Tensor, None]:
@@ -397,7 +468,7 @@ def _cholesky(matrix: Tensor) -> tuple[Tensor, None]:
     for power in (-15, -12):
         if not bool(failed.any()):
             break
-        matrix.diagonal(dim1=1, dim2=2).mul_(1 + 10.0**power)
+        matrix.diagonal(dim1=1, dim2=2).mul_(1 + 10.0**power).add_(10.0**power)
         factor, failed = torch.linalg.cholesky_ex(matrix)
     return torch.where((failed > 0)[:, None, None], torch.nan, factor), None
 

@@ -131,6 +131,8 @@ def _run(
         state, done = traced[0], done + traced[1]
         for rule in rules:
             rule.look(problem, state, tracker, done == limit)
+    if tracker.violation is not None and problem.domain is None:
+        tracker.stop(tracker.violation > 0, Status.NOT_FEASIBLE)
     tracker.stop_all(Status.FINISHED)
     return tracker.result(solver, problem, x0, time.perf_counter() - begun)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import abc
 import copy
-from typing import Any, ClassVar, TypeVar
+import math
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -141,6 +142,31 @@ def _changed(value: Any, change: Any) -> Any:
     return value
 
 
+class Pieces(NamedTuple):
+    r"""h(z) = \sum_i c z_i^2 / 2 + s z_i + w max(0, k - z_i) over low <= z <= high, up to a number for each instance.
+
+    Each is a number, one per instance `(B,)`, or one per entry.
+    """
+
+    curvature: Scale = 0.0
+    """c."""
+
+    slope: Scale = 0.0
+    """s."""
+
+    fold: Scale = 0.0
+    """w."""
+
+    kink: Scale = 0.0
+    """k."""
+
+    low: Scale = -math.inf
+    high: Scale = math.inf
+
+    total: float | None = None
+    """What all entries of an instance sum to, where that is a constraint."""
+
+
 class Term(Part, abc.ABC):
     r"""A convex function h of one array per instance: z `(B, ...)` to `(B,)`.
 
@@ -197,8 +223,8 @@ class Term(Part, abc.ABC):
         """P `(n, n)` or `(B, n, n)` and q `(B, n)`, where h(z) is z'Pz / 2 + q'z with a matrix P."""
         return None
 
-    def ends(self, z: Tensor) -> tuple[Tensor, Tensor] | None:
-        """low and high in the shape of z, where h is 0 for low <= z <= high and infinite elsewhere; otherwise None."""
+    def pieces(self, z: Tensor) -> Pieces | None:
+        """h as a sum of squares, slopes and folds over bounds, for arrays like z; None where it is no such sum."""
         return None
 
     @property

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lmd.errors import InputError
-from lmd.terms.base import Scale, clip, filled, per_instance, rounding_of_sum, size_of, sum_instances, written
+from lmd.terms.base import Pieces, Scale, clip, filled, per_instance, rounding_of_sum, size_of, sum_instances, written
 from lmd.terms.domain import Domain
 
 STORED = torch.finfo(torch.float32).eps
@@ -56,9 +56,8 @@ class Box(Domain):
     def _ends(self, z: Tensor) -> tuple[Tensor, Tensor]:
         return filled(self.low, z), filled(self.high, z)
 
-    def ends(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        low, high = self._ends(z)
-        return low.expand_as(z), high.expand_as(z)
+    def pieces(self, z: Tensor) -> Pieces:
+        return Pieces(low=self.low, high=self.high)
 
     def _outside(self, z: Tensor) -> Tensor:
         """How far each entry is past an end."""

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from lmd.terms.base import (
+    Pieces,
     Scale,
     Term,
     check_scale,
@@ -42,6 +43,9 @@ class Hinge(Term):
 
     def subgradient(self, z: Tensor) -> Tensor:
         return -filled(self.C, z) * (z < 1)
+
+    def pieces(self, z: Tensor) -> Pieces:
+        return Pieces(fold=self.C, kink=1.0)
 
     def prox(self, z: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
         """Up by step C, but from below 1 not past it."""

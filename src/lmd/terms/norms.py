@@ -7,6 +7,7 @@ from torch import Tensor
 
 from lmd.errors import InputError
 from lmd.terms.base import (
+    Pieces,
     Scale,
     Term,
     check_scale,
@@ -185,3 +186,7 @@ class L1(GroupNorm):
     def absolute_weight(self) -> Scale | None:
         alike = not isinstance(self.weight, Tensor) or self.weight.ndim < 2
         return self.weight if alike and type(self) is L1 else None
+
+    def pieces(self, z: Tensor) -> Pieces:
+        """w |z| = w z + 2w max(0, -z)."""
+        return Pieces(slope=self.weight, fold=2 * self.weight)

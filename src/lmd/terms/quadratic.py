@@ -19,23 +19,26 @@ def times(rows: Tensor, matrix: Tensor) -> Tensor:
 
 
 class Quadratic(Term):
-    r"""h(z) = z'Pz / 2 + q'z; z, q `(B, n)`, P positive definite, `(n, n)` for all instances or `(B, n, n)`.
+    r"""h(z) = z'Pz / 2 + q'z + r; z, q `(B, n)`, P positive definite, `(n, n)` for all instances or `(B, n, n)`.
 
-    h*(p) = (p - q)'P^{-1}(p - q) / 2, finite everywhere. Everything comes from the eigenvalues of P, which are computed
-    in float64, once, and kept. [Boyd and Vandenberghe 2004](https://web.stanford.edu/~boyd/cvxbook/), section 3.3.
+    h*(p) = (p - q)'P^{-1}(p - q) / 2 - r, finite everywhere. Everything comes from the eigenvalues of P, which are
+    computed in float64, once, and kept. [Boyd and Vandenberghe 2004](https://web.stanford.edu/~boyd/cvxbook/),
+    section 3.3.
 
     Args:
         P: `(n, n)` or `(B, n, n)`, symmetric and positive definite.
         q: `(B, n)`.
+        r: A number, or one per instance `(B,)`.
 
     >>> term = Quadratic(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([[-2.0, 0.0]]))
     >>> term.value(torch.tensor([[1.0, 1.0]])), term.tilted_minimiser(torch.zeros(1, 2))
     (tensor([-0.5000]), tensor([[1., -0.]]))
     """
 
-    batched = ("q",)
+    batched = ("q", "r")
 
-    def __init__(self, P: Tensor, q: Tensor) -> None:
+    def __init__(self, P: Tensor, q: Tensor, r: Scale = 0.0) -> None:
+        self.r = r if isinstance(r, Tensor) else float(r)
         self.P, self.q = _check_symmetric(P), check_batch("q", q)
         check_same_kind("P", P, "q", q)
         if P.shape not in (q.shape[1:] * 2, (*q.shape, *q.shape[1:])):
@@ -84,7 +87,7 @@ class Quadratic(Term):
         return _number(self._range[1].to(self.P.dtype))
 
     def value(self, z: Tensor) -> Tensor:
-        return inner(z, 0.5 * times(z, self.P) + self.q)
+        return inner(z, 0.5 * times(z, self.P) + self.q) + self.r
 
     def subgradient(self, z: Tensor) -> Tensor:
         return times(z, self.P) + self.q
@@ -97,7 +100,7 @@ class Quadratic(Term):
         return written(times(turned / (1 + by * values), vectors.mT), out)
 
     def conjugate(self, p: Tensor) -> Tensor:
-        return 0.5 * inner(p - self.q, times(p - self.q, self._inverse))
+        return 0.5 * inner(p - self.q, times(p - self.q, self._inverse)) - self.r
 
     def project(self, p: Tensor, out: Tensor | None = None) -> Tensor:
         return written(p, out)
@@ -137,18 +140,20 @@ class Quadratic(Term):
     def value_rounding(self, z: Tensor) -> Tensor:
         """Products of both signs, which may cancel."""
         sizes = inner(z.abs(), times(z.abs(), self.P.abs()) + self.q.abs())
-        return (z.shape[1] + 8) * torch.finfo(z.dtype).eps * sizes
+        return (z.shape[1] + 8) * torch.finfo(z.dtype).eps * (sizes + filled(self.r, sizes).abs())
 
     def data(self) -> list[Tensor]:
         return [self.q] if self.P.ndim == 2 else [self.q, self.P]
 
     def select(self, index: Index) -> Quadratic:
         if self.P.ndim == 3:
-            return Quadratic(chosen(self.P, index), chosen(self.q, index))
+            r = chosen(self.r, index) if isinstance(self.r, Tensor) else self.r
+            return Quadratic(chosen(self.P, index), chosen(self.q, index), r)
         return super().select(index)
 
     def double(self) -> Quadratic:
-        return Quadratic(self.P.detach().double(), self.q.detach().double())
+        r = self.r.detach().double() if isinstance(self.r, Tensor) else self.r
+        return Quadratic(self.P.detach().double(), self.q.detach().double(), r)
 
 
 def _number(constant: Tensor) -> Scale:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lmd.checks import check_batch
-from lmd.terms.base import Scale, Term, inner, per_instance, size_of
+from lmd.terms.base import Pieces, Scale, Term, inner, per_instance, size_of
 
 
 class Shifted(Term):
@@ -43,6 +43,14 @@ class Shifted(Term):
 
     def subgradient(self, z: Tensor) -> Tensor:
         return self.term.subgradient(z - self.y)
+
+    def pieces(self, z: Tensor) -> Pieces | None:
+        found = self.term.pieces(z)
+        if found is None or found.total is not None:
+            return None
+        slope = per_instance(found.slope, z) - per_instance(found.curvature, z) * self.y
+        kink, low, high = (per_instance(place, z) + self.y for place in (found.kink, found.low, found.high))
+        return found._replace(slope=slope, kink=kink, low=low, high=high)
 
     def prox(self, z: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
         return torch.add(self.term.prox(z - self.y, step), self.y, out=out)

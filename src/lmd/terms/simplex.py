@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lmd.terms.base import Scale, Term, per_instance, rounding_of_sum, size_of, sum_instances, written
+from lmd.terms.base import Pieces, Scale, Term, per_instance, rounding_of_sum, size_of, sum_instances, written
 from lmd.terms.domain import Domain, check_rows
 
 STORED = 1e3 * torch.finfo(torch.float32).eps
@@ -84,6 +84,9 @@ class Simplex(Domain):
 
     def check(self, argument: str, x: Tensor) -> Tensor:
         return super().check(argument, check_rows(argument, x))
+
+    def pieces(self, z: Tensor) -> Pieces | None:
+        return Pieces(low=0.0, total=1.0) if z.ndim == 2 else None
 
     def conjugate(self, p: Tensor) -> Tensor:
         return sum_instances(p.amax(dim=-1, keepdim=True))

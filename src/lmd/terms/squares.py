@@ -10,6 +10,7 @@ from torch import Tensor
 from lmd.checks import check_batch, check_same_kind
 from lmd.errors import InputError
 from lmd.terms.base import (
+    Pieces,
     Scale,
     Term,
     check_fits,
@@ -83,6 +84,9 @@ class Squares(Term):
 
     def subgradient(self, z: Tensor) -> Tensor:
         return (z - self.y).mul_(2 * self.curvature)
+
+    def pieces(self, z: Tensor) -> Pieces:
+        return Pieces(curvature=2 * self.curvature, slope=-2 * self.curvature * self.y)
 
     def own_subgradient(self, z: Tensor) -> Tensor:
         return self.subgradient(z)
@@ -180,6 +184,9 @@ class BoxedSquares(Squares):
     @property
     def conjugate_is_finite(self) -> bool:
         return True
+
+    def pieces(self, z: Tensor) -> Pieces:
+        return super().pieces(z)._replace(low=self.low, high=self.high)
 
     def _clip(self, z: Tensor, out: Tensor | None = None) -> Tensor:
         return clip(z, self.low, self.high, out)

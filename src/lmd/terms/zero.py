@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lmd.terms.base import Scale, Term, size_of, written
+from lmd.terms.base import Pieces, Scale, Term, size_of, written
 
 
 class Zero(Term):
@@ -29,6 +29,9 @@ class Zero(Term):
     def subgradient(self, z: Tensor) -> Tensor:
         """0."""
         return torch.zeros_like(z)
+
+    def pieces(self, z: Tensor) -> Pieces:
+        return Pieces()
 
     def prox(self, z: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
         """z."""

@@ -35,6 +35,10 @@ CLASSICAL: Mapping[str, Callable[[], Solver[Any]]] = {
 }
 """The methods that need no training, by name."""
 
+MAX_COMPOSITE_SIZE = 512
+"""Entries of x up to which composites without a matrix P are solved as quadratic programs: beyond, factorising takes
+far longer than first-order methods do on all but the hardest."""
+
 
 def find(name: str) -> Solver[Any]:
     """The solver of that name: `fgp`, `pdhg`, one of the zoo, or a folder that `lmd train` or `lmd import` wrote."""
@@ -60,13 +64,21 @@ def solver_for(problem: Any, tolerance: float) -> Solver[Any]:
         return CirculantADMM()
     if name is not None:
         return _loaded(name, problem)
-    if offers(problem, QPInteriorPoint().needs) and problem.start()[0].numel() <= MAX_SIZE:
+    if _is_small_program(problem):
         return QPInteriorPoint()
     if not offers(problem, PDHG().needs):
         return _without_dual(problem)
     if not offers(problem, ("data_strong_convexity",)) and offers(problem, RelaxedPDHG().needs):
         return Averaged(RelaxedPDHG())
     return PDHG(settle=8.0 if offers(problem, ("differences",)) else 1.0)
+
+
+def _is_small_program(problem: Any) -> bool:
+    """Whether a problem is a quadratic program for an interior-point method: no grid, and few variables."""
+    if not offers(problem, QPInteriorPoint().needs) or offers(problem, ("differences",)):
+        return False
+    limit = MAX_COMPOSITE_SIZE if problem.quadratic is None else MAX_SIZE
+    return bool(problem.start()[0].numel() <= limit)
 
 
 def _without_dual(problem: Problem) -> Solver[Any]:
