@@ -368,8 +368,8 @@ class _Whole:
         while True:
             state = self.solver.advance(self.problem, state, stride)
             done += stride
-            x, value, gap = self._look(state)
-            best.see(x, state.dual_point, value, gap)
+            x, dual, value, gap = self._look(state)
+            best.see(x, dual, value, gap)
             far = relative_gap(best.value, best.gap) / self.tolerance
             near = far <= 1
             stalled = stall.look(done, gap, self.problem, state.x, state.dual_point)
@@ -384,35 +384,41 @@ class _Whole:
         codes = torch.where(near, 2, torch.where(stalled, 4, torch.where(stuck, 6, 1)))
         return best.solved(self.problem, done, codes)
 
-    def _look(self, state: State) -> tuple[Tensor, Tensor, Tensor]:
-        """The points, their values and gaps; drawn flat, where that can be and gets an instance to the tolerance."""
+    def _look(self, state: State) -> tuple[Tensor, Any, Tensor, Tensor]:
+        """Points, dual points, values and gaps; drawn flat, where that can be and gets an instance to the tolerance."""
         x, dual = state.x, state.dual_point
         value, gap = self.problem.certified_gap(x, dual)
         if not bool(torch.isfinite(value).all()) and offers(self.problem, ("projected",)):
             x = take(torch.isfinite(value), x, self.problem.projected(x))
             value, gap = self.problem.certified_gap(x, dual)
-        x, value, gap = self._levelled(x, dual, value, gap)
+        x, dual, value, gap = self._levelled(x, dual, value, gap)
         far = relative_gap(value, gap)
         hopeful = (far > self.tolerance) & (FLATTER * far**1.5 <= self.tolerance)
         if not offers(self.problem, ("flattened",)) or not bool(hopeful.any()):
-            return x, value, gap
+            return x, dual, value, gap
         flat = self.problem.flattened(dual)
         flat_value, flat_gap = self.problem.certified_gap(flat, dual)
         taken = hopeful & (relative_gap(flat_value, flat_gap) <= self.tolerance)
         x = torch.where(taken.reshape(-1, *[1] * (x.ndim - 1)), flat, x)
-        return x, torch.where(taken, flat_value, value), torch.where(taken, flat_gap, gap)
+        return x, dual, torch.where(taken, flat_value, value), torch.where(taken, flat_gap, gap)
 
-    def _levelled(self, x: Tensor, dual: Any, value: Tensor, gap: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The points, or their means where the dual points say that these are better."""
+    def _levelled(self, x: Tensor, dual: Any, value: Tensor, gap: Tensor) -> tuple[Tensor, Any, Tensor, Tensor]:
+        """The same, at points that cost no variation where the dual points say that these are better.
+
+        Where such points are minimisers whatever the weight is, 0 is the dual point that proves it.
+        """
         if not offers(self.problem, ("levelled",)):
-            return x, value, gap
+            return x, dual, value, gap
         level, within = self.problem.levelled(x, dual)
         within = within & (relative_gap(value, gap) > self.tolerance)
         if not bool(within.any()):
-            return x, value, gap
-        level_value, level_gap = self.problem.certified_gap(level, dual)
-        taken = within & (level_gap < gap)
-        return take(taken, level, x), take(taken, level_value, value), take(taken, level_gap, gap)
+            return x, dual, value, gap
+        for other in (dual, torch.zeros_like(dual)):
+            level_value, level_gap = self.problem.certified_gap(level, other)
+            taken = within & (level_gap < gap)
+            x, dual = take(taken, level, x), take(taken, other, dual)
+            value, gap = take(taken, level_value, value), take(taken, level_gap, gap)
+        return x, dual, value, gap
 
     def _begin(self, dual: Tensor | None) -> State:
         if dual is None:
