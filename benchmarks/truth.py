@@ -145,6 +145,10 @@ def solve_by_default(instance: Instance, tolerance: float = TOLERANCE) -> Attemp
     return Attempt(lmd.solve(instance.problem, tolerance, x0=instance.x0), tolerance, default=True)
 
 
+LARGEST = 1e15
+"""Of data, impulses included: squares of more are too much for float32."""
+
+
 def uniform(generator: torch.Generator, low: float, high: float) -> float:
     return low + (high - low) * float(torch.rand((), dtype=torch.float64, generator=generator))
 
@@ -188,7 +192,7 @@ def pictures(generator: torch.Generator, dtype: torch.dtype) -> tuple[Tensor, Te
     form = choose(generator, ("scaled", "scaled", "bytes", "ulps"))
     offset = torch.zeros(BATCH, 1, 1, 1, dtype=torch.float64)
     if form == "scaled":
-        images = images * 10 ** uniform(generator, -6, 6)
+        images = (images * 10 ** uniform(generator, -12, 12)).clamp(-LARGEST, LARGEST)
     elif form == "bytes":
         images = (255 * images).round()
     else:  # a few units in the last place of an offset
@@ -234,9 +238,11 @@ def inpainting(generator: torch.Generator, dtype: torch.dtype) -> Instance:
 
 
 def deblurring(generator: torch.Generator, dtype: torch.dtype) -> Instance:
-    noisy = shade(generator, BATCH, choose(generator, (1, 3)), 9, 8).clamp(-1, 2).to(dtype)
-    weight = float(torch.tensor(10 ** uniform(generator, -6, 3), dtype=dtype))
-    form = {
+    unit = 10 ** uniform(generator, -12, 12)
+    noisy = (unit * shade(generator, BATCH, choose(generator, (1, 3)), 9, 8).clamp(-1, 2)).to(dtype)
+    weight = float(torch.tensor(unit * 10 ** uniform(generator, -6, 3), dtype=dtype))
+    form: dict[str, Any] = {
+        "box": (0.0, unit),
         "isotropic": uniform(generator, 0, 1) < 0.4,
         "halved": uniform(generator, 0, 1) < 0.3,
         "border": choose(generator, ("circular", "replicate")),
@@ -247,12 +253,14 @@ def deblurring(generator: torch.Generator, dtype: torch.dtype) -> Instance:
 
 
 def tomography(generator: torch.Generator, dtype: torch.dtype) -> Instance:
-    image = shade(generator, BATCH, 1, 8, 8).clamp(0, 1)
+    unit = 10 ** uniform(generator, -12, 12)
+    image = unit * shade(generator, BATCH, 1, 8, 8).clamp(0, 1)
     beams = beams_of(8)
     seen = beams(image)
-    noisy = (seen + 0.05 * torch.randn(seen.shape, dtype=torch.float64, generator=generator)).to(dtype)
-    weight = float(torch.tensor(10 ** uniform(generator, -6, 3), dtype=dtype))
-    problem = TVTomography(noisy, (8, 8), weight, isotropic=uniform(generator, 0, 1) < 0.4, beams=beams)
+    noisy = (seen + 0.05 * unit * torch.randn(seen.shape, dtype=torch.float64, generator=generator)).to(dtype)
+    weight = float(torch.tensor(unit * 10 ** uniform(generator, -6, 3), dtype=dtype))
+    form: dict[str, Any] = {"isotropic": uniform(generator, 0, 1) < 0.4, "box": (0.0, unit)}
+    problem = TVTomography(noisy, (8, 8), weight, beams=beams, **form)
     return without_offset(problem, problem.start())
 
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from lmd.checks import check_batch, check_finite, check_interval, check_positive, check_same_kind, shape_of
 from lmd.errors import CapabilityError, InputError
 from lmd.operators import Bends, Differences, LinearOperator, Slopes, Stack
-from lmd.problems.parts import WELL_WITHIN, Composite, pull_of
-from lmd.problems.tv import TVProblem, check_grid, check_weight
+from lmd.problems.parts import WELL_WITHIN, Composite, dual_size, pull_of
+from lmd.problems.tv import TVProblem, check_grid, check_scale, check_weight
 from lmd.terms import L1, Box, Boxed, GroupNorm, Huber, Stacked, Term, Zero
 from lmd.terms.base import Scale
 from lmd.terms.norms import Axes
@@ -86,6 +86,7 @@ class TVModel(TVProblem):
             self.compose(self.domain, variation, (misfit, forward), start=start, scales=scales)
             return
         f = within_range(misfit, box)
+        check_scale("misfit", f.nearest(self.noisy), self.weight)
         self.domain = None if box is None else Box(*box)
         self.compose(f, variation, start=f.nearest(self.noisy))
 
@@ -152,6 +153,7 @@ class SecondOrderModel(Composite):
         x = boxed(misfit, box)
         f = Stacked((x, Zero()), ((channels, *size), (channels, len(size), *size)))
         y = x.nearest(self.noisy)
+        check_scale("misfit", y, self.weight)
         start = self.slopes.join(y, y.new_zeros(*y.shape[:2], len(size), *size))
         self.compose(f, (norms[0], self.slopes), (norms[1], self.bends), start=start)
 
@@ -160,13 +162,12 @@ class SecondOrderModel(Composite):
         return self.slopes.split(X)[0]
 
     def step_scale(self, x: Tensor) -> Tensor:
-        """The range of the data over the weight, or over what balances the misfit of a flat image, if that is less."""
+        """The range of the data over the size of dual points: the weight, or less where that is large."""
         y, misfit = self.noisy, self.f.blocks[0]
         extent = y.flatten(1).amax(dim=1) - y.flatten(1).amin(dim=1)
         mean = y.mean(dim=tuple(range(2, y.ndim)), keepdim=True).expand_as(y)
         pull = pull_of(misfit.subgradient(misfit.nearest(mean)), y.shape[1:]).to(y)
-        size = torch.where(pull > 0, torch.fmin(self.weight, pull), self.weight)
-        return torch.where(extent > 0, extent / size, torch.nan)
+        return torch.where(extent > 0, extent / dual_size(self.weight, pull), torch.nan)
 
     def clip(self, x: Tensor) -> Tensor:
         """Slopes have no domain, and x is kept to its own by the prox."""
