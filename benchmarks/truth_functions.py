@@ -193,4 +193,3 @@ KINDS = {
         "lmd.denoise_video": video,
     }.items()
 }
-SHARES = {"lmd.denoise": 4}

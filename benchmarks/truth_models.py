@@ -11,7 +11,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from truth import LARGEST, TOLERANCE, Attempt, Instance, Kind, choose, composite_reference, shade, uniform, without_offset
+from truth import (
+    LARGEST,
+    TOLERANCE,
+    Attempt,
+    Instance,
+    Kind,
+    choose,
+    composite_reference,
+    shade,
+    uniform,
+    without_offset,
+)
 
 import lmd
 from lmd.operators import Mask
@@ -99,4 +110,4 @@ KINDS = {
     for order in (1, 2)
     for name in ("squares", "absolute", "poisson")
 }
-SHARES = {name: 1 if "order 2" in name else 4 for name in KINDS}
+SHARES = {name: 1 if "order 2" in name else 3 for name in KINDS}

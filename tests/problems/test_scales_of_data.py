@@ -70,7 +70,9 @@ def test_lost_pixels_do_not_count():
 def test_second_order_models_end_on_planes(dtype, isotropic):
     """A weight so large that planes are minimisers: they are proven in a few looks, whatever rounding costs."""
     y = data(1.0, dtype)
-    result = lmd.solve(SecondOrderModel(Squares(y), 1e3 if dtype == torch.float64 else 2.0, isotropic=isotropic), 1e-4, iterations=4000)
+    result = lmd.solve(
+        SecondOrderModel(Squares(y), 1e3 if dtype == torch.float64 else 2.0, isotropic=isotropic), 1e-4, iterations=4000
+    )
     assert set(result.status) == {Status.TOLERANCE_REACHED} and int(result.iterations.max()) < 1000
     constant = lmd.solve(SecondOrderModel(Squares(torch.full_like(y, math.pi)), 0.3), 1e-4)
     assert set(constant.status) == {Status.TOLERANCE_REACHED} and not constant.certificate.bound.any()

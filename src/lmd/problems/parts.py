@@ -531,7 +531,7 @@ def dual_size(weight: Tensor, pull: Tensor) -> Tensor:
     It is bounded by the weight. However large that is, dual points do not grow past what balances the misfit of a flat
     point. Far below the bound they are smaller than this `pull`, which is rather too large; by how much is measured.
     """
-    less = pull * (pull / weight).pow(1.5).clamp(min=LEAST_SHARE)
+    less = pull * (2 * pull / weight).pow(1.5).clamp(LEAST_SHARE, 1)
     return torch.where((pull > 0) & (pull < weight), less, weight)
 
 
