@@ -19,7 +19,6 @@ from lmd.problems.scales import averaged, spread
 from lmd.terms import L1, GroupNorm, KeptSquares, Squares, Term
 from lmd.terms.base import Scale, per_instance
 
-
 SPARE = 100.0
 """Room that squares of data leave below the largest number of their dtype, and above the smallest."""
 

@@ -268,15 +268,16 @@ def _result(
 def _refined(solved: loop.Solved, problem: Any, tolerance: float, limit: int) -> loop.Solved:
     """The same with what got stuck or stalled in float32 solved in float64 and rounded, where more is proven of that.
 
-    Likewise what ran out of iterations where rounding can hold it up. Where even that is not within the tolerance, it is the rounding of x that forbids it.
+    Likewise what ran out of iterations where rounding can hold it up. Where even that is not within the tolerance, it
+    is the rounding of x that forbids it.
     """
-    stuck, done = (
+    stuck, finished = (
         torch.tensor([code in codes for code in solved.status], dtype=torch.bool, device=solved.x.device)
         for codes in ((3, 4, 6), (1,))
     )
-    if bool(done.any()):
+    if bool(finished.any()):
         gaps = torch.tensor(solved.gaps, dtype=torch.float64, device=solved.x.device)
-        stuck |= done & held_up(problem, solved.x, gaps, solved.dual)
+        stuck |= finished & held_up(problem, solved.x, gaps, solved.dual)
     if not bool(stuck.any()):
         return solved
     places, part = stuck.nonzero().flatten(), problem.select(stuck)
