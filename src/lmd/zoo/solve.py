@@ -346,6 +346,7 @@ class _Whole:
             dual = self._carried(warm.dual, warm.problem) if solved is None else None
         if solved is None:
             solved = self.solver.finish(self.problem, dual, self.tolerance, self.limit)
+            solved = solved if solved is None else self._levelled_where_open(solved)
         if solved is None:
             solved, violation = self._stepwise(dual)
         if self.refines:
@@ -408,6 +409,21 @@ class _Whole:
         taken = hopeful & (relative_gap(flat_value, flat_gap) <= self.tolerance)
         x = torch.where(taken.reshape(-1, *[1] * (x.ndim - 1)), flat, x)
         return x, dual, torch.where(taken, flat_value, value), torch.where(taken, flat_gap, gap)
+
+    def _levelled_where_open(self, solved: loop.Solved) -> loop.Solved:
+        """The same at points that cost no variation, where a compiled solve did not prove enough and these do."""
+        if all(code == 2 for code in solved.status) or not offers(self.problem, ("levelled",)):
+            return solved
+        value, gap = self.problem.certified_gap(solved.x, solved.dual)
+        x, dual, value, gap = self._levelled(solved.x, solved.dual, value, gap)
+        numbers, far = list(solved.numbers), relative_gap(value, gap)
+        for n, code in enumerate(solved.status):
+            if code == 2 or not gap[n] < solved.gaps[n]:
+                x[n], dual[n] = solved.x[n], solved.dual[n]
+                continue
+            row = slice(loop.REPORT * n + 2, loop.REPORT * (n + 1))
+            numbers[row] = [2 if far[n] <= self.tolerance else code, float(value[n]), float(gap[n]), 0.0]
+        return loop.Solved(x, dual, dual, numbers)
 
     def _levelled(self, x: Tensor, dual: Any, value: Tensor, gap: Tensor) -> tuple[Tensor, Any, Tensor, Tensor]:
         """The same, at points that cost no variation where the dual points say that these are better.
