@@ -19,7 +19,7 @@ def truth():
     module = importlib.util.module_from_spec(spec)
     sys.modules["truth"] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
-    module.TRY_DEFAULTS = False  # minutes
+    module.TRY_DEFAULTS = False  # one test has a slice of them
     yield module
     del sys.modules["truth"]
 
@@ -43,6 +43,13 @@ def test_nothing_is_false(truth, kind):
     totals, lines, _ = truth.measure(600 if kind in ("denoising", "inpainting") else 250, only=kind)
     assert lines == [] and not any(counted(totals, what) for what in truth.COUNTS)
     assert counted(totals, "instances") >= 250
+
+
+@pytest.mark.parametrize("kind", ["denoising", "inpainting", "tomography", "model of order 1, squares"])
+def test_defaults_end_proven_or_stalled(truth, kind, monkeypatch):
+    monkeypatch.setattr(truth, "TRY_DEFAULTS", True)
+    totals, lines, _ = truth.measure(20, seed=1, only=kind)
+    assert lines == [] and not any(counted(totals, what) for what in truth.COUNTS)
 
 
 @pytest.mark.parametrize("kind", ["lmd.inpaint", "lmd.denoise_video"])

@@ -76,3 +76,11 @@ def test_second_order_models_end_on_planes(dtype, isotropic):
     assert set(result.status) == {Status.TOLERANCE_REACHED} and int(result.iterations.max()) < 1000
     constant = lmd.solve(SecondOrderModel(Squares(torch.full_like(y, math.pi)), 0.3), 1e-4)
     assert set(constant.status) == {Status.TOLERANCE_REACHED} and not constant.certificate.bound.any()
+
+
+@pytest.mark.parametrize(("dtype", "weight"), [(torch.float32, 3e4), (torch.float64, 1e12)], ids=str)
+def test_inpainting_ends_flat_where_the_weight_is_large(dtype, weight):
+    y = (250 * data(1.0, torch.float64)).to(dtype)
+    mask = torch.rand(6, 5, generator=torch.Generator().manual_seed(1)) < 0.7
+    result = lmd.solve(TVInpainting(y, mask, weight), 1e-4)
+    assert set(result.status) == {Status.TOLERANCE_REACHED}
