@@ -24,6 +24,7 @@ import collections
 import concurrent.futures
 import functools
 import importlib
+import itertools
 import math
 import multiprocessing
 import os
@@ -160,6 +161,10 @@ def solve_by_default(instance: Instance, tolerance: float = TOLERANCE) -> Attemp
     return Attempt(lmd.solve(instance.problem, tolerance, x0=instance.x0), tolerance, default=True)
 
 
+LARGEST = 1e15
+"""Of data, impulses included: squares of more are too much for float32."""
+
+
 def uniform(generator: torch.Generator, low: float, high: float) -> float:
     return low + (high - low) * float(torch.rand((), dtype=torch.float64, generator=generator))
 
@@ -203,7 +208,7 @@ def pictures(generator: torch.Generator, dtype: torch.dtype) -> tuple[Tensor, Te
     form = choose(generator, ("scaled", "scaled", "bytes", "ulps"))
     offset = torch.zeros(BATCH, 1, 1, 1, dtype=torch.float64)
     if form == "scaled":
-        images = images * 10 ** uniform(generator, -6, 6)
+        images = (images * 10 ** uniform(generator, -12, 12)).clamp(-LARGEST, LARGEST)
     elif form == "bytes":
         images = (255 * images).round()
     else:  # a few units in the last place of an offset
@@ -249,9 +254,11 @@ def inpainting(generator: torch.Generator, dtype: torch.dtype) -> Instance:
 
 
 def deblurring(generator: torch.Generator, dtype: torch.dtype) -> Instance:
-    noisy = shade(generator, BATCH, choose(generator, (1, 3)), 9, 8).clamp(-1, 2).to(dtype)
-    weight = float(torch.tensor(10 ** uniform(generator, -6, 3), dtype=dtype))
-    form = {
+    unit = 10 ** uniform(generator, -12, 12)
+    noisy = (unit * shade(generator, BATCH, choose(generator, (1, 3)), 9, 8).clamp(-1, 2)).to(dtype)
+    weight = float(torch.tensor(unit * 10 ** uniform(generator, -6, 3), dtype=dtype))
+    form: dict[str, Any] = {
+        "box": (0.0, unit),
         "isotropic": uniform(generator, 0, 1) < 0.4,
         "halved": uniform(generator, 0, 1) < 0.3,
         "border": choose(generator, ("circular", "replicate")),
@@ -262,12 +269,14 @@ def deblurring(generator: torch.Generator, dtype: torch.dtype) -> Instance:
 
 
 def tomography(generator: torch.Generator, dtype: torch.dtype) -> Instance:
-    image = shade(generator, BATCH, 1, 8, 8).clamp(0, 1)
+    unit = 10 ** uniform(generator, -12, 12)
+    image = unit * shade(generator, BATCH, 1, 8, 8).clamp(0, 1)
     beams = beams_of(8)
     seen = beams(image)
-    noisy = (seen + 0.05 * torch.randn(seen.shape, dtype=torch.float64, generator=generator)).to(dtype)
-    weight = float(torch.tensor(10 ** uniform(generator, -6, 3), dtype=dtype))
-    problem = TVTomography(noisy, (8, 8), weight, isotropic=uniform(generator, 0, 1) < 0.4, beams=beams)
+    noisy = (seen + 0.05 * unit * torch.randn(seen.shape, dtype=torch.float64, generator=generator)).to(dtype)
+    weight = float(torch.tensor(unit * 10 ** uniform(generator, -6, 3), dtype=dtype))
+    form: dict[str, Any] = {"isotropic": uniform(generator, 0, 1) < 0.4, "box": (0.0, unit)}
+    problem = TVTomography(noisy, (8, 8), weight, beams=beams, **form)
     return without_offset(problem, problem.start())
 
 
@@ -441,8 +450,9 @@ KINDS = {
     "svm": Kind(svm, svm_solvers, lambda problem: InteriorPoint()),
     "classifier": Kind(classifier, smooth_solvers, lambda problem: LBFGS()),
 }
-SHARES = {"denoising": 6, "inpainting": 6}
-"""How many times as often as the others a kind is tried."""
+SHARES = {"denoising": 40, "inpainting": 30, "deblurring": 4, "tomography": 6}
+SHARES |= dict.fromkeys(("lasso", "least-squares", "simplex", "svm", "classifier"), 8)
+"""How many times as many instances as the others a kind gets, by what one costs."""
 
 
 @functools.cache
@@ -533,8 +543,9 @@ def judge(instance: Instance, lowest: Tensor, attempt: Attempt) -> dict[str, Ten
     }
 
 
-def work(kind_name: str, seed: int) -> tuple[str, int, dict[str, collections.Counter[str]], list[str]]:
-    """One batch of one kind: how many instances, what was counted for each solver, and a line for each fault."""
+def work(kind_name: str, seed: int) -> tuple[str, float, dict[str, collections.Counter[str]], list[str]]:
+    """One batch of one kind: seconds of CPU, what was counted for each solver, and a line for each fault."""
+    begun = time.process_time()
     torch.set_num_threads(1)
     kind, _ = every_kind()[kind_name]
     generator = torch.Generator().manual_seed(seed)
@@ -556,52 +567,77 @@ def work(kind_name: str, seed: int) -> tuple[str, int, dict[str, collections.Cou
     except Exception:
         lines.append(f"{kind_name}, seed {seed}, {dtype}: {traceback.format_exc(limit=-3)}")
         counts["error"]["not finite"] += 1
-    return kind_name, seed, dict(counts), lines
+    return kind_name, time.process_time() - begun, dict(counts), lines
 
 
-def jobs(only: str, seed: int) -> Any:
-    """(kind, seed) without end, kinds in turns."""
-    order = [name for name, (_, share) in every_kind().items() for _ in range(share) if only in name]
-    index = 0
-    while True:
-        for name in order:
-            yield name, seed * 1_000_003 + index
-            index += 1
+class Jobs:
+    """(kind, seed) without end: the kind that has had the least of its share is next."""
+
+    def __init__(self, only: str, seed: int) -> None:
+        self.shares = {name: share for name, (_, share) in every_kind().items() if only in name}
+        self.seeds = {name: itertools.count(seed * 1_000_003) for name in self.shares}
+        self.had = dict.fromkeys(self.shares, 0.0)
+        self.batch = dict.fromkeys(self.shares, 1)
+
+    def take(self) -> tuple[str, int]:
+        name = min(self.had, key=lambda each: self.had[each] / self.shares[each])
+        self.had[name] += self.batch[name]
+        return name, next(self.seeds[name])
+
+    def done(self, name: str, count: int) -> None:
+        """A batch of a kind had so many instances: at least one, as errors have none."""
+        self.had[name] += max(count, 1) - self.batch[name]
+        self.batch[name] = max(count, 1)
 
 
 def measure(instances: int, seed: int = 0, only: str = "", workers: int = 1, show: bool = True) -> Any:
-    """Counts by kind and solver, and a line for each fault."""
+    """Counts by kind and solver, a line for each fault, and seconds of CPU by kind."""
     totals: dict[tuple[str, str], collections.Counter[str]] = collections.defaultdict(collections.Counter)
     lines: list[str] = []
-    queue, done = jobs(only, seed), 0
+    seconds: collections.Counter[str] = collections.Counter()
+    queue, done = Jobs(only, seed), 0
 
     def take(answer: Any) -> None:
         nonlocal done
-        kind, _, counts, found = answer
+        kind, spent, counts, found = answer
         lines.extend(found)
+        seconds[kind] += spent
         for solver, counted in counts.items():
             totals[kind, solver].update(counted)
-            done += counted["instances"]
+        count = sum(counted["instances"] for counted in counts.values())
+        done += count
+        queue.done(kind, count)
 
     if workers == 1:
         while done < instances:
-            take(work(*next(queue)))
-        return totals, lines
+            take(work(*queue.take()))
+        return totals, lines, seconds
     begun = time.perf_counter()
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as pool:
-        running = {pool.submit(work, *next(queue)) for _ in range(2 * workers)}
+        running = {pool.submit(work, *queue.take()) for _ in range(2 * workers)}
         while running:
             finished, running = concurrent.futures.wait(running, return_when="FIRST_COMPLETED")
             for future in finished:
                 take(future.result())
                 if done < instances:
-                    running.add(pool.submit(work, *next(queue)))
+                    running.add(pool.submit(work, *queue.take()))
             if show:
                 print(f"\r{done} instances, {time.perf_counter() - begun:.0f} s", end="", file=sys.stderr, flush=True)
     if show:
         print(file=sys.stderr)
-    return totals, lines
+    return totals, lines, seconds
+
+
+def print_kinds(totals: Any, seconds: Mapping[str, float]) -> None:
+    """A line for each kind: instances, what was counted, and what one costs."""
+    print(f"{'':<52}{'instances':>10}" + "".join(f"{name:>12}" for name in (*COUNTS, "CPU ms each")))
+    for kind in sorted(seconds):
+        whole: collections.Counter[str] = collections.Counter()
+        for (name, _), counted in totals.items():
+            whole.update(counted if name == kind else {})
+        row = "".join(f"{whole[name]:>12}" for name in COUNTS)
+        print(f"{kind:<52}{whole['instances']:>10}{row}{1000 * seconds[kind] / max(whole['instances'], 1):>12.1f}")
 
 
 def main() -> None:
@@ -611,7 +647,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="part of a kind's name")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
-    totals, lines = measure(arguments.instances, arguments.seed, arguments.only, arguments.workers)
+    totals, lines, seconds = measure(arguments.instances, arguments.seed, arguments.only, arguments.workers)
     print(f"{'':<52}{'instances':>10}" + "".join(f"{name:>12}" for name in COUNTS))
     whole: collections.Counter[str] = collections.Counter()
     for (kind, solver), counted in sorted(totals.items()):
@@ -619,6 +655,8 @@ def main() -> None:
         row = "".join(f"{counted[name]:>12}" for name in COUNTS)
         print(f"{kind + ', ' + solver:<52}{counted['instances']:>10}{row}")
     print(f"{'all':<52}{whole['instances']:>10}" + "".join(f"{whole[name]:>12}" for name in COUNTS))
+    print()
+    print_kinds(totals, seconds)
     for line in lines[:40]:
         print(line)
     sys.exit(1 if any(whole[name] for name in COUNTS) else 0)

@@ -11,14 +11,25 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from truth import TOLERANCE, Attempt, Instance, Kind, choose, composite_reference, shade, uniform, without_offset
+from truth import (
+    LARGEST,
+    TOLERANCE,
+    Attempt,
+    Instance,
+    Kind,
+    choose,
+    composite_reference,
+    shade,
+    uniform,
+    without_offset,
+)
 
 import lmd
 from lmd.operators import Mask
 from lmd.problems import SecondOrderModel, TVModel
 from lmd.terms import Absolute, KullbackLeibler, Squares, Term
 
-BATCH = 6
+BATCH = 24
 SIZES = ((1,), (2,), (7,), (40,), (1, 1), (1, 6), (5, 4), (8, 8), (2, 2, 2), (1, 3, 4), (4, 3, 5))
 
 
@@ -39,7 +50,7 @@ def data(generator: torch.Generator, positive: bool, order: int) -> tuple[Tensor
     unit = 10**scales
     if positive:  # counts have no unit
         unit, y = torch.ones_like(unit), (y * 10 ** uniform(generator, -1, 6)).round()
-    return (y + offset) * unit.reshape(-1, *[1] * (y.ndim - 1)), unit
+    return (y.clamp(-LARGEST / unit.max(), LARGEST / unit.max()) + offset) * unit.reshape(-1, *[1] * (y.ndim - 1)), unit
 
 
 def misfit_of(name: str, y: Tensor, generator: torch.Generator) -> Term:
@@ -55,7 +66,7 @@ def model(name: str, order: int, generator: torch.Generator, dtype: torch.dtype)
     y = exact.to(dtype)
     suits = unit if name == "squares" else torch.ones_like(unit)
     span = (-4, 4) if uniform(generator, 0, 1) < 0.85 else (-12, 12)
-    weight: Any = (suits * 10 ** uniform(generator, *span)).to(dtype)
+    weight: Any = (suits * 10 ** uniform(generator, *span)).clamp(1e-20, 1e20).to(dtype)
     form: dict[str, Any] = {
         "isotropic": uniform(generator, 0, 1) < 0.5,
         "coupled": uniform(generator, 0, 1) < 0.3,
@@ -99,4 +110,4 @@ KINDS = {
     for order in (1, 2)
     for name in ("squares", "absolute", "poisson")
 }
-SHARES = {name: 1 if "order 2" in name else 4 for name in KINDS}
+SHARES = {name: 1 if "order 2" in name else 3 for name in KINDS}

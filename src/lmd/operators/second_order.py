@@ -13,6 +13,7 @@ from lmd.checks import shape_of
 from lmd.errors import InputError
 from lmd.operators.base import LinearOperator
 from lmd.operators.differences import Differences
+from lmd.terms.base import size_of
 
 
 class _WithSlopes(LinearOperator):
@@ -61,6 +62,10 @@ class Slopes(_WithSlopes):
         """Sums of at most 2d + 1 terms."""
         return 8.0 * (len(self.shape) + 1)
 
+    def error(self, X: Tensor, z: Tensor) -> Tensor:
+        """Differences are right to eps relative to themselves, and these are z + w."""
+        return 4 * torch.finfo(z.dtype).eps * (size_of(z) + size_of(self.split(X)[1]))
+
     def _apply(self, X: Tensor) -> Tensor:
         x, w = self.split(X)
         z = self.differences._apply(x)
@@ -101,6 +106,10 @@ class Bends(_WithSlopes):
     def roundings(self) -> float:
         """Sums of at most 4d quotients, each right to a few eps."""
         return 24.0 * len(self.shape)
+
+    def error(self, X: Tensor, z: Tensor) -> Tensor:
+        """Differences and quotients are right to eps relative to themselves, however steep w is."""
+        return 8 * torch.finfo(z.dtype).eps * size_of(self.differences._apply(self.split(X)[1].flatten(1, 2)))
 
     def _terms(self, w: Tensor, z: Tensor) -> list[tuple[Tensor, Tensor, int, float]]:
         """Of each derivative: a part of w, where it goes, the axis of the difference, what it is multiplied by."""

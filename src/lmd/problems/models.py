@@ -11,8 +11,8 @@ from torch import Tensor
 from lmd.checks import check_batch, check_finite, check_interval, check_positive, check_same_kind, shape_of
 from lmd.errors import CapabilityError, InputError
 from lmd.operators import Bends, Differences, LinearOperator, Slopes, Stack
-from lmd.problems.parts import Composite, pull_of
-from lmd.problems.tv import TVProblem, check_grid, check_weight
+from lmd.problems.parts import WELL_WITHIN, Composite, dual_size, pull_of
+from lmd.problems.tv import TVProblem, check_grid, check_scale, check_weight
 from lmd.terms import L1, Box, Boxed, GroupNorm, Huber, Stacked, Term, Zero
 from lmd.terms.base import Scale
 from lmd.terms.norms import Axes
@@ -86,6 +86,7 @@ class TVModel(TVProblem):
             self.compose(self.domain, variation, (misfit, forward), start=start, scales=scales)
             return
         f = within_range(misfit, box)
+        check_scale("misfit", f.nearest(self.noisy), self.weight)
         self.domain = None if box is None else Box(*box)
         self.compose(f, variation, start=f.nearest(self.noisy))
 
@@ -152,6 +153,7 @@ class SecondOrderModel(Composite):
         x = boxed(misfit, box)
         f = Stacked((x, Zero()), ((channels, *size), (channels, len(size), *size)))
         y = x.nearest(self.noisy)
+        check_scale("misfit", y, self.weight)
         start = self.slopes.join(y, y.new_zeros(*y.shape[:2], len(size), *size))
         self.compose(f, (norms[0], self.slopes), (norms[1], self.bends), start=start)
 
@@ -160,17 +162,46 @@ class SecondOrderModel(Composite):
         return self.slopes.split(X)[0]
 
     def step_scale(self, x: Tensor) -> Tensor:
-        """The range of the data over the weight, or over what balances the misfit of a flat image, if that is less."""
+        """The range of the data over the size of dual points: the weight, or less where that is large."""
         y, misfit = self.noisy, self.f.blocks[0]
         extent = y.flatten(1).amax(dim=1) - y.flatten(1).amin(dim=1)
         mean = y.mean(dim=tuple(range(2, y.ndim)), keepdim=True).expand_as(y)
         pull = pull_of(misfit.subgradient(misfit.nearest(mean)), y.shape[1:]).to(y)
-        size = torch.where(pull > 0, torch.fmin(self.weight, pull), self.weight)
-        return torch.where(extent > 0, extent / size, torch.nan)
+        return torch.where(extent > 0, extent / dual_size(self.weight, pull), torch.nan)
 
     def clip(self, x: Tensor) -> Tensor:
         """Slopes have no domain, and x is kept to its own by the prox."""
         return x
+
+    def levelled(self, x: Tensor, dual: Tensor) -> tuple[Tensor, Tensor]:
+        """The plane nearest to x in each channel, and for which instances `(B,)` the dual point says that it will do.
+
+        As in `Composite`, with planes in place of means: these are what costs nothing here.
+        """
+        parts = zip(self.regularisers, self.operator.split(dual), strict=True)
+        within = torch.stack([term.gauge(part) for term, part in parts]).amax(dim=0) < WELL_WITHIN
+        image = self.image(x).double()
+        along = tuple(range(2, image.ndim))
+        mean = image.mean(dim=along, keepdim=True)
+        plane = torch.zeros_like(image)
+        w = x.new_zeros(*image.shape[:2], len(along), *image.shape[2:], dtype=torch.float64)
+        for n, (axis, h) in enumerate(zip(along, self.slopes.differences.spacing, strict=True)):
+            length = image.shape[axis]
+            place = torch.arange(length, dtype=torch.float64, device=x.device) - (length - 1) / 2
+            place = place.reshape(-1, *[1] * (image.ndim - 1 - axis))
+            slope = (image * place).mean(dim=along, keepdim=True) / place.square().mean().clamp(min=1)
+            plane = plane + slope * place
+            w[:, :, n] = slope / h
+        share = self._share_within(mean, plane)
+        level = self.f.blocks[0].nearest((mean + share * plane).to(x.dtype))
+        return self.slopes.join(level, (share.unsqueeze(2) * w).to(x.dtype)), within
+
+    def _share_within(self, mean: Tensor, plane: Tensor) -> Tensor:
+        """The most of a plane that can be added to means without leaving the box `(B, C, 1, ...)`, at most 1."""
+        ends = (self.f.blocks[0].nearest(torch.full_like(self.noisy, end)) for end in (-torch.inf, torch.inf))
+        room = torch.maximum(*((end.double() - mean) / plane for end in ends))
+        room = torch.where(plane == 0, 1.0, room).nan_to_num(nan=0.0)
+        return room.amin(dim=tuple(range(2, plane.ndim)), keepdim=True).clamp(0, 1)
 
     def feasible_dual(self, p: Tensor) -> Tensor:
         q = self.operator.split(self.project_dual(p))[1]

@@ -78,6 +78,9 @@ class Absorber(Part):
         return 2 * off / self.least.to(off)
 
 
+LEAST_SHARE = 0.01
+"""Of what would balance the misfit, the size of dual points that are far from their bounds."""
+
 WELL_WITHIN = 0.9
 """The share of its bound that no entry of a dual point is above where the minimiser has no differences for sure."""
 
@@ -424,8 +427,8 @@ class Composite(CompositeProblem):
         """The range of x over the size of an entry of the dual points of the differences `(B,)`; NaN where unknown.
 
         What a step of a primal-dual method is a multiple of. The range is that of the domain of f, where it has ends.
-        The size of an entry is that of the weight, or what it takes to balance the misfit of a flat point, if that is
-        less: however large the weight is, dual points do not grow past it.
+        The size of an entry is that of the weight, unless it takes less to balance the misfit of a flat point: see
+        `dual_size`.
         """
         if self._grid < 0:
             return x.new_full((len(x),), torch.nan)
@@ -434,9 +437,7 @@ class Composite(CompositeProblem):
         widest = (high - low).mean(dim=1)
         extent = torch.where(torch.isfinite(widest), widest, x.flatten(1).amax(dim=1) - x.flatten(1).amin(dim=1))
         size = filled(self.regularisers[self._grid].steepness(z) / z[0].numel() ** 0.5, extent)
-        pull = self._pull(x)
-        size = torch.where(pull > 0, torch.fmin(size, pull), size)
-        scale = torch.where(extent > 0, extent, torch.nan) / size
+        scale = torch.where(extent > 0, extent, torch.nan) / dual_size(size, self._pull(x))
         return torch.where(torch.isfinite(scale) & (scale > 0), scale, torch.nan)
 
     def _pull(self, x: Tensor) -> Tensor:
@@ -518,6 +519,16 @@ class Composite(CompositeProblem):
     def _beside(self) -> list[Block]:
         """All but that of the differences."""
         return [block for j, block in enumerate(self._blocks) if j != self._grid]
+
+
+def dual_size(weight: Tensor, pull: Tensor) -> Tensor:
+    """About how large an entry of a dual point becomes `(B,)`, from its bound and the pull of the misfit.
+
+    It is bounded by the weight. However large that is, dual points do not grow past what balances the misfit of a flat
+    point. Far below the bound they are smaller than this `pull`, which is rather too large; by how much is measured.
+    """
+    less = pull * (2 * pull / weight).pow(1.5).clamp(LEAST_SHARE, 1)
+    return torch.where((pull > 0) & (pull < weight), less, weight)
 
 
 def pull_of(u: Tensor, shape: Sequence[int]) -> Tensor:

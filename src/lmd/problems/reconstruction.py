@@ -11,7 +11,7 @@ from lmd.operators.blur import Blur
 from lmd.operators.differences import Differences
 from lmd.operators.projections import ParallelBeam
 from lmd.operators.stack import Stack
-from lmd.problems.tv import TVProblem
+from lmd.problems.tv import TVProblem, check_scale
 from lmd.terms import Box, Squares
 
 
@@ -57,6 +57,7 @@ class TVReconstruction(TVProblem):
         balance: float | None = None,
     ) -> None:
         super().__init__(noisy, weight, isotropic, halved)
+        check_scale("noisy", noisy, self.weight)
         self.low, self.high = check_interval("box", box)
         self.domain: Box = Box(self.low, self.high)
         self.forward = forward

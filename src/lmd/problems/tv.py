@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -17,6 +18,9 @@ from lmd.problems.parts import Composite
 from lmd.problems.scales import averaged, spread
 from lmd.terms import L1, GroupNorm, KeptSquares, Squares, Term
 from lmd.terms.base import Scale, per_instance
+
+SPARE = 100.0
+"""Room that squares of data leave below the largest number of their dtype, and above the smallest."""
 
 
 class TVProblem(Composite):
@@ -103,6 +107,7 @@ class TVDenoising(TVProblem):
     ) -> None:
         super().__init__(noisy, weight, isotropic, halved)
         size = check_grid(noisy)
+        check_scale("noisy", noisy, self.weight)
         self.compose(Squares(noisy, self.scale), self.variation(size, spacing), start=noisy)
 
     def carried(self, dual: Tensor, before: TVDenoising) -> Tensor | None:
@@ -177,7 +182,9 @@ class TVInpainting(TVProblem):
     ) -> None:
         super().__init__(noisy, weight, isotropic, halved)
         size = check_grid(noisy)
-        self.compose(KeptSquares(noisy, mask, self.scale), self.variation(size, spacing), start=noisy)
+        f = KeptSquares(noisy, mask, self.scale)
+        check_scale("noisy", f.y, self.weight)
+        self.compose(f, self.variation(size, spacing), start=noisy)
 
     @property
     def mask(self) -> Tensor:
@@ -200,6 +207,21 @@ def check_grid(noisy: Tensor) -> tuple[int, ...]:
     if not 3 <= noisy.ndim <= 5:
         raise InputError("noisy", f"shape {shape_of(noisy)}", "signals, images or volumes: (B, C, *size), 1 to 3 axes")
     return tuple(noisy.shape[2:])
+
+
+def check_scale(argument: str, y: Tensor, weight: Tensor) -> None:
+    """Raise where squares of differences of data y `(B, ...)`, or what these cost, are infinite or 0 in their dtype."""
+    kind, count, name = torch.finfo(y.dtype), y[0].numel(), str(y.dtype).removeprefix("torch.")
+    least, most = y.detach().flatten(1).double().aminmax(dim=1)
+    weights = weight.detach().double().reshape(len(weight), -1).amax(dim=1)
+    low, high = math.sqrt(SPARE * kind.tiny), math.sqrt(kind.max / (SPARE * count))
+    for extent, number in zip((most - least).tolist(), weights.tolist(), strict=True):
+        if extent > 0 and not low <= extent <= high:
+            accepted = f"0 or {low:.1e} to {high:.1e} in {name}: change the unit, or pass float64"
+            raise InputError(argument, f"a range of {extent:.1e}", accepted)
+        if extent > 0 and not kind.tiny <= number * extent <= kind.max / count:
+            accepted = f"{kind.tiny / extent:.1e} to {kind.max / count / extent:.1e} for such data in {name}"
+            raise InputError("weight", f"{number:.1e} for data with a range of {extent:.1e}", accepted)
 
 
 def check_weight(weight: float | Tensor, noisy: Tensor) -> Tensor:

@@ -268,9 +268,16 @@ def _result(
 def _refined(solved: loop.Solved, problem: Any, tolerance: float, limit: int) -> loop.Solved:
     """The same with what got stuck or stalled in float32 solved in float64 and rounded, where more is proven of that.
 
-    Where even that is not within the tolerance, it is the rounding of x that forbids it.
+    Likewise what ran out of iterations where rounding can hold it up. Where even that is not within the tolerance, it
+    is the rounding of x that forbids it.
     """
-    stuck = torch.tensor([code in (3, 4, 6) for code in solved.status], dtype=torch.bool, device=solved.x.device)
+    stuck, finished = (
+        torch.tensor([code in codes for code in solved.status], dtype=torch.bool, device=solved.x.device)
+        for codes in ((3, 4, 6), (1,))
+    )
+    if bool(finished.any()):
+        gaps = torch.tensor(solved.gaps, dtype=torch.float64, device=solved.x.device)
+        stuck |= finished & held_up(problem, solved.x, gaps, solved.dual)
     if not bool(stuck.any()):
         return solved
     places, part = stuck.nonzero().flatten(), problem.select(stuck)
@@ -339,6 +346,7 @@ class _Whole:
             dual = self._carried(warm.dual, warm.problem) if solved is None else None
         if solved is None:
             solved = self.solver.finish(self.problem, dual, self.tolerance, self.limit)
+            solved = solved if solved is None else self._levelled_where_open(solved)
         if solved is None:
             solved, violation = self._stepwise(dual)
         if self.refines:
@@ -368,8 +376,8 @@ class _Whole:
         while True:
             state = self.solver.advance(self.problem, state, stride)
             done += stride
-            x, value, gap = self._look(state)
-            best.see(x, state.dual_point, value, gap)
+            x, dual, value, gap = self._look(state)
+            best.see(x, dual, value, gap)
             far = relative_gap(best.value, best.gap) / self.tolerance
             near = far <= 1
             stalled = stall.look(done, gap, self.problem, state.x, state.dual_point)
@@ -384,35 +392,56 @@ class _Whole:
         codes = torch.where(near, 2, torch.where(stalled, 4, torch.where(stuck, 6, 1)))
         return best.solved(self.problem, done, codes)
 
-    def _look(self, state: State) -> tuple[Tensor, Tensor, Tensor]:
-        """The points, their values and gaps; drawn flat, where that can be and gets an instance to the tolerance."""
+    def _look(self, state: State) -> tuple[Tensor, Any, Tensor, Tensor]:
+        """Points, dual points, values and gaps; drawn flat, where that can be and gets an instance to the tolerance."""
         x, dual = state.x, state.dual_point
         value, gap = self.problem.certified_gap(x, dual)
         if not bool(torch.isfinite(value).all()) and offers(self.problem, ("projected",)):
             x = take(torch.isfinite(value), x, self.problem.projected(x))
             value, gap = self.problem.certified_gap(x, dual)
-        x, value, gap = self._levelled(x, dual, value, gap)
+        x, dual, value, gap = self._levelled(x, dual, value, gap)
         far = relative_gap(value, gap)
         hopeful = (far > self.tolerance) & (FLATTER * far**1.5 <= self.tolerance)
         if not offers(self.problem, ("flattened",)) or not bool(hopeful.any()):
-            return x, value, gap
+            return x, dual, value, gap
         flat = self.problem.flattened(dual)
         flat_value, flat_gap = self.problem.certified_gap(flat, dual)
         taken = hopeful & (relative_gap(flat_value, flat_gap) <= self.tolerance)
         x = torch.where(taken.reshape(-1, *[1] * (x.ndim - 1)), flat, x)
-        return x, torch.where(taken, flat_value, value), torch.where(taken, flat_gap, gap)
+        return x, dual, torch.where(taken, flat_value, value), torch.where(taken, flat_gap, gap)
 
-    def _levelled(self, x: Tensor, dual: Any, value: Tensor, gap: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The points, or their means where the dual points say that these are better."""
+    def _levelled_where_open(self, solved: loop.Solved) -> loop.Solved:
+        """The same at points that cost no variation, where a compiled solve did not prove enough and these do."""
+        if all(code == 2 for code in solved.status) or not offers(self.problem, ("levelled",)):
+            return solved
+        value, gap = self.problem.certified_gap(solved.x, solved.dual)
+        x, dual, value, gap = self._levelled(solved.x, solved.dual, value, gap)
+        numbers, far = list(solved.numbers), relative_gap(value, gap)
+        for n, code in enumerate(solved.status):
+            if code == 2 or not gap[n] < solved.gaps[n]:
+                x[n], dual[n] = solved.x[n], solved.dual[n]
+                continue
+            row = slice(loop.REPORT * n + 2, loop.REPORT * (n + 1))
+            numbers[row] = [2 if far[n] <= self.tolerance else code, float(value[n]), float(gap[n]), 0.0]
+        return loop.Solved(x, dual, dual, numbers)
+
+    def _levelled(self, x: Tensor, dual: Any, value: Tensor, gap: Tensor) -> tuple[Tensor, Any, Tensor, Tensor]:
+        """The same, at points that cost no variation where the dual points say that these are better.
+
+        Where such points are minimisers whatever the weight is, 0 is the dual point that proves it.
+        """
         if not offers(self.problem, ("levelled",)):
-            return x, value, gap
+            return x, dual, value, gap
         level, within = self.problem.levelled(x, dual)
         within = within & (relative_gap(value, gap) > self.tolerance)
         if not bool(within.any()):
-            return x, value, gap
-        level_value, level_gap = self.problem.certified_gap(level, dual)
-        taken = within & (level_gap < gap)
-        return take(taken, level, x), take(taken, level_value, value), take(taken, level_gap, gap)
+            return x, dual, value, gap
+        for other in (dual, torch.zeros_like(dual)):
+            level_value, level_gap = self.problem.certified_gap(level, other)
+            taken = within & (level_gap < gap)
+            x, dual = take(taken, level, x), take(taken, other, dual)
+            value, gap = take(taken, level_value, value), take(taken, level_gap, gap)
+        return x, dual, value, gap
 
     def _begin(self, dual: Tensor | None) -> State:
         if dual is None:
