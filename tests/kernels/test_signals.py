@@ -9,8 +9,8 @@ import torch
 
 import lmd
 from lmd import kernels
-from lmd.kernels import loop, saddle, volume
-from lmd.problems import SecondOrderModel, TVDenoising, TVInpainting, TVModel
+from lmd.kernels import loop, saddle, unrolled, volume
+from lmd.problems import SVM, SecondOrderModel, TVDenoising, TVInpainting, TVModel
 from lmd.problems.compiled import composed_of, iterations_of, masked_of, model_of
 from lmd.terms import KullbackLeibler, Squares
 
@@ -41,6 +41,38 @@ def denoise_a_batch():
     loop.fgp(model_of(TVDenoising(images(8, 1, 160, 160), 0.3)), loop.NOTHING, MANY)
 
 
+def hard(place, *shape):
+    """A batch of constant images, which are solved at once, and one of noise: others soon have nothing to do."""
+    found = torch.full(shape, 0.5)
+    found[place] = images(*shape[1:])
+    return found
+
+
+def denoise_unevenly(place):
+    loop.fgp(model_of(TVDenoising(hard(place, 5, 1, 160, 160), 3.0)), loop.NOTHING, 10 * MANY, tolerance=1e-15)
+
+
+def inpaint_unevenly(place):
+    problem = TVInpainting(hard(place, 5, 1, 200, 200), (images(200, 200) > 0.9).float(), 3.0)
+    start, numbers, tau = (problem.start(), None), torch.zeros(0, 3), torch.ones(5)
+    saddle.pdhg(masked_of(problem), start, tau, 10 * MANY, numbers=numbers, relaxation=1.8, tolerance=1e-15)
+
+
+def unroll(iterations=2000):
+    numbers = torch.full((2, 2, iterations), 0.1, requires_grad=True)
+    problem = TVDenoising(images(2, 1, 100, 100), 0.3)
+    while True:
+        unrolled.unroll(model_of(problem), torch.zeros(2, 1, 2, 100, 100), numbers).sum().backward()
+
+
+def fit_margins():
+    solver, generator = lmd.zoo.load("svm-interior-10"), torch.Generator().manual_seed(0)
+    rows = torch.randn(300, 400, 50, generator=generator)
+    labels = torch.rand(300, 400, generator=generator).round() * 2 - 1
+    while True:
+        lmd.run(solver, SVM(rows, labels), torch.zeros(300, 51), 10)
+
+
 def denoise_a_volume():
     model = composed_of(TVDenoising(images(1, 1, 40, 50, 50), 0.3), 1e-4)
     volume.fgp(model, MANY, tolerance=-1.0, numbers=torch.zeros(2, 1, 0))
@@ -62,6 +94,12 @@ LONG = {
     "denoising": lambda: denoise(coupled=False),
     "coupled denoising": lambda: denoise(coupled=True),
     "a batch": denoise_a_batch,
+    "a batch, the first is hard": lambda: denoise_unevenly(0),
+    "a batch, the second is hard": lambda: denoise_unevenly(1),
+    "inpainting, the first is hard": lambda: inpaint_unevenly(0),
+    "inpainting, the second is hard": lambda: inpaint_unevenly(1),
+    "unrolled iterations": unroll,
+    "margins": fit_margins,
     "a volume": denoise_a_volume,
     "inpainting": inpaint,
     "counts": lambda: iterate(TVModel(KullbackLeibler(10 * images(1, 1, 200, 200)), 0.3)),
