@@ -408,7 +408,8 @@ def _call(
     scales = () if scale is None else (scale,)
     function = _function(code, name, len(held), len(scales), len(sizes), len(made))
     given, found = ([tensor.data_ptr() if tensor is not None else None for tensor in side] for side in (held, made))
-    check_code(function(*given, *scales, *sizes, threads, *found), "the working rows of a compiled step")
+    if function(*given, *scales, *sizes, threads, *found):
+        raise MemoryError("no memory for the working rows of a compiled step")
     return made
 
 

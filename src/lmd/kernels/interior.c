@@ -4,8 +4,11 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "threads.h"
+#ifdef _OPENMP
+#include <omp.h>
+#else
+#define omp_get_thread_num() 0
+#endif
 
 #define LEAST_CENTRING 1e-6
 #define MOST_CENTRING 0.5
@@ -273,34 +276,28 @@ int lmd_interior(const float *rows, const float *guess, const float *numbers, fl
     const long doubles = size * (ld + 20) + ld * (n + 5), longs = 3 * m;
     double *memory = calloc((size_t)(threads * doubles), sizeof(double));
     long *whole = calloc((size_t)(threads * longs), sizeof(long));
-    if (!memory || !whole) return free(memory), free(whole), NO_MEMORY;
-    int arrived = 0;
-    Meeting meeting = {0};
-#pragma omp parallel num_threads(threads)
-    {
-#pragma omp for schedule(dynamic) nowait
-        for (long s = 0; s < sets; s++) {
-            Problem p = {.rows = rows + s * m * n, .C = C, .m = m, .n = n, .ld = ld};
-            p.places = whole + omp_get_thread_num() * longs, p.order = p.places + m, p.slots = p.order + m;
-            p.used = memory + omp_get_thread_num() * doubles, p.matrix = p.used + size * ld;
-            p.point = p.matrix + (n + 1) * ld, p.base = p.point + ld, p.move = p.base + ld, p.margins = p.move + ld;
-            p.weight = p.margins + size, p.shift = p.weight + size, p.missing = p.shift + size;
-            around(&p.other, around(&p.by, around(&p.ahead, around(&p.now, p.missing + size, size), size), size), size);
-            for (long j = 0; j < ld; j++) p.point[j] = j < n ? guess[j] : 0;
-            for (long k = 0; k < iterations && !watch(&meeting, m * ld + kept * n * n / 8); k++) {
-                const float *own = numbers + 1 + 3 * k;
-                if (own[2] > 0) choose(&p, (long)own[2], k ? mean_product(&p, 0, &p.now) : numbers[0]);
-                iterate(&p, own[0], own[1]);
-            }
-            memcpy(points + s * n, p.point, (size_t)n * sizeof(double));
-            double *out = found + s * 5 * kept;
-            const double *parts[] = {p.now.dual, p.now.room, p.now.slack, p.now.surplus};
-            for (long i = 0; i < kept; i++) out[i] = (double)p.places[i];
-            for (long j = 0; j < 4; j++) memcpy(out + (j + 1) * kept, parts[j], (size_t)kept * sizeof(double));
+    if (!memory || !whole) return free(memory), free(whole), 1;
+#pragma omp parallel for schedule(dynamic) num_threads(threads)
+    for (long s = 0; s < sets; s++) {
+        Problem p = {.rows = rows + s * m * n, .C = C, .m = m, .n = n, .ld = ld};
+        p.places = whole + omp_get_thread_num() * longs, p.order = p.places + m, p.slots = p.order + m;
+        p.used = memory + omp_get_thread_num() * doubles, p.matrix = p.used + size * ld;
+        p.point = p.matrix + (n + 1) * ld, p.base = p.point + ld, p.move = p.base + ld, p.margins = p.move + ld;
+        p.weight = p.margins + size, p.shift = p.weight + size, p.missing = p.shift + size;
+        around(&p.other, around(&p.by, around(&p.ahead, around(&p.now, p.missing + size, size), size), size), size);
+        for (long j = 0; j < ld; j++) p.point[j] = j < n ? guess[j] : 0;
+        for (long k = 0; k < iterations; k++) {
+            const float *own = numbers + 1 + 3 * k;
+            if (own[2] > 0) choose(&p, (long)own[2], k ? mean_product(&p, 0, &p.now) : numbers[0]);
+            iterate(&p, own[0], own[1]);
         }
-        watch_others(&meeting, &arrived);
+        memcpy(points + s * n, p.point, (size_t)n * sizeof(double));
+        double *out = found + s * 5 * kept;
+        const double *parts[] = {p.now.dual, p.now.room, p.now.slack, p.now.surplus};
+        for (long i = 0; i < kept; i++) out[i] = (double)p.places[i];
+        for (long j = 0; j < 4; j++) memcpy(out + (j + 1) * kept, parts[j], (size_t)kept * sizeof(double));
     }
     free(memory);
     free(whole);
-    return meeting.failed;
+    return 0;
 }

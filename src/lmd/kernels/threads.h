@@ -72,13 +72,13 @@ static inline int watch(Meeting *here, long pixels)
    signals until the others have. `arrived` counts the threads that are here. */
 static inline void watch_others(Meeting *here, int *arrived)
 {
-    const struct timespec pause = {0, 1000 * 1000};
     __atomic_add_fetch(arrived, 1, __ATOMIC_ACQ_REL);
     if (omp_get_thread_num()) return;
     for (long spins = 0; __atomic_load_n(arrived, __ATOMIC_ACQUIRE) < omp_get_num_threads(); spins++) {
-        rest(spins);
-        if (spins < 2 * PATIENCE) continue;
-        nanosleep(&pause, NULL);
+        rest(0);
+        if (spins < PATIENCE) continue;
+        const long microseconds = spins < 2 * PATIENCE ? spins - PATIENCE + 1 : PATIENCE;
+        nanosleep(&(struct timespec){0, 1000 * microseconds}, NULL); /* not sched_yield, which may take long */
         if (is_caller()) look_for_signals(here);
     }
 }

@@ -4,10 +4,9 @@
    Images (planes, H, W) and dual fields (planes, 2, H, W) are float and contiguous; each plane is on its own. */
 
 #include <math.h>
+#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "threads.h"
 
 /* What is given for one plane. */
 typedef struct {
@@ -15,7 +14,6 @@ typedef struct {
     float bound, inverse;
     long height, width, iterations;
     int isotropic;
-    Meeting *meeting;
 } Plane;
 
 /* x = y - inverse K'q, or K'q without y. */
@@ -91,7 +89,7 @@ static void forward_plane(const Plane *plane, float *points, float *work)
         memcpy(points, plane->start, (size_t)size * sizeof(float));
     else
         memset(points, 0, (size_t)size * sizeof(float));
-    for (long k = 0; k < plane->iterations && !watch(plane->meeting, size); k++) {
+    for (long k = 0; k < plane->iterations; k++) {
         extrapolate(plane, points, k, q);
         ascend(plane, q, x, rise);
         project(plane, q, rise, plane->steps[k], points + (k + 1) * size);
@@ -132,7 +130,7 @@ static void backward_plane(const Plane *plane, const float *points, const float 
     float *q = work, *rise = q + size, *x = rise + size, *by_p = x + size / 2, *by_q = by_p + size, *turned = by_q + size;
     memcpy(by_p, gradient, (size_t)size * sizeof(float));
     memset(by_q, 0, (size_t)size * sizeof(float));
-    for (long k = steps - 1; k >= 0 && !watch(plane->meeting, 2 * size); k--) {
+    for (long k = steps - 1; k >= 0; k--) {
         const float *now = points + k * size, *next = now + size, m = plane->momenta[k], t = plane->steps[k];
         double sum = 0;
 #pragma omp simd reduction(+ : sum)
@@ -152,13 +150,12 @@ static void backward_plane(const Plane *plane, const float *points, const float 
 }
 
 static Plane plane_of(const float *y, const float *start, const float *bound, const float *numbers, float inverse,
-                      long channels, long height, long width, long iterations, long isotropic, Meeting *meeting,
-                      long n)
+                      long channels, long height, long width, long iterations, long isotropic, long n)
 {
     const float *steps = numbers + n / channels * 2 * iterations;
     const float *first = start ? start + 2 * n * height * width : NULL;
     Plane plane = {y + n * height * width, first, steps, steps + iterations, bound[n / channels], inverse, height, width,
-                   iterations, (int)isotropic, meeting};
+                   iterations, (int)isotropic};
     return plane;
 }
 
@@ -168,20 +165,14 @@ int lmd_unroll(const float *y, const float *start, const float *bound, const flo
 {
     const long size = 2 * height * width, planes = batch * channels;
     float *work = malloc((size_t)(threads * 3 * size) * sizeof(float));
-    int arrived = 0;
-    Meeting meeting = {0};
-    if (!work) return NO_MEMORY;
-#pragma omp parallel num_threads(threads)
-    {
-#pragma omp for nowait
-        for (long n = 0; n < planes; n++) {
-            Plane plane = plane_of(y, start, bound, numbers, inverse, channels, height, width, iterations, isotropic, &meeting, n);
-            forward_plane(&plane, points + n * (iterations + 1) * size, work + omp_get_thread_num() * 3 * size);
-        }
-        watch_others(&meeting, &arrived);
+    if (!work) return 1;
+#pragma omp parallel for num_threads(threads)
+    for (long n = 0; n < planes; n++) {
+        Plane plane = plane_of(y, start, bound, numbers, inverse, channels, height, width, iterations, isotropic, n);
+        forward_plane(&plane, points + n * (iterations + 1) * size, work + omp_get_thread_num() * 3 * size);
     }
     free(work);
-    return meeting.failed;
+    return 0;
 }
 
 /* The derivatives by the numbers of <gradient, p_N>: out (B C, 2, N), each plane's on its own. */
@@ -191,20 +182,14 @@ int lmd_unroll_backward(const float *y, const float *bound, const float *numbers
 {
     const long size = 2 * height * width, planes = batch * channels;
     float *work = malloc((size_t)(threads * 6 * size) * sizeof(float));
-    int arrived = 0;
-    Meeting meeting = {0};
-    if (!work) return NO_MEMORY;
+    if (!work) return 1;
     memset(out, 0, (size_t)(planes * 2 * iterations) * sizeof(double));
-#pragma omp parallel num_threads(threads)
-    {
-#pragma omp for nowait
-        for (long n = 0; n < planes; n++) {
-            Plane plane = plane_of(y, NULL, bound, numbers, inverse, channels, height, width, iterations, isotropic, &meeting, n);
-            backward_plane(&plane, points + n * (iterations + 1) * size, gradient + n * size,
-                           work + omp_get_thread_num() * 6 * size, out + n * 2 * iterations);
-        }
-        watch_others(&meeting, &arrived);
+#pragma omp parallel for num_threads(threads)
+    for (long n = 0; n < planes; n++) {
+        Plane plane = plane_of(y, NULL, bound, numbers, inverse, channels, height, width, iterations, isotropic, n);
+        backward_plane(&plane, points + n * (iterations + 1) * size, gradient + n * size,
+                       work + omp_get_thread_num() * 6 * size, out + n * 2 * iterations);
     }
     free(work);
-    return meeting.failed;
+    return 0;
 }
