@@ -27,7 +27,7 @@ def long_work() -> dict[str, Callable[[], Any]]:
     from lmd.problems import TVDeblurring, TVDenoising, TVInpainting, gaussian_kernel
 
     large, mask, never = numbers(1, 3, 1500, 1500), numbers(1500, 1500, seed=1) > 0.99, 1e-9
-    volume, margins = numbers(1, 1, 100, 160, 160), svm(6000, 600)
+    volume, margins, few = numbers(1, 1, 100, 160, 160), svm(6000, 600), svm(6000, 50)
     solver = lmd.solvers.LearnedMirrorDescent(lmd.mirrors.Quadratic(2).double(), iterations=10).double()
     interior = lmd.zoo.load("svm-interior-10")
     return {
@@ -51,7 +51,7 @@ def long_work() -> dict[str, Callable[[], Any]]:
         "choice of the weight": lambda: lmd.denoise(numbers(3000, 3000)),
         "video": lambda: list(lmd.denoise_video([large[0, 0]] * 40, weight=2.0, tolerance=never)),
         "SVM": lambda: lmd.solve(margins, 1e-12, x0=torch.zeros(1, 601)),
-        "SVM, learned": lambda: [lmd.run(interior, margins, torch.zeros(1, 601), 10) for _ in range(100)],
+        "SVM, learned": lambda: [lmd.run(interior, few, torch.zeros(1, 51), 10) for _ in range(10_000)],
         "learn": lambda: lmd.learn(lmd.problems.ControlFamily(), minutes=5),
         "train": lambda: lmd.train(
             solver, lmd.problems.LeastSquaresFamily(), updates=10**6, batch=512, progress=False, validate_every=0
