@@ -60,14 +60,9 @@ def test_a_command_in_a_folder_that_is_gone_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_read_only_home_is_not_mentioned() -> None:
-    draw = "import lmd.cli; lmd.cli.program.__globals__['main'] = lambda: __import__('matplotlib').get_cachedir()"
-    home = {"HOME": "/proc/1", "XDG_CONFIG_HOME": "/proc/1", "XDG_CACHE_HOME": "/proc/1"}
-    without = {name: value for name, value in os.environ.items() if name != "MPLCONFIGDIR"}
-    done = subprocess.run(
-        [sys.executable, "-c", f"{draw}; lmd.cli.program()"],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        env={**without, **home},
-    )
+    main = "lmd.cli.program.__globals__['main'] = lambda: __import__('matplotlib').get_cachedir()"
+    call = [sys.executable, "-c", f"import lmd.cli; {main}; lmd.cli.program()"]
+    own = {name: value for name, value in os.environ.items() if name != "MPLCONFIGDIR"}
+    own |= dict.fromkeys(("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"), "/proc/1")
+    done = subprocess.run(call, capture_output=True, text=True, timeout=100, env=own)
     assert (done.returncode, done.stderr) == (0, "")
