@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import lmd
 from lmd.problems import LeastSquaresFamily
@@ -66,3 +67,12 @@ def test_a_read_only_home_is_not_mentioned() -> None:
     own |= dict.fromkeys(("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"), "/proc/1")
     done = subprocess.run(call, capture_output=True, text=True, timeout=100, env=own)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_autocast_and_half_numbers_change_no_picture() -> None:
+    picture = torch.rand(40, 48, generator=torch.Generator().manual_seed(0))
+    plain = lmd.denoise(picture)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(lmd.denoise(picture), plain)
+    half = picture.bfloat16()
+    assert lmd.inpaint(half, half > 0.1, weight=0.1).shape == picture.shape
