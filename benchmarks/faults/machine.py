@@ -107,6 +107,7 @@ def _interrupted(name: str, work: Callable[[], Any], delay: float, threads: int)
     read, write = os.pipe()
 
     def run() -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # shells have background jobs ignore it
         os.write(write, b"1")
         try:
             work()
