@@ -24,6 +24,9 @@ from typing import Any
 
 from faults import CASES, Case, Trials, library_path
 
+NOTHING = {"tries": 1, "failed": 0, "skipped": "", "failures": []}
+"""What a case has found that has ended before it wrote anything."""
+
 
 def main() -> int:
     """Run the cases that were asked for; the answer is the exit code."""
@@ -49,7 +52,8 @@ def main() -> int:
         found = run_apart(CASES[name], given.quick)
         tried, total = tried + found["tries"], total + found["failed"]
         seconds = time.monotonic() - begun
-        print(f"{name:24}{found['tries']:8d}{found['failed']:10d}{seconds:9.1f}", flush=True)
+        tries = "skipped" if found["skipped"] else found["tries"]
+        print(f"{name:24}{tries:>8}{found['failed']:10d}{seconds:9.1f}  {found['skipped']}".rstrip(), flush=True)
         for words in found["failures"][: given.shown]:
             print(f"    {words}", flush=True)
     print(f"{len(names)} cases, {tried} tries, {total} failures")
@@ -76,10 +80,10 @@ def run_apart(case: Case, quick: bool) -> dict[str, Any]:
             ended = f"took more than {case.seconds} seconds"
             os.killpg(child.pid, signal.SIGKILL)
             child.wait()
-        found = json.loads(report.read_text()) if report.exists() else {"tries": 1, "failed": 0, "failures": []}
+        found = json.loads(report.read_text()) if report.exists() else dict(NOTHING)
         if ended:
             found["failed"] += 1
-            found["failures"].insert(0, ended)
+            found["failures"] = [ended, *found["failures"]]
         for path in Path(place).rglob("*"):
             if path.is_dir() and not path.is_symlink():
                 path.chmod(0o700)

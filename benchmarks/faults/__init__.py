@@ -23,6 +23,7 @@ class Trials:
     def __init__(self, report: Path, quick: bool) -> None:
         self.report, self.quick = report, quick
         self.tries = self.failed = 0
+        self.skipped = ""
         self.failures: list[str] = []
 
     def few(self, many: int, few: int) -> int:
@@ -38,9 +39,13 @@ class Trials:
         self.write()
         return fine
 
+    def skip(self, reason: str) -> None:
+        """Say that nothing can be tried here, and why."""
+        self.skipped = reason
+
     def write(self) -> None:
         """Write down what is known so far, as the process may not live on."""
-        found = {"tries": self.tries, "failed": self.failed, "failures": self.failures[:50]}
+        found = {"tries": self.tries, "failed": self.failed, "skipped": self.skipped, "failures": self.failures[:50]}
         self.report.write_text(json.dumps(found))
 
 

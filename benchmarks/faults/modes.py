@@ -30,15 +30,14 @@ def modes(trials: Trials) -> None:
     import lmd
     from faults import work
 
-    halves = {f"default {kind}": lambda kind=kind: default_dtype(kind) for kind in (torch.float16, torch.bfloat16)}
+    floats = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+    dtypes = {f"default {kind}": kind for kind in floats}
     settings: dict[str, Callable[[], Any]] = {
         "inference mode": torch.inference_mode,
         "no_grad": torch.no_grad,
         "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
         "autocast, float16": lambda: torch.autocast("cpu", torch.float16),
-        "default float32": lambda: default_dtype(torch.float32),
-        "default float64": lambda: default_dtype(torch.float64),
-        **halves,
+        **{name: lambda kind=kind: default_dtype(kind) for name, kind in dtypes.items()},
         "device cpu": lambda: torch.device("cpu"),
         "device meta": lambda: torch.device("meta"),
         "deterministic": _deterministic,
@@ -62,8 +61,9 @@ def modes(trials: Trials) -> None:
                 except Exception as error:
                     trials.check(False, f"{words}: {type(error).__name__} {error}")
                     continue
-                begins = mode.startswith("default") and name in ("train", "solve, control")  # weights of that dtype
-                fine = work.near(found, right[name], 1e-1) if begins else work.same(found, right[name])
+                begins = mode in dtypes and name in ("train", "solve, control")  # their weights begin in that dtype
+                rounding = max(torch.finfo(kind).eps for kind in (torch.float32, dtypes[mode])) if begins else 0.0
+                fine = work.near(found, right[name], rounding) if begins else work.same(found, right[name])
                 trials.check(fine, f"{words}: another answer")
     _half_tensors(trials)
     _vmap(trials)
@@ -87,7 +87,16 @@ def _half_tensors(trials: Trials) -> None:
     import lmd
     from faults import work
 
-    kinds = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool)
+    kinds = (
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+        torch.float64,
+        torch.int64,
+        torch.uint8,
+        torch.bool,
+        torch.complex64,
+    )
     calls = _calls()
     for kind in (*kinds, "meta"):
         for name, call in calls.items():
@@ -110,11 +119,11 @@ def _calls() -> dict[str, Callable[[Any], Any]]:
     return {
         "denoise": lambda x: lmd.denoise(x, weight=0.1),
         "denoise, weight from the data": lambda x: lmd.denoise(x),
-        "inpaint": lambda x: lmd.inpaint(x, x > 0.1, weight=0.1),
+        "inpaint": lambda x: lmd.inpaint(x, x.real > 0.1, weight=0.1),
         "deblur": lambda x: lmd.deblur(x, gaussian_kernel(1.0), weight=0.1),
         "denoise_video": lambda x: list(lmd.denoise_video([x, x], weight=0.1))[-1],
         "solve": lambda x: lmd.solve(TVDenoising(x[None, None], 0.1), 1e-2).x,
-        "solve, inpainting": lambda x: lmd.solve(TVInpainting(x[None, None], x > 0.1, 0.1), 1e-1).x,
+        "solve, inpainting": lambda x: lmd.solve(TVInpainting(x[None, None], x.real > 0.1, 0.1), 1e-1).x,
         "solve, deblurring": lambda x: lmd.solve(TVDeblurring(x[None, None], gaussian_kernel(1.0), 0.1), 1e-1).x,
         "solve, lasso": lambda x: lmd.solve(Lasso(x, x[None, :, 0], 0.1), 1e-2).x,
         "run": lambda x: (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 import json
@@ -28,7 +29,12 @@ def make_small() -> None:
     settings.TRAINING, settings.VALIDATION, settings.TEST, settings.RUNGS, settings.MOST_TIMES = 40, 20, 60, 2, 1
     settings.MOST_UPDATES, settings.FEWEST, settings.TAIL_TRIALS, settings.TIMED = 10, 2, 1, 1
     tunes, learns = settings.to_tune, settings.to_learn
-    settings.to_tune = lambda known: {name: grid[:3] for name, grid in tunes(known).items()}
+
+    def first(setting: Any) -> Any:
+        axes = tuple((axis[place],) for axis, place in zip(setting.axes, setting.first, strict=True))
+        return dataclasses.replace(setting, axes=axes, first=(0,) * len(axes))
+
+    settings.to_tune = lambda known: {name: first(setting) for name, setting in tunes(known).items()}
     settings.to_learn = lambda *given: dict(list(learns(*given).items())[:2])
 
 

@@ -48,6 +48,14 @@ def writable_folder(argument: str, path: str | Path) -> Path:
     return folder
 
 
+def check_current_folder() -> None:
+    """Raise if the current folder was deleted: PyTorch's linear algebra ends the process that asks for it."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise FileError("current folder", f"one that is gone ({_reason(error)})", "one that exists; use cd") from None
+
+
 def writable_name(argument: str, path: str | Path) -> Path:
     """Return `path` if a file of that name can be written, in a folder that is there."""
     path = Path(path)

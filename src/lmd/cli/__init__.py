@@ -1,5 +1,11 @@
 """The command line: a thin layer that parses, calls and prints."""
 
-from lmd.cli.program import cli, main, program
+import sys
+
+try:
+    from lmd.cli.program import cli, main, program
+except KeyboardInterrupt:  # as everywhere else on the command line: one line, and the exit code of shells
+    sys.stderr.write("lmd: interrupted\n")
+    sys.exit(130)
 
 __all__ = ["cli", "main", "program"]

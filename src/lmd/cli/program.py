@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import gc
 import io
+import logging
 import os
 import sys
 import threading
@@ -23,6 +24,7 @@ from lmd.cli.running import demo, report, reproduce
 from lmd.cli.showing import data, info, list_command
 from lmd.cli.solving import solve
 from lmd.errors import InputError, LmdError
+from lmd.files import check_current_folder
 
 
 class _UnreadError(Exception):
@@ -69,6 +71,7 @@ def program() -> None:
     two.
     """
     gc.set_threshold(400_000)
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # or it says that it keeps nothing in a read-only home
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # it was closed
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
@@ -93,6 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # the name of a file may be no text
     try:
+        check_current_folder()
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
             given = None if arguments is None else list(arguments)

@@ -651,30 +651,32 @@ int lmd_fgp(const void *y, const void *p, const void *q, const void *before, con
     use_large_pages(p_out, 2 * bytes);
     use_large_pages(q_out, 2 * bytes);
     use_large_pages(x_out, bytes);
-    int team = (int)runs_of(coupled ? height : rows, threads), failed = 0, ended = 0;
+    int team = (int)runs_of(coupled ? height : rows, threads), failed = 0, arrived = 0;
+    Meeting whole = {0}; /* of a batch whose instances threads share */
     int alone = batch >= 2 * threads || team == 1;
     if (alone) {
 #pragma omp parallel num_threads(threads) reduction(| : failed) if (threads > 1 && batch > 1)
         {
             double *memory = malloc((size_t)(rows * (3 * SUMS + 2)) * sizeof(double));
             failed = memory == NULL ? NO_MEMORY : 0;
-#pragma omp for schedule(dynamic)
+#pragma omp for schedule(dynamic) nowait
             for (long n = 0; n < batch; n++) {
                 Team_any own;
                 Job job = job_of(&all, n);
-                if (failed) continue;
-                Shared shared = {.uphill = memory, .sums = memory + 2 * rows, .members = 1, .meeting = {.ended = &ended}};
+                if (failed || __atomic_load_n(&whole.failed, __ATOMIC_RELAXED)) continue;
+                Shared shared = {.uphill = memory, .sums = memory + 2 * rows, .members = 1, .meeting = {.ended = &whole.failed}};
                 job.meeting = &shared.meeting;
                 solve_one(&job, &shared, &all, &own, 0, 1);
                 report_of(&job, report + REPORT * n);
                 free(shared.memory);
                 free(shared.flat);
                 failed |= shared.meeting.failed;
-                if (failed & INTERRUPTED) __atomic_store_n(&ended, 1, __ATOMIC_RELAXED);
+                if (failed & INTERRUPTED) fail_with(&whole, INTERRUPTED);
             }
+            watch_others(&whole, &arrived);
             free(memory);
         }
-        return failed;
+        return failed | whole.failed;
     }
     double *memory = malloc((size_t)(rows * (3 * SUMS + 2)) * sizeof(double));
     Team_any *teams = malloc((size_t)team * sizeof(Team_any));

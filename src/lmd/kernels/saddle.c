@@ -113,7 +113,7 @@ static int solve(Job *job, int doubles, int threads)
     if (tolerance >= 0 && tolerance < ROUNDED) job->tolerance = ROUNDED;
     if (!solve_float(job, threads)) return 0;
     const int done = job->status == FINISHED || (job->status == REACHED && tolerance >= ROUNDED);
-    if (done || tolerance < 0 || job->iteration + 1 >= job->limit) return 1;
+    if (done || __atomic_load_n(&job->meeting->failed, __ATOMIC_RELAXED) || tolerance < 0 || job->iteration + 1 >= job->limit) return 1;
     job->x = job->x_out, job->p = job->p_out, job->tolerance = tolerance;
     job->status = GOING, job->mark = INFINITY, job->mark_at = job->iteration;
     return solve_mixed(job, threads);
@@ -127,29 +127,35 @@ int lmd_saddle(const void *y, const void *mask, const void *low, const void *hig
 {
     const long number = doubles ? 8 : 4, plane = number * height * width, size = channels * plane;
     const int apart = batch >= threads;
+    int arrived = 0;
     Meeting meeting = {0};
-#pragma omp parallel for num_threads(threads) schedule(dynamic) if (apart && threads > 1)
-    for (long n = 0; n < batch; n++) {
-        Job job = {0};
-        double *told = report + REPORT * n;
-        job.y = (const char *)y + n * size, job.mask = (const char *)mask + n * masks * plane;
-        job.low = (const char *)low + n * channels * number, job.high = (const char *)high + n * channels * number;
-        job.x = (const char *)x + n * size, job.p = p ? (const char *)p + 2 * n * size : NULL;
-        job.x_out = (char *)x_out + n * size, job.p_out = (char *)p_out + 2 * n * size;
-        job.numbers = numbers, job.learned = learned, job.limit = limit;
-        job.channels = channels, job.masks = masks, job.height = height, job.width = width;
-        job.stride = (width + LANES - 1) / LANES * LANES, job.isotropic = (int)isotropic;
-        job.bound = bound[n], job.scale = scale, job.squared_norm = squared_norm, job.tau = told[0];
-        job.meeting = &meeting;
-        job.relaxation = relaxation, job.tolerance = tolerance, job.mark = INFINITY;
-        job.next_look = tolerance < 0 ? limit : learned > first_look ? learned : first_look;
-        for (long c = 0; c < channels; c++) {
-            double from = doubles ? ((const double *)job.low)[c] : (double)((const float *)job.low)[c];
-            double to = doubles ? ((const double *)job.high)[c] : (double)((const float *)job.high)[c];
-            if (to - from > job.extent) job.extent = to - from;
+#pragma omp parallel num_threads(threads) if (apart && threads > 1)
+    {
+#pragma omp for schedule(dynamic) nowait
+        for (long n = 0; n < batch; n++) {
+            if (__atomic_load_n(&meeting.failed, __ATOMIC_RELAXED)) continue;
+            Job job = {0};
+            double *told = report + REPORT * n;
+            job.y = (const char *)y + n * size, job.mask = (const char *)mask + n * masks * plane;
+            job.low = (const char *)low + n * channels * number, job.high = (const char *)high + n * channels * number;
+            job.x = (const char *)x + n * size, job.p = p ? (const char *)p + 2 * n * size : NULL;
+            job.x_out = (char *)x_out + n * size, job.p_out = (char *)p_out + 2 * n * size;
+            job.numbers = numbers, job.learned = learned, job.limit = limit;
+            job.channels = channels, job.masks = masks, job.height = height, job.width = width;
+            job.stride = (width + LANES - 1) / LANES * LANES, job.isotropic = (int)isotropic;
+            job.bound = bound[n], job.scale = scale, job.squared_norm = squared_norm, job.tau = told[0];
+            job.meeting = &meeting;
+            job.relaxation = relaxation, job.tolerance = tolerance, job.mark = INFINITY;
+            job.next_look = tolerance < 0 ? limit : learned > first_look ? learned : first_look;
+            for (long c = 0; c < channels; c++) {
+                double from = doubles ? ((const double *)job.low)[c] : (double)((const float *)job.low)[c];
+                double to = doubles ? ((const double *)job.high)[c] : (double)((const float *)job.high)[c];
+                if (to - from > job.extent) job.extent = to - from;
+            }
+            if (!solve(&job, (int)doubles, apart ? 1 : threads)) fail_with(&meeting, NO_MEMORY);
+            told[0] = job.tau, told[1] = (double)job.iteration + 1, told[2] = job.status, told[3] = job.value, told[4] = job.gap;
         }
-        if (!solve(&job, (int)doubles, apart ? 1 : threads)) fail_with(&meeting, NO_MEMORY);
-        told[0] = job.tau, told[1] = (double)job.iteration + 1, told[2] = job.status, told[3] = job.value, told[4] = job.gap;
+        watch_others(&meeting, &arrived);
     }
     return meeting.failed;
 }

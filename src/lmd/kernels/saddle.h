@@ -221,15 +221,19 @@ static int NAME(solve)(Job *job, int threads)
         const long until = meeting(job);
         const int look = until + 1 >= job->next_look || until + 1 >= job->limit, balance = due(until);
         const Numbers ahead = numbers_of(job, until);
-        int bad = 0;
-#pragma omp parallel for num_threads(threads) schedule(dynamic) reduction(| : bad) if (threads > 1)
-        for (long c = 0; c < channels; c++) {
-            double *own = sums + c * SUMS;
-            memset(own, 0, SUMS * sizeof(double));
-            NAME(advance)(job, planes + c, until);
-            if (!look || __atomic_load_n(&job->meeting->failed, __ATOMIC_RELAXED)) continue;
-            NAME(answer)(job, c, planes + c, &ahead);
-            if (job->tolerance >= 0 && !NAME(sums)(job, c, own)) bad = 1;
+        int bad = 0, arrived = 0;
+#pragma omp parallel num_threads(threads) reduction(| : bad) if (threads > 1)
+        {
+#pragma omp for schedule(dynamic) nowait
+            for (long c = 0; c < channels; c++) {
+                double *own = sums + c * SUMS;
+                memset(own, 0, SUMS * sizeof(double));
+                NAME(advance)(job, planes + c, until);
+                if (!look || __atomic_load_n(&job->meeting->failed, __ATOMIC_RELAXED)) continue;
+                NAME(answer)(job, c, planes + c, &ahead);
+                if (job->tolerance >= 0 && !NAME(sums)(job, c, own)) bad = 1;
+            }
+            watch_others(job->meeting, &arrived);
         }
         job->iteration = until, failed |= bad, stopped = __atomic_load_n(&job->meeting->failed, __ATOMIC_RELAXED);
         if (look) {

@@ -5,6 +5,7 @@
 
 #include <omp.h>
 #include <sched.h>
+#include <time.h>
 
 enum {
     NO_MEMORY = 1,   /* what solves return, added up; */
@@ -46,17 +47,40 @@ static inline void meet(Meeting *here, int threads)
 
 static inline void fail_with(Meeting *here, int reason) { __atomic_fetch_or(&here->failed, reason, __ATOMIC_ACQ_REL); }
 
-/* Before the calling thread goes through so many pixels: looks for signals now and then. Returns whether anything failed. */
+/* Whether this is the thread that called the solve, in nested parallel regions too: Python's main thread, as a rule. */
+static inline int is_caller(void) { return omp_get_ancestor_thread_num(1) <= 0; }
+
+static inline void look_for_signals(Meeting *here)
+{
+    if (lmd_interrupted && lmd_interrupted()) fail_with(here, INTERRUPTED);
+}
+
+/* Before a thread goes through so many pixels: the caller looks for signals now and then. Returns whether anything failed. */
 static inline int watch(Meeting *here, long pixels)
 {
     static _Thread_local long gone; /* since the last look */
     gone += pixels;
-    if (gone > UNWATCHED && omp_get_thread_num() == 0) {
+    if (gone > UNWATCHED && is_caller()) {
         gone = 0;
-        if (lmd_interrupted && lmd_interrupted()) fail_with(here, INTERRUPTED);
+        look_for_signals(here);
     }
     if (here->ended && __atomic_load_n(here->ended, __ATOMIC_RELAXED)) fail_with(here, INTERRUPTED);
     return __atomic_load_n(&here->failed, __ATOMIC_RELAXED);
+}
+
+/* In place of the barrier after a loop whose iterations threads share (`nowait`): a caller that has run out of them looks for
+   signals until the others have. `arrived` counts the threads that are here. */
+static inline void watch_others(Meeting *here, int *arrived)
+{
+    __atomic_add_fetch(arrived, 1, __ATOMIC_ACQ_REL);
+    if (omp_get_thread_num()) return;
+    for (long spins = 0; __atomic_load_n(arrived, __ATOMIC_ACQUIRE) < omp_get_num_threads(); spins++) {
+        rest(0);
+        if (spins < PATIENCE) continue;
+        const long microseconds = spins < 2 * PATIENCE ? spins - PATIENCE + 1 : PATIENCE;
+        nanosleep(&(struct timespec){0, 1000 * microseconds}, NULL); /* not sched_yield, which may take long */
+        if (is_caller()) look_for_signals(here);
+    }
 }
 
 #endif

@@ -697,7 +697,8 @@ def _without_lost(image: Any, mask: Any, channel_axis: Axis) -> tuple[Any, Tenso
     if axes.has_alpha and axes.channel is not None:  # which stays as it is
         full = full.clone()
         full.select(axes.channel, -1).fill_(True)
-    check_kept(image.detach().cpu().numpy() if isinstance(image, Tensor) else image, full.cpu().numpy())
+    numbers = image.detach().double().cpu().numpy() if isinstance(image, Tensor) else image
+    check_kept(numbers, full.cpu().numpy())
     if isinstance(image, Tensor):
         full, plain = full.to(image.device), image.detach()
         fill = nearest_to_zero(plain[full].double().cpu().numpy())

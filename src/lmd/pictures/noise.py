@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from lmd.pictures.arrays import Axis, as_batch
+from lmd.solvers.base import in_full_precision
 
 SIDES = {1: 32, 2: 8, 3: 4}
 """The side of a block by the axes of space: 8 x 8 is that of JPEG."""
@@ -109,6 +110,7 @@ class Noise:
         """The same for deviations that are multiplied by `scale` `(B,)`."""
         return Noise(self.spectrum * scale[:, None, None], self.lengths, self.most * scale)
 
+    @in_full_precision
     def sample(self, like: Tensor, owner: Tensor) -> Tensor:
         """Noise with the covariance that was found for windows `like` `(N, C, *size)`, of the images `owner` `(N,)`.
 
@@ -167,6 +169,7 @@ def estimate_noise(image: Any, *, channel_axis: Axis = "auto") -> NoiseEstimate:
     return NoiseEstimate(*(float(each[0]) if batch.axes.batch is None else each for each in parts))
 
 
+@in_full_precision
 def measure(images: Tensor) -> Noise:
     """The noise of images `(B, C, *size)`; see `estimate_noise`."""
     lengths = _lengths(images)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from lmd.config import to_config
 from lmd.errors import FileError, InputError, TrainingError, TrainingWarning
+from lmd.files import check_current_folder
 from lmd.problems.base import Family, Problem, as_problem, check_values
 from lmd.solvers.base import Solver, check_fit
 from lmd.solvers.saving import save
@@ -94,6 +95,7 @@ def train(
         given = "on the meta device" if parameters[0].is_meta else "made in torch.inference_mode"
         raise InputError("solver", f"weights {given}", "a solver that was made outside of it")
     _check_precision(chosen.precision, parameters[0])
+    check_current_folder()
     processes = join_processes(parameters[0].device)
     folder = None if out is None else RunFolder(out)
     with torch.inference_mode(False):
