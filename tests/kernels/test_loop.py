@@ -195,7 +195,7 @@ def test_a_brief_look_says_no_less_than_an_exact_one_and_little_more(shape, isot
 
 @pytest.mark.parametrize("isotropic", [False, True])
 @pytest.mark.parametrize("numbers", [3, 20])
-@pytest.mark.parametrize(("offset", "size"), [(1e6, 1.0), (0.0, 1e-22), (0.0, 1e22)])
+@pytest.mark.parametrize(("offset", "size"), [(1e6, 1.0), (0.0, 1e-17)])
 def test_where_a_brief_look_could_hide_too_much_an_exact_one_follows(offset, size, numbers, isotropic):
     problem = TVDenoising(offset + size * images((2, 2, 20, 30)), 0.1 * size, isotropic)
     solved, values, gaps = looked_at(problem, numbers=numbers, tolerance=1e-2)

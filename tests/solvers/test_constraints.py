@@ -52,7 +52,8 @@ def test_an_indicator_as_regulariser_runs_and_tells_how_far_it_is_broken():
     A = torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=F64)
     c = torch.tensor([[2.0, 2.0], [0.2, 0.1], [3.0, 0.0]], dtype=F64)
     result = lmd.run(PDHG(accelerated=False), Nearest(c, A), iterations=300)
-    assert set(result.status) == {Status.FINISHED}
+    words = {True: Status.NOT_FEASIBLE, False: Status.FINISHED}
+    assert result.status == tuple(words[is_broken] for is_broken in (result.violation > 0).tolist())
     assert_close(result.x, torch.tensor([[0.5, 0.5], [0.2, 0.1], [1.0, 0.0]], dtype=F64), atol=1e-6, rtol=0)
     rows = result.history.diagnostics["violation"]
     assert_close(rows[0], torch.tensor([3.0, 0.0, 8**0.5], dtype=F64)) and float(rows[300].max()) < 1e-5

@@ -17,6 +17,9 @@ from lmd.checks import check_readable
 from lmd.data.memory import check_memory
 from lmd.errors import InputError, PictureWarning
 
+MAX_LOSS = 1e-5
+"""Numbers whose rounding is more than this share of their range are solved for in float64."""
+
 WHITE = {torch.uint8: 255, torch.uint16: 65535}
 """What pictures of whole numbers call 1."""
 
@@ -141,6 +144,9 @@ def as_batch(
         raise InputError(argument, share, "finite numbers; to fill pixels in, lmd.inpaint(..., mask=isfinite(image))")
     exact = move(plain / white if white > 1 else plain, replace(axes, has_alpha=False))
     units = Units.of(low, high, centred)
+    size = max(abs(low - units.centre), abs(high - units.centre))
+    if exact.dtype == torch.float64 and torch.finfo(dtype).eps * size > MAX_LOSS * (high - low):
+        dtype = torch.float64
     images = ((exact - units.centre) / units.unit if units != Units(0.0, 1.0) else exact).to(dtype).contiguous()
     same = units == Units(0.0, 1.0) and dtype == exact.dtype
 
