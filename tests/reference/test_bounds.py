@@ -73,6 +73,17 @@ def test_a_domain_or_strong_convexity_proves_them(function, domain, strong):
         assert noise or bool((least - low < 1e-9).all())
 
 
+@pytest.mark.parametrize("domain", [Box(1e6, 1e6 + 1), Simplex()])
+def test_a_domain_proves_no_more_than_rounding_leaves(domain):
+    """f(x) = 1e-3 + <g, x - z> with z the corner where g is least, so that <g, x> is 1e9 or more times min f."""
+    g = 1e6 * (1 + normal(200, 5).abs() / (1e6 if isinstance(domain, Simplex) else 1))
+    corner = domain.tilted_minimiser(g)
+    problem = Own(torch.stack([g, corner], dim=1), lambda x, d: 1e-3 + (d[:, 0] * (x - d[:, 1])).sum(dim=1), domain)
+    x = domain.nearest(corner + 1e-9 * normal(200, 5, seed=1))
+    found, low = lower_bounds(problem, x, None, torch.full((200,), 1e-6, dtype=torch.float64))
+    assert bool((low <= 1e-3).all())
+
+
 @pytest.mark.parametrize(
     "function",
     [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch import Tensor
 from lmd.copies import doubled
 from lmd.errors import CapabilityError
 from lmd.problems.base import Problem, offers
-from lmd.terms.base import Scale, inner
+from lmd.terms.base import Scale, inner, sum_instances
 
 MAX_ENTRIES = 256
 """Entries of x up to which tangents in all directions are taken."""
@@ -90,11 +90,12 @@ def _by_strong_convexity(problem: Any, x: Tensor, value: Tensor, gradient: Tenso
 
 
 def bound_by_domain(problem: Any, x: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
-    """f(x) + min_y <g, y - x> `(B,)`, by the support function of the domain; -inf where it is unbounded."""
+    """f(x) + min_y <g, y - x> `(B,)` over the domain, less the rounding of the product; -inf where it is unbounded."""
     try:
-        bound: Tensor = value - inner(gradient, x) - problem.domain.conjugate(-gradient)
+        products = gradient * (problem.domain.tilted_minimiser(gradient) - x)
     except CapabilityError:
         return torch.full_like(value, -torch.inf)
+    bound = value + sum_instances(products) - ROUNDING * x[0].numel() * sum_instances(products.abs())
     return bound.where(bound.isfinite(), -torch.inf)
 
 
@@ -178,32 +179,68 @@ def _planes(problem: Any, x: Tensor, bases: Tensor, size: Tensor) -> tuple[Tenso
     return torch.stack(values, dim=1), torch.stack(gradients, dim=1)
 
 
-def _combined(values: Tensor, gradients: Tensor, size: Tensor) -> Tensor:
-    """The lower bounds `(B,)` of `_tangents`: weights, what they leave of the gradients, and how far y can be."""
+class Enclosure(NamedTuple):
+    """What weighted tangents say, each `(B,)`: f is above `level` by <e, u>, ||e|| = `slope` and ||u|| <= `radius`."""
+
+    level: Tensor
+    slope: Tensor
+    radius: Tensor
+
+    @property
+    def bound(self) -> Tensor:
+        """The lower bounds; -inf where nothing is proven."""
+        bound = self.level - self.slope * self.radius
+        return torch.where(bound.isfinite(), bound, -torch.inf)
+
+
+def enclose(values: Tensor, gradients: Tensor, size: Tensor, weights: Tensor) -> Enclosure:
+    """The theorem of docs/guarantees.md for tangents at x, x + s t_i and x - s t_i, in the coordinates of T.
+
+    Args:
+        values: `(B, 2n + 1)`, at x, at all x + s t_i, at all x - s t_i.
+        gradients: `(B, 2n + 1, n)`, along T.
+        size: s `(B,)`.
+        weights: `(B, 2n + 1)`, of sum 1; a negative one proves nothing.
+    """
     n, s = gradients.shape[-1], size[:, None]
-    g, plus, minus = gradients[:, 0], gradients[:, 1 : n + 1], gradients[:, n + 1 :]
+    plus, minus = gradients[:, 1 : n + 1], gradients[:, n + 1 :]
     half, mean = (plus - minus) / 2, (plus + minus) / 2
-    usable = (half.isfinite() & mean.isfinite()).all(dim=(1, 2)) & values.isfinite().all(dim=1)
-    half = torch.where(usable[:, None, None], half, _identity(half))
-    inverse, failed = torch.linalg.inv_ex(half)
+    inverse = torch.linalg.inv_ex(half).inverse
     off = torch.linalg.matrix_norm(inverse @ half - _identity(half))  # of the computed inverse from the true one
-    usable &= (failed == 0) & (off < 0.5)
-    # The weights c of x, and a + d_i and a - d_i of the others: g + 2a (sum of mean_i - g) + 2 sum d_i half_i = 0.
-    first, second = (-(inverse.mT @ each[:, :, None])[:, :, 0] / 2 for each in (g, 2 * (mean.sum(dim=1) - n * g)))
-    share = (first.abs() / (1 - second.abs()).clamp(min=1e-3)).amax(dim=1, keepdim=True) * (1 + 1e-9)
-    d = first + share * second
-    weights = torch.cat([1 - 2 * n * share, share + d, share - d], dim=1)
-    usable &= (weights >= 0).all(dim=1)
-    left = torch.linalg.vector_norm((weights[:, :, None] * gradients).sum(dim=1), dim=1)
+    slope = torch.linalg.vector_norm((weights[:, :, None] * gradients).sum(dim=1), dim=1)
     slopes = torch.cat([plus.diagonal(dim1=1, dim2=2), -minus.diagonal(dim1=1, dim2=2)], dim=1)
     heights = values[:, 1:] - s * slopes  # of the tangents, at u = 0
-    total = weights[:, 0] * values[:, 0] + (weights[:, 1:] * heights).sum(dim=1)
+    level = weights[:, 0] * values[:, 0] + (weights[:, 1:] * heights).sum(dim=1)
     # |<half_i, u>| is at most r_i + |<mean_i, u>| where f(y) <= f(x).
     room = (values[:, :1] - heights).clamp(min=0).reshape(-1, 2, n).amax(dim=1)
     stretch = torch.linalg.matrix_norm(inverse) / (1 - off)
     slack = 1 - stretch * torch.linalg.matrix_norm(mean)
-    radius = stretch * torch.linalg.vector_norm(room, dim=1) / slack.clamp(min=1e-3)
-    return torch.where(usable & (slack > 1e-3), total - left * radius, -torch.inf)
+    radius = stretch * torch.linalg.vector_norm(room, dim=1) / slack
+    usable = (off < 0.5) & (slack > 1e-3) & (weights >= 0).all(dim=1)
+    return Enclosure(level, slope, torch.where(usable, radius, torch.inf))
+
+
+def _balance(gradients: Tensor) -> Tensor:
+    """Weights `(B, 2n + 1)` of sum 1 for which the sum of weighted gradients is 0 up to rounding.
+
+    They are 1 - 2na for x, and a + d_i and a - d_i for the others: g + 2a (sum of mean_i - ng) + 2 sum d_i half_i = 0.
+    """
+    n = gradients.shape[-1]
+    g, plus, minus = gradients[:, 0], gradients[:, 1 : n + 1], gradients[:, n + 1 :]
+    half, mean = (plus - minus) / 2, (plus + minus) / 2
+    inverse = torch.linalg.inv_ex(half).inverse.mT
+    first, second = (-(inverse @ each[:, :, None])[:, :, 0] / 2 for each in (g, 2 * (mean.sum(dim=1) - n * g)))
+    a = (first.abs() / (1 - second.abs()).clamp(min=1e-3)).amax(dim=1, keepdim=True) * (1 + 1e-9)
+    d = first + a * second
+    return torch.cat([1 - 2 * n * a, a + d, a - d], dim=1)
+
+
+def _combined(values: Tensor, gradients: Tensor, size: Tensor) -> Tensor:
+    """The lower bounds `(B,)` of `_tangents`."""
+    usable = gradients.isfinite().all(dim=(1, 2)) & values.isfinite().all(dim=1)
+    gradients = torch.where(usable[:, None, None], gradients, 0)
+    bound = enclose(values, gradients, size, _balance(gradients)).bound
+    return torch.where(usable, bound, -torch.inf)
 
 
 def _identity(like: Tensor) -> Tensor:
