@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 
@@ -82,6 +84,15 @@ def test_a_domain_proves_no_more_than_rounding_leaves(domain):
     x = domain.nearest(corner + 1e-9 * normal(200, 5, seed=1))
     found, low = lower_bounds(problem, x, None, torch.full((200,), 1e-6, dtype=torch.float64))
     assert bool((low <= 1e-3).all())
+
+
+def test_strong_convexity_proves_no_more_than_the_rounding_of_the_set_leaves():
+    """f(x) = 1e-3 + 1e6 sum (x - z) + ||x - z||^2 / 2 on the simplex, z on it up to rounding."""
+    z = Simplex().nearest(normal(200, 5))
+    problem = Own(z, lambda x, z: 1e-3 + (1e6 * (x - z) + (x - z).square() / 2).sum(dim=1), Simplex(), 1.0)
+    least = torch.tensor([1e-3 + 1e6 * math.fsum([1.0, *(-row).tolist()]) for row in z], dtype=torch.float64)
+    _, low = lower_bounds(problem, z, None, torch.full((200,), 1e-6, dtype=torch.float64))
+    assert bool((low <= least).all()) and bool((low > least - 1e-7).all())
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,9 @@ MAX_STEPS, MAX_HALVINGS = 30, 12
 ROUNDING = 1e-13
 """How far computed values may be off, relative to their size, for each entry of x."""
 
+SET_ROUNDING = 4e-15
+"""How far a computed point may be off the domain, relative to its size: 16 units of rounding."""
+
 FLATTEST = 1e-13
 """Curvatures below this share of the largest are taken for this share."""
 
@@ -75,9 +78,11 @@ def lower_bounds(problem: Any, x: Tensor, dual: Tensor | None, width: Tensor) ->
     value, gradient = problem.value_and_subgradient(x)
     if problem.strong_convexity is not None:
         bound = torch.fmax(bound, _by_strong_convexity(problem, x, value, gradient, problem.strong_convexity))
+    room = ROUNDING * x[0].numel() * value.abs()
     if problem.domain is not None:
         bound = torch.fmax(bound, bound_by_domain(problem, x, value, gradient))
-    return x, torch.where(value.isfinite(), bound - ROUNDING * x[0].numel() * value.abs(), nothing)
+        room = room + SET_ROUNDING * sum_instances((gradient * x).abs())  # points of the set are rounded
+    return x, torch.where(value.isfinite(), bound - room, nothing)
 
 
 def _by_strong_convexity(problem: Any, x: Tensor, value: Tensor, gradient: Tensor, constant: Scale) -> Tensor:
