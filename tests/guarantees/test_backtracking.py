@@ -108,3 +108,16 @@ def test_there_is_room_for_divergences_that_cancel(kind, theorem):
     bound = theorem(cancelling, divergence=1.0).bound
     vars(cancelling)["divergence_rounding"] = torch.zeros(1, dtype=torch.float64)
     assert bool((bound > 1.01 * theorem(cancelling, divergence=1.0).bound).all())
+
+
+def test_what_a_rule_misses_counts_for_the_distances_too():
+    """Of a float64 run whose divergences are off by 1: after one step B(x*, x_1) is at most B(x*, x_0) + 1."""
+    problem = LeastSquares(torch.eye(1, dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64))
+    solver = BacktrackedMirrorDescent(Quadratic(1).double().requires_grad_(False))
+    record = Record.of(lmd.run(solver, problem, torch.full((1, 1), 1e-3, dtype=torch.float64), 2))
+    vars(record)["divergence_rounding"] = torch.ones(1, dtype=torch.float64)
+    vars(record)["_strong_convexity"] = None
+    vars(record)["_dual_size"] = torch.full((1,), 1e13, dtype=torch.float64)
+    rounding = float(record.step_rounding(record.steps)[0])
+    lower = float(relative_certificate(record, divergence=0.0).lower_bound)
+    assert lower < -float(record.relative_smoothness[0]) * (1 + 2**0.5 * rounding)

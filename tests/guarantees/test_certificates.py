@@ -1,5 +1,6 @@
 """Certificates hold: over random problems and mirrors none is below the true gap; and they say something."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -20,7 +21,7 @@ from lmd.guarantees import (
 )
 from lmd.guarantees.theorems import _regret_constants, regret_bound
 from lmd.mirrors import DenseICNN, Entropic, Euclidean, EuclideanBox, EuclideanSimplex, OneLayer, Quadratic
-from lmd.problems import Box, LeastSquares, SimplexFamily, TVDenoising
+from lmd.problems import Box, LeastSquares, Problem, Simplex, SimplexFamily, TVDenoising
 from lmd.solvers import (
     FGP,
     PDHG,
@@ -234,6 +235,27 @@ class TestSubgradient:
         assert float(norm := problem.subgradient(result.x).norm()) > 1, norm
         assert_close(result.certificate.bound, torch.zeros(1, dtype=F64), atol=1e-9, rtol=0)
         check(result.certificate, result.values - problem.minimum())
+
+
+class Leaning(Problem):
+    """f(x) = 1e-3 + 1e6 sum (x - z) + ||x - z||^2 / 2 on the simplex, where the slopes do not matter."""
+
+    batched = ("z",)
+    domain = Simplex()
+    strong_convexity = torch.ones((), dtype=F64)
+
+    def __init__(self, z):
+        self.z = z
+
+    def value(self, x):
+        return 1e-3 + (1e6 * (x - self.z) + (x - self.z).square() / 2).sum(dim=1)
+
+
+def test_points_of_a_set_are_rounded():
+    z = Simplex().nearest(torch.randn(200, 5, generator=torch.Generator().manual_seed(0), dtype=F64))
+    least = torch.tensor([1e-3 + 1e6 * math.fsum([1.0, *(-row).tolist()]) for row in z], dtype=F64)
+    result = lmd.run(MirrorDescent(EuclideanSimplex(), 1e-9), Leaning(z), z, 1)
+    assert bool((result.certificate.lower_bound <= least).all())
 
 
 class TestDivergenceBound:

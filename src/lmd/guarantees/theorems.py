@@ -143,10 +143,10 @@ def _relative_lower(record: Record, constants: dict[str, Constant], absorbed: bo
         else:
             c = torch.zeros_like(t[k])
             error = torch.where(e[k] == 0, 0.0, e[k] * _radius(record, constants, k + 1) / t[k])
-        root = ((root.square() + t[k] * error) / (1 - c)).sqrt() + spread * rounding[k] / (1 - c)
-        error = error + rounding[k] * torch.minimum(spread * root, _radius(record, constants, k + 1)) / t[k]
         if seen is not None:
             error = error + seen[k] * record.divergence_rounding  # of the rule that backtracking went by
+        root = ((root.square() + t[k] * error) / (1 - c)).sqrt() + spread * rounding[k] / (1 - c)
+        error = error + rounding[k] * torch.minimum(spread * root, _radius(record, constants, k + 1)) / t[k]
         if k == 0:
             lower = values[0] - error - slope * constants["divergence"].value
         else:
@@ -227,7 +227,8 @@ def subgradient_certificate(record: Record) -> Certificate:
     # g is a difference of terms of the size of L ||x||, or of mu ||x|| at least, and the fall is g times a length.
     curvature = record.smoothness("l2") or constant
     size = norm_of(g, "l2") + (norm_of(first, "l2") if curvature is None else curvature.value * norm_of(x, "l2"))
-    lower = record.exact_value - fall - record.answer_rounding(record.value.abs() + size * length)
+    off = 0.0 if split.term is None else norm_of(g, "l2") * norm_of(x, "l2")  # points of a set are rounded
+    lower = record.exact_value - fall - record.answer_rounding(record.value.abs() + size * length + off)
     mirror = record.mirror
     if constant is not None and mirror is not None and mirror.norm == "l2" and mirror.domain is None:
         values = record.values[:-1]
