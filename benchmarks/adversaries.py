@@ -27,7 +27,7 @@ from torch import Tensor
 import lmd
 from lmd.copies import doubled
 from lmd.guarantees import DescentSafeguard, Record, Safeguard, divergence_bound
-from lmd.guarantees.promise import least_share
+from lmd.guarantees.promise import Monitor, Promise, least_share
 from lmd.guarantees.theorems import (
     accelerated_bound,
     accelerated_certificate,
@@ -37,6 +37,7 @@ from lmd.guarantees.theorems import (
 )
 from lmd.mirrors import Entropic, EuclideanBox, EuclideanSimplex, Mirror, Quadratic
 from lmd.problems import Composite, KLDivergence, LeastSquares, Problem, SquaredDistance, TVDenoising, TVInpainting
+from lmd.reference.bounds import balance, enclose, lower_bounds
 from lmd.solvers import (
     AcceleratedBacktrackedMirrorDescent,
     BacktrackedMirrorDescent,
@@ -541,30 +542,110 @@ def rounded_history(generator: torch.Generator, halved: str | None) -> Case:
     return case
 
 
-def falling_widths(generator: torch.Generator, halved: str | None) -> Case:
+class Wedge(Problem):
+    """F(x) = max(0, -<v, x>) + b |x_1| in two variables, of which b |x_1| is smoothed: the minimum is 0, at 0.
+
+    It makes the bound for falling widths tight: a step along v = (w b, H) / a from x = (0, -H), H^2 just above
+    a w b^2, ends at (w b, 0), where F is w b^2 and F_w half of that; the bound is w b^2 (1 + w / 2a).
+    """
+
+    batched = ("v", "b")
+
+    def __init__(self, v: Tensor, b: Tensor) -> None:
+        self.v, self.b = v, b
+
+    def value(self, x: Tensor) -> Tensor:
+        return (-(self.v * x).sum(dim=1)).clamp(min=0) + self.b * x[:, 0].abs()
+
+    def smoothed_gradient(self, x: Tensor, width: Tensor | float) -> tuple[Tensor, Tensor]:
+        p = torch.minimum(torch.maximum(x[:, 0] / width, -self.b), self.b)
+        gradient = torch.where((self.v * x).sum(dim=1, keepdim=True) < 0, -self.v, 0.0)
+        return gradient + torch.stack([p, torch.zeros_like(p)], dim=1), p[:, None]
+
+    def smoothed_value(self, x: Tensor, width: Tensor | float) -> Tensor:
+        p = torch.minimum(torch.maximum(x[:, 0] / width, -self.b), self.b)
+        return (-(self.v * x).sum(dim=1)).clamp(min=0) + p * x[:, 0] - width / 2 * p.square()
+
+
+class Widths(NamedTuple):
+    """A problem, its minimiser, a start, a mirror, R^2 `(B,)` and what widths are divided by."""
+
+    problem: Problem
+    minimiser: Tensor
+    start: Tensor
+    mirror: Stretched
+    reach: Tensor
+    unit: float
+
+
+def shrunk(genes: Genes, n: int, scale: float) -> Widths:
     """F(x) = s ||x - y||^2 + b |x|, whose minimiser is y shrunk by b / 2s."""
+    y, b = genes.take(n), genes.powers(1, 1.5)[:, 0]
+    minimiser = y.sign() * (y.abs() - b[:, None] / (2 * scale)).clamp(min=0)
+    start = minimiser + genes.powers(1, 2) * genes.take(n)
+    problem = Composite(Squares(y, scale), (L1(b), lmd.operators.Identity()), start=start)
+    return Widths(problem, minimiser, start, stretched(genes, n, 1.0, F64, None), n * b.square(), 2 * scale)
+
+
+def wedge(genes: Genes, width: float) -> Widths:
+    """A wedge near the tight one, for the first curvature that backtracking tries."""
+    step, b, near = 1 / 0.9, genes.powers(1, 1)[:, 0], 1 + 0.3 * torch.tanh(genes.take(4))
+    along, across = width * b, (step * width * b.square() + (width * b).square()).sqrt()
+    v = torch.stack([along * near[:, 0], across * near[:, 1]], dim=1) / step
+    start = torch.stack([along * (near[:, 2] - 1), -across * near[:, 3]], dim=1)
+    mirror = Stretched(torch.ones_like(v), 1.0)
+    return Widths(Wedge(v, b), torch.zeros_like(v), start, mirror, b.square(), 1.0)
+
+
+def falling_widths(generator: torch.Generator, halved: str | None) -> Case:
     n, iterations, scale = choose(generator, 1, 2), choose(generator, 1, 2, 3, 8, 30), 10 ** uniform(generator, -1, 1)
     width, delay = 10 ** uniform(generator, -4, 2), 10 ** uniform(generator, -2, 2)
+    tight = choose(generator, True, False)
+    iterations = min(iterations, 3) if tight else iterations
 
     def case(genes: Tensor) -> Outcome:
         taken = Genes(genes)
-        y, b = taken.take(n), taken.powers(1, 1.5)[:, 0]
-        minimiser = y.sign() * (y.abs() - b[:, None] / (2 * scale)).clamp(min=0)
-        start = minimiser + taken.powers(1, 2) * taken.take(n)
-        problem = Composite(Squares(y, scale), (L1(b), lmd.operators.Identity()), start=start)
-        mirror, weights = stretched(taken, n, 1.0, F64, None), []
-        solver = AcceleratedBacktrackedMirrorDescent(mirror, width, delay)
-        state = solver.init(problem, start)
+        given = wedge(taken, width) if tight else shrunk(taken, n, scale)
+        problem, weights = given.problem, []
+        solver = AcceleratedBacktrackedMirrorDescent(given.mirror, width, delay)
+        state = solver.init(problem, given.start)
         for _ in range(iterations):
             state = solver.step(problem, state)
             weights.append(state.weight)
         first = 1 if halved == "w_k for w_{k-1}" else 0  # as it was printed once
         widths = torch.tensor([width * delay / (delay + first + k) for k in range(iterations)], dtype=F64)
-        divergence, reach = mirror.divergence(minimiser, start), n * b.square()
-        divergence = divergence / 2 if halved == "B(x*, x_0)" else divergence
-        bound = accelerated_bound(torch.stack(weights), divergence, widths[:, None] / (2 * scale), reach)
-        minimum = problem.value(minimiser)
-        return Outcome(problem.value(state.x) - minimum, bound[-1], 1e-13 * (minimum + problem.value(start)))
+        divergence = given.mirror.divergence(given.minimiser, given.start) / (2 if halved == "B(x*, x_0)" else 1)
+        reach = given.reach / (2 if halved == "R^2" else 1)
+        bound = accelerated_bound(torch.stack(weights), divergence, widths[:, None] / given.unit, reach)
+        minimum = problem.value(given.minimiser)
+        return Outcome(problem.value(state.x) - minimum, bound[-1], 1e-13 * (minimum + problem.value(given.start)))
+
+    return case
+
+
+def growth(generator: torch.Generator, halved: str | None) -> Case:
+    """What backtracking finds for a smooth f: M <= max(1, 2 L / sigma), and A_k >= sigma k^2 / 8 L if M <= 2 L / sigma.
+
+    Both are told as a ratio to what they are compared with.
+    """
+    n, kind, plain = choose(generator, 1, 2), choose(generator, "curved", "huber"), choose(generator, True, False)
+    plain = {"2L": True, "8L": False}.get(halved or "", plain)
+    iterations, near = choose(generator, 1, 5, 30, 100), 10 ** uniform(generator, -1, 1)
+
+    def case(genes: Tensor) -> Outcome:
+        problem, mirror, start, _ = in_space(Genes(genes), Shape(n, kind), 1.0, near, None)
+        solver = (BacktrackedMirrorDescent if plain else AcceleratedBacktrackedMirrorDescent)(mirror)
+        state, largest = solver.init(problem, start), torch.zeros(len(start), dtype=F64)
+        for _ in range(iterations):
+            state = solver.step(problem, state)
+            largest = torch.maximum(largest, state.curvature)
+        L, still = problem.smoothness, (state.x - problem.minimiser()).square().sum(dim=1) < 1e-20  # rounding decides
+        most = (1 if halved == "2L" else 2) * L
+        if plain:
+            return Outcome(largest, torch.where(still, torch.inf, most.clamp(min=1)), 1e-9 * most)
+        least = iterations**2 / ((4 if halved == "8L" else 8) * L)
+        said = (largest <= 2 * L) & ~still
+        return Outcome(least, torch.where(said, state.weight, torch.inf), 1e-9 * least)
 
     return case
 
@@ -800,9 +881,11 @@ def safeguard(generator: torch.Generator, halved: str | None) -> Case:
 
 
 def descent(generator: torch.Generator, halved: str | None) -> Case:
-    """Each step gains ||g||^2 / (4 L), and the gap falls by 1 - mu / (2 L)."""
+    """Each step gains ||g||^2 / (4 L), and the gap falls by 1 - mu / (2 L), and as 4 L R^2 / (k + 8)."""
     n, kind = choose(generator, 1, 2, 3), choose(generator, "curved", "huber")
-    rate = kind == "curved" and halved != "4L" and choose(generator, True, False)
+    claims = {"4L": ("gain",), "2L": ("rate",), "4 L R^2": ("level",)}.get(halved or "", ("gain", "rate", "level"))
+    claim = choose(generator, *claims)
+    n, kind = {"rate": (n, "curved"), "level": (1, "huber")}.get(claim, (n, kind))
     step, iterations = 10 ** uniform(generator, -3, 0), choose(generator, 1, 4)
     learned = choose(generator, "gradient", "mirror")
 
@@ -819,9 +902,12 @@ def descent(generator: torch.Generator, halved: str | None) -> Case:
             state = solver.step(problem, state)
             values.append(problem.value(state.x))
         gap, rounding = torch.stack(values) - problem.minimum(), 1e-13 * (values[0] + problem.minimum().abs())
-        if rate:
+        if claim == "rate":
             said = (1 - mu / ((1 if halved == "2L" else 2) * L)).clamp(min=0) ** iterations * gap[0]
             return Outcome(gap[-1], said, rounding)
+        if claim == "level":  # of one variable, and the same on both sides
+            squared = (start - problem.minimiser()).square().sum(dim=1)
+            return Outcome(gap[-1], (2 if halved == "4 L R^2" else 4) * L * squared / (iterations + 8), rounding)
         sure, gained = torch.stack(gains), -gap.diff(dim=0)
         worst = (sure / gained.clamp(min=1e-300)).argmax(dim=0)[None]
         return Outcome(sure.gather(0, worst)[0], gained.gather(0, worst)[0].clamp(min=0), rounding)
@@ -854,6 +940,139 @@ def coverage(generator: torch.Generator, halved: str | None) -> Case:
     return case
 
 
+def basin(genes: Genes, n: int) -> tuple[Callable[[Tensor], tuple[Tensor, Tensor]], Tensor]:
+    """f(u) = sum_i max(a_i u_i, -G_i (u_i + r_i), H_i (u_i - q_i)), with its gradient, and its minimum `(B,)`.
+
+    In one variable, where a is small beside G and H, and u = 0, s, -s are on three sides of it, the bound is tight.
+    """
+    slope, left, right = genes.take(n), genes.powers(n, 2), genes.powers(n, 2)
+    near, far = (torch.sigmoid(genes.take(n)) for _ in range(2))
+    lines = torch.stack([slope, -left, right], dim=-1), torch.stack([0 * slope, -left * near, -right * far], dim=-1)
+
+    def f(u: Tensor) -> tuple[Tensor, Tensor]:
+        height, side = (lines[0] * u[..., None] + lines[1]).max(dim=-1)
+        return height.sum(dim=1), lines[0].gather(-1, side[..., None])[..., 0]
+
+    down = slope > 0  # to the left
+    wall, reach = torch.where(down, left, right), torch.where(down, near, far)
+    flat = slope.abs()
+    return f, -(flat * wall * reach / (flat + wall)).sum(dim=1)
+
+
+def bent(genes: Genes, n: int) -> tuple[Callable[[Tensor], tuple[Tensor, Tensor]], Tensor]:
+    """f(u) = ||z||^2 / 2 + sum_i c_i (cosh z_i - 1) with z = u + A u - b, and its minimum, 0."""
+    A, b, c = 0.2 * genes.take(n * n).reshape(-1, n, n), 0.3 * genes.take(n), genes.powers(n, 2)
+    A = A + torch.eye(n, dtype=F64)
+
+    def f(u: Tensor) -> tuple[Tensor, Tensor]:
+        z = (A @ u[..., None])[..., 0] - b
+        value = (z.square() / 2 + 2 * c * (z / 2).sinh().square()).sum(dim=1)
+        return value, (A.mT @ (z + c * z.sinh())[..., None])[..., 0]
+
+    return f, torch.zeros(len(b), dtype=F64)
+
+
+def enclosure(generator: torch.Generator, halved: str | None) -> Case:
+    """2n + 1 tangents around u = 0, with weights of all kinds: those that cancel the gradients, and any others."""
+    n, shape = choose(generator, 1, 1, 2, 3), basin if halved == "R" else choose(generator, basin, bent)
+    s, sharp = 10 ** uniform(generator, -1, 1), choose(generator, 0.3, 3.0)
+    own = halved != "R" and choose(generator, True, False)
+
+    def case(genes: Tensor) -> Outcome:
+        taken = Genes(genes)
+        f, minimum = shape(taken, n)
+        units = torch.cat([torch.zeros(1, n, dtype=F64), torch.eye(n, dtype=F64), -torch.eye(n, dtype=F64)])
+        tangents = [f((s * unit).expand(len(genes), n)) for unit in units]
+        values, gradients = (torch.stack(each, dim=1) for each in zip(*tangents, strict=True))
+        others = torch.softmax(sharp * taken.take(2 * n + 1), dim=1)
+        size = torch.full((len(genes),), s / (2 if halved == "s" else 1), dtype=F64)
+        found = enclose(values, gradients, size, balance(gradients) if own else others)
+        found = found._replace(radius=found.radius / (2 if halved == "R" else 1))
+        return Outcome(values[:, 0] - minimum, values[:, 0] - found.bound, 1e-12 * (1 + values.abs().amax(dim=1)))
+
+    return case
+
+
+def parabola(generator: torch.Generator, halved: str | None) -> Case:
+    """f(u) = ||u - b||^2 / 2 with ||b|| <= s / 4n is enclosed to a fortieth of the width, 5 s^2."""
+    n, s = choose(generator, 1, 2, 5, 12), 10 ** uniform(generator, -3, 1)
+
+    def case(genes: Tensor) -> Outcome:
+        taken = Genes(genes)
+        b = torch.nn.functional.normalize(taken.powers(n, 3) * taken.take(n), dim=1) * s / (4 * n)
+        b = b * torch.sigmoid(taken.take(1) + 2)
+        units = s * torch.cat([torch.zeros(1, n, dtype=F64), torch.eye(n, dtype=F64), -torch.eye(n, dtype=F64)])
+        gradients = units - b[:, None]
+        values, size = gradients.square().sum(dim=2) / 2, torch.full((len(genes),), s, dtype=F64)
+        low = enclose(values, gradients, size, balance(gradients)).bound
+        return Outcome(-low, 5 * size.square() / (80 if halved == "width / 40" else 40), 1e-12 * size.square())
+
+    return case
+
+
+class Hollow(Problem):
+    """f(x) = o + sum_i l_i ((1 + z_i^2)^{1/2} - 1), z = W x - c with W of full rank: the minimum is o."""
+
+    batched = ("l", "c", "o")
+    lies: str | None = None
+
+    def __init__(self, W: Tensor, l: Tensor, c: Tensor, o: Tensor) -> None:  # noqa: E741
+        self.W, self.l, self.c, self.o = W, l, c, o
+
+    def value(self, x: Tensor) -> Tensor:
+        squares = (x @ self.W.T - self.c).square()
+        return self.o + (self.l * squares / (1 + (1 + squares).sqrt())).sum(dim=1)
+
+    def subgradient(self, x: Tensor) -> Tensor:
+        z = x @ self.W.T - self.c
+        return (self.l * z / (1 + z.square()).sqrt()) @ self.W / (2 if self.lies == "g" else 1)
+
+    def value_and_subgradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.value(x), self.subgradient(x)
+
+
+def proven_minima(generator: torch.Generator, halved: str | None) -> Case:
+    """What promises go by: minimisers up to 10^8 from 0, curvatures that differ by up to 10^6."""
+    n, far = choose(generator, 1, 2, 4), 10 ** uniform(generator, 0, 8)
+    spread, width = uniform(generator, 0, 3), 10 ** uniform(generator, -8, -1)
+    W = torch.randn(n, n, dtype=F64, generator=generator)
+
+    def case(genes: Tensor) -> Outcome:
+        taken = Genes(genes)
+        b, l, o = far * taken.take(n), taken.powers(n, spread), 1e-3 * taken.powers(1, 2)[:, 0]  # noqa: E741
+        problem, start = Hollow(W, l, b @ W.T, o), b + 0.1 * taken.take(n)
+        problem.lies = halved
+        x, low = lower_bounds(problem, start, None, width * o)
+        value = problem.value(x)
+        return Outcome(value - o, value - low, 0 * o)
+
+    return case
+
+
+def alarms(generator: torch.Generator, halved: str | None) -> Case:
+    """The probability that a `Monitor` ever raises a false alarm, over all patterns of up to 12 instances."""
+    count, bet = choose(generator, 1, 4, 12), 10 ** uniform(generator, -0.5, 2.5)
+    patterns = torch.tensor(list(itertools.product((False, True), repeat=count)))
+
+    def case(genes: Tensor) -> Outcome:
+        outside = torch.sigmoid(2 * genes[:, 0] - 1)
+        deltas = torch.sigmoid(genes[:, 1])
+        truth = []
+        for q, delta in zip(outside.tolist(), deltas.tolist(), strict=True):
+            monitor = Monitor(Promise(1e-3, 1, 1, 1, 1 - q, 0.95), delta, bet)
+            evidence, alarm = torch.zeros(len(patterns), dtype=F64), torch.zeros(len(patterns), dtype=torch.bool)
+            for t, fails in enumerate(patterns.T, 1):
+                evidence = torch.where(fails, monitor.outside, monitor.within) * (evidence + 1 / (t * (t + 1)))
+                alarm |= evidence >= monitor.limit
+            failures = patterns.sum(dim=1)
+            chances = q**failures * (1 - q) ** (count - failures)
+            truth.append(float(chances[alarm].sum()))
+        bound = deltas / (2 if halved == "delta" else 1)
+        return Outcome(torch.tensor(truth, dtype=F64), bound, torch.full_like(bound, 1e-12))
+
+    return case
+
+
 ADVERSARIES = (
     Adversary("Theorem 1, exact mirror", regret, ("B(x*, x_0)", "1/sigma", "||g||")),
     Adversary("Theorem 1, lazy form", lazy_regret, ("B(x*, x_0)", "1/sigma", "||g||")),
@@ -866,12 +1085,17 @@ ADVERSARIES = (
     Adversary("Theorem 3b, lasso", lasso_gaps, ("gap", "room")),
     Adversary("Theorem 3c", brief_looks, ("gap", "room"), genes=64),
     Adversary("Theorem 4", safeguard, ("2d",)),
-    Adversary("Theorem 5", descent, ("4L", "2L", "L")),
+    Adversary("Theorem 5", descent, ("4L", "2L", "L", "4 L R^2")),
     Adversary("Theorem 6", backtracked, ("B(x*, x_0)", "M")),
     Adversary("Theorem 7", accelerated, ("B(x*, x_0)", "1/A")),
-    Adversary("Theorem 7, falling widths", falling_widths, ("B(x*, x_0)", "w_k for w_{k-1}")),
+    Adversary("Theorem 7, falling widths", falling_widths, ("B(x*, x_0)", "R^2", "w_k for w_{k-1}")),
+    Adversary("Theorems 6 and 7, M and A", growth, ("2L", "8L")),
     Adversary("Rounding of the history", rounded_history, ("room",), generations=2),
     Adversary("Clopper and Pearson", coverage, ("delta",), genes=3),
+    Adversary("Enclosure by tangents", enclosure, ("R", "s")),
+    Adversary("Enclosure of a parabola", parabola, ("width / 40",)),
+    Adversary("Proven minima", proven_minima, ("g",)),
+    Adversary("Monitor", alarms, ("delta",), genes=2),
 )
 
 

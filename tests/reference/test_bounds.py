@@ -82,7 +82,7 @@ def test_a_domain_proves_no_more_than_rounding_leaves(domain):
     corner = domain.tilted_minimiser(g)
     problem = Own(torch.stack([g, corner], dim=1), lambda x, d: 1e-3 + (d[:, 0] * (x - d[:, 1])).sum(dim=1), domain)
     x = domain.nearest(corner + 1e-9 * normal(200, 5, seed=1))
-    found, low = lower_bounds(problem, x, None, torch.full((200,), 1e-6, dtype=torch.float64))
+    _, low = lower_bounds(problem, x, None, torch.full((200,), 1e-6, dtype=torch.float64))
     assert bool((low <= 1e-3).all())
 
 

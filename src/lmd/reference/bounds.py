@@ -225,7 +225,7 @@ def enclose(values: Tensor, gradients: Tensor, size: Tensor, weights: Tensor) ->
     return Enclosure(level, slope, torch.where(usable, radius, torch.inf))
 
 
-def _balance(gradients: Tensor) -> Tensor:
+def balance(gradients: Tensor) -> Tensor:
     """Weights `(B, 2n + 1)` of sum 1 for which the sum of weighted gradients is 0 up to rounding.
 
     They are 1 - 2na for x, and a + d_i and a - d_i for the others: g + 2a (sum of mean_i - ng) + 2 sum d_i half_i = 0.
@@ -244,7 +244,7 @@ def _combined(values: Tensor, gradients: Tensor, size: Tensor) -> Tensor:
     """The lower bounds `(B,)` of `_tangents`."""
     usable = gradients.isfinite().all(dim=(1, 2)) & values.isfinite().all(dim=1)
     gradients = torch.where(usable[:, None, None], gradients, 0)
-    bound = enclose(values, gradients, size, _balance(gradients)).bound
+    bound = enclose(values, gradients, size, balance(gradients)).bound
     return torch.where(usable, bound, -torch.inf)
 
 
