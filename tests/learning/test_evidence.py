@@ -5,8 +5,10 @@ import torch
 
 from lmd.learning import instances
 from lmd.learning.evidence import draw_apart, try_promise
+from lmd.learning.measure import curve
 from lmd.problems import Family, LeastSquares, Problem
 from lmd.solvers import LBFGS, GradientDescent
+from lmd.solvers.base import Solver, State
 
 SEEDS = range(60)
 
@@ -83,3 +85,23 @@ def test_without_proven_minima_of_different_instances_there_is_no_promise(monkey
     made, text = try_promise(GradientDescent(1e-9), batches, target=1e-3, iterations=1)
     assert made is None
     assert re.match(said, text)
+
+
+class Leap(Solver):
+    """Far away after the first step, at the minimiser after the second."""
+
+    step_cost = property(lambda self: {})
+
+    def init(self, problem, x0):
+        return State(x0)
+
+    def step(self, problem, state):
+        return State(problem.minimiser() + (0 if state.iteration else 1e6), state.iteration + 1)
+
+
+def test_a_solver_that_a_run_stops_on_its_way_neither_wins_nor_promises():
+    batches = draw_apart(Shared(), SEEDS, torch.zeros(1, 4, dtype=torch.float64))
+    made, text = try_promise(Leap(), batches, target=1e-3, iterations=2)
+    assert made is None and text == "no promise: only 0 of 60 test instances are within 0.001 after 2 iterations"
+    solved = [instances.Instances.solve(*batch) for batch in batches]
+    assert curve(Leap(), solved, 4, 1e-3)[1:] == [torch.inf]

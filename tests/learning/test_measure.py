@@ -37,7 +37,7 @@ PROBLEM, X0 = LeastSquares(torch.eye(2), torch.ones(4, 2)), torch.ones(4, 2)
 
 
 class Near:
-    problem, x0 = PROBLEM, X0
+    problem, x0, minima = PROBLEM, X0, torch.ones(4)
 
     def errors(self, x):
         return x[:, 0]

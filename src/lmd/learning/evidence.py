@@ -15,11 +15,14 @@ from lmd.learning.stacking import stack_instances
 from lmd.problems.base import Family, Problem
 from lmd.reference import optimum
 from lmd.reference.bounds import in_float64, lower_bounds
-from lmd.solvers import Solver
+from lmd.solvers import Solver, Status
 from lmd.solvers.run import run
 
 PROOF_SHARE = 0.1
 """How much of the target may be open about a minimum."""
+
+FAILED = (Status.DIVERGED, Status.NOT_FINITE)
+"""How runs end that have not made all of their iterations."""
 
 MIN_SHARE = 0.5
 """Less than this share of a class is not promised."""
@@ -73,8 +76,13 @@ def _check_different(batches: Sequence[tuple[Problem, Tensor]]) -> None:
 
 @torch.no_grad()
 def bound_gaps(solver: Solver[Any], problem: Any, x0: Tensor, target: float, iterations: int) -> Tensor:
-    """Bounds on the relative gaps `(B,)` of a run, never below the true ones; those of points outside add how far."""
-    x = run(solver, problem, x0, iterations, record=False).x.double()
+    """Bounds on the relative gaps `(B,)` of a run, never below the true ones; those of points outside add how far.
+
+    Infinite where `run` stops because values rise too far: then the iterations that are promised are not made.
+    """
+    result = run(solver, problem, x0, iterations)
+    failed = torch.tensor([status in FAILED for status in result.status], device=x0.device)
+    x = result.x.double()
     exact, low, high = _enclose_minima(problem, x0, PROOF_SHARE * target)
     values, violation = exact.relaxed_value(x)
     inside = violation == 0
@@ -83,7 +91,7 @@ def bound_gaps(solver: Solver[Any], problem: Any, x0: Tensor, target: float, ite
     rise = torch.where(inside, (values - low).clamp(min=0), torch.maximum(values - low, high - values))
     size = torch.linalg.vector_norm(x.flatten(1), dim=1).clamp(min=torch.finfo(x.dtype).tiny)
     gaps = rise / torch.maximum(low, -high) + violation / size
-    return torch.where(gaps.isnan(), torch.inf, gaps)
+    return torch.where(gaps.isnan() | failed, torch.inf, gaps)
 
 
 def _enclose_minima(problem: Any, x0: Tensor, accuracy: float) -> tuple[Any, Tensor, Tensor]:

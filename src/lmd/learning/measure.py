@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lmd.learning.instances import Instances
 from lmd.solvers import Solver
-from lmd.solvers.base import State
+from lmd.solvers.run import DIVERGENCE_FACTOR
 
 QUANTILE = 0.95
 """The share of the instances that has to be within a target."""
@@ -47,21 +47,27 @@ def curve(
     """The 95% quantile of the relative gaps after 0, 1, ... iterations, until it is `least` or `most` are done.
 
     Over all instances, which are in one batch or in several. Or until the iterations have taken so many `seconds`, or
-    led nowhere.
+    led nowhere. An instance whose value rises so far that `run` stops it does not come back.
     """
     states, spent = [solver.init(each.problem, each.x0) for each in instances], 0.0
-    found = [_quantile_of(instances, states)]
+    errors = torch.cat([each.errors(state.x) for each, state in zip(instances, states, strict=True)])
+    ceilings, found = torch.cat([_ceiling(each) for each in instances]), [quantile(errors)]
+    failed = torch.zeros_like(errors, dtype=torch.bool)
     while found[-1] > least and len(found) <= most and spent < seconds and not found[-1] > LOST:
         begun = clock()
         states = [solver.step(each.problem, state) for each, state in zip(instances, states, strict=True)]
         spent += clock() - begun
-        found.append(_quantile_of(instances, states))
+        errors = torch.cat([each.errors(state.x) for each, state in zip(instances, states, strict=True)])
+        failed |= errors > ceilings
+        found.append(quantile(torch.where(failed, torch.inf, errors)))
     return found
 
 
-def _quantile_of(instances: Sequence[Instances], states: Sequence[State]) -> float:
-    errors = [each.errors(state.x) for each, state in zip(instances, states, strict=True)]
-    return quantile(torch.cat(errors))
+def _ceiling(instances: Instances) -> Tensor:
+    """The relative gaps `(B,)` above which `run` says that an instance diverged."""
+    values, _ = instances.problem.relaxed_value(instances.x0)
+    size = instances.minima.abs().clamp(min=torch.finfo(values.dtype).tiny)
+    return (values - instances.minima + DIVERGENCE_FACTOR * values.abs().clamp(min=1)) / size
 
 
 def reached(quantiles: list[float], target: float) -> int | None:
