@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -28,6 +28,9 @@ class Record:
     What is proven at the answer is evaluated in float64 too, where the problem can be had in it (`exact`); what is
     proven from the history has the run's own rounding, `epsilon`, to leave room for.
     """
+
+    units: ClassVar[float] = ROUNDING
+    """Of rounding that there is room for."""
 
     solver: Solver[Any]
     """What runs, or ran."""
@@ -183,7 +186,7 @@ class Record:
             steps: t_k `(K, B)` of the first K steps.
         """
         size = self._dual_size + steps * self.subgradient_norms[: len(steps)]
-        return ROUNDING * self.epsilon * size + steps * self._gradient_rounding
+        return self.units * self.epsilon * size + steps * self._gradient_rounding
 
     @cached_property
     def divergence_rounding(self) -> Tensor:
@@ -196,7 +199,7 @@ class Record:
             return torch.zeros_like(self.value)
         with torch.no_grad():
             ends = [mirror.potential(x).abs().double() + self._dual_size * norm_of(x, mirror.norm) for x in self._ends]
-        return ROUNDING * self.epsilon * (ends[0] + ends[1])
+        return self.units * self.epsilon * (ends[0] + ends[1])
 
     @cached_property
     def _dual_size(self) -> Tensor:
@@ -227,12 +230,12 @@ class Record:
     @property
     def _gradient_rounding(self) -> Tensor:
         """How far a subgradient of the history is off `(B,)`: it is that of a point off by so many units."""
-        return ROUNDING * self.epsilon * self._curvature * self._length
+        return self.units * self.epsilon * self._curvature * self._length
 
     def _room(self, epsilon: float, size: Tensor) -> Tensor:
         """Values are those of points off by so many units: so they differ by sqrt(2 L f) times that, and a square."""
-        noise = self._curvature * (ROUNDING * epsilon * self._length).square()
-        return ROUNDING * epsilon * size + 2 * (size * noise).sqrt() + noise
+        noise = self._curvature * (self.units * epsilon * self._length).square()
+        return self.units * epsilon * size + 2 * (size * noise).sqrt() + noise
 
     def _constant(self, value: Tensor | None, factor: float, origin: str, norm: str) -> Constant | None:
         if value is None or not bool((value > 0).any()):
