@@ -601,7 +601,8 @@ def falling_widths(generator: torch.Generator, halved: str | None) -> Case:
     n, iterations, scale = choose(generator, 1, 2), choose(generator, 1, 2, 3, 8, 30), 10 ** uniform(generator, -1, 1)
     width, delay = 10 ** uniform(generator, -4, 2), 10 ** uniform(generator, -2, 2)
     tight = halved == "R^2" or choose(generator, True, False)
-    iterations = min(iterations, 3) if tight else iterations
+    iterations = choose(generator, 1, 1, 2) if tight else iterations
+    width = 10 ** uniform(generator, -4, 0) if tight else width
 
     def case(genes: Tensor) -> Outcome:
         taken = Genes(genes)
@@ -808,20 +809,22 @@ def _best(data: list[float], kept: list[float], scale: float, bound: float) -> l
 def lasso_gaps(generator: torch.Generator, halved: str | None) -> Case:
     """s ||A x - b||^2 + w |x| in one variable, where -A'p has to be in the domain of f*, |A'p| <= w."""
     m, dtype, scale = choose(generator, 1, 2, 5), choose(generator, torch.float32, F64), choose(generator, 0.5, 1.0)
-    A = (torch.randn(m, 1, dtype=F64, generator=generator) * 10 ** uniform(generator, -2, 2)).to(dtype)
+    column = torch.randn(m, 1, dtype=F64, generator=generator) * 10 ** uniform(generator, -2, 2)
     weight, digits = 10 ** uniform(generator, -2, 2), choose(generator, 0.0, 4.0, 8.0, 16.0)
+    digits, dtype = (16.0, F64) if halved == ROOM else (digits, dtype)
+    A = column.to(dtype)
 
     def case(genes: Tensor) -> Outcome:
         taken = Genes(genes)
         b = (taken.powers(1, 3) * taken.take(m)).to(dtype)
-        column, w, s = [Fraction(v) for v in A[:, 0].tolist()], Fraction(weight), Fraction(scale)
-        square = sum((v * v for v in column), Fraction(0))
+        entries, w, s = [Fraction(v) for v in A[:, 0].tolist()], Fraction(weight), Fraction(scale)
+        square = sum((v * v for v in entries), Fraction(0))
 
         def value(x: Fraction, data: list[Fraction]) -> Fraction:
-            return s * sum(((v * x - d) ** 2 for v, d in zip(column, data, strict=True)), Fraction(0)) + w * abs(x)
+            return s * sum(((v * x - d) ** 2 for v, d in zip(entries, data, strict=True)), Fraction(0)) + w * abs(x)
 
         data = [[Fraction(v) for v in row] for row in b.double().tolist()]
-        slopes = [sum((v * d for v, d in zip(column, row, strict=True)), Fraction(0)) for row in data]
+        slopes = [sum((v * d for v, d in zip(entries, row, strict=True)), Fraction(0)) for row in data]
         best = [(1 if g > 0 else -1) * max(abs(g) - w / (2 * s), Fraction(0)) / square for g in slopes]
         near = torch.tensor([[float(v)] for v in best], dtype=F64)
         p = 2 * scale * (near @ A.double().T - b.double())
