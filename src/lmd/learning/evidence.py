@@ -81,7 +81,7 @@ def bound_gaps(solver: Solver[Any], problem: Any, x0: Tensor, target: float, ite
     Infinite where `run` stops because values rise too far: then the iterations that are promised are not made.
     """
     result = run(solver, problem, x0, iterations)
-    failed = torch.tensor([status in FAILED for status in result.status], device=x0.device)
+    failed = torch.tensor([status in FAILED for status in result.status], dtype=torch.bool, device=x0.device)
     x = result.x.double()
     exact, low, high = _enclose_minima(problem, x0, PROOF_SHARE * target)
     values, violation = exact.relaxed_value(x)
