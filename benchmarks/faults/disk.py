@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -175,14 +176,17 @@ def _is_one_of(found: Any, solvers: tuple[Any, ...]) -> None:
 
 @case("small disk")
 def small_disk(trials: Trials) -> None:
-    """A real file system of a few kilobytes: what does not fit is one line, and what was there is there."""
+    """Files that may have a few kilobytes, and a file system of a few where there is the right to mount one.
+
+    What does not fit is one line, and what was there is there.
+    """
+    _small_files(trials)
     place = Path("small")
     place.mkdir()
     mounted = (
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", place], capture_output=True).returncode == 0
     )
     if not mounted:
-        trials.skip("no right to mount a file system")
         return
     try:
         picture = write_picture(Path("in.png"))
@@ -200,6 +204,31 @@ def small_disk(trials: Trials) -> None:
         trials.check(ended.one_line or ended.code == 0, f"train: {ended}")
     finally:
         subprocess.run(["umount", "-l", place], check=True)
+
+
+def _small_files(trials: Trials) -> None:
+    """RLIMIT_FSIZE: a write ends in the middle, and the next one fails."""
+    picture = write_picture(Path("large.png"), 240, 320)
+
+    def limit(most: int) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+    for end in ("png", "jpg", "tif", "npy"):
+        for most in (512, 4096, 20_000):
+            out = Path(f"out.{end}")
+            out.write_bytes(b"before")
+            call = ("solve", "denoise", picture, str(out), "--overwrite", "--weight", "0.01")
+            ended = command(*call, before=lambda most=most: limit(most))
+            left = [path.name for path in Path().iterdir() if path.name.startswith(".")]
+            fine = ended.one_line and out.read_bytes() == b"before" and not left
+            trials.check(fine, f".{end} of {most} bytes: {ended}, left {left}")
+    forked(lambda: train(Path("trained")))
+    for most in (512, 1024, 2048):
+        folder = Path(f"run-{most}")
+        ended = forked(lambda most=most, folder=folder: (limit(most), train(folder)))
+        again = forked(lambda folder=folder: train(folder, resume=True))
+        same = again.code == 0 and numbers_of(folder) == numbers_of(Path("trained"))
+        trials.check((ended.one_line or ended.code == 0) and same, f"train, {most} bytes: {ended}; then {again}")
 
 
 @case("read-only home")

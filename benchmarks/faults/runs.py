@@ -179,13 +179,13 @@ def beside(run: Callable[[], object]) -> list[Ended]:
     return found
 
 
-def write_picture(path: Path) -> str:
+def write_picture(path: Path, height: int = 24, width: int = 32) -> str:
     """A small picture."""
     from PIL import Image
 
     from faults import work
 
-    Image.fromarray((work.numbers(24, 32) * 255).byte().numpy()).save(path)
+    Image.fromarray((work.numbers(height, width) * 255).byte().numpy()).save(path)
     return str(path)
 
 
