@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from faults import FullDisk, Trials, case, command, forked
-from faults.runs import family, learn, make_small, numbers_of, run_command, train, write_picture
+from faults.runs import family, import_everything, learn, make_small, numbers_of, run_command, train, write_picture
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -86,6 +86,8 @@ def full_disk(trials: Trials) -> None:
     from faults import work
 
     make_small()
+    if not trials.quick:
+        import_everything()
     top, most = Path.cwd(), trials.few(1000, 1)
     picture = write_picture(top / "in.png")
     image = Path(picture).read_bytes()
@@ -180,6 +182,8 @@ def small_disk(trials: Trials) -> None:
 
     What does not fit is one line, and what was there is there.
     """
+    if not trials.quick:
+        import_everything()
     _small_files(trials)
     place = Path("small")
     place.mkdir()
@@ -299,6 +303,8 @@ def odd_names(trials: Trials) -> None:
     import lmd
     from faults import work
 
+    if not trials.quick:
+        import_everything()
     solver = lmd.zoo.load("denoise-5")
     for number, name in enumerate(NAMES[: trials.few(99, 4)]):
         top = Path(f"place-{number}").absolute() / name
@@ -375,6 +381,9 @@ def vanishing(trials: Trials) -> None:
     import lmd.pictures.files as pictures
     from faults import work
 
+    make_small()
+    if not trials.quick:
+        import_everything()
     picture = write_picture(Path("in.png"))
     Path("some").mkdir()
     for number in range(3):
@@ -429,7 +438,6 @@ def vanishing(trials: Trials) -> None:
             trials.check(ended.code == 0 or ended.one_line, f"{what} at update {late}: {ended}")
             again = forked(lambda: train(Path("run"), resume=True))
             trials.check(again.code == 0 or again.one_line, f"{what} at update {late}, resumed: {again}")
-    make_small()
     for word in ("leads with", "settings"):
         for what in ("run", "run/tried", "run/learn.json"):
             shutil.rmtree("run", ignore_errors=True)

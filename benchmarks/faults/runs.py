@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import importlib
@@ -10,6 +11,7 @@ import os
 import random
 import shutil
 import signal
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +25,7 @@ UPDATES = 24
 SETTINGS = {"checkpoint_every": 4, "validate_every": 4, "log_every": 2}
 
 
+@functools.cache
 def make_small() -> None:
     """Few instances, settings, solvers to learn and updates, so that a class is learned in a second or two."""
     settings: Any = importlib.import_module("lmd.learning.learn")
@@ -131,7 +134,7 @@ def two_processes(trials: Trials) -> None:
     from lmd.reference import Cache, optimum
 
     make_small()
-    work.trained(1)
+    import_everything()
     solver, picture = lmd.zoo.load("denoise-10"), write_picture(Path("in.png"))
     problem = lmd.problems.TVDenoising(work.numbers(1, 1, 8, 8), 0.1)
     kinds: dict[str, Callable[[Path], object]] = {
@@ -187,6 +190,25 @@ def write_picture(path: Path, height: int = 24, width: int = 32) -> str:
 
     Image.fromarray((work.numbers(height, width) * 255).byte().numpy()).save(path)
     return str(path)
+
+
+def import_everything() -> None:
+    """Do a little of everything in this process, so that its forks have nothing left to import."""
+    from faults import work
+
+    make_small()
+    work.trained(1)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        learn(folder / "learned")
+        picture = write_picture(folder / "in.png")
+        for call in (
+            ("solve", "denoise", picture, str(folder / "out.png")),
+            ("reproduce", "simplex", "--out", str(folder / "simplex")),
+            ("report", str(folder / "simplex")),
+        ):
+            with contextlib.suppress(SystemExit):
+                run_command(*call)
 
 
 def run_command(*arguments: str) -> None:
