@@ -81,7 +81,7 @@ def _kept(**before: bytes) -> Callable[[dict[str, bytes]], str]:
 
 @case("full disk", seconds=900, preload=True)
 def full_disk(trials: Trials) -> None:
-    """Every write of every command and function fails once, one after the other."""
+    """Every write of commands and functions fails, one after the other; of `learn` and `reproduce` some of them."""
     import lmd
     from faults import work
 
@@ -128,7 +128,7 @@ def full_disk(trials: Trials) -> None:
             return f"does not go on: {ended}"
         return "" if numbers_of(top / "here/run") == right else "goes on to another solver, or left files"
 
-    filled(trials, "train", lambda: train(Path("run")), lambda: None, goes_on, most=24)
+    filled(trials, "train", lambda: train(Path("run")), lambda: None, goes_on)
     resumed = lambda: shutil.copytree(top / "trained", "run")  # noqa: E731
     filled(trials, "train, resumed", lambda: train(Path("run"), resume=True), resumed, goes_on)
     journal = top / "learned"
@@ -155,7 +155,15 @@ def full_disk(trials: Trials) -> None:
         return f"left {hidden}" * bool(hidden) + f"{read}" * (read.code != 0)
 
     copied = lambda: shutil.copytree(top / "before", "out")  # noqa: E731
-    filled(trials, "reproduce", lambda: run_command("reproduce", "simplex", "--out", "out"), copied, reproduced, most=4)
+    filled(
+        trials,
+        "reproduce",
+        lambda: run_command("reproduce", "simplex", "--out", "out"),
+        copied,
+        reproduced,
+        most=4,
+        stride=5,
+    )
     filled(trials, "report", lambda: run_command("report", "out"), copied, lambda found: _lost(found, before))
 
 

@@ -117,7 +117,7 @@ def kills_of_train(trials: Trials) -> None:
 @case("kills of learn", seconds=600)
 def kills_of_learn(trials: Trials) -> None:
     """A hundred SIGKILLs at random moments of lmd.learn(resume=True)."""
-    make_small()
+    import_everything()
 
     def settled(folder: Path, whole: Path) -> None:
         whole.mkdir()
