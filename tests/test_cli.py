@@ -535,6 +535,15 @@ def test_the_process_is_left_with_its_code_after_all_that_was_registered(words, 
     assert (code == 0) == (done.stderr == "") and "Traceback" not in done.stderr
 
 
+def test_an_interrupted_process_waits_for_no_thread() -> None:
+    """As those that still work on pictures of a folder."""
+    late = "threading.Thread(target=lambda: (time.sleep(9), os.write(1, b'late'))).start()"
+    main = f"lmd.cli.program.__globals__['main'] = lambda: ({late}, sys.exit(130))"
+    text = f"import os, sys, threading, time, lmd.cli; {main}; lmd.cli.program()"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_output_that_nobody_reads_is_no_error() -> None:
     """As `lmd data list >&-` in a shell, which leaves the program without a stdout."""
     call = f"exec {sys.executable} -m lmd data list >&-"
