@@ -22,6 +22,7 @@ from lmd.errors import FileError
 from lmd.experiments.bench.plan import contests
 from lmd.mirrors import Quadratic
 from lmd.solvers import LearnedMirrorDescent, load
+from lmd.solvers.conformance import threads
 
 
 class Outcome:
@@ -377,6 +378,14 @@ def test_the_demo_tours_one_experiment_of_each_kind(lmd, tmp_path: Path) -> None
     for name in experiments.TOUR:
         assert f'id="{name}"' in page
         assert experiments.get(name).title in outcome.out
+
+
+def test_the_demo_runs_on_one_thread(lmd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[int] = []
+    monkeypatch.setattr("lmd.cli.running._reproduce_all", lambda *_, **__: found.append(torch.get_num_threads()))
+    with threads(2):
+        assert lmd("demo", "--out", str(tmp_path)).code == 0
+    assert found == [1]
 
 
 class TestSolve:
