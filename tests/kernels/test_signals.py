@@ -1,5 +1,6 @@
 """Signals are answered while compiled solves go on, which leave nothing behind."""
 
+import ctypes
 import signal
 import threading
 import time
@@ -218,3 +219,19 @@ def test_a_signal_ends_a_call(name, threads):
         signal.signal(signal.SIGVTALRM, before)
         torch.set_num_threads(count)
     assert "check_code" in [frame.name for frame in traceback.extract_tb(raised.tb)]
+
+
+def test_signals_are_looked_for_while_planes_are_loaded_and_stored():
+    """Each time that 2^22 numbers were copied: y and four parts of dual fields to begin with, and these in the end."""
+    hook, looks = ctypes.c_void_p.in_dll(kernels.library(), "lmd_interrupted"), []
+    model = model_of(TVDenoising(torch.zeros(1, 1, 3000, 3000), 0.3))
+    start = loop.NOTHING._replace(dual=torch.zeros(1, 1, 2, 3000, 3000), iteration=1)
+    loop.fgp(model_of(TVDenoising(images(1, 1, 4, 4), 0.3)), loop.NOTHING, 1)  # which sets the hook
+    before = hook.value
+    count = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: looks.append(1) or 0)
+    try:
+        hook.value = ctypes.cast(count, ctypes.c_void_p).value
+        loop.fgp(model, start, 1)
+    finally:
+        hook.value = before
+    assert len(looks) >= 15
