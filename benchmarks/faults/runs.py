@@ -105,7 +105,7 @@ def killed(trials: Trials, run: Callable[..., object], kills: int, settled: Call
         shutil.rmtree(folder), shutil.rmtree(whole)
 
 
-@case("kills of train", seconds=400)
+@case("kills of train", seconds=600)
 def kills_of_train(trials: Trials) -> None:
     """A hundred SIGKILLs at random moments of lmd.train(resume=True)."""
     from faults import work
