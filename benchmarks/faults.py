@@ -27,6 +27,9 @@ from faults import CASES, Case, Trials, library_path
 NOTHING = {"tries": 1, "failed": 0, "skipped": "", "failures": []}
 """What a case has found that has ended before it wrote anything."""
 
+MEMORY = "/dev/shm"
+"""A folder in memory, where there is one: nobody waits there until files are on a disk."""
+
 
 def main() -> int:
     """Run the cases that were asked for; the answer is the exit code."""
@@ -62,16 +65,22 @@ def main() -> int:
 
 def run_apart(case: Case, quick: bool) -> dict[str, Any]:
     """Run a case in a process of its own and read what it reports; one that ends early has failed."""
-    with tempfile.TemporaryDirectory(prefix="faults-") as place:
+    memory = MEMORY if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 2**30 else None
+    with tempfile.TemporaryDirectory(prefix="faults-", dir=memory) as place, tempfile.TemporaryDirectory() as built:
         report = Path(place) / "report.json"
         call = [sys.executable, __file__, "--only", case.name, "--report", str(report), *(["--quick"] * quick)]
         work = Path(place) / "work"
         work.mkdir()
         own = {"OMP_NUM_THREADS": str(case.threads), "LMD_CACHE": str(Path(place) / "cache"), "LC_ALL": "C.UTF-8"}
         if case.preload:
-            own["LD_PRELOAD"] = str(library_path(Path(place)))
+            own["LD_PRELOAD"] = str(library_path(Path(built)))
         child = subprocess.Popen(
-            call, cwd=work, env={**os.environ, **own}, start_new_session=True, stderr=subprocess.PIPE
+            call,
+            cwd=work,
+            env={**os.environ, **own},
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
         )
         try:
             said = child.communicate(timeout=case.seconds)[1].decode(errors="replace").strip()[-300:]

@@ -22,6 +22,7 @@ from lmd.errors import FileError
 from lmd.experiments.bench.plan import contests
 from lmd.mirrors import Quadratic
 from lmd.solvers import LearnedMirrorDescent, load
+from lmd.solvers.conformance import threads
 
 
 class Outcome:
@@ -379,6 +380,14 @@ def test_the_demo_tours_one_experiment_of_each_kind(lmd, tmp_path: Path) -> None
         assert experiments.get(name).title in outcome.out
 
 
+def test_the_demo_runs_on_one_thread(lmd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[int] = []
+    monkeypatch.setattr("lmd.cli.running._reproduce_all", lambda *_, **__: found.append(torch.get_num_threads()))
+    with threads(2):
+        assert lmd("demo", "--out", str(tmp_path)).code == 0
+    assert found == [1]
+
+
 class TestSolve:
     """`lmd solve`, with a small picture and its mask in the working folder."""
 
@@ -533,6 +542,15 @@ def test_the_process_is_left_with_its_code_after_all_that_was_registered(words, 
     done = subprocess.run([sys.executable, "-c", text, *words], capture_output=True, text=True, check=False)
     assert done.returncode == code and done.stdout.startswith(said) and done.stdout.endswith("the end\n")
     assert (code == 0) == (done.stderr == "") and "Traceback" not in done.stderr
+
+
+def test_an_interrupted_process_waits_for_no_thread() -> None:
+    """As those that still work on pictures of a folder."""
+    late = "threading.Thread(target=lambda: (time.sleep(9), os.write(1, b'late'))).start()"
+    main = f"lmd.cli.program.__globals__['main'] = lambda: ({late}, sys.exit(130))"
+    text = f"import os, sys, threading, time, lmd.cli; {main}; lmd.cli.program()"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def test_output_that_nobody_reads_is_no_error() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from faults import FullDisk, Trials, case, command, forked
-from faults.runs import family, learn, make_small, numbers_of, run_command, train, write_picture
+from faults.runs import family, import_everything, learn, make_small, numbers_of, run_command, train, write_picture
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -80,11 +81,13 @@ def _kept(**before: bytes) -> Callable[[dict[str, bytes]], str]:
 
 @case("full disk", seconds=900, preload=True)
 def full_disk(trials: Trials) -> None:
-    """Every write of every command and function fails once, one after the other."""
+    """Every write of commands and functions fails, one after the other; of `learn` and `reproduce` some of them."""
     import lmd
     from faults import work
 
     make_small()
+    if not trials.quick:
+        import_everything()
     top, most = Path.cwd(), trials.few(1000, 1)
     picture = write_picture(top / "in.png")
     image = Path(picture).read_bytes()
@@ -125,7 +128,7 @@ def full_disk(trials: Trials) -> None:
             return f"does not go on: {ended}"
         return "" if numbers_of(top / "here/run") == right else "goes on to another solver, or left files"
 
-    filled(trials, "train", lambda: train(Path("run")), lambda: None, goes_on, most=24)
+    filled(trials, "train", lambda: train(Path("run")), lambda: None, goes_on)
     resumed = lambda: shutil.copytree(top / "trained", "run")  # noqa: E731
     filled(trials, "train, resumed", lambda: train(Path("run"), resume=True), resumed, goes_on)
     journal = top / "learned"
@@ -152,7 +155,15 @@ def full_disk(trials: Trials) -> None:
         return f"left {hidden}" * bool(hidden) + f"{read}" * (read.code != 0)
 
     copied = lambda: shutil.copytree(top / "before", "out")  # noqa: E731
-    filled(trials, "reproduce", lambda: run_command("reproduce", "simplex", "--out", "out"), copied, reproduced, most=4)
+    filled(
+        trials,
+        "reproduce",
+        lambda: run_command("reproduce", "simplex", "--out", "out"),
+        copied,
+        reproduced,
+        most=4,
+        stride=5,
+    )
     filled(trials, "report", lambda: run_command("report", "out"), copied, lambda found: _lost(found, before))
 
 
@@ -175,14 +186,19 @@ def _is_one_of(found: Any, solvers: tuple[Any, ...]) -> None:
 
 @case("small disk")
 def small_disk(trials: Trials) -> None:
-    """A real file system of a few kilobytes: what does not fit is one line, and what was there is there."""
+    """Files that may have a few kilobytes, and a file system of a few where there is the right to mount one.
+
+    What does not fit is one line, and what was there is there.
+    """
+    if not trials.quick:
+        import_everything()
+    _small_files(trials)
     place = Path("small")
     place.mkdir()
     mounted = (
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", place], capture_output=True).returncode == 0
     )
     if not mounted:
-        trials.skip("no right to mount a file system")
         return
     try:
         picture = write_picture(Path("in.png"))
@@ -200,6 +216,31 @@ def small_disk(trials: Trials) -> None:
         trials.check(ended.one_line or ended.code == 0, f"train: {ended}")
     finally:
         subprocess.run(["umount", "-l", place], check=True)
+
+
+def _small_files(trials: Trials) -> None:
+    """RLIMIT_FSIZE: a write ends in the middle, and the next one fails."""
+    picture = write_picture(Path("large.png"), 240, 320)
+
+    def limit(most: int) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+    for end in ("png", "jpg", "tif", "npy"):
+        for most in (512, 4096, 20_000):
+            out = Path(f"out.{end}")
+            out.write_bytes(b"before")
+            call = ("solve", "denoise", picture, str(out), "--overwrite", "--weight", "0.01")
+            ended = command(*call, before=lambda most=most: limit(most))
+            left = [path.name for path in Path().iterdir() if path.name.startswith(".")]
+            fine = ended.one_line and out.read_bytes() == b"before" and not left
+            trials.check(fine, f".{end} of {most} bytes: {ended}, left {left}")
+    forked(lambda: train(Path("trained")))
+    for most in (512, 1024, 2048):
+        folder = Path(f"run-{most}")
+        ended = forked(lambda most=most, folder=folder: (limit(most), train(folder)))
+        again = forked(lambda folder=folder: train(folder, resume=True))
+        same = again.code == 0 and numbers_of(folder) == numbers_of(Path("trained"))
+        trials.check((ended.one_line or ended.code == 0) and same, f"train, {most} bytes: {ended}; then {again}")
 
 
 @case("read-only home")
@@ -270,6 +311,8 @@ def odd_names(trials: Trials) -> None:
     import lmd
     from faults import work
 
+    if not trials.quick:
+        import_everything()
     solver = lmd.zoo.load("denoise-5")
     for number, name in enumerate(NAMES[: trials.few(99, 4)]):
         top = Path(f"place-{number}").absolute() / name
@@ -346,6 +389,9 @@ def vanishing(trials: Trials) -> None:
     import lmd.pictures.files as pictures
     from faults import work
 
+    make_small()
+    if not trials.quick:
+        import_everything()
     picture = write_picture(Path("in.png"))
     Path("some").mkdir()
     for number in range(3):
@@ -400,7 +446,6 @@ def vanishing(trials: Trials) -> None:
             trials.check(ended.code == 0 or ended.one_line, f"{what} at update {late}: {ended}")
             again = forked(lambda: train(Path("run"), resume=True))
             trials.check(again.code == 0 or again.one_line, f"{what} at update {late}, resumed: {again}")
-    make_small()
     for word in ("leads with", "settings"):
         for what in ("run", "run/tried", "run/learn.json"):
             shutil.rmtree("run", ignore_errors=True)

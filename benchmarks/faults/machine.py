@@ -24,10 +24,12 @@ def long_work() -> dict[str, Callable[[], Any]]:
 
     import lmd
     from faults.work import numbers, svm
+    from lmd.operators import Blur
     from lmd.problems import TVDeblurring, TVDenoising, TVInpainting, gaussian_kernel
 
     large, mask, never = numbers(1, 3, 1500, 1500), numbers(1500, 1500, seed=1) > 0.99, 1e-9
     volume, margins, few = numbers(1, 1, 100, 160, 160), svm(6000, 600), svm(6000, 50)
+    sets, blur = svm(400, 50, 4000), Blur(numbers(151, 151), 1500, 1500)
     solver = lmd.solvers.LearnedMirrorDescent(lmd.mirrors.Quadratic(2).double(), iterations=10).double()
     interior = lmd.zoo.load("svm-interior-10")
     return {
@@ -48,10 +50,12 @@ def long_work() -> dict[str, Callable[[], Any]]:
         "inpainting": lambda: lmd.solve(TVInpainting(large, mask, 1.0), never),
         "PDHG": lambda: lmd.solvers.PDHG().advance(*begun(lmd.solvers.PDHG(), TVInpainting(large, mask, 1.0)), 100_000),
         "deblurring": lambda: lmd.solve(TVDeblurring(large, gaussian_kernel(3.0), 0.1), never),
-        "choice of the weight": lambda: lmd.denoise(numbers(3000, 3000)),
+        "choice of the weight": lambda: [lmd.denoise(numbers(3000, 3000)) for _ in range(99)],
         "video": lambda: list(lmd.denoise_video([large[0, 0]] * 40, weight=2.0, tolerance=never)),
         "SVM": lambda: lmd.solve(margins, 1e-12, x0=torch.zeros(1, 601)),
         "SVM, learned": lambda: [lmd.run(interior, few, torch.zeros(1, 51), 10) for _ in range(10_000)],
+        "SVM, learned, a batch": lambda: lmd.run(interior, sets, torch.zeros(4000, 51), 10),
+        "blur": lambda: blur(large.expand(20, -1, -1, -1)),
         "learn": lambda: lmd.learn(lmd.problems.ControlFamily(), minutes=5),
         "train": lambda: lmd.train(
             solver, lmd.problems.LeastSquaresFamily(), updates=10**6, batch=512, progress=False, validate_every=0

@@ -13,7 +13,7 @@ from faults import Trials, case, forked
 THREADS = 16
 
 
-@case("fork", threads=2)
+@case("fork", seconds=600, threads=2)
 def fork(trials: Trials) -> None:
     """What was solved with two threads is solved in a fork, in a fork of that, and in forks of several threads."""
     import torch
@@ -55,7 +55,7 @@ def _answer(name: str) -> Any:
     return work.large()[name]().numpy()
 
 
-@case("spawn", threads=2)
+@case("spawn", seconds=600, threads=2)
 def spawn(trials: Trials) -> None:
     """A spawned process takes problems and solvers, gives the same answers, and sends errors home."""
     from faults import work
@@ -84,7 +84,7 @@ def _solve(problem: Any, solver: Any) -> Any:
     return lmd.solve(problem, 1e-3, solver=solver).x.numpy()
 
 
-@case("threads")
+@case("threads", seconds=600)
 def threads(trials: Trials) -> None:
     """Sixteen threads on one solver and on many give the answers of one thread."""
     import torch

@@ -29,10 +29,10 @@ def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.rand(*shape, generator=generator, dtype=torch.float32, device="cpu")
 
 
-def svm(instances: int, features: int) -> SVM:
+def svm(instances: int, features: int, sets: int = 1) -> SVM:
     """A support vector machine without much to separate."""
-    x = numbers(1, instances, features, seed=1) - 0.5
-    labels = (numbers(1, instances, seed=2) > 0.5).float() * 2 - 1
+    x = numbers(sets, instances, features, seed=1) - 0.5
+    labels = (numbers(sets, instances, seed=2) > 0.5).float() * 2 - 1
     return SVM(x, labels)
 
 

@@ -1,5 +1,6 @@
 """Signals are answered while compiled solves go on, which leave nothing behind."""
 
+import ctypes
 import signal
 import threading
 import time
@@ -10,6 +11,7 @@ import torch
 import lmd
 from lmd import kernels
 from lmd.kernels import loop, saddle, volume
+from lmd.kernels.blur import Taps
 from lmd.problems import SecondOrderModel, TVDenoising, TVInpainting, TVModel
 from lmd.problems.compiled import composed_of, iterations_of, masked_of, model_of
 from lmd.terms import KullbackLeibler, Squares
@@ -133,3 +135,101 @@ def test_solves_in_other_threads_go_on():
     finally:
         signal.signal(signal.SIGALRM, before)
     assert seen and torch.equal(found[0], expected)
+
+
+def random_inputs(**shapes):
+    return {name: (images(*shape) - 0.5, shape) for name, shape in shapes.items()}
+
+
+def interior():
+    """One data set, which one of the threads works on."""
+    rows, size, count = 400, 100, 400
+    inputs = random_inputs(rows=(1, rows, size), guess=(size,), numbers=(1 + 3 * count,))
+    numbers = torch.tensor([[1.0, 0.9, rows]]).repeat(count, 1)
+    inputs["numbers"] = torch.cat([torch.ones(1), numbers.flatten()]), (1 + 3 * count,)
+    outputs = (1, size), (1, 5, rows)
+    return lambda: kernels.call("lmd_interior", inputs, 1.0, (1, rows, size, rows, count), outputs, kind=torch.float64)
+
+
+def unroll(backward, count=20):
+    plane, field, sizes = (1, 1, 500, 500), (1, 1, 2, 500, 500), (1, 1, 500, 500, count, 0)
+    points = (1, 1, count + 1, 2, 500, 500)
+    if not backward:
+        inputs = random_inputs(y=plane, start=field, bound=(1,), numbers=(1, 2, count))
+        return lambda: kernels.call("lmd_unroll", inputs, 0.5, sizes, (points,))
+    inputs = random_inputs(y=plane, bound=(1,), numbers=(1, 2, count), points=points, gradient=field)
+    return lambda: kernels.call("lmd_unroll_backward", inputs, 0.5, sizes, ((1, 1, 2, count),), kind=torch.float64)
+
+
+def dual_steps(planes):
+    x, each = images(planes, 1, 200, 200), images(400, 2, 4, 5, 5)
+    return lambda: kernels.dual_steps(x, None, None, x, 0.1, 1.0, each)
+
+
+def saddle_steps():
+    x, ends = images(1, 1, 200, 200), (torch.zeros(1, 1, 1, 1), torch.ones(1, 1, 1, 1))
+    both = images(400, 2, 6, 5, 5), images(400, 2, 3, 5, 5)
+    return lambda: kernels.saddle_steps((x, None, None, None), x, x, ends, 0.1, 1.0, both)
+
+
+def convolve(backward):
+    x, kernel = images(20, 64, 64, 64), images(64, 64, 9, 9)
+    return lambda: kernels._by_kernel(x, x, kernel) if backward else kernels.convolve(x, kernel)
+
+
+def blur(adjoint):
+    x, taps = images(20, 300, 300), Taps([images(51, 51)], circular=False)
+    return lambda: taps(x, adjoint)
+
+
+def smoothed_gradient():
+    x, each = images(1, 1, 500, 500), images(1000)
+    return lambda: kernels.smoothed_gradient(x, x, None, 0.1, 1.0, each, each)
+
+
+CALLS = {
+    "learned interior points": interior,
+    "unrolled": lambda: unroll(backward=False),
+    "unrolled, backward": lambda: unroll(backward=True),
+    "dual steps": lambda: dual_steps(1),
+    "dual steps of a batch": lambda: dual_steps(5),
+    "saddle steps": saddle_steps,
+    "a convolution": lambda: convolve(backward=False),
+    "its derivative": lambda: convolve(backward=True),
+    "a blur": lambda: blur(adjoint=False),
+    "its adjoint": lambda: blur(adjoint=True),
+    "smoothed gradients": smoothed_gradient,
+}
+
+
+@pytest.fixture
+def looks():
+    """What compiled code is told each time it looks for signals, in place of what Python knows: the last, then 0."""
+    loop.fgp(model_of(TVDenoising(images(1, 1, 4, 4), 0.3)), loop.NOTHING, 1)  # which sets the hook
+    hook, answers, found = ctypes.c_void_p.in_dll(kernels.library(), "lmd_interrupted"), [], []
+    before = hook.value
+    look = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: found.append(1) or (answers.pop() if answers else 0))
+    hook.value = ctypes.cast(look, ctypes.c_void_p).value
+    yield found, answers
+    hook.value = before
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", CALLS)
+def test_a_signal_ends_a_call(name, threads, looks, monkeypatch):
+    call, count, codes = CALLS[name](), torch.get_num_threads(), []
+    monkeypatch.setattr(kernels, "check_code", lambda code, what: codes.append(code))
+    looks[1].append(1)
+    try:
+        torch.set_num_threads(threads)
+        call()
+    finally:
+        torch.set_num_threads(count)
+    assert codes == [kernels.INTERRUPTED]
+
+
+def test_signals_are_looked_for_while_planes_are_loaded_and_stored(looks):
+    """Each time that 2^22 numbers were copied: y and four parts of dual fields to begin with, and these in the end."""
+    model = model_of(TVDenoising(torch.zeros(1, 1, 3000, 3000), 0.3))
+    loop.fgp(model, loop.NOTHING._replace(dual=torch.zeros(1, 1, 2, 3000, 3000), iteration=1), 1)
+    assert len(looks[0]) >= 15

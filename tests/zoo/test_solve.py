@@ -13,6 +13,7 @@ from lmd.errors import CapabilityError, InputError
 from lmd.operators import Identity
 from lmd.operators.matrix import Matrix
 from lmd.problems import (
+    SVM,
     Composite,
     ControlFamily,
     KLDivergence,
@@ -203,6 +204,12 @@ def test_the_default_proves_the_control_problems_of_the_package():
     problem, _ = ControlFamily().sample(100, torch.Generator().manual_seed(0))
     result = lmd.solve(problem, tolerance=1e-3, iterations=50)
     assert result.status == (Status.TOLERANCE_REACHED,) * 100 and bool(torch.isfinite(result.values).all())
+
+
+def test_float64_goes_on_from_the_points_of_a_problem_without_a_start():
+    labels = (normal(2, 30) > 0).float() * 2 - 1
+    result = lmd.solve(SVM(normal(2, 30, 6).float(), labels), 1e-12, x0=torch.zeros(2, 7))
+    assert result.status == (Status.STALLED,) * 2 and bool((result.certificate.bound < 1e-5).all())
 
 
 @pytest.mark.parametrize(

@@ -408,8 +408,7 @@ def _call(
     scales = () if scale is None else (scale,)
     function = _function(code, name, len(held), len(scales), len(sizes), len(made))
     given, found = ([tensor.data_ptr() if tensor is not None else None for tensor in side] for side in (held, made))
-    if function(*given, *scales, *sizes, threads, *found):
-        raise MemoryError("no memory for the working rows of a compiled step")
+    check_code(function(*given, *scales, *sizes, threads, *found), "the working rows of a compiled step")
     return made
 
 
@@ -461,6 +460,7 @@ def _rows(argument: str, tensor: Tensor | None, shape: tuple[int, ...]) -> Tenso
 
 @functools.cache
 def _function(code: ctypes.CDLL, name: str, inputs: int, scales: int, sizes: int, outputs: int) -> Callable[..., int]:
+    module()  # which answers signals
     function = getattr(code, name)
     function.argtypes = (
         *(ctypes.c_void_p,) * inputs,

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "threads.h"
+
 enum { LANES = 16, BLOCK = 64, NEAR = 1 << 16 }; /* NEAR: so many floats stay in the cache of a thread */
 typedef float Lanes __attribute__((vector_size(LANES * sizeof(float))));
 
@@ -17,6 +19,7 @@ typedef struct {
     const long *places;                      /* (count, 2): row and column of each in the flipped kernel */
     const float *taps;
     int circular;
+    Meeting *meeting;
 } Pass;
 
 /* The entry that one past the border, which is n away from the other, is copied from. */
@@ -82,7 +85,8 @@ static void forward(const Pass *pass, const float *x, float *wide, float *out)
     }
 #pragma omp for schedule(static)
     for (long r = 0; r < pass->planes * H; r++)
-        gather(pass, wide + (r / H * tall + r % H) * stride, stride, W, 0, out + r * W);
+        if (!watch(pass->meeting, pass->count * W))
+            gather(pass, wide + (r / H * tall + r % H) * stride, stride, W, 0, out + r * W);
 }
 
 /* Its adjoint; `wide` holds planes with zeros around, `spread` what is summed up from them. */
@@ -99,7 +103,8 @@ static void backward(const Pass *pass, const float *z, float *wide, float *sprea
     }
 #pragma omp for schedule(static)
     for (long r = 0; r < pass->planes * tall; r++)
-        gather(pass, wide + (r / tall * rows + r % tall) * stride, stride, across, 1, spread + r * across);
+        if (!watch(pass->meeting, pass->count * across))
+            gather(pass, wide + (r / tall * rows + r % tall) * stride, stride, across, 1, spread + r * across);
 #pragma omp for schedule(static)
     for (long r = 0; r < pass->planes * H; r++) {
         const float *plane = spread + r / H * tall * across;
@@ -126,9 +131,11 @@ int lmd_blur(const float *x, const float *taps, const long *places, const long *
     const long passes = sizes[5], adjoint = sizes[4], planes = sizes[0];
     Pass own[2] = {{0}, {0}};
     long most = 0;
+    Meeting meeting = {0};
     for (long n = 0; n < passes; n++) {
         const long *size = sizes + 6 + 3 * n, skipped = n ? sizes[8] : 0;
-        own[n] = (Pass){planes, sizes[1], sizes[2], size[0], size[1], size[2], places + 2 * skipped, taps + skipped, (int)sizes[3]};
+        own[n] = (Pass){planes, sizes[1], sizes[2], size[0], size[1], size[2], places + 2 * skipped, taps + skipped, (int)sizes[3],
+                        &meeting};
         long margins = adjoint ? 2 : 1, area = (sizes[1] + margins * (size[0] - 1)) * (sizes[2] + margins * (size[1] - 1));
         most = area > most ? area : most;
     }
@@ -136,10 +143,11 @@ int lmd_blur(const float *x, const float *taps, const long *places, const long *
     float *wide = malloc((size_t)(chunk * most) * sizeof(float));
     float *spread = malloc((size_t)(adjoint ? chunk * most : 1) * sizeof(float));
     float *between = malloc((size_t)(passes > 1 ? chunk * plane : 1) * sizeof(float));
-    const int missing = !wide || !spread || !between;
-    if (!missing)
+    if (!wide || !spread || !between)
+        fail_with(&meeting, NO_MEMORY);
+    else
 #pragma omp parallel num_threads(threads)
-        for (long first = 0; first < planes; first += chunk)
+        for (long first = 0; first < planes && !meeting.stop; first += chunk) {
             for (long n = 0; n < passes; n++) {
                 Pass pass = own[adjoint ? passes - 1 - n : n];
                 const float *from = n ? between : x + first * plane;
@@ -150,6 +158,8 @@ int lmd_blur(const float *x, const float *taps, const long *places, const long *
                 else
                     forward(&pass, from, wide, to);
             }
+            meet(&meeting, omp_get_num_threads());
+        }
     free(wide), free(spread), free(between);
-    return missing;
+    return meeting.failed;
 }

@@ -34,13 +34,14 @@ class Taps:
         sizes = (*x.shape, self.circular, adjoint, self.passes, *self.sizes)
         threads = torch.get_num_threads() if x.numel() >= kernels.SMALL else 1
         out, given = torch.empty_like(x), (x.data_ptr(), self.values.data_ptr(), self.places.data_ptr())
-        if _function()(*given, (ctypes.c_long * len(sizes))(*sizes), threads, out.data_ptr()):
-            raise MemoryError("no memory for the margins of a compiled blur")
+        code = _function()(*given, (ctypes.c_long * len(sizes))(*sizes), threads, out.data_ptr())
+        kernels.check_code(code, "the margins of a compiled blur")
         return out
 
 
 @functools.cache
 def _function() -> Callable[..., int]:
+    kernels.module()  # which answers signals
     function: Any = kernels.library()
     function.lmd_blur.argtypes = (*(ctypes.c_void_p,) * 4, ctypes.c_int, ctypes.c_void_p)
     return cast(Callable[..., int], function.lmd_blur)

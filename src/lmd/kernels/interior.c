@@ -4,11 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#ifdef _OPENMP
-#include <omp.h>
-#else
-#define omp_get_thread_num() 0
-#endif
+
+#include "threads.h"
 
 #define LEAST_CENTRING 1e-6
 #define MOST_CENTRING 0.5
@@ -27,6 +24,7 @@ typedef struct {
     long *places, *order, *slots;
     Around now, ahead, by, other;
     double *missing;
+    Meeting *meeting;
 } Problem;
 
 static inline double larger(double a, double b) { return a > b ? a : b; }
@@ -165,7 +163,7 @@ static void factorise(Problem *p)
     memset(M, 0, (size_t)((n + 1) * ld) * sizeof(double));
     const long whole = (p->count + 7) / 8 * 8;
     for (long i = p->count; i < whole; i++) memset(p->used + i * ld, 0, (size_t)ld * sizeof(double)), p->weight[i] = 0;
-    for (long i = 0; i < whole; i += 8) {
+    for (long i = 0; i < whole && !watch(p->meeting, n * ld); i += 8) {
         const double *r = p->used + i * ld, *w = p->weight + i;
         for (long a = 0; a < n; a += 2) { /* in pairs; a last one beside an empty column has a row to spare */
             double c[8], d[8];
@@ -181,7 +179,7 @@ static void factorise(Problem *p)
         }
     }
     for (long a = 0; a < n - 1; a++) M[a * ld + a] += 1; /* the bias, which comes last, is not penalised */
-    for (long k = 0; k < n; k++) {
+    for (long k = 0; k < n && !watch(p->meeting, (n - k) * ld); k++) {
         double *row = M + k * ld;
         const double by = 1 / sqrt(row[k]);
         for (long b = k; b < ld; b++) row[b] *= by;
@@ -276,28 +274,34 @@ int lmd_interior(const float *rows, const float *guess, const float *numbers, fl
     const long doubles = size * (ld + 20) + ld * (n + 5), longs = 3 * m;
     double *memory = calloc((size_t)(threads * doubles), sizeof(double));
     long *whole = calloc((size_t)(threads * longs), sizeof(long));
-    if (!memory || !whole) return free(memory), free(whole), 1;
-#pragma omp parallel for schedule(dynamic) num_threads(threads)
-    for (long s = 0; s < sets; s++) {
-        Problem p = {.rows = rows + s * m * n, .C = C, .m = m, .n = n, .ld = ld};
-        p.places = whole + omp_get_thread_num() * longs, p.order = p.places + m, p.slots = p.order + m;
-        p.used = memory + omp_get_thread_num() * doubles, p.matrix = p.used + size * ld;
-        p.point = p.matrix + (n + 1) * ld, p.base = p.point + ld, p.move = p.base + ld, p.margins = p.move + ld;
-        p.weight = p.margins + size, p.shift = p.weight + size, p.missing = p.shift + size;
-        around(&p.other, around(&p.by, around(&p.ahead, around(&p.now, p.missing + size, size), size), size), size);
-        for (long j = 0; j < ld; j++) p.point[j] = j < n ? guess[j] : 0;
-        for (long k = 0; k < iterations; k++) {
-            const float *own = numbers + 1 + 3 * k;
-            if (own[2] > 0) choose(&p, (long)own[2], k ? mean_product(&p, 0, &p.now) : numbers[0]);
-            iterate(&p, own[0], own[1]);
+    if (!memory || !whole) return free(memory), free(whole), NO_MEMORY;
+    int arrived = 0;
+    Meeting meeting = {0};
+#pragma omp parallel num_threads(threads)
+    {
+#pragma omp for schedule(dynamic) nowait
+        for (long s = 0; s < sets; s++) {
+            Problem p = {.rows = rows + s * m * n, .C = C, .m = m, .n = n, .ld = ld, .meeting = &meeting};
+            p.places = whole + omp_get_thread_num() * longs, p.order = p.places + m, p.slots = p.order + m;
+            p.used = memory + omp_get_thread_num() * doubles, p.matrix = p.used + size * ld;
+            p.point = p.matrix + (n + 1) * ld, p.base = p.point + ld, p.move = p.base + ld, p.margins = p.move + ld;
+            p.weight = p.margins + size, p.shift = p.weight + size, p.missing = p.shift + size;
+            around(&p.other, around(&p.by, around(&p.ahead, around(&p.now, p.missing + size, size), size), size), size);
+            for (long j = 0; j < ld; j++) p.point[j] = j < n ? guess[j] : 0;
+            for (long k = 0; k < iterations && !watch(&meeting, m * n); k++) {
+                const float *own = numbers + 1 + 3 * k;
+                if (own[2] > 0) choose(&p, (long)own[2], k ? mean_product(&p, 0, &p.now) : numbers[0]);
+                iterate(&p, own[0], own[1]);
+            }
+            memcpy(points + s * n, p.point, (size_t)n * sizeof(double));
+            double *out = found + s * 5 * kept;
+            const double *parts[] = {p.now.dual, p.now.room, p.now.slack, p.now.surplus};
+            for (long i = 0; i < kept; i++) out[i] = (double)p.places[i];
+            for (long j = 0; j < 4; j++) memcpy(out + (j + 1) * kept, parts[j], (size_t)kept * sizeof(double));
         }
-        memcpy(points + s * n, p.point, (size_t)n * sizeof(double));
-        double *out = found + s * 5 * kept;
-        const double *parts[] = {p.now.dual, p.now.room, p.now.slack, p.now.surplus};
-        for (long i = 0; i < kept; i++) out[i] = (double)p.places[i];
-        for (long j = 0; j < 4; j++) memcpy(out + (j + 1) * kept, parts[j], (size_t)kept * sizeof(double));
+        watch_others(&meeting, &arrived);
     }
     free(memory);
     free(whole);
-    return 0;
+    return meeting.failed;
 }

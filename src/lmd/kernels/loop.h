@@ -111,7 +111,7 @@ static void NAME(drop)(NAME(Team) *team)
 /* Copies an image of the job into an array whose row 0 is row `top`. */
 static void NAME(fetch)(const Job *job, const NAME(Piece) *piece, const IO *image, REAL *array)
 {
-    for (long i = -piece->above; i < piece->end - piece->top + piece->below; i++) {
+    for (long i = -piece->above; i < piece->end - piece->top + piece->below && !watch(job->meeting, job->width); i++) {
         const IO *restrict source = image + (piece->top + i) * job->width;
         REAL *restrict into = array + i * piece->pitch;
         for (long j = 0; j < job->width; j++) into[j] = (REAL)source[j];
@@ -221,7 +221,7 @@ static void NAME(load)(const Job *job, const NAME(Piece) *piece)
 {
     const long size = job->height * job->width, at = 2 * piece->plane * size, end = piece->end - piece->top + piece->below;
     const IO *p = job->p, *q = job->q ? job->q : job->p;
-    for (long i = -piece->above; i < end; i++) NAME(load_row)(job, piece, i);
+    for (long i = -piece->above; i < end && !watch(job->meeting, job->width); i++) NAME(load_row)(job, piece, i);
     if (job->coarse) NAME(refine)(job, piece);
     if (job->coarse || !p) return;
     REAL *arrays[4] = {piece->down, piece->right, piece->ahead_down, piece->ahead_right};
@@ -442,7 +442,7 @@ static void NAME(store_row)(const Job *job, const NAME(Piece) *piece, long i)
 /* All of a piece, and x unless a look has just done so. */
 static void NAME(store)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, int looked)
 {
-    for (long i = 0; i < piece->end - piece->top; i++) {
+    for (long i = 0; i < piece->end - piece->top && !watch(job->meeting, 4 * job->width); i++) {
         NAME(store_row)(job, piece, i);
         if (!job->x_out || looked) continue;
         IO *x = (IO *)job->x_out + (piece->plane * job->height + piece->top + i) * job->width;
@@ -619,13 +619,15 @@ static void NAME(join)(const Job *job, const NAME(Team) *teams, int threads, con
         for (int t = 0; t < threads; t++)
             for (long n = 0; n < teams[t].count; n++) {
                 const NAME(Piece) *piece = teams[t].pieces + n;
-                const long first = (piece->plane * job->height + piece->top) * width;
-                if (pass == 1) add_up(all, first, first + piece->runs);
+                const long first = (piece->plane * job->height + piece->top) * width, end = first + piece->runs;
+                for (long r = first; pass == 1 && r < end && !watch(job->meeting, width); r += width)
+                    add_up(all, r, least(r + width, end));
                 if (pass == 2 && !(job->coupled && piece->beside)) {
                     const long together = job->coupled ? job->channels : 1;
                     double pixels[ABREAST];
                     for (long c = 0; c < together; c++) pixels[c] = NAME(pixel_of)(job, piece + c);
-                    take_means(all, first, first + piece->runs, job->scale, pixels, together, job->height * width);
+                    for (long r = first; r < end && !watch(job->meeting, together * width); r += width)
+                        take_means(all, r, least(r + width, end), job->scale, pixels, together, job->height * width);
                 }
                 if (pass == 0 && piece->top) {
                     NAME(flat_at)(job, teams + t, piece, -1, flags, flags + width);
@@ -654,6 +656,7 @@ static void NAME(draw_flat)(const Job *job, Shared *shared, NAME(Team) *teams, i
         const long first = (piece->plane * job->height + piece->top) * width, rows = piece->end - piece->top;
         IO *restrict x = (IO *)job->x_out + first;
         for (long k = 0; k < rows * width; k++) {
+            if (k % width == 0 && watch(job->meeting, width)) break;
             const double mean = all->sum[all->label[first + k]];
             x[k] = mean == mean ? (IO)mean : x[k];
         }

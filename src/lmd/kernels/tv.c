@@ -18,13 +18,14 @@
                     x, moves         SPARE   NEW     SPARE   NEW     each from those of the last step */
 
 #include <math.h>
-#include <omp.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #ifdef __linux__
 #include <sys/mman.h>
 #endif
+
+#include "threads.h"
 
 #if defined(__AVX512F__)
 enum { LANES = 16 };
@@ -404,17 +405,18 @@ static void primal_phase(const Steps *steps, Band *band, long s, long n, long ti
     primal_tile(band, &picture, steps->primal_kernels + 6 * taps * s, 1 / steps->scale, next.x, next.x_moved);
 }
 
-/* All steps of all planes; returns 0, or 1 where there was no memory. Where there are planes enough for all threads,
+/* All steps of all planes; returns 0, or what ended them. Where there are planes enough for all threads,
    each thread takes a plane through all steps, so that it stays in the cache; elsewhere they share each phase. */
 static int run_steps(Steps *steps, int threads)
 {
     long tiles = tiles_of(steps->height, steps->width), tasks = steps->primal_tasks, planes = steps->planes;
-    int alone = planes >= 2 * threads, failed = 0, both = steps->dual_fields > 4;
+    int alone = planes >= 2 * threads, arrived = 0, both = steps->dual_fields > 4;
     long size = (alone ? threads : planes) * steps->pixels, floats = (both ? 4 : 2) * size;
     float *memory = NULL;
+    Meeting meeting = {0};
     if (steps->count >= steps->turn_count) {
         memory = malloc((size_t)floats * sizeof(float));
-        if (!memory) return 1;
+        if (!memory) return NO_MEMORY;
         use_large_pages(memory, floats);
         if (both)
             steps->fields[SPARE] = (Fields){memory, memory + size, NULL, memory + 2 * size};
@@ -427,35 +429,41 @@ static int run_steps(Steps *steps, int threads)
         use_large_pages(steps->fields[place].p, 2 * planes * steps->pixels);
         use_large_pages(steps->fields[place].p_moved, 2 * planes * steps->pixels);
     }
-#pragma omp parallel num_threads(threads) reduction(| : failed)
+#pragma omp parallel num_threads(threads)
     {
         Steps mine = *steps;
         Band dual = {0}, primal = {0};
-        failed = !band_new(&dual, mine.dual_fields, mine.height, mine.width, mine.dual_size / 2);
-        failed |= both && !band_new(&primal, 3, mine.height, mine.width, mine.primal_size / 2);
+        const long work = BAND * TILE * mine.dual_fields;
+        if (!band_new(&dual, mine.dual_fields, mine.height, mine.width, mine.dual_size / 2)) fail_with(&meeting, NO_MEMORY);
+        if (both && !band_new(&primal, 3, mine.height, mine.width, mine.primal_size / 2)) fail_with(&meeting, NO_MEMORY);
         mine.own = alone ? omp_get_thread_num() : -1;
         if (alone) {
-#pragma omp for schedule(dynamic)
+#pragma omp for schedule(dynamic) nowait
             for (long n = 0; n < planes; n++)
-                for (long s = 0; s < mine.count && !failed; s++) {
-                    for (long tile = 0; tile < tiles; tile++) dual_phase(&mine, &dual, s, n, tile);
-                    for (long task = 0; task < tasks; task++) mine.primal(&mine, &primal, s, n, task);
+                for (long s = 0; s < mine.count; s++) {
+                    for (long tile = 0; tile < tiles && !watch(&meeting, work); tile++) dual_phase(&mine, &dual, s, n, tile);
+                    for (long task = 0; task < tasks && !watch(&meeting, work); task++)
+                        mine.primal(&mine, &primal, s, n, task);
                 }
+            watch_others(&meeting, &arrived);
         } else {
-            for (long s = 0; s < mine.count; s++) {
-#pragma omp for schedule(dynamic)
+            const int members = omp_get_num_threads();
+            for (long s = 0; s < mine.count && !meeting.stop; s++) {
+#pragma omp for schedule(dynamic) nowait
                 for (long task = 0; task < planes * tiles; task++)
-                    if (!failed) dual_phase(&mine, &dual, s, task / tiles, task % tiles);
-#pragma omp for schedule(dynamic)
+                    if (!watch(&meeting, work)) dual_phase(&mine, &dual, s, task / tiles, task % tiles);
+                meet(&meeting, members);
+#pragma omp for schedule(dynamic) nowait
                 for (long task = 0; task < planes * tasks; task++)
-                    if (!failed) mine.primal(&mine, &primal, s, task / tasks, task % tasks);
+                    if (!watch(&meeting, work)) mine.primal(&mine, &primal, s, task / tasks, task % tasks);
+                meet(&meeting, members);
             }
         }
         free(dual.fields);
         free(primal.fields);
     }
     free(memory);
-    return failed;
+    return meeting.failed;
 }
 
 /* Iterations of LearnedDual on TV denoising: p and x after the last step, p after the one before it. */
@@ -480,7 +488,7 @@ int lmd_dual_trace(const float *x, const float *p, const float *p_before, const 
 {
     const long pixels = planes * height * width;
     float *spare = malloc((size_t)(2 * pixels) * sizeof(float)), *fields[3] = {p_new, p_last, spare};
-    int failed = spare == NULL;
+    int failed = spare ? 0 : NO_MEMORY;
     for (long k = 0; k < steps && !failed; k++) {
         float *next = fields[(steps - 1 - k) % 3];
         failed = lmd_dual_steps(x, p, p_before, y, kernels + 8 * size * size * k, bound, gamma, planes, height, width, size,
@@ -619,10 +627,12 @@ int lmd_smoothed_gradient(const float *x, const float *y, const float *mask, con
                           long terms, int threads, float *gradient, float *p)
 {
     long size = height * width;
+    Meeting meeting = {0};
 #pragma omp parallel num_threads(threads)
     {
 #pragma omp for schedule(static)
         for (long row = 0; row < planes * height; row++) {
+            if (watch(&meeting, terms * width)) continue;
             long n = row / height, i = row % height, at = row * width;
             float *down = p + n * size + at, *right = down + size;
             const float *below = i + 1 < height ? x + at + width : x + at;
@@ -649,7 +659,7 @@ int lmd_smoothed_gradient(const float *x, const float *y, const float *mask, con
             for (long j = 1; j < width; j++) out[j] += right[j - 1];
         }
     }
-    return 0;
+    return meeting.failed;
 }
 
 /* Row r of the tile of all fields of image n. */
@@ -669,15 +679,15 @@ int lmd_convolve(const float *x, const float *kernel, long images, long fields, 
                  long width, long size, int threads, float *out)
 {
     long tiles = tiles_of(height, width);
-    int failed = 0;
-#pragma omp parallel num_threads(threads) reduction(| : failed)
+    Meeting meeting = {0};
+#pragma omp parallel num_threads(threads)
     {
         Band band = {0};
-        failed = !band_new(&band, fields, height, width, size / 2);
+        if (!band_new(&band, fields, height, width, size / 2)) fail_with(&meeting, NO_MEMORY);
 #pragma omp for schedule(static)
         for (long task = 0; task < images * tiles; task++) {
             long n = task / tiles, ready = -band.reach;
-            if (failed) continue;
+            if (watch(&meeting, BAND * TILE * fields * outputs)) continue;
             move_to(&band, task % tiles);
             for (long r = 0; r < band.rows; r += ROWS) {
                 for (; ready < r + ROWS + band.reach; ready++) load_row(&band, x, n, fields, ready);
@@ -692,7 +702,7 @@ int lmd_convolve(const float *x, const float *kernel, long images, long fields, 
         }
         free(band.fields);
     }
-    return failed;
+    return meeting.failed;
 }
 
 enum { LARGEST = 9 };
@@ -736,14 +746,14 @@ int lmd_convolve_backward(const float *x, const float *gradient, long images, lo
 {
     long tiles = tiles_of(height, width), stride = fields * size * size, count = outputs * stride;
     vector *all = calloc((size_t)(count * threads), sizeof(vector));
-    int failed = all == NULL;
-    if (failed) return 1;
-#pragma omp parallel for num_threads(threads) schedule(static) reduction(| : failed)
+    Meeting meeting = {0};
+    if (!all) return NO_MEMORY;
+#pragma omp parallel for num_threads(threads) schedule(static)
     for (int thread = 0; thread < threads; thread++) {
         Band band = {0};
         vector *sums = all + thread * count;
-        failed |= !band_new(&band, fields, height, width, size / 2);
-        for (long task = thread; task < images * tiles && !failed; task += threads) {
+        if (!band_new(&band, fields, height, width, size / 2)) fail_with(&meeting, NO_MEMORY);
+        for (long task = thread; task < images * tiles && !watch(&meeting, BAND * TILE * fields * outputs); task += threads) {
             long n = task / tiles, ready = -band.reach;
             move_to(&band, task % tiles);
             for (long r = 0; r < band.rows; r++) {
@@ -768,5 +778,5 @@ int lmd_convolve_backward(const float *x, const float *gradient, long images, lo
         out[e] = sum;
     }
     free(all);
-    return failed;
+    return meeting.failed;
 }

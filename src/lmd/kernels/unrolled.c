@@ -4,9 +4,10 @@
    Images (planes, H, W) and dual fields (planes, 2, H, W) are float and contiguous; each plane is on its own. */
 
 #include <math.h>
-#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "threads.h"
 
 /* What is given for one plane. */
 typedef struct {
@@ -14,13 +15,14 @@ typedef struct {
     float bound, inverse;
     long height, width, iterations;
     int isotropic;
+    Meeting *meeting;
 } Plane;
 
 /* x = y - inverse K'q, or K'q without y. */
 static void primal(const Plane *plane, const float *y, float inverse, const float *q, float *restrict x)
 {
     const long height = plane->height, width = plane->width;
-    for (long i = 0; i < height; i++) {
+    for (long i = 0; i < height && !watch(plane->meeting, width); i++) {
         const float *down = q + i * width, *right = q + (height + i) * width;
         float *restrict out = x + i * width;
         for (long j = 0; j < width; j++) out[j] = (i ? down[j - width] : 0) - (i + 1 < height ? down[j] : 0);
@@ -36,7 +38,7 @@ static void primal(const Plane *plane, const float *y, float inverse, const floa
 static void differences(const Plane *plane, const float *x, float *restrict z)
 {
     const long height = plane->height, width = plane->width;
-    for (long i = 0; i < height; i++) {
+    for (long i = 0; i < height && !watch(plane->meeting, width); i++) {
         const float *here = x + i * width;
         float *restrict down = z + i * width, *restrict right = z + (height + i) * width;
         for (long j = 0; j < width; j++) down[j] = i + 1 < height ? here[j + width] - here[j] : 0;
@@ -89,7 +91,7 @@ static void forward_plane(const Plane *plane, float *points, float *work)
         memcpy(points, plane->start, (size_t)size * sizeof(float));
     else
         memset(points, 0, (size_t)size * sizeof(float));
-    for (long k = 0; k < plane->iterations; k++) {
+    for (long k = 0; k < plane->iterations && !watch(plane->meeting, size); k++) {
         extrapolate(plane, points, k, q);
         ascend(plane, q, x, rise);
         project(plane, q, rise, plane->steps[k], points + (k + 1) * size);
@@ -130,7 +132,7 @@ static void backward_plane(const Plane *plane, const float *points, const float 
     float *q = work, *rise = q + size, *x = rise + size, *by_p = x + size / 2, *by_q = by_p + size, *turned = by_q + size;
     memcpy(by_p, gradient, (size_t)size * sizeof(float));
     memset(by_q, 0, (size_t)size * sizeof(float));
-    for (long k = steps - 1; k >= 0; k--) {
+    for (long k = steps - 1; k >= 0 && !watch(plane->meeting, size); k--) {
         const float *now = points + k * size, *next = now + size, m = plane->momenta[k], t = plane->steps[k];
         double sum = 0;
 #pragma omp simd reduction(+ : sum)
@@ -150,12 +152,12 @@ static void backward_plane(const Plane *plane, const float *points, const float 
 }
 
 static Plane plane_of(const float *y, const float *start, const float *bound, const float *numbers, float inverse,
-                      long channels, long height, long width, long iterations, long isotropic, long n)
+                      long channels, long height, long width, long iterations, long isotropic, long n, Meeting *meeting)
 {
     const float *steps = numbers + n / channels * 2 * iterations;
     const float *first = start ? start + 2 * n * height * width : NULL;
     Plane plane = {y + n * height * width, first, steps, steps + iterations, bound[n / channels], inverse, height, width,
-                   iterations, (int)isotropic};
+                   iterations, (int)isotropic, meeting};
     return plane;
 }
 
@@ -165,14 +167,15 @@ int lmd_unroll(const float *y, const float *start, const float *bound, const flo
 {
     const long size = 2 * height * width, planes = batch * channels;
     float *work = malloc((size_t)(threads * 3 * size) * sizeof(float));
-    if (!work) return 1;
+    Meeting meeting = {0};
+    if (!work) return NO_MEMORY;
 #pragma omp parallel for num_threads(threads)
     for (long n = 0; n < planes; n++) {
-        Plane plane = plane_of(y, start, bound, numbers, inverse, channels, height, width, iterations, isotropic, n);
+        Plane plane = plane_of(y, start, bound, numbers, inverse, channels, height, width, iterations, isotropic, n, &meeting);
         forward_plane(&plane, points + n * (iterations + 1) * size, work + omp_get_thread_num() * 3 * size);
     }
     free(work);
-    return 0;
+    return meeting.failed;
 }
 
 /* The derivatives by the numbers of <gradient, p_N>: out (B C, 2, N), each plane's on its own. */
@@ -182,14 +185,15 @@ int lmd_unroll_backward(const float *y, const float *bound, const float *numbers
 {
     const long size = 2 * height * width, planes = batch * channels;
     float *work = malloc((size_t)(threads * 6 * size) * sizeof(float));
-    if (!work) return 1;
+    Meeting meeting = {0};
+    if (!work) return NO_MEMORY;
     memset(out, 0, (size_t)(planes * 2 * iterations) * sizeof(double));
 #pragma omp parallel for num_threads(threads)
     for (long n = 0; n < planes; n++) {
-        Plane plane = plane_of(y, NULL, bound, numbers, inverse, channels, height, width, iterations, isotropic, n);
+        Plane plane = plane_of(y, NULL, bound, numbers, inverse, channels, height, width, iterations, isotropic, n, &meeting);
         backward_plane(&plane, points + n * (iterations + 1) * size, gradient + n * size,
                        work + omp_get_thread_num() * 6 * size, out + n * 2 * iterations);
     }
     free(work);
-    return 0;
+    return meeting.failed;
 }

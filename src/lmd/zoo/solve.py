@@ -281,7 +281,8 @@ def _refined(solved: loop.Solved, problem: Any, tolerance: float, limit: int) ->
     if not bool(stuck.any()):
         return solved
     places, part = stuck.nonzero().flatten(), problem.select(stuck)
-    better = solve(part.double(), tolerance / 2, iterations=limit)
+    x0 = None if offers(problem, ("start",)) else solved.x[stuck].double()
+    better = solve(part.double(), tolerance / 2, iterations=limit, x0=x0)
     if better.dual is None:
         return solved
     x, dual, numbers = solved.x.clone(), solved.dual.clone(), list(solved.numbers)
