@@ -61,11 +61,13 @@ class Answered(Instance):
     attempt: Attempt
 
 
-def answered(exact: Any, answer: Any, info: Info, tolerance: float, dtype: torch.dtype = torch.float64) -> Answered:
+def answered(exact: Any, answer: Any, info: Info, tolerance: float, dtype: torch.dtype | None = None) -> Answered:
     """What was answered, beside the problem that it should be an answer to; the array itself has to be finite.
 
-    Values are right to the rounding of the `dtype`.
+    Values are right to the rounding of the `dtype`; None is the one that they come in, float32 for arrays of float32
+    that are solved for in units of 1.
     """
+    dtype = dtype or info.result.values.dtype
     numbers = answer if isinstance(answer, np.ndarray) else answer.double().numpy()
     assert np.isfinite(numbers.astype(float)).all(), "an answer that is not finite"
     attempt = Attempt(info.result, tolerance, default=True)

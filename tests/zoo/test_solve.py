@@ -264,6 +264,28 @@ class TestWhatRoundingHoldsUp:
         assert bool((result.certificate.bound < 1e-3 * best.values).all())
         assert bool((problem.double().value(result.x.double()) - best.values <= result.certificate.bound).all())
 
+    def test_iterations_that_ran_out(self):
+        """Contrasts of one unit in the last place: no rounded x is nearer, however many iterations there are."""
+        text = torch.rand(1, 3, 8, 8, generator=torch.Generator().manual_seed(0)) < 0.2
+        problem = TVDenoising(1.4 + torch.finfo(torch.float32).eps * text, 5585.0)
+        result = lmd.solve(problem, tolerance=1e-4, iterations=2000)
+        assert int(result.iterations) == 2000 and result.status[0] is Status.STALLED
+
+    def test_problems_without_a_start_are_solved_in_float64_from_x0(self):
+        rows = 100 * torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
+        problem = lmd.problems.SVM(rows, torch.where(rows[:, 0] + 0.3 * rows[:, 1] > 0, 1, -1), C=100.0)
+        result = lmd.solve(problem, tolerance=1e-6, x0=torch.zeros(1, 4))
+        assert result.status[0] in (Status.STALLED, Status.TOLERANCE_REACHED)
+
+
+def test_a_compiled_solve_that_ends_too_soon_goes_on():
+    """A weight of 1e-6 times the contrast: steps that fit are only found after the iterations that C waits for."""
+    y = torch.zeros(1, 1, 4, 4, dtype=torch.float64)
+    y[0, 0, 1, 3] = 0.06
+    mask = torch.rand(4, 4, generator=torch.Generator().manual_seed(2)) < 0.7
+    mask[0, 0] = True
+    assert lmd.solve(TVInpainting(y, mask, 1.67e-7), tolerance=1e-6).status[0] is Status.TOLERANCE_REACHED
+
 
 @pytest.mark.parametrize(("argument", "given"), [("solver", "FGP"), ("solver", FGP), ("warm", 3)])
 def test_what_is_no_solver_and_no_result_is_refused(argument, given):
