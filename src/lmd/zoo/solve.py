@@ -245,8 +245,8 @@ def _result(
     codes = solved.status
     words = tuple([WORDS[code] for code in codes])
     if 1 in codes or 3 in codes:
-        pairs = zip(codes, solved.iterations, strict=True)
-        ended = [code == 3 or (code == 1 and count >= LEAST) for code, count in pairs]
+        counts = zip(codes, solved.iterations, strict=True)
+        ended = [code == 3 or (code == 1 and count >= LEAST) for code, count in counts]
         gaps = torch.tensor(solved.gaps, dtype=torch.float64, device=start.device)
         triples = zip(words, ended, held_up(problem, solved.x, gaps, solved.dual).tolist(), strict=True)
         kinds = (Status.FINISHED, Status.STALLED)
