@@ -132,7 +132,7 @@ def reconstruct(generator: torch.Generator, dtype: torch.dtype) -> Answered:
     wrong = A + choose(generator, (0.0, 0.0, 1e-12, 1e-8, 1e-5, 1e-3)) * A.abs().mean() * torch.randn(
         m, n, dtype=torch.float64, generator=generator
     )
-    unit = 10 ** uniform(generator, -6, 6)
+    unit = 10 ** uniform(generator, -12, 12)
     x = unit * (torch.arange(n) * 3 // n % 2).double()
     y = A @ x + 0.02 * (A @ x).norm() / m**0.5 * torch.randn(m, dtype=torch.float64, generator=generator)
     weight, tolerance = float((A.T @ y).abs().max()) * 10 ** uniform(generator, -4, -1), choose(generator, (1e-3, 1e-4))

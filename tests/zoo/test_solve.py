@@ -278,6 +278,18 @@ class TestWhatRoundingHoldsUp:
         assert result.status[0] in (Status.STALLED, Status.TOLERANCE_REACHED)
 
 
+@pytest.mark.parametrize("term", [Squares, Absolute])
+def test_data_that_are_the_same_where_they_are_kept_have_a_proven_minimum_of_0(term):
+    """A lost impulse: x nears the level of the others for ever, and means of it are off by rounding."""
+    y = torch.full((1, 1, 6, 5), 45.26156210561313, dtype=torch.float64)
+    y[0, 0, 3, 2] = 49.8
+    forward = lmd.operators.Mask((y < 49).double()[:1, :1])
+    problem = lmd.problems.TVModel(term(y), 1.8e-6, isotropic=True, box=(45.2, 49.8), forward=forward)
+    result = lmd.solve(problem, tolerance=1e-4)
+    assert result.status[0] is Status.TOLERANCE_REACHED and float(result.values) == 0
+    assert result.certificate is not None and float(result.certificate.bound) == 0
+
+
 def test_a_compiled_solve_that_ends_too_soon_goes_on():
     """A weight of 1e-6 times the contrast: steps that fit are only found after the iterations that C waits for."""
     y = torch.zeros(1, 1, 4, 4, dtype=torch.float64)
