@@ -10,8 +10,8 @@ units of the last place for contrast; masks keep one pixel. What is counted, for
     value        values that are not those of the point
     worse        guarded answers above those of their fall-back, answers by name above their start
     not finite   points, values or bounds that are no numbers, and runs that failed though they were guarded
-    unproven     answers of a default that are neither proven to their tolerance nor STALLED; all iterations may be spent
-                 on the way to a tolerance below 1e-4, if 1e-4 is proven
+    unproven     answers of a default that are neither proven to their tolerance nor STALLED; all iterations may be
+                 spent on the way to a tolerance below 1e-4, if 1e-4 is proven
 
 The true minimum is at most the lowest value that anything reached on the instance: every solver of this script, far
 more iterations in float64, constants. F is evaluated in float64 on images without their offset: nothing is lost.
@@ -456,9 +456,9 @@ KINDS = {
     "svm": Kind(svm, svm_solvers, lambda problem: InteriorPoint()),
     "classifier": Kind(classifier, smooth_solvers, lambda problem: LBFGS()),
 }
-SHARES = {"denoising": 40, "inpainting": 30, "deblurring": 4, "tomography": 6}
-SHARES |= dict.fromkeys(("lasso", "least-squares", "simplex", "svm", "classifier"), 8)
-"""How many times as many instances as the others a kind gets, by what one costs."""
+SHARES = {"denoising": 600, "inpainting": 500, "deblurring": 20, "tomography": 40}
+SHARES |= {"lasso": 150, "least-squares": 100, "simplex": 140, "svm": 140, "classifier": 60}
+"""How many instances of 2000 or so a kind gets: the fewer, the more one costs."""
 
 
 @functools.cache

@@ -195,3 +195,4 @@ KINDS = {
         "lmd.denoise_video": video,
     }.items()
 }
+SHARES = {"lmd.denoise": 10, "lmd.inpaint": 10, "lmd.deblur": 4, "lmd.reconstruct": 3, "lmd.denoise_video": 6}

@@ -32,6 +32,9 @@ MOST_ITERATIONS = 100_000
 FLATTER = 3.2
 """The relative gap of points drawn flat is about this times the power 3/2 of what it is otherwise: FGP's of loop.c."""
 
+MOST_REFINED = 5000
+"""Iterations in float64 for what the rounding of x to float32 can hold up."""
+
 SMALLEST = 1e-14
 """Rounding of sums in float64."""
 
@@ -244,9 +247,9 @@ def _result(
     seconds, made = time.perf_counter() - begun, _Report(solved)
     codes = solved.status
     words = tuple([WORDS[code] for code in codes])
-    if 1 in codes or 3 in codes:
+    if not {1, 3, 6}.isdisjoint(codes):
         counts = zip(codes, solved.iterations, strict=True)
-        ended = [code == 3 or (code == 1 and count >= LEAST) for code, count in counts]
+        ended = [code in (3, 6) or (code == 1 and count >= LEAST) for code, count in counts]
         gaps = torch.tensor(solved.gaps, dtype=torch.float64, device=start.device)
         triples = zip(words, ended, held_up(problem, solved.x, gaps, solved.dual).tolist(), strict=True)
         kinds = (Status.FINISHED, Status.STALLED)
@@ -271,28 +274,36 @@ def _result(
 def _refined(solved: loop.Solved, problem: Any, x0: Tensor, tolerance: float, limit: int) -> loop.Solved:
     """The same with what got stuck or stalled in float32 solved in float64 and rounded, where more is proven of that.
 
-    Likewise what ran out of iterations where rounding can hold it up. Where even that is not within the tolerance, it
-    is the rounding of x that forbids it.
+    Likewise what ran out of iterations where rounding can hold it up. What can be held up by the rounding of x gets
+    fewer iterations: hardly more will be proven of it.
     """
     stuck, finished = (
         torch.tensor([code in codes for code in solved.status], dtype=torch.bool, device=solved.x.device)
         for codes in ((3, 4, 6), (1,))
     )
-    if bool(finished.any()):
-        gaps = torch.tensor(solved.gaps, dtype=torch.float64, device=solved.x.device)
-        stuck |= finished & held_up(problem, solved.x, gaps, solved.dual)
-    if not bool(stuck.any()):
+    if not bool((stuck | finished).any()):
         return solved
-    places, part = stuck.nonzero().flatten(), problem.select(stuck)
-    start = None if offers(part, ("start",)) else x0[stuck].double()
-    better = solve(part.double(), tolerance / 2, x0=start, iterations=limit)
-    if better.dual is None:
-        return solved
+    gaps = torch.tensor(solved.gaps, dtype=torch.float64, device=solved.x.device)
+    held = held_up(problem, solved.x, gaps, solved.dual)
+    for part, most in ((stuck & ~held, limit), ((stuck | finished) & held, min(limit, MOST_REFINED))):
+        if bool(part.any()):
+            start = None if offers(problem, ("start",)) else x0[part].double()
+            better = solve(problem.select(part).double(), tolerance / 2, x0=start, iterations=most)
+            solved = solved if better.dual is None else _rounded(solved, problem, part, better, tolerance)
+    return solved
+
+
+def _rounded(solved: loop.Solved, problem: Any, part: Tensor, better: Result, tolerance: float) -> loop.Solved:
+    """The same with answers in float64 to a part of it, rounded, where more is proven of these.
+
+    Where they are not within the tolerance though they were before, it is the rounding of x that forbids it.
+    """
+    assert better.dual is not None
     x, dual, numbers = solved.x.clone(), solved.dual.clone(), list(solved.numbers)
     new_x, new_dual = better.x.to(x), better.dual.to(dual)
-    values, new_gaps = part.certified_gap(new_x, new_dual)
+    values, new_gaps = problem.select(part).certified_gap(new_x, new_dual)
     far = relative_gap(values, new_gaps)
-    for n, place in enumerate(places.tolist()):
+    for n, place in enumerate(part.nonzero().flatten().tolist()):
         row = slice(loop.REPORT * place, loop.REPORT * (place + 1))
         first, done, was, value, gap, room = numbers[row]
         if new_gaps[n] < gap:
