@@ -324,26 +324,28 @@ def simplex(generator: torch.Generator, dtype: torch.dtype) -> Instance:
     return DomainInstance(problem, x0, problem.double(), torch.zeros((), dtype=torch.float64), (guess,))
 
 
-def features(generator: torch.Generator, dtype: torch.dtype, classes: int) -> tuple[Tensor, Tensor]:
+def features(generator: torch.Generator, dtype: torch.dtype, classes: int) -> tuple[Tensor, Tensor, float]:
+    """Rows, labels, and the unit of the rows."""
     m, d = choose(generator, ((4, 1), (20, 3), (50, 8)))
     labels = torch.randint(classes, (m,), generator=generator)
     labels[:classes] = torch.arange(classes)
     rows = torch.randn(m, d, dtype=torch.float64, generator=generator) + labels[:, None] * uniform(generator, 0, 3)
-    return (rows * 10 ** uniform(generator, -2, 2)).to(dtype), labels
+    unit = 10 ** uniform(generator, *((-12, 12) if uniform(generator, 0, 1) < 0.5 else (-2, 2)))
+    return (rows * unit).to(dtype), labels, unit
 
 
 def svm(generator: torch.Generator, dtype: torch.dtype) -> Instance:
-    rows, labels = features(generator, dtype, 2)
-    problem = SVM(rows, 2 * labels - 1, C=10 ** uniform(generator, -3, 3), starts=BATCH)
-    x0 = torch.randn(BATCH, problem.dimension, dtype=torch.float64, generator=generator)
+    rows, labels, unit = features(generator, dtype, 2)
+    problem = SVM(rows, 2 * labels - 1, C=10 ** uniform(generator, -3, 3) / unit**2, starts=BATCH)
+    x0 = torch.randn(BATCH, problem.dimension, dtype=torch.float64, generator=generator) / unit
     best = lmd.reference.optimum(problem.select(0)).x.expand(BATCH, -1)
     return without_offset(problem, (x0 * 10 ** uniform(generator, -2, 2)).to(dtype), (best,))
 
 
 def classifier(generator: torch.Generator, dtype: torch.dtype) -> Instance:
-    rows, labels = features(generator, dtype, 3)
-    problem = LinearClassifier(rows, labels, classes=3, ridge=10 ** uniform(generator, -3, 1), starts=BATCH)
-    x0 = torch.randn(BATCH, problem.dimension, dtype=torch.float64, generator=generator)
+    rows, labels, unit = features(generator, dtype, 3)
+    problem = LinearClassifier(rows, labels, classes=3, ridge=10 ** uniform(generator, -3, 1) * unit**2, starts=BATCH)
+    x0 = torch.randn(BATCH, problem.dimension, dtype=torch.float64, generator=generator) / unit
     best = lmd.reference.optimum(problem.select(0)).x.expand(BATCH, -1)
     return without_offset(problem, x0.to(dtype), (best,))
 
