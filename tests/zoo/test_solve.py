@@ -271,6 +271,13 @@ class TestWhatRoundingHoldsUp:
         result = lmd.solve(problem, tolerance=1e-4, iterations=2000)
         assert int(result.iterations) == 2000 and result.status[0] is Status.STALLED
 
+    def test_roundings_of_many_iterations(self):
+        """On an offset of 1e7 times the contrast, steps are lost in rounding, of which a few roundings are no bound."""
+        y = 2.8e6 + 0.27 * torch.rand(1, 1, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        problem = lmd.problems.SecondOrderModel(Absolute(y), 2.8e-5, isotropic=True, coupled=True)
+        result = lmd.solve(problem, tolerance=2e-9, iterations=10_000)
+        assert result.status[0] is Status.STALLED and int(result.iterations) < 10_000
+
     def test_problems_without_a_start_are_solved_in_float64_from_x0(self):
         rows = 100 * torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
         problem = lmd.problems.SVM(rows, torch.where(rows[:, 0] + 0.3 * rows[:, 1] > 0, 1, -1), C=100.0)
