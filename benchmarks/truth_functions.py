@@ -61,11 +61,13 @@ class Answered(Instance):
     attempt: Attempt
 
 
-def answered(exact: Any, answer: Any, info: Info, tolerance: float, dtype: torch.dtype = torch.float64) -> Answered:
+def answered(exact: Any, answer: Any, info: Info, tolerance: float, dtype: torch.dtype | None = None) -> Answered:
     """What was answered, beside the problem that it should be an answer to; the array itself has to be finite.
 
-    Values are right to the rounding of the `dtype`.
+    Values are right to the rounding of the `dtype`; None is the one that they come in, float32 for arrays of float32
+    that are solved for in units of 1.
     """
+    dtype = dtype or info.result.values.dtype
     numbers = answer if isinstance(answer, np.ndarray) else answer.double().numpy()
     assert np.isfinite(numbers.astype(float)).all(), "an answer that is not finite"
     attempt = Attempt(info.result, tolerance, default=True)
@@ -130,7 +132,7 @@ def reconstruct(generator: torch.Generator, dtype: torch.dtype) -> Answered:
     wrong = A + choose(generator, (0.0, 0.0, 1e-12, 1e-8, 1e-5, 1e-3)) * A.abs().mean() * torch.randn(
         m, n, dtype=torch.float64, generator=generator
     )
-    unit = 10 ** uniform(generator, -6, 6)
+    unit = 10 ** uniform(generator, -12, 12)
     x = unit * (torch.arange(n) * 3 // n % 2).double()
     y = A @ x + 0.02 * (A @ x).norm() / m**0.5 * torch.randn(m, dtype=torch.float64, generator=generator)
     weight, tolerance = float((A.T @ y).abs().max()) * 10 ** uniform(generator, -4, -1), choose(generator, (1e-3, 1e-4))
@@ -193,3 +195,4 @@ KINDS = {
         "lmd.denoise_video": video,
     }.items()
 }
+SHARES = {"lmd.denoise": 10, "lmd.inpaint": 10, "lmd.deblur": 4, "lmd.reconstruct": 3, "lmd.denoise_video": 6}

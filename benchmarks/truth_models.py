@@ -110,4 +110,4 @@ KINDS = {
     for order in (1, 2)
     for name in ("squares", "absolute", "poisson")
 }
-SHARES = {name: 1 if "order 2" in name else 3 for name in KINDS}
+SHARES = {name: 6 if "order 2" in name else 30 for name in KINDS}

@@ -309,4 +309,4 @@ KINDS = {
     "composite": Kind(composite, by_solve, None),
     "function of one's own": Kind(own, by_solve, None),
 }
-SHARES = {"program": 4, "composite": 2}
+SHARES = {"program": 40, "program of CVXPY": 40, "family": 20, "composite": 50, "function of one's own": 60}

@@ -554,3 +554,11 @@ def test_a_weight_behind_a_blur_is_near_the_best():
         np.mean((lmd.deblur(noisy, kernel, weight, tolerance=1e-2) - clean) ** 2) for weight in (0.01, 0.02, 0.03)
     )
     assert np.mean((found - clean) ** 2) < 1.12 * best
+
+
+def test_the_weight_that_is_told_is_the_one_that_the_certificate_holds_for():
+    """In float32, 0.3 is rounded: values of F with a weight of 0.3 are other numbers."""
+    y = np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8).round()
+    _, info = lmd.denoise(y, 0.3, info=True)
+    assert info.result.x.dtype == torch.float32
+    assert info.weight == float(info.result.problem.weight) == pytest.approx(0.3)

@@ -93,3 +93,35 @@ def test_a_minimum_of_zero_is_exact_or_stalled():
     result = lmd.solve(problem, 1e-6)
     assert all(status.name in ("TOLERANCE_REACHED", "STALLED") for status in result.status)
     assert float(result.certificate.bound.max()) < 1e-20
+
+
+def random_program(seed, spectrum, rows, slope, room):
+    """64 programs with rows of lengths from 0.1 to 10, around points that fulfil them with some room."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(*shape):
+        return torch.randn(shape, dtype=F64, generator=generator)
+
+    n = len(spectrum)
+    turned = torch.linalg.qr(draw(n, n))[0]
+    P = (turned * torch.tensor(spectrum, dtype=F64)) @ turned.T
+    A = draw(rows, n) * 10 ** draw(rows, 1)
+    z = draw(64, n) @ A.T
+    low, high = z - 3 * draw(64, rows).abs(), z + room * draw(64, rows).abs()
+    return QuadraticProgram((P + P.T) / 2, slope * draw(64, n), A=A, l=low, u=high)
+
+
+@pytest.mark.parametrize("seed", [280, 472])
+def test_corrections_that_lead_in_circles_end(seed):
+    """On one of the 64, Mehrotra's steps return to where they were, for ever."""
+    problem = random_program(seed, [1, 1e-6], rows=4, slope=1e-3, room=1.0)
+    result = lmd.solve(problem, 1e-6, solver=QPInteriorPoint(), iterations=100)
+    assert {status.name for status in result.status} == {"TOLERANCE_REACHED"}
+
+
+@pytest.mark.parametrize("seed", [33, 70])
+def test_what_is_solved_stays_so(seed):
+    """Steps past the last digit spread rounding: the best points must not come between two looks and be lost."""
+    problem = random_program(seed, [1, 1e-2, 1e-4], rows=6, slope=1.0, room=1e-2)
+    result = lmd.solve(problem, 1e-6, solver=QPInteriorPoint(), iterations=100)
+    assert {status.name for status in result.status} == {"TOLERANCE_REACHED"}

@@ -5,7 +5,15 @@ import torch
 
 import lmd
 from lmd.errors import InputError
-from lmd.problems import Composite, Differences, LassoFamily, TVDenoising, TVInpainting
+from lmd.problems import (
+    Composite,
+    Differences,
+    LassoFamily,
+    TVDeblurring,
+    TVDenoising,
+    TVInpainting,
+    gaussian_kernel,
+)
 from lmd.solvers import RelaxedPDHG
 from lmd.terms import L1, KullbackLeibler
 
@@ -60,6 +68,15 @@ def test_steps_are_balanced_where_nothing_is_known(which: int) -> None:
     problem = (lasso, TVDenoising(images(), 0.2, isotropic=True), poisson)[which]
     result = lmd.run(RelaxedPDHG().to(problem.start().dtype), problem, tolerance=1e-3, iterations=3000)
     assert [status.name for status in result.status] == ["TOLERANCE_REACHED"] * len(result.x)
+
+
+def test_steps_far_from_those_of_other_terms_are_balanced_from_the_beginning() -> None:
+    """Data below a box: x stays at its end, and dual points of the misfit are as large as the data, not the weight."""
+    generator = torch.Generator().manual_seed(0)
+    y = -torch.rand(1, 1, 9, 8, dtype=torch.float64, generator=generator)
+    problem = TVDeblurring(y, gaussian_kernel(1.0), 1e-6, box=(0.0, 1.0))
+    result = lmd.solve(problem, tolerance=1e-4, solver=RelaxedPDHG(), iterations=3000)
+    assert result.status[0].name == "TOLERANCE_REACHED" and float(result.x.max()) == 0
 
 
 def test_whatever_was_learned_it_gets_to_a_tolerance() -> None:

@@ -271,6 +271,47 @@ class TestWhatRoundingHoldsUp:
         assert bool((result.certificate.bound < 1e-3 * best.values).all())
         assert bool((problem.double().value(result.x.double()) - best.values <= result.certificate.bound).all())
 
+    def test_iterations_that_ran_out(self):
+        """Contrasts of one unit in the last place: no rounded x is nearer, however many iterations there are."""
+        text = torch.rand(1, 3, 8, 8, generator=torch.Generator().manual_seed(0)) < 0.2
+        problem = TVDenoising(1.4 + torch.finfo(torch.float32).eps * text, 5585.0)
+        result = lmd.solve(problem, tolerance=1e-4, iterations=2000)
+        assert int(result.iterations) == 2000 and result.status[0] is Status.STALLED
+
+    def test_roundings_of_many_iterations(self):
+        """On an offset of 1e7 times the contrast, steps are lost in rounding, of which a few roundings are no bound."""
+        y = 2.8e6 + 0.27 * torch.rand(1, 1, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        problem = lmd.problems.SecondOrderModel(Absolute(y), 2.8e-5, isotropic=True, coupled=True)
+        result = lmd.solve(problem, tolerance=2e-9, iterations=10_000)
+        assert result.status[0] is Status.STALLED and int(result.iterations) < 10_000
+
+    def test_problems_without_a_start_are_solved_in_float64_from_x0(self):
+        rows = 100 * torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
+        problem = lmd.problems.SVM(rows, torch.where(rows[:, 0] + 0.3 * rows[:, 1] > 0, 1, -1), C=100.0)
+        result = lmd.solve(problem, tolerance=1e-6, x0=torch.zeros(1, 4))
+        assert result.status[0] in (Status.STALLED, Status.TOLERANCE_REACHED)
+
+
+@pytest.mark.parametrize("term", [Squares, Absolute])
+def test_data_that_are_the_same_where_they_are_kept_have_a_proven_minimum_of_0(term):
+    """A lost impulse: x nears the level of the others for ever, and means of it are off by rounding."""
+    y = torch.full((1, 1, 6, 5), 45.26156210561313, dtype=torch.float64)
+    y[0, 0, 3, 2] = 49.8
+    forward = lmd.operators.Mask((y < 49).double()[:1, :1])
+    problem = lmd.problems.TVModel(term(y), 1.8e-6, isotropic=True, box=(45.2, 49.8), forward=forward)
+    result = lmd.solve(problem, tolerance=1e-4)
+    assert result.status[0] is Status.TOLERANCE_REACHED and float(result.values) == 0
+    assert result.certificate is not None and float(result.certificate.bound) == 0
+
+
+def test_a_compiled_solve_that_ends_too_soon_goes_on():
+    """A weight of 1e-6 times the contrast: steps that fit are only found after the iterations that C waits for."""
+    y = torch.zeros(1, 1, 4, 4, dtype=torch.float64)
+    y[0, 0, 1, 3] = 0.06
+    mask = torch.rand(4, 4, generator=torch.Generator().manual_seed(2)) < 0.7
+    mask[0, 0] = True
+    assert lmd.solve(TVInpainting(y, mask, 1.67e-7), tolerance=1e-6).status[0] is Status.TOLERANCE_REACHED
+
 
 @pytest.mark.parametrize(("argument", "given"), [("solver", "FGP"), ("solver", FGP), ("warm", 3)])
 def test_what_is_no_solver_and_no_result_is_refused(argument, given):

@@ -91,7 +91,8 @@ class Info:
     """What there is to know about an answer."""
 
     weight: Any
-    """Of the regulariser: a number, one per image of a batch `(B,)`, or a map `(B, 1 or C, *size)`."""
+    """Of the regulariser: a number, one per image of a batch `(B,)`, or a map `(B, 1 or C, *size)`; in the precision of
+    the solve, where the array was solved for as it is."""
 
     noise: Any
     """The standard deviation of the noise, found or given; None where nothing asked for it."""
@@ -564,6 +565,8 @@ def _answer(
         result = replace(result, x=x, values=exact.value(x), dual=dual, problem=exact, start=exact.start())
         result = replace(result, certifier=certify)
         result = replace(result, status=_status_of(result, tolerance))
+    else:
+        weight = weight.to(batch.images).double()  # as it was rounded: this is what the certificate holds for
     noise = None if choice is None else _said(choice.noise)
     low, high = _box(None, batch.exact)
     span = 1.0 if batch.white > 1 else high - low

@@ -382,7 +382,15 @@ class Composite(CompositeProblem):
 
     def certified_gap(self, x: Tensor, dual: Tensor) -> tuple[Tensor, Tensor]:
         value, gap = super().certified_gap(x, dual)
+        if self._zero_is_exact:  # no value is below 0
+            gap = torch.where(value == 0, 0.0, gap)
         return value, torch.where(torch.isfinite(value), gap, torch.inf)
+
+    @property
+    def _zero_is_exact(self) -> bool:
+        """Whether values of 0 are without rounding, and minima: x is all there is, and its differences."""
+        terms = (self.f, *self.regularisers)
+        return self._grid == 0 and len(terms) == 2 and all(term.zero_is_exact for term in terms)
 
     @property
     def penalty(self) -> Term | None:
@@ -454,13 +462,31 @@ class Composite(CompositeProblem):
         """The mean of x over each channel, and for which instances `(B,)` the dual point says that no more is needed.
 
         Where all of it is well within the bound that the weight sets, the minimiser has no differences. Those that x
-        still has cost the more, the larger the weight.
+        still has cost the more, the larger the weight. The nearest datum stands in for a mean where that is better.
         """
         if self._grid < 0 or x.ndim < 3:
             return x, torch.zeros(len(x), dtype=torch.bool, device=x.device)
         within = self.regularisers[self._grid].gauge(self.differences_part(dual)) < WELL_WITHIN
+        if not bool(within.any()):
+            return x, within
         mean = x.double().mean(dim=tuple(range(2, x.ndim)), keepdim=True).to(x.dtype)
-        return self.clip(mean.expand_as(x).contiguous()), within
+        level = self.clip(mean.expand_as(x).contiguous())
+        datum = self._nearest_datum(level)
+        better = (self.f.value(datum) < self.f.value(level)).reshape(-1, *[1] * (x.ndim - 1))
+        return torch.where(better, datum, level), within
+
+    def _nearest_datum(self, level: Tensor) -> Tensor:
+        """In each channel, the datum of f nearest to a level that pulls at it; the level where there is none.
+
+        Data that are all the same are met exactly, which means do not do: then the minimum is 0, and that is proven.
+        """
+        if not self.f.conjugate_is_finite:
+            return level
+        y, pull = self.f.tilted_minimiser(torch.zeros_like(level)).flatten(2), self.f.own_subgradient(level).flatten(2)
+        far = torch.where(pull != 0, (y - level.flatten(2)).abs(), torch.inf)
+        least, place = far.min(dim=2, keepdim=True)
+        datum = torch.where(least.isfinite(), y.gather(2, place), level.flatten(2)[:, :, :1])
+        return self.clip(datum.expand(-1, -1, y.shape[2]).reshape(level.shape).contiguous())
 
     def project_differences(self, p: Tensor, out: Tensor | None = None) -> Tensor:
         """The nearest feasible p of the differences: all of the dual point, or a part of it where there is more."""

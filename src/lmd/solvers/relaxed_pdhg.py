@@ -135,6 +135,7 @@ class RelaxedPDHG(Solver[RelaxedState, ScaledProblem]):
         scale, own = problem.step_scale(x), PDHG(accelerated=False).steps(problem)[0]
         known = torch.isfinite(scale)
         tau = torch.where(known, self.ratio / problem.operator.norm * scale, _own_step(problem, x, own))
+        known = known & _is_likely(problem, tau, own)
         return RelaxedState(
             x, k, dual=dual, relaxed=x, relaxed_dual=dual, tau=tau, anchor=x, anchor_dual=dual, known=known
         )
@@ -216,6 +217,17 @@ class RelaxedPDHG(Solver[RelaxedState, ScaledProblem]):
         return log_tau.exp(), log_product.exp(), relaxation
 
 
+def _is_likely(problem: Any, tau: Tensor, own: Scale) -> Tensor:
+    """Whether a step in the units of the differences may suit all of g `(B,)`.
+
+    Terms beside them have dual points in units of their own, which PDHG's tau is for: one that is far from it is
+    balanced from the beginning.
+    """
+    if len(getattr(problem, "regularisers", ())) < 2:
+        return torch.ones_like(tau, dtype=torch.bool)
+    return (tau <= MAX_OFF * own) & (MAX_OFF * tau >= own)
+
+
 def _own_step(problem: Any, x: Tensor, own: Scale) -> Tensor:
     """PDHG's own tau `(B,)`, unless the units of the problem ask for one that is far from it.
 
@@ -242,6 +254,6 @@ def _balanced(problem: ScaledProblem, state: RelaxedState) -> RelaxedState:
     moved, dual_moved = size_of(state.relaxed - state.anchor), size_of(state.relaxed_dual - state.anchor_dual)
     wanted = moved / (dual_moved * problem.operator.norm) / state.tau
     due = ~state.known | (state.iteration >= TRUSTED)
-    wanted = torch.where(due & (moved > 0) & torch.isfinite(wanted), wanted.clamp(1 / 16, 16), 1.0)
+    wanted = torch.where(due & torch.isfinite(wanted), wanted.clamp(1 / 16, 16), 1.0)  # x at an end may not move at all
     anchor, dual = state.relaxed, state.relaxed_dual
     return replace(state, tau=state.tau * wanted.sqrt(), anchor=anchor, anchor_dual=dual)

@@ -30,6 +30,9 @@ this."""
 LONG = 4 * LEAST
 """From so many iterations on, gaps that are no larger than what the rounding of x does are not waited for."""
 
+ROUNDINGS, LATE_ROUNDINGS, LATE = 10.0, 100.0, 4 * LONG
+"""Roundings of x that can hold a gap up, and how many from iteration `LATE` on: those of many iterations add up."""
+
 MAX_STILL = 2.0
 """Roundings of its largest number that a point moves by at most between two looks, where it has stopped."""
 
@@ -52,9 +55,9 @@ class Marks:
 class Stall:
     """Sees when proven gaps fall no further because of the precision of x, which a slow method alone does not explain.
 
-    F changes by eps sum |g_i x_i| when each number in x moves by its rounding: gaps that stay above ten times that are
-    not held up by it. Nor do they fall below the room for rounding that a proof has, nor where points and dual points
-    have stopped to move.
+    F changes by eps sum |g_i x_i| when each number in x moves by its rounding: gaps that stay above ten times that, or
+    after many iterations a hundred times, are not held up by it. Nor do they fall below the room for rounding that a
+    proof has, nor where points and dual points have stopped to move.
     """
 
     def __init__(self) -> None:
@@ -69,7 +72,8 @@ class Stall:
         before, self._before = self._before, (x, dual)
         if k < LEAST or not bool((stalled | (k >= LONG)).any()):
             return stalled
-        held = stalled & (held_up(problem, x, gaps, dual) | _is_still(x, dual, before))
+        roundings = LATE_ROUNDINGS if k >= LATE else ROUNDINGS
+        held = stalled & (held_up(problem, x, gaps, dual, roundings) | _is_still(x, dual, before))
         return held | (gaps <= rounding_of(problem, x)) if k >= LONG else held
 
 
@@ -83,9 +87,9 @@ def _is_still(x: Tensor, dual: Tensor | None, before: tuple[Tensor, Tensor | Non
     return still
 
 
-def held_up(problem: Any, x: Tensor, gaps: Tensor, dual: Tensor | None) -> Tensor:
+def held_up(problem: Any, x: Tensor, gaps: Tensor, dual: Tensor | None, roundings: float = ROUNDINGS) -> Tensor:
     """Which gaps `(B,)` are so small that the rounding of x, or that of their proof, can keep them from falling."""
-    floor = 10 * rounding_of(problem, x)
+    floor = roundings * rounding_of(problem, x)
     if dual is not None and offers(problem, ("proven_gap",)):
         floor = floor + 4 * problem.proven_gap(x, dual)[2]
     return gaps <= floor

@@ -209,6 +209,11 @@ class Term(Part, abc.ABC):
         return None
 
     @property
+    def zero_is_exact(self) -> bool:
+        """Whether h is never below 0, and a value of 0 means that it is so without rounding: h of what is the same."""
+        return False
+
+    @property
     def conjugate_is_finite(self) -> bool:
         """Whether h* is finite everywhere: whether the domain of the dual is everything."""
         return False

@@ -107,6 +107,10 @@ class Boxed(Term):
         e, q = self._best(p)
         return self.term.conjugate(q) + sum_instances((p - q) * e)
 
+    @property
+    def zero_is_exact(self) -> bool:
+        return self.term.zero_is_exact
+
     def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
         return written(self._best(-u)[0], out)
 

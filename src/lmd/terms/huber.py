@@ -82,6 +82,10 @@ class Huber(Term):
         weight, delta = self._scales(p)
         return self.norm.project(p * (weight / (weight + per_instance(step, p) * delta)), out)
 
+    @property
+    def zero_is_exact(self) -> bool:
+        return True
+
     def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
         weight, delta = self._scales(u)
         return torch.mul(u, -delta / weight, out=out)

@@ -91,6 +91,10 @@ class Kept(Term):
     def conjugate_prox(self, p: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
         return written(self._free(self.term.conjugate_prox(p, step)), out)
 
+    @property
+    def zero_is_exact(self) -> bool:
+        return self.term.zero_is_exact
+
     def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
         return self.term.tilted_minimiser(self._free(u), out)
 

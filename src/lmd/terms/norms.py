@@ -134,6 +134,10 @@ class GroupNorm(Term):
         """The projection."""
         return self.project(p, out)
 
+    @property
+    def zero_is_exact(self) -> bool:
+        return True
+
     def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
         """0."""
         return written(torch.zeros_like(u), out)

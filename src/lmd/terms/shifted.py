@@ -64,6 +64,10 @@ class Shifted(Term):
     def conjugate_prox(self, p: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
         return self.term.conjugate_prox(p - per_instance(step, p) * self.y, step, out)
 
+    @property
+    def zero_is_exact(self) -> bool:
+        return self.term.zero_is_exact
+
     def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
         return torch.add(self.term.tilted_minimiser(u), self.y, out=out)
 

@@ -85,6 +85,10 @@ class Squares(Term):
     def subgradient(self, z: Tensor) -> Tensor:
         return (z - self.y).mul_(2 * self.curvature)
 
+    @property
+    def zero_is_exact(self) -> bool:
+        return True
+
     def pieces(self, z: Tensor) -> Pieces:
         return Pieces(curvature=2 * self.curvature, slope=-2 * self.curvature * self.y)
 

@@ -23,7 +23,7 @@ from lmd.problems.composite import relative_gap
 from lmd.solvers.base import Solver, State, check_solver, check_start, in_full_precision
 from lmd.solvers.certificate import Certificate
 from lmd.solvers.result import History, Result, Status
-from lmd.solvers.stopping import Looks, Marks, Stall, held_up
+from lmd.solvers.stopping import LEAST, Looks, Marks, Stall, held_up
 from lmd.solvers.tracking import take
 from lmd.zoo.defaults import ladder, solver_for
 
@@ -31,6 +31,9 @@ MOST_ITERATIONS = 100_000
 
 FLATTER = 3.2
 """The relative gap of points drawn flat is about this times the power 3/2 of what it is otherwise: FGP's of loop.c."""
+
+MOST_REFINED = 5000
+"""Iterations in float64 for what the rounding of x to float32 can hold up."""
 
 SMALLEST = 1e-14
 """Rounding of sums in float64."""
@@ -240,14 +243,17 @@ class _Report:
 def _result(
     solved: loop.Solved, solver: Solver[Any], problem: Any, start: Tensor, begun: float, violation: Tensor | None = None
 ) -> Result:
-    """What falls no further is stalled where that is rounding, or else out of luck."""
+    """What falls no further, or did not in many iterations, is stalled where that is rounding, or else out of luck."""
     seconds, made = time.perf_counter() - begun, _Report(solved)
     codes = solved.status
     words = tuple([WORDS[code] for code in codes])
-    if 3 in codes:
+    if not {1, 3, 6}.isdisjoint(codes):
+        counts = zip(codes, solved.iterations, strict=True)
+        ended = [code in (3, 6) or (code == 1 and count >= LEAST) for code, count in counts]
         gaps = torch.tensor(solved.gaps, dtype=torch.float64, device=start.device)
-        triples = zip(words, codes, held_up(problem, solved.x, gaps, solved.dual).tolist(), strict=True)
-        words = tuple(Status.FINISHED if code == 3 and not held else word for word, code, held in triples)
+        triples = zip(words, ended, held_up(problem, solved.x, gaps, solved.dual).tolist(), strict=True)
+        kinds = (Status.FINISHED, Status.STALLED)
+        words = tuple(kinds[held] if has_ended else word for word, has_ended, held in triples)
     if not all(map(math.isfinite, solved.values)):
         pairs = zip(words, solved.values, strict=True)
         words = tuple(word if math.isfinite(value) else Status.NOT_FINITE for word, value in pairs)
@@ -265,31 +271,39 @@ def _result(
     )
 
 
-def _refined(solved: loop.Solved, problem: Any, tolerance: float, limit: int) -> loop.Solved:
+def _refined(solved: loop.Solved, problem: Any, x0: Tensor, tolerance: float, limit: int) -> loop.Solved:
     """The same with what got stuck or stalled in float32 solved in float64 and rounded, where more is proven of that.
 
-    Likewise what ran out of iterations where rounding can hold it up. Where even that is not within the tolerance, it
-    is the rounding of x that forbids it.
+    Likewise what ran out of iterations where rounding can hold it up. What can be held up by the rounding of x gets
+    fewer iterations: hardly more will be proven of it.
     """
     stuck, finished = (
         torch.tensor([code in codes for code in solved.status], dtype=torch.bool, device=solved.x.device)
         for codes in ((3, 4, 6), (1,))
     )
-    if bool(finished.any()):
-        gaps = torch.tensor(solved.gaps, dtype=torch.float64, device=solved.x.device)
-        stuck |= finished & held_up(problem, solved.x, gaps, solved.dual)
-    if not bool(stuck.any()):
+    if not bool((stuck | finished).any()):
         return solved
-    places, part = stuck.nonzero().flatten(), problem.select(stuck)
-    x0 = None if offers(problem, ("start",)) else solved.x[stuck].double()
-    better = solve(part.double(), tolerance / 2, iterations=limit, x0=x0)
-    if better.dual is None:
-        return solved
+    gaps = torch.tensor(solved.gaps, dtype=torch.float64, device=solved.x.device)
+    held = held_up(problem, solved.x, gaps, solved.dual)
+    for part, most in ((stuck & ~held, limit), ((stuck | finished) & held, min(limit, MOST_REFINED))):
+        if bool(part.any()):
+            start = None if offers(problem, ("start",)) else x0[part].double()
+            better = solve(problem.select(part).double(), tolerance / 2, x0=start, iterations=most)
+            solved = solved if better.dual is None else _rounded(solved, problem, part, better, tolerance)
+    return solved
+
+
+def _rounded(solved: loop.Solved, problem: Any, part: Tensor, better: Result, tolerance: float) -> loop.Solved:
+    """The same with answers in float64 to a part of it, rounded, where more is proven of these.
+
+    Where they are not within the tolerance though they were before, it is the rounding of x that forbids it.
+    """
+    assert better.dual is not None
     x, dual, numbers = solved.x.clone(), solved.dual.clone(), list(solved.numbers)
     new_x, new_dual = better.x.to(x), better.dual.to(dual)
-    values, new_gaps = part.certified_gap(new_x, new_dual)
+    values, new_gaps = problem.select(part).certified_gap(new_x, new_dual)
     far = relative_gap(values, new_gaps)
-    for n, place in enumerate(places.tolist()):
+    for n, place in enumerate(part.nonzero().flatten().tolist()):
         row = slice(loop.REPORT * place, loop.REPORT * (place + 1))
         first, done, was, value, gap, room = numbers[row]
         if new_gaps[n] < gap:
@@ -347,11 +361,11 @@ class _Whole:
             dual = self._carried(warm.dual, warm.problem) if solved is None else None
         if solved is None:
             solved = self.solver.finish(self.problem, dual, self.tolerance, self.limit)
-            solved = solved if solved is None else self._levelled_where_open(solved)
+            solved = solved if solved is None else self._continued(self._levelled_where_open(solved))
         if solved is None:
             solved, violation = self._stepwise(dual)
         if self.refines:
-            solved = _refined(solved, self.problem, self.tolerance, self.limit)
+            solved = _refined(solved, self.problem, self.x0, self.tolerance, self.limit)
         return _result(solved, self.solver, self.problem, self.x0, self.begun, violation)
 
     def _carried(self, dual: Tensor, before: Problem) -> Tensor | None:
@@ -410,6 +424,29 @@ class _Whole:
         taken = hopeful & (relative_gap(flat_value, flat_gap) <= self.tolerance)
         x = torch.where(taken.reshape(-1, *[1] * (x.ndim - 1)), flat, x)
         return x, dual, torch.where(taken, flat_value, value), torch.where(taken, flat_gap, gap)
+
+    def _continued(self, solved: loop.Solved) -> loop.Solved:
+        """The same with more iterations, step by step, where a compiled solve ended for no rounding that explains it.
+
+        In float32, what got stuck is solved in float64 in place of that.
+        """
+        if self.refines or 3 not in solved.status:
+            return solved
+        gaps = torch.tensor(solved.gaps, dtype=torch.float64, device=solved.x.device)
+        stuck = torch.tensor([code == 3 for code in solved.status], device=solved.x.device)
+        stuck &= ~held_up(self.problem, solved.x, gaps, solved.dual)
+        if not bool(stuck.any()):
+            return solved
+        part, x0 = self.problem.select(stuck), self.x0[stuck]
+        more, _ = _Whole(self.solver, part, x0, self.tolerance, self.limit, False)._stepwise(solved.dual[stuck])
+        x, dual, numbers = solved.x.clone(), solved.dual.clone(), list(solved.numbers)
+        for n, place in enumerate(stuck.nonzero().flatten().tolist()):
+            row, new = (slice(loop.REPORT * i, loop.REPORT * (i + 1)) for i in (place, n))
+            done = numbers[row][1] + more.numbers[new][1]
+            if more.gaps[n] < solved.gaps[place]:
+                x[place], dual[place], numbers[row] = more.x[n], more.dual[n], more.numbers[new]
+            numbers[row.start + 1] = done
+        return loop.Solved(x, dual, dual, numbers)
 
     def _levelled_where_open(self, solved: loop.Solved) -> loop.Solved:
         """The same at points that cost no variation, where a compiled solve did not prove enough and these do."""
