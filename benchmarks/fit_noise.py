@@ -364,7 +364,7 @@ def fit(folder: Path, out: Path, updates: int, seed: int) -> None:
         lost = expected_loss(noise * caution.sqrt()[:, None], samples)
         much = torch.relu(lost - MARGIN).square().clamp(max=20)
         weight = torch.where(samples["before"] >= BEST, CLEAN, 1.0)
-        loss = (weight * (lost + 0.5 * much) + error(noise, samples)).mean()
+        loss = (weight * (lost + 0.5 * much) + 1.5 * error(noise, samples)).mean()
         optimiser.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)

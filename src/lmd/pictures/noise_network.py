@@ -28,8 +28,8 @@ REFERENCE = 3
 FLOOR = 1e-4
 """Deviations below this share of the contrast are taken for it."""
 
-MAX_RATIO, MAX_CAUTION = 1.5, 0.7
-"""Logarithms of the largest deviation over the reference, and of the largest caution or its inverse."""
+MAX_RATIOS, MAX_CAUTION = (0.4, 0.5, 0.7, 1.0, 1.2, 1.4, 1.5), 0.7
+"""Logarithms of the largest deviation over the reference by rings, and of the largest caution or its inverse."""
 
 
 class Features(NamedTuple):
@@ -99,7 +99,9 @@ class NoiseNetwork(nn.Module):
             scores = scores.masked_fill(~shown[..., None], -math.inf)
         pooled = torch.einsum("bnh,bnw->bhw", torch.softmax(scores, dim=1), values).flatten(1)
         found: Tensor = self.last(torch.relu(self.third(torch.cat([pooled, torch.relu(common)], dim=1))))
-        return found[:, :-1].clamp(max=MAX_RATIO), found[:, -1].clamp(-MAX_CAUTION, MAX_CAUTION)
+        return torch.minimum(found[:, :-1], found.new_tensor(2 * MAX_RATIOS)), found[:, -1].clamp(
+            -MAX_CAUTION, MAX_CAUTION
+        )
 
 
 @functools.cache
