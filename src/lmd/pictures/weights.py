@@ -42,6 +42,11 @@ NOTHING = 1e-5
 CENTRAL = ((0.35, 0.35), (0.35, 0.65), (0.65, 0.35), (0.65, 0.65))
 """Where windows are where they would be flat otherwise, as in black borders."""
 
+PROBES, CAUTION = {1: 4}, {1: 1.1}
+"""How many random directions are tried for signals, and how much more what follows the noise costs: fewer leave the
+risk of signals, which have few samples, too uncertain, and a weight that is too small costs more than one too large.
+By the axes of space; 1 for pictures and volumes."""
+
 PUSH = 0.1
 """How far, in deviations of the noise, data are moved to see how much the solution follows; further, and it follows
 too much."""
@@ -101,29 +106,35 @@ def by_risk(
     takes no data below: none are moved there. Solves go on `until` a tolerance or so many iterations; the path is
     widened by `steps`.
     """
+    probes = PROBES.get(data.ndim - 2, 1)
+    caution = CAUTION.get(data.ndim - 2, 1.0) * (
+        noise.caution if isinstance(noise, Noise) else data.new_ones(len(data))
+    )
     if isinstance(noise, Noise):
         windows, owner = cut(data, share=share, kernel=kernel)
-        probe, level = noise.sample(windows, owner), noise.level
+        drawn, level = [noise.sample(windows, owner, seed) for seed in range(probes)], noise.level
     else:
         both, owner = cut(torch.cat([data, noise.expand_as(data)], dim=1), share=share, kernel=kernel)
         windows, sigma = both.chunk(2, dim=1)
-        signs = torch.randint(0, 2, windows.shape, generator=torch.Generator().manual_seed(0), device="cpu")
-        probe, level = sigma * signs.to(windows).mul_(2).sub_(1), noise.flatten(1).mean(dim=1)
+        signs = torch.randint(0, 2, (probes, *windows.shape), generator=torch.Generator().manual_seed(0), device="cpu")
+        drawn, level = list(sigma * signs.to(windows).mul_(2).sub_(1)), noise.flatten(1).mean(dim=1)
+    probe = torch.stack(drawn)
     push, each = PUSH * probe, probe / PUSH
     if least is not None and bool((low := windows - push.abs() < least).any()):
         push = torch.where(low, (windows - least) * probe.sign(), push)
         each = torch.where(low & (push != 0), probe.square() / push, each)
-    moved = torch.cat([windows, windows + push])
+    moved = torch.cat([windows[None], windows + push]).flatten(0, 1)
     pixels = _sum_windows(windows.new_full((1, len(windows)), windows[0].numel()), owner, len(data))
 
     def risks(weights: Tensor) -> Tensor:
         count = len(weights)
-        problem = model(moved.repeat(count, *(1,) * (data.ndim - 1)), weights[:, owner].repeat(1, 2).flatten())
+        problem = model(moved.repeat(count, *(1,) * (data.ndim - 1)), weights[:, owner].repeat(1, 1 + probes).flatten())
         x = problem.image(solve(problem, until[0], iterations=until[1]).x)
-        here, there = predict(x).reshape(count, 2, *windows.shape).unbind(1)
+        x = predict(x).reshape(count, 1 + probes, *windows.shape)
+        here, there = x[:, 0], x[:, 1:]
         misfit = (here - windows).square().flatten(2).sum(2)
-        follow = ((there - here) * each).flatten(2).sum(2)
-        return _sum_windows(misfit + 2 * follow, owner, len(data)) / pixels
+        follow = ((there - here[:, None]) * each).flatten(3).sum(3).mean(1)
+        return _sum_windows(misfit + 2 * caution[owner] * follow, owner, len(data)) / pixels
 
     return _search(risks, data, level, path, steps)
 

@@ -1,0 +1,403 @@
+"""Fit the network that tells noise from texture (`src/lmd/pictures/noise_network.safetensors`).
+
+    python benchmarks/fit_noise.py draw FOLDER train --shard 0     # 0 to 9; val: 0 and 1; each resumes where it stopped
+    python benchmarks/fit_noise.py fit FOLDER --out network.safetensors
+
+`draw` takes photographs of bsds500/train or val in LMD_DATA, and drawings, adds noise of a random kind, and writes what
+the loss needs: energies of blocks, the dB of the answer for each weight of a grid, and the parts of Stein's risk, which
+is linear in the variances of the noise by rings. `fit` minimises the loss in dB of the weight that has the least risk
+for the noise that the network tells, and how far that is from the true noise. Test photographs are not used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import math
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from scipy.ndimage import gaussian_filter, zoom
+from torch import Tensor
+
+from lmd.pictures.blocks import (
+    RINGS,
+    block_basis,
+    cut_blocks,
+    join_blocks,
+    mix_channels,
+    ring_counts,
+    ring_means,
+    rings,
+)
+from lmd.pictures.forms import Form
+from lmd.pictures.noise import show_noise
+from lmd.pictures.noise_network import NoiseNetwork, features
+from lmd.pictures.weights import MOST, TOLERANCE, cut
+from lmd.zoo.solve import solve
+
+Random = np.random.Generator
+BEST = 10 * math.log10(12 * 255**2)
+"""dB of rounding to bytes: better answers count as that."""
+
+WEIGHTS = 2.0 ** torch.arange(-12, 1.6, 0.75)
+SIZE = (8, 8)
+SHARD, DRAWINGS = 2000, 8
+"""Samples in a shard, and the first shard that has drawings alone; of others one sample in six is a drawing."""
+
+SEEN = 640
+"""Blocks of a sample that training looks at."""
+
+MARGIN = 0.3
+"""Losses in dB above this count twice, by their squares."""
+
+CLEAN = 4.0
+"""Losses of clean pictures count so many times: there, noise that is not there costs most."""
+
+KINDS = {
+    "white": 3,
+    "low": 3,
+    "dark": 1,
+    "grey": 1,
+    "grey low": 1,
+    "poisson": 2,
+    "jpeg": 3,
+    "enlarged": 1.5,
+    "correlated": 2,
+    "borders": 1,
+    "clean": 3,
+    "grey clean": 1.5,
+}
+"""How often each kind of noise is drawn, relative to the others."""
+
+
+def as_bytes(x: np.ndarray) -> np.ndarray:
+    return (255 * x).round().clip(0, 255).astype(np.uint8)
+
+
+def saved(image: np.ndarray, quality: int, subsampling: int) -> np.ndarray:
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, "JPEG", quality=quality, subsampling=subsampling)
+    return np.asarray(Image.open(file))
+
+
+def log_uniform(random: Random, low: float, high: float) -> float:
+    return float(np.exp(random.uniform(math.log(low), math.log(high))))
+
+
+def crop(image: np.ndarray, random: Random) -> np.ndarray:
+    """A random part of a photograph, at full size or made smaller, some saved as JPEG once more."""
+    share = random.choice([1.0, 1.0, 1.0, 0.7, 0.5])
+    if share < 1:
+        size = (int(image.shape[1] * share), int(image.shape[0] * share))
+        image = np.asarray(Image.fromarray(image).resize(size, Image.Resampling.LANCZOS))
+    if random.random() < 0.3:
+        image = saved(image, int(random.integers(70, 98)), int(random.choice([0, 2])))
+    side = int(random.choice([64, 96, 128, 128, 128, 128, 128, 160, 224, 320]))
+    height, width = (min(side, length) for length in image.shape[:2])
+    top, left = (int(random.integers(0, n - m + 1)) for n, m in zip(image.shape, (height, width), strict=False))
+    part = image[top : top + height, left : left + width]
+    return (part[:, ::-1] if random.random() < 0.5 else part) / 255
+
+
+def drawing(random: Random) -> np.ndarray:
+    """Flat regions, slopes, strokes, or nothing but one colour."""
+    side = int(random.choice([64, 96, 128, 128, 160]))
+    rows, columns = np.indices((side, side)) / side
+    clean = np.zeros((side, side, 3)) + random.random(3)
+    kind = random.choice(["constant", "squares", "shapes", "slope", "strokes"])
+    if kind == "squares":
+        count = int(random.integers(2, 9))
+        clean = np.kron(random.random((count, count, 3)), np.ones((-(-side // count),) * 2 + (1,)))[:side, :side]
+    if kind == "slope":
+        slope = rows * random.random() + columns * random.random()
+        clean = 0.4 * clean + 0.6 * slope[..., None] * random.random(3)
+    if kind in ("shapes", "slope"):
+        for _ in range(int(random.integers(1, 12))):
+            y, x, turn = random.random(), random.random(), random.uniform(0, math.pi)
+            long, wide = random.uniform(0.02, 0.32, 2)
+            along = ((rows - y) * np.cos(turn) + (columns - x) * np.sin(turn)) / long
+            across = ((columns - x) * np.cos(turn) - (rows - y) * np.sin(turn)) / wide
+            size = np.hypot(along, across) if random.random() < 0.5 else np.maximum(abs(along), abs(across))
+            clean[size < 1] = random.random(3)
+    if kind == "strokes":
+        for _ in range(int(random.integers(20, 200))):
+            (top, left), (height, width) = random.integers(0, side - 8, 2), random.integers(1, 8, 2)
+            clean[top : top + height, left : left + width] = random.choice([0.0, 0.2, 1.0])
+    if random.random() < 0.3:
+        clean = clean.mean(axis=-1, keepdims=True) * np.ones(3)
+    return clean.clip(0, 1)
+
+
+def with_noise(clean: np.ndarray, kind: str, random: Random) -> tuple[np.ndarray, np.ndarray]:
+    """The picture with noise of a kind, and without."""
+    in_bytes = random.random() < 0.5
+    sigma = log_uniform(random, 0.003, 0.025) if "low" in kind else log_uniform(random, 0.02, 0.3)
+    if kind.startswith("grey"):
+        clean = clean[..., 1:2]
+    if kind == "dark":
+        clean = clean * random.uniform(0.2, 0.7) + random.uniform(0, 0.2)
+    noise = random.normal(size=clean.shape)
+    if kind.endswith("clean"):
+        return clean, clean
+    if kind == "poisson":
+        peak, read = log_uniform(random, 30, 3000), random.uniform(0, 5)
+        noisy = (random.poisson(peak * clean) + read * noise) / peak
+    elif kind == "jpeg":
+        quality, subsampling = int(random.integers(60, 97)), int(random.choice([0, 2]))
+        return saved(as_bytes(clean + min(sigma, 0.2) * noise), quality, subsampling) / 255, clean
+    elif kind == "enlarged":
+        small = clean[::2, ::2]
+        noisy = as_bytes(small + min(sigma, 0.2) * noise[::2, ::2])
+        if random.random() < 0.8:
+            noisy = saved(noisy, int(random.integers(70, 97)), int(random.choice([0, 2])))
+        order = int(random.choice([1, 1, 3]))
+        noisy, clean = (zoom(each.astype(float), (2, 2, 1), order=order) for each in (noisy / 255, small))
+        in_bytes = True
+    elif kind == "correlated":
+        width = random.uniform(0.4, 1.3)
+        wide = gaussian_filter(noise, (width, width, 0), mode="wrap")
+        noisy = clean + min(sigma, 0.15) * wide / wide.std()
+    else:
+        noisy = clean + sigma * noise
+    noisy = as_bytes(noisy) / 255 if in_bytes else noisy
+    if kind == "borders":
+        inside = np.zeros((*clean.shape[:2], 1), bool)
+        rows, columns = (max(1, round(random.uniform(0.05, 0.3) * length)) for length in clean.shape[:2])
+        inside[rows:-rows, columns:-columns] = True
+        noisy, clean = noisy * inside, clean * inside
+    return noisy, clean
+
+
+def energies(images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of one image `(1, C, H, W)`: blocks, their levels `(blocks,)`, and energies `(C, blocks, 7)`."""
+    blocks = cut_blocks(images, SIZE)
+    coefficients = mix_channels(blocks) @ block_basis(SIZE).T
+    return blocks, coefficients[0, 0, :, 0], (coefficients.square() @ ring_means(SIZE))[0]
+
+
+def probes(windows: Tensor) -> Tensor:
+    """Noise of deviation 1 in one ring, of brightness or of colours: `(14, windows, C, h, w)`."""
+    counts = [-(-extent // 8) for extent in windows.shape[2:]]
+    shape = (*windows.shape[:2], math.prod(counts), 64)
+    signs = torch.randint(0, 2, shape, generator=torch.Generator().manual_seed(0)).float() * 2 - 1
+    found = []
+    for channels in (slice(0, 1), slice(1, None)):
+        for ring in range(1, RINGS + 1):
+            one = torch.zeros_like(signs)
+            one[:, channels] = signs[:, channels] * (rings(SIZE).clamp(min=1) == ring)
+            joined = join_blocks(one, counts, SIZE)[..., : windows.shape[2], : windows.shape[3]]
+            found.append(mix_channels(joined, back=True))
+    return torch.stack(found)
+
+
+def draw(photo: np.ndarray | None, kind: str, random: Random) -> dict[str, Tensor] | None:
+    """One sample; None where there is nothing to see."""
+    noisy, clean = with_noise(drawing(random) if photo is None else crop(photo, random), kind, random)
+    y = torch.from_numpy(np.moveaxis(noisy, -1, 0).astype(np.float32))[None]
+    truth = torch.from_numpy(np.moveaxis(clean, -1, 0))[None]
+    blocks, level, energy = energies(y)
+    shown = show_noise(blocks)[0]
+    if int(shown.sum()) < 30:
+        return None
+    noise = energies((y.double() - truth).float())[2][:, shown].mean(dim=1)
+    rms = float((y.double() - truth).square().mean().sqrt())
+    model = Form(coupled=y.shape[1] == 3).problem
+    answers = [solve(model(y, weight[None]), 3e-3).x for weight in WEIGHTS]
+    errors = torch.stack([(x.double() - truth).square().mean() for x in answers])
+    windows, _ = cut(y)
+    directions, push = probes(windows), 0.1 * max(rms, 0.004)
+    moved = torch.cat([windows, windows + push * directions.sum(dim=0)])
+    problem = model(moved.repeat(len(WEIGHTS), 1, 1, 1), WEIGHTS.repeat_interleave(len(moved)))
+    here, there = solve(problem, TOLERANCE, iterations=MOST).x.reshape(len(WEIGHTS), 2, *windows.shape).unbind(1)
+    follow = torch.einsum("wnchv,knchv->wk", (there - here) / push, directions) / windows.numel()
+    colours = energy[1:].mean(dim=0) if len(energy) > 1 else torch.zeros_like(energy[0])
+    seen = features(energy[0][shown], colours[shown] if len(energy) > 1 else None, level[shown])
+    order = torch.randperm(len(seen.blocks), generator=torch.Generator().manual_seed(0))[:SEEN]
+    padded = torch.zeros(SEEN, seen.blocks.shape[1])
+    padded[: len(order)] = seen.blocks[order]
+    return {
+        "kind": torch.tensor(list(KINDS).index(kind) + (len(KINDS) if photo is None else 0)),
+        "blocks": padded.half(),
+        "count": torch.tensor(len(order)),
+        "whole": seen.whole,
+        "reference": seen.reference,
+        "noise": torch.cat([noise[0], noise[1:].mean(dim=0) if len(noise) > 1 else torch.zeros(RINGS)]).sqrt(),
+        "colour": torch.tensor(float(len(energy) > 1)),
+        "psnr": (-10 * errors.clamp(min=1e-12).log10()).clamp(max=BEST).float(),
+        "before": torch.tensor(min(BEST, -20 * math.log10(max(rms, 1e-6)))),
+        "misfit": (here - windows).square().flatten(1).mean(dim=1),
+        "follow": follow,
+    }
+
+
+def draw_shard(folder: Path, split: str, shard: int) -> None:
+    data = Path(os.environ["LMD_DATA"]) / "bsds500" / split
+    photos = [np.asarray(Image.open(file).convert("RGB")) for file in sorted(data.glob("*.jpg"))]
+    weights = np.array(list(KINDS.values()))
+    begun = time.monotonic()
+    for part in range(SHARD // 250):
+        path = folder / f"{split}-{shard}-{part}.safetensors"
+        if path.exists():
+            continue
+        rows = []
+        for number in range(250):
+            random = np.random.default_rng([split == "val", shard, part, number])
+            kind = str(random.choice(list(KINDS), p=weights / weights.sum()))
+            is_drawing = random.random() < 1 / 6 or shard >= DRAWINGS
+            photo = None if is_drawing else photos[int(random.integers(len(photos)))]
+            rows.append(draw(photo, kind, random))
+        found = [row for row in rows if row is not None]
+        save_file({key: torch.stack([row[key] for row in found]).contiguous() for key in found[0]}, path)
+        print(f"{path.name}: {len(found)} samples, {time.monotonic() - begun:.0f} s", flush=True)
+
+
+Samples = dict[str, Tensor]
+
+
+def load(folder: Path, split: str) -> Samples:
+    parts = [load_file(path) for path in sorted(folder.glob(f"{split}-*.safetensors"))]
+    samples = {key: torch.cat([part[key] for part in parts]).float() for key in parts[0] if key != "blocks"}
+    return {**samples, "blocks": torch.cat([part["blocks"] for part in parts])}
+
+
+SHARES = torch.tensor(ring_counts(SIZE)) / sum(ring_counts(SIZE))
+
+
+def find(network: NoiseNetwork, samples: Samples) -> tuple[Tensor, Tensor]:
+    """Deviations of the noise by rings `(samples, 14)`, and the caution `(samples,)`."""
+    shown = torch.arange(SEEN) < samples["count"][:, None]
+    ratios, caution = network(samples["blocks"].float(), samples["whole"], shown)
+    return (samples["reference"] + ratios).exp() * seen_rings(samples), caution.exp()
+
+
+def seen_rings(samples: Samples) -> Tensor:
+    return torch.cat([torch.ones(len(samples["colour"]), RINGS), samples["colour"][:, None].expand(-1, RINGS)], dim=1)
+
+
+def variance(noise: Tensor, samples: Samples) -> Tensor:
+    """Of a pixel."""
+    bright, colours = noise.square().reshape(-1, 2, RINGS).matmul(SHARES).unbind(1)
+    return torch.where(samples["colour"] > 0, (bright + 2 * colours) / 3, bright)
+
+
+def risks(noise: Tensor, samples: Samples) -> Tensor:
+    """Stein's risk of each weight, up to a constant."""
+    return samples["misfit"] + 2 * (samples["follow"] * noise.square()[:, None]).sum(dim=2)
+
+
+def expected_loss(noise: Tensor, samples: Samples) -> Tensor:
+    """dB lost to the best weight, where weights are chosen with probabilities that fall with their risk."""
+    risk = risks(noise, samples)
+    scale = 0.02 * (variance(noise, samples).detach()[:, None] + 1e-7)
+    chosen = torch.softmax((risk.amin(dim=1, keepdim=True) - risk) / scale, dim=1)
+    return (chosen * (samples["psnr"].amax(dim=1, keepdim=True) - samples["psnr"])).sum(dim=1)
+
+
+def error(noise: Tensor, samples: Samples) -> Tensor:
+    """How far the noise is from the true one; of clean pictures, whether it is more than a thousandth."""
+    true, least = samples["noise"], 1e-6
+    apart = (noise.square() + least).log() - (true.square() + least).log()
+    weight = SHARES.sqrt().repeat(2) * torch.tensor([1.0, 2.0]).repeat_interleave(RINGS) * true.square()
+    weight = weight / weight.sum(dim=1, keepdim=True).clamp(min=1e-12)
+    far = (torch.nn.functional.smooth_l1_loss(apart, torch.zeros_like(apart), reduction="none") * weight).sum(dim=1)
+    much = torch.relu(variance(noise, samples).clamp(min=1e-12).sqrt() / 2e-3 - 1).clamp(max=3)
+    return torch.where(variance(true, samples) > 1e-6, far, much)
+
+
+def loss_in_db(noise: Tensor, samples: Samples) -> Tensor:
+    """Lost to the best weight by the one where a parabola through the three least risks is least."""
+    risk, psnr = risks(noise, samples), samples["psnr"]
+    lowest, last = risk.argmin(dim=1), risk.shape[1] - 1
+    middle = lowest.clamp(1, last - 1)
+    left, centre, right = (risk.gather(1, (middle + step)[:, None])[:, 0] for step in (-1, 0, 1))
+    bend = left - 2 * centre + right
+    vertex = torch.where(bend > 0, 0.5 * (left - right) / bend.clamp(min=1e-30), (lowest - middle).float())
+    place = (middle + vertex.clamp(-1, 1)).clamp(0, last)
+    below = place.floor().long().clamp(max=last - 1)
+    low, high = (psnr.gather(1, (below + step)[:, None])[:, 0] for step in (0, 1))
+    return psnr.amax(dim=1) - torch.lerp(low, high, place - below)
+
+
+def report(network: NoiseNetwork, samples: Samples) -> None:
+    with torch.no_grad():
+        parts = torch.arange(len(samples["blocks"])).split(256)
+        found = [find(network, {key: each[at] for key, each in samples.items()}) for at in parts]
+        noise, caution = (torch.cat(each) for each in zip(*found, strict=True))
+    lost, known = loss_in_db(noise * caution.sqrt()[:, None], samples), loss_in_db(samples["noise"], samples)
+    ratio = (variance(noise, samples) / variance(samples["noise"], samples).clamp(min=1e-8)).sqrt()
+    names = [*KINDS, *(f"drawing, {name}" for name in KINDS)]
+    rows: dict[str, Tensor] = {"all": torch.ones(len(lost), dtype=torch.bool)}
+    rows |= {name: samples["kind"] == number for number, name in enumerate(names)}
+    print("| kind | samples | mean loss, dB | 97% | largest | above 0.5 | above 1 | known: above 0.5 | level 5%, 95% |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for name, at in rows.items():
+        if not bool(at.any()):
+            continue
+        each, share = lost[at], ratio[at]
+        print(
+            f"| {name} | {len(each)} | {each.mean():.2f} | {each.quantile(0.97):.2f} | {each.max():.2f} "
+            f"| {(each > 0.5).float().mean():.1%} | {(each > 1).float().mean():.1%} "
+            f"| {(known[at] > 0.5).float().mean():.1%} | {share.quantile(0.05):.2f}, {share.quantile(0.95):.2f} |"
+        )
+
+
+def fit(folder: Path, out: Path, updates: int, seed: int) -> None:
+    torch.manual_seed(seed)
+    train = load(folder, "train")
+    network = NoiseNetwork()
+    torch.nn.init.zeros_(network.last.weight)
+    torch.nn.init.constant_(network.last.bias.data[:-1], -0.3)
+    network.last.bias.data[-1] = 0.0
+    optimiser = torch.optim.AdamW(network.parameters(), 3e-3, weight_decay=1e-2)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 3e-3, total_steps=updates)
+    begun = time.monotonic()
+    for update in range(1, updates + 1):
+        at = torch.randint(len(train["blocks"]), (64,))
+        samples = {key: each[at] for key, each in train.items()}
+        noise, caution = find(network, samples)
+        lost = expected_loss(noise * caution.sqrt()[:, None], samples)
+        much = torch.relu(lost - MARGIN).square().clamp(max=20)
+        weight = torch.where(samples["before"] >= BEST, CLEAN, 1.0)
+        loss = (weight * (lost + 0.5 * much) + 1.5 * error(noise, samples)).mean()
+        optimiser.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimiser.step()
+        schedule.step()
+        if update % 1000 == 0:
+            print(f"{update}: {float(loss.detach()):.3f}, {time.monotonic() - begun:.0f} s", flush=True)
+    save_file(network.state_dict(), out)
+    report(network, train)
+    if any(folder.glob("val-*.safetensors")):
+        report(network, load(folder, "val"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    drawing_command = commands.add_parser("draw", help="draw samples")
+    drawing_command.add_argument("folder", type=Path)
+    drawing_command.add_argument("split", choices=("train", "val"))
+    drawing_command.add_argument("--shard", type=int, default=0)
+    fitting = commands.add_parser("fit", help="train the network")
+    fitting.add_argument("folder", type=Path)
+    fitting.add_argument("--out", type=Path, required=True)
+    fitting.add_argument("--updates", type=int, default=12_000)
+    fitting.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    if given.command == "draw":
+        torch.set_num_threads(1)
+        given.folder.mkdir(parents=True, exist_ok=True)
+        draw_shard(given.folder, given.split, given.shard)
+    else:
+        fit(given.folder, given.out, given.updates, given.seed)
+
+
+if __name__ == "__main__":
+    main()
