@@ -423,3 +423,14 @@ def test_a_weight_far_above_what_flattens_an_image_is_no_harder():
         for result in results:
             assert {status.name for status in result.status} == {"TOLERANCE_REACHED"}
         torch.testing.assert_close(results[0].values, results[1].values, rtol=2e-3, atol=0)
+
+
+@pytest.mark.parametrize("size", [(2, 2, 2), (2, 5), (1, 4), (2,)])
+def test_planes_over_axes_of_every_length_are_levels_of_second_order(size):
+    """What costs no bending is found exactly, over two entries as over many."""
+    places = torch.meshgrid(*(torch.arange(float(n), dtype=torch.float64) for n in size), indexing="ij")
+    y = (3.0 + sum((n + 1) * place for n, place in enumerate(places)))[None, None]
+    problem = SecondOrderModel(Squares(y), 1.0)
+    level, _ = problem.levelled(problem.start(), problem.operator(problem.start()))
+    torch.testing.assert_close(problem.image(level), y)
+    assert float(problem.value(level)) < 1e-20

@@ -189,7 +189,7 @@ class SecondOrderModel(Composite):
             length = image.shape[axis]
             place = torch.arange(length, dtype=torch.float64, device=x.device) - (length - 1) / 2
             place = place.reshape(-1, *[1] * (image.ndim - 1 - axis))
-            slope = (image * place).mean(dim=along, keepdim=True) / place.square().mean().clamp(min=1)
+            slope = (image * place).mean(dim=along, keepdim=True) / (place.square().mean() if length > 1 else 1)
             plane = plane + slope * place
             w[:, :, n] = slope / h
         share = self._share_within(mean, plane)
