@@ -1,7 +1,8 @@
 """Fit the network that tells noise from texture (`src/lmd/pictures/noise_network.safetensors`).
 
-    python benchmarks/fit_noise.py draw FOLDER train --shard 0     # 0 to 9; val: 0 and 1; each resumes where it stopped
-    python benchmarks/fit_noise.py fit FOLDER --out network.safetensors
+    python benchmarks/fit_noise.py draw FOLDER train --shard 0     # 0 to 11; val: 0 and 1; each can be resumed
+    python benchmarks/fit_noise.py fit FOLDER --seed 1 --out 1.safetensors    # and 2
+    python benchmarks/fit_noise.py join 1.safetensors 2.safetensors --out noise_network.safetensors
 
 `draw` takes photographs of bsds500/train or val in LMD_DATA, and drawings, adds noise of a random kind, and writes what
 the loss needs: energies of blocks, the dB of the answer for each weight of a grid, and the parts of Stein's risk, which
@@ -47,8 +48,11 @@ BEST = 10 * math.log10(12 * 255**2)
 
 WEIGHTS = 2.0 ** torch.arange(-12, 1.6, 0.75)
 SIZE = (8, 8)
-SHARD, DRAWINGS = 2000, 8
-"""Samples in a shard, and the first shard that has drawings alone; of others one sample in six is a drawing."""
+SHARD = 2000
+"""Samples in a shard."""
+
+DRAWINGS, FILES = (8, 9), (10, 11)
+"""Shards of drawings alone, and of noisy files, enlarged or not; of others one sample in six is a drawing."""
 
 SEEN = 640
 """Blocks of a sample that training looks at."""
@@ -56,7 +60,7 @@ SEEN = 640
 MARGIN = 0.3
 """Losses in dB above this count twice, by their squares."""
 
-CLEAN = 4.0
+CLEAN = 8.0
 """Losses of clean pictures count so many times: there, noise that is not there costs most."""
 
 KINDS = {
@@ -249,7 +253,8 @@ def draw_shard(folder: Path, split: str, shard: int) -> None:
         for number in range(250):
             random = np.random.default_rng([split == "val", shard, part, number])
             kind = str(random.choice(list(KINDS), p=weights / weights.sum()))
-            is_drawing = random.random() < 1 / 6 or shard >= DRAWINGS
+            is_drawing = (random.random() < 1 / 6 and shard not in FILES) or shard in DRAWINGS
+            kind = str(random.choice(["jpeg", "enlarged", "enlarged"])) if shard in FILES else kind
             photo = None if is_drawing else photos[int(random.integers(len(photos)))]
             rows.append(draw(photo, kind, random))
         found = [row for row in rows if row is not None]
@@ -378,6 +383,12 @@ def fit(folder: Path, out: Path, updates: int, seed: int) -> None:
         report(network, load(folder, "val"))
 
 
+def join(members: list[Path], out: Path) -> None:
+    """Write networks whose answers are averaged into one file."""
+    weights = [load_file(member) for member in members]
+    save_file({f"{number}.{name}": each for number, one in enumerate(weights) for name, each in one.items()}, out)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -390,13 +401,18 @@ def main() -> None:
     fitting.add_argument("--out", type=Path, required=True)
     fitting.add_argument("--updates", type=int, default=12_000)
     fitting.add_argument("--seed", type=int, default=0)
+    joining = commands.add_parser("join", help="put networks into one file")
+    joining.add_argument("members", type=Path, nargs="+")
+    joining.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     if given.command == "draw":
         torch.set_num_threads(1)
         given.folder.mkdir(parents=True, exist_ok=True)
         draw_shard(given.folder, given.split, given.shard)
-    else:
+    elif given.command == "fit":
         fit(given.folder, given.out, given.updates, given.seed)
+    else:
+        join(given.members, given.out)
 
 
 if __name__ == "__main__":

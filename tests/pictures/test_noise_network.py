@@ -7,7 +7,7 @@ import torch
 from lmd.data import image_data
 from lmd.pictures.blocks import block_basis, cut_blocks, join_blocks, mix_channels, ring_counts, ring_means, rings
 from lmd.pictures.noise import measure
-from lmd.pictures.noise_network import NoiseNetwork, features, trained_network
+from lmd.pictures.noise_network import NoiseNetwork, features, trained_networks
 
 
 def photographs(side: int = 96) -> torch.Tensor:
@@ -27,7 +27,7 @@ def test_the_order_of_blocks_says_nothing() -> None:
     energies, level = block_energies(), torch.linspace(0, 1, 50)
     order = torch.randperm(50, generator=torch.Generator().manual_seed(1))
     here, there = features(energies, 2 * energies, level), features(energies[order], 2 * energies[order], level[order])
-    network = trained_network()
+    network = trained_networks()[0]
     torch.testing.assert_close(
         network(here.blocks[None], here.whole[None]), network(there.blocks[None], there.whole[None])
     )

@@ -47,6 +47,9 @@ MAX_EXTREME_SHARE = 0.2
 MIN_PIXELS = 20 * 64
 """In smaller pictures the network has too few blocks to tell texture from noise: what the smoothest show is noise."""
 
+EVEN = (0.8, 1.25)
+"""Energies of rings that are so near to their mean are those of white noise."""
+
 NO_COLOUR = 1e-9
 """Where colours have less than this share of the energy of brightness, a picture is grey."""
 
@@ -174,11 +177,19 @@ def measure(images: Tensor) -> Noise:
         spectrum = _smoothest(energy[:, shown], level[shown], lengths)
         most.append(spectrum)
         caution = torch.ones_like(spectrum[0, 0])
-        if is_picture and bool(shown.any()):
+        if is_picture and bool(shown.any()) and not _is_noise_alone(energy[:, shown], level[shown]):
             spectrum, caution = _tell_noise(plain[:, shown], energy[:, shown], level[shown])
         found.append(spectrum)
         cautions.append(caution)
     return Noise(torch.stack(found), lengths, _deviation(torch.stack(most), lengths), torch.stack(cautions))
+
+
+def _is_noise_alone(energies: Tensor, level: Tensor) -> bool:
+    """Whether there is no picture beneath: as much of everything at all frequencies, the mean of blocks included."""
+    by_ring = energies[0].mean(dim=0)
+    mean = by_ring.mean()
+    is_even = (by_ring >= EVEN[0] * mean) & (by_ring <= EVEN[1] * mean)
+    return bool(is_even.all() & (level.var(correction=0) <= 2 * mean))
 
 
 def _tell_noise(blocks: Tensor, energies: Tensor, level: Tensor) -> tuple[Tensor, Tensor]:

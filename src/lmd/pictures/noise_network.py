@@ -28,7 +28,7 @@ REFERENCE = 3
 FLOOR = 1e-4
 """Deviations below this share of the contrast are taken for it."""
 
-MAX_RATIOS, MAX_CAUTION = (0.4, 0.5, 0.7, 1.0, 1.2, 1.4, 1.5), 0.7
+MAX_RATIOS, MAX_CAUTION = (0.4, 0.5, 0.7, 1.0, 1.2, 1.4, 1.5), 2.0
 """Logarithms of the largest deviation over the reference by rings, and of the largest caution or its inverse."""
 
 
@@ -105,12 +105,13 @@ class NoiseNetwork(nn.Module):
 
 
 @functools.cache
-def trained_network() -> NoiseNetwork:
-    """Load the network that ships."""
+def trained_networks() -> nn.ModuleList:
+    """Load the networks that ship: their answers are averaged, which makes bad ones rare."""
     with torch.device("cpu"), as_file(files("lmd.pictures") / WEIGHTS) as path:
-        network = NoiseNetwork().float()
-        network.load_state_dict(load_file(path))
-    return network.requires_grad_(False)
+        weights = load_file(path)
+        networks = nn.ModuleList(NoiseNetwork() for _ in {name.split(".")[0] for name in weights}).float()
+        networks.load_state_dict(weights)
+    return networks.requires_grad_(False)
 
 
 def find_noise(brightness: Tensor, colours: Tensor | None, level: Tensor) -> tuple[Tensor, Tensor]:
@@ -120,5 +121,6 @@ def find_noise(brightness: Tensor, colours: Tensor | None, level: Tensor) -> tup
     the average, while the weight is chosen from one picture.
     """
     seen = features(brightness.float().cpu(), None if colours is None else colours.float().cpu(), level.float().cpu())
-    ratios, caution = trained_network()(seen.blocks[None], seen.whole[None])
-    return (seen.reference + ratios[0]).exp().reshape(2, RINGS).to(brightness), caution[0].exp().to(brightness)
+    answers = [network(seen.blocks[None], seen.whole[None]) for network in trained_networks()]
+    ratios, caution = (torch.cat(each).mean(dim=0) for each in zip(*answers, strict=True))
+    return (seen.reference + ratios).exp().reshape(2, RINGS).to(brightness), caution.exp().to(brightness)
