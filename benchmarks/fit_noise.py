@@ -1,8 +1,8 @@
 """Fit the network that tells noise from texture (`src/lmd/pictures/noise_network.safetensors`).
 
     python benchmarks/fit_noise.py draw FOLDER train --shard 0     # 0 to 11; val: 0 and 1; each can be resumed
-    python benchmarks/fit_noise.py fit FOLDER --seed 1 --out 1.safetensors    # and 2
-    python benchmarks/fit_noise.py join 1.safetensors 2.safetensors --out noise_network.safetensors
+    python benchmarks/fit_noise.py fit FOLDER --seed 1 --out 1.safetensors    # and 2, 3
+    python benchmarks/fit_noise.py join 1.safetensors 2.safetensors 3.safetensors --out noise_network.safetensors
 
 `draw` takes photographs of bsds500/train or val in LMD_DATA, and drawings, adds noise of a random kind, and writes what
 the loss needs: energies of blocks, the dB of the answer for each weight of a grid, and the parts of Stein's risk, which
