@@ -9,7 +9,7 @@ from lmd.pictures.weights import cut
 
 
 @pytest.mark.parametrize(
-    ("kernel", "shape"), [((9, 9), (4, 1, 44, 44)), ((1, 61), (1, 1, 122, 122)), ((101, 3), (1, 1, 150, 160))]
+    ("kernel", "shape"), [((9, 9), (4, 1, 64, 64)), ((1, 61), (1, 1, 122, 122)), ((101, 3), (1, 1, 150, 160))]
 )
 def test_windows_are_larger_than_the_kernel(kernel: tuple[int, int], shape: tuple[int, ...]) -> None:
     windows, owner = cut(torch.rand(1, 1, 150, 160), share=1, kernel=kernel)

@@ -29,9 +29,9 @@ BEHIND_BLUR = (2e-2, 200)
 LATE = (1e-3, 300)
 """The same for absolute distances, whose answers are steps: what is on the way between two is like neither."""
 
-PIXELS, FEWEST, SHARE = 44 * 44, 48 * 48, 2
-"""A choice by risk is made on four windows of at most so many pixels, together half of the image, or on one in the
-middle where these would be small: on the second number at least, where there are as many."""
+PIXELS, FEWEST, SHARE = 64 * 64, 48 * 48, 1
+"""A choice by risk is made on the whole of a small image, or on four windows of so many pixels: what they leave out may
+be what matters. One part in so many of the image is the most; the second number of pixels is the least."""
 
 STEPS = (1.5, 1.75, 2.0, 2.0, 2.0)
 """Where the risk is least at an end, two weights are added there, each so many times the one before; then again."""
