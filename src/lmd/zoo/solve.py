@@ -433,7 +433,7 @@ class _Whole:
         if self.refines or 3 not in solved.status:
             return solved
         gaps = torch.tensor(solved.gaps, dtype=torch.float64, device=solved.x.device)
-        stuck = torch.tensor([code == 3 for code in solved.status], device=solved.x.device)
+        stuck = torch.tensor([code == 3 for code in solved.status], dtype=torch.bool, device=solved.x.device)
         stuck &= ~held_up(self.problem, solved.x, gaps, solved.dual)
         if not bool(stuck.any()):
             return solved
