@@ -28,12 +28,11 @@ from torch import Tensor
 
 from lmd.pictures.blocks import (
     RINGS,
-    block_basis,
+    block_energies,
     cut_blocks,
     join_blocks,
     mix_channels,
     ring_counts,
-    ring_means,
     rings,
 )
 from lmd.pictures.forms import Form
@@ -181,8 +180,8 @@ def with_noise(clean: np.ndarray, kind: str, random: Random) -> tuple[np.ndarray
 def energies(images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Of one image `(1, C, H, W)`: blocks, their levels `(blocks,)`, and energies `(C, blocks, 7)`."""
     blocks = cut_blocks(images, SIZE)
-    coefficients = mix_channels(blocks) @ block_basis(SIZE).T
-    return blocks, coefficients[0, 0, :, 0], (coefficients.square() @ ring_means(SIZE))[0]
+    found, levels = block_energies(blocks, SIZE)
+    return blocks, levels[0], found[0]
 
 
 def probes(windows: Tensor) -> Tensor:

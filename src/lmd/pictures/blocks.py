@@ -88,6 +88,16 @@ def ring_means(lengths: tuple[int, ...]) -> Tensor:
     return member / member.sum(dim=0).clamp(min=1)
 
 
+def block_energies(blocks: Tensor, lengths: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Return the energies and the levels of blocks `(B, C, blocks, pixels)`, channels as by `mix_channels`.
+
+    Energies are mean squares of coefficients by rings `(B, C, blocks, 7)`; levels are the mean coefficients of the sum
+    of the channels `(B, blocks)`.
+    """
+    coefficients = mix_channels(blocks) @ block_basis(lengths).to(blocks).T
+    return coefficients.square() @ ring_means(lengths).to(blocks), coefficients[:, 0, :, 0]
+
+
 def mix_channels(images: Tensor, back: bool = False) -> Tensor:
     """Return the sum of all channels and their differences, orthonormal: of three (1, 1, 1), (1, 0, -1), (1, -2, 1)."""
     if images.shape[1] == 1:

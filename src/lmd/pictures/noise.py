@@ -14,13 +14,12 @@ from torch import Tensor
 from lmd.pictures.arrays import Axis, as_batch
 from lmd.pictures.blocks import (
     RINGS,
-    block_basis,
+    block_energies,
     block_lengths,
     cut_blocks,
     join_blocks,
     mix_channels,
     ring_counts,
-    ring_means,
     rings,
 )
 from lmd.pictures.noise_network import find_noise
@@ -107,10 +106,6 @@ class Noise:
         """The standard deviation of a pixel `(B,)`."""
         return _deviation(self.spectrum, self.lengths)
 
-    def times(self, scale: Tensor) -> Noise:
-        """The same for deviations that are multiplied by `scale` `(B,)`."""
-        return replace(self, spectrum=self.spectrum * scale[:, None, None], most=self.most * scale)
-
     @in_full_precision
     def sample(self, like: Tensor, owner: Tensor, seed: int = 0) -> Tensor:
         """Noise with the covariance that was found for windows `like` `(N, C, *size)`, of the images `owner` `(N,)`.
@@ -169,11 +164,10 @@ def measure(images: Tensor) -> Noise:
     """Estimate the noise of images `(B, C, *size)`; see `estimate_noise`."""
     lengths = block_lengths(images)
     blocks = cut_blocks(images, lengths)
-    coefficients = mix_channels(blocks) @ block_basis(lengths).to(images).T
-    energies = coefficients.square() @ ring_means(lengths).to(images)
+    energies, levels = block_energies(blocks, lengths)
     is_picture = len(lengths) == 2 and min(lengths) == 8 and images[0, 0].numel() >= MIN_PIXELS
     found, most, cautions = [], [], []
-    for plain, energy, level, shown in zip(blocks, energies, coefficients[:, 0, :, 0], show_noise(blocks), strict=True):
+    for plain, energy, level, shown in zip(blocks, energies, levels, show_noise(blocks), strict=True):
         spectrum = _smoothest(energy[:, shown], level[shown], lengths)
         most.append(spectrum)
         caution = torch.ones_like(spectrum[0, 0])
@@ -207,18 +201,13 @@ def _tell_noise(blocks: Tensor, energies: Tensor, level: Tensor) -> tuple[Tensor
     if colours is not None and not bool(colours.mean() > NO_COLOUR * energies[0].mean()):
         colours = None
     if colours is not None and count != 3:
-        alone = [_tell_noise(each[None], *_of_blocks(each[None])) for each in blocks]
+        energies, levels = block_energies(blocks[:, None], (8, 8))
+        alone = [_tell_noise(*each) for each in zip(blocks[:, None], energies, levels, strict=True)]
         spectra, cautions = (torch.stack(each) for each in zip(*alone, strict=True))
         return spectra.square().mean(dim=0).sqrt().expand(count, -1), cautions.mean()
     (bright, differences), caution = find_noise(energies[0], colours, level)
     others = torch.zeros_like(differences) if colours is None else differences
     return torch.cat([bright[None], others.expand(count - 1, -1)]), caution
-
-
-def _of_blocks(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """Return energies `(1, blocks, 7)` and mean coefficients `(blocks,)` of 8 x 8 blocks `(1, blocks, 64)`."""
-    coefficients = blocks @ block_basis((8, 8)).to(blocks).T
-    return coefficients.square() @ ring_means((8, 8)).to(blocks), coefficients[0, :, 0]
 
 
 def _smoothest(energies: Tensor, level: Tensor, lengths: tuple[int, ...]) -> Tensor:
