@@ -36,7 +36,7 @@ from lmd.pictures.blocks import (
     rings,
 )
 from lmd.pictures.forms import Form
-from lmd.pictures.noise import show_noise
+from lmd.pictures.noise import blocks_with_noise
 from lmd.pictures.noise_network import NoiseNetwork, features
 from lmd.pictures.weights import MOST, TOLERANCE, cut
 from lmd.zoo.solve import solve
@@ -205,7 +205,7 @@ def draw(photo: np.ndarray | None, kind: str, random: Random) -> dict[str, Tenso
     y = torch.from_numpy(np.moveaxis(noisy, -1, 0).astype(np.float32))[None]
     truth = torch.from_numpy(np.moveaxis(clean, -1, 0))[None]
     blocks, level, energy = energies(y)
-    shown = show_noise(blocks)[0]
+    shown = blocks_with_noise(blocks)[0]
     if int(shown.sum()) < 30:
         return None
     noise = energies((y.double() - truth).float())[2][:, shown].mean(dim=1)

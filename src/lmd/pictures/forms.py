@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lmd.checks import check_choice, check_positive
 from lmd.errors import InputError
-from lmd.pictures.noise import Noise, enough_for_weight, measure
+from lmd.pictures.noise import Noise, measure, with_minimum_level
 from lmd.pictures.weights import LATE, PATH, PIXELS, Choice, by_leaving_out, by_risk, near
 from lmd.problems import SecondOrderModel, TVDenoising, TVModel
 from lmd.terms import Absolute, KullbackLeibler, Squares, Term
@@ -114,7 +114,7 @@ class Form:
             return replace(self, order=1).choose(y, noise, unit, counts)
         path = y.new_tensor(MISFITS[self.data].path)
         if self.data == "squares":
-            found = enough_for_weight(measure(y), y) if noise is None else Noise.white(noise, y)
+            found = with_minimum_level(measure(y), y) if noise is None else Noise.white(noise, y)
             return by_risk(self._in(unit), y, found, near(found.level))
         if noise is not None:
             raise InputError("noise", f"a number with data={self.data!r}", "none: only squares go by a deviation")
@@ -129,7 +129,7 @@ class Form:
             return self.problem(data, weight, unit, kept)
 
         return by_leaving_out(
-            model, y, torch.ones_like(y), enough_for_weight(measure(y), y).level, tried, 4 * PIXELS, LATE
+            model, y, torch.ones_like(y), with_minimum_level(measure(y), y).level, tried, 4 * PIXELS, LATE
         )
 
     def _in(self, unit: float) -> Callable[[Tensor, Tensor], Any]:

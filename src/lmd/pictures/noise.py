@@ -167,29 +167,29 @@ def measure(images: Tensor) -> Noise:
     energies, levels = block_energies(blocks, lengths)
     is_picture = len(lengths) == 2 and min(lengths) == 8 and images[0, 0].numel() >= MIN_PIXELS
     found, most, cautions = [], [], []
-    for plain, energy, level, shown in zip(blocks, energies, levels, show_noise(blocks), strict=True):
+    for plain, energy, level, shown in zip(blocks, energies, levels, blocks_with_noise(blocks), strict=True):
         spectrum = _smoothest(energy[:, shown], level[shown], lengths)
         most.append(spectrum)
         caution = torch.ones_like(spectrum[0, 0])
-        if is_picture and bool(shown.any()) and not _is_noise_alone(energy[:, shown], level[shown]):
-            spectrum, caution = _tell_noise(plain[:, shown], energy[:, shown], level[shown])
+        if is_picture and bool(shown.any()) and not _is_only_noise(energy[:, shown], level[shown]):
+            spectrum, caution = _separate_noise(plain[:, shown], energy[:, shown], level[shown])
         found.append(spectrum)
         cautions.append(caution)
     return Noise(torch.stack(found), lengths, _deviation(torch.stack(most), lengths), torch.stack(cautions))
 
 
-def _is_noise_alone(energies: Tensor, level: Tensor) -> bool:
-    """Whether there is no picture beneath: as much of everything at all frequencies, the mean of blocks included."""
+def _is_only_noise(energies: Tensor, level: Tensor) -> bool:
+    """Return whether the image is white noise: equal energy at all frequencies, the means of blocks included."""
     by_ring = energies[0].mean(dim=0)
     mean = by_ring.mean()
     is_even = (by_ring >= EVEN[0] * mean) & (by_ring <= EVEN[1] * mean)
     return bool(is_even.all() & (level.var(correction=0) <= 2 * mean))
 
 
-def _tell_noise(blocks: Tensor, energies: Tensor, level: Tensor) -> tuple[Tensor, Tensor]:
+def _separate_noise(blocks: Tensor, energies: Tensor, level: Tensor) -> tuple[Tensor, Tensor]:
     """Return deviations `(C, 7)` of the noise and the caution, by the network.
 
-    It knows grey pictures and those of three channels. Of other numbers of channels each is looked at alone.
+    It was trained on pictures of one and three channels. With another number, each channel is measured alone.
 
     Args:
         blocks: `(C, blocks, pixels)`.
@@ -202,7 +202,7 @@ def _tell_noise(blocks: Tensor, energies: Tensor, level: Tensor) -> tuple[Tensor
         colours = None
     if colours is not None and count != 3:
         energies, levels = block_energies(blocks[:, None], (8, 8))
-        alone = [_tell_noise(*each) for each in zip(blocks[:, None], energies, levels, strict=True)]
+        alone = [_separate_noise(*each) for each in zip(blocks[:, None], energies, levels, strict=True)]
         spectra, cautions = (torch.stack(each) for each in zip(*alone, strict=True))
         return spectra.square().mean(dim=0).sqrt().expand(count, -1), cautions.mean()
     (bright, differences), caution = find_noise(energies[0], colours, level)
@@ -236,8 +236,8 @@ def _smoothest(energies: Tensor, level: Tensor, lengths: tuple[int, ...]) -> Ten
     return variance.sqrt()[:, None].expand(-1, RINGS)
 
 
-def show_noise(blocks: Tensor) -> Tensor:
-    """Which blocks `(B, blocks)` of `(B, C, blocks, pixels)` show noise: not flat, and hardly cut off."""
+def blocks_with_noise(blocks: Tensor) -> Tensor:
+    """Return a mask `(B, blocks)` of the blocks `(B, C, blocks, pixels)` that are neither flat nor clipped."""
     low, high = (end.flatten(1) for end in (blocks.amin(dim=(1, 3)), blocks.amax(dim=(1, 3))))
     least, most = low.amin(dim=1)[:, None, None, None], high.amax(dim=1)[:, None, None, None]
     extreme = (blocks <= least) | (blocks >= most)
@@ -265,8 +265,8 @@ def _deviation(spectrum: Tensor, lengths: tuple[int, ...]) -> Tensor:
     return ((spectrum.square() * counts).sum(dim=-1) / counts.sum()).mean(dim=1).sqrt()
 
 
-def enough_for_weight(noise: Noise, images: Tensor) -> Noise:
-    """Return the noise, or white noise that is just enough to make a weight of where there is less."""
+def with_minimum_level(noise: Noise, images: Tensor) -> Noise:
+    """Return the noise; where it is too small to derive a weight from, white noise of the smallest usable level."""
     level = noise.level
     left = at_least(level, images)
     flat = left[:, None, None].expand_as(noise.spectrum)

@@ -25,7 +25,7 @@ from lmd.operators import Blur
 from lmd.pictures.arrays import Units, check_kept, nearest_to_zero
 from lmd.pictures.forms import Form
 from lmd.pictures.functions import AUTO
-from lmd.pictures.noise import at_least, enough_for_weight, measure, rough_noise
+from lmd.pictures.noise import at_least, measure, rough_noise, with_minimum_level
 from lmd.pictures.weights import Choice, by_leaving_out, by_risk, choose_behind_blur, near, warn_of_end
 from lmd.solvers import Result, Status
 from lmd.solvers.base import Solver
@@ -327,7 +327,7 @@ class PictureSolver:
             return make(y, extra, w, self.isotropic)
 
         if extra is None:
-            found = enough_for_weight(measure(images), images)
+            found = with_minimum_level(measure(images), images)
             return by_risk(model, images, found, near(found.level))
         taps = extra
 
