@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 import lmd
-from lmd.copies import doubled
+from lmd.core.batching import doubled
 from lmd.guarantees import DescentSafeguard, Record, Safeguard, divergence_bound
 from lmd.guarantees.promise import Monitor, Promise, least_share
 from lmd.guarantees.theorems import (

@@ -11,8 +11,8 @@ from __future__ import annotations
 import argparse
 
 import lmd
-from lmd.checks import check_choice
-from lmd.files import read_json, write_json
+from lmd.core.checks import check_choice
+from lmd.core.files import read_json, write_json
 from lmd.solvers.saving import SOLVER_FILE
 from lmd.zoo import SHIPPED_PRESET, TRAINED
 

@@ -24,9 +24,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lmd.experiments import peak
 from lmd.mirrors import ConvICNN, ConvPair
 from lmd.problems import TVDenoising
+from lmd.reproduction.experiments import peak
 from lmd.solvers import LearnedMirrorDescent
 from lmd.training.loss import UnrolledLoss
 from lmd.training.settings import TrainingSettings

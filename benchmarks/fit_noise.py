@@ -1,4 +1,4 @@
-"""Fit the network that tells noise from texture (`src/lmd/pictures/noise_network.safetensors`).
+"""Fit the network that tells noise from texture (`src/lmd/imaging/noise_network.safetensors`).
 
     python benchmarks/fit_noise.py draw FOLDER train --shard 0     # 0 to 11; val: 0 and 1; each can be resumed
     python benchmarks/fit_noise.py fit FOLDER --seed 1 --out 1.safetensors    # and 2, 3
@@ -26,7 +26,7 @@ from safetensors.torch import load_file, save_file
 from scipy.ndimage import gaussian_filter, zoom
 from torch import Tensor
 
-from lmd.pictures.blocks import (
+from lmd.imaging.blocks import (
     RINGS,
     block_energies,
     cut_blocks,
@@ -35,10 +35,10 @@ from lmd.pictures.blocks import (
     ring_counts,
     rings,
 )
-from lmd.pictures.forms import Form
-from lmd.pictures.noise import blocks_with_noise
-from lmd.pictures.noise_network import NoiseNetwork, features
-from lmd.pictures.weights import MOST, TOLERANCE, cut
+from lmd.imaging.forms import Form
+from lmd.imaging.noise import blocks_with_noise
+from lmd.imaging.noise_network import NoiseNetwork, features
+from lmd.imaging.weights import MOST, TOLERANCE, cut
 from lmd.zoo.solve import solve
 
 Random = np.random.Generator

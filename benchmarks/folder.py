@@ -37,7 +37,7 @@ OURS = "from lmd.cli import program; program()"
 def timed(call: list[str]) -> tuple[float, float, str]:
     """Seconds, seconds of the processor, and what was printed."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    subprocess.run([sys.executable, "-c", "import lmd.pictures, skimage.restoration"], check=True, env=kept)
+    subprocess.run([sys.executable, "-c", "import lmd.imaging, skimage.restoration"], check=True, env=kept)
     begun, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run([sys.executable, "-c", *call], check=True, capture_output=True, text=True, env=kept)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

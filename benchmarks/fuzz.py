@@ -41,10 +41,10 @@ from PIL import Image
 from safetensors.torch import save as tensor_bytes
 
 import lmd
-from lmd import experiments
 from lmd.cli import main as command_line
-from lmd.files import read_json
-from lmd.report.rows import row
+from lmd.core.files import read_json
+from lmd.reproduction import experiments
+from lmd.reproduction.report.rows import row
 
 SECONDS = 60
 """How long a case may take."""
@@ -325,7 +325,7 @@ class Cases:
         """Other weights, with the hash that belongs to them."""
         self.valid.copy("pictures/grey.png", folder, "in.png")
         path = self.valid.copy(draw.choice(("dual", "saddle", "network")), folder, "solver")
-        weights = lmd.files.read_tensors(path / "weights.safetensors")
+        weights = lmd.core.files.read_tensors(path / "weights.safetensors")
         content = (path / "weights.safetensors").read_bytes()
         if draw.random() < 0.4:
             content = damage_bytes(draw, content)

@@ -24,7 +24,7 @@ from lmd.problems import TVDenoising, TVModel, add_noise
 from lmd.problems.composite import relative_gap
 from lmd.solvers import FGP
 from lmd.solvers.base import State
-from lmd.solvers.learned_fgp import LOWEST, PLACES, RATIO, roughness
+from lmd.solvers.learned.fgp import LOWEST, PLACES, RATIO, roughness
 from lmd.tasks.steps import SCALES, STEPS
 from lmd.terms import Squares
 

@@ -32,9 +32,9 @@ from PIL import Image
 from torch import Tensor
 
 import lmd
+from lmd.core.files import read_json, write_json, write_text
 from lmd.data import image_data
 from lmd.data.images import TEST_PHOTOGRAPHS, bundled
-from lmd.files import read_json, write_json, write_text
 from lmd.problems import TVDenoising, TVInpainting
 from lmd.problems.tv import TVProblem
 from lmd.solvers import FGP, PDHG, Result

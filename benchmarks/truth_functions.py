@@ -17,8 +17,8 @@ from torch import Tensor
 from truth import Attempt, Instance, Kind, choose, composite_reference, shade, uniform
 
 import lmd
+from lmd.imaging import Info
 from lmd.operators import Matrix
-from lmd.pictures import Info
 from lmd.problems import SecondOrderModel, TVDeblurring, TVDenoising, TVInpainting, TVModel, gaussian_kernel
 from lmd.problems.reconstruction import TVReconstruction
 from lmd.terms import Absolute, KullbackLeibler, Squares

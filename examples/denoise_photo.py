@@ -17,7 +17,7 @@ from skimage.metrics import peak_signal_noise_ratio
 
 from lmd.data.image_files import read_picture, write_picture
 from lmd.data.picture import Picture
-from lmd.pictures import solve_file
+from lmd.imaging import solve_file
 
 
 def main(out: Path) -> None:

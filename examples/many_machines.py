@@ -21,8 +21,8 @@ from skimage.data import chelsea
 
 from lmd.data.image_files import write_picture
 from lmd.data.picture import Picture
-from lmd.pictures import Job, PictureSolver, solve_file, solve_many
-from lmd.pictures.files import Done
+from lmd.imaging import Job, PictureSolver, solve_file, solve_many
+from lmd.imaging.files import Done
 
 SIDE, RETRIES = 48, 3
 

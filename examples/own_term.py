@@ -7,7 +7,7 @@ import torch
 
 import lmd
 from lmd.terms.base import clip, per_instance, size_of, sum_instances
-from lmd.terms.conformance import TermConformance
+from lmd.testing.terms import TermConformance
 
 
 class Pinball(lmd.terms.Term):

@@ -10,6 +10,7 @@ import lmd
 
 PACKAGE = Path(lmd.__file__).parent
 ROOMS = [
+    "core",
     "kernels",
     "terms",
     "operators",
@@ -23,13 +24,13 @@ ROOMS = [
     "learning",
     "tasks",
     "zoo",
-    "pictures",
-    "report",
-    "experiments",
+    "imaging",
     "compat",
+    "testing",
+    "reproduction",
     "cli",
 ]
-BENEATH = ["deprecation", "errors", "extras", "checks", "config", "copies", "files"]
+BENEATH = ["errors"]
 
 
 def imported_rooms(file: Path) -> set[str]:

@@ -19,10 +19,10 @@ from lmd import __version__, zoo
 from lmd.cli import cli, main
 from lmd.data import datasets
 from lmd.errors import FileError
-from lmd.experiments.bench.plan import contests
 from lmd.mirrors import Quadratic
+from lmd.reproduction.bench.plan import contests
 from lmd.solvers import LearnedMirrorDescent, load
-from lmd.solvers.conformance import threads
+from lmd.testing.solvers import threads
 
 
 class Outcome:
@@ -98,7 +98,9 @@ def test_data_are_listed_and_what_ships_needs_no_fetching(lmd) -> None:
 def test_what_ships_with_a_library_is_here_if_that_is(monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
     for absent, here in (("skimage", [True, False]), ("sklearn", [False, False])):
-        monkeypatch.setattr("lmd.extras.find_spec", lambda name, gone=absent: None if name == gone else found(name))
+        monkeypatch.setattr(
+            "lmd.core.extras.find_spec", lambda name, gone=absent: None if name == gone else found(name)
+        )
         assert [dataset.present for dataset in datasets()[:2]] == here
 
 
@@ -220,8 +222,8 @@ def test_report_shows_nothing_from_elsewhere(lmd, tmp_path: Path) -> None:
 
 def test_experiments_that_measure_seconds_run_alone(lmd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One after the other, in the order of the tour, each with the whole machine."""
-    from lmd import experiments
-    from lmd.experiments.base import Experiment, Session
+    from lmd.reproduction import experiments
+    from lmd.reproduction.experiments.base import Experiment, Session
 
     running, seen = [], []
 
@@ -244,9 +246,9 @@ def test_experiments_that_measure_seconds_run_alone(lmd, tmp_path: Path, monkeyp
 
 def test_an_experiment_that_fails_is_skipped(lmd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others are run, and the page, the terminal, the JSON and the exit code say so."""
-    from lmd import experiments
     from lmd.errors import InputError
-    from lmd.experiments.base import Experiment, Session
+    from lmd.reproduction import experiments
+    from lmd.reproduction.experiments.base import Experiment, Session
 
     class Sometimes(Experiment):
         title, paper = "sometimes", "no figure"
@@ -305,7 +307,7 @@ def test_what_the_system_refuses_is_one_line(lmd, tmp_path: Path, monkeypatch: p
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "somewhere")
 
-    monkeypatch.setattr("lmd.report.page.write_page", full)
+    monkeypatch.setattr("lmd.reproduction.report.page.write_page", full)
     assert_one_line(lmd("report", str(tmp_path)), "somewhere (No space left on device)")
 
 
@@ -359,7 +361,7 @@ def test_an_unexpected_error_is_one_line_too(lmd, tmp_path: Path, monkeypatch: p
     def broken(*_: object) -> None:
         raise RuntimeError("a bug\nof ours")
 
-    monkeypatch.setattr("lmd.report.page.write_page", broken)
+    monkeypatch.setattr("lmd.reproduction.report.page.write_page", broken)
     outcome = lmd("report", str(tmp_path))
     assert outcome.code == 1
     assert outcome.err.count("\n") == 1
@@ -373,7 +375,7 @@ def test_the_demo_tours_one_experiment_of_each_kind(lmd, tmp_path: Path) -> None
     outcome = lmd("demo", "--out", str(tmp_path))
     assert outcome.code == 0, outcome.err
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
-    from lmd import experiments
+    from lmd.reproduction import experiments
 
     for name in experiments.TOUR:
         assert f'id="{name}"' in page

@@ -386,7 +386,7 @@ def _shell(line: str) -> Any:
 def vanishing(trials: Trials) -> None:
     """Files and folders that are gone in between: one line, or the right answer."""
     import lmd
-    import lmd.pictures.files as pictures
+    import lmd.imaging.files as pictures
     from faults import work
 
     make_small()

@@ -280,7 +280,7 @@ def damaged_files(trials: Trials) -> None:
     def loaded(folder: Path) -> None:
         solver = lmd.solvers.load(folder)
         numbers = torch.cat([tensor.double().flatten() for tensor in solver.state_dict().values()])
-        (folder / "found").write_text(f"{lmd.config.to_config(solver)} {numbers.tolist()}")
+        (folder / "found").write_text(f"{lmd.core.config.to_config(solver)} {numbers.tolist()}")
 
     def found(folder: Path) -> str:
         if not (folder / "found").exists():

@@ -22,28 +22,28 @@ if TYPE_CHECKING:
     from lmd import (
         compat,
         data,
-        experiments,
         guarantees,
+        imaging,
         learning,
         mirrors,
         nn,
         operators,
         optim,
-        pictures,
         problems,
         reference,
-        report,
+        reproduction,
         solvers,
         tasks,
         terms,
+        testing,
         training,
         zoo,
     )
     from lmd.errors import InputError, LmdError
     from lmd.guarantees.certify import run
+    from lmd.imaging.functions import deblur, denoise, denoise_video, inpaint, reconstruct
+    from lmd.imaging.noise import estimate_noise
     from lmd.learning.learn import learn
-    from lmd.pictures.functions import deblur, denoise, denoise_video, inpaint, reconstruct
-    from lmd.pictures.noise import estimate_noise
     from lmd.training.train import train
     from lmd.zoo.solve import solve
 
@@ -57,8 +57,8 @@ __all__ = [
     "denoise",
     "denoise_video",
     "estimate_noise",
-    "experiments",
     "guarantees",
+    "imaging",
     "inpaint",
     "learn",
     "learning",
@@ -66,16 +66,16 @@ __all__ = [
     "nn",
     "operators",
     "optim",
-    "pictures",
     "problems",
     "reconstruct",
     "reference",
-    "report",
+    "reproduction",
     "run",
     "solve",
     "solvers",
     "tasks",
     "terms",
+    "testing",
     "train",
     "training",
     "zoo",
@@ -84,12 +84,12 @@ __all__ = [
 _FUNCTIONS = {
     "InputError": "lmd.errors",
     "LmdError": "lmd.errors",
-    "deblur": "lmd.pictures.functions",
-    "denoise": "lmd.pictures.functions",
-    "denoise_video": "lmd.pictures.functions",
-    "estimate_noise": "lmd.pictures.noise",
-    "inpaint": "lmd.pictures.functions",
-    "reconstruct": "lmd.pictures.functions",
+    "deblur": "lmd.imaging.functions",
+    "denoise": "lmd.imaging.functions",
+    "denoise_video": "lmd.imaging.functions",
+    "estimate_noise": "lmd.imaging.noise",
+    "inpaint": "lmd.imaging.functions",
+    "reconstruct": "lmd.imaging.functions",
     "learn": "lmd.learning.learn",
     "run": "lmd.guarantees.certify",
     "solve": "lmd.zoo.solve",

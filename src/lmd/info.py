@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from lmd import __version__
-from lmd.extras import EXTRAS
-from lmd.files import cache_folder
+from lmd.core.extras import EXTRAS
+from lmd.core.files import cache_folder
 
 
 def info() -> dict[str, Any]:

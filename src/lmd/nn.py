@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lmd.checks import check_finite, check_positive
+from lmd.core.checks import check_finite, check_positive
 from lmd.errors import InputError
 from lmd.problems.derivatives import check_transforms
 from lmd.problems.models import TVModel

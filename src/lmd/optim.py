@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lmd.checks import check_positive
+from lmd.core.checks import check_positive
 from lmd.errors import InputError
 from lmd.mirrors.base import Mirror
 from lmd.mirrors.euclidean import Euclidean

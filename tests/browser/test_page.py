@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from lmd.errors import FileError
-from lmd.experiments import TOUR, get, read
-from lmd.experiments.base import Experiment, Session
-from lmd.experiments.base import reproduce as reproduce_experiment
-from lmd.report.figures import figure, label_lines, plot_curve
-from lmd.report.page import write_page
+from lmd.reproduction.experiments import TOUR, get, read
+from lmd.reproduction.experiments.base import Experiment, Session
+from lmd.reproduction.experiments.base import reproduce as reproduce_experiment
+from lmd.reproduction.report.figures import figure, label_lines, plot_curve
+from lmd.reproduction.report.page import write_page
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -56,8 +56,8 @@ def tour_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two sections of what `lmd demo` shows, with pictures as large as there and fewer calls."""
     folder = tmp_path_factory.mktemp("tour")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lmd.experiments.photograph.TOLERANCES", (1e-1, 3e-2, 1e-2))
-        patch.setattr("lmd.experiments.photograph.MAX_SECONDS", {"quick": 0.02})
+        patch.setattr("lmd.reproduction.experiments.photograph.TOLERANCES", (1e-1, 3e-2, 1e-2))
+        patch.setattr("lmd.reproduction.experiments.photograph.MAX_SECONDS", {"quick": 0.02})
         for name in ("photograph", "simplex"):
             reproduce_experiment(get(name), folder)
     return write_page(folder, read)

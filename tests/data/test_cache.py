@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from lmd.files import cache_folder
+from lmd.core.files import cache_folder
 
 
 def test_the_cache_is_where_lmd_cache_says(monkeypatch):

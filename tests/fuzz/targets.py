@@ -18,7 +18,14 @@ from pathlib import Path
 from typing import Any
 
 FUZZED = __name__ == "__main__"
-READERS = ["lmd.config", "lmd.data", "lmd.files", "lmd.report", "lmd.solvers.saving", "lmd.training.checkpoints"]
+READERS = [
+    "lmd.core.config",
+    "lmd.data",
+    "lmd.core.files",
+    "lmd.reproduction.report",
+    "lmd.solvers.saving",
+    "lmd.training.checkpoints",
+]
 READERS += ["lmd.zoo.published"]
 
 with importlib.import_module("atheris").instrument_imports(include=READERS) if FUZZED else nullcontext():
@@ -26,13 +33,13 @@ with importlib.import_module("atheris").instrument_imports(include=READERS) if F
     from safetensors.torch import save as tensor_bytes
 
     import lmd
-    from lmd import experiments
+    from lmd.core.files import sha256
     from lmd.data import read_images
     from lmd.data.idx import parse_idx
     from lmd.data.image_files import read_header, read_mask, read_picture
     from lmd.errors import LmdError
-    from lmd.files import sha256
-    from lmd.report.page import write_page
+    from lmd.reproduction import experiments
+    from lmd.reproduction.report.page import write_page
     from lmd.training.checkpoints import TENSOR_FILES, read_checkpoint
     from lmd.zoo.published import import_checkpoint
 

@@ -9,10 +9,10 @@ from lmd import kernels, zoo
 from lmd.kernels import volume
 from lmd.operators import Blur, LinearOperator, Mask, gaussian_kernel
 from lmd.problems import SecondOrderModel, TVDenoising, TVModel
-from lmd.problems.compiled import beside_of, composed_of, second_of, split_of
+from lmd.problems.compiled import composed_of, match_joint, second_of, split_of
 from lmd.solvers import RelaxedPDHG, Solver
-from lmd.solvers.learned_fgp import roughness
-from lmd.terms import Absolute, BoxedSquares, Huber, KeptSquares, KullbackLeibler, Squares
+from lmd.solvers.learned.fgp import roughness
+from lmd.terms import Absolute, BoxedSquares, Huber, KullbackLeibler, MaskedSquares, Squares
 from lmd.terms.boxed import Boxed
 
 pytestmark = pytest.mark.skipif(kernels.library() is None, reason="no compiled kernels here")
@@ -176,7 +176,7 @@ def test_a_misfit_behind_an_operator_has_the_eager_iterations(name, monkeypatch)
     with torch.no_grad():
         solver.numbers.add_(0.1 * random(5, 3, seed=7))
         begun = solver.init(problem, problem.start())
-        assert beside_of(problem, begun.relaxed, begun.relaxed_dual) is not None
+        assert match_joint(problem, begun.relaxed, begun.relaxed_dual) is not None
         state, sums = solver.summed(problem, begun, 60)
         monkeypatch.setattr(kernels, "serves", lambda *tensors: False)
         eager, eager_sums = solver.summed(problem, begun, 60)
@@ -264,10 +264,10 @@ def test_operators_that_answer_in_another_dtype_are_read_as_what_they_say():
     assert_close(found.x, lmd.solve(TVModel(Squares(y), 0.1, box=(0.0, 1.0)), 1e-6).x, atol=5e-3, rtol=0)
 
 
-@pytest.mark.parametrize("kind", [KeptSquares, Boxed, BoxedSquares])
+@pytest.mark.parametrize("kind", [MaskedSquares, Boxed, BoxedSquares])
 def test_second_order_of_misfits_that_are_not_compiled_is_solved_all_the_same(kind):
     y, mask = random(1, 2, 6, 7), (random(1, 1, 6, 7, seed=3) < 0.7).float()
-    terms = {KeptSquares: KeptSquares(y, mask), Boxed: Boxed(KeptSquares(y, mask), 0.0, 1.0)}
+    terms = {MaskedSquares: MaskedSquares(y, mask), Boxed: Boxed(MaskedSquares(y, mask), 0.0, 1.0)}
     problem = SecondOrderModel(terms.get(kind, BoxedSquares(y, 0.0, 1.0)), 0.1)
     assert second_of(problem) is None and lmd.solve(problem, 1e-2).status[0].name == "TOLERANCE_REACHED"
 

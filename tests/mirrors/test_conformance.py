@@ -5,7 +5,7 @@ import torch
 
 from lmd.mirrors import DiagonalQuadratic, Euclidean, EuclideanBox
 from lmd.mirrors.base import norm_of
-from lmd.mirrors.conformance import MirrorConformance
+from lmd.testing.mirrors import MirrorConformance
 
 DIAGONAL = (0.5, 1.0, 2.0)
 F32, F64 = torch.float32, torch.float64

@@ -4,9 +4,9 @@ from torch.testing import assert_close
 import lmd
 from lmd.mirrors import DiagonalBox, DiagonalQuadratic, DiagonalSimplex, EuclideanBox, EuclideanSimplex
 from lmd.mirrors.base import norm_of
-from lmd.mirrors.conformance import MirrorConformance
 from lmd.problems import SimplexFamily
 from lmd.problems.simplex import uniform_simplex
+from lmd.testing.mirrors import MirrorConformance
 
 DIAGONAL = (0.2, 1.0, 5.0, 2.0)
 

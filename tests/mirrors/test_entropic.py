@@ -8,9 +8,9 @@ from torch.testing import assert_close
 
 from lmd.errors import DomainError
 from lmd.mirrors import Entropic
-from lmd.mirrors.conformance import MirrorConformance
 from lmd.problems import KLDivergence
 from lmd.problems.simplex import uniform_simplex
+from lmd.testing.mirrors import MirrorConformance
 
 
 class TestEntropic(MirrorConformance):

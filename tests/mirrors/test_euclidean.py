@@ -4,9 +4,9 @@ from torch.testing import assert_close
 
 from lmd.errors import DomainError, InputError
 from lmd.mirrors import Euclidean, EuclideanBox, EuclideanSimplex
-from lmd.mirrors.conformance import MirrorConformance
 from lmd.problems import project_simplex
 from lmd.problems.simplex import uniform_simplex
+from lmd.testing.mirrors import MirrorConformance
 
 
 class TestEuclidean(MirrorConformance):

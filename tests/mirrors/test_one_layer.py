@@ -7,7 +7,7 @@ from torch.testing import assert_close
 import lmd
 from lmd.errors import InputError
 from lmd.mirrors import OneLayer
-from lmd.mirrors.conformance import MirrorConformance
+from lmd.testing.mirrors import MirrorConformance
 
 # The pivots are not in their places, so the LU factors come with a permutation.
 MATRIX = ((0.1, 1.0, 0.3), (0.2, -0.4, 1.5), (1.2, 0.5, -0.1))

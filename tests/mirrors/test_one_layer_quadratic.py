@@ -6,7 +6,7 @@ from torch.testing import assert_close
 
 from lmd.errors import InputError
 from lmd.mirrors import OneLayer, OneLayerQuadratic
-from lmd.mirrors.conformance import MirrorConformance
+from lmd.testing.mirrors import MirrorConformance
 
 MATRIX = ((0.1, 1.0, 0.3), (0.2, -0.4, 1.5), (1.2, 0.5, -0.1))
 WEIGHT = (0.5, 1.0, 2.0)

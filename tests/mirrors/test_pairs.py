@@ -8,12 +8,12 @@ from torch import nn
 from torch.testing import assert_close
 
 import lmd
-from lmd.config import from_config, to_config
+from lmd.core.config import from_config, to_config
 from lmd.errors import InputError
 from lmd.mirrors import ConvICNN, ConvPair, DenseICNN, DensePair, Pair
 from lmd.mirrors.base import norm_of
-from lmd.mirrors.conformance import MirrorConformance
 from lmd.mirrors.residual import ConvResidual, DenseResidual
+from lmd.testing.mirrors import MirrorConformance
 
 
 def shaken(mirror, seed=0):

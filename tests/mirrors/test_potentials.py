@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 from torch.testing import assert_close
 
-from lmd.config import from_config, to_config
+from lmd.core.config import from_config, to_config
 from lmd.errors import InputError
 from lmd.mirrors import ConvICNN, DenseICNN
 from lmd.mirrors.convolutional import pad, unpad

@@ -7,7 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lmd.errors import InputError
 from lmd.mirrors import DiagonalQuadratic, OneLayer, Quadratic
-from lmd.mirrors.conformance import MirrorConformance
+from lmd.testing.mirrors import MirrorConformance
 
 
 def random_matrix(dimension, dtype):

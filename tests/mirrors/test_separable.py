@@ -19,8 +19,8 @@ from lmd.mirrors import (
     Splines,
     SplineSimplex,
 )
-from lmd.mirrors.conformance import MirrorConformance
 from lmd.solvers.saving import load_weights
+from lmd.testing.mirrors import MirrorConformance
 
 F32, F64 = torch.float32, torch.float64
 

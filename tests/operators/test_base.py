@@ -2,8 +2,8 @@ import torch
 from torch.testing import assert_close
 
 from lmd.operators import LinearOperator
-from lmd.operators.conformance import OperatorConformance
 from lmd.terms.base import size_of
+from lmd.testing.operators import OperatorConformance
 
 
 class Sums(LinearOperator):

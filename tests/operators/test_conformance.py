@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lmd.operators import LinearOperator
-from lmd.operators.conformance import OperatorConformance
+from lmd.testing.operators import OperatorConformance
 
 
 class Shift(LinearOperator):

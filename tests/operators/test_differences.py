@@ -8,8 +8,8 @@ from torch.testing import assert_close
 
 from lmd.errors import InputError
 from lmd.operators import Differences
-from lmd.operators.conformance import OperatorConformance
 from lmd.terms.base import size_of
+from lmd.testing.operators import OperatorConformance
 
 SHAPES = st.lists(st.integers(1, 5), min_size=1, max_size=4)
 SPACED = [((1, 2), None), ((2, 2), 1.0), ((1, 6), 0.5), ((5, 1), (2.0, 3.0)), ((4, 7), (0.3, 2.0)), ((6,), 0.1)]

@@ -3,7 +3,7 @@ import torch
 
 from lmd.errors import InputError
 from lmd.operators import FromFunctions
-from lmd.operators.conformance import OperatorConformance
+from lmd.testing.operators import OperatorConformance
 
 A = torch.randn(7, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 

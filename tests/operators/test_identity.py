@@ -1,7 +1,7 @@
 import torch
 
 from lmd.operators import Identity
-from lmd.operators.conformance import OperatorConformance
+from lmd.testing.operators import OperatorConformance
 
 
 class TestIdentity(OperatorConformance):

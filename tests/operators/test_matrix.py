@@ -4,7 +4,7 @@ from torch.testing import assert_close
 
 from lmd.errors import InputError
 from lmd.operators import Matrix
-from lmd.operators.conformance import OperatorConformance
+from lmd.testing.operators import OperatorConformance
 
 
 def random(*shape):

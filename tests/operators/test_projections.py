@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from lmd.errors import InputError
 from lmd.operators import ParallelBeam
-from lmd.operators.conformance import OperatorConformance
+from lmd.testing.operators import OperatorConformance
 
 
 def random(*shape, seed=0):

@@ -6,7 +6,7 @@ from torch.testing import assert_close
 
 from lmd.errors import InputError
 from lmd.operators import Differences, Identity, Mask, Matrix, ParallelBeam, Stack
-from lmd.operators.conformance import OperatorConformance
+from lmd.testing.operators import OperatorConformance
 
 BEAMS = ParallelBeam(4, 5, 3)
 SHAPES = ((2, 2, 4, 5), (2, 3, BEAMS.detectors))

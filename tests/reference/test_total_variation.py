@@ -130,12 +130,12 @@ class TestCache:
         problem, cache = make("denoising", (1, 1, 4, 5)), Cache(tmp_path)
         first = minimiser(problem, cache)
         (path,) = tmp_path.iterdir()
-        tensors = lmd.files.read_tensors(path)
+        tensors = lmd.core.files.read_tensors(path)
         if damage in ("truncated", "empty"):
             path.write_bytes(path.read_bytes()[: 100 if damage == "truncated" else 0])
         else:
             wrong = {"wrong numbers": tensors["x"] + 0.1, "wrong shape": tensors["x"][..., :3]}
-            lmd.files.write_tensors(path, {**tensors, "x": wrong.get(damage, tensors["x"] * math.nan)})
+            lmd.core.files.write_tensors(path, {**tensors, "x": wrong.get(damage, tensors["x"] * math.nan)})
         assert_close(minimiser(problem, cache), first, rtol=0, atol=0)
         assert len(solved) == 2
         assert_close(minimiser(problem, cache), first, rtol=0, atol=0)

@@ -78,7 +78,7 @@ def test_compiled_sums_are_those_of_the_steps(misfit, shape, isotropic, monkeypa
     one, solver = problem(misfit=misfit, shape=shape, isotropic=isotropic), Averaged(learned(2))
     with torch.no_grad():
         found = solver.advance(one, solver.init(one, one.start()), 30)
-        monkeypatch.setattr("lmd.solvers.relaxed_pdhg.iterations_of", lambda *_: None)
+        monkeypatch.setattr("lmd.solvers.classical.relaxed_pdhg.iterations_of", lambda *_: None)
         expected = solver.advance(one, solver.init(one, one.start()), 30)
     torch.testing.assert_close(found.x, expected.x, rtol=0, atol=2e-5)
     torch.testing.assert_close(found.dual, expected.dual, rtol=0, atol=2e-5)

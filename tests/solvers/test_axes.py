@@ -8,7 +8,7 @@ from lmd.errors import CapabilityError
 from lmd.operators import Differences, Identity
 from lmd.problems import Composite, Family, Lasso, TVDenoising, TVInpainting
 from lmd.solvers import PDHG, LearnedDual, LearnedPDHG, LearnedSaddle
-from lmd.terms import L1, Box, GroupNorm, Huber, KeptSquares, Shifted, Squares
+from lmd.terms import L1, Box, GroupNorm, Huber, MaskedSquares, Shifted, Squares
 
 SIZES = {1: (40,), 2: (9, 8), 3: (5, 6, 4)}
 AXES = pytest.mark.parametrize("axes", SIZES)
@@ -87,7 +87,7 @@ def test_a_composite_of_the_parts_of_a_model_takes_its_compiled_steps():
     mask[3:5, 2:6] = 0
     pairs = (
         (LearnedDual(4, 3), TVDenoising(y, 0.3), Composite(Squares(y), (L1(0.3), K), start=y)),
-        (LearnedSaddle(4, 3, 3), TVInpainting(y, mask, 0.3), Composite(KeptSquares(y, mask), (L1(0.3), K), start=y)),
+        (LearnedSaddle(4, 3, 3), TVInpainting(y, mask, 0.3), Composite(MaskedSquares(y, mask), (L1(0.3), K), start=y)),
     )
     for solver, model, parts in pairs:
         with torch.no_grad():

@@ -26,9 +26,9 @@ from lmd.problems import (
     TVTomography,
     gaussian_kernel,
 )
-from lmd.solvers.conformance import SolverConformance
-from lmd.solvers.learned_fgp import FORMS, PLACES
+from lmd.solvers.learned.fgp import FORMS, PLACES
 from lmd.terms import Huber, Shifted
+from lmd.testing.solvers import SolverConformance
 
 F32, F64 = torch.float32, torch.float64
 
@@ -156,7 +156,10 @@ SOLVERS = {
         lambda: rough(solvers.LearnedQuasiNewton(solvers.DiagonalMetric(2), 2)),
         "least squares",
     ),
-    "Started": (lambda: solvers.Started(solvers.ADMM(), rough(solvers.NetworkStart([8], 8, 3, hidden=5))), "signals"),
+    "WithInitialiser": (
+        lambda: solvers.WithInitialiser(solvers.ADMM(), rough(solvers.NetworkStart([8], 8, 3, hidden=5))),
+        "signals",
+    ),
     "Carded": (lambda: solvers.Carded(solvers.ADMM(), {"target": 1e-3}), "quadratic program"),
     "Then": (
         lambda: solvers.Then(solvers.LearnedGradient(solvers.DenseMetric(2), 2), solvers.LBFGS()),
@@ -198,7 +201,7 @@ SOLVERS = {
         lambda: solvers.ExactMirrorDescent(Separable(Rotation(51), Splines(51, 1)), 2),
         "svm",
     ),
-    "NotAboveStart": (lambda: solvers.NotAboveStart(rough(solvers.LearnedDual(3, 3))), "denoising"),
+    "NoWorseThanStart": (lambda: solvers.NoWorseThanStart(rough(solvers.LearnedDual(3, 3))), "denoising"),
     "BestSoFar": (lambda: solvers.BestSoFar(solvers.GradientDescent(0.01)), "denoising"),
     "Stochastic": (lambda: solvers.Stochastic(solvers.GradientDescent(0.001), 5), "svm"),
 }

@@ -1,7 +1,7 @@
 import torch
 
 from lmd.terms import Absolute, Huber, Shifted
-from lmd.terms.conformance import OFFSET, TermConformance, normal, units
+from lmd.testing.terms import OFFSET, TermConformance, normal, units
 
 
 class TestAbsolute(TermConformance):

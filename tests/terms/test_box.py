@@ -5,7 +5,7 @@ import torch
 
 from lmd.errors import InputError
 from lmd.terms import Box
-from lmd.terms.conformance import OFFSET, TermConformance, units
+from lmd.testing.terms import OFFSET, TermConformance, units
 
 
 class TestBox(TermConformance):

@@ -3,7 +3,7 @@ import torch
 
 from lmd.errors import InputError
 from lmd.terms import Absolute, Boxed, BoxedSquares, KullbackLeibler, Squares
-from lmd.terms.conformance import OFFSET, TermConformance, normal, units
+from lmd.testing.terms import OFFSET, TermConformance, normal, units
 
 
 class TestBoxedAbsolute(TermConformance):

@@ -5,7 +5,7 @@ import torch
 
 from lmd.errors import CapabilityError
 from lmd.terms import L1, Box, BoxedSquares, Squares, Term
-from lmd.terms.conformance import OFFSET, TermConformance, normal, units
+from lmd.testing.terms import OFFSET, TermConformance, normal, units
 
 F32, F64 = torch.float32, torch.float64
 

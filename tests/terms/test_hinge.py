@@ -1,7 +1,7 @@
 import torch
 
 from lmd.terms import Hinge
-from lmd.terms.conformance import TermConformance, normal
+from lmd.testing.terms import TermConformance, normal
 
 
 class TestHinge(TermConformance):

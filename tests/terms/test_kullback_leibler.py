@@ -4,8 +4,8 @@ import torch
 from lmd.errors import InputError
 from lmd.problems.simplex import kl_divergence
 from lmd.terms import KullbackLeibler
-from lmd.terms.conformance import TermConformance
 from lmd.terms.kullback_leibler import divergence
+from lmd.testing.terms import TermConformance
 
 
 def counts(batch, dtype, generator):

@@ -4,7 +4,7 @@ import torch
 from lmd.errors import InputError
 from lmd.problems import TVDenoising
 from lmd.terms import L1, GroupNorm
-from lmd.terms.conformance import TermConformance, normal
+from lmd.testing.terms import TermConformance, normal
 
 
 class TestL1(TermConformance):

@@ -3,7 +3,7 @@ import torch
 
 from lmd.errors import InputError
 from lmd.terms import Quadratic
-from lmd.terms.conformance import TermConformance, normal
+from lmd.testing.terms import TermConformance, normal
 
 
 def matrices(*shape, dtype, generator):

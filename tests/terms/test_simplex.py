@@ -3,8 +3,8 @@ import torch
 
 from lmd.errors import CapabilityError
 from lmd.terms import Max, Simplex, Zero
-from lmd.terms.conformance import OFFSET, TermConformance, normal, units
 from lmd.terms.simplex import project_simplex
+from lmd.testing.terms import OFFSET, TermConformance, normal, units
 
 
 class TestSimplex(TermConformance):

@@ -3,8 +3,8 @@ import torch
 
 from lmd.errors import InputError
 from lmd.problems import TVInpainting
-from lmd.terms import BoxedSquares, KeptSquares, Squares
-from lmd.terms.conformance import OFFSET, TermConformance, normal, units
+from lmd.terms import BoxedSquares, MaskedSquares, Squares
+from lmd.testing.terms import OFFSET, TermConformance, normal, units
 
 
 class TestSquares(TermConformance):
@@ -115,14 +115,14 @@ class TestKeptSquares(TestBoxedSquares):
     def make_term(self, batch, dtype, generator):
         y = normal(batch, 2, 5, dtype=dtype, generator=generator)
         y[..., 0], y[..., 1] = -1.6, 1.6  # the ends of the box
-        return KeptSquares(y, torch.tensor([1, 1, 0, 1, 0]), scale=0.5)
+        return MaskedSquares(y, torch.tensor([1, 1, 0, 1, 0]), scale=0.5)
 
     def points(self, term, batch, dtype, generator):
         return term.nearest(0.7 * normal(batch, 2, 5, dtype=dtype, generator=generator))
 
     def make_offset(self, batch, dtype, generator):
         y = OFFSET + units(batch, 1, 4, dtype=dtype, generator=generator)
-        term = KeptSquares(y, torch.tensor([1, 0, 1, 1]), scale=0.01)
+        term = MaskedSquares(y, torch.tensor([1, 0, 1, 1]), scale=0.01)
         return term, term.nearest(y + units(batch, 1, 4, dtype=dtype, generator=generator))
 
 
@@ -130,6 +130,6 @@ class TestKeptSquares(TestBoxedSquares):
 def test_lost_entries_are_guessed_from_kept_ones_around(size):
     mask = torch.ones(size)
     mask.flatten()[mask.numel() // 2] = 0
-    term = KeptSquares(torch.full((2, 3, *size), 0.25), mask)
+    term = MaskedSquares(torch.full((2, 3, *size), 0.25), mask)
     z = torch.rand(2, 3, *size)
     torch.testing.assert_close(term.guess(z), torch.where(mask > 0, z, 0.25))

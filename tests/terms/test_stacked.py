@@ -4,7 +4,7 @@ import torch
 from lmd.errors import InputError
 from lmd.problems import TVDeblurring, gaussian_kernel
 from lmd.terms import L1, Absolute, GroupNorm, Squares, Stacked
-from lmd.terms.conformance import OFFSET, TermConformance, normal, units
+from lmd.testing.terms import OFFSET, TermConformance, normal, units
 
 
 class TestStacked(TermConformance):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lmd.files import read_tensors
+from lmd.core.files import read_tensors
 from lmd.training.distributed import Processes
 
 WORKER = Path(__file__).with_name("worker.py")

@@ -13,8 +13,8 @@ import torch
 
 import lmd
 from lmd import InputError
+from lmd.core.files import read_json, read_tensors
 from lmd.errors import FileError
-from lmd.files import read_json, read_tensors
 from lmd.training.log import TIMING
 
 WORKER = Path(__file__).with_name("worker.py")

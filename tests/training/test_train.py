@@ -5,8 +5,8 @@ import torch
 
 import lmd
 from lmd import InputError
+from lmd.core.files import read_json, read_tensors
 from lmd.errors import CapabilityError, TrainingError, TrainingWarning
-from lmd.files import read_json, read_tensors
 from lmd.problems import Family, LeastSquaresFamily
 from lmd.training.log import TIMING
 

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional
 
 import lmd
-from lmd.files import write_json, write_tensors
+from lmd.core.files import write_json, write_tensors
 from lmd.mirrors import Mirror
 from lmd.problems import Family, LeastSquaresFamily, Problem
 from lmd.solvers import LearnedMirrorDescent

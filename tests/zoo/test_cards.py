@@ -5,7 +5,7 @@ import torch
 
 import lmd
 from lmd import zoo
-from lmd.files import sha256
+from lmd.core.files import sha256
 from lmd.problems import TVDenoising
 from lmd.solvers import Solver
 from lmd.zoo.measure import DISTANCE, GAP, data_sha256, held_out, measure

@@ -23,7 +23,7 @@ from lmd.problems import (
     TVTomography,
     gaussian_kernel,
 )
-from lmd.solvers import FGP, LearnedMirrorDescent, NotAboveStart, save
+from lmd.solvers import FGP, LearnedMirrorDescent, NoWorseThanStart, save
 
 SHIPPED = [name for name in zoo.names() if zoo.shipped(name)]
 KINDS = ("zero", "constant", "impulse", "checkerboard", "noise", "ramp", "bytes")
@@ -131,14 +131,14 @@ def test_a_problem_of_your_own_without_a_known_fallback_is_never_above_its_start
 def test_what_is_guarded_how() -> None:
     for name in SHIPPED:
         bare, solver = zoo.load(name, bare=True), zoo.load(name)
-        assert isinstance(solver, NotAboveStart if bare.ends_proven else Safeguard), name
+        assert isinstance(solver, NoWorseThanStart if bare.ends_proven else Safeguard), name
         assert solver.horizon == bare.horizon and type(solver.solver) is type(bare)
         assert {parameter.dtype for parameter in solver.double().parameters()} == {torch.float64}
 
 
 def test_what_is_safe_or_classical_is_left_alone() -> None:
     learned = LearnedMirrorDescent(Euclidean(), 4)
-    for solver in (FGP(), Safeguard(learned), DescentSafeguard(learned), NotAboveStart(learned)):
+    for solver in (FGP(), Safeguard(learned), DescentSafeguard(learned), NoWorseThanStart(learned)):
         assert zoo.guarded(solver) is solver
 
 

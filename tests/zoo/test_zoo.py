@@ -7,9 +7,9 @@ import torch
 
 import lmd
 from lmd import zoo
-from lmd.deprecation import say_deprecated
+from lmd.core.deprecation import say_deprecated
+from lmd.core.files import read_json
 from lmd.errors import FileError, InputError
-from lmd.files import read_json
 from lmd.solvers import run, save
 from lmd.zoo.measure import measure
 

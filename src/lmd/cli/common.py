@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from lmd.report.tables import Table
+    from lmd.reproduction.report.tables import Table
 
 PRESETS = ("quick", "standard", "paper")
 MOST_ITERATIONS = 1_000_000
@@ -50,7 +50,7 @@ def print_table(table: Table) -> None:
     """Print a table as wide as the screen, or as 110 letters where there is none."""
     from rich.console import Console
 
-    from lmd.report.tables import to_rich
+    from lmd.reproduction.report.tables import to_rich
 
     console = Console(width=None if sys.stdout.isatty() else 110)
     with console.capture() as printed:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from lmd.cli.common import JSON, PRESET, SEED, Number, print_json, print_table
-from lmd.extras import MissingError
+from lmd.core.extras import MissingError
 
 
 @click.command()
@@ -48,9 +48,9 @@ def learn(family: str, minutes: float, target: float, out: str | None, seed: int
     Example
       lmd learn examples.own_problem:HuberFamily --minutes 2 --out runs/mine
     """
-    from lmd.experiments.own_class import write_learned
     from lmd.learning import card_rows, family_named, learn
-    from lmd.report.tables import Table
+    from lmd.reproduction.experiments.own_class import write_learned
+    from lmd.reproduction.report.tables import Table
 
     folder = Path(out) if out else Path("runs") / family.rpartition(":")[2]
     found = learn(
@@ -85,7 +85,7 @@ def import_command(checkpoint: Path, out: str) -> None:
     Example
       lmd import inpainting_780 --out solvers/inpainting
     """
-    from lmd.files import staged
+    from lmd.core.files import staged
     from lmd.solvers import save
     from lmd.zoo.published import import_checkpoint
 

@@ -38,10 +38,10 @@ def bench(names: tuple[str, ...], json_file: str | None, out: str | None, quick:
     """
     from rich.console import Console
 
-    from lmd.experiments.bench import Plan, run_bench
-    from lmd.experiments.bench.report import write
-    from lmd.experiments.bench.tables import bench_tables
-    from lmd.files import writable_folder, writable_name
+    from lmd.core.files import writable_folder, writable_name
+    from lmd.reproduction.bench import Plan, run_bench
+    from lmd.reproduction.bench.report import write
+    from lmd.reproduction.bench.tables import bench_tables
 
     given = _bench_choices(names, choices)
     plan = Plan.quick(**given) if quick else Plan(**given)
@@ -107,8 +107,8 @@ def check(solver: str, out: str, iterations: int, family: str | None, seed: int)
       lmd check least-squares-quadratic-10 --out check
       lmd check solvers/inpainting --family inpaint-pair-10
     """
-    from lmd.experiments.check import check as check_solver
-    from lmd.experiments.check import check_table
+    from lmd.reproduction.experiments.check import check as check_solver
+    from lmd.reproduction.experiments.check import check_table
 
     found = check_solver(solver, out, family=family, iterations=iterations, seed=seed)
     print_table(check_table(found))

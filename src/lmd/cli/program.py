@@ -23,8 +23,8 @@ from lmd.cli.measuring import bench, check
 from lmd.cli.running import demo, report, reproduce
 from lmd.cli.showing import data, info, list_command
 from lmd.cli.solving import solve
+from lmd.core.files import check_current_folder
 from lmd.errors import InputError, LmdError
-from lmd.files import check_current_folder
 
 
 class _UnreadError(Exception):
@@ -115,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except LmdError as error:
         _fail(str(error), 1)
     except ModuleNotFoundError as error:
-        from lmd.extras import missing
+        from lmd.core.extras import missing
 
         _fail(missing((error.name or "a module").split(".")[0]), 1)
     except KeyboardInterrupt:

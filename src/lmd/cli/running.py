@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 
 from lmd.cli.common import JSON, PRESET, SEED, print_json, print_table
+from lmd.core.extras import MissingError
 from lmd.errors import FileError, LmdError
-from lmd.extras import MissingError
 
 
 @click.command()
@@ -27,8 +27,8 @@ def demo(out: str, seed: int, as_json: bool) -> None:
     """
     import torch
 
-    from lmd import experiments
-    from lmd.files import writable_folder
+    from lmd.core.files import writable_folder
+    from lmd.reproduction import experiments
 
     folder = writable_folder("out", out)
     torch.set_num_threads(1)  # small problems, on which several threads of a busy machine wait for each other
@@ -64,11 +64,11 @@ def reproduce(
       lmd reproduce denoise --preset standard --images my-photographs
       lmd reproduce all
     """
-    from lmd import experiments
-    from lmd.checks import check_choice
+    from lmd.core.checks import check_choice
+    from lmd.core.files import writable_folder
     from lmd.data import read_images
     from lmd.data.mnist import named_folder
-    from lmd.files import writable_folder
+    from lmd.reproduction import experiments
 
     chosen = experiments.names()
     if name != "all":
@@ -92,9 +92,9 @@ def report(folder: Path, paper: Path | None) -> None:
       lmd report results
       lmd report results --paper paper.md
     """
-    from lmd.experiments import read
-    from lmd.experiments.paper import write_paper
-    from lmd.report.page import write_page
+    from lmd.reproduction.experiments import read
+    from lmd.reproduction.experiments.paper import write_paper
+    from lmd.reproduction.report.page import write_page
 
     click.echo(f"page: {write_page(folder, read)}")
     if paper is not None:
@@ -117,9 +117,9 @@ def _reproduce_all(
     """
     import torch
 
-    from lmd import experiments
-    from lmd.experiments.base import reproduce as reproduce_experiment
-    from lmd.report.page import write_page
+    from lmd.reproduction import experiments
+    from lmd.reproduction.experiments.base import reproduce as reproduce_experiment
+    from lmd.reproduction.report.page import write_page
 
     if len(names) > 1 and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)  # most have problems too small for several threads, and numbers are those of one
@@ -160,8 +160,8 @@ def _stops_all(error: Exception) -> bool:
 
 def _print_tables(path: Path) -> None:
     """Print the tables of a metrics.json."""
-    from lmd import experiments
-    from lmd.report.metrics import read_metrics
+    from lmd.reproduction import experiments
+    from lmd.reproduction.report.metrics import read_metrics
 
     metrics = read_metrics(path)
     click.echo(f"\n{metrics['title']} ({metrics['paper']}, {metrics['preset']}, {metrics['seconds']:.1f} s)")

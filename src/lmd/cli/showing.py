@@ -18,7 +18,8 @@ def list_command(as_json: bool) -> None:
     Example
       lmd list --json
     """
-    from lmd import experiments, tasks, zoo
+    from lmd import tasks, zoo
+    from lmd.reproduction import experiments
 
     tried = [experiments.get(name) for name in experiments.names()]
     found: dict[str, list[dict[str, Any]]] = {
@@ -39,7 +40,7 @@ def list_command(as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    from lmd.report.tables import Table
+    from lmd.reproduction.report.tables import Table
 
     lines = tuple((e["name"], e["paper"], e["title"]) for e in found["experiments"])
     print_table(Table("Experiments: lmd reproduce NAME", ("name", "paper", "what it shows"), lines))
@@ -100,7 +101,7 @@ def data_list(as_json: bool) -> None:
       lmd data list --json
     """
     from lmd.data import datasets
-    from lmd.report.tables import Table
+    from lmd.reproduction.report.tables import Table
 
     found = datasets()
     if as_json:

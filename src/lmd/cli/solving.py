@@ -12,7 +12,7 @@ from lmd.cli.common import MOST_ITERATIONS, Integer, Number, Ordered
 from lmd.errors import InputError
 
 if TYPE_CHECKING:
-    from lmd.pictures.files import Done
+    from lmd.imaging.files import Done
 
 
 class _Pictures(Ordered):
@@ -153,11 +153,11 @@ def _solve(
     plot: str | None = None,
     **settings: Any,
 ) -> int:
+    from lmd.core.files import writable_name
     from lmd.data.memory import keep_freed_memory
     from lmd.data.progress import LateBar
-    from lmd.files import writable_name
-    from lmd.pictures import PictureSolver
-    from lmd.pictures.files import find_jobs, solve_many, solve_one
+    from lmd.imaging import PictureSolver
+    from lmd.imaging.files import find_jobs, solve_many, solve_one
 
     if len(paths) < 2:
         given = f"IN is {paths[0]}" if paths else "neither IN nor OUT is given"
@@ -188,7 +188,7 @@ def _solve(
                 elif each.summary:
                     click.echo(each.line() if len(jobs) > 1 else each.block())
     if path is not None:
-        from lmd.report.choices import draw_choices
+        from lmd.reproduction.report.choices import draw_choices
 
         draw_choices(path, [each.summary for each in done if each.summary])
     for each in failed:

@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from lmd import problems
-from lmd.checks import check_positive
+from lmd.core.checks import check_positive
 from lmd.guarantees.certify import run
 from lmd.problems.base import Problem
 from lmd.solvers.base import Solver

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from lmd.checks import check_choice
+from lmd.core.checks import check_choice
+from lmd.core.extras import installed
 from lmd.data import digits, images, mnist, stl10
-from lmd.extras import installed
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lmd.core.extras import MissingError, require
 from lmd.data.picture import Header, Picture
 from lmd.errors import FileError, InputError
-from lmd.extras import MissingError, require
 
 if TYPE_CHECKING:
     import tifffile

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmd.checks import check_choice
+from lmd.core.checks import check_choice
+from lmd.core.extras import require
 from lmd.data import mnist
 from lmd.errors import FileError
-from lmd.extras import require
 
 NAMES = ("mnist", "digits")
 

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from lmd.core.extras import require
+from lmd.core.files import writable_folder
 from lmd.data.progress import LateBar
 from lmd.errors import FileError
-from lmd.extras import require
-from lmd.files import writable_folder
 
 SECONDS_TO_WAIT = 30
 """For a server that does not answer."""

@@ -6,8 +6,8 @@ import zlib
 from dataclasses import replace
 from pathlib import Path
 
+from lmd.core.extras import require
 from lmd.data.picture import Picture, eight_bits
-from lmd.extras import require
 
 JPEG_QUALITY = 95
 

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lmd.checks import check_count
+from lmd.core.checks import check_count
+from lmd.core.files import cache_folder, read_tensors, write_tensors
 from lmd.data.digits import DigitData
 from lmd.data.progress import LateBar
 from lmd.errors import FileError, InputError
-from lmd.files import cache_folder, read_tensors, write_tensors
 
 FORMAT = 1
 """Part of every cache key: raise it when the network or its training changes in a way that settings do not say."""

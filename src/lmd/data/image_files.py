@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
+from lmd.core.files import atomic_path, writable_name
 from lmd.data.decoding import ACCEPTED, decode, header_of, opened, reading
 from lmd.data.encoding import encode_png, write_jpeg, write_tiff
 from lmd.data.memory import check_memory
 from lmd.data.picture import Header, Picture, spoken
 from lmd.errors import FileError
-from lmd.files import atomic_path, writable_name
 
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".tif": "TIFF", ".tiff": "TIFF", ".npy": "NPY"}
 """What the ending of a file's name says about it, when it is to be written."""

@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmd.checks import check_choice, check_count
+from lmd.core.checks import check_choice, check_count
+from lmd.core.extras import missing, require
 from lmd.data import stl10
 from lmd.data.image_files import FORMATS, read_picture
 from lmd.data.memory import check_memory
 from lmd.data.picture import eight_bits
 from lmd.errors import FileError, InputError
-from lmd.extras import missing, require
 
 NAMES = ("photographs", "stl10")
 

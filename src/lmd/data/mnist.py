@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
+from lmd.core.files import cache_folder
 from lmd.data.download import download
 from lmd.data.idx import parse_idx, read_bytes
 from lmd.errors import FileError
-from lmd.files import cache_folder
 
 SOURCES = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from lmd.checks import check_choice
+from lmd.core.checks import check_choice
+from lmd.core.files import atomic_path, cache_folder
 from lmd.data.download import download
 from lmd.data.mnist import named_folder
 from lmd.errors import FileError
-from lmd.files import atomic_path, cache_folder
 
 SOURCES = ("https://cs.stanford.edu/~acoates/stl10/", "http://ai.stanford.edu/~acoates/stl10/")
 ARCHIVE = "stl10_binary.tar.gz"

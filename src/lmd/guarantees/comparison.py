@@ -15,7 +15,7 @@ from lmd.guarantees.certify import certify, run
 from lmd.guarantees.safeguard import Safeguard, default_fallback
 from lmd.problems.base import Problem, offers
 from lmd.solvers.base import Solver, State
-from lmd.solvers.pdhg import PDHG
+from lmd.solvers.classical.pdhg import PDHG
 from lmd.solvers.result import Result
 
 EARLY = 20

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmd.checks import check_count
+from lmd.core.checks import check_count
 from lmd.errors import CapabilityError
 from lmd.guarantees.certify import certify, run
 from lmd.guarantees.comparison import EXCESS, GAP, ITERATIONS, Comparison, MinimumOf, compare

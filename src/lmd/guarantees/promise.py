@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
-from lmd.checks import check_count, check_positive
+from lmd.core.checks import check_count, check_positive
+from lmd.core.extras import require
 from lmd.errors import InputError
-from lmd.extras import require
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmd.checks import check_count
+from lmd.core.checks import check_count
 from lmd.errors import CapabilityError, InputError
 from lmd.mirrors.base import Mirror
 from lmd.problems.base import Problem, offers
 from lmd.solvers.base import Solver, State, add_evaluations
-from lmd.solvers.interior_point import InteriorPoint
-from lmd.solvers.lbfgs import LBFGS
-from lmd.solvers.pdhg import PDHG
+from lmd.solvers.classical.interior_point import InteriorPoint
+from lmd.solvers.classical.lbfgs import LBFGS
+from lmd.solvers.classical.pdhg import PDHG
 
 SETTLE = 32.0
 """What the default fall-back's primal step settles to a fraction of: found on TV problems with 1 to 20% noise."""

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import conv1d, conv2d, conv3d, pad
 
-from lmd.checks import shape_of
+from lmd.core.checks import shape_of
 from lmd.errors import InputError
 
 SMALL = 20_000

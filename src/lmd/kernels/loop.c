@@ -1,5 +1,5 @@
 /* Whole solves of total variation denoising by fast gradient projection, with given or classical numbers: iterations,
-   gaps and the decision to stop, in one call. lmd.solvers.fgp and learned_fgp have the formulas.
+   gaps and the decision to stop, in one call. lmd.solvers.classical.fgp and learned_fgp have the formulas.
 
    Images (B, C, H, W) and dual fields (B, C, 2, H, W) are contiguous, of float or double numbers. Rows are padded to
    whole vectors in working memory. A block of iterations goes through the rows together, each iteration one row behind

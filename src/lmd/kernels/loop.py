@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lmd import kernels
-from lmd.checks import shape_of
+from lmd.core.checks import shape_of
 from lmd.errors import InputError
 
 KINDS = (torch.float32, torch.float64)

@@ -1,4 +1,4 @@
-/* Convolutions of few fields, and learned iterations for total variation, fused: lmd.solvers.learned_dual and
+/* Convolutions of few fields, and learned iterations for total variation, fused: lmd.solvers.learned.dual and
    learned_saddle have the formulas.
 
    Everything is float32 and contiguous: images (planes, H, W), dual fields (planes, 2, H, W); each plane is on its own.

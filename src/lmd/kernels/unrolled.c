@@ -1,5 +1,5 @@
 /* Iterations of fast gradient projection for total variation denoising with given numbers, and their derivatives by
-   these numbers: what training unrolls. lmd.solvers.learned_fgp has the formulas.
+   these numbers: what training unrolls. lmd.solvers.learned.fgp has the formulas.
 
    Images (planes, H, W) and dual fields (planes, 2, H, W) are float and contiguous; each plane is on its own. */
 

@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from lmd.core.files import FolderLock, read_json, with_checksum, writable_folder, write_json
 from lmd.errors import FileError, InputError
-from lmd.files import FolderLock, read_json, with_checksum, writable_folder, write_json
 from lmd.solvers.saving import SOLVER_FILE
 
 JOURNAL_FILE = "learn.json"

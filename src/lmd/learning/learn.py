@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmd.checks import check_count, check_positive
+from lmd.core.checks import check_count, check_positive
 from lmd.errors import InputError, TrainingError, TrainingWarning
 from lmd.guarantees.promise import Promise
 from lmd.guarantees.safeguard import guard
@@ -27,7 +27,7 @@ from lmd.learning.proposals import LONGEST, Known, Settings, to_learn, to_start,
 from lmd.learning.search import climb, search_
 from lmd.learning.starting import EMPHASIS, fit_starts_
 from lmd.problems.base import Family
-from lmd.solvers import Carded, Solver, Started, save
+from lmd.solvers import Carded, Solver, WithInitialiser, save
 from lmd.training import train
 from lmd.training.seeds import training_seed
 
@@ -233,7 +233,7 @@ class _Learning:
         start = None if proposed is None else self._start_seconds(*proposed)
         return {"speeds": speeds, "updates": updates, "start": start}
 
-    def _start_seconds(self, told: Started, wanted: tuple[Tensor, ...]) -> float:
+    def _start_seconds(self, told: WithInitialiser, wanted: tuple[Tensor, ...]) -> float:
         """How long an update of the networks that say where to start takes; the first one takes longer."""
         seconds = 0.0
         for updates in (1, TIMED):
@@ -270,7 +270,7 @@ class _Learning:
         winner, is_reached = self._choose(solvers, scores, test)
         return self._finish(winner, is_reached, learned, classical, scores, test)
 
-    def _start(self, classical: dict[str, Solver[Any]]) -> Started | None:
+    def _start(self, classical: dict[str, Solver[Any]]) -> WithInitialiser | None:
         """Networks that say where to start, trained for a share of the time."""
         proposed = to_start(self.known, classical)
         if proposed is None:

@@ -39,10 +39,10 @@ from lmd.solvers import (
     ProjectedGradient,
     Solver,
     Start,
-    Started,
     Then,
+    WithInitialiser,
 )
-from lmd.solvers.starts import telling_rank
+from lmd.solvers.initialisers import telling_rank
 
 LONGEST_DATA, MOST_DIRECTIONS = 4096, 256
 """Numbers per instance that a start is learned from, and directions among them."""
@@ -151,7 +151,7 @@ class Known:
         return made
 
 
-def to_start(known: Known, classical: dict[str, Solver[Any]]) -> tuple[Started, tuple[Tensor, ...]] | None:
+def to_start(known: Known, classical: dict[str, Solver[Any]]) -> tuple[WithInitialiser, tuple[Tensor, ...]] | None:
     """A classical method that begins where networks say, which are to be trained, and the points they are to give.
 
     None where data do not tell instances apart. Where ADMM takes how far a start is outside a box for how much the box
@@ -162,13 +162,13 @@ def to_start(known: Known, classical: dict[str, Solver[Any]]) -> tuple[Started, 
         return None
     if not known.splits or train.duals is None:
         method = _rest(train, classical)
-        return Started(method, known.network(train.optima)), (train.optima,)
+        return WithInitialiser(method, known.network(train.optima)), (train.optima,)
     tuned = copy.deepcopy(classical["ADMM"]).requires_grad_(False)
     wanted: tuple[Tensor, ...] = (train.optima, train.duals)
     if train.problem.operator.is_identity and train.problem.quadratic is not None:
         r = tuned.init(train.problem, train.x0).numbers[0][0]
         wanted = (train.optima + train.duals / r,)
-    return Started(tuned, *(known.network(each) for each in wanted)), wanted
+    return WithInitialiser(tuned, *(known.network(each) for each in wanted)), wanted
 
 
 def _rest(train: Instances, classical: dict[str, Solver[Any]]) -> Solver[Any]:
@@ -176,7 +176,9 @@ def _rest(train: Instances, classical: dict[str, Solver[Any]]) -> Solver[Any]:
     return LBFGS() if train.problem.domain is None else classical.get("Nesterov", LBFGS())
 
 
-def to_learn(known: Known, classical: dict[str, Solver[Any]], told: Started | None, target: float) -> dict[str, Make]:
+def to_learn(
+    known: Known, classical: dict[str, Solver[Any]], told: WithInitialiser | None, target: float
+) -> dict[str, Make]:
     """Solvers to train, by name; they begin as the classical methods that were tuned, and gradient steps end in one.
 
     `told` has the networks that say where to start, trained; `target` is the relative gap to be fast to.
@@ -210,7 +212,7 @@ def _together(known: Known, start: str, method: str) -> bool:
 
 def _started(make: Make, start: Callable[[], tuple[Start, ...]], rest: Solver[Any]) -> Make:
     def whole() -> Solver[Any]:
-        solver = Started(make(), *start())
+        solver = WithInitialiser(make(), *start())
         return solver if solver.ends_proven else Then(solver, rest)
 
     return whole
@@ -329,6 +331,6 @@ def to_tune(known: Known) -> dict[str, Settings]:
 
 def _from_mean(known: Known, settings: Settings) -> Settings:
     def make(*values: Any) -> Solver[Any]:
-        return Started(settings.make(*values), known.mean())
+        return WithInitialiser(settings.make(*values), known.mean())
 
     return replace(settings, make=make)

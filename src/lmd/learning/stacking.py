@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmd.copies import Part
+from lmd.core.batching import Part
 from lmd.problems.base import Problem
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lmd.learning.instances import Instances
-from lmd.solvers import Started
+from lmd.solvers import WithInitialiser
 from lmd.training.loss import emphasised
 
 BATCH, RATE = 256, 3e-3
@@ -21,7 +21,9 @@ BESIDE = 0.05
 """What the distance from the optima counts for, beside the logarithm of the gap."""
 
 
-def fit_starts_(solver: Started, instances: Instances, wanted: tuple[Tensor, ...], updates: int, seed: int) -> None:
+def fit_starts_(
+    solver: WithInitialiser, instances: Instances, wanted: tuple[Tensor, ...], updates: int, seed: int
+) -> None:
     """Train the starts of a solver, and nothing else of it, by Adam with a rate that falls to 0.
 
     The loss is the logarithm of the relative gap where the solver begins, before its first step; what is far from its

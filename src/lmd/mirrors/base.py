@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from lmd.checks import check_choice, check_finite, check_floating, check_module_kind
-from lmd.config import Configurable
+from lmd.core.checks import check_choice, check_finite, check_floating, check_module_kind
+from lmd.core.config import Configurable
 from lmd.errors import InputError
 from lmd.terms import Domain
 from lmd.terms.base import inner
@@ -31,7 +31,7 @@ class Mirror(nn.Module, Configurable, abc.ABC):
     r"""A strictly convex potential Psi, its gradient `to_dual`, and the inverse of that gradient, `to_primal`.
 
     On a closed convex domain X the inverse is the solution of \min_{x in X} Psi(x) - <y, x>: a point x of X with
-    <y - to_dual(x), z - x> <= 0 for every z in X. `lmd.mirrors.conformance` tests all of this for any mirror.
+    <y - to_dual(x), z - x> <= 0 for every z in X. `lmd.testing.mirrors` tests all of this for any mirror.
     """
 
     is_exact: ClassVar[bool] = True

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from lmd.checks import check_interval
+from lmd.core.checks import check_interval
 from lmd.mirrors.base import check_width
 from lmd.mirrors.quadratic import DiagonalQuadratic
 from lmd.terms import Box, Simplex

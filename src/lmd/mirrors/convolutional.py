@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lmd.checks import check_choice, check_count, shape_of
+from lmd.core.checks import check_choice, check_count, shape_of
 from lmd.errors import InputError
 from lmd.mirrors.potentials import Activation, Lifted, PotentialNetwork
 from lmd.mirrors.tiles import in_tiles

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmd.checks import check_interval
+from lmd.core.checks import check_interval
 from lmd.mirrors.base import Mirror
 from lmd.terms import Box, Simplex
 

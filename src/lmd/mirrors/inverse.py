@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lmd.checks import check_count, check_positive, check_same_kind, shape_of
+from lmd.core.checks import check_count, check_positive, check_same_kind, shape_of
 from lmd.errors import InputError
 from lmd.mirrors.base import norm_of
 from lmd.mirrors.potentials import PotentialNetwork

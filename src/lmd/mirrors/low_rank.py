@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lmd.checks import check_count, check_positive
+from lmd.core.checks import check_count, check_positive
 from lmd.mirrors.base import Mirror, check_width
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lmd.checks import check_count, check_finite, check_floating, check_positive, check_same_kind
+from lmd.core.checks import check_count, check_finite, check_floating, check_positive, check_same_kind
 from lmd.errors import InputError
 from lmd.mirrors.base import Mirror, check_positive_vector, check_width
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lmd.checks import check_positive
+from lmd.core.checks import check_positive
 from lmd.mirrors.one_layer import OneLayer
 
 NEWTON_STEPS = 60

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lmd.checks import check_choice, check_positive
-from lmd.config import Configurable
+from lmd.core.checks import check_choice, check_positive
+from lmd.core.config import Configurable
 from lmd.errors import InputError
 from lmd.mirrors.base import Mirror
 from lmd.mirrors.convolutional import ConvICNN

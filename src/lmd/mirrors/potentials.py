@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lmd.checks import check_choice, check_count, check_positive
-from lmd.config import Configurable
+from lmd.core.checks import check_choice, check_count, check_positive
+from lmd.core.config import Configurable
 from lmd.errors import InputError
 from lmd.mirrors.base import check_width
 

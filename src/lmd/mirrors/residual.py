@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lmd.checks import check_choice, check_count
-from lmd.config import Configurable
+from lmd.core.checks import check_choice, check_count
+from lmd.core.config import Configurable
 from lmd.errors import InputError
 from lmd.mirrors.convolutional import BORDERS, pad, parts_in_cache
 from lmd.mirrors.potentials import LEAK

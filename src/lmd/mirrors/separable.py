@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmd.checks import check_count
+from lmd.core.checks import check_count
 from lmd.errors import InputError
 from lmd.mirrors.base import Mirror
 from lmd.mirrors.splines import Curve, SmoothCurve, Splines

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lmd.checks import check_count, shape_of
-from lmd.config import Configurable
+from lmd.core.checks import check_count, shape_of
+from lmd.core.config import Configurable
 from lmd.errors import InputError
 
 

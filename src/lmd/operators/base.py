@@ -9,8 +9,8 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from lmd.checks import shape_of
-from lmd.copies import Index, Part, doubled
+from lmd.core.batching import Index, Part, doubled
+from lmd.core.checks import shape_of
 from lmd.errors import InputError
 from lmd.terms import Term
 from lmd.terms.base import size_of

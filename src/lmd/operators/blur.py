@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from lmd import kernels
-from lmd.checks import check_choice, check_count, check_finite, check_floating, check_positive, shape_of
+from lmd.core.checks import check_choice, check_count, check_finite, check_floating, check_positive, shape_of
 from lmd.errors import InputError
 from lmd.kernels.blur import Taps
 from lmd.operators.base import LinearOperator, check_ending

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from lmd.checks import check_count, check_positive
+from lmd.core.checks import check_count, check_positive
+from lmd.core.extras import require
 from lmd.errors import InputError
-from lmd.extras import require
 from lmd.operators.base import LinearOperator, check_ending, check_place
 from lmd.terms import Term
 from lmd.terms.base import Scale, add_scaled, size_of, sum_instances

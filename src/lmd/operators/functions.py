@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from lmd.checks import shape_of
+from lmd.core.checks import shape_of
 from lmd.errors import InputError
 from lmd.operators.base import LinearOperator
 from lmd.terms.base import size_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from lmd.checks import check_zero_one, shape_of
-from lmd.copies import Index, chosen
+from lmd.core.batching import Index, chosen
+from lmd.core.checks import check_zero_one, shape_of
 from lmd.errors import InputError
 from lmd.operators.base import LinearOperator
 

@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from lmd.checks import check_count
+from lmd.core.checks import check_count
 from lmd.operators.base import LinearOperator, check_ending
 from lmd.operators.norms import norm_bound, norm_estimate
 

@@ -9,7 +9,7 @@ from itertools import combinations_with_replacement
 import torch
 from torch import Tensor
 
-from lmd.checks import shape_of
+from lmd.core.checks import shape_of
 from lmd.errors import InputError
 from lmd.operators.base import LinearOperator
 from lmd.operators.differences import Differences

@@ -10,8 +10,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from lmd.checks import check_positive, shape_of
-from lmd.copies import Index
+from lmd.core.batching import Index
+from lmd.core.checks import check_positive, shape_of
 from lmd.errors import InputError
 from lmd.operators.base import LinearOperator, check_place
 from lmd.terms import Stacked, Term

@@ -11,8 +11,8 @@ from typing import ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from lmd.checks import check_same_kind, shape_of
-from lmd.copies import Index, Part, chosen
+from lmd.core.batching import Index, Part, chosen
+from lmd.core.checks import check_same_kind, shape_of
 from lmd.errors import CapabilityError, InputError
 from lmd.terms import Domain
 from lmd.terms.base import Scale
@@ -139,7 +139,7 @@ class Problem(Part, abc.ABC):
         """The same problem in float64, in which proofs are evaluated; None where nothing is known of how to make it.
 
         For a problem of your own whose numbers are all in its attributes it is one line, `return doubled(self)`, with
-        the function from `lmd.copies`.
+        the function from `lmd.core.batching`.
         """
         return None
 

@@ -149,7 +149,7 @@ def misfit_of(f: Any) -> CompiledMisfit | None:
     """The misfit of a term about data, in a box or not; None where it is none that is compiled."""
     boxed = type(f).__name__ == "Boxed"
     term, low, high = (f.term, f.low, f.high) if boxed else (f, -torch.inf, torch.inf)
-    kept = term.term if type(term).__name__ == "Kept" else term
+    kept = term.term if type(term).__name__ == "Masked" else term
     if type(kept).__name__ not in WEIGHTS or not (_is_end(low, kept.y) and _is_end(high, kept.y)):
         return None
     mask, y = (None if kept is term else term.mask), kept.y
@@ -182,7 +182,7 @@ def iterations_of(problem: Any, x: Tensor, dual: Tensor, *tensors: Tensor) -> It
         return functools.partial(volume.relaxed, model)
     if (second := second_of(problem, x, dual, *tensors)) is not None:
         return functools.partial(volume.second, second)
-    model, behind = beside_of(problem, x, dual, *tensors), behind_of(problem, x)
+    model, behind = match_joint(problem, x, dual, *tensors), match_forward(problem, x)
     return None if model is None or behind is None else functools.partial(_joined, problem.operator, model, behind)
 
 
@@ -198,7 +198,7 @@ def _joined(
     return one._replace(p=stack.join([one.p, other.p]), dual=stack.join([one.dual, other.dual]), sums=sums)
 
 
-def behind_of(problem: Any, x: Tensor) -> volume.Behind | None:
+def match_forward(problem: Any, x: Tensor) -> volume.Behind | None:
     """The misfit that stands behind the second operator; None where it is none that is compiled."""
     term, stack = problem.regularisers[-1], problem.operator
     kind = type(term).__name__
@@ -211,7 +211,7 @@ def behind_of(problem: Any, x: Tensor) -> volume.Behind | None:
     return volume.Behind(stack.blocks[1], stack.scales[1], volume.MISFITS.index(kind), *whole)
 
 
-def beside_of(problem: Any, x: Tensor, *tensors: Tensor) -> volume.Split | None:
+def match_joint(problem: Any, x: Tensor, *tensors: Tensor) -> volume.Split | None:
     """What they have to know where another term has an operator of its own; None where they do not serve it."""
     if not kernels.has("beside", problem.parts[:3]) or len(problem.regularisers) != 2 or not 4 <= x.ndim <= 5:
         return None

@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from lmd.copies import Index
+from lmd.core.batching import Index
 from lmd.operators.base import LinearOperator
 from lmd.problems.base import Problem, autograd_subgradient
 from lmd.terms.base import Scale, per_instance, size_of, sum_instances

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lmd.core.extras import require
 from lmd.errors import CapabilityError, InputError
-from lmd.extras import require
 from lmd.problems.base import Family
 from lmd.problems.quadratic_program import QuadraticProgram
 

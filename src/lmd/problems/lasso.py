@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from lmd.checks import check_batch, check_count, check_finite, check_positive, check_same_kind, shape_of
+from lmd.core.checks import check_batch, check_count, check_finite, check_positive, check_same_kind, shape_of
 from lmd.errors import InputError
 from lmd.operators.matrix import Matrix
 from lmd.problems.base import Family

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from lmd.checks import check_count, check_positive
+from lmd.core.checks import check_count, check_positive
 from lmd.errors import InputError
 from lmd.problems.subsets import SubsetFamily, SubsetProblem
 

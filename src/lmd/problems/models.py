@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from lmd.checks import check_batch, check_finite, check_interval, check_positive, check_same_kind, shape_of
+from lmd.core.checks import check_batch, check_finite, check_interval, check_positive, check_same_kind, shape_of
 from lmd.errors import CapabilityError, InputError
 from lmd.operators import Bends, Differences, LinearOperator, Slopes, Stack
 from lmd.problems.parts import WELL_WITHIN, Composite, dual_size, pull_of

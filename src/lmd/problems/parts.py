@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from lmd.checks import check_batch, shape_of
-from lmd.copies import Index, Part, chosen, doubled
+from lmd.core.batching import Index, Part, chosen, doubled
+from lmd.core.checks import check_batch, shape_of
 from lmd.errors import CapabilityError, InputError
 from lmd.operators import LinearOperator, Stack
 from lmd.problems import compiled

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from lmd.copies import Index
+from lmd.core.batching import Index
 from lmd.problems.base import Problem
 from lmd.terms import Term
 from lmd.terms.base import Scale

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from lmd.checks import check_batch, check_count, check_positive, shape_of
+from lmd.core.checks import check_batch, check_count, check_positive, shape_of
 from lmd.errors import InputError
 from lmd.operators import Identity, LinearOperator
 from lmd.operators.matrix import Matrix

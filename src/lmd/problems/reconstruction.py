@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from lmd.checks import check_batch, check_interval, shape_of
+from lmd.core.checks import check_batch, check_interval, shape_of
 from lmd.errors import InputError
 from lmd.operators.base import LinearOperator
 from lmd.operators.blur import Blur

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lmd.checks import check_choice, check_count
+from lmd.core.checks import check_choice, check_count
 from lmd.operators.blur import BORDERS, Blur, gaussian_kernel
 from lmd.operators.projections import ParallelBeam
 from lmd.problems.reconstruction import TVDeblurring, TVTomography

@@ -7,8 +7,8 @@ from typing import ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from lmd.checks import check_batch, check_choice, check_count, shape_of
-from lmd.copies import doubled
+from lmd.core.batching import doubled
+from lmd.core.checks import check_batch, check_choice, check_count, shape_of
 from lmd.errors import InputError
 from lmd.problems.base import Family, Problem
 from lmd.terms import Simplex

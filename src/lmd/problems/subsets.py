@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lmd.checks import check_count, check_finite, check_floating, check_same_kind, shape_of
-from lmd.copies import doubled
+from lmd.core.batching import doubled
+from lmd.core.checks import check_count, check_finite, check_floating, check_same_kind, shape_of
 from lmd.errors import InputError
 from lmd.problems.base import Family, Problem
 

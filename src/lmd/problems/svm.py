@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lmd.checks import check_positive
+from lmd.core.checks import check_positive
 from lmd.errors import InputError
 from lmd.problems.subsets import SubsetFamily, SubsetProblem, check_pairs
 from lmd.terms.base import Scale, filled, per_instance

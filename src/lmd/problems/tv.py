@@ -10,14 +10,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lmd.checks import check_batch, check_finite, check_positive, check_same_kind, shape_of
+from lmd.core.checks import check_batch, check_finite, check_positive, check_same_kind, shape_of
 from lmd.errors import InputError
 from lmd.operators.differences import Differences
 from lmd.problems.flat import drawn_flat, within_bound
 from lmd.problems.motion import followed
 from lmd.problems.parts import Composite
 from lmd.problems.scales import averaged, spread
-from lmd.terms import L1, GroupNorm, KeptSquares, Squares, Term
+from lmd.terms import L1, GroupNorm, MaskedSquares, Squares, Term
 from lmd.terms.base import Scale, per_instance
 
 SPARE = 100.0
@@ -170,7 +170,7 @@ class TVInpainting(TVProblem):
 
     batched = ("noisy", "weight", "mask", "low", "high")
 
-    f: KeptSquares
+    f: MaskedSquares
 
     def __init__(
         self,
@@ -183,7 +183,7 @@ class TVInpainting(TVProblem):
     ) -> None:
         super().__init__(noisy, weight, isotropic, halved)
         size = check_grid(noisy)
-        f = KeptSquares(noisy, mask, self.scale)
+        f = MaskedSquares(noisy, mask, self.scale)
         check_scale("noisy", f.y, self.weight)
         self.compose(f, self.variation(size, spacing), start=noisy)
 

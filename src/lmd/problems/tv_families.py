@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lmd.checks import check_count, check_interval, check_positive, shape_of
+from lmd.core.checks import check_count, check_interval, check_positive, shape_of
 from lmd.errors import InputError
 from lmd.problems.base import Family
 from lmd.problems.tv import TVDenoising, TVInpainting, TVProblem

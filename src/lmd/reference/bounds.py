@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lmd.copies import doubled
+from lmd.core.batching import doubled
 from lmd.errors import CapabilityError
 from lmd.problems.base import Problem, offers
 from lmd.terms.base import Scale, inner, sum_instances

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmd.checks import check_count
+from lmd.core.checks import check_count
+from lmd.core.files import cache_folder, read_tensors, write_tensors
 from lmd.errors import FileError
-from lmd.files import cache_folder, read_tensors, write_tensors
 
 LIMIT = 2**30
 """How many bytes of optima to keep."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from lmd.reference.proof import Effort, Pair
-from lmd.solvers.pdhg import PDHG
+from lmd.solvers.classical.pdhg import PDHG
 
 EVERY = 50
 """How many iterations there are from one look at the gap to the next."""

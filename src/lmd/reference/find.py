@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmd.copies import doubled
+from lmd.core.batching import doubled
 from lmd.errors import CapabilityError
 from lmd.problems.base import Problem, offers
 from lmd.reference import composite, lasso, linear_classifier, reconstruction, svm, total_variation

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmd.copies import doubled
+from lmd.core.batching import doubled
 from lmd.errors import LmdError
 from lmd.problems.base import offers
 from lmd.reference.cache import Cache

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, pad
 
-from lmd.extras import require
+from lmd.core.extras import require
 from lmd.reference.proof import Effort, Pair
 from lmd.reference.total_variation import EVERY, RELAXATION
 

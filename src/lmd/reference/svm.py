@@ -8,7 +8,7 @@ import torch
 
 from lmd.errors import LmdError
 from lmd.reference.optimum import Optimum
-from lmd.solvers.interior_point import InteriorPoint
+from lmd.solvers.classical.interior_point import InteriorPoint
 
 TOLERANCE = 1e-10
 """The duality gap, relative to the value, at which the search ends."""

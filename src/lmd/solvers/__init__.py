@@ -1,47 +1,47 @@
 """Algorithms: each is `init` and `step`; `run` drives any of them; wrappers change any of them."""
 
-from lmd.solvers.accelerated import AcceleratedMirrorDescent, AcceleratedStochasticMirrorDescent
-from lmd.solvers.adam import Adam
-from lmd.solvers.admm import ADMM
 from lmd.solvers.averaged import Averaged
-from lmd.solvers.backtracking import AcceleratedBacktrackedMirrorDescent, BacktrackedMirrorDescent
 from lmd.solvers.base import DualState, Solver, State
 from lmd.solvers.best_so_far import BestSoFar
 from lmd.solvers.carded import Carded
 from lmd.solvers.certificate import Certificate, Constant
-from lmd.solvers.circulant_admm import CirculantADMM
-from lmd.solvers.corrected_mirror_descent import CorrectedMirrorDescent
-from lmd.solvers.exact_mirror_descent import ExactMirrorDescent
-from lmd.solvers.fgp import FGP
-from lmd.solvers.gradient_descent import GradientDescent, ProjectedGradient
-from lmd.solvers.interior_point import InteriorPoint
-from lmd.solvers.ladder import Ladder
-from lmd.solvers.lazy import LazyMirrorDescent
-from lmd.solvers.lbfgs import LBFGS
-from lmd.solvers.learned_block_newton import LearnedBlockNewton
-from lmd.solvers.learned_dual import LearnedDual
-from lmd.solvers.learned_fgp import LearnedFGP
-from lmd.solvers.learned_gradient import LearnedGradient
-from lmd.solvers.learned_interior_point import LearnedInteriorPoint
-from lmd.solvers.learned_pdhg import LearnedPDHG
-from lmd.solvers.learned_quasi_newton import LearnedQuasiNewton
-from lmd.solvers.learned_saddle import LearnedSaddle
-from lmd.solvers.metrics import DenseMetric, DiagonalMetric, LowRankMetric, Metric, ScalarMetric
-from lmd.solvers.mirror_descent import LearnedMirrorDescent, MirrorDescent
-from lmd.solvers.nesterov import Nesterov
-from lmd.solvers.not_above_start import NotAboveStart
-from lmd.solvers.pdhg import PDHG
-from lmd.solvers.proximal import ProximalMirrorDescent, proximal_map
-from lmd.solvers.proximal_gradient import ProximalGradient
-from lmd.solvers.qp_interior_point import QPInteriorPoint
-from lmd.solvers.relaxed_pdhg import RelaxedPDHG
+from lmd.solvers.classical.adam import Adam
+from lmd.solvers.classical.admm import ADMM
+from lmd.solvers.classical.circulant_admm import CirculantADMM
+from lmd.solvers.classical.fgp import FGP
+from lmd.solvers.classical.gradient_descent import GradientDescent, ProjectedGradient
+from lmd.solvers.classical.interior_point import InteriorPoint
+from lmd.solvers.classical.lbfgs import LBFGS
+from lmd.solvers.classical.nesterov import Nesterov
+from lmd.solvers.classical.pdhg import PDHG
+from lmd.solvers.classical.proximal_gradient import ProximalGradient
+from lmd.solvers.classical.qp_interior_point import QPInteriorPoint
+from lmd.solvers.classical.relaxed_pdhg import RelaxedPDHG
+from lmd.solvers.initialisers import MeanStart, NearestStart, NetworkStart, Start
+from lmd.solvers.learned.block_newton import LearnedBlockNewton
+from lmd.solvers.learned.dual import LearnedDual
+from lmd.solvers.learned.fgp import LearnedFGP
+from lmd.solvers.learned.gradient import LearnedGradient
+from lmd.solvers.learned.interior_point import LearnedInteriorPoint
+from lmd.solvers.learned.ladder import Ladder
+from lmd.solvers.learned.metrics import DenseMetric, DiagonalMetric, LowRankMetric, Metric, ScalarMetric
+from lmd.solvers.learned.pdhg import LearnedPDHG
+from lmd.solvers.learned.quasi_newton import LearnedQuasiNewton
+from lmd.solvers.learned.saddle import LearnedSaddle
+from lmd.solvers.mirror.accelerated import AcceleratedMirrorDescent, AcceleratedStochasticMirrorDescent
+from lmd.solvers.mirror.backtracking import AcceleratedBacktrackedMirrorDescent, BacktrackedMirrorDescent
+from lmd.solvers.mirror.corrected_mirror_descent import CorrectedMirrorDescent
+from lmd.solvers.mirror.exact_mirror_descent import ExactMirrorDescent
+from lmd.solvers.mirror.lazy import LazyMirrorDescent
+from lmd.solvers.mirror.mirror_descent import LearnedMirrorDescent, MirrorDescent
+from lmd.solvers.mirror.proximal import ProximalMirrorDescent, proximal_map
+from lmd.solvers.no_worse_than_start import NoWorseThanStart
 from lmd.solvers.result import History, Result, Status
 from lmd.solvers.run import run
 from lmd.solvers.saving import load, save
-from lmd.solvers.started import Started, Then
-from lmd.solvers.starts import MeanStart, NearestStart, NetworkStart, Start
 from lmd.solvers.steps import ConstantSteps, DecayingSteps, LearnedSteps, ScaledSteps, Steps
 from lmd.solvers.stochastic import Stochastic
+from lmd.solvers.with_initialiser import Then, WithInitialiser
 
 __all__ = [
     "ADMM",
@@ -88,7 +88,7 @@ __all__ = [
     "NearestStart",
     "Nesterov",
     "NetworkStart",
-    "NotAboveStart",
+    "NoWorseThanStart",
     "ProjectedGradient",
     "ProximalGradient",
     "ProximalMirrorDescent",
@@ -99,12 +99,12 @@ __all__ = [
     "ScaledSteps",
     "Solver",
     "Start",
-    "Started",
     "State",
     "Status",
     "Steps",
     "Stochastic",
     "Then",
+    "WithInitialiser",
     "load",
     "proximal_map",
     "run",

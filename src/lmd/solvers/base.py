@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import ParamSpec, TypeVar
 
-from lmd.checks import check_batch
-from lmd.config import Configurable
+from lmd.core.checks import check_batch
+from lmd.core.config import Configurable
 from lmd.errors import CapabilityError, InputError
 from lmd.kernels import loop
 from lmd.mirrors.base import Mirror

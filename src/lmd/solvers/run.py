@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmd.checks import check_count, check_positive
+from lmd.core.checks import check_count, check_positive
 from lmd.errors import InputError
 from lmd.problems.base import Problem, as_problem, check_capabilities, check_values
 from lmd.solvers.base import Solver, State, check_fit, in_full_precision

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from lmd.checks import check_finite
-from lmd.config import Configurable, from_config, to_config
-from lmd.errors import FileError, InputError
-from lmd.files import (
+from lmd.core.checks import check_finite
+from lmd.core.config import Configurable, from_config, to_config
+from lmd.core.files import (
     CHECKSUM,
     json_text,
     read_json,
@@ -25,6 +24,7 @@ from lmd.files import (
     write_json,
     write_tensors,
 )
+from lmd.errors import FileError, InputError
 from lmd.solvers.base import Solver
 
 FORMAT = 1

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lmd.checks import check_choice, check_count, check_finite, check_interval, check_positive
-from lmd.config import Configurable
+from lmd.core.checks import check_choice, check_count, check_finite, check_interval, check_positive
+from lmd.core.config import Configurable
 from lmd.errors import InputError
 
 Step = float | Tensor

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from lmd.checks import check_count
+from lmd.core.checks import check_count
 from lmd.errors import InputError
 from lmd.problems.base import Problem
 from lmd.solvers.base import Solver, State, Wrapper

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmd.checks import check_positive, shape_of
+from lmd.core.checks import check_positive, shape_of
 from lmd.errors import CapabilityError, InputError
 from lmd.problems.base import Problem, check_capabilities, offers
 from lmd.problems.composite import relative_gap

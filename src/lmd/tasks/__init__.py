@@ -15,7 +15,7 @@ import functools
 import warnings
 from importlib.metadata import entry_points
 
-from lmd.checks import check_choice
+from lmd.core.checks import check_choice
 from lmd.tasks import (
     control,
     deblur,

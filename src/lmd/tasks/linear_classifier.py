@@ -16,8 +16,8 @@ from lmd.solvers import (
     LearnedSteps,
     MeanStart,
     Solver,
-    Started,
     Then,
+    WithInitialiser,
 )
 from lmd.tasks.exact import for_classifier, mean_optimum
 from lmd.tasks.sources import Digits
@@ -42,7 +42,7 @@ def _newton(seed: int) -> Solver[Any]:
     with torch.no_grad():
         solver.numbers[2:, 0] = math.log(2)
         solver.numbers[2, 0] = math.log(1.5)
-    return Then(Started(solver, start), LBFGS())
+    return Then(WithInitialiser(solver, start), LBFGS())
 
 
 _SETTINGS: dict[str, dict[str, Any]] = {

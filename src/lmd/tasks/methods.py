@@ -11,7 +11,7 @@ import torch
 from lmd.operators import Stack
 from lmd.problems.base import offers
 from lmd.solvers import FGP, LBFGS, PDHG, Adam, GradientDescent, Nesterov, ProjectedGradient, RelaxedPDHG, Solver
-from lmd.solvers.relaxed_pdhg import RATIO
+from lmd.solvers.classical.relaxed_pdhg import RATIO
 
 CLASSICAL = ("gd", "nesterov", "pdhg", "relaxed-pdhg", "adam", "lbfgs", "fgp")
 """The names of the methods that need no training."""

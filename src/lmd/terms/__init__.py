@@ -8,9 +8,9 @@ from lmd.terms.domain import Domain
 from lmd.terms.entropy import NegativeEntropy
 from lmd.terms.hinge import Hinge
 from lmd.terms.huber import Huber
-from lmd.terms.kept import Kept
-from lmd.terms.kept_squares import KeptSquares
 from lmd.terms.kullback_leibler import KullbackLeibler
+from lmd.terms.masked import Masked
+from lmd.terms.masked_squares import MaskedSquares
 from lmd.terms.norms import L1, GroupNorm
 from lmd.terms.quadratic import Quadratic
 from lmd.terms.shifted import Shifted
@@ -29,9 +29,9 @@ __all__ = [
     "GroupNorm",
     "Hinge",
     "Huber",
-    "Kept",
-    "KeptSquares",
     "KullbackLeibler",
+    "Masked",
+    "MaskedSquares",
     "Max",
     "NegativeEntropy",
     "Quadratic",

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from lmd.checks import check_finite, check_floating, check_positive, shape_of
-from lmd.copies import Index, Part, chosen, doubled
+from lmd.core.batching import Index, Part, chosen, doubled
+from lmd.core.checks import check_finite, check_floating, check_positive, shape_of
 from lmd.errors import CapabilityError, InputError
 
 T = TypeVar("T", bound="Term")

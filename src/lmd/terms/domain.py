@@ -7,7 +7,7 @@ import abc
 import torch
 from torch import Tensor
 
-from lmd.checks import shape_of
+from lmd.core.checks import shape_of
 from lmd.errors import DomainError
 from lmd.terms.base import Scale, Term, written
 

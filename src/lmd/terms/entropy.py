@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lmd.checks import check_positive
+from lmd.core.checks import check_positive
 from lmd.terms.base import Term, sum_instances, written
 
 

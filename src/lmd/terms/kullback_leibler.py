@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lmd.checks import check_batch
+from lmd.core.checks import check_batch
 from lmd.errors import InputError
 from lmd.terms.base import Scale, Term, check_fits, filled, rounding_of_sum, size_of, sum_instances, written
-from lmd.terms.kept import Kept
+from lmd.terms.masked import Masked
 
 
 def divergence(x: Tensor, y: Tensor) -> Tensor:
@@ -131,7 +131,7 @@ class KullbackLeibler(Term):
         return u.flatten(1).amax(dim=1).clamp(min=0) * (1 + 4 * torch.finfo(u.dtype).eps)
 
     def kept(self, mask: Tensor) -> Term:
-        return Kept(self, mask)
+        return Masked(self, mask)
 
     def violation(self, z: Tensor) -> Tensor:
         return size_of((z + self.background).clamp(max=0))

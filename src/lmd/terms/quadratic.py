@@ -7,8 +7,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from lmd.checks import check_batch, check_finite, check_floating, check_same_kind, shape_of
-from lmd.copies import Index, chosen
+from lmd.core.batching import Index, chosen
+from lmd.core.checks import check_batch, check_finite, check_floating, check_same_kind, shape_of
 from lmd.errors import InputError
 from lmd.terms.base import Scale, Term, filled, inner, per_instance, size_of, written
 

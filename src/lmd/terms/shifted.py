@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lmd.checks import check_batch
+from lmd.core.checks import check_batch
 from lmd.terms.base import Pieces, Scale, Term, inner, per_instance, size_of
 
 

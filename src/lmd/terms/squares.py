@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lmd.checks import check_batch, check_same_kind
+from lmd.core.checks import check_batch, check_same_kind
 from lmd.errors import InputError
 from lmd.terms.base import (
     Pieces,

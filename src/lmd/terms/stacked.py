@@ -9,7 +9,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from lmd.checks import check_positive, shape_of
+from lmd.core.checks import check_positive, shape_of
 from lmd.errors import InputError
 from lmd.terms.base import Scale, Term, size_of
 

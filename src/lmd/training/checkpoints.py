@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lmd.core.files import read_json, read_tensors, sha256, with_checksum, write_json, write_tensors, writing
 from lmd.errors import FileError
-from lmd.files import read_json, read_tensors, sha256, with_checksum, write_json, write_tensors, writing
 from lmd.training.old_names import with_new_names
 
 KEEP = 2

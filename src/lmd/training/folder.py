@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from lmd.core.files import FolderLock, writable_folder, writing
 from lmd.errors import FileError, InputError
-from lmd.files import FolderLock, writable_folder, writing
 from lmd.solvers.saving import SOLVER_FILE
 from lmd.training.checkpoints import by_age, newest_checkpoint, read_checkpoint, tidy
 from lmd.training.log import cut_log

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from lmd.core.files import writing
 from lmd.errors import FileError
-from lmd.files import writing
 from lmd.training.old_names import with_new_names
 
 LogLine = dict[str, Any]

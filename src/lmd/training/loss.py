@@ -15,7 +15,7 @@ from lmd.errors import InputError
 from lmd.mirrors.base import Mirror
 from lmd.problems.base import Problem, check_values
 from lmd.solvers.base import Solver, State
-from lmd.solvers.mirror_descent import MirrorState
+from lmd.solvers.mirror.mirror_descent import MirrorState
 from lmd.training.settings import TrainingSettings
 
 LEAST_GAP = 1e-5

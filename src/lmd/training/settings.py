@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from lmd.checks import check_choice, check_count, check_positive
+from lmd.core.checks import check_choice, check_count, check_positive
 from lmd.errors import InputError
 
 SCHEDULES = ("constant", "cosine")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmd.checks import check_count
+from lmd.core.checks import check_count
 from lmd.problems.base import Family, Problem
 from lmd.solvers.base import Solver
 

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lmd.config import to_config
+from lmd.core.config import to_config
+from lmd.core.files import check_current_folder
 from lmd.errors import FileError, InputError, TrainingError, TrainingWarning
-from lmd.files import check_current_folder
 from lmd.problems.base import Family, Problem, as_problem, check_values
 from lmd.solvers.base import Solver, check_fit
 from lmd.solvers.saving import save

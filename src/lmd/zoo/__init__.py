@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from lmd import solvers, tasks
-from lmd.checks import check_choice
-from lmd.deprecation import say_deprecated
-from lmd.files import read_json
+from lmd.core.checks import check_choice
+from lmd.core.deprecation import say_deprecated
+from lmd.core.files import read_json
 from lmd.guarantees import DescentSafeguard, Safeguard
-from lmd.solvers import BestSoFar, NotAboveStart
+from lmd.solvers import BestSoFar, NoWorseThanStart
 from lmd.solvers.base import Solver
 from lmd.solvers.saving import SOLVER_FILE
 from lmd.tasks import Recipe, Task
@@ -135,9 +135,9 @@ def guarded(solver: Solver[Any]) -> Solver[Any]:
         solver: Any solver.
     """
     learned = any(True for _ in solver.parameters())
-    if not learned or isinstance(solver, (BestSoFar, DescentSafeguard, NotAboveStart, Safeguard)):
+    if not learned or isinstance(solver, (BestSoFar, DescentSafeguard, NoWorseThanStart, Safeguard)):
         return solver
-    return NotAboveStart(solver) if solver.ends_proven else Safeguard(solver, delay=None)
+    return NoWorseThanStart(solver) if solver.ends_proven else Safeguard(solver, delay=None)
 
 
 def ships_for(name: str, preset: str) -> bool:

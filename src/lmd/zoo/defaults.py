@@ -25,8 +25,8 @@ from lmd.solvers import (
     RelaxedPDHG,
 )
 from lmd.solvers.base import Solver
-from lmd.solvers.ladder import Ladder
-from lmd.solvers.qp_interior_point import MAX_SIZE
+from lmd.solvers.classical.qp_interior_point import MAX_SIZE
+from lmd.solvers.learned.ladder import Ladder
 from lmd.tasks.steps import SCALES, STEPS
 
 CLASSICAL: Mapping[str, Callable[[], Solver[Any]]] = {

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmd.checks import check_count, check_positive
+from lmd.core.checks import check_count, check_positive
 from lmd.errors import CapabilityError, InputError
 from lmd.guarantees.certify import Watch, run
 from lmd.guarantees.theorems import gap_certificate

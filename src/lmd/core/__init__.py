@@ -1,0 +1,1 @@
+"""What every room uses and knows nothing of optimisation: checks, configuration, files, batching."""

@@ -1,0 +1,301 @@
+"""How much noise there is in an image, from the image alone: its deviation, its spectrum, and how sure that is."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass, field, replace
+from statistics import NormalDist
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmd.imaging.arrays import Axis, as_batch
+from lmd.imaging.blocks import (
+    RINGS,
+    block_energies,
+    block_lengths,
+    cut_blocks,
+    join_blocks,
+    mix_channels,
+    ring_counts,
+    rings,
+)
+from lmd.imaging.noise_network import find_noise
+from lmd.solvers.base import in_full_precision
+
+HIGH_RINGS = slice(4, None)
+"""The rings in which the smoothest blocks show noise: 5, 6 and 7."""
+
+BLOCKS_PER_GROUP, MAX_GROUPS = 40, 6
+"""Blocks are sorted by brightness into groups of at least so many, as the noise of cameras grows with it."""
+
+MAX_OF_MEDIAN = 4.0
+"""The variance of a group counts up to so many times their median."""
+
+SMOOTHEST = 0.12
+"""This share of the blocks of a group is taken to show noise alone."""
+
+INLIERS = 2.3
+"""Blocks up to so many deviations above the smoothest ones are then averaged with them."""
+
+MAX_EXTREME_SHARE = 0.2
+"""Blocks with a larger share of the darkest or the brightest value are cut off, and show too little noise."""
+
+MIN_PIXELS = 20 * 64
+"""In smaller pictures the network has too few blocks to tell texture from noise: what the smoothest show is noise."""
+
+EVEN = (0.8, 1.25)
+"""Energies of rings that are so near to their mean are those of white noise."""
+
+NO_COLOUR = 1e-9
+"""Where colours have less than this share of the energy of brightness, a picture is grey."""
+
+UNKNOWN = 0.1
+"""The noise of images in which no two neighbours are kept."""
+
+
+@dataclass(frozen=True)
+class NoiseEstimate:
+    """The noise of an image, or of each image of a batch, in the array's own numbers."""
+
+    level: Any
+    """The standard deviation: a number, or one per image `(B,)`."""
+
+    most: Any
+    """What it would be if all that the smoothest parts show were noise; it is hardly more."""
+
+    correlation: Any
+    """The deviation of low frequencies over that of high ones: 1 for white noise, more where neighbours share it."""
+
+    @property
+    def confidence(self) -> Any:
+        """From 0 to 1, `level / most`: near 1 the picture shows noise, near 0 it may as well be fine texture."""
+        return self.level / self.most if isinstance(self.most, Tensor) or self.most > 0 else 1.0
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The noise of a batch of images `(B, C, *size)` by channels and rings of frequencies."""
+
+    spectrum: Tensor
+    """Deviations `(B, C, 7)` of rings, channels as by `mix_channels`: their sum, then differences."""
+
+    lengths: tuple[int, ...]
+    """The size of a block."""
+
+    most: Tensor = field(repr=False)
+    """The deviation `(B,)` if all that the smoothest blocks show is noise."""
+
+    caution: Tensor = field(repr=False)
+    """How much more than by Stein's formula it should cost to follow the noise `(B,)`."""
+
+    @classmethod
+    def white(cls, level: Tensor, images: Tensor) -> Noise:
+        """The same deviation `(B,)` at all frequencies."""
+        return cls(
+            level[:, None, None].expand(-1, images.shape[1], RINGS),
+            block_lengths(images),
+            level,
+            torch.ones_like(level),
+        )
+
+    @property
+    def level(self) -> Tensor:
+        """The standard deviation of a pixel `(B,)`."""
+        return _deviation(self.spectrum, self.lengths)
+
+    @in_full_precision
+    def sample(self, like: Tensor, owner: Tensor, seed: int = 0) -> Tensor:
+        """Noise with the covariance that was found for windows `like` `(N, C, *size)`, of the images `owner` `(N,)`.
+
+        Each block has signs for coefficients, by the deviations of their rings.
+        """
+        counts = [-(-extent // length) for extent, length in zip(like.shape[2:], self.lengths, strict=True)]
+        ring = rings(self.lengths).clamp(min=1) - 1
+        signs = torch.randint(
+            0,
+            2,
+            (len(like), like.shape[1], math.prod(counts), len(ring)),
+            generator=torch.Generator().manual_seed(seed),
+            device="cpu",
+        )
+        each = self.spectrum[owner][..., ring.to(like.device)]
+        joined = join_blocks((signs.to(like) * 2 - 1) * each[:, :, None].to(like), counts, self.lengths)
+        for axis, extent in enumerate(like.shape[2:], 2):
+            joined = joined.narrow(axis, 0, extent)
+        return mix_channels(joined, back=True)
+
+
+def estimate_noise(image: Any, *, channel_axis: Axis = "auto") -> NoiseEstimate:
+    """Estimate the standard deviation of the noise in an image, signal or volume.
+
+    Blocks of 8 x 8 pixels are transformed as in JPEG. Flat and cut off regions, such as black borders and a blown out
+    sky, do not count, nor does alpha. A small network, trained on photographs with white, Poisson, correlated and JPEG
+    noise and on clean ones, tells from the energies of the blocks what is noise and what is texture, for brightness
+    and colours and seven rings of frequencies. Of signals, volumes and small pictures the smoothest blocks are taken
+    for noise, as by [Ponomarenko et al. 2007](https://doi.org/10.1117/12.714640).
+
+    Args:
+        image: A numpy array or torch tensor of any dtype and layout, as in `lmd.denoise`.
+        channel_axis: The axis of the channels, None if there is none, or "auto".
+
+    Returns:
+        The level in the array's own numbers (of 255 for bytes), how sure it is, and whether neighbours share it.
+
+    >>> import numpy as np, lmd
+    >>> found = lmd.estimate_noise(100 + 10 * np.random.default_rng(0).normal(size=(128, 128)))
+    >>> round(found.level), found.confidence > 0.9
+    (10, True)
+    """
+    batch = as_batch("image", image, channel_axis)
+    noise, unit = measure(batch.images), batch.units.unit * batch.white
+    counts = noise.spectrum.new_tensor(ring_counts(noise.lengths))
+    squares = noise.spectrum.square().mean(dim=1) * counts
+    low, high = (squares[:, part].sum(1) / counts[part].sum().clamp(min=1) for part in (slice(0, 2), HIGH_RINGS))
+    shared = torch.where((low > 0) & (high > 0), low / high.clamp(min=torch.finfo(low.dtype).tiny), 1.0).sqrt()
+    parts = (noise.level * unit, torch.maximum(noise.most, noise.level) * unit, shared)
+    return NoiseEstimate(*(float(each[0]) if batch.axes.batch is None else each for each in parts))
+
+
+@in_full_precision
+def measure(images: Tensor) -> Noise:
+    """Estimate the noise of images `(B, C, *size)`; see `estimate_noise`."""
+    lengths = block_lengths(images)
+    blocks = cut_blocks(images, lengths)
+    energies, levels = block_energies(blocks, lengths)
+    is_picture = len(lengths) == 2 and min(lengths) == 8 and images[0, 0].numel() >= MIN_PIXELS
+    found, most, cautions = [], [], []
+    for plain, energy, level, shown in zip(blocks, energies, levels, blocks_with_noise(blocks), strict=True):
+        spectrum = _smoothest(energy[:, shown], level[shown], lengths)
+        most.append(spectrum)
+        caution = torch.ones_like(spectrum[0, 0])
+        if is_picture and bool(shown.any()) and not _is_only_noise(energy[:, shown], level[shown]):
+            spectrum, caution = _separate_noise(plain[:, shown], energy[:, shown], level[shown])
+        found.append(spectrum)
+        cautions.append(caution)
+    return Noise(torch.stack(found), lengths, _deviation(torch.stack(most), lengths), torch.stack(cautions))
+
+
+def _is_only_noise(energies: Tensor, level: Tensor) -> bool:
+    """Return whether the image is white noise: equal energy at all frequencies, the means of blocks included."""
+    by_ring = energies[0].mean(dim=0)
+    mean = by_ring.mean()
+    is_even = (by_ring >= EVEN[0] * mean) & (by_ring <= EVEN[1] * mean)
+    return bool(is_even.all() & (level.var(correction=0) <= 2 * mean))
+
+
+def _separate_noise(blocks: Tensor, energies: Tensor, level: Tensor) -> tuple[Tensor, Tensor]:
+    """Return deviations `(C, 7)` of the noise and the caution, by the network.
+
+    It was trained on pictures of one and three channels. With another number, each channel is measured alone.
+
+    Args:
+        blocks: `(C, blocks, pixels)`.
+        energies: Of the sum of the channels and of their differences `(C, blocks, 7)`.
+        level: The mean coefficient of each block `(blocks,)`.
+    """
+    count = len(energies)
+    colours = energies[1:].mean(dim=0) if count > 1 else None
+    if colours is not None and not bool(colours.mean() > NO_COLOUR * energies[0].mean()):
+        colours = None
+    if colours is not None and count != 3:
+        energies, levels = block_energies(blocks[:, None], (8, 8))
+        alone = [_separate_noise(*each) for each in zip(blocks[:, None], energies, levels, strict=True)]
+        spectra, cautions = (torch.stack(each) for each in zip(*alone, strict=True))
+        return spectra.square().mean(dim=0).sqrt().expand(count, -1), cautions.mean()
+    (bright, differences), caution = find_noise(energies[0], colours, level)
+    others = torch.zeros_like(differences) if colours is None else differences
+    return torch.cat([bright[None], others.expand(count - 1, -1)]), caution
+
+
+def _smoothest(energies: Tensor, level: Tensor, lengths: tuple[int, ...]) -> Tensor:
+    """Return deviations `(C, 7)` of white noise, from what the smoothest of blocks `(C, blocks, 7)` show.
+
+    Blocks are sorted into groups by brightness. Of each, the blocks whose energy at high frequencies is about that of
+    the smoothest are averaged.
+    """
+    channels, blocks, _ = energies.shape
+    if blocks == 0:
+        return energies.new_zeros(channels, RINGS)
+    groups = max(1, min(MAX_GROUPS, blocks // BLOCKS_PER_GROUP))
+    size = blocks // groups
+    counts = energies.new_tensor(ring_counts(lengths))
+    part = HIGH_RINGS if bool(counts[HIGH_RINGS].sum() > 0) else slice(None)
+    number = float(counts[part].sum())
+    high = (energies[..., part] * counts[part]).sum(dim=-1) / number
+    grouped = high[:, level.argsort()[: groups * size]].reshape(channels, groups, size)
+    at = round(SMOOTHEST * (size - 1))
+    smooth = grouped.sort(dim=2).values[:, :, at] / _chi_square_quantile((at + 0.7) / (size + 0.4), number)
+    for _ in range(8):
+        inlier = (grouped <= (smooth * (1.1 + INLIERS * math.sqrt(2 / number)))[..., None]).to(grouped)
+        smooth = torch.where(inlier.any(dim=2), (grouped * inlier).sum(dim=2) / inlier.sum(dim=2).clamp(min=1), smooth)
+    middle = smooth.median(dim=1, keepdim=True).values
+    variance = torch.minimum(smooth, torch.where(middle > 0, MAX_OF_MEDIAN * middle, torch.inf)).mean(dim=1)
+    return variance.sqrt()[:, None].expand(-1, RINGS)
+
+
+def blocks_with_noise(blocks: Tensor) -> Tensor:
+    """Return a mask `(B, blocks)` of the blocks `(B, C, blocks, pixels)` that are neither flat nor clipped."""
+    low, high = (end.flatten(1) for end in (blocks.amin(dim=(1, 3)), blocks.amax(dim=(1, 3))))
+    least, most = low.amin(dim=1)[:, None, None, None], high.amax(dim=1)[:, None, None, None]
+    extreme = (blocks <= least) | (blocks >= most)
+    share = extreme.to(blocks).mean(dim=3).amax(dim=1)
+    flat = (blocks.amax(dim=3) == blocks.amin(dim=3)).all(dim=1)
+    level = blocks[..., 0].mean(dim=1)
+    first = level.gather(1, flat.to(torch.int8).argmax(dim=1, keepdim=True))
+    background = flat & (level == first).logical_or(~flat).all(dim=1, keepdim=True)  # flat ones of one colour alone
+    some = (share < 1) & ~background
+    kept = some & (share < MAX_EXTREME_SHARE)
+    enough = kept.sum(dim=1) >= (0.05 * kept.shape[1]) + 8
+    return torch.where(enough[:, None], kept, some)
+
+
+@functools.lru_cache(maxsize=256)
+def _chi_square_quantile(share: float, count: float) -> float:
+    """Return the quantile of the mean square of `count` normal numbers, by Wilson and Hilferty."""
+    spread = 2 / (9 * max(1.0, count))
+    return max(1e-2, 1 - spread + NormalDist().inv_cdf(share) * math.sqrt(spread)) ** 3
+
+
+def _deviation(spectrum: Tensor, lengths: tuple[int, ...]) -> Tensor:
+    """Return the deviation of a pixel `(B,)` from that of rings `(B, C, 7)`."""
+    counts = spectrum.new_tensor(ring_counts(lengths))
+    return ((spectrum.square() * counts).sum(dim=-1) / counts.sum()).mean(dim=1).sqrt()
+
+
+def with_minimum_level(noise: Noise, images: Tensor) -> Noise:
+    """Return the noise; where it is too small to derive a weight from, white noise of the smallest usable level."""
+    level = noise.level
+    left = at_least(level, images)
+    flat = left[:, None, None].expand_as(noise.spectrum)
+    return replace(noise, spectrum=torch.where((left > level)[:, None, None], flat, noise.spectrum))
+
+
+def at_least(noise: Tensor, images: Tensor) -> Tensor:
+    """Noise that a weight can be made of, in images that have none."""
+    return torch.maximum(noise, 1e-4 * _spread(images))
+
+
+def _spread(images: Tensor) -> Tensor:
+    """The largest value of each image less the smallest `(B,)`, 1 where all are the same."""
+    spread = images.flatten(1).amax(1) - images.flatten(1).amin(1)
+    return torch.where(spread > 0, spread, 1)
+
+
+def rough_noise(images: Tensor, kept: Tensor) -> Tensor:
+    """The deviation of noise `(B,)` from differences of neighbours that are both kept: the middle of the small half.
+
+    Neighbours are those along the last axis on which there are any.
+    """
+    axis = max((axis for axis in range(2, images.ndim) if images.shape[axis] > 1), default=None)
+    if axis is None:
+        return images.new_full((len(images),), UNKNOWN)
+    images, kept = images.movedim(axis, -1), kept.movedim(axis, -1)
+    both = (kept[..., 1:] * kept[..., :-1]).expand_as(images[..., 1:]) > 0
+    apart = (images[..., 1:] - images[..., :-1]).abs().masked_fill(~both, torch.inf).flatten(1).sort(dim=1).values
+    count = both.flatten(1).sum(1)
+    at = (count // 4).clamp(max=apart.shape[1] - 1)
+    found = apart.gather(1, at[:, None])[:, 0] / (0.3186 * 2**0.5)  # the quarter of absolute normal numbers
+    return torch.where(torch.isfinite(found), found, UNKNOWN)

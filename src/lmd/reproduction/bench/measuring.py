@@ -1,0 +1,267 @@
+"""Quality of iterates against certified answers, untimed, with the setting that is best on other instances."""
+
+from __future__ import annotations
+
+import abc
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmd.core.batching import doubled
+from lmd.problems.base import offers
+from lmd.reproduction.report.rows import Row, row
+from lmd.tasks.methods import Method, Setting
+from lmd.tasks.optima import optimum
+from lmd.tasks.peers import Peer, numpy_errors_as_they_are
+from lmd.zoo.solve import solve
+
+GAPS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
+DECIBELS = (30, 40, 50)
+SHOWN = (5, 10, 20, 50)
+"""The iterations whose quality is reported."""
+
+EVERY = 1.05
+"""Past the last of them, iterates are looked at after so many times as many iterations."""
+
+SOLVE = "lmd.solve"
+"""What the rows call it."""
+
+SPARE, PATIENCE = 10.0, 20_000
+"""Where nothing keeps minima, they are proven to so much less than the smallest gap that is asked for, in at most so
+many iterations."""
+
+
+@dataclass(frozen=True)
+class QualityTarget:
+    """A quality that a method is timed to."""
+
+    metric: str
+    """psnr, relative_gap or certified_gap."""
+
+    level: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.level:g}db" if self.metric == "psnr" else f"gap_{self.level:.0e}".replace("e-0", "e-")
+
+    def reached(self, quality: Sequence[float]) -> int | None:
+        """The first place in a curve at which the quality is there."""
+        sign = 1 if self.metric == "psnr" else -1
+        return next((k for k, q in enumerate(quality) if sign * q >= sign * self.level), None)
+
+
+def targets(gaps: Sequence[float]) -> tuple[QualityTarget, ...]:
+    """What methods are timed to: relative gaps, and decibels."""
+    return (
+        *(QualityTarget("relative_gap", level) for level in gaps),
+        *(QualityTarget("psnr", level) for level in DECIBELS),
+    )
+
+
+@dataclass(frozen=True)
+class KnownInstances:
+    """Instances whose answers are known: a problem with certified minimisers and minima."""
+
+    problem: Any
+    exact: Any
+    """The same in float64, which values are taken of: single precision has no gaps of 1e-6."""
+
+    x0: Tensor
+    minimiser: Tensor
+    minimum: Tensor
+    proven: Tensor
+    """How far minima may be from the truth, relative to them `(B,)`."""
+
+    @classmethod
+    def of(cls, problem: Any, kept: bool = True, smallest: float = GAPS[-1]) -> KnownInstances:
+        """By the methods of the reference room, which keeps what it finds, or else by `lmd.solve` in float64."""
+        exact = doubled(problem)
+        if kept:
+            known = optimum(problem)
+            x, minimum, bound = known.x, known.value, known.bound
+        else:
+            result = solve(exact, smallest / SPARE, iterations=PATIENCE)
+            x = result.x
+            minimum, short = exact.certified_gap(x, result.dual)
+            bound = minimum - short
+        x0 = problem.start() if offers(problem, ("start",)) else torch.zeros_like(x, dtype=torch.float32)
+        return cls(problem, exact, x0, x.to(x0), minimum, (minimum - bound) / minimum.abs())
+
+    def __len__(self) -> int:
+        return len(self.minimum)
+
+    def part(self, index: slice) -> KnownInstances:
+        parts = self.problem.select(index), self.exact.select(index), self.x0[index]
+        return KnownInstances(*parts, self.minimiser[index], self.minimum[index], self.proven[index])
+
+    def quality(self, problem: Any, x: Tensor, dual: Tensor | None) -> dict[str, Tensor]:
+        """psnr to the minimiser, (f - f*) / f*, and the certified relative gap of a method with dual points: `(B,)`."""
+        peak = 1.0 if x.ndim == 4 else float(self.minimiser.abs().max())
+        error = (x - self.minimiser).square().flatten(1).mean(dim=1).double()
+        found = {
+            "psnr": (10 * torch.log10(peak**2 / error.clamp(min=1e-30))).clamp(max=200),
+            "relative_gap": (self.exact.value(x.double()) - self.minimum) / self.minimum.abs(),
+        }
+        if dual is not None and offers(problem, ("relative_gap",)):
+            started = dual.numel() > 0  # some methods have a dual point from their first iteration on
+            found["certified_gap"] = (
+                problem.relative_gap(x, dual).double() if started else torch.full_like(error, math.inf)
+            )
+        return found
+
+
+class Measured(abc.ABC):
+    """A method on the test instances: what it reached at which iteration."""
+
+    name: str
+
+    @abc.abstractmethod
+    def rows(self, batches: Sequence[int], settings: Mapping[str, Any]) -> list[Row]:
+        """Mean quality over the instances at the iterations that are shown, once for each batch."""
+
+
+class MeasuredSolver(Measured):
+    """A method of ours. It is tuned on other instances, anew for each number that is reported."""
+
+    def __init__(
+        self,
+        method: Method,
+        instances: KnownInstances,
+        trial: KnownInstances,
+        wanted: Sequence[QualityTarget],
+        limit: float,
+    ) -> None:
+        self.name, self.method, self.instances = method.name, method, instances
+        self.wanted, self.limit = tuple(wanted), limit
+        self._curves: dict[int, dict[str, Tensor]] = {}
+        several = method.settings if len(method.settings) > 1 else ()
+        self._tuning = [quality_curve(each, trial, method.most, wanted, limit / len(several)) for each in several]
+
+    def curve(self, which: int) -> dict[str, Tensor]:
+        """Quality `(K, B)` of a setting on the test instances at `looks`, by metric."""
+        if which not in self._curves:
+            setting, most = self.method.settings[which], self.method.most
+            self._curves[which] = quality_curve(setting, self.instances, most, self.wanted, self.limit)
+        return self._curves[which]
+
+    def best_at(self, metric: str, k: int) -> int:
+        """The setting that is best at iteration k (-1: the last) on the tuning instances."""
+        if not self._tuning:
+            return 0
+        sign = -1 if metric == "psnr" else 1
+        scores = [
+            sign * float(curve[metric][k].mean()) if k < len(curve[metric]) else math.inf for curve in self._tuning
+        ]
+        return min(range(len(scores)), key=lambda i: scores[i] if math.isfinite(scores[i]) else math.inf)
+
+    def best_to(self, target: QualityTarget) -> int:
+        """The setting that reaches a target first on the tuning instances, or else comes nearest."""
+        if not self._tuning:
+            return 0
+        at = [target.reached(curve[target.metric].mean(dim=1).tolist()) for curve in self._tuning]
+        soonest = [k for k in at if k is not None]
+        return at.index(min(soonest)) if soonest else self.best_at(target.metric, -1)
+
+    def rows(self, batches: Sequence[int], settings: Mapping[str, Any]) -> list[Row]:
+        found = []
+        for k in (k for k in SHOWN if k <= self.method.most):
+            for metric in ("psnr", "relative_gap", "certified_gap"):
+                which = self.best_at("psnr" if metric == "psnr" else "relative_gap", k)
+                if metric in (curve := self.curve(which)) and k < len(curve[metric]):
+                    value = float(curve[metric][k].mean())
+                    tuned = _described(self.method.settings[which]) if self._tuning else {}
+                    found += [row(self.name, k, metric, value, batch=batch, **settings, **tuned) for batch in batches]
+        return found
+
+
+class MeasuredSolve(Measured):
+    """`lmd.solve`, which picks its solver and stops where it is proven: it is timed to tolerances alone."""
+
+    name = SOLVE
+
+    def __init__(self, instances: KnownInstances, wanted: Sequence[QualityTarget]) -> None:
+        self.instances, self.wanted = instances, tuple(wanted)
+
+    def rows(self, batches: Sequence[int], settings: Mapping[str, Any]) -> list[Row]:
+        return []
+
+
+class MeasuredPeer(Measured):
+    """A peer, called whole for each rung of its ladder until it has every gap or takes longer than a limit."""
+
+    def __init__(
+        self, peer: Peer, instances: KnownInstances, wanted: Sequence[QualityTarget], most: int, limit: float
+    ) -> None:
+        self.name, self.peer, self.instances, self.wanted = peer.name, peer, instances, tuple(wanted)
+        call, found = peer.prepare(instances.problem), []
+        least = min(target.level for target in wanted if target.metric == "relative_gap")
+        with numpy_errors_as_they_are():
+            call(peer.ladder[0])  # some compile themselves in their first call, which the limit is not for
+        for rung in (rung for rung in peer.ladder if rung <= most):
+            begun = time.perf_counter()
+            with numpy_errors_as_they_are():
+                answer = call(rung)
+            seconds = time.perf_counter() - begun
+            found.append(instances.quality(instances.problem, peer.finish(instances.problem, answer), None))
+            if seconds > limit or float(found[-1]["relative_gap"].max()) <= least:
+                break
+        self.rungs = peer.ladder[: len(found)]
+        self.quality = {metric: torch.stack([each[metric] for each in found]) for metric in found[0]}
+
+    def rows(self, batches: Sequence[int], settings: Mapping[str, Any]) -> list[Row]:
+        return [
+            row(self.name, int(k), metric, float(curve[place].mean()), batch=batch, **settings)
+            for place, k in enumerate(self.rungs)
+            for metric, curve in self.quality.items()
+            if k in SHOWN
+            for batch in batches
+        ]
+
+
+def _described(setting: Setting) -> dict[str, Any]:
+    """A setting in one flat word, for the row."""
+    config = {key: value for key, value in setting.solver.config().items() if isinstance(value, (int, float))}
+    if "steps" in setting.solver.config():
+        config["steps"] = float(setting.solver.config()["steps"](0))
+    if setting.balance != 1.0:
+        config["balance"] = setting.balance
+    return {"setting": ", ".join(f"{key} {value:g}" for key, value in config.items())}
+
+
+def looks(most: int) -> list[int]:
+    """The iterations that are looked at: each of the first ones, and then ever fewer."""
+    found = list(range(min(most, SHOWN[-1]) + 1))
+    while found[-1] < most:
+        found.append(min(most, math.ceil(EVERY * found[-1])))
+    return found
+
+
+def quality_curve(
+    setting: Setting, instances: KnownInstances, most: int, wanted: Sequence[QualityTarget], limit: float
+) -> dict[str, Tensor]:
+    """Quality `(K, B)` of the iterates at `looks`, untimed, until all targets are reached or the seconds are over."""
+    problem = setting.adapt(instances.problem)
+    found: list[dict[str, Tensor]] = []
+    until = time.perf_counter() + limit
+    with torch.inference_mode():
+        state = setting.solver.init(problem, instances.x0)
+        for k in looks(most):
+            if k > state.iteration:
+                state = setting.solver.advance(problem, state, k - state.iteration)
+            found.append(instances.quality(problem, state.x, getattr(state, "dual", None)))
+            done = k >= SHOWN[-1] and all(
+                target.reached([float(found[-1][target.metric].mean())]) == 0 for target in wanted
+            )
+            if done or time.perf_counter() > until:
+                break
+    curves = {metric: torch.stack([each[metric] for each in found]) for metric in ("psnr", "relative_gap")}
+    worst = {"psnr": 0.0, "relative_gap": math.inf}  # what diverged reaches nothing
+    curves = {metric: curve.nan_to_num(nan=worst[metric]) for metric, curve in curves.items()}
+    if "certified_gap" in found[0]:
+        curves["certified_gap"] = torch.stack([each["certified_gap"] for each in found])
+    return curves

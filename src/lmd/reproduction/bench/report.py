@@ -1,0 +1,117 @@
+"""What `lmd bench` found, as JSON and figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lmd.core.files import staged, write_json
+from lmd.reproduction.bench.measuring import SOLVE
+from lmd.reproduction.bench.plan import PROVEN, Bench, TimedCurve
+from lmd.reproduction.experiments.base import versions
+from lmd.reproduction.report.figures import COLOURS, figure, label_lines, log_floor
+from lmd.tasks.methods import CLASSICAL
+from lmd.tasks.peers import ONE_THREAD
+
+FLOOR = 1e-7
+"""What is nearer than this is drawn here."""
+
+PEER_COLOURS = ("#b5651d", "#1f77b4", "#2e8b57", "#c2185b", "#00838f", "#8d6e63", "#5c6bc0", "#9e9d24")
+
+
+def to_json(bench: Bench) -> dict[str, Any]:
+    """What `--json` writes: a metrics.json, with what was skipped."""
+    return {
+        "experiment": "bench",
+        "title": "Every solver and every peer on the same instances",
+        "paper": "our own",
+        "preset": bench.plan.preset,
+        "seed": bench.plan.seed,
+        "seconds": round(bench.seconds, 3),
+        "versions": versions(),
+        "facts": bench.facts,
+        "skipped": bench.skipped,
+        "figures": [],
+        "rows": bench.rows,
+    }
+
+
+def write(bench: Bench, json_file: Path | None, out: Path | None) -> None:
+    """The JSON, and in `out` the JSON as bench/metrics.json with figures beside it."""
+    data = to_json(bench)
+    if out is not None:
+        with staged("out", out / data["experiment"]) as folder:
+            (folder / "figures").mkdir()
+            data["figures"] = draw(bench, folder / "figures")
+            write_json(folder / "metrics.json", data)
+    if json_file is not None:
+        write_json(json_file, data)
+
+
+def draw(bench: Bench, folder: Path) -> list[dict[str, str]]:
+    """For each problem, noise and size one figure: the relative gap against milliseconds, a panel for each batch."""
+    figures = []
+    for settings in dict.fromkeys(tuple(curve.settings.values()) for curve in bench.curves):
+        here = [curve for curve in bench.curves if tuple(curve.settings.values()) == settings]
+        problem, noise, *size = settings
+        file = "-".join(str(word) for word in settings) + ".png"
+        _draw_one(here, f"{problem}, {noise}% noise" + "".join(f", {n} x {n} pixels" for n in size), folder / file)
+        caption = (
+            f"{problem}, noise {noise}%: how far the best answer within a time is above the minimum, relative to it; "
+            "lower and further left is better. Each point is one whole call, dashed lines are our own classical methods"
+        )
+        figures.append({"file": f"figures/{file}", "caption": caption})
+    return figures
+
+
+def lines(curves: Sequence[TimedCurve], batch: int) -> dict[str, list[tuple[float, float]]]:
+    """Milliseconds and gaps by method: each point nearer than all faster ones, the best of all numbers of threads.
+
+    Learned solvers have no lines of their own, as `lmd.solve` chooses among them; it comes last, and lies on top. What
+    is proven as its answers are stands for the same method without a proof.
+    """
+    points: dict[str, list[tuple[float, float]]] = {}
+    here = [curve for curve in curves if curve.batch == batch and not curve.method.startswith("lmd-")]
+    proven = {curve.method.removesuffix(PROVEN) for curve in here if curve.method.endswith(PROVEN)}
+    for curve in (curve for curve in here if curve.method not in proven):
+        points.setdefault(curve.method.removesuffix(ONE_THREAD), []).extend(curve.points)
+    found: dict[str, list[tuple[float, float]]] = {}
+    for method in sorted(points, key=lambda name: name == SOLVE):
+        nearest = math.inf
+        for seconds, gap in sorted(points[method]):
+            if gap < nearest:
+                found.setdefault(method, []).append((1e3 * seconds, nearest := gap))
+    return found
+
+
+def _draw_one(curves: Sequence[TimedCurve], title: str, file: Path) -> None:
+    batches = list(dict.fromkeys(curve.batch for curve in curves))
+    low = log_floor([[gap for _, gap in curve.points] for curve in curves], FLOOR)
+    with figure(8.2 * len(batches), 5.4) as drawing:
+        drawing.suptitle(title)
+        for panel, batch in zip(drawing.subplots(1, len(batches), squeeze=False)[0], batches, strict=True):
+            found = lines(curves, batch)
+            peers = [method for method in found if method != SOLVE and method.removesuffix(PROVEN) not in CLASSICAL]
+            for method, points in found.items():
+                x, y = zip(*((time, max(gap, low)) for time, gap in points), strict=True)
+                panel.plot(x, y, label=method, **_look(method, peers))
+            what = "one at a time" if batch == 1 else f"{batch} together"
+            panel.set(xscale="log", yscale="log", ylim=(low, 3), xlabel=f"milliseconds, {what}")
+            panel.set_ylabel("gap: (value - minimum) / minimum")
+            decades = [math.log10(time) for points in found.values() for time, _ in points] or [0.0, 1.0]
+            panel.set_xlim(10 ** math.floor(min(decades)), 10 ** math.ceil(max(decades)))
+            panel.xaxis.set_major_formatter("{x:g}")
+            label_lines(panel, apart=0.055)
+        drawing.savefig(file)
+
+
+def _look(method: str, peers: Sequence[str]) -> dict[str, Any]:
+    """Ours in full colour, our own classical methods grey and dashed, peers thin."""
+    if method == SOLVE:
+        return {"color": COLOURS["lmd"], "linewidth": 3.6, "marker": "o", "markersize": 7}
+    thin = {"linewidth": 1.3, "marker": "o", "markersize": 3.5}
+    if method.removesuffix(PROVEN) in CLASSICAL:
+        return {"color": "#777777", "linestyle": "--", **thin}
+    return {"color": PEER_COLOURS[peers.index(method) % len(PEER_COLOURS)], **thin}

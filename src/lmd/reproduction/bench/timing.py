@@ -1,0 +1,224 @@
+"""Seconds until a method reaches a quality, of whole public calls: warmed up, interleaved and repeated."""
+
+from __future__ import annotations
+
+import abc
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from lmd.guarantees.certify import run
+from lmd.problems.base import offers
+from lmd.reproduction.bench.measuring import (
+    KnownInstances,
+    Measured,
+    MeasuredPeer,
+    MeasuredSolve,
+    MeasuredSolver,
+    QualityTarget,
+    looks,
+)
+from lmd.reproduction.bench.plan import PROVEN, TimedCurve
+from lmd.reproduction.report.rows import Row, row
+from lmd.solvers.result import Status
+from lmd.tasks.peers import numpy_errors_as_they_are
+from lmd.zoo.solve import solve
+
+SINGLES = 5
+"""How many instances are timed one by one."""
+
+LONGEST = 10.0
+"""Seconds that all repeats of one call may take: slow ones are repeated less often, and the rows say how often."""
+
+
+@dataclass
+class TimedCall:
+    """A whole call that is timed."""
+
+    call: Callable[[], object]
+    count: float
+    """How many iterations it has, or what a peer is called with."""
+
+    gap: float
+    """The mean relative gap of what it answers."""
+
+    of: tuple[QualityTarget, ...] = ()
+    """The targets that it is the first to reach."""
+
+    samples: list[tuple[float, float]] = field(default_factory=list)
+    """Seconds, and seconds of all processors."""
+
+    def sample(self) -> tuple[float, float]:
+        """One call: seconds, and seconds of all processors."""
+        begun, spent = time.perf_counter(), time.process_time()
+        self.call()
+        return time.perf_counter() - begun, time.process_time() - spent
+
+    def median(self, which: int = 0) -> float:
+        """Of the seconds, or (1) of those of the processors."""
+        return statistics.median(times[which] for times in self.samples)
+
+
+class Timed(abc.ABC):
+    """A method that was measured, and how to time it."""
+
+    measured: Measured
+
+    @property
+    def name(self) -> str:
+        """What the rows call it."""
+        return self.measured.name
+
+    @abc.abstractmethod
+    def jobs(self, part: slice) -> list[TimedCall]:
+        """What to time on some of the instances: a target counts as reached where their mean reaches it."""
+
+
+class TimedSolver(Timed):
+    """A method of ours: for each target one `lmd.run` that records nothing, as far as the target needs."""
+
+    def __init__(self, measured: MeasuredSolver) -> None:
+        self.measured: MeasuredSolver = measured
+
+    def jobs(self, part: slice) -> list[TimedCall]:
+        chosen, found = self.measured.instances.part(part), []
+        for target in self.measured.wanted:
+            which = self.measured.best_to(target)
+            curve = self.measured.curve(which)
+            place = target.reached(curve[target.metric][:, part].mean(dim=1).tolist())
+            if place is not None:
+                k = looks(self.measured.method.most)[place]
+                setting = self.measured.method.settings[which]
+                problem = setting.adapt(chosen.problem)
+                call = partial(run, setting.solver, problem, chosen.x0, max(1, k), record=False)
+                found.append(TimedCall(call, k, float(curve["relative_gap"][place, part].mean()), (target,)))
+        return found
+
+
+class TimedSolve(Timed):
+    """`lmd.solve`, called for each gap that is a target, with the certificate asked for."""
+
+    def __init__(self, measured: MeasuredSolve) -> None:
+        self.measured: MeasuredSolve = measured
+
+    def jobs(self, part: slice) -> list[TimedCall]:
+        chosen, found = self.measured.instances.part(part), []
+        for target in (target for target in self.measured.wanted if target.metric == "relative_gap"):
+            found.append(_proven(chosen, target, partial(_certified, chosen.problem, chosen.x0, target.level)))
+        return found
+
+
+class TimedProof(Timed):
+    """A classical method of ours as `lmd.solve` runs it: until a gap is proven, and not until it is there."""
+
+    def __init__(self, measured: MeasuredSolver) -> None:
+        self.measured: MeasuredSolver = measured
+
+    @property
+    def name(self) -> str:
+        return self.measured.name + PROVEN
+
+    def jobs(self, part: slice) -> list[TimedCall]:
+        chosen, found = self.measured.instances.part(part), []
+        for target in (target for target in self.measured.wanted if target.metric == "relative_gap"):
+            which = self.measured.best_to(QualityTarget("certified_gap", target.level))
+            setting = self.measured.method.settings[which]
+            options = {"solver": setting.solver, "iterations": self.measured.method.most}
+            call = partial(_certified, setting.adapt(chosen.problem), chosen.x0, target.level, **options)
+            found.append(_proven(chosen, target, call))
+            if not found[-1].of:
+                break  # the smaller gaps are farther
+        return found
+
+
+def _certified(problem: Any, x0: Tensor, tolerance: float, **options: Any) -> Any:
+    """The public call, with its certificate, which is made when it is asked for."""
+    result = solve(problem, tolerance, x0=None if offers(problem, ("start",)) else x0, **options)
+    _ = result.certificate
+    return result
+
+
+def _proven(chosen: KnownInstances, target: QualityTarget, call: Callable[[], Any]) -> TimedCall:
+    """A call to a tolerance, which reaches its target where all instances are proven."""
+    result = call()
+    gap = float(chosen.quality(chosen.problem, result.x, None)["relative_gap"].mean())
+    reached = all(status is Status.TOLERANCE_REACHED for status in result.status)
+    return TimedCall(call, int(result.iterations.max()), gap, (target,) if reached else ())
+
+
+class TimedPeer(Timed):
+    """A peer, called whole for each rung of its ladder."""
+
+    def __init__(self, measured: MeasuredPeer) -> None:
+        self.measured: MeasuredPeer = measured
+
+    def jobs(self, part: slice) -> list[TimedCall]:
+        quality = {metric: each[:, part].mean(dim=1).tolist() for metric, each in self.measured.quality.items()}
+        prepared = self.measured.peer.prepare(self.measured.instances.part(part).problem)
+
+        def call(rung: float) -> None:
+            with numpy_errors_as_they_are():
+                prepared(rung)
+
+        firsts = {target: target.reached(quality[target.metric]) for target in self.measured.wanted}
+        return [
+            TimedCall(
+                partial(call, rung), rung, gap, tuple(target for target, first in firsts.items() if first == place)
+            )
+            for place, (rung, gap) in enumerate(zip(self.measured.rungs, quality["relative_gap"], strict=True))
+        ]
+
+
+def time_all(
+    runs: Sequence[Timed],
+    wanted: Sequence[QualityTarget],
+    instances: int,
+    batch: int,
+    repeats: int,
+    settings: Mapping[str, Any],
+) -> tuple[list[Row], list[TimedCurve]]:
+    """Time every run to every target it reaches, interleaved, after a warm-up: rows, and curves to draw.
+
+    With batch 1 up to `SINGLES` instances are solved one by one, and the median over them is reported.
+    """
+    parts = [slice(0, min(batch, instances))]
+    if batch == 1:
+        parts = [slice(i, i + 1) for i in range(min(SINGLES, instances))]
+    jobs = [[timed.jobs(part) for part in parts] for timed in runs]
+    _sample([job for method in jobs for part in method for job in part], repeats)
+    rows, curves = [], []
+    for timed, found in zip(runs, jobs, strict=True):
+        rows += [_time_row(timed.name, target, found, batch=batch, **settings) for target in wanted]
+        points = sorted((job.median(), max(job.gap, 0.0)) for job in found[0])
+        curves.append(TimedCurve(settings=dict(settings), batch=batch, method=timed.name, points=tuple(points)))
+    return rows, curves
+
+
+def _sample(jobs: Sequence[TimedCall], repeats: int) -> None:
+    """Run all jobs in turn, so that what slows the machine down for a while slows all of them."""
+    often = [max(1, min(repeats, int(LONGEST / max(job.sample()[0], 1e-9)))) for job in jobs]  # this is the warm-up
+    for repeat in range(repeats):
+        for job, most in zip(jobs, often, strict=True):
+            if repeat < most:
+                job.samples.append(job.sample())
+
+
+def _time_row(name: str, target: QualityTarget, found: Sequence[Sequence[TimedCall]], **settings: Any) -> Row:
+    """The median over instances of the median over repeats, or null where some instance does not reach the target."""
+    metric = f"seconds_to_{target.name}"
+    reached = [job for part in found for job in part if target in job.of]
+    if len(reached) < len(found):
+        return row(name, "not reached", metric, math.nan, **settings)
+    every = [seconds for job in reached for seconds, _ in job.samples]
+    spread = {"low": min(every), "high": max(every), "repeats": len(reached[0].samples)}
+    spent = statistics.median(job.median(1) for job in reached)
+    value = statistics.median(job.median() for job in reached)
+    count = statistics.median_low(job.count for job in reached)
+    place = int(count) if float(count).is_integer() else f"called with {count:g}"
+    return row(name, place, metric, value, **settings, cpu_seconds=spent, **spread)

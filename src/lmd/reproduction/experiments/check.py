@@ -1,0 +1,161 @@
+"""`lmd check`: load a solver, diagnose it, and write what was found as a table and a figure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmd import reference, zoo
+from lmd.core.checks import check_choice
+from lmd.core.files import read_json, staged, writable_folder, write_json
+from lmd.errors import CapabilityError, InputError
+from lmd.guarantees import Diagnosis, Drift, Finding, Monitor, Promise, diagnose, promise
+from lmd.learning import family_named
+from lmd.learning.stacking import stack_instances
+from lmd.problems.base import Family
+from lmd.reproduction.report.figures import figure
+from lmd.reproduction.report.tables import Table, number
+from lmd.solvers.base import Solver
+from lmd.solvers.saving import SOLVER_FILE
+from lmd.tasks.optima import gap_scale
+from lmd.training.seeds import training_seed
+
+TARGET = 1e-2
+"""The relative gap that shares of a class are within, where no other was promised."""
+
+RUNS = 100
+"""Instances that a promise about a class is tested on."""
+
+PRESET = "quick"
+"""The size of the families that a solver of the zoo is checked on."""
+
+
+def check(
+    name: str | Path,
+    out: str | Path | None = None,
+    *,
+    family: Family | str | None = None,
+    batch: int = 16,
+    iterations: int = 1000,
+    seed: int = 0,
+) -> Diagnosis:
+    """Diagnose a solver of the zoo or of a folder; with `out`, write OUT/check.json and OUT/check.png.
+
+    A folder that `lmd train NAME` wrote is checked on the family of NAME; any other needs a `family`, which may be the
+    name of a solver that is for it, or MODULE:FAMILY. What the card of a learned solver promises of its class is tested
+    on instances that are drawn now; where it promises nothing, what could be is reported.
+    """
+    solver = zoo.load(name, bare=True)
+    if family is None:
+        sampled = family_of(name)
+    else:
+        sampled = named_family(family) if isinstance(family, str) else family
+    folder = None if out is None else writable_folder("out", out)
+    kind = sampled.sample(batch, torch.Generator().manual_seed(seed))[1].dtype
+    known = partial(reference.minimum, cache=reference.Cache())
+    found = diagnose(solver.to(kind), sampled, batch=batch, iterations=iterations, seed=seed, minimum_of=known)
+    shares = promise_findings(solver, sampled, batch, seed, known)
+    found = replace(found, findings=(*found.findings, *shares))
+    if folder is not None:
+        with staged("out", folder) as staging:
+            write_check(found, staging, str(name))
+    return found
+
+
+@torch.no_grad()
+def promise_findings(
+    solver: Solver[Any], family: Family, batch: int, seed: int, minimum_of: Callable[[Any], Tensor]
+) -> list[Finding]:
+    """The share of the class that is within a target: what the solver's card promises of it, or what could be.
+
+    A promise is broken where a `Monitor` of its own instances says that the class has moved. Nothing where minima are
+    not known.
+    """
+    card = getattr(solver, "card", {})
+    said = Promise(**card["promise"]) if "promise" in card else None
+    target, count = (TARGET, solver.horizon or 10) if said is None else (said.target, said.iterations)
+    seeds = [training_seed(seed, place) for place in range(batch if said is None else RUNS)]
+    singles = [family.sample(1, torch.Generator().manual_seed(each)) for each in seeds]  # independent of each other
+    gaps = []
+    for problem, x0 in stack_instances(singles):
+        try:
+            least = minimum_of(problem.double() or problem).double()
+        except CapabilityError:
+            return []
+        x = solver.advance(problem, solver.init(problem, x0), count).x
+        values, violation = problem.relaxed_value(x)
+        outside = violation / torch.linalg.vector_norm(x.flatten(1), dim=1).clamp(min=torch.finfo(x.dtype).tiny)
+        gaps.append((values.double() - least) / gap_scale(problem, least, x0).where(least >= 0, -least) + outside)
+    name, found = f"share within {target:g} after {count} iterations", promise(torch.cat(gaps), target, count)
+    if said is None:
+        return [Finding("its family", f"{name}, with confidence {found.confidence:.0%} at least", found.share)]
+    kept = Monitor(said).see(torch.cat(gaps)) is Drift.HOLDS
+    return [Finding("its family", name, found.within / found.runs, f"at least {said.share:.3g} of the class", kept)]
+
+
+def named_family(name: str) -> Family:
+    """What the solver of the zoo called `name` is trained on, drawn anew where training drew it beforehand.
+
+    Or the family MODULE:FAMILY.
+    """
+    if ":" in name:
+        return family_named(name)
+    known = check_choice("family", zoo.current_name(name), tuple(zoo.names()))
+    return zoo.recipe(known).family(PRESET).inside
+
+
+def family_of(name: str | Path) -> Family:
+    """What a solver was trained on: by its name, or by the command that its folder remembers."""
+    if zoo.shipped(str(name)):
+        return named_family(str(name))
+    card = read_json(Path(name) / SOLVER_FILE).get("card")
+    words = str(card.get("command")).split() if isinstance(card, dict) else []
+    if words[:2] == ["lmd", "train"] and len(words) > 2:
+        trained = zoo.old_names().get(words[2], words[2])
+        if trained in zoo.names():
+            return named_family(trained)
+    accepted = f"one to check {name} on, named like the solver that is for it, as the folder does not say"
+    raise InputError("family", "none", accepted)
+
+
+def check_table(found: Diagnosis) -> Table:
+    """One line per finding."""
+    lines = tuple(
+        (f.variant, f.name, number(f.value), f.promise and f"{'kept' if f.holds else 'BROKEN'}: {f.promise}")
+        for f in found.findings
+    )
+    return Table("", ("family", "what", "measured", "promise"), lines)
+
+
+def write_check(found: Diagnosis, folder: Path, title: str) -> None:
+    """The findings as JSON, and the values over the iterations, alone and guarded, as a figure."""
+    findings = [
+        {"family": f.variant, "what": f.name, "value": f.value if math.isfinite(f.value) else None, "holds": f.holds}
+        | ({"promise": f.promise} if f.promise else {})
+        for f in found.findings
+    ]
+    write_json(folder / "check.json", {"solver": title, "broken": len(found.broken), "findings": findings})
+    with figure(4.2 * len(found.curves), 3.6) as drawing:
+        for place, (variant, curves) in enumerate(found.curves.items(), start=1):
+            axes = drawing.add_subplot(1, len(found.curves), place)
+            _plot(axes, curves)
+            axes.set(title=variant, xlabel="iteration + 1", ylabel="mean value" if place == 1 else "")
+        drawing.savefig(folder / "check.png", metadata={"Software": None})
+
+
+def _plot(axes: Any, curves: Mapping[str, Tensor]) -> None:
+    for label, values in curves.items():
+        shown = values.double().tolist()
+        style = {"alone": ("#7b3fb5", "solid"), "guarded": ("#2ca02c", (0, (4, 1.5)))}[label]
+        axes.plot(range(1, len(shown) + 1), shown, label=label, color=style[0], linestyle=style[1])
+    axes.set_xscale("log")
+    if all(float(values.min()) > 0 for values in curves.values()):
+        axes.set_yscale("log")
+    axes.legend(frameon=False)

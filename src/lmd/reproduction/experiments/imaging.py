@@ -1,0 +1,304 @@
+"""What the imaging experiments share: test images, instances, the methods with their grids, rows, curves, pictures."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from lmd import zoo
+from lmd.core.extras import require
+from lmd.data import image_data, read_images
+from lmd.data.images import CROP
+from lmd.problems.tv import TVProblem
+from lmd.problems.tv_families import as_float
+from lmd.reproduction.experiments.base import MULTIPLIERS, Experiment, Session, measure, reached
+from lmd.reproduction.experiments.curves import HORIZON, best_multiplier, draw_comparison
+from lmd.reproduction.report.figures import figure
+from lmd.reproduction.report.rows import Row
+from lmd.solvers import FGP, PDHG, Adam, GradientDescent, MirrorDescent, Nesterov, ScaledSteps, Solver, run
+from lmd.tasks.optima import minimiser, minimum
+
+ITERATIONS = 20
+BASE_STEP = 0.01
+ADAM_STEP = 0.05
+TAU = 0.2
+"""The primal step of PDHG that its multipliers multiply; its own default is 0.18 here."""
+
+TEST_SEED = 4_000_000
+COUNTS = {"quick": 2, "standard": 24, "paper": 100}
+"""How many test images."""
+
+SIDES = {"quick": 48, "standard": CROP, "paper": CROP}
+"""Their size."""
+
+LABELS = {"loss": "mean loss", "relative_gap": "mean relative gap", "psnr": "mean PSNR to the minimiser, dB"}
+
+
+class PhotographExperiment(Experiment):
+    """A learned pair against GD, Adam and Nesterov at five step-sizes, and the classical methods of the problem."""
+
+    imaging = True
+    methods: ClassVar[tuple[str, ...]]
+    tuned: ClassVar[tuple[str, ...]]
+    """Those of which only the best step is drawn."""
+
+    figures: ClassVar[tuple[str, str]]
+    damaged: ClassVar[str]
+    """What has been done to the images, in words."""
+
+    @classmethod
+    def headline(cls, rows: Sequence[Row]) -> str:
+        shown = {"lmd-adaptive": "adaptive LMD", "pdhg": "PDHG", "adam": "Adam"}
+        at = ", ".join(f"{label} {reached(rows, name, 'psnr', HORIZON)} dB" for name, label in shown.items())
+        return f"Ten iterations of TV {cls.name} towards the true minimiser: {at}"
+
+    @abc.abstractmethod
+    def problem(self, session: Session, images: Tensor) -> TVProblem:
+        """The paper's problem for these images `(B, C, H, W)`, and facts about it."""
+
+    def record_peers(self, session: Session, problem: TVProblem) -> tuple[str, ...]:
+        """Rows of other people's solvers, and the names of these."""
+        return ()
+
+    def run(self, session: Session) -> None:
+        images = images_for(session)
+        problem = self.problem(session, images)
+        session.facts.update(base_step=BASE_STEP, adam_step=ADAM_STEP, pdhg_tau=TAU)
+        learned = learned_solver(session, self.name)
+        record_trials(session, problem, trials_for(problem, learned, self.methods))
+        peers = self.record_peers(session, problem)
+        caption = (
+            f"TV {self.name}, {session.facts['data']}, {self.damaged}: mean loss, relative gap, and PSNR to the true "
+            f"minimiser, per iteration and time. {' and '.join(self.tuned).upper()} with the step that is best at "
+            "iteration 10. The grey line ends the trained iterations."
+        )
+        draw_trials(session, self.figures[0], (*self.methods, *peers), self.tuned, caption)
+        draw_pictures(session, self.figures[1], images, problem, learned, self.damaged)
+
+
+def middles(images: Tensor, side: int) -> Tensor:
+    """The middle `(n, C, side, side)` of each image, or of the whole where it is smaller."""
+    top, left = (max(0, size - side) // 2 for size in images.shape[2:])
+    return images[:, :, top : top + side, left : left + side]
+
+
+def images_to_test(brought: Path | None, count: int | None, side: int, data: str = "auto") -> tuple[str, Tensor]:
+    """The middles of test images in [0, 1] and what they are from: those that were brought, or our own.
+
+    Where one of those that were brought is smaller than `side`, all are cut to its size.
+    """
+    if brought is None:
+        own = image_data(data)
+        name, images = own.name, middles(own.test_images[:count], side)
+    else:
+        found = read_images(brought)
+        smallest = min([side, *(min(image.shape[1:]) for image in found.images)])
+        name, images = found.name, found.crops(smallest)[:count]
+    return name, as_float(images, torch.float32)
+
+
+def images_for(session: Session) -> Tensor:
+    """The test images `(n, 3, side, side)` in [0, 1]: brought, else of STL-10, at quick size the photographs'."""
+    data = "photographs" if session.preset == "quick" else "auto"
+    name, images = images_to_test(session.images, COUNTS[session.preset], SIDES[session.preset], data)
+    session.facts["data"] = f"{len(images)} test images of {images.shape[2]} x {images.shape[3]} from {name}"
+    return images
+
+
+def generator_for(session: Session, purpose: int = 0) -> torch.Generator:
+    """What noise and masks are drawn from."""
+    return torch.Generator().manual_seed(TEST_SEED + 100 * session.seed + purpose)
+
+
+def learned_solver(session: Session, task: str) -> MirrorDescent:
+    """The learned pair of a task, and a fact that says where it is from.
+
+    Where one ships it serves at quick size too, as it is trained on the same photographs. At `paper` size it is the
+    published one.
+    """
+    name = f"{task}-{'published' if session.preset == 'paper' else 'pair'}-10"
+    ships = session.preset == "quick" and zoo.shipped(name) and not session.retrain
+    return session.learned(name, preset=zoo.SHIPPED_PRESET if ships else session.preset)
+
+
+@dataclass(frozen=True)
+class SteppedSolver:
+    """A solver with the step-size multiplier it is tried at; None for steps that are its own."""
+
+    name: str
+    solver: Solver[Any]
+    multiplier: float | None = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The setting that its rows carry."""
+        return {} if self.multiplier is None else {"multiplier": self.multiplier}
+
+
+def trials_for(problem: TVProblem, learned: MirrorDescent, names: Sequence[str]) -> list[SteppedSolver]:
+    """Every method of these names at every multiplier, on the base steps of the published code.
+
+    gd, nesterov, lmd: multiples of 0.01; adam: of 0.05; lmd-adaptive: its learned steps. fgp: multiples of the step
+    that is proven to converge, up to 2 (and only where the data term is strongly convex). pdhg: multiples of tau = 0.2.
+    """
+    found = []
+    for m in MULTIPLIERS:
+        found += [
+            SteppedSolver("gd", GradientDescent(ScaledSteps(BASE_STEP, m)), m),
+            SteppedSolver("adam", Adam(ScaledSteps(ADAM_STEP, m)), m),
+            SteppedSolver("nesterov", Nesterov(ScaledSteps(BASE_STEP, m)), m),
+            SteppedSolver("lmd", learned.with_steps(ScaledSteps(BASE_STEP, m)), m),
+            SteppedSolver("pdhg", PDHG(TAU * m), m),
+        ]
+    found.append(SteppedSolver("lmd-adaptive", learned))
+    if problem.data_strong_convexity is not None:
+        found += [SteppedSolver("fgp", FGP(m), m) for m in (0.5, 1.0, 1.3)]
+    return sorted((trial for trial in found if trial.name in names), key=lambda trial: names.index(trial.name))
+
+
+def record_trials(session: Session, problem: TVProblem, trials: Sequence[SteppedSolver]) -> None:
+    """Run the trials and add their rows to iteration 20: loss, relative gap, PSNR to the minimiser, seconds."""
+    best, least = minimiser(problem), minimum(problem).double()
+    session.facts["mean minimum"] = float(least.mean())
+    for trial in trials:
+        repeats = min(3, session.repeats)
+        result, quality = measure(
+            trial.solver, problem, problem.start(), ITERATIONS, repeats, watch=lambda x: psnr(x, best).mean()
+        )
+        session.record_run(trial.name, result, ITERATIONS, **trial.settings)
+        gaps = ((result.history.values.double() - least) / least).mean(dim=1).tolist()
+        session.record_curves(trial.name, ITERATIONS, {"relative_gap": gaps, "psnr": quality}, **trial.settings)
+
+
+def psnr(x: Tensor, reference: Tensor) -> Tensor:
+    """scikit-image's PSNR of each image, for values in [0, 1]: two batches `(B, C, H, W)` to `(B,)`."""
+    require("skimage")
+    from skimage.metrics import peak_signal_noise_ratio
+
+    pairs = zip(reference.numpy(), x.numpy(), strict=True)
+    measured: Any = peak_signal_noise_ratio  # which has no types
+    return torch.tensor([measured(one, other, data_range=1) for one, other in pairs], dtype=torch.float64)
+
+
+def ssim(x: Tensor, reference: Tensor) -> Tensor:
+    """scikit-image's SSIM of each image, for values in [0, 1]: two batches `(B, C, H, W)` to `(B,)`."""
+    require("skimage")
+    from skimage.metrics import structural_similarity
+
+    pairs = zip(reference.numpy(), x.numpy(), strict=True)
+    measured: Any = structural_similarity  # which has no types
+    found = [measured(one, other, data_range=1, channel_axis=0) for one, other in pairs]
+    return torch.tensor(found, dtype=reference.dtype)
+
+
+def draw_trials(session: Session, name: str, methods: Sequence[str], tuned: Sequence[str], caption: str) -> None:
+    """Loss, relative gap and PSNR of the methods; of `tuned` ones only the best step is drawn."""
+
+    def finish(axes: Any, metric: str) -> None:
+        measured = [row for row in session.rows if row["metric"] == metric and row["value"] is not None]
+        start = next(row["value"] for row in measured if row["iteration"] == 0)
+        values = [row["value"] for row in measured]
+        if metric == "psnr":
+            axes.set_ylim(max(min(values), start - 3), max(values) + 1)
+        else:
+            axes.set_yscale("log")
+            axes.set_ylim(0.9 * min(value for value in values if value > 0), 1.5 * start)
+
+    draw_comparison(session, name, LABELS, methods, caption, finish=finish, what="images", tuned=tuned)
+
+
+def snapshots(solver: Solver[Any], problem: TVProblem, iterations: Sequence[int]) -> list[Tensor]:
+    """The iterates `(B, C, H, W)` after these numbers of iterations."""
+    return [run(solver, problem, iterations=k, record=False).x for k in iterations]
+
+
+def draw_pictures(
+    session: Session,
+    name: str,
+    images: Tensor,
+    problems: TVProblem,
+    learned: MirrorDescent,
+    damaged: str,
+) -> None:
+    """Pictures of one instance: truth, start, ratio of the forward map to it, LMD, Adam, PDHG, the minimiser.
+
+    The instance is the one in the middle when they are ordered by their minima.
+    """
+    middle = int(minimum(problems).argsort()[len(images) // 2])
+    truth, problem = images[middle : middle + 1], problems.select(slice(middle, middle + 1))
+    adam = Adam(ScaledSteps(ADAM_STEP, best_multiplier(session.rows, "adam") or 1.0))
+    pdhg = PDHG(TAU * (best_multiplier(session.rows, "pdhg") or 1.0))
+    start, best = problem.start(), minimiser(problem)
+    _film(session, f"{name}-film", problem, best, learned, pdhg)
+    lmd_early, lmd_late = snapshots(learned, problem, (3, 10))
+    adam_early, adam_late = snapshots(adam, problem, (3, 10))
+    (pdhg_late,) = snapshots(pdhg, problem, (10,))
+    pictures = [
+        ("ground truth", truth),
+        (damaged, start),
+        ("forward map over input", forward_ratio(learned, start, getattr(problem, "mask", None))),
+        ("adaptive LMD, 3 iterations", lmd_early),
+        ("adaptive LMD, 10 iterations", lmd_late),
+        ("true minimiser", best),
+        ("Adam, 3 iterations", adam_early),
+        ("Adam, 10 iterations", adam_late),
+        ("PDHG, 10 iterations", pdhg_late),
+    ]
+    with figure(9.4, 10.2) as drawing:
+        for axes, (title, picture) in zip(drawing.subplots(3, 3).flat, pictures, strict=True):
+            axes.set_axis_off()
+            if picture.ndim == 2:
+                _draw_ratio(drawing, axes, picture)
+            else:
+                axes.imshow(picture[0].permute(1, 2, 0).clamp(0, 1).numpy(), interpolation="nearest")
+                value = f"loss {float(problem.value(picture)):.4g}"
+                title += f"\n{value}" if picture is best else f"\n{value}, {float(psnr(picture, best)):.1f} dB"
+            axes.set_title(title, fontsize=11.5)
+        session.save_figure(
+            name,
+            drawing,
+            "The test image with the median minimum: loss, and PSNR to the true minimiser. Adam and PDHG with the step "
+            "that is best at iteration 10. The ratio shows where the learned geometry departs from the identity.",
+        )
+
+
+def _film(
+    session: Session, name: str, problem: TVProblem, best: Tensor, learned: Solver[Any], pdhg: Solver[Any]
+) -> None:
+    """Both solvers side by side after 0 to 10 iterations, from the start on."""
+    counts = range(HORIZON + 1)
+    films = [[problem.start(), *snapshots(solver, problem, counts[1:])] for solver in (learned, pdhg)]
+    frames = {}
+    for k, pair in zip(counts, zip(*films, strict=True), strict=True):
+        left, right = (float(psnr(x, best)) for x in pair)
+        frames[f"after {k} iterations: adaptive LMD {left:.1f} dB, PDHG {right:.1f} dB"] = torch.cat(pair, dim=-1)[0]
+    caption = "Move the slider: adaptive LMD on the left, PDHG on the right, from the same start."
+    session.save_frames(name, frames, caption)
+
+
+def forward_ratio(learned: MirrorDescent, y: Tensor, mask: Tensor | None = None) -> Tensor:
+    """to_dual(y) / y in units of the mirror's scale, pixel by pixel `(H, W)`, the mean over the channels of one image.
+
+    Channels in which y is below 0.15, where the ratio is one of noise, are left out; a pixel without any other, and a
+    pixel that was lost, is NaN.
+    """
+    with torch.no_grad():
+        ratio = learned.mirror.to_dual(y) / getattr(learned.mirror, "scale", 1.0) / y
+    shown = y > 0.15
+    if mask is not None:
+        shown = shown & (mask > 0)
+    return torch.where(shown, ratio, torch.nan)[0].nanmean(dim=0)
+
+
+def _draw_ratio(drawing: Any, axes: Any, ratio: Tensor) -> None:
+    low, high = ratio.nanquantile(0.02).item(), ratio.nanquantile(0.98).item()
+    shown = axes.imshow(ratio.numpy(), cmap="viridis", vmin=low, vmax=high, interpolation="nearest")
+    beneath = axes.inset_axes((0.0, -0.06, 1.0, 0.035))
+    bar = drawing.colorbar(shown, cax=beneath, orientation="horizontal")
+    bar.set_ticks([low, (low + high) / 2, high], labels=[f"{tick:.4g}" for tick in (low, (low + high) / 2, high)])

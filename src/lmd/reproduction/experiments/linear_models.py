@@ -1,0 +1,272 @@
+"""What the experiments on MNIST features share: the instances, the warm start, the methods' rows and the figures."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmd.problems.subsets import SubsetFamily, SubsetProblem
+from lmd.reproduction.experiments.base import MULTIPLIERS, Experiment, Session, measure, reached
+from lmd.reproduction.experiments.curves import HORIZON, draw_comparison
+from lmd.reproduction.report.rows import Row, best, distinct, select
+from lmd.reproduction.report.tables import Table, number
+from lmd.solvers import (
+    LBFGS,
+    Adam,
+    GradientDescent,
+    MirrorDescent,
+    Nesterov,
+    ScaledSteps,
+    Solver,
+    Status,
+    run,
+)
+from lmd.tasks.optima import gap_scale, minimum, optimum
+from lmd.tasks.sources import Digits, HeldOut
+
+ITERATIONS = 100
+BASE_STEP = 0.01
+ADAM_STEP = 0.05
+GAP = 1e-2
+WARM_START_SEED = 3_000_000
+TEST_SEED = 2_000_000
+SECOND_ORDER = {
+    "interior-learned": "interior-point steps from a learned start",
+    "newton-learned": "Newton's steps from a learned start",
+}
+LABELS = {"loss": "mean loss", "relative_gap": "mean relative gap", "accuracy": "mean test accuracy"}
+
+
+@dataclass(frozen=True)
+class DigitInstances:
+    """Test instances with their certified minima, and the cheap start that a practitioner would try."""
+
+    problem: SubsetProblem
+    x0: Tensor
+    minimum: Tensor
+    """f* of each instance `(B,)`."""
+
+    scale: Tensor
+    """What gaps are divided by `(B,)`: f*, or where f* is 0 the value at x = 0."""
+
+    accuracy: Callable[[Tensor], Tensor]
+    """The share of the whole test fold that each x classifies well `(B,)`."""
+
+    warm_start: Tensor
+    """The mean of the optima of some training instances, for every instance `(B, n)`."""
+
+    def relative_gap(self, values: Tensor) -> Tensor:
+        """(f - f*) / scale of each instance, `(..., B)`."""
+        return (values - self.minimum) / self.scale
+
+
+class DigitExperiment(Experiment):
+    """An experiment that also times methods beside scikit-learn."""
+
+    @classmethod
+    def headline(cls, rows: Sequence[Row]) -> str:
+        shown = {"lmd-adaptive": "the learned pair", "adam": "Adam", "gd": "gradient descent"}
+        there = {row["method"] for row in rows}
+        shown |= {name: label for name, label in SECOND_ORDER.items() if name in there}
+        at = ", ".join(f"{label} at {reached(rows, name, 'relative_gap', HORIZON)}" for name, label in shown.items())
+        warm = reached(rows, "warm-start", "relative_gap", HORIZON)
+        return f"Gap after ten iterations: {at}; L-BFGS from the mean of training optima at {warm}"
+
+    @classmethod
+    def tables(cls, rows: Sequence[Row]) -> list[Table]:
+        return [*super().tables(rows), *target_table(rows)]
+
+
+def make_instances(session: Session, source: Digits, subsets: int, starts: int, **warm_settings: Any) -> DigitInstances:
+    """Draw instances of the test fold, certify their minima, and average the optima of twenty training instances."""
+    features, warm = source.features(session.preset), source.train(session.preset, **warm_settings)
+    session.facts.update(data=features.data_name, feature_accuracy=features.accuracy, base_step=BASE_STEP)
+    test: SubsetFamily = source.held_out(warm, HeldOut(session.preset, subsets=subsets))
+    problem, x0 = test.sample(test.subsets * starts, torch.Generator().manual_seed(TEST_SEED + session.seed))
+    least = minimum(problem)
+    generator = torch.Generator().manual_seed(WARM_START_SEED + session.seed)
+    solved = [optimum(warm.sample(warm.subsets, generator)[0]).x[0] for _ in range(20)]
+    start = torch.stack(solved).mean(dim=0).to(x0).expand_as(x0).contiguous()
+    everything = test.problem(test.features[None], test.labels[None], len(x0))
+    session.facts["instances"] = f"{test.subsets} subsets of {test.subset} test pairs, {starts} starts each"
+    session.facts["mean minimum"] = float(least.mean())
+    return DigitInstances(problem, x0, least, gap_scale(problem, least, x0), everything.accuracy, start)
+
+
+def record(
+    session: Session,
+    method: str,
+    solver: Solver[Any],
+    instances: DigitInstances,
+    x0: Tensor | None = None,
+    **settings: Any,
+) -> None:
+    """Run a method and add its rows: loss, relative gap, accuracy and seconds, with quantiles over the instances."""
+    start = instances.x0 if x0 is None else x0
+    result, accuracy = measure(
+        solver, instances.problem, start, ITERATIONS, session.repeats, watch=lambda x: instances.accuracy(x).mean()
+    )
+    session.record_run(method, result, ITERATIONS, **settings)
+    gaps = instances.relative_gap(result.history.values.double())
+    curves = {
+        "relative_gap": gaps.mean(dim=1).tolist(),
+        "relative_gap_q10": gaps.nanquantile(0.1, dim=1).tolist(),
+        "relative_gap_q90": gaps.nanquantile(0.9, dim=1).tolist(),
+        "accuracy": accuracy,
+    }
+    session.record_curves(method, ITERATIONS, curves, **settings)
+
+
+def record_learned(session: Session, method: str, learned: MirrorDescent, instances: DigitInstances) -> None:
+    """The rows of a learned solver with fixed steps, and with its own."""
+    for multiplier in MULTIPLIERS:
+        fixed = learned.with_steps(ScaledSteps(BASE_STEP, multiplier))
+        record(session, method, fixed, instances, multiplier=multiplier)
+    record(session, f"{method}-adaptive", learned, instances)
+
+
+def record_comparison(session: Session, instances: DigitInstances, learned: MirrorDescent) -> None:
+    """The rows of every method: the paper's, what a user would pick, the warm start, and the learned solver."""
+    for multiplier in MULTIPLIERS:
+        classical: dict[str, Solver[Any]] = {
+            "gd": GradientDescent(ScaledSteps(BASE_STEP, multiplier)),
+            "adam": Adam(ScaledSteps(ADAM_STEP, multiplier)),
+            "nesterov": Nesterov(ScaledSteps(BASE_STEP, multiplier)),
+        }
+        for method, solver in classical.items():
+            record(session, method, solver, instances, multiplier=multiplier)
+    record_learned(session, "lmd", learned, instances)
+    record(session, "lbfgs", LBFGS(), instances)
+    record(session, "warm-start", LBFGS(), instances, instances.warm_start)
+    tuned: dict[str, Callable[[float], Solver[Any]]] = {
+        "gd-tuned": GradientDescent,
+        "adam-tuned": Adam,
+        "warm-start-gd": GradientDescent,
+    }
+    for method, make in tuned.items():
+        start = instances.warm_start if method.startswith("warm") else instances.x0
+        step = _best_step(make, instances, start)
+        session.facts[f"{method} step"] = step
+        record(session, method, make(step), instances, start)
+    record(session, "warm-start-lmd", learned, instances, instances.warm_start)
+
+
+def _best_step(make: Callable[[float], Solver[Any]], instances: DigitInstances, start: Tensor) -> float:
+    """The step of a grid of half decades that is best after twenty iterations, on the test instances themselves."""
+    grid = [float(10.0 ** (exponent / 2)) for exponent in range(-10, 2)]
+    return min(grid, key=lambda step: _nan_last(run(make(step), instances.problem, start, 20).values.mean().item()))
+
+
+def _nan_last(value: float) -> float:
+    return value if math.isfinite(value) else math.inf
+
+
+def compare(
+    session: Session,
+    instances: DigitInstances,
+    learned: MirrorDescent,
+    fit: Callable[[float], tuple[float, float]],
+    others: Mapping[str, Solver[Any]] | None = None,
+) -> None:
+    """The rows of every method, and the times to a gap of the best ones beside scikit-learn."""
+    record_comparison(session, instances, learned)
+    solvers: dict[str, Solver[Any]] = {
+        "lbfgs": LBFGS(),
+        "warm-start": LBFGS(),
+        "lmd-adaptive": learned,
+        "warm-start-lmd": learned,
+        **(others or {}),
+    }
+    for method, solver in (others or {}).items():
+        record(session, method, solver, instances, instances.warm_start if method.startswith("warm") else None)
+    record_wall_clock(session, instances, solvers, fit)
+
+
+def fit_first(instances: DigitInstances, model: Any, weights: Callable[[Any], Any]) -> tuple[float, float]:
+    """Seconds and relative gap of scikit-learn's model on the first instance."""
+    problem = instances.problem.select(slice(0, 1))
+    data_set = int(problem.subset[0])
+    features, labels = problem.features[data_set].double().numpy(), problem.labels[data_set].numpy()
+    begun = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it stopped early is what the tolerance is for
+        model.fit(features, labels)
+    seconds = time.perf_counter() - begun
+    x = torch.as_tensor(weights(model), dtype=problem.features.dtype)
+    return seconds, float((problem.value(x[None])[0] - instances.minimum[0]) / instances.scale[0])
+
+
+def record_wall_clock(
+    session: Session,
+    instances: DigitInstances,
+    solvers: dict[str, Solver[Any]],
+    fit: Callable[[float], tuple[float, float]],
+) -> None:
+    """Seconds to a relative gap of 1e-2 on one instance, from its random start, beside scikit-learn in the same run.
+
+    `fit(tolerance)` trains scikit-learn's model and answers (seconds, relative gap); the loosest tolerance that
+    gets there counts. The value of a method that does not get there in 500 iterations is None.
+    """
+    problem, x0 = instances.problem.select(slice(0, 1)), instances.x0[:1]
+    target = instances.minimum[:1] + GAP * instances.scale[:1]
+    times: dict[str, list[float]] = {}
+    hopeless = set()
+    for _ in range(max(3, session.repeats)):
+        for method, solver in solvers.items():
+            if method in hopeless:
+                continue
+            start = instances.warm_start[:1] if method.startswith("warm") else x0
+            result = run(solver, problem, start, 100 if session.preset == "quick" else 500, target_value=target)
+            if result.status[0] is Status.TARGET_REACHED:
+                times.setdefault(method, []).append(float(result.history.seconds[-1]))
+            else:
+                hopeless.add(method)
+        fitted = next((done for done in map(fit, (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)) if done[1] <= GAP), None)
+        if fitted is not None:
+            times.setdefault("scikit-learn", []).append(fitted[0])
+    medians = {method: sorted(found)[len(found) // 2] for method, found in times.items()}
+    reference = medians.get("scikit-learn", math.nan)
+    for method in (*solvers, "scikit-learn"):
+        seconds = medians.get(method, math.nan)
+        session.record(method, "to gap", "seconds_to_gap_1e-2", seconds, instances=1)
+        session.record(method, "to gap", "time_over_scikit_learn", seconds / reference, instances=1)
+
+
+def target_table(rows: Sequence[Row]) -> list[Table]:
+    """Time to a target on one instance, where an experiment measured it: rows whose iteration is "to gap"."""
+    timed = select(rows, iteration="to gap")
+    if not timed:
+        return []
+    metrics = distinct(timed, "metric")
+    lines = []
+    for method in distinct(timed, "method"):
+        found = [best(select(timed, method=method, metric=metric)) for metric in metrics]
+        lines.append((method, *("not reached" if row is None else number(row["value"]) for row in found)))
+    columns = ("method", *(metric.replace("_", " ") for metric in metrics))
+    return [Table("One instance from a random start", columns, tuple(lines))]
+
+
+def draw_methods(session: Session, name: str, methods: Sequence[str], caption: str) -> None:
+    """Loss, relative gap and accuracy of the methods, per iteration and time."""
+
+    def finish(axes: Any, metric: str) -> None:
+        if metric != "accuracy":
+            axes.set_yscale("log")
+            axes.set_ylim(*_range(session, methods, metric))
+
+    draw_comparison(session, name, LABELS, methods, caption, finish=finish)
+
+
+def _range(session: Session, methods: Sequence[str], metric: str) -> tuple[float, float]:
+    """From the lowest value to ten times the start: a method that blows up leaves the picture at the top."""
+    rows = [row for row in session.rows if row["metric"] == metric and row["method"] in methods]
+    values = [row["value"] for row in rows if row["value"] is not None and row["value"] > 0]
+    start = max(row["value"] for row in rows if row["iteration"] == 0)
+    return max(min(values) / 2, 1e-9 * start), 10 * start if math.isfinite(start) else 1.0

@@ -1,0 +1,358 @@
+"""The alternating direction method of multipliers, with penalties and relaxations that may be learned."""
+
+from __future__ import annotations
+
+import bisect
+import math
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from lmd.core.checks import check_count, check_positive
+from lmd.core.tensor_cache import TensorCache, version
+from lmd.errors import InputError
+from lmd.problems.base import Problem
+from lmd.solvers.base import DualState, Solver
+from lmd.solvers.classical.pdhg import SaddleProblem
+from lmd.terms.base import Scale, add_scaled, per_instance
+from lmd.terms.quadratic import times
+
+LARGEST_SYSTEM = 2048
+"""Entries of x up to which a matrix of them is inverted."""
+
+FEW_BLOCKS = 4
+"""Up to so many blocks are tuned one by one."""
+
+NO_STEP = 1e-12
+"""A prox with so short a step moves points no further than to where the term is finite."""
+
+
+class SplitProblem(SaddleProblem, Protocol):
+    """What ADMM needs of a problem beyond what PDHG needs: a prox of g, and the quadratic form that f may be."""
+
+    @property
+    def quadratic(self) -> tuple[Tensor, Tensor] | None: ...
+
+    def regulariser_prox(self, z: Tensor, step: Scale) -> Tensor: ...
+
+
+Numbers = tuple[Scale, Scale, Scale, Scale]
+"""r, 1 / r, s and a of one iteration, each a number, or one per instance `(B,)`; r also one per entry `(1, m)`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ADMMState(DualState):
+    """The copies of x and of Kx that f and g are taken of; `dual` is the multiplier y of z = Kx."""
+
+    behind: Tensor
+    """z, in the shape of Kx."""
+
+    copy: Tensor
+    """u, or x where f is a quadratic form."""
+
+    pull: Tensor
+    """v, the multiplier of u = x, or q where f is a quadratic form."""
+
+    inverses: Tensor
+    """The matrices of the linear systems, inverted: `(N, n, n)`, or `(N, B, n, n)`."""
+
+    numbers: tuple[Numbers, ...]
+    """Those of the N iterations that have numbers of their own."""
+
+
+class ADMM(Solver[ADMMState, SplitProblem]):
+    r"""f(x) + g(Kx) as f(u) + g(z) over u = x, z = Kx: x from a linear system, u and z by their proxes.
+
+        x_{k+1} = (r K'K + s)^{-1} (K'(r z_k - y_k) + s u_k - v_k)
+        z_{k+1} = prox_{g/r}(z~ + y_k / r),  y_{k+1} = y_k + r (z~ - z_{k+1}),  z~ = a K x_{k+1} + (1 - a) z_k
+
+    and u, v with f and s in the same way. Where f is a quadratic form x'Px / 2 + q'x it stays with x: P stands for s,
+    and -q for s u - v. The penalties r and s and the relaxation a of each iteration are logarithms of multiples of the
+    problem's own scale. Those of the last of `iterations` are those of all later ones: constant, so that the method
+    converges from any point, for all penalties and 0 < a < 2 ([Eckstein and Bertsekas
+    1992](https://doi.org/10.1007/BF01581204)). Training unrolls the ones before it. One iteration is the classical
+    method. y is a dual point and certifies x. Where Kx consists of `blocks` of so many entries, each has an r of its
+    own: a diagonal matrix in place of the number, with K'rK for r K'K, for problems that share their matrices. With
+    `ends` the numbers are those of phases: the second ones take over before iteration ends[0], and so on.
+
+    The inverted matrices of the class are kept with the solver (`keep_`), where instances share P and K and x has
+    `size` entries; for any other problem they are computed when a run begins. Where K is the identity and f a quadratic
+    form, the answer is z, where g is finite; where f is none, it is u, where f is finite.
+
+    Args:
+        iterations: N, those with numbers of their own; the last ones go on.
+        size: Entries of x, for which inverted matrices are kept; 0 is none.
+        penalty: Each r and s to begin with, as a multiple of the problem's own scale.
+        relaxation: Each a to begin with, between 0 and 2.
+        blocks: Entries of each block of Kx that has an r of its own; () is one for all.
+        ends: N - 1 ascending iterations, where the numbers are those of phases; () is a number per iteration.
+
+    >>> import lmd
+    >>> problem, x0 = lmd.problems.ControlFamily().sample(5, torch.Generator().manual_seed(0))
+    >>> lmd.solve(problem, 1e-4, solver=ADMM()).status[0].name
+    'TOLERANCE_REACHED'
+    """
+
+    probed: Tensor
+    scales: Tensor
+    kept: Tensor
+    kept_for: Tensor
+
+    def __init__(
+        self,
+        iterations: int = 1,
+        size: int = 0,
+        penalty: float = 1.0,
+        relaxation: float = 1.6,
+        blocks: Sequence[int] = (),
+        ends: Sequence[int] = (),
+    ) -> None:
+        super().__init__()
+        self.blocks, self.ends = (
+            [check_count(name, n) for n in given] for name, given in (("blocks", blocks), ("ends", ends))
+        )
+        if ends and (len(ends) != iterations - 1 or sorted(set(self.ends)) != self.ends):
+            raise InputError("ends", self.ends, f"{iterations - 1} ascending numbers, one less than iterations")
+        self.iterations, self.size = check_count("iterations", iterations), check_count("size", size, least=0)
+        if not 0 < relaxation < 2:
+            raise InputError("relaxation", relaxation, "a number between 0 and 2")
+        self.penalty, self.relaxation = check_positive("penalty", penalty), float(relaxation)
+        columns = max(1, len(self.blocks)) + 1
+        self.penalties = nn.Parameter(torch.full((iterations, columns), math.log(self.penalty)))
+        """log r_k, of each block, and log s_k over the problem's scales `(N, J + 1)`."""
+        self.relaxations = nn.Parameter(torch.full((iterations,), math.log(relaxation / (2 - relaxation))))
+        """a_k / 2 as logits `(N,)`."""
+        self.register_buffer("probed", torch.zeros(size))
+        self.register_buffer("scales", torch.zeros(2))
+        self._cached = TensorCache[tuple[Numbers, ...]]()
+        self._met: tuple[weakref.ref[Tensor], tuple[float, ...]] | None = None
+        self.register_buffer("kept", torch.zeros(iterations, size, size))
+        self.register_buffer("kept_for", torch.zeros(iterations, columns))
+
+    def config(self) -> dict[str, Any]:
+        names = ("iterations", "size", "penalty", "relaxation", "blocks", "ends")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return ("operator", "dual_prox", "data_prox", "regulariser_prox")
+
+    @property
+    def horizon(self) -> int | None:
+        """Those before the last numbers, which are the method's own."""
+        return self.ends[-1] if self.ends else self.iterations - 1 if self.iterations > 1 else None
+
+    @property
+    def ends_proven(self) -> bool:
+        return True
+
+    def keeps_to_domain(self, problem: Problem) -> bool:
+        """As far as PDHG does."""
+        return True
+
+    @property
+    def init_cost(self) -> dict[str, int]:
+        return {"operator": 1, "adjoint": 1}
+
+    @property
+    def step_cost(self) -> dict[str, int]:
+        return {"operator": 1, "adjoint": 1}
+
+    @torch.no_grad()
+    def keep_(self, problem: SplitProblem, x0: Tensor) -> ADMM:
+        """Keep the inverted matrices of a class whose instances share P and K, for the penalties as they are now."""
+        image = _probe(problem, x0)
+        if image is None or image.numel() != self.size:
+            accepted = f"{self.size} entries and matrices that instances share"
+            raise InputError("problem", f"{x0[0].numel()} entries, or a matrix for each instance", accepted)
+        self.probed, self._met = image, None
+        self.scales = _scales(problem, x0)
+        self.kept, self.kept_for = self._inverses(problem, x0, self._numbers(self.scales)), self.penalties.clone()
+        return self
+
+    def init(self, problem: SplitProblem, x0: Tensor) -> ADMMState:
+        """Where K is the identity and f a quadratic form, what x0 is outside says how much its bounds press."""
+        matrices = self._matrices(problem, x0)
+        if not _stays_with_x(problem):
+            image = problem.operator(x0)
+            return _begun(problem, x0, image, torch.zeros_like(image), *matrices)
+        inside = problem.regulariser_prox(x0, NO_STEP)
+        pressure = per_instance(matrices[1][0][0], x0) * (x0 - inside)
+        return _begun(problem, inside, inside, pressure, *matrices)
+
+    def resume(self, problem: SplitProblem, x: Tensor, dual: Tensor) -> ADMMState:
+        stays = _stays_with_x(problem)
+        image = problem.regulariser_prox(x, NO_STEP) if stays else problem.operator(x)
+        return _begun(problem, image if stays else x, image, dual, *self._matrices(problem, x))
+
+    def _matrices(self, problem: SplitProblem, x: Tensor) -> tuple[Tensor, tuple[Numbers, ...]]:
+        """The inverted matrices and the numbers: those that are kept, where these are problems of the class."""
+        known, trained = self._knows(problem, x), torch.is_grad_enabled() and self.penalties.requires_grad
+        if known and not trained and (numbers := self._kept_numbers()):
+            return self.kept, numbers
+        numbers = self._numbers(self.scales if known else _scales(problem, x))
+        return self._inverses(problem, x, numbers), numbers if trained else _plain(numbers)
+
+    def search_directions(self) -> Tensor:
+        """Along which the numbers of an iteration can be searched for: changes of log r, of few blocks each by itself,
+        of log s and of the logit of a `(D, J + 2)`."""
+        unit = torch.diag(torch.ones_like(self.kept_for[0, :1]).expand(self.kept_for.shape[1] + 1))
+        r = unit[:-2] if len(self.blocks) <= FEW_BLOCKS else unit[:-2].sum(dim=0, keepdim=True)
+        return torch.cat([r, unit[-2:]])
+
+    @torch.no_grad()
+    def move_(self, row: int, change: Tensor) -> None:
+        """Change the numbers in a row of the N `(J + 2,)`; the last are those of all iterations to come."""
+        self.penalties[row] += change[:-1].to(self.penalties)
+        self.relaxations[row] += change[-1].to(self.relaxations)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the tensor that was met last: another process has not met it."""
+        return {**vars(self), "_met": None}
+
+    def _knows(self, problem: SplitProblem, x: Tensor) -> bool:
+        """Whether these are the matrices that were kept: the very tensor that was met last, or one that maps alike."""
+        form = problem.quadratic
+        P = form[0] if form is not None and problem.operator.is_identity else None
+        state = () if P is None else (version(P), id(self.probed), version(self.probed))
+        if P is not None and self._met is not None and self._met[0]() is P and self._met[1] == state:
+            return x.dtype == P.dtype
+        if (self.size, self.probed.dtype) != (x[0].numel(), x.dtype):
+            return False
+        image = _probe(problem, x)
+        known = image is not None and _same(image, self.probed)
+        self._met = (weakref.ref(P), state) if known and P is not None else None
+        return known
+
+    def _numbers(self, scales: Tensor) -> tuple[Numbers, ...]:
+        multiples, scales = self.penalties.to(scales.dtype).exp(), scales.reshape(2, -1)
+        r = multiples[:, :1] * scales[0]
+        if self.blocks:
+            sizes = torch.tensor(self.blocks, dtype=torch.int64, device=scales.device)
+            r = (multiples[:, :-1] * scales[0]).repeat_interleave(sizes, dim=1)[:, None]
+        s = multiples[:, -1:] * scales[1]
+        a = (2 * self.relaxations.to(scales.dtype).sigmoid())[:, None].expand_as(s)
+        return tuple(zip(r, 1 / r, s, a, strict=True))
+
+    def _kept_numbers(self) -> tuple[Numbers, ...]:
+        """Those of the class that is kept, made anew when what was learned changes; none if matrices are for others."""
+
+        def numbers() -> tuple[Numbers, ...]:
+            return _plain(self._numbers(self.scales)) if torch.equal(self.kept_for, self.penalties) else ()
+
+        return self._cached.of([self.scales, self.kept_for, self.penalties, self.relaxations], numbers)
+
+    def _inverses(self, problem: SplitProblem, x: Tensor, numbers: tuple[Numbers, ...]) -> Tensor:
+        """(P + K'rK)^{-1}, or (s + K'rK)^{-1} where there is no P, for each iteration; inverted in float64."""
+        r, s = (
+            torch.stack([torch.as_tensor(each[i], dtype=torch.float64, device=x.device) for each in numbers])
+            for i in (0, 2)
+        )
+        form, operator, size = problem.quadratic, problem.operator, x[0].numel()
+        identity = torch.eye(size, dtype=torch.float64, device=x.device)
+        if self.blocks:
+            K = operator(identity.to(x.dtype).reshape(size, *x.shape[1:])).flatten(1).double().mT
+            gram = (K.mT @ (r.mT * K))[:, None]
+        else:
+            gram = r[..., None, None] * operator.gram(x).double()
+        first = s[..., None, None] * identity if form is None else form[0].double()
+        inverses = torch.linalg.inv(gram + first).to(x.dtype)
+        return (inverses[:, 0] if inverses.shape[1] == 1 else inverses).contiguous()
+
+    def _row(self, iteration: int) -> int:
+        """Which of the N numbers an iteration has."""
+        return bisect.bisect_right(self.ends, iteration) if self.ends else min(iteration, self.iterations - 1)
+
+    def step(self, problem: SplitProblem, state: ADMMState) -> ADMMState:
+        k, z, y = self._row(state.iteration), state.behind, state.dual
+        (r, short, s, a), inverse, operator = state.numbers[k], state.inverses[k], problem.operator
+        split, u, v = problem.quadratic is None, state.copy, state.pull
+        back = add_scaled(-y, r, z)
+        right = (back if operator.is_identity else operator.adjoint(back)) - v
+        right = add_scaled(right, s, u) if split else right
+        x = times(right.flatten(1), inverse).reshape_as(right)
+        image = torch.lerp(z, x if operator.is_identity else operator(x), per_instance(a, z))
+        z = problem.regulariser_prox(add_scaled(image, short, y), short)
+        y = add_scaled(y, r, image - z)
+        if split:
+            relaxed = torch.lerp(u, x, per_instance(a, x))
+            u = problem.data_prox(add_scaled(relaxed, 1 / s, v), 1 / s)
+            v = add_scaled(v, s, relaxed - u)
+        answer = u if split else z if operator.is_identity else x
+        return ADMMState(
+            answer,
+            state.iteration + 1,
+            dual=y,
+            behind=z,
+            copy=u,
+            pull=v,
+            inverses=state.inverses,
+            numbers=state.numbers,
+        )
+
+
+def _stays_with_x(problem: SplitProblem) -> bool:
+    """Whether f is a quadratic form and K the identity: then z is a copy of x where g is finite."""
+    return problem.quadratic is not None and problem.operator.is_identity
+
+
+def _begun(
+    problem: SplitProblem, x: Tensor, image: Tensor, dual: Tensor, inverses: Tensor, numbers: tuple[Numbers, ...]
+) -> ADMMState:
+    form = problem.quadratic
+    pull = -problem.operator.adjoint(dual) if form is None else form[1]
+    return ADMMState(x, dual=dual, behind=image, copy=x, pull=pull, inverses=inverses, numbers=numbers)
+
+
+def _plain(numbers: tuple[Numbers, ...]) -> tuple[Numbers, ...]:
+    """As plain numbers where all instances and entries share them, with which steps are faster."""
+    return tuple((_number(r), _number(short), _number(s), _number(a)) for r, short, s, a in numbers)
+
+
+def _number(scale: Scale) -> Scale:
+    return float(scale) if isinstance(scale, Tensor) and scale.numel() == 1 else scale
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Whether two images of the probe differ by rounding alone."""
+    return torch.equal(one, other) or torch.allclose(one, other, rtol=64 * torch.finfo(one.dtype).eps)
+
+
+def _probe(problem: SplitProblem, x: Tensor) -> Tensor | None:
+    """(P + K'K) c for one vector c, by which a class is known again; None where instances have their own matrices."""
+    quadratic, operator = problem.quadratic, problem.operator
+    if operator.select(0) is not operator or (quadratic is not None and quadratic[0].ndim == 3):
+        return None
+    probe = torch.linspace(1, 2, x[0].numel(), dtype=x.dtype, device=x.device)
+    if not operator.is_identity:
+        image = operator.adjoint(operator(probe.reshape(1, *x.shape[1:]))).flatten()
+        return image if quadratic is None else image + quadratic[0] @ probe
+    return probe if quadratic is None else torch.addmv(probe, quadratic[0], probe)
+
+
+def _scales(problem: SplitProblem, x: Tensor) -> Tensor:
+    """What r and s are multiples of `(2,)`, or `(2, B)`.
+
+    With a P, r is balanced between the ends of the spectrum of P^{-1}K'K ([Ghadimi, Teixeira, Shames and Johansson
+    2015](https://doi.org/10.1109/TAC.2014.2354892)); without, s is f's smoothness. Computed in float64.
+    """
+    if x[0].numel() > LARGEST_SYSTEM:
+        accepted = f"at most {LARGEST_SYSTEM}, as a matrix of them is inverted; take PDHG for more"
+        raise InputError("problem", f"{x[0].numel()} entries", accepted)
+    gram = problem.operator.gram(x).double()
+    if problem.quadratic is None:
+        smoothness = 1.0 if problem.data_smoothness is None else problem.data_smoothness
+        s = torch.as_tensor(smoothness, dtype=gram.dtype, device=gram.device).mean()
+        r = s / torch.linalg.eigvalsh(gram)[..., -1]
+    else:
+        root = torch.linalg.cholesky(problem.quadratic[0].double())
+        half = torch.linalg.solve_triangular(root, gram, upper=False)
+        spectrum = torch.linalg.eigvalsh(torch.linalg.solve_triangular(root, half.mT, upper=False))
+        most = spectrum[..., -1]
+        r = 1 / (torch.where(spectrum > 1e-6 * most[..., None], spectrum, torch.inf).amin(dim=-1) * most).sqrt()
+        s = torch.ones_like(r)
+    return torch.stack([r, s.expand_as(r)]).to(x.dtype)

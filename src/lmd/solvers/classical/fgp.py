@@ -1,0 +1,173 @@
+"""Fast gradient projection: accelerated proximal gradient ascent on the dual of a composite problem."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from lmd.core.checks import check_positive
+from lmd.kernels import loop
+from lmd.operators.base import LinearOperator
+from lmd.problems.base import Problem
+from lmd.problems.compiled import model_of
+from lmd.solvers.base import DualState, Solver, Trace
+from lmd.terms.base import Scale, add_scaled, inner, per_instance
+
+
+@dataclass(frozen=True, kw_only=True)
+class FGPState(DualState):
+    """Points, the dual points p they come from, and what momentum is made of."""
+
+    adjoint: Tensor
+    """K'p `(B, ...)`."""
+
+    ahead: Tensor
+    """The extrapolated dual points q, from which the next step starts."""
+
+    ahead_adjoint: Tensor
+    """K'q: as K' is linear, it is extrapolated with q and never computed."""
+
+    momentum: Scale
+    """m_k; one per instance `(B,)` with restarts."""
+
+
+class DualProblem(Protocol):
+    """What FGP needs of a problem: f(x) + g(Kx) with a strongly convex f."""
+
+    @property
+    def operator(self) -> LinearOperator: ...
+
+    @property
+    def data_strong_convexity(self) -> Scale: ...
+
+    def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor: ...
+
+    def dual_prox(self, p: Tensor, step: Scale, out: Tensor | None = None) -> Tensor: ...
+
+
+class FGP(Solver[FGPState, DualProblem]):
+    r"""p_{k+1} = prox(q_k + t K x(q_k)), q_{k+1} = p_{k+1} + (m_k - 1)/m_{k+1} (p_{k+1} - p_k), x_{k+1} = x(p_{k+1}).
+
+    x(p) = argmin_x f(x) + <Kx, p>, which makes K x(p) the gradient of the dual; prox is `dual_prox`, for TV the
+    projection; m_0 = 1 and m_{k+1} = (1 + \sqrt{1 + 4 m_k^2}) / 2; t = multiplier * strong convexity of f / ||K||^2.
+    Starts at p = 0: of x0 only the shape matters. The dual suboptimality falls as 1/k^2. Beck and Teboulle 2009, "Fast
+    gradient-based algorithms for constrained total variation image denoising and deblurring problems".
+
+    `restart` sets an instance's momentum back to m = 1 where it points downhill, <q_k - p_{k+1}, p_{k+1} - p_k> > 0
+    (O'Donoghue and Candes 2015), which is looked at after every eighth iteration. It changes nothing before the first
+    such iteration, some hundred for TV, and makes convergence linear after it.
+
+    Denoising on the CPU runs through `lmd.kernels.loop` where it is compiled: the same numbers to rounding.
+
+    Args:
+        multiplier: Of the step that the constants allow, positive.
+        restart: Set momentum back where it points downhill.
+    """
+
+    def __init__(self, multiplier: float = 1.0, restart: bool = False) -> None:
+        super().__init__()
+        self.multiplier = check_positive("multiplier", multiplier)
+        self.restart = bool(restart)
+
+    def config(self) -> dict[str, Any]:
+        return {"multiplier": self.multiplier, "restart": self.restart}
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return ("operator", "dual_prox", "tilted_minimiser", "data_strong_convexity")
+
+    def keeps_to_domain(self, problem: Problem) -> bool:
+        """The domain of a composite problem is that of its data term, whose minimisers and prox these are."""
+        return True
+
+    @property
+    def init_cost(self) -> dict[str, int]:
+        return {"operator": 1}
+
+    @property
+    def step_cost(self) -> dict[str, int]:
+        return {"operator": 1, "adjoint": 1, "tilted_minimiser": 2}
+
+    def init(self, problem: DualProblem, x0: Tensor) -> FGPState:
+        dual, adjoint = torch.zeros_like(problem.operator(x0)), torch.zeros_like(x0)
+        momentum = x0.new_ones(x0.shape[0]) if self.restart else 1.0
+        return FGPState(x0, dual=dual, adjoint=adjoint, ahead=dual, ahead_adjoint=adjoint, momentum=momentum)
+
+    def resume(self, problem: DualProblem, x: Tensor, dual: Tensor) -> FGPState:
+        """At p, without momentum."""
+        adjoint = problem.operator.adjoint(dual)
+        momentum = x.new_ones(len(x)) if self.restart else 1.0
+        return FGPState(x, dual=dual, adjoint=adjoint, ahead=dual, ahead_adjoint=adjoint, momentum=momentum)
+
+    def finish(self, problem: Any, dual: Tensor | None, tolerance: float, limit: int) -> loop.Solved | None:
+        model = model_of(problem)
+        if model is None:
+            return None
+        start = loop.Progress(dual)
+        return loop.fgp(model, start, limit, tolerance=tolerance, restart=self.restart, multiplier=self.multiplier)
+
+    def advance(self, problem: Any, state: FGPState, count: int) -> FGPState:
+        model = model_of(problem, state.x, state.dual, state.ahead)
+        return super().advance(problem, state, count) if model is None else self._compiled(model, problem, state, count)
+
+    def trace(self, problem: Any, state: FGPState, count: int) -> Trace | None:
+        model = model_of(problem, state.x, state.dual, state.ahead)
+        if model is None:
+            return None
+        begin, points = loop.Progress(state.dual, state.ahead, state.momentum, state.iteration), []
+        for _ in range(count):
+            found = self._iterate(model, begin, 1)
+            begin = loop.Progress(found.dual, found.ahead, found.momentum, begin.iteration + 1)
+            points.append(found.x)
+        return Trace(torch.stack(points), self._state(problem, found, begin.iteration))
+
+    def _iterate(self, model: loop.Model, begin: loop.Progress, count: int) -> loop.Solved:
+        return loop.fgp(model, begin, begin.iteration + count, restart=self.restart, multiplier=self.multiplier)
+
+    def _compiled(self, model: loop.Model, problem: DualProblem, state: FGPState, count: int) -> FGPState:
+        begin = loop.Progress(state.dual, state.ahead, state.momentum, state.iteration)
+        return self._state(problem, self._iterate(model, begin, count), state.iteration + count)
+
+    def _state(self, problem: DualProblem, found: loop.Solved, end: int) -> FGPState:
+        return FGPState(
+            found.x,
+            end,
+            dual=found.dual,
+            adjoint=problem.operator.adjoint(found.dual),
+            ahead=found.ahead,
+            ahead_adjoint=problem.operator.adjoint(found.ahead),
+            momentum=found.x.new_tensor(found.momentum) if self.restart else found.momentum[0],
+        )
+
+    def step(self, problem: DualProblem, state: FGPState) -> FGPState:
+        model = model_of(problem, state.x, state.dual, state.ahead)
+        if model is not None:
+            return self._compiled(model, problem, state, 1)
+        t = self.multiplier * problem.data_strong_convexity / problem.operator.norm**2
+        rise = problem.operator(problem.tilted_minimiser(state.ahead_adjoint))
+        buffer = None if torch.is_grad_enabled() else rise
+        dual = add_scaled(state.ahead, t, rise, out=buffer)
+        dual = problem.dual_prox(dual, t, out=buffer)
+        adjoint = problem.operator.adjoint(dual)
+        now = state.momentum
+        momentum = (1 + (1 + 4 * now**2) ** 0.5) / 2
+        ahead = 1 + (now - 1) / momentum  # how far past p_k, in units of p_{k+1} - p_k
+        if self.restart and (state.iteration + 1) % loop.RESTART == 0:
+            momentum = self._restarted(state, dual, momentum)
+        return FGPState(
+            problem.tilted_minimiser(adjoint),
+            state.iteration + 1,
+            dual=dual,
+            adjoint=adjoint,
+            ahead=torch.lerp(state.dual, dual, per_instance(ahead, dual)),
+            ahead_adjoint=torch.lerp(state.adjoint, adjoint, per_instance(ahead, adjoint)),
+            momentum=momentum,
+        )
+
+    @staticmethod
+    def _restarted(state: FGPState, dual: Tensor, momentum: Scale) -> Tensor:
+        downhill = inner(state.ahead - dual, dual - state.dual) > 0
+        return torch.where(downhill, 1.0, torch.as_tensor(momentum, dtype=dual.dtype, device=dual.device))

@@ -1,0 +1,215 @@
+"""Learned mirror descent on the saddle form of total variation problems: a learned geometry for each side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from lmd import kernels
+from lmd.core.checks import check_count, check_module_kind
+from lmd.operators.base import LinearOperator
+from lmd.solvers.base import DualState
+from lmd.solvers.classical.pdhg import PDHG, PDHGState, SaddleProblem, check_step
+from lmd.solvers.learned.dual import at_middle, check_grid, check_kernel_size, convolve, zeros_of
+from lmd.solvers.learned.prefix import LearnedPrefix
+from lmd.terms.base import Scale, per_instance
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnedSaddleState(DualState):
+    """Points x_k and dual points, and how they moved last."""
+
+    differences_dual: Tensor
+    """p_k `(B, ..., axes, *size)`: the dual point, or its part that belongs to the differences."""
+
+    dual_moved: Tensor
+    """p_k - p_{k-1}."""
+
+    moved: Tensor
+    """x_k - x_{k-1}."""
+
+
+class GridSaddleProblem(SaddleProblem, Protocol):
+    """What `LearnedSaddle` needs of a problem beyond what PDHG needs: differences on a grid, smooth terms beside them.
+
+    f and g are looked at only where `parts` says that there is compiled code for them.
+    """
+
+    @property
+    def differences(self) -> LinearOperator: ...
+
+    @property
+    def parts(self) -> tuple[str, ...]: ...
+
+    @property
+    def f(self) -> Any: ...
+
+    @property
+    def g(self) -> Any: ...
+
+    @property
+    def mask(self) -> Any: ...
+
+    @property
+    def gradient_smoothness(self) -> Scale: ...
+
+    def data_gradient(self, x: Tensor) -> Tensor: ...
+
+    def clip(self, x: Tensor) -> Tensor: ...
+
+    def filled(self, x: Tensor) -> Tensor: ...
+
+    def project_differences(self, p: Tensor, out: Tensor | None = None) -> Tensor: ...
+
+    def dual_from(self, p: Tensor, x: Tensor) -> Tensor: ...
+
+
+class LearnedSaddle(LearnedPrefix[LearnedSaddleState, GridSaddleProblem]):
+    r"""Both sides of min_x max_p f(x) + <Kx, p> - g*(p), each with learned convolutions, for k < N; then PDHG.
+
+        p_{k+1} = P(p_k + A_k * (L K x_k) + M_k * (p_k - p_{k-1}) + E_k * (L K(x_k - x_{k-1})))
+        x_{k+1} = Q(x_k + C_k * (grad f(x_k) + K'p_{k+1}) / L + D_k * (x_k - x_{k-1}))
+
+    P is the exact projection onto the feasible dual points, Q the one onto the box the pixels are known to lie in, L
+    the smoothness of f. A_k, M_k, E_k are convolutions of the components of dual fields among each other, C_k and D_k
+    of images; all are different in every iteration, and along `axes` axes: signals, images (2, the default) or volumes.
+    f stands for all terms but the one behind the differences, each of them smooth or a box. Where entries are lost
+    (`masked`), kept and lost ones are different neighbours: C_k has a kernel for each pair of (from, to), D_k one for
+    each `to`. PDHG with steps sigma, tau is A_k = E_k = sigma, C_k = -tau at the middle of the kernels, up to its prox,
+    and the start of training.
+
+    What holds whatever was learned: p_k is feasible and x_k in the box, so there is a duality gap at every iteration
+    and nothing diverges; and from iteration N on the method is PDHG, started at x_N and p_N, which converges from any
+    start (Chambolle and Pock 2011). Its tau is PDHG's own or the one given, over `settle`: near the solution short
+    primal steps are the better ones, and disturb x_N least. No units are learned: see `LearnedDual`. The first step
+    fills lost pixels from their neighbours (`TVInpainting.filled`), as y says nothing about them.
+
+    Args:
+        iterations: N.
+        kernel: The side of the convolutions of dual points, odd.
+        primal_kernel: The side of the convolutions of images, odd.
+        masked: Whether kernels tell kept entries from lost ones.
+        tau: Of the PDHG that goes on, before it is divided by `settle`; None is its own default.
+        settle: What tau of the PDHG that goes on is divided by, positive.
+        axes: Of the differences: 1 for signals, 2 for images, 3 for volumes.
+    """
+
+    def __init__(
+        self,
+        iterations: int = 10,
+        kernel: int = 5,
+        primal_kernel: int = 5,
+        masked: bool = True,
+        tau: float | None = None,
+        settle: float = 8.0,
+        axes: int = 2,
+    ) -> None:
+        super().__init__()
+        self.iterations = check_count("iterations", iterations)
+        self.kernel = check_kernel_size("kernel", kernel)
+        self.primal_kernel = check_kernel_size("primal_kernel", primal_kernel)
+        self.masked, self.axes = bool(masked), check_count("axes", axes, most=3)
+        first = 0.7  # tau of the PDHG that training starts from, in units of 1 / L
+        dual = torch.zeros(iterations, axes, 3 * axes, *(kernel,) * axes)
+        for component in range(axes):
+            at_middle(dual, axes)[:, component, [component, 2 * axes + component]] = 1 / (4 * axes * first)
+        sides = 2 if masked else 1
+        primal = torch.zeros(iterations, sides, sides + 1, *(primal_kernel,) * axes)
+        at_middle(primal, axes)[:, 0, 0] = -first / (1 + first)
+        if masked:
+            at_middle(primal, axes)[:, 1, 1] = -first
+        self.dual_kernels = nn.Parameter(dual)
+        """A_k, M_k, E_k `(N, 2, 6, k, k)` for two axes."""
+        self.primal_kernels = nn.Parameter(primal)
+        """C_k, D_k: `(N, 2, 3, k, k)`, to kept and lost pixels, from kept ones, lost ones and the move; `(N, 1, 2, k,
+        k)` where there are no lost pixels."""
+        self.tail: PDHG = PDHG(tau, accelerated=False)
+        self.settle = check_step("settle", settle)
+
+    def config(self) -> dict[str, Any]:
+        return {
+            "iterations": self.iterations,
+            "kernel": self.kernel,
+            "primal_kernel": self.primal_kernel,
+            "masked": self.masked,
+            "tau": self.tail.tau,
+            "settle": self.settle,
+            "axes": self.axes,
+        }
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        own = ("differences", "gradient_smoothness", "data_gradient", "clip")
+        return (*own, *(("mask",) if self.masked else ()), *self.tail.needs)
+
+    @property
+    def init_cost(self) -> dict[str, int]:
+        return {"dual_from": 1}
+
+    @property
+    def step_cost(self) -> dict[str, int]:
+        """The operator of the learned steps is that of the differences, where the problem has a larger one."""
+        return {"operator": 2, "adjoint": 1, "data_gradient": 1, "dual_from": 1}
+
+    def init(self, problem: GridSaddleProblem, x0: Tensor) -> LearnedSaddleState:
+        check_module_kind("x0", x0, self, "solver")
+        check_grid(problem.differences, self.axes)
+        p, still = zeros_of(x0, self.axes), x0.new_zeros(()).expand(x0.shape)
+        return LearnedSaddleState(x0, dual=problem.dual_from(p, x0), differences_dual=p, dual_moved=p, moved=still)
+
+    def compiles(self, problem: GridSaddleProblem, state: LearnedSaddleState) -> bool:
+        if not self.masked or state.x.ndim != 4 or not kernels.has("saddle_steps", problem.parts):
+            return False
+        bound = problem.g.weight
+        data = (problem.f.y, problem.f.mask, *((bound,) if isinstance(bound, Tensor) else ()))
+        return kernels.serves(state.x, *data, self.dual_kernels, self.primal_kernels)
+
+    def _first(self, problem: GridSaddleProblem, state: LearnedSaddleState) -> Tensor:
+        """The x that a step starts from: lost pixels are filled before the first one."""
+        return state.x if state.iteration > 0 else problem.clip(problem.filled(state.x))
+
+    def learned_step(self, problem: GridSaddleProblem, state: LearnedSaddleState) -> LearnedSaddleState:
+        k, p, moved, dual_moved = state.iteration, state.differences_dual, state.moved, state.dual_moved
+        x, smoothness = self._first(problem, state), problem.gradient_smoothness
+        rise, faster = problem.differences(x), problem.differences(moved)
+        scale = per_instance(smoothness, rise)
+        ahead = convolve((scale * rise, dual_moved, scale * faster), self.dual_kernels[k])
+        ahead = problem.project_differences(p + ahead)
+        slope = (problem.data_gradient(x) + problem.differences.adjoint(ahead)) / per_instance(smoothness, x)
+        target = problem.clip(x + self._primal_step(problem, slope, moved, self.primal_kernels[k]))
+        return self._state(problem, k + 1, target, target - x, ahead, ahead - p)
+
+    def compiled_steps(self, problem: GridSaddleProblem, state: LearnedSaddleState, end: int) -> LearnedSaddleState:
+        """Everything but x is 0 at iteration 0."""
+        k, x = state.iteration, self._first(problem, state)
+        start = (x, state.moved, state.differences_dual, state.dual_moved) if k > 0 else (x, None, None, None)
+        f = problem.f
+        data = (f.y, f.mask, (f.low, f.high), problem.g.weight, f.smoothness)
+        found = kernels.saddle_steps(start, *data, (self.dual_kernels[k:end], self.primal_kernels[k:end]))
+        return self._state(problem, end, *found)
+
+    @staticmethod
+    def _state(
+        problem: GridSaddleProblem, k: int, x: Tensor, moved: Tensor, p: Tensor, dual_moved: Tensor
+    ) -> LearnedSaddleState:
+        dual = problem.dual_from(p, x)
+        return LearnedSaddleState(x, k, dual=dual, differences_dual=p, dual_moved=dual_moved, moved=moved)
+
+    def _primal_step(self, problem: GridSaddleProblem, slope: Tensor, moved: Tensor, kernel: Tensor) -> Tensor:
+        """C_k * slope + D_k * moved, in the shape of x."""
+        at = -self.axes - 1
+        if not self.masked:
+            return convolve([item.unsqueeze(at) for item in (slope, moved)], kernel).squeeze(at)
+        mask: Tensor = problem.mask.expand_as(slope)
+        kept = slope * mask
+        both = convolve([item.unsqueeze(at) for item in (kept, slope - kept, moved)], kernel)
+        return torch.where(mask > 0, both.select(at, 0), both.select(at, 1))
+
+    def tail_at(self, problem: GridSaddleProblem, x: Tensor, dual: Tensor) -> PDHGState:
+        """With shorter primal steps than PDHG's own."""
+        tau, sigma = self.tail.steps(problem)
+        tau, sigma = tau / self.settle, sigma * self.settle
+        return PDHGState(x, dual=dual, ahead=x, tau=tau, sigma=sigma, least=0.0)

@@ -1,0 +1,1 @@
+"""Mirror descent and its variants."""
