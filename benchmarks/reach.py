@@ -21,7 +21,7 @@ import torch
 import lmd
 from lmd.data.images import image_data
 from lmd.problems import TVDenoising, TVModel, add_noise
-from lmd.problems.composite import relative_gap
+from lmd.problems.duality import relative_gap
 from lmd.solvers import FGP
 from lmd.solvers.base import State
 from lmd.solvers.learned.fgp import LOWEST, PLACES, RATIO, roughness

@@ -9,7 +9,7 @@ from lmd.learning.peers import peers
 from lmd.operators import Identity
 from lmd.problems import ControlFamily, LeastSquaresFamily, QuadraticProgram
 from lmd.problems.base import Family
-from lmd.problems.parts import Composite
+from lmd.problems.composite import Composite
 from lmd.terms import Box, Quadratic
 
 

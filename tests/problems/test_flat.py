@@ -13,7 +13,7 @@ from lmd import kernels
 from lmd.data.images import image_data
 from lmd.kernels import loop
 from lmd.problems import TVDenoising
-from lmd.problems.composite import relative_gap
+from lmd.problems.duality import relative_gap
 from lmd.problems.flat import drawn_flat
 
 

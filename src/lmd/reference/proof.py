@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lmd.errors import LmdError
-from lmd.problems.composite import CompositeProblem
+from lmd.problems.composite import Composite
 from lmd.reference.optimum import Optimum
 
 ROUNDING = 1e-15
@@ -35,7 +35,7 @@ class Effort(NamedTuple):
     """When to give up."""
 
 
-def proven(problem: CompositeProblem, x: Tensor, dual: Tensor, tolerance: float) -> bool:
+def proven(problem: Composite, x: Tensor, dual: Tensor, tolerance: float) -> bool:
     """Whether the duality gap proves x a minimiser, to a relative tolerance or to rounding; a NaN proves nothing."""
     if float(problem.relative_gap(x, dual)) <= tolerance:
         return True
@@ -43,7 +43,7 @@ def proven(problem: CompositeProblem, x: Tensor, dual: Tensor, tolerance: float)
     return math.isfinite(size) and float(problem.gap(x, dual)) <= ROUNDING * size
 
 
-def first_proven(problem: CompositeProblem, iterates: Iterable[Pair], effort: Effort) -> Pair:
+def first_proven(problem: Composite, iterates: Iterable[Pair], effort: Effort) -> Pair:
     """The first of the iterates, each a point and a dual point, that proves enough."""
     gap = float("nan")
     for look, (x, dual) in enumerate(islice(iterates, effort.looks), 1):
@@ -53,7 +53,7 @@ def first_proven(problem: CompositeProblem, iterates: Iterable[Pair], effort: Ef
     raise LmdError(f"{type(problem).__name__}: no certified minimiser, the relative duality gap stays at {gap:.1e}")
 
 
-def certified(problem: CompositeProblem, x: Tensor, dual: Tensor) -> Optimum:
+def certified(problem: Composite, x: Tensor, dual: Tensor) -> Optimum:
     """A point and the lower bound that a dual point proves."""
     value = problem.value(x)
     return Optimum.of(x, value, value - problem.gap(x, dual))

@@ -28,7 +28,7 @@ PROBES = 8
 INNER = 2
 """Conjugate gradient iterations for each linear system; each starts where the last one ended."""
 
-NEEDS = ("forward", "differences", "noisy", "halved", "weight", "data_prox", "project_differences", "dual_from")
+NEEDS = ("forward", "differences", "noisy", "halved", "weight", "data_prox", "variation", "dual_from")
 
 
 def iterates(problem: Any) -> Iterator[Pair]:
@@ -77,7 +77,7 @@ class _ADMM:
         v_target, z_target = self._split(w)
         v = self.problem.data_prox(v_target, 1.0)
         v_dual = v_target - v
-        z_dual = self.problem.project_differences(r * z_target) / r
+        z_dual = self.problem.variation.project(r * z_target) / r
         z = z_target - z_dual
         self._solve(self.target + a * (v - v_dual) + r * K.adjoint(z - z_dual))
         Kx = K(self.x)
@@ -86,7 +86,7 @@ class _ADMM:
 
     def answer(self, p: Tensor) -> Pair:
         x = self.problem.data_prox(self.x, 1.0)
-        return x, self.problem.dual_from(self.problem.project_differences(p), x)
+        return x, self.problem.dual_from(self.problem.variation.project(p), x)
 
     def _system(self, x: Tensor) -> Tensor:
         K, A = self.problem.differences, self.problem.forward
