@@ -78,7 +78,7 @@ def promise_findings(
     A promise is broken where a `Monitor` of its own instances says that the class has moved. Nothing where minima are
     not known.
     """
-    card = getattr(solver, "card", {})
+    card = solver.card
     said = Promise(**card["promise"]) if "promise" in card else None
     target, count = (TARGET, solver.horizon or 10) if said is None else (said.target, said.iterations)
     seeds = [training_seed(seed, place) for place in range(batch if said is None else RUNS)]
