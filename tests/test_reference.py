@@ -15,7 +15,7 @@ from lmd.cli import cli
 PATH = Path(__file__).parents[1] / "docs" / "_ext" / "reference.py"
 OPEN = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 ROOMS = [
-    "problems", "operators", "terms", "mirrors", "solvers", "guarantees", "reference", "training", "learning", "zoo",
+    "problems", "operators", "terms", "mirrors", "solvers", "guarantees", "training", "zoo",
     "pictures", "data", "tasks", "nn", "optim", "compat.sklearn", "experiments", "deprecation",
 ]  # fmt: skip
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 ROOMS = (
-    "terms", "operators", "problems", "mirrors", "solvers", "guarantees", "reference", "training", "learning",
+    "terms", "operators", "problems", "mirrors", "solvers", "guarantees", "training",
     "tasks", "zoo", "data", "pictures", "report", "experiments", "nn", "optim", "compat.sklearn", "deprecation",
 )  # fmt: skip
 UNIMPORTED = {
