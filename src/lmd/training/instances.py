@@ -101,11 +101,11 @@ class DrawnAgain(Family):
         self.kept = max(1, len(instances.x0) // 10)
 
     def sample(self, batch: int, generator: torch.Generator) -> tuple[Problem, Tensor]:
-        index = torch.randint(self.kept, len(self.instances.x0), (batch,), generator=generator)
+        index = torch.randint(self.kept, len(self.instances.x0), (batch,), generator=generator, device="cpu")
         return self._chosen(index)
 
     def held_out(self, batch: int, generator: torch.Generator) -> tuple[Problem, Tensor]:
-        return self._chosen(torch.arange(batch) % self.kept)
+        return self._chosen(torch.arange(batch, device="cpu") % self.kept)
 
     def _chosen(self, index: Tensor) -> tuple[Problem, Tensor]:
         part = self.instances.select(index)
@@ -173,7 +173,9 @@ def _check_apart(problem: Problem, points: Tensor, values: Tensor) -> None:
 
 def _points(problem: Problem, x0: Tensor, seed: int) -> Tensor:
     """Around the starts, drawn by another seed than instances are."""
-    noise = torch.randn(x0.shape, generator=torch.Generator().manual_seed(seed + 1_000_003), dtype=x0.dtype)
+    noise = torch.randn(
+        x0.shape, generator=torch.Generator().manual_seed(seed + 1_000_003), dtype=x0.dtype, device="cpu"
+    )
     x = x0 + noise * (1 + x0.abs().mean())
     return x if problem.domain is None else problem.domain.nearest(x)
 
@@ -291,8 +293,8 @@ def _distance(problem: Any, x: Tensor, dual: Tensor | None) -> Tensor:
 def steepness(problem: Any, x: Tensor, rounds: int = 8) -> float:
     """A Lipschitz constant of the gradients near x, by power iterations on differences of them; the problem's own."""
     if problem.smoothness is not None:
-        return float(torch.as_tensor(problem.smoothness, dtype=x.dtype).max())
-    direction = torch.randn(x.shape, generator=torch.Generator().manual_seed(0), dtype=x.dtype)
+        return float(torch.as_tensor(problem.smoothness, dtype=x.dtype, device=x.device).max())
+    direction = torch.randn(x.shape, generator=torch.Generator().manual_seed(0), dtype=x.dtype, device="cpu")
     gradient, length = problem.subgradient(x), 1e-2 * (1 + float(x.abs().mean()))
     change = direction
     for _ in range(rounds):

@@ -56,7 +56,7 @@ def _row(
         solve, answers, seconds = make(tolerance, part), [], []
         for i in range(len(part.x0)):
             x, spent = solve(part.problem.select(i), part.x0[i : i + 1])
-            answers.append(torch.as_tensor(x, dtype=part.x0.dtype).reshape(part.x0.shape[1:]))
+            answers.append(torch.as_tensor(x, dtype=part.x0.dtype, device="cpu").reshape(part.x0.shape[1:]))
             seconds.append(spent)
             if clock() > end:
                 raise TimeoutError(f"more than {limit:.3g} s for {TRIED} instances")
@@ -72,7 +72,9 @@ def _scipy(tolerance: float, part: Instances) -> Solve:
 
     def solve(problem: Any, x0: torch.Tensor) -> tuple[np.ndarray[Any, Any], float]:
         def both(x: np.ndarray[Any, Any]) -> tuple[float, np.ndarray[Any, Any]]:
-            value, gradient = problem.value_and_subgradient(torch.as_tensor(x, dtype=x0.dtype).reshape(x0.shape))
+            value, gradient = problem.value_and_subgradient(
+                torch.as_tensor(x, dtype=x0.dtype, device="cpu").reshape(x0.shape)
+            )
             return float(value), gradient.flatten().double().numpy()
 
         begun = clock()

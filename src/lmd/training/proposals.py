@@ -147,7 +147,7 @@ class Known:
         made = DenseMetric(self.size) if self.size <= DENSE else DiagonalMetric(self.size)
         made = made.to(self.train.x0)
         inverse = self.inverse_hessian if self.size <= DENSE else None
-        made.fit_(self.scale * torch.eye(self.size, dtype=torch.float64) if inverse is None else inverse)
+        made.fit_(self.scale * torch.eye(self.size, dtype=torch.float64, device="cpu") if inverse is None else inverse)
         return made
 
 
@@ -308,7 +308,7 @@ def to_tune(known: Known) -> dict[str, Settings]:
         first = (6, 0 if problem.quadratic is not None else 6, 1)
         found["ADMM"] = Settings(partial(_admm, known), (_ladder(-6, 12), ratios, (1.0, 1.6, 1.9)), first)
     if offers(problem, PDHG().needs):
-        default = float(torch.as_tensor(PDHG().steps(problem)[0], dtype=torch.float64).mean())
+        default = float(torch.as_tensor(PDHG().steps(problem)[0], dtype=torch.float64, device="cpu").mean())
         taus = tuple(default * factor for factor in _ladder(-8, 8))
         found["PDHG"] = Settings(lambda tau, settle: PDHG(tau, settle=settle), (taus, (1.0, 16.0)), (8, 0))
         if problem.data_strong_convexity is not None and offers(problem, FGP().needs):

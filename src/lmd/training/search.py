@@ -49,7 +49,7 @@ def search_(
         part.move_(
             row,
             far[row]
-            * torch.randn(len(directions), generator=generator, dtype=torch.float64).to(directions)
+            * torch.randn(len(directions), generator=generator, dtype=torch.float64, device="cpu").to(directions)
             @ directions,
         )
         keep()

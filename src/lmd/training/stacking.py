@@ -55,7 +55,7 @@ def _is_stackable(problems: list[Problem], dtype: torch.dtype) -> bool:
 
 def _stack(problems: list[Problem], dtype: torch.dtype) -> Problem:
     """One problem of all the instances: what `select` repeats for copies of the first is joined, the rest is shared."""
-    copies: Problem = problems[0].select(torch.zeros(len(problems), dtype=torch.int64))
+    copies: Problem = problems[0].select(torch.zeros(len(problems), dtype=torch.int64, device="cpu"))
     joined: Problem = _join(copies, problems, dtype)
     return joined
 

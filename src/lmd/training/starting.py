@@ -37,7 +37,7 @@ def fit_starts_(
     spreads = [each.var().clamp(min=torch.finfo(each.dtype).tiny) for each in wanted]
     generator = torch.Generator().manual_seed(seed)
     for _ in range(updates):
-        index = torch.randint(len(instances.x0), (BATCH,), generator=generator)
+        index = torch.randint(len(instances.x0), (BATCH,), generator=generator, device="cpu")
         part = instances.select(index)
         points = [start(part.problem, BATCH) for start in starts]
         state = solver.begin(part.problem, *points)
