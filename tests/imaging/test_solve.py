@@ -223,7 +223,7 @@ class TestNetworks:
     def test_tiles_leave_no_seam(self, tmp_path, monkeypatch):
         before, folder = noisy(size=(50, 70)), conv_folder(tmp_path / "mine", 3)
         whole, _ = PictureSolver("denoise", folder).solve(before)
-        monkeypatch.setattr("lmd.mirrors.tiles.TILE", 16)
+        monkeypatch.setattr("lmd.mirrors.convolutional.TILE", 16)
         tiled, _ = PictureSolver("denoise", folder).solve(before)
         assert int(np.abs(tiled.colours.astype(int) - whole.colours).max()) <= 1  # a tie may round either way
         assert float((tiled.colours != whole.colours).mean()) < 1e-3

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from lmd.mirrors import Quadratic
-from lmd.mirrors.separable import Separable
-from lmd.mirrors.transforms import frequencies
+from lmd.mirrors.separable import Separable, frequencies
 from lmd.problems import TVDenoising
 from lmd.problems.base import Family, Problem
 from lmd.problems.tv_families import add_noise
