@@ -21,7 +21,6 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from lmd import (
         compat,
-        data,
         guarantees,
         imaging,
         learning,
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
         reference,
         reproduction,
         solvers,
-        tasks,
         terms,
         testing,
         training,
@@ -52,7 +50,6 @@ __all__ = [
     "LmdError",
     "__version__",
     "compat",
-    "data",
     "deblur",
     "denoise",
     "denoise_video",
@@ -73,7 +70,6 @@ __all__ = [
     "run",
     "solve",
     "solvers",
-    "tasks",
     "terms",
     "testing",
     "train",

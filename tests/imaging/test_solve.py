@@ -11,13 +11,13 @@ from torch.testing import assert_close
 
 import lmd
 from lmd.core.deprecation import say_deprecated
-from lmd.data import memory
-from lmd.data.picture import Header, Picture
 from lmd.errors import InputError
 from lmd.imaging import PictureSolver, Summary, solve
 from lmd.imaging.forms import Form
+from lmd.imaging.picture import Header, Picture
 from lmd.mirrors import ConvPair
 from lmd.problems import TVDenoising, TVInpainting
+from lmd.reproduction.datasets import memory
 from lmd.solvers import FGP, GradientDescent, LearnedMirrorDescent, save
 
 
