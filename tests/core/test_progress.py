@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from lmd.core import progress
 from lmd.core.progress import LateBar
-from lmd.reproduction.datasets import progress
 
 
 class Terminal:

@@ -9,10 +9,11 @@ import pytest
 import tifffile
 from PIL import Image, ImageCms, ImageOps
 
+from lmd.core import memory
 from lmd.errors import FileError, InputError
+from lmd.imaging import image_files
 from lmd.imaging.image_files import check_out, losses, read_header, read_picture, write_picture
 from lmd.imaging.picture import Header, Picture
-from lmd.reproduction.datasets import image_files, memory
 
 RGB = {"photometric": "rgb"}
 SMALL = Header((5, 7), 3, 8)

@@ -10,6 +10,7 @@ import torch
 from torch.testing import assert_close
 
 import lmd
+from lmd.core import memory
 from lmd.core.deprecation import say_deprecated
 from lmd.errors import InputError
 from lmd.imaging import PictureSolver, Summary, solve
@@ -17,7 +18,6 @@ from lmd.imaging.forms import Form
 from lmd.imaging.picture import Header, Picture
 from lmd.mirrors import ConvPair
 from lmd.problems import TVDenoising, TVInpainting
-from lmd.reproduction.datasets import memory
 from lmd.solvers import FGP, GradientDescent, LearnedMirrorDescent, save
 
 

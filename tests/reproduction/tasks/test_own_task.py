@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "own_task.py"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "own_task.py"
 
 
 @pytest.fixture(scope="module")
