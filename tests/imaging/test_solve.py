@@ -11,7 +11,6 @@ from torch.testing import assert_close
 
 import lmd
 from lmd.core import memory
-from lmd.core.deprecation import say_deprecated
 from lmd.errors import InputError
 from lmd.imaging import PictureSolver, Summary, solve
 from lmd.imaging.forms import Form
@@ -286,11 +285,6 @@ class TestDefaults:
         assert coupled.value_after < 0.99 * plain.value_after
         grey = replace(before, colours=before.colours[:1])
         assert PictureSolver("denoise", weight=0.2).solve(grey)[1].solver == "denoise-steps"
-
-    def test_an_old_name_is_known(self):
-        say_deprecated.cache_clear()
-        with pytest.warns(FutureWarning, match=r"tv-denoising-20 goes away in lmd 1\.0: use denoise-20"):
-            assert PictureSolver("denoise", "tv-denoising-20").name == "denoise-20"
 
     @pytest.mark.parametrize("weight", [1e300, 1e-300, 2e6])
     def test_a_weight_that_single_precision_has_no_use_for(self, weight):
