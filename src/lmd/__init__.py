@@ -23,13 +23,11 @@ if TYPE_CHECKING:
         compat,
         guarantees,
         imaging,
-        learning,
         mirrors,
         nn,
         operators,
         optim,
         problems,
-        reference,
         reproduction,
         solvers,
         terms,
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
     from lmd.guarantees.certify import run
     from lmd.imaging.functions import deblur, denoise, denoise_video, inpaint, reconstruct
     from lmd.imaging.noise import estimate_noise
-    from lmd.learning.learn import learn
+    from lmd.training.learn import learn
     from lmd.training.train import train
     from lmd.zoo.solve import solve
 
@@ -58,14 +56,12 @@ __all__ = [
     "imaging",
     "inpaint",
     "learn",
-    "learning",
     "mirrors",
     "nn",
     "operators",
     "optim",
     "problems",
     "reconstruct",
-    "reference",
     "reproduction",
     "run",
     "solve",
@@ -86,7 +82,7 @@ _FUNCTIONS = {
     "estimate_noise": "lmd.imaging.noise",
     "inpaint": "lmd.imaging.functions",
     "reconstruct": "lmd.imaging.functions",
-    "learn": "lmd.learning.learn",
+    "learn": "lmd.training.learn",
     "run": "lmd.guarantees.certify",
     "solve": "lmd.zoo.solve",
     "train": "lmd.training.train",

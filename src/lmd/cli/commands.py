@@ -18,7 +18,7 @@ def info(as_json: bool) -> None:
     Example
       lmd info --json
     """
-    from lmd.info import info, told
+    from lmd.cli.info import info, told
 
     found = info()
     if as_json:
@@ -44,7 +44,7 @@ def import_command(checkpoint: Path, out: str) -> None:
 
     solver = import_checkpoint(checkpoint)
     with staged("out", Path(out)) as folder:
-        save(solver, folder, imported_from=checkpoint.name)
+        save(solver, folder, card={"imported_from": checkpoint.name})
     click.echo(
         f"solver: {Path(out)} ({sum(p.numel() for p in solver.parameters())} parameters, horizon {solver.horizon})"
     )

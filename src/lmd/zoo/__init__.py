@@ -68,4 +68,6 @@ def add_safeguard(solver: Solver[Any]) -> Solver[Any]:
     learned = any(True for _ in solver.parameters())
     if not learned or isinstance(solver, (BestSoFar, DescentSafeguard, NoWorseThanStart, Safeguard)):
         return solver
-    return NoWorseThanStart(solver) if solver.ends_proven else Safeguard(solver, delay=None)
+    wrapper = NoWorseThanStart(solver) if solver.ends_proven else Safeguard(solver, delay=None)
+    wrapper.card = solver.card
+    return wrapper
