@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from lmd.errors import InputError
 from lmd.problems.base import Family
 
 
-def card_rows(card: dict[str, Any]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+def card_rows(card: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
     """Columns and rows: of each method the iterations and milliseconds for a batch, and the milliseconds for one.
 
     Args:

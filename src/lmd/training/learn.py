@@ -19,7 +19,7 @@ from lmd.errors import InputError, TrainingError, TrainingWarning
 from lmd.guarantees.promise import Promise
 from lmd.guarantees.safeguard import guard
 from lmd.problems.base import Family
-from lmd.solvers import Carded, Solver, WithInitialiser, save
+from lmd.solvers import Solver, WithInitialiser, save
 from lmd.training.evidence import draw_apart, try_promise
 from lmd.training.instances import DrawnAgain, Instances, check_family, check_minima, draw
 from lmd.training.journal import Journal
@@ -92,7 +92,7 @@ def learn(
     seed: int = 0,
     resume: bool = False,
     progress: Say | None = None,
-) -> Carded:
+) -> Solver[Any]:
     """The fastest solver that could be learned for a family within so many minutes, with its card.
 
     Looks at what the problems can do, proposes solvers with something to learn (where to start, the metric, steps,
@@ -257,7 +257,7 @@ class _Learning:
             moments.append(clock())
         return max((moments[2] - 2 * moments[1] + moments[0]) / TIMED, 1e-4), 0.0
 
-    def run(self) -> Carded:
+    def run(self) -> Solver[Any]:
         classical, scores = self._tune()
         told = self._start(classical)
         makes = to_learn(self.known, classical, told, self.target)
@@ -435,7 +435,7 @@ class _Learning:
         classical: dict[str, Any],
         ranks: dict[str, Rank],
         test: list[Instances],
-    ) -> Carded:
+    ) -> Solver[Any]:
         """The answer, saved, with the card that the test instances give it and what can be promised."""
         self.say(f"{winner} it is; testing" + ("" if winner in learned else ": a classical method, tuned, is fastest"))
         solver, problem = (learned | classical)[winner], test[0].problem
@@ -456,11 +456,11 @@ class _Learning:
             "notes": self.notes,
             "tried": {name: score if math.isfinite(score) else None for name, (score, _) in ranks.items()},
         }
-        answer = Carded(guarded, card)
+        guarded.card = card
         if self.journal.folder is not None:
-            save(answer, self.journal.folder)
+            save(guarded, self.journal.folder)
         self.say(text)
-        return answer
+        return guarded
 
     def _promise(self, solver: Solver[Any], test: list[Instances]) -> tuple[Promise | None, str]:
         """After the iterations that 95% of the validation and test instances take, from instances of its own."""

@@ -24,23 +24,23 @@ from lmd.solvers import (
     DenseMetric,
     DiagonalMetric,
     GradientDescent,
+    Initialiser,
     InteriorPoint,
     LearnedGradient,
     LearnedMirrorDescent,
     LearnedPDHG,
     LearnedQuasiNewton,
-    MeanStart,
+    MeanInitialiser,
     Metric,
-    NearestStart,
+    NearestInitialiser,
     Nesterov,
-    NetworkStart,
+    NetworkInitialiser,
     ProjectedGradient,
+    Sequential,
     Solver,
-    Start,
-    Then,
     WithInitialiser,
 )
-from lmd.solvers.initialisers import telling_rank
+from lmd.solvers.initialisers import effective_rank
 from lmd.training.instances import LARGEST_SYSTEM, Instances, steepness
 from lmd.training.measure import curve, reached
 
@@ -96,7 +96,7 @@ class Known:
             data = self.train.problem.data_vector()
         except CapabilityError:
             return None
-        telling = data.shape[1] <= LONGEST_DATA and 4 * telling_rank(data, len(data)) <= 3 * len(data)
+        telling = data.shape[1] <= LONGEST_DATA and 4 * effective_rank(data, len(data)) <= 3 * len(data)
         return data if telling else None
 
     @cached_property
@@ -121,22 +121,22 @@ class Known:
         values = values.clamp(min=max(1e-5 * float(values[-1]), 1e-12))
         return (vectors / values) @ vectors.mT
 
-    def fitted(self, start: Start, optima: Tensor) -> Start:
+    def fitted(self, start: Initialiser, optima: Tensor) -> Initialiser:
         """A start that has learned from the training instances."""
         start = start.to(optima)
         start.fit_(optima.new_zeros(len(optima), 1) if self.data is None else self.data, optima)
         return start
 
-    def mean(self) -> Start:
-        return self.fitted(MeanStart(self.train.x0.shape[1:]), self.train.optima)
+    def mean(self) -> Initialiser:
+        return self.fitted(MeanInitialiser(self.train.x0.shape[1:]), self.train.optima)
 
-    def network(self, optima: Tensor) -> Start:
-        features, rank = self._features(), telling_rank(self._features(), MOST_DIRECTIONS)
-        return self.fitted(NetworkStart(optima.shape[1:], features.shape[1], rank, HIDDEN), optima)
+    def network(self, optima: Tensor) -> Initialiser:
+        features, rank = self._features(), effective_rank(self._features(), MOST_DIRECTIONS)
+        return self.fitted(NetworkInitialiser(optima.shape[1:], features.shape[1], rank, HIDDEN), optima)
 
-    def nearest(self) -> Start:
+    def nearest(self) -> Initialiser:
         x, features = self.train.optima, self._features()
-        return self.fitted(NearestStart(x.shape[1:], len(x), features.shape[1]), x)
+        return self.fitted(NearestInitialiser(x.shape[1:], len(x), features.shape[1]), x)
 
     def _features(self) -> Tensor:
         if self.data is None:
@@ -185,10 +185,10 @@ def to_learn(
     """
     train, found = known.train, {}
     rest = _rest(train, classical)
-    starts: dict[str, Callable[[], tuple[Start, ...]]] = {"mean start": lambda: (known.mean(),)}
+    starts: dict[str, Callable[[], tuple[Initialiser, ...]]] = {"mean start": lambda: (known.mean(),)}
     if known.data is not None and told is not None:
         starts["network start"] = lambda: (copy.deepcopy(told.start),)
-        if telling_rank(known.data, len(known.data)) <= FEW_DIRECTIONS:
+        if effective_rank(known.data, len(known.data)) <= FEW_DIRECTIONS:
             starts["nearest start"] = lambda: (known.nearest(),)
         if told.dual is not None:
             dual = told.dual
@@ -210,10 +210,10 @@ def _together(known: Known, start: str, method: str) -> bool:
     return not ("nearest" in start and splits)
 
 
-def _started(make: Make, start: Callable[[], tuple[Start, ...]], rest: Solver[Any]) -> Make:
+def _started(make: Make, start: Callable[[], tuple[Initialiser, ...]], rest: Solver[Any]) -> Make:
     def whole() -> Solver[Any]:
         solver = WithInitialiser(make(), *start())
-        return solver if solver.ends_proven else Then(solver, rest)
+        return solver if solver.ends_proven else Sequential(solver, rest)
 
     return whole
 

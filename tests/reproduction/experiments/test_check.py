@@ -26,7 +26,8 @@ def test_a_shipped_solver_passes_and_leaves_a_table_and_a_figure(tmp_path):
 @pytest.mark.parametrize(("step", "kept"), [(0.05, True), (1e-6, False)])
 def test_a_promise_about_the_class_is_kept_or_broken(tmp_path, step, kept):
     promised = lmd.guarantees.Promise(target=0.5, iterations=300, runs=300, within=300, share=0.99, confidence=0.95)
-    solver = lmd.solvers.Carded(GradientDescent(step), {"promise": promised.to_json()})
+    solver = GradientDescent(step)
+    solver.card = {"promise": promised.to_json()}
     (found,) = promise_findings(solver, LeastSquaresFamily(), 4, 0, lmd.guarantees.minimum)
     assert found.holds is kept and found.promise == "at least 0.99 of the class" and (found.value > 0.9) is kept
 
