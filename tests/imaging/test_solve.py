@@ -10,12 +10,11 @@ import torch
 from torch.testing import assert_close
 
 import lmd
-from lmd.core.deprecation import say_deprecated
-from lmd.data import memory
-from lmd.data.picture import Header, Picture
+from lmd.core import memory
 from lmd.errors import InputError
 from lmd.imaging import PictureSolver, Summary, solve
 from lmd.imaging.forms import Form
+from lmd.imaging.picture import Header, Picture
 from lmd.mirrors import ConvPair
 from lmd.problems import TVDenoising, TVInpainting
 from lmd.solvers import FGP, GradientDescent, LearnedMirrorDescent, save
@@ -52,14 +51,14 @@ class TestSolve:
         after, summary = solver.solve(before)
         # What is solved, and proven, is the problem in single precision.
         problem = TVDenoising(tensor(before).float().double(), float(torch.tensor(0.1)), isotropic)
-        assert_close(tensor(after), lmd.reference.minimiser(problem), rtol=0, atol=0.01)
+        assert_close(tensor(after), lmd.guarantees.minimiser(problem), rtol=0, atol=0.01)
         assert after.colours.dtype == dtype
         assert after.alpha is before.alpha
         assert summary.value_before == pytest.approx(float(problem.value(problem.start())), rel=1e-5)
-        assert summary.value_after == pytest.approx(float(lmd.reference.minimum(problem)), rel=1e-4)
-        assert summary.lower_bound <= float(lmd.reference.minimum(problem)) * (1 + 1e-9)
+        assert summary.value_after == pytest.approx(float(lmd.guarantees.minimum(problem)), rel=1e-4)
+        assert summary.lower_bound <= float(lmd.guarantees.minimum(problem)) * (1 + 1e-9)
         assert summary.relative_bound < 5e-5
-        apart = (tensor(after) - lmd.reference.minimiser(problem)).square().mean().sqrt()
+        apart = (tensor(after) - lmd.guarantees.minimiser(problem)).square().mean().sqrt()
         assert float(apart) <= summary.distance + 1 / after.most  # and rounding
         assert summary.notes == ()
 
@@ -70,7 +69,7 @@ class TestSolve:
         solver = PictureSolver("inpaint", "pdhg", weight=0.3, tolerance=1e-4)
         after, summary = solver.solve(spoilt, torch.from_numpy(kept))
         problem = TVInpainting(tensor(before), torch.from_numpy(kept), 0.3)
-        assert summary.value_after == pytest.approx(float(lmd.reference.minimum(problem)), rel=3e-4)
+        assert summary.value_after == pytest.approx(float(lmd.guarantees.minimum(problem)), rel=3e-4)
         assert summary.relative_bound < 3e-4
         assert summary.distance == math.inf  # the minimiser need not be unique
         assert int(after.colours.max()) < 255
@@ -223,7 +222,7 @@ class TestNetworks:
     def test_tiles_leave_no_seam(self, tmp_path, monkeypatch):
         before, folder = noisy(size=(50, 70)), conv_folder(tmp_path / "mine", 3)
         whole, _ = PictureSolver("denoise", folder).solve(before)
-        monkeypatch.setattr("lmd.mirrors.tiles.TILE", 16)
+        monkeypatch.setattr("lmd.mirrors.convolutional.TILE", 16)
         tiled, _ = PictureSolver("denoise", folder).solve(before)
         assert int(np.abs(tiled.colours.astype(int) - whole.colours).max()) <= 1  # a tie may round either way
         assert float((tiled.colours != whole.colours).mean()) < 1e-3
@@ -286,11 +285,6 @@ class TestDefaults:
         assert coupled.value_after < 0.99 * plain.value_after
         grey = replace(before, colours=before.colours[:1])
         assert PictureSolver("denoise", weight=0.2).solve(grey)[1].solver == "denoise-steps"
-
-    def test_an_old_name_is_known(self):
-        say_deprecated.cache_clear()
-        with pytest.warns(FutureWarning, match=r"tv-denoising-20 goes away in lmd 1\.0: use denoise-20"):
-            assert PictureSolver("denoise", "tv-denoising-20").name == "denoise-20"
 
     @pytest.mark.parametrize("weight", [1e300, 1e-300, 2e6])
     def test_a_weight_that_single_precision_has_no_use_for(self, weight):
