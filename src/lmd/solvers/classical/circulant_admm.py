@@ -114,20 +114,13 @@ class CirculantADMM(Solver[CirculantState, SpectralProblem]):
         if self.relaxation >= 2:
             raise InputError("relaxation", relaxation, "a number between 0 and 2")
 
-    def config(self) -> dict[str, Any]:
-        return {"threshold": self.threshold, "relaxation": self.relaxation}
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return ("differences", "beside_spectrum", "data_prox")
+    needs = ("differences", "beside_spectrum", "data_prox")
 
     def keeps_to_domain(self, problem: Problem) -> bool:
         """The answer is a prox of f."""
         return True
 
-    @property
-    def ends_proven(self) -> bool:
-        return True
+    ends_proven = True
 
     @property
     def init_cost(self) -> dict[str, int]:
