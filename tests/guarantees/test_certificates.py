@@ -9,17 +9,18 @@ from torch.testing import assert_close
 
 import lmd
 from lmd.errors import InputError
-from lmd.guarantees import (
-    Record,
-    Watch,
-    certify,
+from lmd.guarantees import Watch, certify
+from lmd.guarantees.certify import best_of
+from lmd.guarantees.record import Record
+from lmd.guarantees.theorems import (
+    _regret_constants,
     divergence_bound,
     duality_certificate,
+    regret_bound,
     regret_certificate,
     relative_certificate,
     subgradient_certificate,
 )
-from lmd.guarantees.theorems import _regret_constants, regret_bound
 from lmd.mirrors import Entropic, Euclidean, EuclideanBox, EuclideanSimplex, OneLayer, Quadratic
 from lmd.mirrors.potentials import DenseICNN
 from lmd.problems import Box, LeastSquares, Problem, Simplex, SimplexFamily, TVDenoising
@@ -414,7 +415,7 @@ class TestExplain:
             lmd.guarantees.Certificate(first.value, lower, "one", "l2"),
             lmd.guarantees.Certificate(second.value, lower.flip(0), "two", "l1"),
         ]
-        best = lmd.guarantees.best_of(parts)
+        best = best_of(parts)
         assert_close(best.lower_bound, torch.full((2,), -0.9, dtype=F64))
         assert best.explain().count("for 1 of 2 instances") == 2 and best.norm == "l1 or l2"
 
