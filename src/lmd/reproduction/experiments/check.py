@@ -17,7 +17,8 @@ from lmd.cli.common import Table
 from lmd.core.checks import check_choice
 from lmd.core.files import read_json, staged, writable_folder, write_json
 from lmd.errors import CapabilityError, InputError
-from lmd.guarantees import Diagnosis, Drift, Finding, Monitor, Promise, diagnose, promise
+from lmd.guarantees import Diagnosis, Drift, Monitor, Promise, diagnose, promise
+from lmd.guarantees.diagnosis import Finding
 from lmd.problems.base import Family
 from lmd.reproduction import recipes
 from lmd.reproduction.report.figures import figure
