@@ -50,6 +50,7 @@ def killed(tmp_path_factory):
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["killed", "killed again"])
 def test_a_run_that_was_killed_ends_in_the_same_bits(killed, name):
     assert read_json(killed / "kills.json") >= 20

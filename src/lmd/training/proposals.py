@@ -22,26 +22,24 @@ from lmd.solvers import (
     LBFGS,
     PDHG,
     Adam,
-    DenseMetric,
-    DiagonalMetric,
     GradientDescent,
-    Initialiser,
     InteriorPoint,
-    LearnedGradient,
     LearnedMirrorDescent,
     LearnedPDHG,
-    LearnedQuasiNewton,
-    MeanInitialiser,
-    Metric,
-    NearestInitialiser,
     Nesterov,
-    NetworkInitialiser,
     ProjectedGradient,
     Sequential,
     Solver,
     WithInitialiser,
 )
-from lmd.solvers.initialisers import effective_rank
+from lmd.solvers.initialisers import (
+    Initialiser,
+    MeanInitialiser,
+    NearestInitialiser,
+    NetworkInitialiser,
+    effective_rank,
+)
+from lmd.solvers.learned.gradient import DenseMetric, DiagonalMetric, LearnedGradient, LearnedQuasiNewton, Metric
 from lmd.training.instances import Instances
 from lmd.training.measure import curve, reached
 
