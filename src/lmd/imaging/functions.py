@@ -48,8 +48,7 @@ from lmd.operators.functions import FromFunctions
 from lmd.problems import TVDeblurring, TVInpainting
 from lmd.problems.base import offers
 from lmd.problems.duality import relative_gap
-from lmd.problems.reconstruction import TVReconstruction
-from lmd.problems.tv import TVProblem
+from lmd.problems.tv import TVProblem, TVReconstruction
 from lmd.solvers import Result, Status
 from lmd.solvers.certificate import Certificate
 from lmd.solvers.result import RunReport
