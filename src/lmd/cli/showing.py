@@ -19,6 +19,7 @@ def list_command(as_json: bool) -> None:
       lmd list --json
     """
     from lmd import tasks, zoo
+    from lmd.imaging.files import TASKS
     from lmd.reproduction import experiments
 
     tried = [experiments.get(name) for name in experiments.names()]
@@ -29,7 +30,7 @@ def list_command(as_json: bool) -> None:
                 "name": task.name,
                 "title": task.title,
                 "bench": [*([task.name] if task.contest else []), *task.models],
-                "solve": task.picture is not None,
+                "solve": task.name in TASKS,
             }
             for task in tasks.every()
         ],

@@ -33,7 +33,7 @@ from lmd.tasks.methods import Method, Setting
 from lmd.tasks.optima import CertifiedBy
 from lmd.tasks.peers import Peer
 from lmd.tasks.sources import Digits, Drawn, HeldOut, Images, Source
-from lmd.tasks.task import Contest, PictureTask, Recipe, Task
+from lmd.tasks.task import Contest, Recipe, Task
 
 __all__ = [
     "CertifiedBy",
@@ -44,7 +44,6 @@ __all__ = [
     "Images",
     "Method",
     "Peer",
-    "PictureTask",
     "Recipe",
     "Setting",
     "Source",

@@ -9,7 +9,7 @@ from lmd.operators import Blur
 from lmd.problems import Family, TVDeblurring, TVDeblurringFamily, add_noise, gaussian_kernel
 from lmd.solvers import PDHG, LearnedSaddle
 from lmd.tasks.optima import CertifiedBy
-from lmd.tasks.task import Contest, PictureTask, Recipe, Task
+from lmd.tasks.task import Contest, Recipe, Task
 from lmd.tasks.unrolled import CROPS, PHOTOGRAPHS, WEAK, WEIGHT, solved, training
 
 BLUR = 1.5
@@ -26,12 +26,6 @@ def make(images: Tensor, noise: float, generator: torch.Generator) -> TVDeblurri
     kernel = gaussian_kernel(BLUR)
     blurred = Blur(kernel, images.shape[2], images.shape[3])(images)
     return TVDeblurring(add_noise(blurred, noise, generator), kernel, WEIGHT)
-
-
-def _in_picture(images: Tensor, kernel: Tensor | None, weight: float | Tensor, isotropic: bool) -> TVDeblurring:
-    taps = (gaussian_kernel(BLUR) if kernel is None else kernel).to(images)
-    low, high = (float(end) for end in torch.aminmax(images))
-    return TVDeblurring(images, taps, weight, "replicate", isotropic, box=(min(low, 0.0), max(high, 1.0)))
 
 
 TASK = Task(
@@ -52,11 +46,4 @@ TASK = Task(
     reference=CertifiedBy(PDHG(0.1, accelerated=False), 1e-4),
     slow=True,
     contest=Contest(make, tau=0.04),
-    picture=PictureTask(
-        "deblurring",
-        "Take the blur off the picture IN and write it to OUT.\n\n\b\nMinimises ||k * x - y||^2 + weight TV(x), y the "
-        "picture with colours from 0 to 1, which x keeps to, k the kernel.",
-        _in_picture,
-        extra="kernel",
-    ),
 )

@@ -16,7 +16,7 @@ from lmd.solvers import FGP, LearnedDual
 from lmd.tasks import exact, pairs, steps
 from lmd.tasks.optima import CertifiedBy
 from lmd.tasks.peers import COUNTS, ONE_THREAD, Call, Peer, channels_last, stacked
-from lmd.tasks.task import Contest, PictureTask, Recipe, Task
+from lmd.tasks.task import Contest, Recipe, Task
 from lmd.tasks.unrolled import CROPS, PHOTOGRAPHS, WEAK, WEIGHT, solved, training
 
 EXACT = FGP(restart=True)
@@ -143,12 +143,5 @@ TASK = Task(
         make,
         noise=(1, 2, 5, 10, 15, 20),
         peers=(*_prox_tv_peers(), SPLIT_BREGMAN),
-    ),
-    picture=PictureTask(
-        "denoising",
-        "Remove the noise from the picture IN and write it to OUT.\n\n\b\nMinimises ||x - y||^2 + weight TV(x), y the "
-        "picture with colours from 0 to 1, or what the options make of it.",
-        lambda images, _, weight, isotropic: TVDenoising(images, weight, isotropic),
-        forms=True,
     ),
 )

@@ -12,7 +12,7 @@ from lmd.reference.inpainting import second_stage
 from lmd.solvers import PDHG, LearnedSaddle
 from lmd.tasks import exact, pairs
 from lmd.tasks.optima import CertifiedBy
-from lmd.tasks.task import Contest, PictureTask, Recipe, Task
+from lmd.tasks.task import Contest, Recipe, Task
 from lmd.tasks.unrolled import CROPS, PHOTOGRAPHS, WEAK, WEIGHT, solved, training
 
 KEPT = 0.8
@@ -53,11 +53,6 @@ def make(images: Tensor, noise: float, generator: torch.Generator) -> TVInpainti
     return TVInpainting(add_noise(mask * images, noise, generator), mask, WEIGHT)
 
 
-def _in_picture(images: Tensor, mask: Tensor | None, weight: float | Tensor, isotropic: bool) -> TVInpainting:
-    kept = images.new_ones(images.shape[2:]) if mask is None else mask
-    return TVInpainting(images, kept, weight, isotropic)
-
-
 def _recipe(iterations: int, formerly: str, kernel: int, settings: dict[str, dict[str, Any]]) -> Recipe:
     size = f"{iterations} iterations, {kernel} x {kernel}"
     return Recipe(
@@ -89,12 +84,4 @@ TASK = Task(
     ),
     reference=CertifiedBy(EXACT, 1e-5),
     contest=Contest(make),
-    picture=PictureTask(
-        "inpainting",
-        "Fill in the lost pixels of the picture IN and write it to OUT.\n\n\b\nMinimises ||Z(x - y)||^2 + weight "
-        "TV(x), y the picture with colours from 0 to 1, Z the mask. Pixels are kept where\nthe mask is white (lighter "
-        "than half) and lost where it is black.",
-        _in_picture,
-        extra="mask",
-    ),
 )

@@ -95,27 +95,6 @@ class Contest:
     """Whether it is about images, which `sizes` may enlarge."""
 
 
-@dataclass(frozen=True)
-class PictureTask:
-    """What `lmd solve` does with a task: a picture in, a picture out."""
-
-    doing: str
-    """A word for it while it runs, such as denoising."""
-
-    about: str
-    """A sentence, and the objective, for `--help`."""
-
-    problem: Callable[[Tensor, Tensor | None, float | Tensor, bool], Any]
-    """From images `(B, C, *size)`, what is given beside them or None, a weight, or one for each, and whether it is
-    isotropic."""
-
-    extra: str = ""
-    """What is given beside a picture: "mask", of pixels that are kept, or "kernel", of a blur."""
-
-    forms: bool = False
-    """Whether it is denoising, so that there are other misfits, orders and colours to choose from."""
-
-
 def conditions(family: Family) -> dict[str, Family]:
     """What is harder: 1 to 20% noise, where noise has a level; else shifted data, or starts that are farther away."""
     noisy = {f"{noise:.0%} noise": family.with_noise(noise) for noise in NOISE}
@@ -159,9 +138,6 @@ class Task:
 
     models: Mapping[str, Contest] = field(default_factory=dict)
     """Contests of the models that it serves, by their names."""
-
-    picture: PictureTask | None = None
-    """What `lmd solve` does with it; None where it takes no pictures."""
 
     conditions: Callable[[Family], dict[str, Family]] = conditions
     """Harder families, by what is harder about them, from the held-out one."""

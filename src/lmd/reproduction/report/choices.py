@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lmd.core.files import atomic_path
-from lmd.imaging.solve import Summary
+from lmd.imaging.files import Summary
 from lmd.reproduction.report.figures import figure
 
 
