@@ -10,15 +10,10 @@ import click
 import pytest
 
 import lmd
-from lmd.cli import cli
+from lmd.cli.program import COMMANDS, cli
 
 PATH = Path(__file__).parents[1] / "docs" / "_ext" / "reference.py"
 OPEN = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-ROOMS = [
-    "problems", "operators", "terms", "mirrors", "solvers", "guarantees", "reference", "training", "learning", "zoo",
-    "pictures", "data", "tasks", "nn", "optim", "compat.sklearn", "experiments", "deprecation",
-]  # fmt: skip
-
 MADE_UP = '''
 from dataclasses import dataclass
 
@@ -81,7 +76,7 @@ def missing(item) -> list[str]:
     return [each.name for each in reference.parameters(item) if each.kind not in OPEN and not said.get(each.name)]
 
 
-@pytest.mark.parametrize("room", ["", *ROOMS])
+@pytest.mark.parametrize("room", ["", *reference.ROOMS])
 def test_every_argument_of_every_public_name_is_described(room):
     module = importlib.import_module(f"lmd.{room}" if room else "lmd")
     items = {name: getattr(module, name) for name in reference.public(module)}
@@ -115,7 +110,7 @@ def test_the_settings_of_a_training_are_with_the_function():
 
 def test_every_command_and_option_is_on_the_page():
     text = "\n".join(reference.commands(cli, click.Context(cli, info_name="lmd")))
-    assert all(f"## lmd {name}\n" in text for name in (*cli.commands, "data fetch", "solve denoise"))
+    assert all(f"## lmd {name}\n" in text for name in (*COMMANDS, "data fetch", "solve denoise"))
     assert "- `--resume`: Continue the run in OUT." in text
 
 

@@ -21,19 +21,15 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from lmd import (
         compat,
-        data,
         guarantees,
         imaging,
-        learning,
         mirrors,
         nn,
         operators,
         optim,
         problems,
-        reference,
         reproduction,
         solvers,
-        tasks,
         terms,
         testing,
         training,
@@ -43,7 +39,7 @@ if TYPE_CHECKING:
     from lmd.guarantees.certify import run
     from lmd.imaging.functions import deblur, denoise, denoise_video, inpaint, reconstruct
     from lmd.imaging.noise import estimate_noise
-    from lmd.learning.learn import learn
+    from lmd.training.learn import learn
     from lmd.training.train import train
     from lmd.zoo.solve import solve
 
@@ -52,7 +48,6 @@ __all__ = [
     "LmdError",
     "__version__",
     "compat",
-    "data",
     "deblur",
     "denoise",
     "denoise_video",
@@ -61,19 +56,16 @@ __all__ = [
     "imaging",
     "inpaint",
     "learn",
-    "learning",
     "mirrors",
     "nn",
     "operators",
     "optim",
     "problems",
     "reconstruct",
-    "reference",
     "reproduction",
     "run",
     "solve",
     "solvers",
-    "tasks",
     "terms",
     "testing",
     "train",
@@ -90,7 +82,7 @@ _FUNCTIONS = {
     "estimate_noise": "lmd.imaging.noise",
     "inpaint": "lmd.imaging.functions",
     "reconstruct": "lmd.imaging.functions",
-    "learn": "lmd.learning.learn",
+    "learn": "lmd.training.learn",
     "run": "lmd.guarantees.certify",
     "solve": "lmd.zoo.solve",
     "train": "lmd.training.train",

@@ -20,7 +20,8 @@ from lmd.guarantees import (
     subgradient_certificate,
 )
 from lmd.guarantees.theorems import _regret_constants, regret_bound
-from lmd.mirrors import DenseICNN, Entropic, Euclidean, EuclideanBox, EuclideanSimplex, OneLayer, Quadratic
+from lmd.mirrors import Entropic, Euclidean, EuclideanBox, EuclideanSimplex, OneLayer, Quadratic
+from lmd.mirrors.potentials import DenseICNN
 from lmd.problems import Box, LeastSquares, Problem, Simplex, SimplexFamily, TVDenoising
 from lmd.solvers import (
     FGP,
@@ -194,7 +195,7 @@ class TestDuality:
         problem = TVDenoising(torch.rand(3, 1, 12, 12, dtype=F64, generator=torch.Generator().manual_seed(0)), 0.2)
         result = lmd.run(solver, problem, iterations=60)
         certificate = duality_certificate(Record.of(result))
-        check(certificate, result.values - lmd.reference.minimum(problem))
+        check(certificate, result.values - lmd.guarantees.minimum(problem))
         assert bool((certificate.bound < 0.05 * result.values).all())
         assert_close(certificate.constants["gap"].value, problem.gap(result.x, result.dual))
         assert result.certificate.theorem.startswith("weak duality")

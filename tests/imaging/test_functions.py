@@ -57,7 +57,7 @@ class TestDenoise:
         noisy = picture(12, 13)
         x = torch.tensor(lmd.denoise(noisy, 0.2, tolerance=1e-7))
         problem = lmd.problems.TVDenoising(torch.tensor(noisy)[None, None], 0.2)
-        assert_close(x[None, None], lmd.reference.minimiser(problem), rtol=0, atol=1e-4)
+        assert_close(x[None, None], lmd.guarantees.minimiser(problem), rtol=0, atol=1e-4)
 
     @pytest.mark.parametrize(("scale", "shift"), [(1e-12, 0.0), (1e12, 0.0), (1.0, 1e5), (1e-6, 3.0)])
     def test_units_do_not_matter(self, scale, shift):
@@ -71,9 +71,9 @@ class TestDenoise:
         noisy = picture(16, 17) * 100 + 5000
         x, info = lmd.denoise(noisy, 20.0, info=True)
         problem = lmd.problems.TVDenoising(torch.tensor(noisy)[None, None], 20.0)
-        true = float(problem.value(torch.tensor(x)[None, None]) - lmd.reference.minimum(problem))
+        true = float(problem.value(torch.tensor(x)[None, None]) - lmd.guarantees.minimum(problem))
         assert -1e-9 <= true <= info.absolute * (1 + 1e-9)
-        apart = math.sqrt(np.mean((x - lmd.reference.minimiser(problem)[0, 0].numpy()) ** 2))
+        apart = math.sqrt(np.mean((x - lmd.guarantees.minimiser(problem)[0, 0].numpy()) ** 2))
         assert apart <= info.grey_levels / 255 * info.range and info.range == pytest.approx(np.ptp(noisy))
 
     def test_lists_and_batches_are_solved_image_by_image(self):
@@ -92,7 +92,7 @@ class TestDenoise:
 
     @pytest.mark.parametrize("noise", [0.05, 0.2])
     def test_the_weight_is_near_the_best(self, noise):
-        images = lmd.data.image_data("photographs").test_images[:3]
+        images = lmd.reproduction.datasets.image_data("photographs").test_images[:3]
         clean = torch.stack([image[:, 20:84, 20:84] for image in images]).float() / 255
         noisy = clean + noise * torch.randn(clean.shape, generator=torch.Generator().manual_seed(0))
         grid = [2 * noise * share for share in (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)]
@@ -127,7 +127,7 @@ class TestCoupledColours:
         np.testing.assert_allclose(apart, lmd.denoise(y, 0.2, coupled=False), atol=0.01)
 
     def test_they_are_nearer_to_photographs(self):
-        clean = np.asarray(lmd.data.image_data("photographs").test_images[0].permute(1, 2, 0)) / 255
+        clean = np.asarray(lmd.reproduction.datasets.image_data("photographs").test_images[0].permute(1, 2, 0)) / 255
         noisy = clean + 0.1 * np.random.default_rng(0).normal(size=clean.shape)
         errors = [np.mean((lmd.denoise(noisy, coupled=each) - clean) ** 2) for each in (None, False)]
         assert errors[0] < 0.95 * errors[1]

@@ -10,11 +10,11 @@ from scipy.sparse.csgraph import connected_components
 
 import lmd
 from lmd import kernels
-from lmd.data.images import image_data
 from lmd.kernels import loop
 from lmd.problems import TVDenoising
-from lmd.problems.composite import relative_gap
+from lmd.problems.duality import relative_gap
 from lmd.problems.flat import drawn_flat
+from lmd.reproduction.datasets.images import image_data
 
 
 def means_of(x: torch.Tensor, without_edge: torch.Tensor) -> torch.Tensor:

@@ -153,8 +153,8 @@ def _solve(
     **settings: Any,
 ) -> int:
     from lmd.core.files import writable_name
-    from lmd.data.memory import keep_freed_memory
-    from lmd.data.progress import LateBar
+    from lmd.core.memory import keep_freed_memory
+    from lmd.core.progress import LateBar
     from lmd.imaging.files import TASKS, PictureSolver, find_jobs, solve_many, solve_one
 
     if len(paths) < 2:
@@ -181,9 +181,9 @@ def _solve(
                 elif result.summary:
                     click.echo(result.line if len(jobs) > 1 else result)
     if path is not None:
-        from lmd.reproduction.report.choices import draw_choices
+        from lmd.imaging.plot import plot_choices
 
-        draw_choices(path, [result.summary for result in results if result.summary])
+        plot_choices(path, [result.summary for result in results if result.summary])
     failed = [result for result in results if not result.summary]
     for result in failed:
         click.echo(f"lmd: {result.line}", err=True)

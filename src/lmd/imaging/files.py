@@ -20,7 +20,11 @@ from torch import Tensor
 from lmd import zoo
 from lmd.core.checks import check_choice, check_count, check_positive
 from lmd.core.files import writable_folder
-from lmd.data.image_files import (
+from lmd.core.memory import check_memory
+from lmd.errors import CapabilityError, FileError, InputError, LmdError
+from lmd.imaging.arrays import Axes, as_batch
+from lmd.imaging.functions import AUTO, Info, deblur, denoise, inpaint
+from lmd.imaging.image_files import (
     FORMATS,
     check_mask_size,
     check_out,
@@ -30,12 +34,8 @@ from lmd.data.image_files import (
     read_picture,
     write_picture,
 )
-from lmd.data.memory import check_memory
-from lmd.data.picture import Header, Picture, spoken
-from lmd.errors import CapabilityError, FileError, InputError, LmdError
-from lmd.imaging.arrays import Axes, as_batch
-from lmd.imaging.functions import AUTO, Info, deblur, denoise, inpaint
 from lmd.imaging.models import Choice, DenoisingModel
+from lmd.imaging.picture import Header, Picture, spoken
 from lmd.operators import gaussian_kernel, motion_kernel
 from lmd.solvers import Status
 from lmd.solvers.base import Solver
@@ -337,7 +337,7 @@ class PictureSolver:
             model=replace(self.model, coupled=bool(coupled)),
             size=picture.size,
             kind=f"{picture.mode}, {picture.bits} bits",
-            weight=float(torch.as_tensor(info.weight).flatten()[0] if self.weight == AUTO else self.weight),
+            weight=float(info.choice.weight if info.choice is not None else self.weight),
             value_before=value if info.notes else float(before.sum()) / copies,
             value_after=value,
             lower_bound=lower,
@@ -365,13 +365,13 @@ def _check_weight(weight: float | str) -> float | str:
 def _find_solver(task: str, name: str) -> tuple[Solver[Any], int, bool]:
     """Return the solver of that name, the channels it takes, and whether it proves how good its answers are."""
     is_name = "/" not in name and not Path(name).is_dir()
-    if name in CLASSICAL or zoo.shipped(name) or not is_name:
+    if name in CLASSICAL or name in zoo.names() or not is_name:
         solver = find(name)
         if (found := _try_solver(task, solver)) is not None:
             return solver, *found
         if not is_name:
             raise InputError("solver", f"{name}, which does not {task} images", "the folder of a solver that does")
-    known = (*CLASSICAL, *filter(zoo.shipped, zoo.names()))
+    known = (*CLASSICAL, *zoo.names())
     check_choice("solver", name, tuple(each for each in known if _try_solver(task, find(each)) is not None))
     raise AssertionError("a name that is none of its own choices")
 

@@ -40,11 +40,12 @@ from lmd.imaging.noise import at_least, measure, rough_noise
 from lmd.operators import Blur, LinearOperator
 from lmd.operators.functions import FromFunctions
 from lmd.problems import TVDeblurring, TVInpainting
-from lmd.problems.composite import relative_gap
+from lmd.problems.duality import relative_gap
 from lmd.problems.reconstruction import TVReconstruction
 from lmd.problems.tv import TVProblem
 from lmd.solvers import Certificate, Result, Status
 from lmd.solvers.base import Solver
+from lmd.solvers.result import RunReport
 from lmd.zoo.solve import MOST_ITERATIONS, solve
 
 MIN_TOLERANCE_FLOAT32 = 1e-5
@@ -636,7 +637,8 @@ def _in_pixels(result: Result, problem: Any, batch: Batch, dual_unit: float, tol
     """Return a result about the pixels that came in, in float64: they may have been rounded for the solve."""
     x, start = batch.pixels(result.x), problem.start()
     dual = None if result.dual is None else result.dual.double() * dual_unit
-    found = replace(result, x=x, values=problem.value(x), dual=dual, problem=problem, start=start, certifier=certify)
+    report = RunReport(problem.value(x), result.iterations, result.evaluations, result.history)
+    found = replace(result, x=x, report=report, dual=dual, problem=problem, start=start, certifier=certify)
     if tolerance is None:
         return found
     proven, words = found.certificate, (Status.STALLED, Status.TOLERANCE_REACHED)
@@ -664,7 +666,8 @@ def _no_worse_than_start(result: Result) -> tuple[Result, tuple[str, ...]]:
         assert proven is not None
         return Certificate(values.to(proven.lower_bound), proven.lower_bound, proven.theorem, proven.norm)
 
-    return replace(result, x=x, values=values.to(result.values), certifier=certificate), (note,)
+    report = RunReport(values.to(result.values), result.iterations, result.evaluations, result.history)
+    return replace(result, x=x, report=report, certifier=certificate), (note,)
 
 
 def _relative_bound(certificate: Certificate) -> float:

@@ -6,6 +6,7 @@ import abc
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Generic, NamedTuple
 
 import torch
@@ -101,6 +102,9 @@ class Solver(nn.Module, Configurable, abc.ABC, Generic[S, P]):
     `Solver[S, P]` has states S and runs on problems that offer what P does: P is mostly a protocol, whose members are
     what the solver `needs`.
     """
+
+    card: Mapping[str, Any] = MappingProxyType({})
+    """What is known about it, such as how it was trained: JSON values by name, saved along with it."""
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -206,9 +210,6 @@ class Wrapper(Solver[S, P]):
         if not isinstance(solver, Solver):
             raise InputError("solver", type(solver).__name__, "an lmd.solvers.Solver")
         self.solver = solver
-
-    def config(self) -> dict[str, Any]:
-        return {"solver": self.solver}
 
     @property
     def needs(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Where to start: points that are learned from the optima of a class, by themselves or from an instance's data."""
+"""Starting points that are learned from the optima of a class, by themselves or from the data of an instance."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import abc
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,11 +16,11 @@ from lmd.core.tensor_cache import TensorCache
 from lmd.errors import InputError
 from lmd.problems.base import Problem
 
-TELLING = 1e-5
+MIN_SPREAD = 1e-5
 """Directions of the data along which instances vary by less than this share of the most are left out."""
 
 
-class Start(nn.Module, Configurable, abc.ABC):
+class Initialiser(nn.Module, Configurable, abc.ABC):
     """Points `(B, *shape)` for the instances of a problem.
 
     Args:
@@ -36,9 +35,6 @@ class Start(nn.Module, Configurable, abc.ABC):
         self.register_buffer("unit", torch.ones(()))
         self.shape = [check_count("shape", length) for length in shape]
 
-    def config(self) -> dict[str, Any]:
-        return {"shape": self.shape}
-
     @abc.abstractmethod
     def forward(self, problem: Problem, batch: int) -> Tensor:
         """Points `(B, *shape)` for a problem of `batch` instances."""
@@ -48,7 +44,7 @@ class Start(nn.Module, Configurable, abc.ABC):
         """Learn from what tells instances apart `(B, m)`, and from their optima `(B, *shape)`."""
 
 
-class MeanStart(Start):
+class MeanInitialiser(Initialiser):
     """The mean of the optima, for every instance.
 
     Args:
@@ -68,7 +64,7 @@ class MeanStart(Start):
         self.mean = optima.mean(dim=0)
 
 
-class NearestStart(Start):
+class NearestInitialiser(Initialiser):
     """The optimum of the training instance whose data are nearest, each number measured by how much it varies.
 
     Args:
@@ -88,20 +84,17 @@ class NearestStart(Start):
         self.register_buffer("weight", torch.ones(features))
         self.register_buffer("optima", torch.zeros(count, *shape))
 
-    def config(self) -> dict[str, Any]:
-        return {"shape": self.shape, "count": self.count, "features": self.features}
-
     def forward(self, problem: Problem, batch: int) -> Tensor:
         far = torch.cdist(_features(problem, self.features) * self.weight, self.seen)
         return self.optima[far.argmin(dim=1)]
 
     def fit_(self, features: Tensor, optima: Tensor) -> None:
         spread = features.std(dim=0)
-        self.weight = torch.where(spread > TELLING * spread.max(), 1 / spread, 0)
+        self.weight = torch.where(spread > MIN_SPREAD * spread.max(), 1 / spread, 0)
         self.seen, self.optima = features * self.weight, optima
 
 
-class NetworkStart(Start):
+class NetworkInitialiser(Initialiser):
     """x = c + s (L a + network(a)) with a `(B, rank)` the data along the directions in which instances vary most.
 
     c and s are the mean and the spread of the optima, `fit_` solves for L by ridge regression; the network, of two
@@ -140,10 +133,6 @@ class NetworkStart(Start):
                 drawn = torch.empty(layer.weight.shape, dtype=torch.float32)
                 nn.init.kaiming_uniform_(drawn, generator=torch.Generator().manual_seed(number))
                 layer.weight.data.copy_(drawn)
-        self._layers = [self.linear, *layers]
-
-    def config(self) -> dict[str, Any]:
-        return {"shape": self.shape, "features": self.features, "rank": self.rank, "hidden": self.hidden}
 
     def forward(self, problem: Problem, batch: int) -> Tensor:
         features = _features(problem, self.features)
@@ -170,15 +159,14 @@ class NetworkStart(Start):
 
     def _folded(self) -> list[Tensor]:
         """The same, computed anew when something has changed."""
-        learned = [each for layer in self._layers for each in layer._parameters.values() if each is not None]
-        return self._folds.of([self.directions, *learned], self._parts)
+        return self._folds.get([self.centre, self.directions, self.mean, self.spread, *self.parameters()], self._parts)
 
     @torch.no_grad()
     def fit_(self, features: Tensor, optima: Tensor) -> None:
         kind, given = features.dtype, features.double()
         self.centre = given.mean(dim=0).to(kind)
         _, spread, turned = torch.linalg.svd(given - given.mean(dim=0), full_matrices=False)
-        scale = spread[: self.rank].clamp(min=TELLING * float(spread[0])) / math.sqrt(len(given))
+        scale = spread[: self.rank].clamp(min=MIN_SPREAD * float(spread[0])) / math.sqrt(len(given))
         directions = turned[: self.rank].mT / scale
         self.directions = directions.to(kind)
         told, wanted = (given - given.mean(dim=0)) @ directions, optima.flatten(1).double()
@@ -189,10 +177,10 @@ class NetworkStart(Start):
         self.linear.weight.copy_(torch.linalg.solve(told.mT @ told + ridge, told.mT @ away / spread).mT)
 
 
-def telling_rank(features: Tensor, most: int) -> int:
+def effective_rank(features: Tensor, most: int) -> int:
     """Along how many directions the data `(B, m)` vary, at most `most`."""
     spread = torch.linalg.svdvals(features.double() - features.double().mean(dim=0))
-    return min(most, int((spread > TELLING * spread[0]).sum()))
+    return min(most, int((spread > MIN_SPREAD * spread[0]).sum()))
 
 
 def _features(problem: Problem, count: int) -> Tensor:

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
-from lmd import tasks, zoo
+from lmd import zoo
 from lmd.problems.base import Problem, offers
 from lmd.problems.compiled import composed_of, is_denoising, masked_of
+from lmd.problems.grids import is_circulant
 from lmd.problems.penalised import split_of
 from lmd.solvers import (
     FGP,
@@ -28,6 +29,7 @@ from lmd.solvers.base import Solver
 from lmd.solvers.classical.qp_interior_point import MAX_SIZE
 from lmd.solvers.learned.ladder import Ladder
 from lmd.tasks.steps import SCALES, STEPS
+from lmd.zoo.choice import trained_solvers
 
 CLASSICAL: Mapping[str, Callable[[], Solver[Any]]] = {
     "fgp": lambda: FGP(restart=True),
@@ -47,8 +49,8 @@ def find(name: str) -> Solver[Any]:
 
 @functools.lru_cache
 def chosen_name(parts: tuple[str, ...], tolerance: float) -> str | None:
-    """The trained solver for problems of these parts, as the tasks have it; None where none ships."""
-    return next((name for name in tasks.choice(parts, tolerance) if zoo.shipped(name)), None)
+    """The trained solver for problems of these parts; None where there is none."""
+    return next(iter(trained_solvers(parts, tolerance)), None)
 
 
 def solver_for(problem: Any, tolerance: float) -> Solver[Any]:
@@ -60,7 +62,7 @@ def solver_for(problem: Any, tolerance: float) -> Solver[Any]:
     if masked_of(problem) is not None:
         return RelaxedPDHG()
     name = chosen_name(problem.parts, tolerance)
-    if offers(problem, CirculantADMM().needs) and (name is None or offers(problem, ("beside_hessian",))):
+    if offers(problem, CirculantADMM().needs) and (name is None or is_circulant(problem.beside)):
         return CirculantADMM()
     if name is not None:
         return _loaded(name, problem)
@@ -112,7 +114,7 @@ def _ladder(dtype: torch.dtype) -> Ladder:
     """Coarser grids are a third of the work again or more, and four iterations to set up."""
     scales = {f"denoise-scales-{n}": (4 + 1.38 * n, gaps) for n, gaps in SCALES.items()}
     named = {**scales, **{f"denoise-steps-{n}": (n, gaps) for n, gaps in STEPS.items()}}
-    shipped = sorted((name for name in named if zoo.shipped(name)), key=lambda name: named[name][0])
+    shipped = sorted((name for name in named if name in zoo.names()), key=lambda name: named[name][0])
     return Ladder([zoo.load(name, bare=True).to(dtype) for name in shipped], [named[name][1] for name in shipped])
 
 

@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 
-from lmd import tasks
 from lmd.problems import TVDenoisingFamily
+from lmd.reproduction import tasks
 from lmd.reproduction.experiments import get, read, safeguard
 from lmd.reproduction.experiments.base import reproduce
 from lmd.reproduction.report.rows import distinct, select

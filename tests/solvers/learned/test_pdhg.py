@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lmd
-from lmd.problems import CompositeProblem, LassoFamily, TVDenoising
+from lmd.problems import Composite, LassoFamily, TVDenoising
 from lmd.solvers import PDHG, LearnedPDHG
 
 
-def problems(seed: int = 0) -> list[CompositeProblem]:
+def problems(seed: int = 0) -> list[Composite]:
     generator = torch.Generator().manual_seed(seed)
     lasso, _ = LassoFamily(20, 40, nonzeros=4).sample(3, generator)
     images = torch.rand(2, 1, 12, 10, generator=generator)
@@ -41,7 +41,7 @@ def test_whatever_was_learned_the_dual_point_is_feasible_and_gaps_hold(seed: int
     result = lmd.run(broken(seed, size), problem, iterations=5)
     assert result.dual is not None
     torch.testing.assert_close(problem.project_dual(result.dual), result.dual)
-    minimum = lmd.reference.minimum(problem)
+    minimum = lmd.guarantees.minimum(problem)
     assert minimum is not None
     assert bool((problem.gap(result.x, result.dual) >= problem.value(result.x) - minimum - 1e-4 * minimum).all())
 

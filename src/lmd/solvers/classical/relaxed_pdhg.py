@@ -14,9 +14,9 @@ from lmd.errors import InputError
 from lmd.kernels import loop, saddle
 from lmd.problems.base import Problem, offers
 from lmd.problems.compiled import Iterations, iterations_of, masked_of
-from lmd.solvers.averaged import IterateSums, add_up
 from lmd.solvers.base import DualState, Solver
 from lmd.solvers.classical.pdhg import PDHG, SaddleProblem, check_step
+from lmd.solvers.wrappers import IterateSums, sum_steps
 from lmd.terms.base import Scale, add_scaled, size_of
 
 RATIO = 0.03
@@ -174,11 +174,11 @@ class RelaxedPDHG(Solver[RelaxedState, ScaledProblem]):
             state = following
         return state
 
-    def summed(self, problem: ScaledProblem, state: RelaxedState, count: int) -> tuple[RelaxedState, IterateSums]:
+    def sum_steps(self, problem: ScaledProblem, state: RelaxedState, count: int) -> tuple[RelaxedState, IterateSums]:
         """So many iterations, and the sums of x~ and p~ over them, for `Averaged`."""
         iterations = iterations_of(problem, state.relaxed, state.relaxed_dual, self.numbers)
         if iterations is None:
-            return add_up(self, problem, state, count)
+            return sum_steps(self, problem, state, count)
         total = IterateSums(torch.zeros_like(state.x), torch.zeros_like(state.dual), 0)
         for following, more in self._compiled(problem, iterations, state, count, summed=True):
             done = following.iteration - state.iteration

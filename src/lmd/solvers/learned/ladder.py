@@ -124,4 +124,4 @@ class Ladder(Passing):
     def _schedules(self) -> loop.Schedules:
         """TensorCache once, and again where numbers have changed since."""
         numbers: Any = list(map(_NUMBERS, self._own))  # at a tenth of what `.numbers` costs
-        return self._made.of(numbers, lambda: schedules_of(self._learned, self.reach))
+        return self._made.get(numbers, lambda: schedules_of(self._learned, self.reach))
