@@ -27,7 +27,9 @@ from lmd.problems import (
     gaussian_kernel,
 )
 from lmd.reproduction import recipes
+from lmd.solvers.initialisers import NetworkInitialiser
 from lmd.solvers.learned.fgp import FORMS, PLACES
+from lmd.solvers.learned.gradient import DenseMetric, DiagonalMetric, LearnedGradient, LearnedQuasiNewton
 from lmd.terms import Huber, Shifted
 from lmd.testing.solvers import SolverConformance
 
@@ -146,23 +148,23 @@ SOLVERS = {
     "ADMM with blocks": (lambda: rough(solvers.ADMM(3, blocks=[4, 2])), "quadratic program"),
     "ADMM with matrices for each": (lambda: rough(solvers.ADMM(2)), "box"),
     "LearnedGradient": (
-        lambda: rough(solvers.LearnedGradient(solvers.DiagonalMetric(2), 3)),
+        lambda: rough(LearnedGradient(DiagonalMetric(2), 3)),
         "least squares",
     ),
     "LearnedGradient on a simplex": (
-        lambda: rough(solvers.LearnedGradient(solvers.DiagonalMetric(4), 2)),
+        lambda: rough(LearnedGradient(DiagonalMetric(4), 2)),
         "simplex",
     ),
     "LearnedQuasiNewton": (
-        lambda: rough(solvers.LearnedQuasiNewton(solvers.DiagonalMetric(2), 2)),
+        lambda: rough(LearnedQuasiNewton(DiagonalMetric(2), 2)),
         "least squares",
     ),
     "WithInitialiser": (
-        lambda: solvers.WithInitialiser(solvers.ADMM(), rough(solvers.NetworkInitialiser([8], 8, 3, hidden=5))),
+        lambda: solvers.WithInitialiser(solvers.ADMM(), rough(NetworkInitialiser([8], 8, 3, hidden=5))),
         "signals",
     ),
     "Sequential": (
-        lambda: solvers.Sequential(solvers.LearnedGradient(solvers.DenseMetric(2), 2), solvers.LBFGS()),
+        lambda: solvers.Sequential(LearnedGradient(DenseMetric(2), 2), solvers.LBFGS()),
         "least squares",
     ),
     "GradientDescent": (lambda: solvers.GradientDescent(0.05), "least squares"),

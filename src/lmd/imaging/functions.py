@@ -43,8 +43,9 @@ from lmd.problems import TVDeblurring, TVInpainting
 from lmd.problems.duality import relative_gap
 from lmd.problems.reconstruction import TVReconstruction
 from lmd.problems.tv import TVProblem
-from lmd.solvers import Certificate, Result, Status
+from lmd.solvers import Result, Status
 from lmd.solvers.base import Solver
+from lmd.solvers.certificate import Certificate
 from lmd.solvers.result import RunReport
 from lmd.zoo.solve import MOST_ITERATIONS, solve
 
