@@ -134,7 +134,7 @@ def run(command: list[str], root: Path) -> subprocess.CompletedProcess[str]:
 
 def caught_by(root: Path, tests: list[str], options: list[str]) -> str | None:
     """The first test that fails, or None."""
-    there = [each for each in tests if (root / each).exists()]
+    there = [each for each in tests if (root / each.split("::")[0]).exists()]
     call = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *options, *there]
     try:
         ended = run(call, root)
@@ -142,12 +142,12 @@ def caught_by(root: Path, tests: list[str], options: list[str]) -> str | None:
         return "tests that do not end"
     if ended.returncode in (0, 5):  # 5: none was selected
         return None
-    names = re.findall(r"^(?:FAILED|ERROR) (\S+)", ended.stdout, flags=re.MULTILINE)
+    names = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", ended.stdout, flags=re.MULTILINE)
     return names[0] if names else f"pytest, exit code {ended.returncode}"
 
 
 def judge(fault: Fault, root: Path, given: argparse.Namespace) -> str | None:
-    """What catches the fault."""
+    """What catches the fault: a test that fails with it, and passes without it."""
     path = place_of(fault, root)
     right = path.read_text(encoding="utf-8")
     compiled, build = path.suffix != ".py", [sys.executable, "setup.py", "build_ext", "--inplace", "--force"]
@@ -158,11 +158,14 @@ def judge(fault: Fault, root: Path, given: argparse.Namespace) -> str | None:
         found = caught_by(root, fault.tests.split(), ["-m", "not slow"])
         if found is None and (given.whole or given.slow):
             found = caught_by(root, ["tests"], ["-n", "2", *([] if given.slow else ["-m", "not slow"])])
-        return found
     finally:
         path.write_text(right, encoding="utf-8")
         if compiled:
             run(build, root)
+    if found is not None and "::" in found and caught_by(root, [found], []) is not None:
+        print(f"{found} fails without a fault too: mend it first")
+        return None
+    return found
 
 
 def main() -> int:

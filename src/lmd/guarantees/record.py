@@ -15,7 +15,7 @@ from lmd.problems.base import Problem
 from lmd.solvers.base import Solver
 from lmd.solvers.certificate import Constant
 from lmd.solvers.result import Result
-from lmd.terms.domain import same_set
+from lmd.terms.domains import same_set
 
 ROUNDING = 64
 """Units of rounding to which a value is taken to be right; certificates leave room for them."""

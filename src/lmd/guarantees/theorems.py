@@ -17,7 +17,7 @@ from lmd.problems.penalised import split_of
 from lmd.solvers.certificate import Certificate, Constant
 from lmd.terms import Box, Simplex
 from lmd.terms.base import Term, inner
-from lmd.terms.domain import Domain, same_set
+from lmd.terms.domains import Domain, same_set
 
 REGRET = "the regret bound of approximate mirror descent (the paper's first theorem of section 3)"
 CLASSICAL = "the regret bound of mirror descent with an exact mirror (Beck and Teboulle 2003, theorem 4.1)"

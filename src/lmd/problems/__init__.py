@@ -17,7 +17,7 @@ from lmd.problems.svm import SVM, SVMFamily
 from lmd.problems.tv import TVDenoising, TVInpainting, TVProblem
 from lmd.problems.tv_families import TVDenoisingFamily, TVFamily, TVInpaintingFamily, add_noise, random_masks
 from lmd.terms import L1, Box, Domain, NegativeEntropy, Simplex
-from lmd.terms.simplex import project_simplex
+from lmd.terms.domains import project_simplex
 
 __all__ = [
     "L1",

@@ -26,7 +26,7 @@ from lmd.training.measure import Speed, clock, curve, milliseconds, quantile, re
 from lmd.training.peers import peers
 from lmd.training.proposals import LONGEST, Known, Settings, to_learn, to_start, to_tune
 from lmd.training.search import climb, search_
-from lmd.training.seeds import training_seed
+from lmd.training.settings import training_seed
 from lmd.training.starting import EMPHASIS, fit_starts_
 from lmd.training.train import train
 

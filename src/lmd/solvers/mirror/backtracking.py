@@ -14,7 +14,7 @@ from lmd.mirrors.base import DUAL_NORM, Mirror, norm_of
 from lmd.problems.base import Problem
 from lmd.solvers.base import DualState, Solver
 from lmd.terms.base import inner
-from lmd.terms.domain import same_set
+from lmd.terms.domains import same_set
 
 MAX_DOUBLINGS = 40
 """Doublings of the curvature in one step; an instance that needs more stays where it is, and goes on in the next."""
