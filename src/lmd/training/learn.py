@@ -26,7 +26,7 @@ from lmd.training.measure import Speed, clock, curve, milliseconds, quantile, re
 from lmd.training.peers import peers
 from lmd.training.proposals import LONGEST, Known, Settings, to_learn, to_start, to_tune
 from lmd.training.search import climb, search_
-from lmd.training.seeds import training_seed
+from lmd.training.settings import training_seed
 from lmd.training.starting import EMPHASIS, fit_starts_
 from lmd.training.train import train
 
@@ -369,7 +369,7 @@ class _Learning:
 
     def _keep(self, solver: Solver[Any]) -> None:
         for part in solver.modules():
-            if callable(keep := getattr(part, "keep_", None)):
+            if callable(keep := getattr(part, "precompute_", None)):
                 keep(self.known.train.problem, self.known.train.x0)
 
     def _search(self, solver: Solver[Any], parts: list[Any], trials: int, rung: int, tail: bool = False) -> None:

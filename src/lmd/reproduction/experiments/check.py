@@ -27,7 +27,7 @@ from lmd.reproduction.tasks.optima import gap_scale
 from lmd.solvers.base import Solver
 from lmd.solvers.saving import SOLVER_FILE
 from lmd.training import family_named
-from lmd.training.seeds import training_seed
+from lmd.training.settings import training_seed
 from lmd.training.stacking import stack_instances
 
 TARGET = 1e-2
