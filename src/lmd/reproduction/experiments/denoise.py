@@ -7,7 +7,7 @@ import time
 
 from torch import Tensor
 
-from lmd.problems import TVProblem
+from lmd.problems.tv import TVProblem
 from lmd.reproduction.experiments.base import Session
 from lmd.reproduction.experiments.imaging import PhotographExperiment, generator_for, psnr
 from lmd.reproduction.tasks.denoise import SPLIT_BREGMAN, make

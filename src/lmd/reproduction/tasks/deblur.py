@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lmd.operators import Blur
-from lmd.problems import Family, TVDeblurring, TVDeblurringFamily, add_noise, gaussian_kernel
+from lmd.operators import Blur, gaussian_kernel
+from lmd.problems import Family, TVDeblurring, TVDeblurringFamily, add_noise
 from lmd.reproduction.tasks.optima import CertifiedBy
 from lmd.reproduction.tasks.task import Contest, Recipe, Task
 from lmd.reproduction.tasks.unrolled import CROPS, PHOTOGRAPHS, WEAK, WEIGHT, solved, training

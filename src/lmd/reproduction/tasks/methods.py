@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from lmd.operators import Stack
+from lmd.operators.stack import Stack
 from lmd.problems.base import offers
 from lmd.solvers import FGP, LBFGS, PDHG, Adam, GradientDescent, Nesterov, ProjectedGradient, RelaxedPDHG, Solver
 from lmd.solvers.classical.relaxed_pdhg import RATIO
