@@ -13,6 +13,8 @@ from lmd.reproduction.experiments.base import reproduce
 from lmd.reproduction.report.rows import curve, select
 from lmd.solvers import CorrectedMirrorDescent
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def metrics(tmp_path_factory: pytest.TempPathFactory):
