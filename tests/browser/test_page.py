@@ -14,8 +14,8 @@ from lmd.errors import FileError
 from lmd.reproduction.experiments import TOUR, get, read
 from lmd.reproduction.experiments.base import Experiment, Session
 from lmd.reproduction.experiments.base import reproduce as reproduce_experiment
-from lmd.reproduction.report.figures import figure, label_lines, plot_curve
-from lmd.reproduction.report.page import write_page
+from lmd.reproduction.figures import figure, label_lines, plot_curve
+from lmd.reproduction.page import write_page
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 

@@ -10,7 +10,7 @@ from lmd.mirrors import Euclidean
 from lmd.reproduction import experiments
 from lmd.reproduction.experiments.ablation import METHODS, untrained
 from lmd.reproduction.experiments.base import reproduce
-from lmd.reproduction.report.rows import curve, select
+from lmd.reproduction.tables import curve, select
 from lmd.solvers import CorrectedMirrorDescent
 
 

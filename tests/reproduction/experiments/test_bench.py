@@ -26,7 +26,7 @@ from lmd.reproduction.bench.report import lines, to_json, write
 from lmd.reproduction.bench.tables import bench_tables
 from lmd.reproduction.bench.timing import TimedCall, _time_row
 from lmd.reproduction.experiments import read
-from lmd.reproduction.report.page import write_page
+from lmd.reproduction.page import write_page
 from lmd.reproduction.tasks import Contest, Peer, Setting
 from lmd.reproduction.tasks.methods import CLASSICAL
 from lmd.solvers import FGP, PDHG

@@ -9,7 +9,7 @@ from lmd.core.files import read_json
 from lmd.reproduction import experiments
 from lmd.reproduction.experiments.base import reproduce
 from lmd.reproduction.experiments.consistency import PROBLEMS, SETTINGS, growth_epochs, ingredients
-from lmd.reproduction.report.rows import curve, select
+from lmd.reproduction.tables import curve, select
 from lmd.solvers import CorrectedMirrorDescent
 from lmd.training.settings import TrainingSettings
 

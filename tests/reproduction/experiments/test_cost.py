@@ -14,7 +14,7 @@ from lmd.reproduction.experiments import cost
 from lmd.reproduction.experiments.base import Session, reproduce
 from lmd.reproduction.experiments.cost import SIZES, CostExperiment, expected_peak, job
 from lmd.reproduction.experiments.peak import fresh_process, peak_memory
-from lmd.reproduction.report.rows import curve, select
+from lmd.reproduction.tables import curve, select
 
 METRICS = ("seconds", "gigabytes", "work_gigabytes")
 

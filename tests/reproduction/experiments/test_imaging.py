@@ -15,7 +15,7 @@ from lmd.reproduction import experiments
 from lmd.reproduction.experiments import denoise, imaging, inpaint, noise_levels
 from lmd.reproduction.experiments.base import MULTIPLIERS, Session, reproduce
 from lmd.reproduction.experiments.imaging import SteppedSolver, images_for, psnr, ssim
-from lmd.reproduction.report.rows import best, curve, distinct, select
+from lmd.reproduction.tables import best, curve, distinct, select
 from lmd.solvers import GradientDescent, MirrorDescent
 
 COMPARED = ("gd", "adam", "nesterov", "lmd", "pdhg")

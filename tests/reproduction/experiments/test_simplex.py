@@ -8,7 +8,7 @@ from lmd.core.files import read_json
 from lmd.errors import InputError
 from lmd.reproduction.experiments.base import MULTIPLIERS, reproduce
 from lmd.reproduction.experiments.simplex import Simplex
-from lmd.reproduction.report.rows import best, curve, select
+from lmd.reproduction.tables import best, curve, select
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from lmd.reproduction import experiments
 from lmd.reproduction.experiments.base import reproduce
 from lmd.reproduction.experiments.own_class import OwnClass, write_learned
 from lmd.reproduction.experiments.photograph import PhotographTour
-from lmd.reproduction.report.rows import row, select
+from lmd.reproduction.tables import row, select
 from lmd.testing.solvers import threads
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lmd.core.batching import doubled
 from lmd.problems.base import offers
-from lmd.reproduction.report.rows import Row, row
+from lmd.reproduction.tables import Row, row
 from lmd.reproduction.tasks.methods import Method, Setting
 from lmd.reproduction.tasks.optima import optimum
 from lmd.reproduction.tasks.peers import Peer, numpy_errors_as_they_are

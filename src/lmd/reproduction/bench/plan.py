@@ -13,7 +13,7 @@ from lmd.errors import InputError
 from lmd.reproduction import tasks
 from lmd.reproduction.bench.measuring import GAPS, SOLVE
 from lmd.reproduction.datasets.images import CROP
-from lmd.reproduction.report.rows import Row
+from lmd.reproduction.tables import Row
 from lmd.reproduction.tasks.methods import CLASSICAL, DUAL, Method, Setting, classical_methods
 from lmd.reproduction.tasks.task import Contest
 from lmd.zoo.choice import trained_solvers

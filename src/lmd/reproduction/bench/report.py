@@ -11,7 +11,7 @@ from lmd.core.files import staged, write_json
 from lmd.reproduction.bench.measuring import SOLVE
 from lmd.reproduction.bench.plan import PROVEN, Bench, TimedCurve
 from lmd.reproduction.experiments.base import versions
-from lmd.reproduction.report.figures import COLOURS, figure, label_lines, log_floor
+from lmd.reproduction.figures import COLOURS, figure, label_lines, log_floor
 from lmd.reproduction.tasks.methods import CLASSICAL
 from lmd.reproduction.tasks.peers import ONE_THREAD
 

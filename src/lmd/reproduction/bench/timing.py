@@ -25,7 +25,7 @@ from lmd.reproduction.bench.measuring import (
     looks,
 )
 from lmd.reproduction.bench.plan import PROVEN, TimedCurve
-from lmd.reproduction.report.rows import Row, row
+from lmd.reproduction.tables import Row, row
 from lmd.reproduction.tasks.peers import numpy_errors_as_they_are
 from lmd.solvers.result import Status
 from lmd.zoo.solve import solve

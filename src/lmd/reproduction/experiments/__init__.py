@@ -9,7 +9,7 @@ from lmd.core.checks import check_choice
 
 if TYPE_CHECKING:
     from lmd.reproduction.experiments.base import Experiment
-    from lmd.reproduction.report.page import Reading
+    from lmd.reproduction.page import Reading
 
 __all__ = ["TOUR", "get", "names", "read"]
 
@@ -62,7 +62,7 @@ def read(metrics: dict[str, Any]) -> Reading:
     """
     from lmd.reproduction.bench.tables import bench_tables
     from lmd.reproduction.experiments.base import Experiment
-    from lmd.reproduction.report.page import Reading
+    from lmd.reproduction.page import Reading
 
     name, rows, last = metrics["experiment"], metrics["rows"], len(_PLACES)
     if name not in _PLACES:

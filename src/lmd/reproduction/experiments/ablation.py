@@ -15,8 +15,8 @@ from lmd.reproduction.experiments.base import Experiment, Session, measure
 from lmd.reproduction.experiments.curves import HORIZON
 from lmd.reproduction.experiments.imaging import ITERATIONS, images_for
 from lmd.reproduction.experiments.inpaint import inpainting_problem
-from lmd.reproduction.report.figures import figure, label_lines, plain_log, plot_curve
-from lmd.reproduction.report.rows import curve, select
+from lmd.reproduction.figures import figure, label_lines, plain_log, plot_curve
+from lmd.reproduction.tables import curve, select
 from lmd.reproduction.tasks import Recipe
 from lmd.reproduction.tasks.optima import minimum
 from lmd.reproduction.tasks.pairs import PUBLISHED

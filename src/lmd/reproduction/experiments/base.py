@@ -22,8 +22,7 @@ from lmd.core.files import staged, write_json
 from lmd.errors import InputError
 from lmd.problems.base import Problem
 from lmd.reproduction import recipes
-from lmd.reproduction.report.rows import LARGER, Row, best, row, select
-from lmd.reproduction.report.tables import method_tables, number
+from lmd.reproduction.tables import LARGER, Row, best, method_tables, number, row, select
 from lmd.solvers import MirrorDescent, Result, Solver, run
 from lmd.solvers.result import RunReport
 

@@ -20,8 +20,8 @@ from lmd.errors import CapabilityError, InputError
 from lmd.guarantees import Diagnosis, Drift, Finding, Monitor, Promise, diagnose, promise
 from lmd.problems.base import Family
 from lmd.reproduction import recipes
-from lmd.reproduction.report.figures import figure
-from lmd.reproduction.report.tables import number
+from lmd.reproduction.figures import figure
+from lmd.reproduction.tables import number
 from lmd.reproduction.tasks.optima import gap_scale
 from lmd.solvers.base import Solver
 from lmd.solvers.saving import SOLVER_FILE

@@ -14,8 +14,8 @@ from lmd.reproduction.experiments.base import Experiment, Session
 from lmd.reproduction.experiments.imaging import images_for, middles
 from lmd.reproduction.experiments.inpaint import inpainting_problem
 from lmd.reproduction.experiments.linear_models import TEST_SEED
-from lmd.reproduction.report.figures import COLOURS, figure, plain_log
-from lmd.reproduction.report.rows import curve, select
+from lmd.reproduction.figures import COLOURS, figure, plain_log
+from lmd.reproduction.tables import curve, select
 from lmd.reproduction.tasks import HeldOut
 from lmd.reproduction.tasks.pairs import PUBLISHED
 from lmd.reproduction.tasks.svm import SOURCE

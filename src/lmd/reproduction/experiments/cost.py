@@ -19,9 +19,8 @@ from lmd.problems import TVInpaintingFamily
 from lmd.reproduction.experiments.base import Experiment, Session
 from lmd.reproduction.experiments.imaging import images_for, middles
 from lmd.reproduction.experiments.peak import fresh_process, peak_memory
-from lmd.reproduction.report.figures import figure, plain_log
-from lmd.reproduction.report.rows import Row, best, curve, distinct, select
-from lmd.reproduction.report.tables import number
+from lmd.reproduction.figures import figure, plain_log
+from lmd.reproduction.tables import Row, best, curve, distinct, number, select
 from lmd.solvers import LearnedMirrorDescent
 from lmd.training.loss import UnrolledLoss
 from lmd.training.settings import TrainingSettings

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lmd.reproduction.experiments.base import Session
-from lmd.reproduction.report.figures import figure, label_lines, plot_curve
-from lmd.reproduction.report.rows import LARGER, Row, best, curve, distinct, select
+from lmd.reproduction.figures import figure, label_lines, plot_curve
+from lmd.reproduction.tables import LARGER, Row, best, curve, distinct, select
 
 HORIZON = 10
 """Where the trained iterations end: N of the paper."""

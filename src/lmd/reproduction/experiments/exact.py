@@ -21,9 +21,8 @@ from lmd.reproduction import recipes
 from lmd.reproduction.experiments.base import Experiment, Session
 from lmd.reproduction.experiments.imaging import generator_for, images_for, psnr
 from lmd.reproduction.experiments.linear_models import TEST_SEED
-from lmd.reproduction.report.figures import figure, legend_below, plot_curve
-from lmd.reproduction.report.rows import Row, curve, distinct, select
-from lmd.reproduction.report.tables import method_tables
+from lmd.reproduction.figures import figure, legend_below, plot_curve
+from lmd.reproduction.tables import Row, curve, distinct, method_tables, select
 from lmd.reproduction.tasks import linear_classifier, svm
 from lmd.reproduction.tasks.optima import minimiser, minimum
 from lmd.reproduction.tasks.sources import HeldOut

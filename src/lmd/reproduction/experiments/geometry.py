@@ -17,9 +17,8 @@ from lmd.problems.tv_families import add_noise
 from lmd.reproduction.experiments.base import Experiment, Session
 from lmd.reproduction.experiments.exact import learned_solver_of
 from lmd.reproduction.experiments.imaging import generator_for, images_for
-from lmd.reproduction.report.figures import figure
-from lmd.reproduction.report.rows import Row, select
-from lmd.reproduction.report.tables import method_tables
+from lmd.reproduction.figures import figure
+from lmd.reproduction.tables import Row, method_tables, select
 from lmd.reproduction.tasks import linear_classifier
 from lmd.reproduction.tasks.optima import minimiser, optimum
 from lmd.reproduction.tasks.sources import HeldOut

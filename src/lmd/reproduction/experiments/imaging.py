@@ -20,8 +20,8 @@ from lmd.reproduction.datasets import image_data, read_images
 from lmd.reproduction.datasets.images import CROP
 from lmd.reproduction.experiments.base import MULTIPLIERS, Experiment, Session, measure, reached
 from lmd.reproduction.experiments.curves import HORIZON, best_multiplier, draw_comparison
-from lmd.reproduction.report.figures import figure
-from lmd.reproduction.report.rows import Row
+from lmd.reproduction.figures import figure
+from lmd.reproduction.tables import Row
 from lmd.reproduction.tasks.optima import minimiser, minimum
 from lmd.solvers import FGP, PDHG, Adam, GradientDescent, MirrorDescent, Nesterov, ScaledSteps, Solver, run
 

@@ -12,8 +12,8 @@ from lmd.mirrors import Mirror, Quadratic
 from lmd.problems import LeastSquares
 from lmd.reproduction.experiments.base import MULTIPLIERS, Experiment, Session, measure, reached
 from lmd.reproduction.experiments.curves import HORIZON, plot_methods
-from lmd.reproduction.report.figures import COLOURS, figure, label_lines
-from lmd.reproduction.report.rows import Row, select
+from lmd.reproduction.figures import COLOURS, figure, label_lines
+from lmd.reproduction.tables import Row, select
 from lmd.reproduction.tasks.least_squares import SOURCE, family
 from lmd.reproduction.tasks.optima import minimiser
 from lmd.solvers import Adam, GradientDescent, MirrorDescent, Result, ScaledSteps, Solver, run

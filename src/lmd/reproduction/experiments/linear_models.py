@@ -16,8 +16,7 @@ from lmd.cli.common import Table
 from lmd.problems.subsets import SubsetFamily, SubsetProblem
 from lmd.reproduction.experiments.base import MULTIPLIERS, Experiment, Session, measure, reached
 from lmd.reproduction.experiments.curves import HORIZON, draw_comparison
-from lmd.reproduction.report.rows import Row, best, distinct, select
-from lmd.reproduction.report.tables import number
+from lmd.reproduction.tables import Row, best, distinct, number, select
 from lmd.reproduction.tasks.optima import gap_scale, minimum, optimum
 from lmd.reproduction.tasks.sources import Digits, HeldOut
 from lmd.solvers import (

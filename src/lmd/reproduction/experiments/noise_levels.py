@@ -24,9 +24,8 @@ from lmd.reproduction.experiments.imaging import (
     ssim,
     trials_for,
 )
-from lmd.reproduction.report.figures import figure, label_lines, plot_curve
-from lmd.reproduction.report.rows import Row, distinct, select
-from lmd.reproduction.report.tables import cell
+from lmd.reproduction.figures import figure, label_lines, plot_curve
+from lmd.reproduction.tables import Row, cell, distinct, select
 from lmd.reproduction.tasks.denoise import make
 from lmd.reproduction.tasks.optima import minimiser
 from lmd.reproduction.tasks.unrolled import WEIGHT

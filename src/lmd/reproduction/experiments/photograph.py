@@ -18,9 +18,8 @@ from lmd.reproduction.datasets import read_image
 from lmd.reproduction.datasets.images import TEST_PHOTOGRAPHS, bundled
 from lmd.reproduction.experiments.base import Experiment, Session
 from lmd.reproduction.experiments.imaging import generator_for, middles
-from lmd.reproduction.report.figures import figure, label_lines, plot_curve
-from lmd.reproduction.report.rows import Row, best, distinct, select
-from lmd.reproduction.report.tables import number
+from lmd.reproduction.figures import figure, label_lines, plot_curve
+from lmd.reproduction.tables import Row, best, distinct, number, select
 from lmd.reproduction.tasks.denoise import TASK
 from lmd.reproduction.tasks.peers import ONE_THREAD
 from lmd.solvers import FGP, PDHG, Solver

@@ -11,8 +11,8 @@ from lmd.mirrors import Entropic
 from lmd.problems import SimplexFamily
 from lmd.reproduction.experiments.base import MULTIPLIERS, Experiment, Session, measure, reached
 from lmd.reproduction.experiments.curves import plot_methods
-from lmd.reproduction.report.figures import figure, label_lines, log_floor
-from lmd.reproduction.report.rows import Row, select
+from lmd.reproduction.figures import figure, label_lines, log_floor
+from lmd.reproduction.tables import Row, select
 from lmd.solvers import MirrorDescent, ProjectedGradient, ScaledSteps, Solver
 
 BASE_STEP = 0.1
