@@ -21,7 +21,7 @@ from lmd.cli.program import COMMANDS
 from lmd.errors import FileError
 from lmd.mirrors import Quadratic
 from lmd.reproduction import recipes
-from lmd.reproduction.bench.plan import contests
+from lmd.reproduction.bench import contests
 from lmd.reproduction.datasets import datasets
 from lmd.solvers import LearnedMirrorDescent, load
 from lmd.testing.solvers import threads

@@ -314,8 +314,7 @@ def bench(names: tuple[str, ...], json_file: str | None, out: str | None, quick:
 
     from lmd.core.files import writable_folder, writable_name
     from lmd.reproduction.bench import Plan, run_bench
-    from lmd.reproduction.bench.report import write
-    from lmd.reproduction.bench.tables import bench_tables
+    from lmd.reproduction.bench.report import bench_tables, write
 
     given = _bench_choices(names, choices)
     plan = Plan.quick(**given) if quick else Plan(**given)

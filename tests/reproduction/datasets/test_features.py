@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from lmd.errors import InputError
-from lmd.reproduction.datasets import DigitData, digit_features, digits, digits_data
+from lmd.reproduction.datasets import DigitData, digit_features, digits_data
+from lmd.reproduction.datasets import digits as features
 from lmd.reproduction.datasets.digits import SETTINGS, Settings, train_network
 
 QUICK = dataclasses.replace(SETTINGS["digits"], epochs=3)
@@ -16,7 +17,7 @@ def digits():
 
 
 def test_the_features_that_ship_with_the_digits(digits, monkeypatch):
-    monkeypatch.setattr(digits, "train_network", None)  # nothing is trained: the network ships
+    monkeypatch.setattr(features, "train_network", None)  # nothing is trained: the network ships
     found = digit_features(digits)
     assert found.data_name == "digits"
     assert found.train_features.shape == (1200, 50) and found.test_features.shape == (597, 50)
@@ -48,7 +49,7 @@ def test_what_was_trained_is_kept(digits, own_cache, monkeypatch):
         trained.append(settings)
         return train_network(data, settings)
 
-    monkeypatch.setattr(digits, "train_network", counted)
+    monkeypatch.setattr(features, "train_network", counted)
     again = digit_features(digits, settings=QUICK)
     assert trained == []
     assert torch.equal(again.train_features, found.train_features) and again.accuracy == found.accuracy
@@ -93,10 +94,10 @@ def test_bad_arguments(digits):
 
 
 def test_the_features_of_mnist(real_mnist, monkeypatch):
-    monkeypatch.setattr(digits, "train_network", None)
+    monkeypatch.setattr(features, "train_network", None)
     data = digits_data("mnist", real_mnist)
-    key = digits._key(data, SETTINGS["mnist"])
-    monkeypatch.setattr(digits, "_key", lambda *_: key)  # of all images, though only some are looked at below
+    key = features._key(data, SETTINGS["mnist"])
+    monkeypatch.setattr(features, "_key", lambda *_: key)  # of all images, though only some are looked at below
     found = digit_features(dataclasses.replace(data, train_images=data.train_images[:100]))
     assert found.accuracy > 0.98 and found.test_features.shape == (10_000, 50)
 

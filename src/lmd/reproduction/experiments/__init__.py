@@ -60,7 +60,7 @@ def read(metrics: dict[str, Any]) -> Reading:
     Args:
         metrics: The contents of a metrics.json.
     """
-    from lmd.reproduction.bench.tables import bench_tables
+    from lmd.reproduction.bench.report import bench_tables
     from lmd.reproduction.experiments.base import Experiment
     from lmd.reproduction.page import Reading
 

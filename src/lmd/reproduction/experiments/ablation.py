@@ -18,8 +18,8 @@ from lmd.reproduction.experiments.inpaint import inpainting_problem
 from lmd.reproduction.figures import figure, label_lines, plain_log, plot_curve
 from lmd.reproduction.tables import curve, select
 from lmd.reproduction.tasks import Recipe
-from lmd.reproduction.tasks.optima import minimum
-from lmd.reproduction.tasks.pairs import PUBLISHED
+from lmd.reproduction.tasks.task import minimum
+from lmd.reproduction.tasks.training import PUBLISHED
 from lmd.solvers import CorrectedMirrorDescent, LearnedMirrorDescent, LearnedSteps, MirrorDescent
 from lmd.training.train import train
 

@@ -22,7 +22,7 @@ from lmd.problems.base import Family
 from lmd.reproduction import recipes
 from lmd.reproduction.figures import figure
 from lmd.reproduction.tables import number
-from lmd.reproduction.tasks.optima import gap_scale
+from lmd.reproduction.tasks.task import gap_scale
 from lmd.solvers.base import Solver
 from lmd.solvers.saving import SOLVER_FILE
 from lmd.training import family_named

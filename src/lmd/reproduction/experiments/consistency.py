@@ -17,8 +17,8 @@ from lmd.reproduction.experiments.linear_models import TEST_SEED
 from lmd.reproduction.figures import COLOURS, figure, plain_log
 from lmd.reproduction.tables import curve, select
 from lmd.reproduction.tasks import HeldOut
-from lmd.reproduction.tasks.pairs import PUBLISHED
-from lmd.reproduction.tasks.svm import SOURCE
+from lmd.reproduction.tasks.training import PUBLISHED
+from lmd.reproduction.tasks.vectors import SVM_DIGITS
 from lmd.solvers import Solver
 from lmd.training.log import LogLine
 from lmd.training.loss import UnrolledLoss
@@ -117,8 +117,8 @@ def ingredients(problem: str, preset: str, seed: int) -> tuple[Solver[Any], Fami
 def _held_out(session: Session, problem: str) -> tuple[Problem, Tensor]:
     """Instances from the test fold: of the digits, or the middles of the test images."""
     if problem == "svm":
-        session.facts["svm data"] = SOURCE.name(session.preset)
-        test: Family = SOURCE.held_out(None, HeldOut(session.preset, subsets=1))
+        session.facts["svm data"] = SVM_DIGITS.name(session.preset)
+        test: Family = SVM_DIGITS.held_out(None, HeldOut(session.preset, subsets=1))
         return test.sample(STARTS[session.preset], torch.Generator().manual_seed(TEST_SEED + session.seed))
     inpainting = inpainting_problem(session, middles(images_for(session), SIDES[session.preset]))
     return inpainting, inpainting.start()

@@ -22,7 +22,7 @@ from lmd.reproduction.experiments.base import MULTIPLIERS, Experiment, Session, 
 from lmd.reproduction.experiments.curves import HORIZON, best_multiplier, draw_comparison
 from lmd.reproduction.figures import figure
 from lmd.reproduction.tables import Row
-from lmd.reproduction.tasks.optima import minimiser, minimum
+from lmd.reproduction.tasks.task import minimiser, minimum
 from lmd.solvers import FGP, PDHG, Adam, GradientDescent, MirrorDescent, Nesterov, ScaledSteps, Solver, run
 
 ITERATIONS = 20

@@ -14,8 +14,8 @@ from lmd.reproduction.experiments.base import MULTIPLIERS, Experiment, Session, 
 from lmd.reproduction.experiments.curves import HORIZON, plot_methods
 from lmd.reproduction.figures import COLOURS, figure, label_lines
 from lmd.reproduction.tables import Row, select
-from lmd.reproduction.tasks.least_squares import SOURCE, family
-from lmd.reproduction.tasks.optima import minimiser
+from lmd.reproduction.tasks.task import minimiser
+from lmd.reproduction.tasks.vectors import PLANE, plane_family
 from lmd.solvers import Adam, GradientDescent, MirrorDescent, Result, ScaledSteps, Solver, run
 
 BASE_STEP = 0.1
@@ -44,9 +44,9 @@ class LeastSquaresExperiment(Experiment):
     def run(self, session: Session) -> None:
         # Test instances come from a seed of their own, far from those that training draws.
         generator = torch.Generator().manual_seed(10**6 + session.seed)
-        sampled: tuple[Any, Tensor] = family(session.preset).sample(INSTANCES[session.preset], generator)
+        sampled: tuple[Any, Tensor] = plane_family(session.preset).sample(INSTANCES[session.preset], generator)
         problem, x0 = sampled
-        session.facts.update(data=SOURCE.name(session.preset), base_step=BASE_STEP)
+        session.facts.update(data=PLANE.name(session.preset), base_step=BASE_STEP)
         gram = problem.W.T @ problem.W
         for multiplier in MULTIPLIERS:
             steps = ScaledSteps(BASE_STEP, multiplier)

@@ -11,7 +11,7 @@ from lmd.reproduction.experiments.linear_models import (
     fit_first,
     make_instances,
 )
-from lmd.reproduction.tasks.linear_classifier import SOURCE
+from lmd.reproduction.tasks.vectors import CLASSIFIER_DIGITS
 
 STARTS = {"quick": 3, "standard": 5, "paper": 20}
 SUBSETS = {"quick": 2, "standard": 10, "paper": 20}
@@ -34,7 +34,7 @@ class LinearClassifierExperiment(DigitExperiment):
     def run(self, session: Session) -> None:
         session.facts["relative gap"] = "loss over log(10): the infimum is 0, as the subsets are separable"
         counts = SUBSETS[session.preset], STARTS[session.preset]
-        instances = make_instances(session, SOURCE, *counts, ridge=WARM_START_RIDGE)
+        instances = make_instances(session, CLASSIFIER_DIGITS, *counts, ridge=WARM_START_RIDGE)
         labels = ("lmd", "newton-learned")
         learned, newton = (session.learned(name, label) for name, label in zip(self.solvers, labels, strict=True))
         others = {"newton-learned": newton}

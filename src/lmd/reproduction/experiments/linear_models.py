@@ -17,8 +17,7 @@ from lmd.problems.subsets import SubsetFamily, SubsetProblem
 from lmd.reproduction.experiments.base import MULTIPLIERS, Experiment, Session, measure, reached
 from lmd.reproduction.experiments.curves import HORIZON, draw_comparison
 from lmd.reproduction.tables import Row, best, distinct, number, select
-from lmd.reproduction.tasks.optima import gap_scale, minimum, optimum
-from lmd.reproduction.tasks.sources import Digits, HeldOut
+from lmd.reproduction.tasks.task import Digits, HeldOut, gap_scale, minimum, optimum
 from lmd.solvers import (
     LBFGS,
     Adam,

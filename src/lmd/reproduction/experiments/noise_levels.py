@@ -27,8 +27,8 @@ from lmd.reproduction.experiments.imaging import (
 from lmd.reproduction.figures import figure, label_lines, plot_curve
 from lmd.reproduction.tables import Row, cell, distinct, select
 from lmd.reproduction.tasks.denoise import make
-from lmd.reproduction.tasks.optima import minimiser
-from lmd.reproduction.tasks.unrolled import WEIGHT
+from lmd.reproduction.tasks.task import minimiser
+from lmd.reproduction.tasks.training import WEIGHT
 from lmd.solvers import run
 
 PERCENT = (1, 2, 5, 10, 15, 20)

@@ -20,8 +20,8 @@ from lmd.reproduction.experiments.base import Experiment, Session
 from lmd.reproduction.experiments.imaging import generator_for, middles
 from lmd.reproduction.figures import figure, label_lines, plot_curve
 from lmd.reproduction.tables import Row, best, distinct, number, select
-from lmd.reproduction.tasks.denoise import TASK
-from lmd.reproduction.tasks.peers import ONE_THREAD
+from lmd.reproduction.tasks.denoise import DENOISE
+from lmd.reproduction.tasks.task import ONE_THREAD
 from lmd.solvers import FGP, PDHG, Solver
 from lmd.zoo.solve import solve
 
@@ -128,7 +128,7 @@ def _methods(problem: TVDenoising) -> Iterator[tuple[str, list[Timed]]]:
     for name, solver in solvers.items():
         calls = [partial(solve, problem, tolerance, solver=solver) for tolerance in TOLERANCES]
         yield name, [(call, attrgetter("x")) for call in calls]
-    peers = () if TASK.contest is None else TASK.contest.peers
+    peers = () if DENOISE.contest is None else DENOISE.contest.peers
     for peer in (peer for peer in peers if peer.installed and not peer.name.endswith(ONE_THREAD)):
         ask = peer.prepare(problem)
         yield peer.name, [(partial(ask, count), partial(peer.finish, problem)) for count in peer.ladder]

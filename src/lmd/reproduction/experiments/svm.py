@@ -14,7 +14,7 @@ from lmd.reproduction.experiments.linear_models import (
     make_instances,
     record_learned,
 )
-from lmd.reproduction.tasks.svm import SOURCE
+from lmd.reproduction.tasks.vectors import SVM_DIGITS
 from lmd.solvers import InteriorPoint, Solver
 
 STARTS = {"quick": 4, "standard": 20, "paper": 100}
@@ -30,7 +30,7 @@ class SVMExperiment(DigitExperiment):
     solvers = ("svm-pair-10", "svm-published-10", "svm-interior-10")
 
     def run(self, session: Session) -> None:
-        instances = make_instances(session, SOURCE, SUBSETS[session.preset], STARTS[session.preset])
+        instances = make_instances(session, SVM_DIGITS, SUBSETS[session.preset], STARTS[session.preset])
         labels = ("lmd", "lmd-published", "interior-learned")
         learned, published, interior = (
             session.learned(name, label) for name, label in zip(self.solvers, labels, strict=True)

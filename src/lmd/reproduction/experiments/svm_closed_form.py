@@ -15,7 +15,7 @@ from lmd.reproduction.experiments.linear_models import (
     record,
     record_learned,
 )
-from lmd.reproduction.tasks.svm import SOURCE
+from lmd.reproduction.tasks.vectors import SVM_DIGITS
 from lmd.solvers import Adam, GradientDescent, ScaledSteps
 
 STARTS = {"quick": 5, "standard": 20, "paper": 20}
@@ -36,7 +36,7 @@ class SVMClosedForm(Experiment):
     solvers = tuple(LEARNED.values())
 
     def run(self, session: Session) -> None:
-        instances = make_instances(session, SOURCE, SUBSETS[session.preset], STARTS[session.preset])
+        instances = make_instances(session, SVM_DIGITS, SUBSETS[session.preset], STARTS[session.preset])
         for multiplier in MULTIPLIERS:
             gd, adam = GradientDescent(ScaledSteps(BASE_STEP, multiplier)), Adam(ScaledSteps(ADAM_STEP, multiplier))
             record(session, "gd", gd, instances, multiplier=multiplier)
