@@ -261,7 +261,7 @@ def learn(family: str, minutes: float, target: float, out: str | None, seed: int
     Example
       lmd learn examples.own_problem:HuberFamily --minutes 2 --out runs/mine
     """
-    from lmd.reproduction.experiments.own_class import write_learned
+    from lmd.reproduction.experiments.tour import write_learned
     from lmd.training import card_rows, family_named, learn
 
     folder = Path(out) if out else Path("runs") / family.rpartition(":")[2]

@@ -19,6 +19,7 @@ from lmd.reproduction.bench.measuring import (
     MeasuredPeer,
     MeasuredSolver,
     QualityTarget,
+    Setting,
     looks,
     quality_curve,
     targets,
@@ -27,7 +28,7 @@ from lmd.reproduction.bench.report import bench_tables, lines, to_json, write
 from lmd.reproduction.bench.timing import TimedCall, TimedCurve, _time_row
 from lmd.reproduction.experiments import read
 from lmd.reproduction.page import write_page
-from lmd.reproduction.tasks import Contest, Peer, Setting
+from lmd.reproduction.tasks import Contest, Peer
 from lmd.solvers import FGP, PDHG
 
 TARGETS = targets((1e-1, 1e-2, 1e-3))
@@ -275,8 +276,7 @@ def test_lines_of_a_figure_are_the_best_within_a_time():
 def test_an_absent_peer_is_named(monkeypatch, drawn):
     absent = Peer("nobody", "no_such_package", (1,), lambda problem: None, lambda problem, x: x)
     only = {"lasso": Contest(contests()["lasso"].make, peers=(absent,))}
-    for place in (bench_module,):
-        monkeypatch.setattr(place, "contests", lambda: only)
+    monkeypatch.setattr(bench_module, "contests", lambda: only)
     found = run_bench(Plan.quick(problems=("lasso",), methods=("nobody",), **SMALL))
     assert found.rows == [] and found.skipped[:1] == ["no_such_package: not installed; pip install 'lmd[bench]'"]
 
