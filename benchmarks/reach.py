@@ -20,7 +20,7 @@ import torch
 
 import lmd
 from lmd.problems import TVDenoising, TVModel, add_noise
-from lmd.problems.composite import relative_gap
+from lmd.problems.duality import relative_gap
 from lmd.reproduction.datasets.images import image_data
 from lmd.solvers import FGP
 from lmd.solvers.base import State

@@ -12,7 +12,7 @@ import lmd
 from lmd import kernels
 from lmd.kernels import loop
 from lmd.problems import TVDenoising
-from lmd.problems.composite import relative_gap
+from lmd.problems.duality import relative_gap
 from lmd.problems.flat import drawn_flat
 from lmd.reproduction.datasets.images import image_data
 

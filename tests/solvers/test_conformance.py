@@ -27,7 +27,9 @@ from lmd.problems import (
     gaussian_kernel,
 )
 from lmd.reproduction import recipes
+from lmd.solvers.initialisers import NetworkInitialiser
 from lmd.solvers.learned.fgp import FORMS, PLACES
+from lmd.solvers.learned.gradient import DenseMetric, DiagonalMetric, LearnedGradient, LearnedQuasiNewton
 from lmd.terms import Huber, Shifted
 from lmd.testing.solvers import SolverConformance
 
@@ -146,23 +148,23 @@ SOLVERS = {
     "ADMM with blocks": (lambda: rough(solvers.ADMM(3, blocks=[4, 2])), "quadratic program"),
     "ADMM with matrices for each": (lambda: rough(solvers.ADMM(2)), "box"),
     "LearnedGradient": (
-        lambda: rough(solvers.LearnedGradient(solvers.DiagonalMetric(2), 3)),
+        lambda: rough(LearnedGradient(DiagonalMetric(2), 3)),
         "least squares",
     ),
     "LearnedGradient on a simplex": (
-        lambda: rough(solvers.LearnedGradient(solvers.DiagonalMetric(4), 2)),
+        lambda: rough(LearnedGradient(DiagonalMetric(4), 2)),
         "simplex",
     ),
     "LearnedQuasiNewton": (
-        lambda: rough(solvers.LearnedQuasiNewton(solvers.DiagonalMetric(2), 2)),
+        lambda: rough(LearnedQuasiNewton(DiagonalMetric(2), 2)),
         "least squares",
     ),
     "WithInitialiser": (
-        lambda: solvers.WithInitialiser(solvers.ADMM(), rough(solvers.NetworkInitialiser([8], 8, 3, hidden=5))),
+        lambda: solvers.WithInitialiser(solvers.ADMM(), rough(NetworkInitialiser([8], 8, 3, hidden=5))),
         "signals",
     ),
     "Sequential": (
-        lambda: solvers.Sequential(solvers.LearnedGradient(solvers.DenseMetric(2), 2), solvers.LBFGS()),
+        lambda: solvers.Sequential(LearnedGradient(DenseMetric(2), 2), solvers.LBFGS()),
         "least squares",
     ),
     "GradientDescent": (lambda: solvers.GradientDescent(0.05), "least squares"),
@@ -220,9 +222,9 @@ ZOO = {
 """The problems of the zoo's solvers, by task."""
 
 
-def zoo_cases():
-    for name in zoo.names():
-        yield name, (lambda name=name: zoo.load(name), ZOO[recipes.task_of(name).name])
+TASKS = {name: recipes.task_of(name).name for name in zoo.names()}
+TRAINED = {name: (lambda name=name: zoo.load(name), ZOO[task]) for name, task in TASKS.items()}
+CASES = {**SOLVERS, **TRAINED}
 
 
 class Conformance(SolverConformance):
@@ -239,7 +241,7 @@ class Conformance(SolverConformance):
 
     @property
     def table(self):
-        return {**SOLVERS, **dict(zoo_cases())}[self.case]
+        return CASES[self.case]
 
     def make_solver(self, dtype):
         solver = self.table[0]()
@@ -264,25 +266,49 @@ UNGUARDED = {"simplex", "penalised", "classifier"}
 """Problems that no fall-back is known for, or none that is cheap here."""
 
 
-def add_classes(cases):
-    """A test class for each case, bare, and guarded where there is a fall-back for the problem."""
-    for name in cases:
-        problem = {**SOLVERS, **dict(zoo_cases())}[name][1]
+ALIKE = {"denoising in colour", "isotropic denoising", "inpainting in colour", "box"}
+"""Problems that others stand for where solvers are guarded."""
+
+GUARDED = {
+    "FGP",
+    "PDHG on the lasso",
+    "LearnedDual in colour",
+    "LearnedSaddle",
+    "RelaxedPDHG on sinograms",
+    "CirculantADMM",
+    "ADMM with blocks",
+    "ADMM learned",
+    "LearnedGradient",
+    "LearnedInteriorPoint",
+    "MirrorDescent",
+}
+"""A solver for each problem that has a fall-back: the cases that are tested guarded in the fast suite too."""
+
+
+def add_classes():
+    """A test class for each case, bare, and guarded where there is a fall-back for the problem.
+
+    The fast suite has every solver of the table bare, one guarded for each problem, and one trained solver of each
+    task; the others are slow.
+    """
+    fast = {*SOLVERS, *{task: name for name, task in TASKS.items()}.values()}
+    for name, (_, problem) in CASES.items():
         for guarded in (False, True) if problem not in UNGUARDED else (False,):
             label = f"Test {'guarded ' if guarded else ''}{name}"
-            globals()[label.replace(" ", "_").replace("-", "_")] = type(
-                label, (Conformance,), {"case": name, "guarded": guarded}
-            )
+            case = type(label, (Conformance,), {"case": name, "guarded": guarded})
+            if name not in (GUARDED if guarded else fast):
+                case = pytest.mark.slow(case)
+            globals()[label.replace(" ", "_").replace("-", "_")] = case
 
 
-add_classes([*SOLVERS, *dict(zoo_cases())])
+add_classes()
 
 
 def test_none_is_forgotten():
     exported = {getattr(solvers, name) for name in solvers.__all__}
     kinds = {kind for kind in exported if isinstance(kind, type) and issubclass(kind, solvers.Solver)}
     assert kinds - {type(make()) for make, _ in SOLVERS.values()} == {solvers.Solver}
-    assert set(zoo.names()) == set(dict(zoo_cases()))
+    assert {SOLVERS[name][1] for name in GUARDED} >= {problem for _, problem in SOLVERS.values()} - UNGUARDED - ALIKE
 
 
 # The suite itself: it notices each way of being wrong.

@@ -15,7 +15,7 @@ from lmd.kernels import loop, saddle, volume
 from lmd.terms.base import Scale, filled
 
 if TYPE_CHECKING:
-    from lmd.problems.parts import Composite
+    from lmd.problems.composite import Composite
 
 Iterations = Callable[[Tensor, Tensor, Tensor, bool], volume.Relaxed]
 """From x, p, `numbers` `(B, n, 3)`, and whether to add up what they end with."""

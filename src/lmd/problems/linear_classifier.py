@@ -97,7 +97,7 @@ class LinearClassifier(SubsetProblem):
         change -= (probability * change).sum(dim=1, keepdim=True)
         return self._pull(data_set, probability.mul_(change)).add_(v, alpha=self.ridge)
 
-    def blocks(self, x: Tensor, caution: Tensor, share: float) -> tuple[Tensor, Tensor]:
+    def newton_blocks(self, x: Tensor, caution: Tensor, share: float) -> tuple[Tensor, Tensor]:
         r"""The gradient `(B, n)`, and for each class a matrix that bounds how it changes, `(B, classes, d, d)`.
 
         M_k = ridge I + mean_i s_ik (1 - s_ik + caution) phi_i phi_i': s_ik is how far the probability of class k is

@@ -9,13 +9,15 @@ import torch
 from torch import Tensor
 
 from lmd.core.checks import check_batch, check_finite, check_interval, check_positive, check_same_kind, shape_of
-from lmd.errors import CapabilityError, InputError
+from lmd.errors import InputError
 from lmd.operators import Bends, Differences, LinearOperator, Slopes, Stack
-from lmd.problems.parts import WELL_WITHIN, Composite, dual_size, pull_of
+from lmd.problems.composite import Composite
+from lmd.problems.grids import MAX_CONSTANT_GAUGE, balancing_size, dual_size
 from lmd.problems.tv import TVProblem, check_grid, check_scale, check_weight
 from lmd.terms import L1, Box, Boxed, GroupNorm, Huber, Stacked, Term, Zero
 from lmd.terms.base import Scale
 from lmd.terms.norms import Axes
+from lmd.terms.wrappers import data_of
 
 Interval = tuple[float, float]
 
@@ -70,7 +72,7 @@ class TVModel(TVProblem):
         forward: LinearOperator | None = None,
         size: tuple[int, ...] | None = None,
     ) -> None:
-        self.noisy, self.isotropic = data_of(misfit), bool(isotropic)
+        self.noisy, self.isotropic = check_batch("y", data_of(misfit)), bool(isotropic)
         self.coupled, self.huber = bool(coupled), check_positive("huber", huber, zero=True)
         shape = check_grid(self.noisy) if size is None else tuple(size)
         self.weight = _check_map(weight, self.noisy, shape, self.isotropic, self.coupled)
@@ -145,7 +147,8 @@ class SecondOrderModel(Composite):
         spacing: float | Sequence[float] | None = None,
         box: Interval | None = None,
     ) -> None:
-        self.noisy, self.isotropic, self.coupled = data_of(misfit), bool(isotropic), bool(coupled)
+        self.noisy = check_batch("y", data_of(misfit))
+        self.isotropic, self.coupled = bool(isotropic), bool(coupled)
         self.weight = check_weight(weight, self.noisy)
         size, channels, ratio = check_grid(self.noisy), self.noisy.shape[1], check_positive("ratio", ratio)
         self.slopes, self.bends = (kind(channels, size, spacing) for kind in (Slopes, Bends))
@@ -166,7 +169,7 @@ class SecondOrderModel(Composite):
         y, misfit = self.noisy, self.f.blocks[0]
         extent = y.flatten(1).amax(dim=1) - y.flatten(1).amin(dim=1)
         mean = y.mean(dim=tuple(range(2, y.ndim)), keepdim=True).expand_as(y)
-        pull = pull_of(misfit.subgradient(misfit.nearest(mean)), y.shape[1:]).to(y)
+        pull = balancing_size(misfit.subgradient(misfit.nearest(mean)), y.shape[1:]).to(y)
         return torch.where(extent > 0, extent / dual_size(self.weight, pull), torch.nan)
 
     def clip(self, x: Tensor) -> Tensor:
@@ -179,7 +182,7 @@ class SecondOrderModel(Composite):
         As in `Composite`, with planes in place of means: these are what costs nothing here.
         """
         parts = zip(self.regularisers, self.operator.split(dual), strict=True)
-        within = torch.stack([term.gauge(part) for term, part in parts]).amax(dim=0) < WELL_WITHIN
+        within = torch.stack([term.gauge(part) for term, part in parts]).amax(dim=0) < MAX_CONSTANT_GAUGE
         image = self.image(x).double()
         along = tuple(range(2, image.ndim))
         mean = image.mean(dim=along, keepdim=True)
@@ -215,15 +218,6 @@ class SecondOrderModel(Composite):
         """p as computed is E'q up to the rounding of E' and of the quotients."""
         slopes, q = self.operator.split(p)
         return 2 * self.bends.adjoint_error(q) + 4 * torch.finfo(p.dtype).eps * slopes.flatten(1).norm(dim=1)
-
-
-def data_of(misfit: Term) -> Tensor:
-    """The data y `(B, C, *size)` that a misfit is about."""
-    y = getattr(misfit, "y", None)
-    if not isinstance(misfit, Term) or not isinstance(y, Tensor):
-        accepted = "a term about data: Squares(y), Absolute(y), KullbackLeibler(y)"
-        raise CapabilityError("misfit", f"{type(misfit).__name__}, which has no y", accepted)
-    return check_batch("y", y)
 
 
 def boxed(misfit: Term, box: Interval | None) -> Term:

@@ -13,9 +13,9 @@ from torch import Tensor
 from lmd.core.checks import check_batch, check_finite, check_positive, check_same_kind, shape_of
 from lmd.errors import InputError
 from lmd.operators.differences import Differences
+from lmd.problems.composite import Composite
 from lmd.problems.flat import drawn_flat, within_bound
 from lmd.problems.motion import followed
-from lmd.problems.parts import Composite
 from lmd.problems.scales import averaged, spread
 from lmd.terms import L1, GroupNorm, MaskedSquares, Squares, Term
 from lmd.terms.base import Scale, per_instance
@@ -75,7 +75,7 @@ class TVProblem(Composite):
         """The image of a point, which is nothing else."""
         return x
 
-    def variation(self, size: Sequence[int], spacing: float | Sequence[float] | None) -> tuple[Term, Differences]:
+    def _tv_term(self, size: Sequence[int], spacing: float | Sequence[float] | None) -> tuple[Term, Differences]:
         """s weight TV as a term and the differences it stands behind."""
         bound = self.bound
         return (GroupNorm(bound, axes=2) if self.isotropic else L1(bound)), Differences(size, spacing)
@@ -109,7 +109,7 @@ class TVDenoising(TVProblem):
         super().__init__(noisy, weight, isotropic, halved)
         size = check_grid(noisy)
         check_scale("noisy", noisy, self.weight)
-        self.compose(Squares(noisy, self.scale), self.variation(size, spacing), start=noisy)
+        self.compose(Squares(noisy, self.scale), self._tv_term(size, spacing), start=noisy)
 
     def carried(self, dual: Tensor, before: TVDenoising) -> Tensor | None:
         """The dual points of the frame before, moved along with the picture; None where the frames are not alike."""
@@ -185,7 +185,7 @@ class TVInpainting(TVProblem):
         size = check_grid(noisy)
         f = MaskedSquares(noisy, mask, self.scale)
         check_scale("noisy", f.y, self.weight)
-        self.compose(f, self.variation(size, spacing), start=noisy)
+        self.compose(f, self._tv_term(size, spacing), start=noisy)
 
     @property
     def mask(self) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,9 +35,6 @@ class ConstantSteps(Steps):
         super().__init__()
         self.size = check_positive("size", size)
 
-    def config(self) -> dict[str, Any]:
-        return {"size": self.size}
-
     def forward(self, k: int) -> Step:
         return self.size
 
@@ -55,9 +51,6 @@ class ScaledSteps(Steps):
         super().__init__()
         self.base = as_steps(base)
         self.multiplier = check_positive("multiplier", multiplier)
-
-    def config(self) -> dict[str, Any]:
-        return {"base": self.base, "multiplier": self.multiplier}
 
     def forward(self, k: int) -> Step:
         step: Step = self.base(k)
@@ -77,9 +70,6 @@ class DecayingSteps(Steps):
         self.size = check_positive("size", size)
         self.power = check_positive("power", power)
 
-    def config(self) -> dict[str, Any]:
-        return {"size": self.size, "power": self.power}
-
     def forward(self, k: int) -> Step:
         return float(self.size / (k + 1) ** self.power)
 
@@ -90,10 +80,9 @@ class LearnedSteps(Steps):
     Past N iterations, with t_1, ..., t_N the learned steps: `last`, `mean`, `min` or `max` of them, or `decay`:
     c / k^power with c = mean(j^power t_j), which continues a decaying sequence in its own scale.
 
-    `min` is the safe one. Training likes single steps that are too long to be repeated, so that the mean of them, or
-    the last, can diverge where the shortest converges; and with a learned inverse a step that decays to 0 lets the
-    error of the inverse win. With an exact mirror, or in `LazyMirrorDescent`, `decay` with power 1/2 is as safe, and
-    converges for problems that are not smooth. docs/guarantees.md has the reasons.
+    `min` is the safe one: training finds single steps that are too long to be repeated. With an exact mirror, or in
+    `LazyMirrorDescent`, `decay` with power 1/2 is as safe, and converges for problems that are not smooth
+    (docs/guarantees.md).
 
     Args:
         iterations: N.
@@ -123,15 +112,6 @@ class LearnedSteps(Steps):
         self.power = check_positive("power", power)
         self.sizes = nn.Parameter(torch.full((iterations,), float(initial)))
 
-    def config(self) -> dict[str, Any]:
-        return {
-            "iterations": self.iterations,
-            "initial": self.initial,
-            "interval": list(self.interval),
-            "extension": self.extension,
-            "power": self.power,
-        }
-
     def forward(self, k: int) -> Step:
         if k < self.iterations:
             return self.sizes[k]
@@ -139,11 +119,7 @@ class LearnedSteps(Steps):
             index = torch.arange(1, self.iterations + 1, dtype=self.sizes.dtype, device=self.sizes.device)
             scale = (index**self.power * self.sizes).mean()
             return scale / float(k + 1) ** self.power
-        if self.extension == "last":
-            return self.sizes[-1]
-        if self.extension == "mean":
-            return self.sizes.mean()
-        return self.sizes.min() if self.extension == "min" else self.sizes.max()
+        return self.sizes[-1] if self.extension == "last" else getattr(self.sizes, self.extension)()
 
     @torch.no_grad()
     def constrain_(self) -> None:

@@ -12,6 +12,7 @@ import torch
 from lmd import zoo
 from lmd.problems.base import Problem, offers
 from lmd.problems.compiled import composed_of, is_denoising, masked_of
+from lmd.problems.grids import is_circulant
 from lmd.problems.penalised import split_of
 from lmd.solvers import (
     FGP,
@@ -61,7 +62,7 @@ def solver_for(problem: Any, tolerance: float) -> Solver[Any]:
     if masked_of(problem) is not None:
         return RelaxedPDHG()
     name = chosen_name(problem.parts, tolerance)
-    if offers(problem, CirculantADMM().needs) and (name is None or offers(problem, ("beside_hessian",))):
+    if offers(problem, CirculantADMM().needs) and (name is None or is_circulant(problem.beside)):
         return CirculantADMM()
     if name is not None:
         return _loaded(name, problem)

@@ -20,7 +20,8 @@ from lmd.kernels import loop
 from lmd.problems import derivatives
 from lmd.problems.base import Problem, offers
 from lmd.problems.compiled import model_of
-from lmd.problems.composite import relative_gap
+from lmd.problems.composite import Composite
+from lmd.problems.duality import project_onto_domains, relative_gap
 from lmd.solvers.base import Solver, State, check_solver, check_start, in_full_precision
 from lmd.solvers.certificate import Certificate
 from lmd.solvers.result import History, Result, Status
@@ -418,9 +419,10 @@ class _Whole:
     def _look(self, state: State) -> tuple[Tensor, Any, Tensor, Tensor]:
         """Points, dual points, values and gaps; drawn flat, where that can be and gets an instance to the tolerance."""
         x, dual = state.x, state.dual_point
+        assert dual is not None
         value, gap = self.problem.certified_gap(x, dual)
-        if not bool(torch.isfinite(value).all()) and offers(self.problem, ("projected",)):
-            x = take(torch.isfinite(value), x, self.problem.projected(x))
+        if not bool(torch.isfinite(value).all()) and isinstance(self.problem, Composite):
+            x = take(torch.isfinite(value), x, project_onto_domains(self.problem, x))
             value, gap = self.problem.certified_gap(x, dual)
         x, dual, value, gap = self._levelled(x, dual, value, gap)
         far = relative_gap(value, gap)

@@ -47,11 +47,11 @@ from lmd.solvers import (
     LearnedMirrorDescent,
     LearnedPDHG,
     LearnedSteps,
-    MeanInitialiser,
     Sequential,
     Solver,
     WithInitialiser,
 )
+from lmd.solvers.initialisers import MeanInitialiser
 from lmd.training.solved import SolvedFamily
 
 PLANE = Drawn("right-hand sides and starts standard normal", arrays=("W",))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -31,9 +31,6 @@ class Metric(nn.Module, Configurable, abc.ABC):
     def __init__(self, size: int) -> None:
         super().__init__()
         self.size = check_count("size", size)
-
-    def config(self) -> dict[str, Any]:
-        return {"size": self.size}
 
     @abc.abstractmethod
     def forward(self, gradient: Tensor) -> Tensor:
@@ -96,9 +93,6 @@ class _MetricSolver(Solver[S]):
         self.metric, self.iterations = metric, check_count("iterations", iterations)
         self.steps = nn.Parameter(torch.zeros(iterations))
         """log t_k `(N,)`."""
-
-    def config(self) -> dict[str, Any]:
-        return {"metric": self.metric, "iterations": self.iterations}
 
     @property
     def horizon(self) -> int:
@@ -183,9 +177,6 @@ class LearnedQuasiNewton(_MetricSolver[LearnedQuasiNewtonState]):
         super().__init__(metric, iterations)
         self.memory = check_count("memory", memory, least=0)
 
-    def config(self) -> dict[str, Any]:
-        return {**super().config(), "memory": self.memory}
-
     def init(self, problem: Problem, x0: Tensor) -> LearnedQuasiNewtonState:
         zeros = torch.zeros_like(self.check(x0)).flatten(1)
         return LearnedQuasiNewtonState(x0, gradient=zeros, move=zeros, pairs=())
@@ -202,7 +193,7 @@ class LearnedQuasiNewton(_MetricSolver[LearnedQuasiNewtonState]):
 class BlockProblem(Protocol):
     """What `LearnedBlockNewton` needs: the gradient, and the diagonal blocks of a matrix above the curvature."""
 
-    def blocks(self, x: Tensor, caution: Tensor, share: float) -> tuple[Tensor, Tensor]:
+    def newton_blocks(self, x: Tensor, caution: Tensor, share: float) -> tuple[Tensor, Tensor]:
         """The gradient `(B, n)` and K blocks `(B, K, n / K, n / K)`; more caution makes them larger."""
 
 
@@ -227,12 +218,7 @@ class LearnedBlockNewton(Solver[State, BlockProblem]):
         self.numbers = nn.Parameter(torch.zeros(iterations, 3))
         """Logarithms of t_k, c_k and d_k, as multiples of `INITIAL` `(N, 3)`."""
 
-    def config(self) -> dict[str, Any]:
-        return {"iterations": self.iterations, "share": self.share}
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return ("blocks",)
+    needs = ("newton_blocks",)
 
     @property
     def horizon(self) -> int:
@@ -250,7 +236,7 @@ class LearnedBlockNewton(Solver[State, BlockProblem]):
         x, k = state.x, state.iteration
         learned = self.numbers[min(k, self.iterations - 1)].exp()
         length, caution, damping = (initial * number for initial, number in zip(INITIAL, learned, strict=True))
-        gradient, matrices = problem.blocks(x, caution, self.share)
+        gradient, matrices = problem.newton_blocks(x, caution, self.share)
         trace = matrices.diagonal(dim1=2, dim2=3).mean(dim=(1, 2)) + torch.finfo(x.dtype).tiny
         identity = torch.eye(matrices.shape[-1], dtype=x.dtype, device=x.device)
         damped = matrices + (damping * trace)[:, None, None, None] * identity

@@ -14,7 +14,7 @@ from lmd.mirrors.base import DUAL_NORM, Mirror, norm_of
 from lmd.problems.base import Problem
 from lmd.solvers.base import S, Solver, State
 from lmd.solvers.steps import LearnedSteps, Steps, as_steps
-from lmd.terms.domain import same_set
+from lmd.terms.domains import same_set
 
 
 class MirrorSolver(Solver[S]):
@@ -31,9 +31,6 @@ class MirrorSolver(Solver[S]):
             raise InputError("mirror", type(mirror).__name__, "an lmd.mirrors.Mirror")
         self.mirror = mirror
         self.steps = as_steps(steps)
-
-    def config(self) -> dict[str, Any]:
-        return {"mirror": self.mirror, "steps": self.steps}
 
     @property
     def horizon(self) -> int | None:
@@ -115,9 +112,7 @@ class LazyMirrorDescent(MirrorDescent):
         steps: The step-sizes t_k: a positive number, or `Steps`.
     """
 
-    @property
-    def accumulates(self) -> bool:
-        return True
+    accumulates = True
 
     @property
     def init_cost(self) -> dict[str, int]:
@@ -201,9 +196,6 @@ class CorrectedMirrorDescent(MirrorDescent):
         if not 0 <= self.initial <= 1:
             raise InputError("initial", initial, "a number in [0, 1]")
         self.corrections = nn.Parameter(torch.full((iterations,), self.initial))
-
-    def config(self) -> dict[str, Any]:
-        return {**super().config(), "iterations": self.iterations, "initial": self.initial}
 
     @property
     def step_cost(self) -> dict[str, int]:
