@@ -21,7 +21,7 @@ from lmd import zoo
 from lmd.core.checks import check_choice, check_count, check_positive
 from lmd.errors import InputError
 from lmd.problems.base import offers
-from lmd.problems.tv_families import as_float
+from lmd.problems.image_families import as_float
 from lmd.reproduction import tasks
 from lmd.reproduction.bench.measuring import (
     CLASSICAL,

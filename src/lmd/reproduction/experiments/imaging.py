@@ -17,8 +17,8 @@ from lmd import zoo
 from lmd.cli.common import Table
 from lmd.core.extras import require
 from lmd.problems import TVDenoising, TVInpainting
+from lmd.problems.image_families import add_noise, as_float, random_masks
 from lmd.problems.tv import TVProblem
-from lmd.problems.tv_families import add_noise, as_float, random_masks
 from lmd.reproduction import recipes
 from lmd.reproduction.datasets import image_data, read_images
 from lmd.reproduction.datasets.images import CROP

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lmd.cli.common import Table
-from lmd.problems.subsets import SubsetFamily, SubsetProblem
+from lmd.problems.classifiers import SubsetFamily, SubsetProblem
 from lmd.reproduction.experiments.base import (
     HORIZON,
     MULTIPLIERS,

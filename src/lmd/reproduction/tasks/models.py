@@ -15,7 +15,7 @@ from lmd.operators import Blur, Mask, ParallelBeam, gaussian_kernel, motion_kern
 from lmd.operators.blur import BORDERS
 from lmd.problems import Family, SecondOrderModel, TVDenoising, TVModel, random_masks
 from lmd.problems.base import offers
-from lmd.problems.model_families import Maker, ModelFamily, windows
+from lmd.problems.image_families import Maker, ModelFamily, windows
 from lmd.reproduction.tasks.task import CertifiedBy, Contest, Recipe, Task
 from lmd.reproduction.tasks.training import PHOTOGRAPHS, WEIGHT
 from lmd.solvers import FGP, Averaged, RelaxedPDHG, Solver
