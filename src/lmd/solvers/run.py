@@ -16,11 +16,10 @@ from lmd.problems.base import Problem, as_problem, check_capabilities, check_val
 from lmd.solvers.base import Solver, State, check_fit, in_full_precision
 from lmd.solvers.result import Result, Status
 from lmd.solvers.stopping import Callback, Calls, Residual, StoppingRule, Target, TimeLimit, Tolerance
-from lmd.solvers.tracking import Clock, Tracker, look_at
+from lmd.solvers.tracking import DIVERGENCE_FACTOR, Clock, Tracker, look_at
 
 DEFAULT_ITERATIONS = 100
 MOST_ITERATIONS = 100_000
-DIVERGENCE_FACTOR = 1e6
 
 TRACED, TRACED_NUMBERS = 64, 1 << 22
 """Points of so many iterations, and so many numbers, are kept at most while nobody has to look at them."""
