@@ -19,7 +19,7 @@ def control():
 @pytest.fixture
 def proposed(control):
     info = ClassInfo(control)
-    return propose_initialisers(info, {"ADMM": ADMM(1, info.size).keep_(control.problem, control.x0)})
+    return propose_initialisers(info, {"ADMM": ADMM(1, info.size).precompute_(control.problem, control.x0)})
 
 
 def gap(solver, instances):

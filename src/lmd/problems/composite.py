@@ -15,7 +15,8 @@ from typing_extensions import Self
 from lmd.core.batching import Index, chosen, doubled
 from lmd.core.checks import check_batch, shape_of
 from lmd.errors import CapabilityError, InputError
-from lmd.operators import LinearOperator, Stack
+from lmd.operators import LinearOperator
+from lmd.operators.stack import Stack
 from lmd.problems import compiled, duality, grids
 from lmd.problems.base import Problem, joined
 from lmd.terms import Term
@@ -181,8 +182,8 @@ class Composite(Problem):
             return value
         value = self.data_value(x)
         for term, K, _ in self.blocks:
-            limited = duality.is_limit(term, K)
-            value = value + (term.value(duality.onto_domain(term, K, x, K(x))) if limited else K.value_behind(term, x))
+            z = K(x)
+            value = value + term.value(duality.onto_domain(term, K, x, z) if duality.is_limit(term, K) else z)
         return value
 
     def subgradient(self, x: Tensor) -> Tensor:
@@ -403,5 +404,5 @@ class Composite(Problem):
 def _add_gradients(blocks: Sequence[Block], x: Tensor, gradient: Tensor) -> Tensor:
     """Add the gradients of the terms of these blocks to a gradient that may be written to."""
     for term, K, _ in blocks:
-        gradient = K.add_subgradient(term, x, gradient)
+        gradient = gradient.add_(K.adjoint(term.subgradient(K(x))))
     return gradient

@@ -199,11 +199,6 @@ class Term(Part, abc.ABC):
         return (self,)
 
     @property
-    def absolute_weight(self) -> Scale | None:
-        """w, a number or `(B,)`, where h(z) = w sum |z_i|; None where it is anything else."""
-        return None
-
-    @property
     def mask(self) -> Tensor | None:
         """1 where an entry counts and 0 where nothing is known of it, where there are such; broadcasts against z."""
         return None

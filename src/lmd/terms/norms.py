@@ -188,12 +188,8 @@ class L1(GroupNorm):
 
     @property
     def name(self) -> str:
-        return "l1" if self.absolute_weight is not None else type(self).__name__
-
-    @property
-    def absolute_weight(self) -> Scale | None:
         alike = not isinstance(self.weight, Tensor) or self.weight.ndim < 2
-        return self.weight if alike and type(self) is L1 else None
+        return "l1" if alike and type(self) is L1 else type(self).__name__
 
     def pieces(self, z: Tensor) -> Pieces:
         """w |z| = w z + 2w max(0, -z)."""

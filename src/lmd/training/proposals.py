@@ -244,7 +244,7 @@ def _admm(info: ClassInfo, penalty: float, ratio: float, relaxation: float) -> A
     solver = ADMM(1, info.size, penalty, relaxation).to(info.train.x0.dtype)
     with torch.no_grad():
         solver.penalties[:, 1] += math.log(ratio)
-    return solver.keep_(info.train.problem, info.train.x0)
+    return solver.precompute_(info.train.problem, info.train.x0)
 
 
 def _ends(info: ClassInfo, tuned: ADMM, target: float) -> list[int]:
@@ -264,7 +264,7 @@ def _learned_admm(info: ClassInfo, tuned: ADMM, ends: Sequence[int]) -> ADMM:
         solver.penalties[:, :-1] = tuned.penalties[:, :1]
         solver.penalties[:, -1:] = tuned.penalties[:, 1:]
         solver.relaxations.copy_(tuned.relaxations)
-    return solver.keep_(problem, info.train.x0)
+    return solver.precompute_(problem, info.train.x0)
 
 
 def _quasi_newton(info: ClassInfo, count: int) -> Solver[Any]:

@@ -124,8 +124,8 @@ class Trainer:
     def refresh(self, solver: Solver[Any]) -> None:
         """Compute the matrices of a class that follow from the parameters of a solver."""
         for part in solver.modules():
-            if callable(keep := getattr(part, "keep_", None)):
-                keep(self.instances.problem, self.instances.x0)
+            if callable(precompute := getattr(part, "precompute_", None)):
+                precompute(self.instances.problem, self.instances.x0)
 
     def _train(self, solver: Solver[Any], name: str, updates: int, rung: int) -> None:
         count = sum(parameter.numel() for parameter in solver.parameters() if parameter.requires_grad)
