@@ -167,7 +167,7 @@ def propose_initialisers(
     tuned = copy.deepcopy(classical["ADMM"]).requires_grad_(False)
     wanted: tuple[Tensor, ...] = (train.optima, train.duals)
     if train.problem.operator.is_identity and train.problem.quadratic is not None:
-        r = tuned.init(train.problem, train.x0).numbers[0][0]
+        r = tuned.init(train.problem, train.x0).schedule[0][0]
         wanted = (train.optima + train.duals / r,)
     return WithInitialiser(tuned, *(info.network(each) for each in wanted)), wanted
 
