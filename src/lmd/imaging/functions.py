@@ -42,8 +42,7 @@ from lmd.operators import Blur, LinearOperator
 from lmd.operators.functions import FromFunctions
 from lmd.problems import TVDeblurring, TVInpainting
 from lmd.problems.duality import relative_gap
-from lmd.problems.reconstruction import TVReconstruction
-from lmd.problems.tv import TVProblem
+from lmd.problems.tv import TVProblem, TVReconstruction
 from lmd.solvers import Result, Status
 from lmd.solvers.base import Solver
 from lmd.solvers.certificate import Certificate

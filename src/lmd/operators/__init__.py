@@ -1,18 +1,13 @@
 """Linear maps of each instance, with adjoints and bounds on norms: what terms of a composite problem stand behind."""
 
-from lmd.operators.base import LinearOperator
+from lmd.operators.base import Identity, LinearOperator
 from lmd.operators.blur import Blur, gaussian_kernel, motion_kernel
 from lmd.operators.differences import Differences
 from lmd.operators.functions import FromFunctions
-from lmd.operators.identity import Identity
-from lmd.operators.mask import Mask
-from lmd.operators.matrix import Matrix
+from lmd.operators.matrix import Mask, Matrix
 from lmd.operators.projections import ParallelBeam
-from lmd.operators.second_order import Bends, Slopes
-from lmd.operators.stack import Stack
 
 __all__ = [
-    "Bends",
     "Blur",
     "Differences",
     "FromFunctions",
@@ -21,8 +16,6 @@ __all__ = [
     "Mask",
     "Matrix",
     "ParallelBeam",
-    "Slopes",
-    "Stack",
     "gaussian_kernel",
     "motion_kernel",
 ]

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from lmd.core.batching import Index, chosen, doubled
+from lmd.core.batching import Index, take_instances, to_double
 from lmd.core.checks import check_batch, shape_of
 from lmd.errors import CapabilityError, InputError
-from lmd.operators import LinearOperator, Stack
+from lmd.operators import LinearOperator
+from lmd.operators.stack import Stack
 from lmd.problems import compiled, duality, grids
-from lmd.problems.base import Problem, joined
+from lmd.problems.base import Problem, flatten_data
 from lmd.terms import Term
 from lmd.terms.base import Pieces, Scale, per_instance, size_of, sum_instances
 
@@ -162,17 +163,17 @@ class Composite(Problem):
         vars(part).pop("feasible_block", None)
         for name in {*self.batched, "points", "reference"}:
             if isinstance(value := vars(self).get(name), Tensor):
-                setattr(part, name, chosen(value, index))
+                setattr(part, name, take_instances(value, index))
         part.operator = self.operator.select(index)
         part.f, part.regularisers = self.f.select(index), tuple(term.select(index) for term in self.regularisers)
         part._set_constants()
         return part
 
     def double(self) -> Self:
-        return doubled(self)
+        return to_double(self)
 
     def data_vector(self) -> Tensor:
-        return joined([*self.f.data(), *self.g.data()], type(self).__name__)
+        return flatten_data([*self.f.data(), *self.g.data()], type(self).__name__)
 
     # Values and gradients.
 
@@ -181,8 +182,8 @@ class Composite(Problem):
             return value
         value = self.data_value(x)
         for term, K, _ in self.blocks:
-            limited = duality.is_limit(term, K)
-            value = value + (term.value(duality.onto_domain(term, K, x, K(x))) if limited else K.value_behind(term, x))
+            z = K(x)
+            value = value + term.value(duality.onto_domain(term, K, x, z) if duality.is_limit(term, K) else z)
         return value
 
     def subgradient(self, x: Tensor) -> Tensor:
@@ -352,8 +353,8 @@ class Composite(Problem):
         """The nearest point of the domain of f, in which the minimisers lie; x itself where there is none."""
         return self.f.nearest(x)
 
-    def filled(self, x: Tensor) -> Tensor:
-        return self.f.guess(x)
+    def fill_unknown(self, x: Tensor) -> Tensor:
+        return self.f.fill_unknown(x)
 
     @property
     def variation(self) -> Term:
@@ -403,5 +404,5 @@ class Composite(Problem):
 def _add_gradients(blocks: Sequence[Block], x: Tensor, gradient: Tensor) -> Tensor:
     """Add the gradients of the terms of these blocks to a gradient that may be written to."""
     for term, K, _ in blocks:
-        gradient = K.add_subgradient(term, x, gradient)
+        gradient = gradient.add_(K.adjoint(term.subgradient(K(x))))
     return gradient

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -16,14 +16,15 @@ from lmd.problems.base import Problem, as_problem, check_capabilities, check_val
 from lmd.solvers.base import Solver, State, check_fit, in_full_precision
 from lmd.solvers.result import Result, Status
 from lmd.solvers.stopping import Callback, Calls, Residual, StoppingRule, Target, TimeLimit, Tolerance
-from lmd.solvers.tracking import Clock, Tracker, look_at
+from lmd.solvers.tracking import Clock, Tracker, evaluate
 
 DEFAULT_ITERATIONS = 100
-MOST_ITERATIONS = 100_000
+MAX_ITERATIONS = 100_000
 DIVERGENCE_FACTOR = 1e6
 
-TRACED, TRACED_NUMBERS = 64, 1 << 22
-"""Points of so many iterations, and so many numbers, are kept at most while nobody has to look at them."""
+MAX_TRACED_ITERATIONS = 64
+MAX_TRACED_NUMBERS = 1 << 22
+"""Number of iterations, and of entries of their points, that compiled code goes through before they are recorded."""
 
 
 @in_full_precision
@@ -44,14 +45,14 @@ def run(
 ) -> Result:
     """Run a solver on a batch of problems from the starting points x0 `(B, ...)`, or from the problem's own `start()`.
 
-    Instances stop one by one, and the others go on. Where a value is infinite because a constraint is broken, it is
-    that of a point beside it, and the result has the violation. Nothing is recorded for autograd.
+    Instances stop one by one, and the others go on. Where a value is infinite because a constraint is violated, it is
+    that of a nearby point, and the result has the violation. Runs without autograd.
 
     Args:
         solver: Any solver; learned ones are run as they are.
         problem: A problem, or a convex function from points `(B, ...)` to values `(B,)`.
         x0: `(B, ...)`; None is the problem's own start.
-        iterations: How many at most: by default what the solver was trained for, or 100; with a `tolerance` 100 000.
+        iterations: Maximum number; by default what the solver was trained for, or 100; with a `tolerance` 100 000.
         tolerance: The relative duality gap at which an instance stops, proven, or where no more can be proven; for
             problems with a dual and solvers that keep a dual point, such as FGP and PDHG.
         target_value: The value at which an instance stops: a number, or one per instance `(B,)`.
@@ -59,9 +60,9 @@ def run(
         time_limit: Seconds after which all stop.
         divergence_factor: How far a value may rise, in sizes of that of the start, at least 1.
         callbacks: Functions of the state and the values `(B,)`, called after each iteration; a true answer is the end.
-        stop: Rules besides, of `lmd.solvers.stopping` or your own; each serves one run.
-        record: Look at every iteration. Without, only the start and the end are looked at, nothing stops early, and a
-            solver that can go through many iterations at once (`LearnedDual`) takes a fraction of the time.
+        stop: Further rules, of `lmd.solvers.stopping` or your own; each serves one run.
+        record: Record the history of every iteration. Without, only the start and the end are evaluated, nothing stops
+            early, and a solver with compiled iterations (`LearnedDual`) takes a fraction of the time.
 
     Returns:
         The answer, with its values, history and status of each instance, and its certificate where `run` is `lmd.run`.
@@ -75,29 +76,19 @@ def run(
         raise InputError("solver", type(solver).__name__, "an lmd.solvers.Solver")
     problem = as_problem(problem)
     if x0 is None:
-        x0 = _own_start(problem)
+        check_capabilities(problem, ("start",), "run without x0")
+        x0 = cast(Any, problem).start()
     check_fit(solver, problem, x0)
-    default = MOST_ITERATIONS if tolerance is not None else solver.horizon or DEFAULT_ITERATIONS
+    default = MAX_ITERATIONS if tolerance is not None else solver.horizon or DEFAULT_ITERATIONS
     limit = check_count("iterations", default if iterations is None else iterations)
     check_positive("divergence_factor", divergence_factor)
     kinds: Any = {Target: target_value, Tolerance: tolerance, Residual: residual_tolerance}
     kinds |= {Calls: tuple(callbacks) or None, TimeLimit: time_limit}
-    rules = [*(rule for kind, given in kinds.items() for rule in _asked(kind, given)), *stop]
+    rules = [*(kind(given) for kind, given in kinds.items() if given is not None), *stop]
     if rules and not record:
-        raise InputError("record", "False, with something to stop at or to call", "True, to look at every iteration")
+        raise InputError("record", "False, with something to stop at or to call", "True, to record every iteration")
     with torch.no_grad():
         return _run(solver, problem, x0, limit, divergence_factor, rules, record)
-
-
-def _own_start(problem: Any) -> Tensor:
-    check_capabilities(problem, ("start",), "run without x0")
-    start: Tensor = problem.start()
-    return start
-
-
-def _asked(rule: Callable[[Any], StoppingRule], value: Any) -> tuple[StoppingRule, ...]:
-    """A rule, where a value is given for it."""
-    return () if value is None else (rule(value),)
 
 
 def _run(
@@ -112,22 +103,21 @@ def _run(
     begun, clock = time.perf_counter(), Clock(x0.device)
     with clock:
         state = solver.init(problem, x0)
-    values, violation = look_at(problem, x0, state.known_value)
+    values, violation = evaluate(problem, x0, state.known_value)
     check_values(problem, values, x0)
     if not bool(torch.isfinite(values).all()):
         bad = (~torch.isfinite(values)).nonzero().flatten().tolist()
         raise InputError("x0", f"a start where the value of instance {bad} is not finite", "a finite value there")
-    tracker = Tracker(x0, values, divergence_factor)
-    tracker.record_start(clock.seconds, violation)
+    tracker = Tracker(x0, (values, violation), clock.seconds, divergence_factor)
     for rule in rules:
         rule.begin(problem, state, tracker, type(solver).__name__)
-    done, most = 0, max(1, min(TRACED, TRACED_NUMBERS // x0.numel())) if record else limit
+    done, most = 0, max(1, min(MAX_TRACED_ITERATIONS, MAX_TRACED_NUMBERS // x0.numel())) if record else limit
     while done < limit and bool(tracker.running.any()):
         steps = min([limit, done + most, *(rule.next_look(done) for rule in rules)]) - done
-        traced = _traced(solver, problem, state, steps, tracker, clock) if record and most > 1 else None
+        traced = _trace(solver, problem, state, steps, tracker, clock) if record and most > 1 else None
         if traced is None:
             most, steps = (1, 1) if record else (limit, steps)  # one by one from here on
-            traced = _stepped(solver, problem, state, steps, tracker, clock), steps
+            traced = _advance(solver, problem, state, steps, tracker, clock), steps
         state, done = traced[0], done + traced[1]
         for rule in rules:
             rule.look(problem, state, tracker, done == limit)
@@ -137,26 +127,28 @@ def _run(
     return tracker.result(solver, problem, x0, time.perf_counter() - begun)
 
 
-def _traced(
+def _trace(
     solver: Solver[Any], problem: Problem, state: State, steps: int, tracker: Tracker, clock: Clock
 ) -> tuple[State, int] | None:
-    """The state after at most so many steps of compiled code, all of them recorded, and how many; None where they have
-    to be taken one by one: there is no such code, or one of them fails."""
+    """The state after at most so many compiled steps, all of them recorded, and their number.
+
+    None where steps have to be taken one by one: there is no compiled code, or one of them fails.
+    """
     with clock:
         traced = solver.trace(problem, state, steps)
-    if traced is None or not tracker.record_all(problem, state, traced, clock.seconds):
+    if traced is None or not tracker.record_trace(problem, state, traced, clock.seconds):
         return None
     return traced.state, len(traced.points)
 
 
-def _stepped(
+def _advance(
     solver: Solver[Any], problem: Problem, previous: State, steps: int, tracker: Tracker, clock: Clock
 ) -> State:
     """The state after so many steps, the last of which is recorded."""
     with clock:
         state: State = solver.step(problem, previous) if steps == 1 else solver.advance(problem, previous, steps)
-    shown = state if steps == 1 else replace(state, diagnostics={})
-    looked = look_at(problem, state.x, state.known_value)
-    tracker.record(problem, previous, shown, looked, clock.seconds, steps)
+    recorded = state if steps == 1 else replace(state, diagnostics={})
+    evaluation = evaluate(problem, state.x, state.known_value)
+    tracker.record(problem, previous, recorded, evaluation, clock.seconds, steps)
     tracker.stop_failed()
     return state

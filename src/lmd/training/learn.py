@@ -369,7 +369,7 @@ class _Learning:
 
     def _keep(self, solver: Solver[Any]) -> None:
         for part in solver.modules():
-            if callable(keep := getattr(part, "keep_", None)):
+            if callable(keep := getattr(part, "precompute_", None)):
                 keep(self.known.train.problem, self.known.train.x0)
 
     def _search(self, solver: Solver[Any], parts: list[Any], trials: int, rung: int, tail: bool = False) -> None:

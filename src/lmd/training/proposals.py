@@ -242,7 +242,7 @@ def _admm(known: Known, penalty: float, ratio: float, relaxation: float) -> ADMM
     solver = ADMM(1, known.size, penalty, relaxation).to(known.train.x0.dtype)
     with torch.no_grad():
         solver.penalties[:, 1] += math.log(ratio)
-    return solver.keep_(known.train.problem, known.train.x0)
+    return solver.precompute_(known.train.problem, known.train.x0)
 
 
 def _ends(known: Known, tuned: ADMM, target: float) -> list[int]:
@@ -262,7 +262,7 @@ def _learned_admm(known: Known, tuned: ADMM, ends: Sequence[int]) -> ADMM:
         solver.penalties[:, :-1] = tuned.penalties[:, :1]
         solver.penalties[:, -1:] = tuned.penalties[:, 1:]
         solver.relaxations.copy_(tuned.relaxations)
-    return solver.keep_(problem, known.train.x0)
+    return solver.precompute_(problem, known.train.x0)
 
 
 def _quasi_newton(known: Known, count: int) -> Solver[Any]:

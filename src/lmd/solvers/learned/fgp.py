@@ -235,4 +235,4 @@ def variation(problem: CoarserProblem) -> Tensor:
     y = problem.f.y
     if kernels.serves(y) and y.ndim == 4 and problem.differences.name == "differences":
         return kernels.tv_sums(y, None, None, 1.0).length.to(y.dtype)
-    return problem.differences.value_behind(L1(1.0), y)
+    return L1(1.0).value(problem.differences(y))
