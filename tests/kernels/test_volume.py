@@ -12,7 +12,8 @@ from lmd.problems import SecondOrderModel, TVDenoising, TVModel
 from lmd.problems.compiled import composed_of, match_joint, second_of, split_of
 from lmd.solvers import RelaxedPDHG, Solver
 from lmd.solvers.learned.fgp import roughness
-from lmd.terms import Absolute, Huber, KullbackLeibler, MaskedSquares, Squares
+from lmd.terms import Absolute, Huber, KullbackLeibler, Squares
+from lmd.terms.squares import MaskedSquares
 from lmd.terms.wrappers import Boxed
 
 pytestmark = pytest.mark.skipif(kernels.library() is None, reason="no compiled kernels here")
