@@ -274,7 +274,7 @@ class ExactMirrorDescent(LearnedPrefix[ExactState, Problem]):
         self.tail.mirror.check("x0", x0)
         if len(self.guess) and x0.shape[1:] != self.guess.shape:
             raise InputError("x0", f"shape {shape_of(x0)}", f"shape (B, {len(self.guess)}), as its learned start has")
-        guess = self.guess.expand_as(x0) if len(self.guess) else problem.filled(x0)
+        guess = self.guess.expand_as(x0) if len(self.guess) else problem.fill_unknown(x0)
         none, unit = x0.new_empty(len(x0), 0), _unit(problem, x0)
         return ExactState(x0, dual=none, previous=guess, earlier=guess, unit=unit)
 
