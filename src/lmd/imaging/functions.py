@@ -45,8 +45,7 @@ from lmd.problems.duality import relative_gap
 from lmd.problems.tv import TVProblem, TVReconstruction
 from lmd.solvers import Result, Status
 from lmd.solvers.base import Solver
-from lmd.solvers.certificate import Certificate
-from lmd.solvers.result import RunReport
+from lmd.solvers.result import Certificate, RunReport
 from lmd.zoo.solve import MOST_ITERATIONS, solve
 
 MIN_TOLERANCE_FLOAT32 = 1e-5
