@@ -109,14 +109,9 @@ class Reading:
     """What a metrics.json says to a person."""
 
     tables: list[Table]
-    headline: str = ""
-    """One sentence with numbers in it."""
-
-    command: str = ""
-    """What made it."""
-
-    place: int = 0
-    """Sections are in the order of their places."""
+    headline: str = ""  # one sentence with numbers in it
+    command: str = ""  # what made it
+    place: int = 0  # sections are in the order of their places
 
 
 Read = Callable[[dict[str, Any]], Reading]

@@ -87,21 +87,15 @@ class Plan:
     images: Path | None = None
     count: int = 20
     side: int = CROP
-    tuning: int = 4
-    """How many other images the methods are tuned on."""
-
+    tuning: int = 4  # how many other images the methods are tuned on
     batches: tuple[int, ...] = (1, 20)
     repeats: int = 7
     most: int = MOST
-    gaps: tuple[float, ...] = GAPS
-    """The relative gaps that methods are timed to."""
-
+    gaps: tuple[float, ...] = GAPS  # the relative gaps that methods are timed to
     limit: float = LIMIT
     noise: tuple[int, ...] | None = None
     methods: tuple[str, ...] | None = None
-    sizes: tuple[int, ...] = ()
-    """The sides of one photograph, in place of the test images."""
-
+    sizes: tuple[int, ...] = ()  # the sides of one photograph, in place of the test images
     seed: int = 0
     preset: str = "full"
 
@@ -147,8 +141,7 @@ class Bench:
     facts: dict[str, Any] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
     curves: list[TimedCurve] = field(default_factory=list)
-    seconds: float = 0.0
-    """How long all of it took."""
+    seconds: float = 0.0  # how long all of it took
 
 
 def learned_names(contest: str) -> list[str]:

@@ -36,11 +36,8 @@ SUBGRADIENTS = 100
 class Setting:
     """A solver with one choice of what it is tuned over."""
 
-    solver: Solver[Any]
-    """As it is set."""
-
-    balance: float = 1.0
-    """What PDHG multiplies the `balance` of a problem by, where it has one."""
+    solver: Solver[Any]  # as it is set
+    balance: float = 1.0  # what PDHG multiplies the `balance` of a problem by, where it has one
 
     def adapt(self, problem: Any) -> Any:
         """The same problem as this setting wants it."""
@@ -55,14 +52,9 @@ class Setting:
 class Method:
     """A name and what it is tuned over: one setting for a method that has nothing to tune."""
 
-    name: str
-    """What it is called in tables."""
-
-    settings: tuple[Setting, ...]
-    """Those that it is tuned over."""
-
-    most: int
-    """How many iterations it is run for at most."""
+    name: str  # what it is called in tables
+    settings: tuple[Setting, ...]  # those that it is tuned over
+    most: int  # how many iterations it is run for at most
 
 
 def classical_methods(problem: Any, steps: float, tau: float, most: int) -> list[Method]:
@@ -128,9 +120,7 @@ many iterations."""
 class QualityTarget:
     """A quality that a method is timed to."""
 
-    metric: str
-    """psnr, relative_gap or certified_gap."""
-
+    metric: str  # psnr, relative_gap or certified_gap
     level: float
 
     @property
@@ -156,14 +146,11 @@ class KnownInstances:
     """Instances whose answers are known: a problem with certified minimisers and minima."""
 
     problem: Any
-    exact: Any
-    """The same in float64, which values are taken of: single precision has no gaps of 1e-6."""
-
+    exact: Any  # the same in float64, which values are taken of: single precision has no gaps of 1e-6
     x0: Tensor
     minimiser: Tensor
     minimum: Tensor
-    proven: Tensor
-    """How far minima may be from the truth, relative to them `(B,)`."""
+    proven: Tensor  # how far minima may be from the truth, relative to them `(B,)`
 
     @classmethod
     def of(cls, problem: Any, kept: bool = True, smallest: float = GAPS[-1]) -> KnownInstances:

@@ -43,13 +43,11 @@ LONGEST = 10.0
 class TimedCurve:
     """One method's calls, for the figures."""
 
-    settings: dict[str, Any]
-    """The problem, its noise and the size, where there are sizes."""
-
+    settings: dict[str, Any]  # the problem, its noise and the size, where there are sizes
     batch: int
     method: str
+    # seconds of a call and the mean relative gap of its answer, the fastest first
     points: tuple[tuple[float, float], ...]
-    """Seconds of a call and the mean relative gap of its answer, the fastest first."""
 
 
 @dataclass
@@ -57,17 +55,10 @@ class TimedCall:
     """A whole call that is timed."""
 
     call: Callable[[], object]
-    count: float
-    """How many iterations it has, or what a peer is called with."""
-
-    gap: float
-    """The mean relative gap of what it answers."""
-
-    of: tuple[QualityTarget, ...] = ()
-    """The targets that it is the first to reach."""
-
-    samples: list[tuple[float, float]] = field(default_factory=list)
-    """Seconds, and seconds of all processors."""
+    count: float  # how many iterations it has, or what a peer is called with
+    gap: float  # the mean relative gap of what it answers
+    of: tuple[QualityTarget, ...] = ()  # the targets that it is the first to reach
+    samples: list[tuple[float, float]] = field(default_factory=list)  # seconds, and seconds of all processors
 
     def sample(self) -> tuple[float, float]:
         """One call: seconds, and seconds of all processors."""

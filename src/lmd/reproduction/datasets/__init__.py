@@ -59,18 +59,11 @@ __all__ = [
 class Dataset:
     """One line of `lmd data list`."""
 
-    name: str
-    """What `fetch` takes."""
-
-    title: str
-    """What is in it, in a few words."""
-
-    source: str
-    """Where it comes from."""
-    present: bool
-    """Whether it can be used now, without a download."""
-    folder: Path | None
-    """Where its files are; None for what ships inside a dependency or is not present."""
+    name: str  # what `fetch` takes
+    title: str  # what is in it, in a few words
+    source: str  # where it comes from
+    present: bool  # whether it can be used now, without a download
+    folder: Path | None  # where its files are; None for what ships inside a dependency or is not present
 
 
 def datasets(data_dir: str | Path | None = None) -> list[Dataset]:

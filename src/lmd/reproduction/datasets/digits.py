@@ -138,20 +138,11 @@ last ones were mostly written by other people; a random split would put every wr
 class DigitData:
     """Images in [0, 1] `(n, H, W)`, float32, with their labels 0 to 9 `(n,)`, int64, in a train and a test fold."""
 
-    name: str
-    """Which data these are: `mnist` or `digits`. Results carry it."""
-
-    train_images: Tensor
-    """`(n, H, W)`."""
-
-    train_labels: Tensor
-    """`(n,)`."""
-
-    test_images: Tensor
-    """`(n, H, W)`."""
-
-    test_labels: Tensor
-    """`(n,)`."""
+    name: str  # which data these are: `mnist` or `digits`. Results carry it
+    train_images: Tensor  # `(n, H, W)`
+    train_labels: Tensor  # `(n,)`
+    test_images: Tensor  # `(n, H, W)`
+    test_labels: Tensor  # `(n,)`
 
     def fingerprint(self) -> str:
         """The SHA-256 of name, shapes and every number: equal for equal data."""
@@ -245,26 +236,13 @@ SETTINGS = {
 class DigitFeatures:
     """Features `(n, 50)`, float32 and never negative, with their labels `(n,)`, in the folds of the data."""
 
-    data_name: str
-    """Which data they are from. Results carry it."""
-
-    train_features: Tensor
-    """`(n, 50)`."""
-
-    train_labels: Tensor
-    """`(n,)`."""
-
-    test_features: Tensor
-    """`(n, 50)`."""
-
-    test_labels: Tensor
-    """`(n,)`."""
-
-    accuracy: float
-    """The network's own accuracy on the test fold."""
-
-    key: str
-    """The hash of data, network and training: equal keys, equal features."""
+    data_name: str  # which data they are from. Results carry it
+    train_features: Tensor  # `(n, 50)`
+    train_labels: Tensor  # `(n,)`
+    test_features: Tensor  # `(n, 50)`
+    test_labels: Tensor  # `(n,)`
+    accuracy: float  # the network's own accuracy on the test fold
+    key: str  # the hash of data, network and training: equal keys, equal features
 
 
 class FeatureNetwork(nn.Module):

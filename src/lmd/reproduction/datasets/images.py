@@ -138,25 +138,17 @@ pair is left out for the same reason.)"""
 class ImageData:
     """Colour images `(n, 3, 96, 96)`, bytes, in a train and a test fold."""
 
-    name: str
-    """Which data these are: `photographs` or `stl10`. Results carry it."""
-
-    train_images: Tensor
-    """`(n, 3, 96, 96)`."""
-
-    test_images: Tensor
-    """`(n, 3, 96, 96)`."""
+    name: str  # which data these are: `photographs` or `stl10`. Results carry it
+    train_images: Tensor  # `(n, 3, 96, 96)`
+    test_images: Tensor  # `(n, 3, 96, 96)`
 
 
 @dataclass(frozen=True)
 class ImageSet:
     """Images that somebody brought: bytes, each `(3, H, W)`, of any sizes."""
 
-    name: str
-    """The name of the folder or file they are from. Results carry it."""
-
-    images: tuple[Tensor, ...]
-    """Each `(3, H, W)`."""
+    name: str  # the name of the folder or file they are from. Results carry it
+    images: tuple[Tensor, ...]  # each `(3, H, W)`
 
     def crops(self, side: int) -> Tensor:
         """The middle `side` x `side` pixels of each `(n, 3, side, side)`."""

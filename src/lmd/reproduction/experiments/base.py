@@ -48,13 +48,11 @@ class Session:
     folder: Path
     retrain: bool = False
     progress: bool = False
-    images: Path | None = None
-    """A folder or file of images to take in place of the test images."""
-
+    images: Path | None = None  # a folder or file of images to take in place of the test images
     rows: list[Row] = field(default_factory=list)
     figures: list[dict[str, Any]] = field(default_factory=list)
+    # what a reader should know beside the rows, such as which data they are from
     facts: dict[str, Any] = field(default_factory=dict)
-    """What a reader should know beside the rows, such as which data they are from."""
 
     @property
     def repeats(self) -> int:
@@ -132,14 +130,9 @@ class Experiment(abc.ABC):
 
     name: ClassVar[str]
     title: ClassVar[str]
-    paper: ClassVar[str]
-    """Which figures or tables it reproduces."""
-
-    solvers: ClassVar[tuple[str, ...]] = ()
-    """The trained solvers it uses, by their names in the zoo."""
-
-    imaging: ClassVar[bool] = False
-    """Whether it has test images, which `images` may replace."""
+    paper: ClassVar[str]  # which figures or tables it reproduces
+    solvers: ClassVar[tuple[str, ...]] = ()  # the trained solvers it uses, by their names in the zoo
+    imaging: ClassVar[bool] = False  # whether it has test images, which `images` may replace
 
     @abc.abstractmethod
     def run(self, session: Session) -> None:

@@ -114,9 +114,7 @@ class Size:
 
     filters: int
     backward_filters: int
-    side: int
-    """Pixels along each side of an image."""
-
+    side: int  # pixels along each side of an image
     batch: int
     repeats: int
 

@@ -71,8 +71,7 @@ class ExactCase:
     x0: Tensor
     minimum: Tensor
     solvers: Mapping[str, Solver[Any]]
-    minimiser: Tensor | None = None
-    """Of an image: what PSNR is to; of inpainting, which has many, the smoothest."""
+    minimiser: Tensor | None = None  # of an image: what PSNR is to; of inpainting, which has many, the smoothest
 
 
 class ExactExperiment(Experiment):

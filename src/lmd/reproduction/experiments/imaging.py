@@ -61,12 +61,9 @@ class PhotographExperiment(Experiment):
 
     imaging = True
     methods: ClassVar[tuple[str, ...]]
-    tuned: ClassVar[tuple[str, ...]]
-    """Those of which only the best step is drawn."""
-
+    tuned: ClassVar[tuple[str, ...]]  # those of which only the best step is drawn
     figures: ClassVar[tuple[str, str]]
-    damaged: ClassVar[str]
-    """What has been done to the images, in words."""
+    damaged: ClassVar[str]  # what has been done to the images, in words
 
     @classmethod
     def headline(cls, rows: Sequence[Row]) -> str:

@@ -60,8 +60,7 @@ class Case:
     condition: str
     problem: Problem
     x0: Tensor
-    proven: Tensor | None
-    """A lower bound on the minima `(B,)`, found once for all solvers, where a solve proves one."""
+    proven: Tensor | None  # a lower bound on the minima `(B,)`, found once for all solvers, where a solve proves one
 
 
 class SafeguardExperiment(Experiment):
