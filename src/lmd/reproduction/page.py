@@ -16,8 +16,7 @@ from lmd.core.files import inside, read_json, writable_folder, write_text
 from lmd.errors import FileError
 from lmd.reproduction.tables import CORE
 
-MOST = 2**53
-"""The largest whole number that is told from its neighbours everywhere."""
+MOST = 2**53  # the largest whole number that is told from its neighbours everywhere
 
 
 def read_metrics(path: Path) -> dict[str, Any]:

@@ -26,8 +26,7 @@ SEED = 5_000_000
 GAP = "relative gap"
 DISTANCE = "PSNR to the minimiser, dB"
 
-SHIPPED_PRESET = "standard"
-"""The preset that the shipped solvers were trained with."""
+SHIPPED_PRESET = "standard"  # the preset that the shipped solvers were trained with
 
 
 def names() -> list[str]:

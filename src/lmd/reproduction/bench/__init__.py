@@ -56,18 +56,12 @@ from lmd.zoo.choice import trained_solvers
 
 __all__ = ["Bench", "Plan", "run_bench"]
 
-MOST = 1000
-"""How many iterations a method has to reach the targets."""
-
+MOST = 1000  # how many iterations a method has to reach the targets
 LIMIT = 20.0
 """Seconds that a method has to reach them, while it is looked at; a peer that takes longer is called no further."""
 
-LEAST_SIDE, MOST_SIDE = 8, 8192
-"""The sides of images that `sizes` may name."""
-
-LEAST_GAP = 1e-7
-"""Below this, minima are not known well enough."""
-
+LEAST_SIDE, MOST_SIDE = 8, 8192  # the sides of images that `sizes` may name
+LEAST_GAP = 1e-7  # below this, minima are not known well enough
 TEST_SEED, TUNING_SEED = 7_000_000, 8_000_000
 
 

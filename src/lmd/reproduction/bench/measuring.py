@@ -25,9 +25,7 @@ from lmd.zoo.solve import solve
 CLASSICAL = ("gd", "nesterov", "pdhg", "relaxed-pdhg", "adam", "lbfgs", "fgp")
 """The names of the methods that need no training."""
 
-DUAL = ("pdhg", "relaxed-pdhg", "fgp")
-"""Those of them that keep dual points, and so can prove what they have."""
-
+DUAL = ("pdhg", "relaxed-pdhg", "fgp")  # those of them that keep dual points, and so can prove what they have
 SUBGRADIENTS = 100
 """How many iterations methods get that know no more than subgradients; none of them comes nearer with more."""
 
@@ -102,15 +100,9 @@ def _pdhg(problem: Any, tau: float) -> tuple[Setting, ...]:
 
 GAPS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 DECIBELS = (30, 40, 50)
-SHOWN = (5, 10, 20, 50)
-"""The iterations whose quality is reported."""
-
-EVERY = 1.05
-"""Past the last of them, iterates are looked at after so many times as many iterations."""
-
-SOLVE = "lmd.solve"
-"""What the rows call it."""
-
+SHOWN = (5, 10, 20, 50)  # the iterations whose quality is reported
+EVERY = 1.05  # past the last of them, iterates are looked at after so many times as many iterations
+SOLVE = "lmd.solve"  # what the rows call it
 SPARE, PATIENCE = 10.0, 20_000
 """Where nothing keeps minima, they are proven to so much less than the smallest gap that is asked for, in at most so
 many iterations."""

@@ -29,12 +29,8 @@ from lmd.reproduction.tasks.task import numpy_errors_as_they_are
 from lmd.solvers.result import Status
 from lmd.zoo.solve import solve
 
-PROVEN = "-proven"
-"""How the name of a classical method ends that goes on until a gap is proven."""
-
-SINGLES = 5
-"""How many instances are timed one by one."""
-
+PROVEN = "-proven"  # how the name of a classical method ends that goes on until a gap is proven
+SINGLES = 5  # how many instances are timed one by one
 LONGEST = 10.0
 """Seconds that all repeats of one call may take: slow ones are repeated less often, and the rows say how often."""
 

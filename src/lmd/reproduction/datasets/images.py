@@ -30,12 +30,8 @@ from lmd.reproduction.datasets.files import download, find_folder
 
 STL10_SOURCES = ("https://cs.stanford.edu/~acoates/stl10/", "http://ai.stanford.edu/~acoates/stl10/")
 STL10_ARCHIVE = "stl10_binary.tar.gz"
-STL10_SHA256 = "f31fd99273a1acb8609c8db427cebb1de3f71de77758cdc0e22956e1289b9866"
-"""Of the archive, 2.6 GB."""
-
-STL10_COUNTS = {"train": 5000, "test": 8000, "unlabeled": 100_000}
-"""How many images each part has."""
-
+STL10_SHA256 = "f31fd99273a1acb8609c8db427cebb1de3f71de77758cdc0e22956e1289b9866"  # of the archive, 2.6 GB
+STL10_COUNTS = {"train": 5000, "test": 8000, "unlabeled": 100_000}  # how many images each part has
 STL10_SHAPE = (3, 96, 96)
 STL10_BYTES = 3 * 96 * 96
 
@@ -107,15 +103,9 @@ def _stl10_folder(folder: Path) -> Path | None:
 
 IMAGE_DATA = ("photographs", "stl10")
 
-SUFFIXES = tuple(suffix for suffix, kind in FORMATS.items() if kind != "NPY")
-"""What counts as an image in a folder."""
-
-CROP = 96
-"""The side of the crops of the bundled photographs: that of STL-10."""
-
-SIDES = (96, 192, 288, 384)
-"""The photographs are shrunk until their shorter side is one of these, then cut."""
-
+SUFFIXES = tuple(suffix for suffix, kind in FORMATS.items() if kind != "NPY")  # what counts as an image in a folder
+CROP = 96  # the side of the crops of the bundled photographs: that of STL-10
+SIDES = (96, 192, 288, 384)  # the photographs are shrunk until their shorter side is one of these, then cut
 TRAIN_PHOTOGRAPHS = (
     ("skimage", "data/astronaut.png"),
     ("sklearn", "datasets/images/china.jpg"),

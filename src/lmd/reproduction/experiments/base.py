@@ -28,14 +28,11 @@ from lmd.solvers import MirrorDescent, Result, Solver, run
 from lmd.solvers.result import RunReport
 
 PRESETS = ("quick", "standard", "paper")
-MOST_SEED = 2**32 - 1
-"""The largest seed: what every library that draws numbers takes."""
-
+MOST_SEED = 2**32 - 1  # the largest seed: what every library that draws numbers takes
 TUNED = ("multiplier", "seed")
 """Settings that a method is tuned over: a table shows the best of them, as the paper does."""
 
-MULTIPLIERS = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""The step-size multipliers of the paper's figures."""
+MULTIPLIERS = (0.25, 0.5, 1.0, 2.0, 4.0)  # the step-size multipliers of the paper's figures
 
 
 @dataclass
@@ -239,8 +236,7 @@ def reproduce(
     return final
 
 
-HORIZON = 10
-"""Where the trained iterations end: N of the paper."""
+HORIZON = 10  # where the trained iterations end: N of the paper
 
 
 def best_multiplier(rows: Sequence[Row], method: str, metric: str = "loss", iteration: int = HORIZON) -> float | None:

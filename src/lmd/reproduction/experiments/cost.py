@@ -104,8 +104,7 @@ def _megabytes(name: str) -> float:
 
 ITERATIONS = (2, 5, 10, 20, 50)
 WORK = ("solve", "train", "train-recompute")
-RESERVE = 0.8
-"""The share of the available memory that a measurement may be expected to take."""
+RESERVE = 0.8  # the share of the available memory that a measurement may be expected to take
 
 
 @dataclass(frozen=True)

@@ -188,18 +188,13 @@ class CertifiedBy:
         return found.values, found.x if self.unique else None
 
 
-Call = Callable[[Any], Any]
-"""From a rung of the ladder to an answer in the peer's own form."""
-
+Call = Callable[[Any], Any]  # from a rung of the ladder to an answer in the peer's own form
 COUNTS = (1, 2, 3, 5, 10, 20, 35, 50, 100, 200, 500, 1000)
 TOLERANCES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-8, 1e-10)
 """The ladders of peers that stop at a number of iterations, and of such that stop at a tolerance."""
 
-EXPERIMENTS = "pip install 'lmd[experiments]'"
-"""How to get the peers that experiments need too."""
-
-ONE_THREAD = "-1-thread"
-"""How the name of a peer ends that is there with all threads too."""
+EXPERIMENTS = "pip install 'lmd[experiments]'"  # how to get the peers that experiments need too
+ONE_THREAD = "-1-thread"  # how the name of a peer ends that is there with all threads too
 
 
 @dataclass(frozen=True)
@@ -236,8 +231,7 @@ def numpy_errors_as_they_are() -> Iterator[None]:
         yield
 
 
-NOISE_LEVELS = (0.01, 0.05, 0.1, 0.2)
-"""The levels at which a family whose noise has a level is harder."""
+NOISE_LEVELS = (0.01, 0.05, 0.1, 0.2)  # the levels at which a family whose noise has a level is harder
 
 
 @dataclass(frozen=True, kw_only=True)
