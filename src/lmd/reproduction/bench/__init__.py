@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,6 @@ from lmd.reproduction.bench.measuring import (
     SOLVE,
     KnownInstances,
     MeasuredPeer,
-    MeasuredSolve,
     MeasuredSolver,
     Method,
     Setting,
@@ -41,10 +41,10 @@ from lmd.reproduction.bench.timing import (
     PROVEN,
     Timed,
     TimedCurve,
-    TimedPeer,
-    TimedProof,
-    TimedSolve,
-    TimedSolver,
+    peer_jobs,
+    proof_jobs,
+    solve_jobs,
+    solver_jobs,
     time_all,
 )
 from lmd.reproduction.datasets import image_data, read_images
@@ -241,7 +241,7 @@ def _bench_problem(bench: Bench, settings: dict[str, Any], test: Tensor, tuning:
     if not runs:
         bench.skipped.append(f"{name}: none of the methods is for it")
         return
-    for measured in dict.fromkeys(run.measured for run in runs):
+    for measured in dict.fromkeys(run.measured for run in runs if run.measured is not None):
         bench.rows += measured.rows(plan.batches, settings)
     for batch in plan.batches:
         bench.say(f"{words}: timing, batch {batch}")
@@ -255,19 +255,20 @@ def _runs(bench: Bench, name: str, words: str, instances: KnownInstances, trial:
     plan, wanted = bench.plan, targets(bench.plan.gaps)
     found: list[Timed] = []
     if plan.wants(SOLVE):
-        found.append(TimedSolve(MeasuredSolve(instances, wanted)))
+        found.append(Timed(SOLVE, partial(solve_jobs, instances, wanted)))
     for method in methods_for(name, instances.problem, plan.most):
-        kinds: list[Callable[[MeasuredSolver], Timed]] = [TimedSolver] if plan.wants(method.name) else []
+        kinds = {method.name: solver_jobs} if plan.wants(method.name) else {}
         if method.name in DUAL and offers(instances.problem, ("certified_gap",)) and plan.wants(method.name + PROVEN):
-            kinds.append(TimedProof)
+            kinds[method.name + PROVEN] = proof_jobs
         if kinds:
             bench.say(f"{words}: {method.name}")
             measured = MeasuredSolver(method, instances, trial, wanted, plan.limit)
-            found += [kind(measured) for kind in kinds]
+            found += [Timed(kind, partial(jobs, measured), measured) for kind, jobs in kinds.items()]
     for peer in (peer for peer in contests()[name].peers if plan.wants(peer.name)):
         if peer.installed:
             bench.say(f"{words}: {peer.name}")
-            found.append(TimedPeer(MeasuredPeer(peer, instances, wanted, plan.most, plan.limit)))
+            called = MeasuredPeer(peer, instances, wanted, plan.most, plan.limit)
+            found.append(Timed(peer.name, partial(peer_jobs, called), called))
         else:
             bench.skipped.append(f"{peer.package}: not installed; {peer.hint}")
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import copy
 import math
 import time
@@ -182,17 +181,7 @@ class KnownInstances:
         return found
 
 
-class Measured(abc.ABC):
-    """A method on the test instances: what it reached at which iteration."""
-
-    name: str
-
-    @abc.abstractmethod
-    def rows(self, batches: Sequence[int], settings: Mapping[str, Any]) -> list[Row]:
-        """Mean quality over the instances at the iterations that are shown, once for each batch."""
-
-
-class MeasuredSolver(Measured):
+class MeasuredSolver:
     """A method of ours. It is tuned on other instances, anew for each number that is reported."""
 
     def __init__(
@@ -235,6 +224,7 @@ class MeasuredSolver(Measured):
         return at.index(min(soonest)) if soonest else self.best_at(target.metric, -1)
 
     def rows(self, batches: Sequence[int], settings: Mapping[str, Any]) -> list[Row]:
+        """Mean quality over the instances at the iterations that are shown, once for each batch."""
         found = []
         for k in (k for k in SHOWN if k <= self.method.most):
             for metric in ("psnr", "relative_gap", "certified_gap"):
@@ -246,19 +236,7 @@ class MeasuredSolver(Measured):
         return found
 
 
-class MeasuredSolve(Measured):
-    """`lmd.solve`, which picks its solver and stops where it is proven: it is timed to tolerances alone."""
-
-    name = SOLVE
-
-    def __init__(self, instances: KnownInstances, wanted: Sequence[QualityTarget]) -> None:
-        self.instances, self.wanted = instances, tuple(wanted)
-
-    def rows(self, batches: Sequence[int], settings: Mapping[str, Any]) -> list[Row]:
-        return []
-
-
-class MeasuredPeer(Measured):
+class MeasuredPeer:
     """A peer, called whole for each rung of its ladder until it has every gap or takes longer than a limit."""
 
     def __init__(
@@ -281,6 +259,7 @@ class MeasuredPeer(Measured):
         self.quality = {metric: torch.stack([each[metric] for each in found]) for metric in found[0]}
 
     def rows(self, batches: Sequence[int], settings: Mapping[str, Any]) -> list[Row]:
+        """Mean quality over the instances at the iterations that are shown, once for each batch."""
         return [
             row(self.name, int(k), metric, float(curve[place].mean()), batch=batch, **settings)
             for place, k in enumerate(self.rungs)
