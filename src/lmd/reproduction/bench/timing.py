@@ -14,13 +14,7 @@ from torch import Tensor
 
 from lmd.guarantees.certify import run
 from lmd.problems.base import offers
-from lmd.reproduction.bench.measuring import (
-    KnownInstances,
-    MeasuredPeer,
-    MeasuredSolver,
-    QualityTarget,
-    looks,
-)
+from lmd.reproduction.bench.measuring import KnownInstances, MeasuredPeer, MeasuredSolver, QualityTarget, looks
 from lmd.reproduction.tables import Row, row
 from lmd.reproduction.tasks.task import numpy_errors_as_they_are
 from lmd.solvers.result import Status

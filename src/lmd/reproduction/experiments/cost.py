@@ -118,11 +118,7 @@ class Size:
     repeats: int
 
 
-SIZES = {
-    "quick": Size(4, 4, 16, 2, 1),
-    "standard": Size(60, 75, 96, 1, 2),
-    "paper": Size(60, 75, 96, 25, 3),
-}
+SIZES = {"quick": Size(4, 4, 16, 2, 1), "standard": Size(60, 75, 96, 1, 2), "paper": Size(60, 75, 96, 25, 3)}
 """Filters of the paper's networks and its images at `standard`, one image at a time; its batch as well at `paper`."""
 
 

@@ -226,12 +226,7 @@ def snapshots(solver: Solver[Any], problem: TVProblem, iterations: Sequence[int]
 
 
 def draw_pictures(
-    session: Session,
-    name: str,
-    images: Tensor,
-    problems: TVProblem,
-    learned: MirrorDescent,
-    damaged: str,
+    session: Session, name: str, images: Tensor, problems: TVProblem, learned: MirrorDescent, damaged: str
 ) -> None:
     """Pictures of one instance: truth, start, ratio of the forward map to it, LMD, Adam, PDHG, the minimiser.
 

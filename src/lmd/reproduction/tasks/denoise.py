@@ -224,10 +224,7 @@ def _recipe(iterations: int, kernel: int = 5, **changes: Any) -> Recipe:
         **changes,
     }
     return Recipe(
-        iterations=iterations,
-        solver=lambda seed: LearnedDual(iterations, kernel),
-        source=PHOTOGRAPHS,
-        **made,
+        iterations=iterations, solver=lambda seed: LearnedDual(iterations, kernel), source=PHOTOGRAPHS, **made
     )
 
 
@@ -246,11 +243,7 @@ DENOISE = Task(
         published_recipe("denoising", _published),
     ),
     reference=REFERENCE,
-    contest=Contest(
-        make,
-        noise=(1, 2, 5, 10, 15, 20),
-        peers=(*_prox_tv_peers(), SPLIT_BREGMAN),
-    ),
+    contest=Contest(make, noise=(1, 2, 5, 10, 15, 20), peers=(*_prox_tv_peers(), SPLIT_BREGMAN)),
 )
 
 

@@ -144,13 +144,7 @@ def _second_absolute(
 
 COUNTS = in_forms((("counts", _counts, {}), ("masked counts", _masked_counts, {})))  # poisson counts
 ABSOLUTE = in_forms((("absolute", _absolute, {}), ("masked absolute", _masked, {})))  # impulses
-SADDLE = in_forms(
-    (
-        ("blurred", _blurred, {}),
-        ("blurred counts", _blurred_counts, {}),
-        ("tomography", _projected, {}),
-    )
-)
+SADDLE = in_forms((("blurred", _blurred, {}), ("blurred counts", _blurred_counts, {}), ("tomography", _projected, {})))
 """Models with an operator before their misfit."""
 
 SECOND = in_forms((("second order", _second, {}), ("second order, absolute", _second_absolute, {})))
