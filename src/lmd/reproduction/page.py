@@ -136,14 +136,7 @@ def write_page(
     title: str = "Learned mirror descent: results",
     skipped: Mapping[str, str] = MappingProxyType({}),
 ) -> Path:
-    """Write FOLDER/index.html: headlines, figures, tables, settings and versions, all inside the one file.
-
-    Args:
-        folder: Every metrics.json under it becomes a section.
-        read: From a metrics.json to what it says.
-        title: Of the page.
-        skipped: The names of experiments that failed, and why; the page begins with them.
-    """
+    """Write FOLDER/index.html: headlines, figures, tables, settings and versions, all inside the one file."""
     require("jinja2")
     import jinja2
 

@@ -69,9 +69,6 @@ class Dataset:
 def datasets(data_dir: str | Path | None = None) -> list[Dataset]:
     """All datasets, those that need no download first.
 
-    Args:
-        data_dir: A folder to look in; None is the one that LMD_DATA names, and the cache.
-
     >>> [dataset.name for dataset in datasets()]
     ['digits', 'photographs', 'mnist', 'stl10']
     """
@@ -90,11 +87,7 @@ def datasets(data_dir: str | Path | None = None) -> list[Dataset]:
 
 
 def fetch(name: str) -> Path | None:
-    """Download a dataset to the cache, check it and return its folder; None where there is nothing to download.
-
-    Args:
-        name: "mnist", "stl10", or one that ships.
-    """
+    """Download a dataset to the cache, check it and return its folder; None where there is nothing to download."""
     check_choice("dataset", name, (*DIGIT_DATA, *IMAGE_DATA))
     downloads = {"mnist": fetch_mnist, "stl10": fetch_stl10}
     return downloads[name]() if name in downloads else None

@@ -156,12 +156,7 @@ class DigitData:
 def digits_data(name: str = "auto", data_dir: str | Path | None = None) -> DigitData:
     """The images called `name`: `mnist`, `digits`, or `auto`, which is MNIST where it is at hand and else the digits.
 
-    MNIST is at hand in `data_dir`, or else in the folder that LMD_DATA names, or in the cache after
-    `lmd.reproduction.datasets.fetch("mnist")`. Nothing is downloaded here.
-
-    Args:
-        name: "mnist", "digits" or "auto".
-        data_dir: A folder to look in; None is the one that LMD_DATA names, and the cache.
+    MNIST is looked for in `data_dir`, or in LMD_DATA and the cache; nothing is downloaded.
 
     >>> data = digits_data("digits")
     >>> data.name, tuple(data.train_images.shape), tuple(data.test_images.shape)
@@ -282,11 +277,6 @@ def digit_features(data: DigitData, *, settings: Settings | None = None, retrain
 
     The network and its features are cached under a hash of the data and the settings; the networks of the default
     settings ship with the package. `retrain` trains anew, about a minute on MNIST, and caches the outcome.
-
-    Args:
-        data: The images, in two folds.
-        settings: Of the network and its training; None is the default for the data.
-        retrain: Train anew.
     """
     settings = _settings_for(data) if settings is None else settings
     key = _key(data, settings)

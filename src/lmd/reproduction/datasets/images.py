@@ -156,10 +156,6 @@ def image_data(name: str = "auto", data_dir: str | Path | None = None) -> ImageD
     STL-10 is at hand in `data_dir`, or else in the folder that LMD_DATA names, or in the cache after
     `lmd.reproduction.datasets.fetch("stl10")`. Nothing is downloaded here.
 
-    Args:
-        name: "photographs", "stl10" or "auto".
-        data_dir: A folder to look in; None is the one that LMD_DATA names, and the cache.
-
     >>> data = image_data("photographs")
     >>> data.name, data.train_images.shape, data.test_images.shape
     ('photographs', torch.Size([243, 3, 96, 96]), torch.Size([105, 3, 96, 96]))
@@ -177,11 +173,7 @@ def image_data(name: str = "auto", data_dir: str | Path | None = None) -> ImageD
 
 
 def read_images(path: str | Path) -> ImageSet:
-    """The images of a folder (PNG, JPEG, TIFF), of an `.npz` with bytes `images` `(n, 3, H, W)`, or one image file.
-
-    Args:
-        path: The folder or file.
-    """
+    """The images of a folder (PNG, JPEG, TIFF), of an `.npz` with bytes `images` `(n, 3, H, W)`, or one image file."""
     path = Path(path).expanduser()
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES and file.is_file())
@@ -194,11 +186,7 @@ def read_images(path: str | Path) -> ImageSet:
 
 
 def read_image(path: str | Path) -> Tensor:
-    """An image file in colour, upright, as bytes `(3, H, W)`; transparency is left out, 16 bits become 8.
-
-    Args:
-        path: The file.
-    """
+    """An image file in colour, upright, as bytes `(3, H, W)`; transparency is left out, 16 bits become 8."""
     picture = read_picture(path)
     if len(picture.size) > 2 or picture.colours.dtype.kind == "f":
         raise FileError("image", f"{path}, a volume or floating-point numbers", "an image of 8 or 16 bits")
