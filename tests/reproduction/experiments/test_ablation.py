@@ -13,6 +13,8 @@ from lmd.reproduction.experiments.training import ABLATION_METHODS, untrained
 from lmd.reproduction.tables import curve, select
 from lmd.solvers import CorrectedMirrorDescent
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def metrics(tmp_path_factory: pytest.TempPathFactory):

@@ -7,6 +7,8 @@ from lmd.reproduction import experiments
 from lmd.reproduction.experiments.base import reproduce
 from lmd.reproduction.tables import curve, select
 
+pytestmark = pytest.mark.slow
+
 
 def rows_of(name: str, folder):
     out = reproduce(experiments.get(name), folder, "quick")

@@ -7,6 +7,8 @@ from lmd.reproduction import experiments
 from lmd.reproduction.experiments.base import MULTIPLIERS, reproduce
 from lmd.reproduction.tables import best, curve, select
 
+pytestmark = pytest.mark.slow
+
 COMPARED = ("gd", "adam", "nesterov", "lmd")
 ALONE = ("lbfgs", "warm-start", "lmd-adaptive", "gd-tuned", "adam-tuned", "warm-start-gd", "warm-start-lmd")
 

@@ -12,6 +12,8 @@ from lmd.reproduction.experiments.base import reproduce
 from lmd.reproduction.tables import distinct, select
 from lmd.tasks.steps import SCALES, STEPS
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def metrics(tmp_path_factory):
