@@ -100,8 +100,7 @@ def in_forms(models: tuple[tuple[str, Maker, dict[str, Any]], ...]) -> dict[str,
     }
 
 
-STRONG = in_forms(_SQUARES)
-"""Models with squares of all entries: their duals are smooth."""
+STRONG = in_forms(_SQUARES)  # models with squares of all entries: their duals are smooth
 
 
 def counted(images: Tensor, generator: torch.Generator) -> Tensor:
@@ -176,19 +175,9 @@ def _second_absolute(
     return SecondOrderModel(Absolute(impulses(images, noise, generator)), 2 * weight, **form)
 
 
-COUNTS = in_forms((("counts", _counts, {}), ("masked counts", _masked_counts, {})))
-"""Poisson counts."""
-
-ABSOLUTE = in_forms((("absolute", _absolute, {}), ("masked absolute", _masked, {})))
-"""Impulses."""
-
-SADDLE = in_forms(
-    (
-        ("blurred", _blurred, {}),
-        ("blurred counts", _blurred_counts, {}),
-        ("tomography", _projected, {}),
-    )
-)
+COUNTS = in_forms((("counts", _counts, {}), ("masked counts", _masked_counts, {})))  # poisson counts
+ABSOLUTE = in_forms((("absolute", _absolute, {}), ("masked absolute", _masked, {})))  # impulses
+SADDLE = in_forms((("blurred", _blurred, {}), ("blurred counts", _blurred_counts, {}), ("tomography", _projected, {})))
 """Models with an operator before their misfit."""
 
 SECOND = in_forms((("second order", _second, {}), ("second order, absolute", _second_absolute, {})))
