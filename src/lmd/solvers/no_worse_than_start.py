@@ -71,15 +71,6 @@ class NoWorseThanStart(Wrapper[NotAboveStartState]):
     def step(self, problem: Problem, state: NotAboveStartState) -> NotAboveStartState:
         return self.advance(problem, state, 1)
 
-    def trace(self, problem: Problem, state: NotAboveStartState, count: int) -> Trace | None:
-        traced = self.solver.trace(problem, state.inner, count)
-        if traced is None:
-            return None
-        points, inner, known = traced
-        values = torch.stack([problem.value(x) for x in points]) if known is None else known
-        last = self._around(state, inner, values[-1], len(values) if known is None else 0)
-        return Trace(points, last, torch.where(values <= state.start_value, values, state.start_value))
-
     def advance(self, problem: Problem, state: NotAboveStartState, count: int) -> NotAboveStartState:
         inner = self.solver.advance(problem, state.inner, count)
         known = inner.known_value

@@ -22,8 +22,6 @@ DEFAULT_ITERATIONS = 100
 MOST_ITERATIONS = 100_000
 DIVERGENCE_FACTOR = 1e6
 
-TRACED, TRACED_NUMBERS = 64, 1 << 22
-"""Points of so many iterations, and so many numbers, are kept at most while nobody has to look at them."""
 
 
 @in_full_precision
@@ -121,32 +119,16 @@ def _run(
     tracker.record_start(clock.seconds, violation)
     for rule in rules:
         rule.begin(problem, state, tracker, type(solver).__name__)
-    done, most = 0, max(1, min(TRACED, TRACED_NUMBERS // x0.numel())) if record else limit
+    done = 0
     while done < limit and bool(tracker.running.any()):
-        steps = min([limit, done + most, *(rule.next_look(done) for rule in rules)]) - done
-        traced = _traced(solver, problem, state, steps, tracker, clock) if record and most > 1 else None
-        if traced is None:
-            most, steps = (1, 1) if record else (limit, steps)  # one by one from here on
-            traced = _stepped(solver, problem, state, steps, tracker, clock), steps
-        state, done = traced[0], done + traced[1]
+        steps = 1 if record else min([limit, *(rule.next_look(done) for rule in rules)]) - done
+        state, done = _stepped(solver, problem, state, steps, tracker, clock), done + steps
         for rule in rules:
             rule.look(problem, state, tracker, done == limit)
     if tracker.violation is not None and problem.domain is None:
         tracker.stop(tracker.violation > 0, Status.NOT_FEASIBLE)
     tracker.stop_all(Status.FINISHED)
     return tracker.result(solver, problem, x0, time.perf_counter() - begun)
-
-
-def _traced(
-    solver: Solver[Any], problem: Problem, state: State, steps: int, tracker: Tracker, clock: Clock
-) -> tuple[State, int] | None:
-    """The state after at most so many steps of compiled code, all of them recorded, and how many; None where they have
-    to be taken one by one: there is no such code, or one of them fails."""
-    with clock:
-        traced = solver.trace(problem, state, steps)
-    if traced is None or not tracker.record_all(problem, state, traced, clock.seconds):
-        return None
-    return traced.state, len(traced.points)
 
 
 def _stepped(

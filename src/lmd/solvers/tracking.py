@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lmd.mirrors.base import norm_of
 from lmd.problems.base import Problem
-from lmd.solvers.base import Solver, State, Trace
+from lmd.solvers.base import Solver, State
 from lmd.solvers.result import History, Result, Status
 
 Look = tuple[Tensor, Tensor | None]
@@ -70,15 +70,10 @@ class Rows:
         return self._data[self._count - 1]
 
     def put(self, row: int, numbers: Tensor) -> None:
-        self.put_all(row, numbers[None])
-
-    def put_all(self, row: int, numbers: Tensor) -> None:
-        """Several rows `(n, B)`, the first of them at `row`."""
-        end = row + len(numbers)
-        while end > len(self._data):
+        while row >= len(self._data):
             self._data = torch.cat([self._data, torch.full_like(self._data, torch.nan)])
-        self._data[row:end] = numbers
-        self._count = max(self._count, end)
+        self._data[row] = numbers
+        self._count = max(self._count, row + 1)
 
     def first(self, rows: int) -> Tensor:
         """A copy of so many rows; NaN where there is nothing."""
@@ -148,35 +143,6 @@ class Tracker:
         better = self.running & self.finite & (values < self.best_values)
         self.best = take(better, self.x, self.best)
         self.best_values = take(better, values, self.best_values)
-
-    def record_all(self, problem: Problem, previous: State, traced: Trace, seconds: float) -> bool:
-        """`record` of several iterations, which took as long each; false, and nothing is recorded, where one failed."""
-        points, state, values = traced
-        values = torch.stack([problem.value(x) for x in points]) if values is None else values
-        before = [previous.iterate, *points[:-1]]
-        change = torch.stack([norm_of(x - last, "l2") for x, last in zip(points, before, strict=True)])
-        sizes = torch.stack([norm_of(x, "l2") for x in before])
-        fine = torch.isfinite(values) & torch.isfinite(change) & (values <= self.ceiling)
-        if self.violation is not None or not bool(fine.all()):
-            return False
-        row, count, begun = len(self.values), len(points), self.seconds[-1]
-        for rows, numbers in ((self.values, values), (self.residuals, change / sizes.clamp(min=1))):
-            rows.put_all(row, numbers if self.all_running else torch.where(self.running, numbers, rows.last))
-        self.seconds += [begun + (seconds - begun) * (k + 1) / count for k in range(count)]
-        self.stopped_at += count * self.running
-        for name, counts in state.evaluations.items():
-            self.evaluations[name] = self.evaluations.get(name, 0) + torch.where(self.running, counts, 0)
-        self.x, self.looked, self.dual, self.finite = (
-            state.x,
-            values[-1],
-            state.dual_point,
-            torch.ones_like(self.finite),
-        )
-        least, place = values.min(dim=0)
-        better = self.running & (least < self.best_values)
-        self.best = take(better, points[place, torch.arange(len(place), device=place.device)], self.best)
-        self.best_values = take(better, least, self.best_values)
-        return True
 
     def note(self, name: str, row: int, numbers: Tensor) -> None:
         if name not in self.diagnostics:
