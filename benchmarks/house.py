@@ -1,9 +1,16 @@
-"""The house as it stands, read from the code: rooms, imports between them, and what the house rules count.
+"""Count what the house rules limit: lines, files, exported names, imports upwards, long functions.
 
-    python benchmarks/house.py [FOLDER]        (make house)
+    python benchmarks/house.py [--limits] [FOLDER]        (make house)
 
 FOLDER is a package, src/lmd by default; a room is a package in it, or a module at its top. The order of the rooms is
-that of the table in docs/architecture.md, and rooms that it does not name come last. The standard library is enough.
+that of the table in docs/architecture.md, and rooms that it does not name come last. `--limits` prints only the table
+of limits. The exit code is 1 if a limit is exceeded. Only the standard library is needed.
+
+- Lines are physical lines, comments and blank lines included; files are those of Python.
+- Exported names are the entries of every `__all__` in the package, `__version__` excepted; a name that two rooms
+  export counts twice.
+- A part's name is the class name of a term or operator, or one of `SHORT_NAMES`. It counts as compared where it stands
+  in a comparison or a `case`, or together with another one in a tuple or set that something is looked up in.
 """
 
 from __future__ import annotations
@@ -27,8 +34,17 @@ BASES = ("Problem", "Family", "Solver", "Mirror")
 FACES = ("nn", "optim", "info", "__init__", "cli", "__main__")
 """The modules at the top that see all rooms; the others lie beneath all of them."""
 
-LONG, SHOWN = 60, 10
-"""How many lines a function may have, and how many of the longest are shown."""
+MAX_FUNCTION_LINES = 60
+LONGEST_SHOWN = 10
+
+TOP_FLOOR = "reproduction"
+ENGINE = "tv"
+"""The room that may know parts by their names."""
+
+PART_ROOMS = ("terms", "operators")
+SHORT_NAMES = frozenset({"squares", "l1", "lengths", "differences"})
+NAME_ATTRIBUTES = frozenset({"parts", "name", "__name__"})
+NAME_PREFIX = re.compile(r"^(?:boxed |kept |masked )+")
 
 
 @dataclass(frozen=True)
@@ -78,11 +94,26 @@ class Module:
         return Finding(self.room, f"{self.file}:{line}", what, size)
 
 
+@dataclass(frozen=True)
+class Limit:
+    """A count, the most that it may be, and the places it comes from, if they are few."""
+
+    what: str
+    count: int
+    most: int
+    places: Sequence[Finding] = ()
+
+    def __str__(self) -> str:
+        over = f"  {self.count - self.most} over" if self.count > self.most else ""
+        return f"  {self.what:42}{self.count:7} of at most {self.most:6}{over}"
+
+
 class House:
     """A package, its rooms in their order, and what can be counted in it."""
 
     def __init__(self, package: Path, order: Sequence[str]) -> None:
-        self.name = package.name
+        self.package, self.name = package, package.name
+        self.sources = [path for ending in ("c", "h") for path in sorted(package.rglob(f"*.{ending}"))]
         self.modules = [
             Module(path, str(path.relative_to(package)), _room(path.relative_to(package)))
             for path in sorted(package.rglob("*.py"))
@@ -101,6 +132,60 @@ class House:
     @property
     def lines(self) -> int:
         return sum(module.lines for module in self.modules)
+
+    @property
+    def lines_of_c(self) -> int:
+        return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in self.sources)
+
+    def exported(self) -> list[str]:
+        """The entries of every `__all__`."""
+        lists = (
+            node.value.elts
+            for module in self.modules
+            for node in module.tree.body
+            if isinstance(node, ast.Assign) and "__all__" in _names(node.targets[0])
+            if isinstance(node.value, (ast.List, ast.Tuple))
+        )
+        return [
+            str(ast.literal_eval(name)) for names in lists for name in names if ast.unparse(name) != "'__version__'"
+        ]
+
+    def part_names(self) -> set[str]:
+        """The names of the classes of terms and operators, and their short names."""
+        return SHORT_NAMES | {
+            node.name
+            for room in PART_ROOMS
+            for module in self.of(room)
+            for node in module.tree.body
+            if isinstance(node, ast.ClassDef)
+        }
+
+    def compared_parts(self) -> list[Finding]:
+        """Strings that are names of parts and are compared outside the engine."""
+        parts = self.part_names()
+        return [
+            module.finding(node.lineno, ", ".join(names))
+            for module in self.modules
+            if module.room != ENGINE
+            for node in module.nodes
+            if (names := _compared(node, parts))
+        ]
+
+    def limits(self) -> list[Limit]:
+        """What may not be exceeded."""
+        top = sum(module.lines for module in self.of(TOP_FLOOR))
+        long = [each for each in self.functions() if each.size > MAX_FUNCTION_LINES]
+        upwards, compared = self.upwards(), self.compared_parts()
+        return [
+            Limit("lines of Python in the library", self.lines - top, 24_000),
+            Limit(f"lines of Python in {TOP_FLOOR}/", top, 8_000),
+            Limit("lines of C", self.lines_of_c, 3_800),
+            Limit("files of Python", len(self.modules), 200),
+            Limit("exported names", len(self.exported()), 170),
+            Limit("imports upwards", len(upwards), 0, upwards),
+            Limit(f"functions over {MAX_FUNCTION_LINES} lines", len(long), 0, long),
+            Limit(f"names of parts compared outside {ENGINE}/", len(compared), 0, compared),
+        ]
 
     def shared(self) -> dict[str, list[str]]:
         """Public names that more than one module defines at its top, and these modules."""
@@ -225,6 +310,26 @@ def _names(node: ast.AST) -> set[str]:
     return {_last_name(each) for each in ast.walk(node)}
 
 
+def _compared(node: ast.AST, parts: set[str]) -> list[str]:
+    """The names of parts that a node compares, or holds for a look-up."""
+    if isinstance(node, ast.Compare):
+        sides = [node.left, *node.comparators]
+        asked = {each.attr for side in sides for each in ast.walk(side) if isinstance(each, ast.Attribute)}
+        found = [word for side in sides for word in _strings(side) if NAME_PREFIX.sub("", word) in parts]
+        return [word for word in found if asked & NAME_ATTRIBUTES or word not in SHORT_NAMES]
+    if isinstance(node, ast.MatchValue):
+        return [word for word in _strings(node.value) if NAME_PREFIX.sub("", word) in parts]
+    if isinstance(node, (ast.Tuple, ast.Set)):
+        words = [each.value for each in node.elts if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+        found = [word for word in words if NAME_PREFIX.sub("", word) in parts]
+        return found if len(found) > 1 else []
+    return []
+
+
+def _strings(node: ast.AST) -> list[str]:
+    return [each.value for each in ast.walk(node) if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+
+
 def documented_order(text: str) -> list[str]:
     """The rooms of a table whose lines begin with "| `room/` |"."""
     return re.findall(r"^\| `(\w+)/` \|", text, flags=re.MULTILINE)
@@ -241,7 +346,6 @@ def report(house: House) -> Iterator[str]:
         told = ", ".join(f"{other} {counts[other]}" for other in house.rooms if counts[other])
         lines, names = sum(module.lines for module in modules), sum(len(module.public) for module in modules)
         yield f"{room:14}{len(modules):6}{lines:7}{names:8}  {told}"
-    yield from _by_room(house, "imports upwards", house.upwards(), told=True)
     yield f"\npublic names that several modules define: {len(house.shared())}"
     yield from (f"  {name:20}  {', '.join(files)}" for name, files in house.shared().items())
     yield from _by_room(house, "isinstance on concrete classes", house.asked_for_class(), told=True)
@@ -249,8 +353,16 @@ def report(house: House) -> Iterator[str]:
     yield from _by_room(house, "type: ignore", house.ignored())
     yield from _by_room(house, "imports inside functions", house.lazy())
     functions = house.functions()
-    yield f"\nfunctions over {LONG} lines: {sum(each.size > LONG for each in functions)}; the longest:"
-    yield from (f"  {each.size:4}  {each.what}  {each.place}" for each in functions[:SHOWN])
+    yield "\nlongest functions:"
+    yield from (f"  {each.size:4}  {each.what}  {each.place}" for each in functions[:LONGEST_SHOWN])
+
+
+def limits_report(house: House) -> Iterator[str]:
+    """The table of limits, and the places where one that allows few is exceeded."""
+    yield "limits:"
+    for limit in house.limits():
+        yield str(limit)
+        yield from (f"      {each.place} ({each.what})" for each in limit.places)
 
 
 def _by_room(house: House, title: str, found: Sequence[Finding], told: bool = False) -> Iterator[str]:
@@ -263,11 +375,15 @@ def _by_room(house: House, title: str, found: Sequence[Finding], told: bool = Fa
             yield textwrap.fill(places, 118, initial_indent=label, subsequent_indent=" " * len(label))
 
 
-def main(arguments: Sequence[str]) -> None:
-    package = Path(arguments[0]) if arguments else ROOT / "src" / "lmd"
-    order = documented_order((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"))
-    print("\n".join(report(House(package, order))))
+def main(arguments: Sequence[str]) -> int:
+    folders = [each for each in arguments if each != "--limits"]
+    package = Path(folders[0]) if folders else ROOT / "src" / "lmd"
+    house = House(package, documented_order((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")))
+    if "--limits" not in arguments:
+        print("\n".join(report(house)), end="\n\n")
+    print("\n".join(limits_report(house)))
+    return int(any(limit.count > limit.most for limit in house.limits()))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

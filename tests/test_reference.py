@@ -14,11 +14,6 @@ from lmd.cli import cli
 
 PATH = Path(__file__).parents[1] / "docs" / "_ext" / "reference.py"
 OPEN = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-ROOMS = [
-    "problems", "operators", "terms", "mirrors", "solvers", "guarantees", "reference", "training", "learning", "zoo",
-    "pictures", "data", "tasks", "nn", "optim", "compat.sklearn", "experiments", "deprecation",
-]  # fmt: skip
-
 MADE_UP = '''
 from dataclasses import dataclass
 
@@ -81,7 +76,7 @@ def missing(item) -> list[str]:
     return [each.name for each in reference.parameters(item) if each.kind not in OPEN and not said.get(each.name)]
 
 
-@pytest.mark.parametrize("room", ["", *ROOMS])
+@pytest.mark.parametrize("room", ["", *reference.ROOMS])
 def test_every_argument_of_every_public_name_is_described(room):
     module = importlib.import_module(f"lmd.{room}" if room else "lmd")
     items = {name: getattr(module, name) for name in reference.public(module)}

@@ -20,13 +20,15 @@ from lmd.cli import cli
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
-ROOMS = (
-    "terms", "operators", "problems", "mirrors", "solvers", "guarantees", "reference", "training", "learning",
-    "tasks", "zoo", "data", "pictures", "report", "experiments", "nn", "optim", "compat.sklearn", "deprecation",
-)  # fmt: skip
+OPENED = {"compat": "compat.sklearn", "reproduction": "reproduction.experiments", "testing": None}
+"""Rooms of which a room inside is shown instead, or none."""
+
+ROOMS = tuple(
+    OPENED.get(name, name) for name in lmd.__all__ if inspect.ismodule(getattr(lmd, name)) and OPENED.get(name, name)
+)
 UNIMPORTED = {
     "deepinv": ("compat.deepinv",),
-    "conformance": tuple(f"{room}.conformance" for room in ("terms", "operators", "mirrors", "solvers")),
+    "conformance": tuple(f"testing.{room}" for room in ("terms", "operators", "mirrors", "solvers")),
 }
 """Pages of modules that need packages which are not here, from their source alone."""
 

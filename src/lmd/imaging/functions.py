@@ -51,6 +51,7 @@ from lmd.problems.composite import relative_gap
 from lmd.problems.reconstruction import TVReconstruction
 from lmd.problems.tv import TVProblem
 from lmd.solvers import Certificate, Result, Status
+from lmd.solvers.result import RunReport
 from lmd.zoo.solve import MOST_ITERATIONS, solve
 
 SINGLE = 1e-5
@@ -562,8 +563,8 @@ def _answer(
     if batch.exact is not batch.images:  # what is proven is said of the numbers that came in
         exact, x = model(batch.exact.double(), weight, 1.0), batch.own(result.x)
         dual = None if result.dual is None else result.dual.double() * dual_unit
-        result = replace(result, x=x, values=exact.value(x), dual=dual, problem=exact, start=exact.start())
-        result = replace(result, certifier=certify)
+        report = RunReport(exact.value(x), result.iterations, result.evaluations, result.history)
+        result = replace(result, x=x, report=report, dual=dual, problem=exact, start=exact.start(), certifier=certify)
         result = replace(result, status=_status_of(result, tolerance))
     else:
         weight = weight.to(batch.images).double()  # as it was rounded: this is what the certificate holds for

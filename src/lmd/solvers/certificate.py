@@ -10,8 +10,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lmd.solvers.later import Later
-
 
 class Constant(NamedTuple):
     """A number that a theorem needs, and where it came from."""
@@ -24,7 +22,7 @@ class Constant(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Certificate(Later):
+class Certificate:
     """A bound on f(x) - min f for each instance, which no true gap exceeds.
 
     What a theorem proves is a *lower bound* on the minimum; the bound is the value minus that. An instance about which

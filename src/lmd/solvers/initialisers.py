@@ -140,7 +140,6 @@ class NetworkStart(Start):
                 drawn = torch.empty(layer.weight.shape, dtype=torch.float32)
                 nn.init.kaiming_uniform_(drawn, generator=torch.Generator().manual_seed(number))
                 layer.weight.data.copy_(drawn)
-        self._layers = [self.linear, *layers]
 
     def config(self) -> dict[str, Any]:
         return {"shape": self.shape, "features": self.features, "rank": self.rank, "hidden": self.hidden}
@@ -170,8 +169,7 @@ class NetworkStart(Start):
 
     def _folded(self) -> list[Tensor]:
         """The same, computed anew when something has changed."""
-        learned = [each for layer in self._layers for each in layer._parameters.values() if each is not None]
-        return self._folds.of([self.directions, *learned], self._parts)
+        return self._folds.get([self.centre, self.directions, self.mean, self.spread, *self.parameters()], self._parts)
 
     @torch.no_grad()
     def fit_(self, features: Tensor, optima: Tensor) -> None:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -15,7 +15,6 @@ from lmd.problems.base import Problem
 from lmd.problems.composite import relative_gap
 from lmd.solvers.base import Solver
 from lmd.solvers.certificate import Certificate
-from lmd.solvers.later import Later
 
 
 class Status(enum.Enum):
@@ -70,36 +69,53 @@ class History:
         return int(self.values.shape[0])
 
 
+class Report(Protocol):
+    """The numbers of a run that a `Result` passes on; an implementation may compute them when they are asked for."""
+
+    @property
+    def values(self) -> Tensor: ...
+
+    @property
+    def iterations(self) -> Tensor: ...
+
+    @property
+    def evaluations(self) -> Mapping[str, Tensor]: ...
+
+    @property
+    def history(self) -> History: ...
+
+
 @dataclass(frozen=True)
-class Result(Later):
-    """The answer of `lmd.run`."""
+class RunReport:
+    """The numbers of a run; see the properties of `Result`."""
+
+    values: Tensor
+    iterations: Tensor
+    evaluations: Mapping[str, Tensor]
+    history: History
+
+
+@dataclass(frozen=True)
+class Result:
+    """The answer of `lmd.run` and `lmd.solve`."""
 
     x: Tensor
     """The final points `(B, ...)`: the last iterate, or the best finite one where an instance failed."""
 
-    values: Tensor
-    """f_i at those points `(B,)`."""
-
     status: tuple[Status, ...]
-    """What became of each instance."""
-
-    iterations: Tensor
-    """How many iterations each instance ran `(B,)`."""
-
-    evaluations: Mapping[str, Tensor]
-    """How often the solver evaluated `value`, `subgradient`, `to_dual`, `to_primal`, per instance `(B,)`."""
+    """The status of each instance."""
 
     seconds: float
     """Wall-clock time of the whole run, recording included."""
 
-    history: History
-    """How the run went, iteration by iteration."""
+    report: Report = field(repr=False)
+    """The source of `values`, `iterations`, `evaluations` and `history`."""
 
     solver: Solver[Any] = field(repr=False)
-    """What was run, for whoever wants to prove something about it; nothing of the run is stored in it."""
+    """The solver that was run; nothing of the run is stored in it."""
 
     problem: Problem = field(repr=False)
-    """What it was run on."""
+    """The problem it was run on."""
 
     start: Tensor = field(repr=False)
     """x_0 `(B, ...)`."""
@@ -108,15 +124,35 @@ class Result(Later):
     """A dual point of a composite problem for each instance, where the solver keeps one: its gap certifies `x`."""
 
     certifier: Callable[[Result], Certificate] | None = field(default=None, repr=False)
-    """What `certificate` is made with; `lmd.run` sets it."""
+    """The function that computes `certificate`; `lmd.run` and `lmd.solve` set it."""
 
     violation: Tensor | None = None
-    """How far each x is outside the constraints `(B,)`, where f is infinite there; `values` are then those of points
+    """Distance of each x to the constraints `(B,)`, where f is infinite at x; `values` are then those of points
     inside, or of f without its infinite term (`Problem.relaxed_value`). None where no iterate was outside."""
+
+    @property
+    def values(self) -> Tensor:
+        """f_i at `x`, `(B,)`."""
+        return self.report.values
+
+    @property
+    def iterations(self) -> Tensor:
+        """Number of iterations of each instance `(B,)`."""
+        return self.report.iterations
+
+    @property
+    def evaluations(self) -> Mapping[str, Tensor]:
+        """Number of calls of `value`, `subgradient`, `to_dual`, `to_primal`, ... per instance `(B,)`."""
+        return self.report.evaluations
+
+    @property
+    def history(self) -> History:
+        """Values and residuals, iteration by iteration; of `lmd.solve`, those of the start and the end."""
+        return self.report.history
 
     @cached_property
     def certificate(self) -> Certificate | None:
-        """What is proven about `values`: computed when it is first asked for; None without a `certifier`."""
+        """A proven bound on the distance of `values` to the minima; None without a `certifier`."""
         return None if self.certifier is None else self.certifier(self)
 
     @property

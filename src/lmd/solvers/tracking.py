@@ -11,7 +11,7 @@ from torch import Tensor
 from lmd.mirrors.base import norm_of
 from lmd.problems.base import Problem
 from lmd.solvers.base import Solver, State
-from lmd.solvers.result import History, Result, Status
+from lmd.solvers.result import History, Result, RunReport, Status
 
 Look = tuple[Tensor, Tensor | None]
 """Values `(B,)`, and how far points are from where f is finite `(B,)`; None where all of them are there."""
@@ -197,12 +197,9 @@ class Tracker:
         )
         return Result(
             x=self.answer.clone() if self.answer is x0 else self.answer,
-            values=self.answer_values,
             status=tuple(status for status in self.status if status is not None),
-            iterations=self.stopped_at,
-            evaluations=counts,
             seconds=seconds,
-            history=history,
+            report=RunReport(self.answer_values, self.stopped_at, counts, history),
             solver=solver,
             problem=problem,
             start=x0,

@@ -6,6 +6,7 @@ import ctypes
 import math
 import time
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -211,29 +212,35 @@ def _word(status: Status, is_near: bool, has_ended: bool, is_proven: bool) -> St
 
 
 class _Report:
-    """What is made of a solve when it is asked for: fields of its result, from the numbers that C reports."""
+    """The `Report` of a solve, from the numbers that C reports."""
 
-    def __init__(self, solved: loop.Solved) -> None:
-        self.solved = solved
+    def __init__(
+        self, solved: loop.Solved, solver: Solver[Any], problem: Problem, start: Tensor, seconds: float
+    ) -> None:
+        self.solved, self.solver, self.problem, self.start, self.seconds = solved, solver, problem, start, seconds
 
-    def values(self, result: Result) -> Tensor:
-        return torch.tensor(self.solved.values, dtype=result.x.dtype, device=result.x.device)
+    @cached_property
+    def values(self) -> Tensor:
+        return torch.tensor(self.solved.values, dtype=self.solved.x.dtype, device=self.solved.x.device)
 
-    def iterations(self, result: Result) -> Tensor:
-        return torch.tensor(self.solved.iterations, dtype=torch.int64, device=result.x.device)
+    @cached_property
+    def iterations(self) -> Tensor:
+        return torch.tensor(self.solved.iterations, dtype=torch.int64, device=self.solved.x.device)
 
-    def evaluations(self, result: Result) -> dict[str, Tensor]:
-        return {name: each * result.iterations for name, each in result.solver.step_cost.items()}
+    @cached_property
+    def evaluations(self) -> dict[str, Tensor]:
+        return {name: each * self.iterations for name, each in self.solver.step_cost.items()}
 
-    def history(self, result: Result) -> History:
+    @cached_property
+    def history(self) -> History:
         """The start and the end."""
         with torch.no_grad():
-            values = torch.stack([result.problem.value(result.start), result.values])
-        seconds = torch.tensor([0.0, result.seconds], dtype=torch.float64)
+            values = torch.stack([self.problem.value(self.start), self.values])
+        seconds = torch.tensor([0.0, self.seconds], dtype=torch.float64)
         return History(values=values, residuals=torch.full_like(values, torch.nan), seconds=seconds)
 
-    def proof(self, result: Result) -> Certificate:
-        x, (values, gaps, rooms) = result.x, self.solved.proven
+    def certificate(self, _: Result) -> Certificate:
+        x, (values, gaps, rooms) = self.solved.x, self.solved.proven
         kind = ctypes.c_double if x.dtype == torch.float64 else ctypes.c_float
         pairs = zip(values, rooms, strict=True)
         reported = [max(kind(value).value, value + room) for value, room in pairs]  # no less than `values` or F(x)
@@ -244,7 +251,7 @@ def _result(
     solved: loop.Solved, solver: Solver[Any], problem: Any, start: Tensor, begun: float, violation: Tensor | None = None
 ) -> Result:
     """What falls no further, or did not in many iterations, is stalled where that is rounding, or else out of luck."""
-    seconds, made = time.perf_counter() - begun, _Report(solved)
+    seconds = time.perf_counter() - begun
     codes = solved.status
     words = tuple([WORDS[code] for code in codes])
     if not {1, 3, 6}.isdisjoint(codes):
@@ -257,16 +264,17 @@ def _result(
     if not all(map(math.isfinite, solved.values)):
         pairs = zip(words, solved.values, strict=True)
         words = tuple(word if math.isfinite(value) else Status.NOT_FINITE for word, value in pairs)
-    return Result.later(
-        made,
+    report = _Report(solved, solver, problem, start, seconds)
+    return Result(
         x=solved.x,
         status=words,
         seconds=seconds,
+        report=report,
         solver=solver,
         problem=problem,
         start=start,
         dual=solved.dual,
-        certifier=made.proof,
+        certifier=report.certificate,
         violation=violation,
     )
 

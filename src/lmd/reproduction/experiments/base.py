@@ -24,6 +24,7 @@ from lmd.problems.base import Problem
 from lmd.reproduction.report.rows import LARGER, Row, best, row, select
 from lmd.reproduction.report.tables import Table, method_tables, number
 from lmd.solvers import MirrorDescent, Result, Solver, run
+from lmd.solvers.result import RunReport
 
 PRESETS = ("quick", "standard", "paper")
 MOST_SEED = 2**32 - 1
@@ -181,7 +182,9 @@ def measure(
         [result.history.seconds.diff(prepend=result.history.seconds.new_zeros(1)) for result in results]
     )
     seconds = times.median(dim=0).values.cumsum(dim=0)
-    return replace(results[0], history=replace(results[0].history, seconds=seconds)), seen
+    first = results[0]
+    history = replace(first.history, seconds=seconds)
+    return replace(first, report=RunReport(first.values, first.iterations, first.evaluations, history)), seen
 
 
 def versions() -> dict[str, str]:

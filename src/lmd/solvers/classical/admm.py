@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import math
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lmd.core.checks import check_count, check_positive
-from lmd.core.tensor_cache import TensorCache, version
+from lmd.core.tensor_cache import TensorCache
 from lmd.errors import InputError
 from lmd.problems.base import Problem
 from lmd.solvers.base import DualState, Solver
@@ -129,7 +128,6 @@ class ADMM(Solver[ADMMState, SplitProblem]):
         self.register_buffer("probed", torch.zeros(size))
         self.register_buffer("scales", torch.zeros(2))
         self._cached = TensorCache[tuple[Numbers, ...]]()
-        self._met: tuple[weakref.ref[Tensor], tuple[float, ...]] | None = None
         self.register_buffer("kept", torch.zeros(iterations, size, size))
         self.register_buffer("kept_for", torch.zeros(iterations, columns))
 
@@ -169,8 +167,7 @@ class ADMM(Solver[ADMMState, SplitProblem]):
         if image is None or image.numel() != self.size:
             accepted = f"{self.size} entries and matrices that instances share"
             raise InputError("problem", f"{x0[0].numel()} entries, or a matrix for each instance", accepted)
-        self.probed, self._met = image, None
-        self.scales = _scales(problem, x0)
+        self.probed, self.scales = image, _scales(problem, x0)
         self.kept, self.kept_for = self._inverses(problem, x0, self._numbers(self.scales)), self.penalties.clone()
         return self
 
@@ -210,23 +207,12 @@ class ADMM(Solver[ADMMState, SplitProblem]):
         self.penalties[row] += change[:-1].to(self.penalties)
         self.relaxations[row] += change[-1].to(self.relaxations)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Without the tensor that was met last: another process has not met it."""
-        return {**vars(self), "_met": None}
-
     def _knows(self, problem: SplitProblem, x: Tensor) -> bool:
-        """Whether these are the matrices that were kept: the very tensor that was met last, or one that maps alike."""
-        form = problem.quadratic
-        P = form[0] if form is not None and problem.operator.is_identity else None
-        state = () if P is None else (version(P), id(self.probed), version(self.probed))
-        if P is not None and self._met is not None and self._met[0]() is P and self._met[1] == state:
-            return x.dtype == P.dtype
+        """Whether these are the matrices that were kept: they map one vector alike."""
         if (self.size, self.probed.dtype) != (x[0].numel(), x.dtype):
             return False
         image = _probe(problem, x)
-        known = image is not None and _same(image, self.probed)
-        self._met = (weakref.ref(P), state) if known and P is not None else None
-        return known
+        return image is not None and _same(image, self.probed)
 
     def _numbers(self, scales: Tensor) -> tuple[Numbers, ...]:
         multiples, scales = self.penalties.to(scales.dtype).exp(), scales.reshape(2, -1)
@@ -244,7 +230,7 @@ class ADMM(Solver[ADMMState, SplitProblem]):
         def numbers() -> tuple[Numbers, ...]:
             return _plain(self._numbers(self.scales)) if torch.equal(self.kept_for, self.penalties) else ()
 
-        return self._cached.of([self.scales, self.kept_for, self.penalties, self.relaxations], numbers)
+        return self._cached.get([self.scales, self.kept_for, self.penalties, self.relaxations], numbers)
 
     def _inverses(self, problem: SplitProblem, x: Tensor, numbers: tuple[Numbers, ...]) -> Tensor:
         """(P + K'rK)^{-1}, or (s + K'rK)^{-1} where there is no P, for each iteration; inverted in float64."""
