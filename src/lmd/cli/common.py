@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from lmd.reproduction.report.tables import Table
 
 PRESETS = ("quick", "standard", "paper")
-MOST_ITERATIONS = 1_000_000
+MAX_ITERATIONS = 1_000_000
 MOST_SEED = 2**32 - 1
 
 

@@ -32,7 +32,7 @@ from lmd.solvers.base import Solver
 from lmd.tasks import PictureTask
 from lmd.tasks.unrolled import WEIGHT
 from lmd.zoo.defaults import CLASSICAL, find, name_for
-from lmd.zoo.solve import MOST_ITERATIONS, solve
+from lmd.zoo.solve import MAX_ITERATIONS, solve
 
 WEIGHTS = (1e-6, 1e6)
 """What is less changes no pixel, what is more leaves one colour; and single precision holds what comes of them."""
@@ -349,7 +349,7 @@ class PictureSolver:
         if self.tolerance is None and self.solver is not None:
             result = run(self.solver, problem, iterations=self.iterations, record=False)
         else:
-            tolerance, most = self.tolerance or TOLERANCE, self.iterations or MOST_ITERATIONS
+            tolerance, most = self.tolerance or TOLERANCE, self.iterations or MAX_ITERATIONS
             result = solve(problem, tolerance, solver=self.solver, iterations=most)
         x, summary = _no_worse_than_start(result, self._told(result, weight))
         if copies == 1:

@@ -14,7 +14,6 @@ from lmd.core.batching import Index, Part, chosen, doubled
 from lmd.core.checks import check_batch, shape_of
 from lmd.errors import CapabilityError, InputError
 from lmd.operators import LinearOperator, Stack
-from lmd.problems import compiled
 from lmd.problems.base import joined
 from lmd.problems.composite import CompositeProblem
 from lmd.terms import Domain, Term
@@ -199,8 +198,6 @@ class Composite(CompositeProblem):
         return doubled(self)
 
     def value(self, x: Tensor) -> Tensor:
-        if (value := compiled.value_of(self, x)) is not None:
-            return value
         value = self.data_value(x)
         for term, K, _ in self._blocks:
             value = value + (
@@ -245,15 +242,6 @@ class Composite(CompositeProblem):
 
     def f_gradient(self, x: Tensor) -> Tensor:
         return self.f.subgradient(x)
-
-    def smoothed_gradient(self, x: Tensor, width: Scale) -> tuple[Tensor, Tensor]:
-        if isinstance(width, Tensor) and not width.ndim:
-            return self.mixed_gradient(x, width[None], torch.ones_like(width)[None])
-        return super().smoothed_gradient(x, width)
-
-    def mixed_gradient(self, x: Tensor, widths: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
-        found = compiled.gradient_of(self, x, widths, shares)
-        return super().mixed_gradient(x, widths, shares) if found is None else found
 
     def data_prox(self, x: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
         return self.f.prox(x, step, out=out)
@@ -317,8 +305,6 @@ class Composite(CompositeProblem):
         return self.tilted_minimum(self.operator.adjoint(p)) - self.regulariser_conjugate(p)
 
     def gap(self, x: Tensor, dual: Tensor) -> Tensor:
-        if (sums := compiled.sums_of(self, x, dual)) is not None:
-            return sums.gap.to(x.dtype)
         p = self.feasible_dual(dual)
         residual = self.f.residual(x, self.operator.adjoint(p).neg_())
         return residual + self.g.residual(self._image(x), p)
@@ -371,13 +357,9 @@ class Composite(CompositeProblem):
         return x
 
     def proven_gap(self, x: Tensor, dual: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        if (sums := compiled.sums_of(self, x, dual)) is not None:
-            value, gap = sums.value, sums.gap
-            rounding, eps = sums.rounding(self.operator.norm, self.operator.roundings), compiled.EPSILON
-        else:
-            _ = self._absorber  # found once, and copied to float64 with the rest
-            x, exact, eps = x.double(), self.double(), torch.finfo(torch.float64).eps
-            value, gap, rounding = exact._evaluate(x, exact.feasible_dual(dual.double()))
+        _ = self._absorber  # found once, and copied to float64 with the rest
+        x, exact, eps = x.double(), self.double(), torch.finfo(torch.float64).eps
+        value, gap, rounding = exact._evaluate(x, exact.feasible_dual(dual.double()))
         return value, gap, rounding + self.rounding_of_sums(x, dual, eps, value, gap)
 
     def certified_gap(self, x: Tensor, dual: Tensor) -> tuple[Tensor, Tensor]:

@@ -23,7 +23,6 @@ from lmd.solvers.learned.dual import LearnedDual
 from lmd.solvers.learned.fgp import LearnedFGP
 from lmd.solvers.learned.gradient import LearnedGradient
 from lmd.solvers.learned.interior_point import LearnedInteriorPoint
-from lmd.solvers.learned.ladder import Ladder
 from lmd.solvers.learned.metrics import DenseMetric, DiagonalMetric, LowRankMetric, Metric, ScalarMetric
 from lmd.solvers.learned.pdhg import LearnedPDHG
 from lmd.solvers.learned.quasi_newton import LearnedQuasiNewton
@@ -69,7 +68,6 @@ __all__ = [
     "GradientDescent",
     "History",
     "InteriorPoint",
-    "Ladder",
     "LazyMirrorDescent",
     "LearnedBlockNewton",
     "LearnedDual",

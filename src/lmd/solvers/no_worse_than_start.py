@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lmd.problems.base import Problem
-from lmd.solvers.base import State, Trace, Wrapper, add_evaluations
+from lmd.solvers.base import State, Wrapper, add_evaluations
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,6 @@ MOST_ITERATIONS = 100_000
 DIVERGENCE_FACTOR = 1e6
 
 
-
 @in_full_precision
 def run(
     solver: Solver[Any],

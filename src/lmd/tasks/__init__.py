@@ -4,7 +4,6 @@
 
     tasks.names()                           # ours, and those of packages that name one by the entry point `lmd.tasks`
     tasks.get("denoise").solvers            # the recipes of its trained solvers, by name
-    tasks.choice(problem.parts, 1e-3)       # the names of the trained solvers to take for a tolerance, best first
 
 The command line, the zoo, the bench, the cards, the safeguard experiment and `lmd.solve` read it here and nowhere else.
 """
@@ -49,7 +48,6 @@ __all__ = [
     "Setting",
     "Source",
     "Task",
-    "choice",
     "every",
     "get",
     "names",
@@ -110,13 +108,3 @@ def get(name: str) -> Task:
     ['lasso-10']
     """
     return _register()[check_choice("task", name, tuple(_register()))]
-
-
-def choice(parts: tuple[str, ...], tolerance: float) -> list[str]:
-    """The names of the trained solvers to take for problems of these parts and a tolerance, best first.
-
-    Args:
-        parts: Of a problem, `problem.parts`.
-        tolerance: The relative gap to be proven.
-    """
-    return [name for task in every() for name in task.choice(parts, tolerance)]

@@ -137,7 +137,6 @@ TASK = Task(
         exact.for_images("denoising", _for_exact, 700),
         pairs.published_recipe("denoising", "denoise-published", _published),
     ),
-    choices={("squares", "l1", "differences"): ((5e-2, "denoise-7-fast"), (0.0, "denoise-20-fast"))},
     reference=REFERENCE,
     contest=Contest(
         make,

@@ -58,7 +58,6 @@ TASK = Task(
             weak=WEAK + "Trained on isotropic total variation alone. Its steps are not compiled in one piece.",
         ),
     ),
-    choices={("squares", "lengths", "differences"): ((0.0, "denoise-isotropic-10"),)},
     reference=denoise.REFERENCE,
     contest=Contest(
         partial(denoise.make, isotropic=True),

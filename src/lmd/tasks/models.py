@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmd.kernels import has
 from lmd.operators import Blur, Mask, ParallelBeam, gaussian_kernel, motion_kernel
 from lmd.operators.blur import BORDERS
 from lmd.problems import Family, SecondOrderModel, TVDenoising, TVModel, random_masks
@@ -186,7 +184,7 @@ def minima(problem: Any, x0: Tensor) -> tuple[Tensor, Tensor | None]:
     """Minima by FGP where the dual is smooth, elsewhere by relaxed PDHG, and less exactly behind operators."""
     if offers(problem, FGP().needs):
         return CertifiedBy(FGP(restart=True), 1e-6)(problem, x0)
-    return CertifiedBy(RelaxedPDHG(), 1e-6 if has("relaxed", problem.parts) else 2e-3)(problem, x0)
+    return CertifiedBy(RelaxedPDHG(), 1e-6 if len(problem.regularisers) == 1 else 2e-3)(problem, x0)
 
 
 TRIED = (
@@ -203,32 +201,6 @@ def _recipe(models: dict[str, Maker], solver: Callable[[], Solver[Any]], setting
         settings=settings,
         **words,
     )
-
-
-_NORMS = ("l1", "L1", "lengths", "GroupNorm", "Huber")
-_NAMED = (
-    ("Squares", "saddle"),
-    ("KullbackLeibler", "counts"),
-    ("kept KullbackLeibler", "counts"),
-    ("Absolute", "absolute"),
-)
-_MISFITS = (("KullbackLeibler", "Blur"), ("squares", "Blur"), ("squares", "ParallelBeam"))
-
-
-_LONG = {name: ((0.02, f"models-{name}-{HORIZON}"), (0.0, f"models-{name}-{LONGER}")) for name in ("saddle", "second")}
-
-
-def _choices() -> dict[tuple[str, ...], tuple[tuple[float, str], ...]]:
-    """By parts; models with squares of all entries have a compiled loop, and need no choice."""
-    found: dict[tuple[str, ...], tuple[tuple[float, str], ...]] = {}
-    for norm, field in itertools.product(_NORMS, ("differences", "Differences")):
-        for term, name in _NAMED:
-            found[f"boxed {term}", norm, field] = _LONG.get(name, ((0.0, f"models-{name}-40"),))
-        for misfit in _MISFITS:
-            found[("Box", norm, field, *misfit)] = _LONG["saddle"]
-    for norm in ("l1", "lengths", "GroupNorm"):
-        found["Stacked", norm, "Slopes", norm, "Bends"] = _LONG["second"]
-    return found
 
 
 _BENCHED: tuple[tuple[str, Maker, dict[str, Any]], ...] = (
@@ -284,7 +256,6 @@ TASK = Task(
         *(_relaxed(SADDLE, "saddle", 800, "TV models behind operators", _BEHIND, n) for n in (HORIZON, LONGER)),
         *(_relaxed(SECOND, "second", 400, "total generalised variation", _BENT, n) for n in (HORIZON, LONGER)),
     ),
-    choices=_choices(),
     models=_contests(),
     reference=minima,
     slow=True,

@@ -142,9 +142,6 @@ class Task:
     recipes: tuple[Recipe, ...] = ()
     """Those of its trained solvers."""
 
-    choices: Mapping[tuple[str, ...], tuple[tuple[float, str], ...]] = field(default_factory=dict)
-    """For problems of these parts: the solver to take for a tolerance of so much or more."""
-
     reference: Reference = known
     """How certified minima are found for the cards."""
 
@@ -173,7 +170,3 @@ class Task:
     def solvers(self) -> dict[str, Recipe]:
         """The recipes by name."""
         return {recipe.name(self.name): recipe for recipe in self.recipes}
-
-    def choice(self, parts: tuple[str, ...], tolerance: float) -> list[str]:
-        """The names of the trained solvers to take for problems of these parts and a tolerance, best first."""
-        return [name for least, name in self.choices.get(parts, ()) if tolerance >= least]

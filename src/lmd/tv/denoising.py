@@ -12,6 +12,7 @@ from torch import Tensor
 from lmd import kernels
 from lmd.core.checks import shape_of
 from lmd.errors import InputError
+from lmd.solvers.classical.fgp import FGP
 from lmd.tv import schedules
 from lmd.tv.solved import Solved, outcomes_of
 
@@ -23,6 +24,9 @@ EXTRAPOLATED_BELOW = 5e-5
 
 FIRST_EVALUATION, RESTART_EVERY = 8, 8
 """Iterations before the first gap evaluation without a schedule, and between two looks at the momentum."""
+
+
+METHOD = FGP(restart=True)
 
 
 class Denoising(NamedTuple):
@@ -47,7 +51,14 @@ class Denoising(NamedTuple):
     coupled: bool
     """One length for all channels."""
 
-    def solve(self, tolerance: float, limit: int, dual: Tensor | None, *, table: schedules.Table | None = None) -> Solved:
+    @property
+    def method(self) -> FGP:
+        """The method whose iterations these are, to go on with."""
+        return METHOD
+
+    def solve(
+        self, tolerance: float, limit: int, dual: Tensor | None, *, table: schedules.Table | None = None
+    ) -> Solved:
         """Solve to a relative gap, or up to `limit` iterations, instance by instance.
 
         A dual point is evaluated once, and is the start where it beats a start from nothing. `table` has the schedules

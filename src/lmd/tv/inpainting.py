@@ -21,6 +21,9 @@ MIN_PIXELS_FOR_THREADS = 10 * kernels.SMALL
 """Fewer pixels than this are not worth a second thread: planes meet at every gap evaluation."""
 
 
+METHOD = RelaxedPDHG()
+
+
 class Inpainting(NamedTuple):
     """s ||Z(x - y)||^2 + b ||Kx|| over low <= x <= high, K the differences of neighbours in images."""
 
@@ -46,10 +49,14 @@ class Inpainting(NamedTuple):
 
     isotropic: bool
 
+    @property
+    def method(self) -> RelaxedPDHG:
+        """The method whose iterations these are, to go on with."""
+        return METHOD
+
     def solve(self, tolerance: float, limit: int) -> Solved:
         """Iterations of `RelaxedPDHG` to a relative gap, or up to `limit`, instance by instance."""
-        method = RelaxedPDHG()
-        state = method.init(self.problem, self.problem.start())
+        state = METHOD.init(self.problem, self.problem.start())
         y, x = self.noisy.detach().contiguous(), state.x.detach().resolve_neg().contiguous()
         batch, channels, height, width = y.shape
         held = [each.detach().expand(batch, -1, -1, -1).contiguous() for each in (self.mask, self.low, self.high)]
@@ -59,7 +66,7 @@ class Inpainting(NamedTuple):
         found, dual = torch.empty_like(y), y.new_empty(batch, channels, 2, height, width)
         failed = _function()(
             y.data_ptr(), *(each.data_ptr() for each in held), x.data_ptr(), None, bound.data_ptr(), None,
-            self.scale, self.norm**2, method.relaxation, tolerance,
+            self.scale, self.norm**2, METHOD.relaxation, tolerance,
             batch, channels, held[0].shape[1], height, width, 0, limit, FIRST_EVALUATION, self.isotropic,
             y.dtype == torch.float64, torch.get_num_threads() if y.numel() >= MIN_PIXELS_FOR_THREADS else 1,
             found.data_ptr(), dual.data_ptr(), report.data_ptr(),

@@ -59,13 +59,17 @@ def match(problem: Any, tolerance: float) -> Plan | None:
     )
 
 
-def _denoising(problem: Composite) -> Denoising | None:
+def _denoising(problem: Any) -> Denoising | None:
     """Images with squares of one curvature, and weights that are numbers."""
     f, g = problem.f, _single_norm(problem)
     if not _is_even_squares(f) or g is None or isinstance(g, Huber) or f.y.ndim != 4:
         return None
     coupled, weight = 1 in g.axes and f.y.shape[1] > 1, g.weight
-    if not _has_unit_spacing(problem.operator) or _is_map(weight) or (1 in g.axes and f.y.shape[1] > MAX_COUPLED_CHANNELS):
+    if (
+        not _has_unit_spacing(problem.operator)
+        or _is_map(weight)
+        or (1 in g.axes and f.y.shape[1] > MAX_COUPLED_CHANNELS)
+    ):
         return None
     if g.axes not in AXES or not _is_served(f.y, *_tensors(weight), also_float64=True):
         return None
@@ -73,7 +77,7 @@ def _denoising(problem: Composite) -> Denoising | None:
     return Denoising(f.y, weight, f.curvature, K.norm, K.roundings, 2 in g.axes, coupled)
 
 
-def _squares_model(problem: Composite, tolerance: float) -> models.SquaresModel | None:
+def _squares_model(problem: Any, tolerance: float) -> models.SquaresModel | None:
     """Squares of one curvature, in a box or not, with any norm of differences along one to three axes."""
     f, g = problem.f, _single_norm(problem)
     is_boxed = type(f) is Boxed and not isinstance(f.low, Tensor) and not isinstance(f.high, Tensor)
@@ -85,7 +89,7 @@ def _squares_model(problem: Composite, tolerance: float) -> models.SquaresModel 
     return models.model_of(problem)
 
 
-def _inpainting(problem: Composite) -> Inpainting | None:
+def _inpainting(problem: Any) -> Inpainting | None:
     """Images with masked squares, and weights that are numbers."""
     f, g = problem.f, _single_norm(problem)
     if type(f) is not MaskedSquares or g is None or isinstance(g, Huber) or f.y.ndim != 4:
@@ -97,7 +101,7 @@ def _inpainting(problem: Composite) -> Inpainting | None:
     return Inpainting(problem, f.y, f.mask, f.low, f.high, g.weight, f.scale, problem.operator.norm, bool(g.axes))
 
 
-def _primal_dual(problem: Composite, tolerance: float) -> Solver[Any] | None:
+def _primal_dual(problem: Any, tolerance: float) -> Solver[Any] | None:
     """Relaxed PDHG with learned numbers for this kind of model; None where none were learned."""
     kind = _kind(problem)
     if kind is None or offers(problem, ("beside_hessian",)):  # for which there is ADMM with Fourier transforms
@@ -106,7 +110,7 @@ def _primal_dual(problem: Composite, tolerance: float) -> Solver[Any] | None:
     return Averaged(PrimalDual(numbers.to(problem.start().dtype)))
 
 
-def _kind(problem: Composite) -> str | None:
+def _kind(problem: Any) -> str | None:
     """The kind of model that a schedule of primal-dual iterations was learned for."""
     f, terms, blocks = problem.f, problem.regularisers, problem.operator.blocks
     if type(f) is Stacked:
@@ -142,7 +146,7 @@ def iterations_for(problem: Any, x: Tensor, dual: Tensor) -> Iterations | None:
     return None if joint is None else joint.iterate
 
 
-def misfit_model_of(problem: Composite) -> Misfit | None:
+def misfit_model_of(problem: Any) -> Misfit | None:
     """A boxed misfit and one norm of differences."""
     g = _single_norm(problem)
     data = _data_of(problem.f) if g is not None and type(problem.f) is Boxed else None
@@ -166,7 +170,7 @@ def second_order_of(problem: Any) -> SecondOrder | None:
     return SecondOrder(*data, bounds, problem.slopes.differences.spacing, 2 in g.axes, 1 in g.axes)
 
 
-def joint_of(problem: Composite, x: Tensor) -> Joint | None:
+def joint_of(problem: Any, x: Tensor) -> Joint | None:
     """A norm of differences and a misfit behind an operator of its own, in a box."""
     f, terms, stack = problem.f, problem.regularisers, problem.operator
     if type(f) is not Box or len(terms) != 2 or len(stack.blocks) != 2 or not 4 <= x.ndim <= 5:
@@ -197,19 +201,21 @@ def _misfit_number(term: Any) -> int:
 
 
 def _data_of(f: Any) -> tuple[Tensor, int, Tensor, Tensor, Tensor] | None:
-    """Data, misfit, weights of entries and the box `(B, C)` of a term about data, as `Misfit` begins; None elsewhere."""
+    """The first five fields of `Misfit` for a term about data, in a box or not; None where it is not compiled."""
     term, low, high = (f.term, f.low, f.high) if type(f) is Boxed else (f, -torch.inf, torch.inf)
-    inner = term.term if type(term) is Masked else term
+    inner: Any = term.term if type(term) is Masked else term
     if type(inner) not in ENTRY_WEIGHTS or not _is_end(low, inner.y, high):
         return None
-    y = inner.y
+    y: Tensor = inner.y
     weight = filled(ENTRY_WEIGHTS[type(inner)](inner), y).expand_as(y)
-    ends = (filled(end, y).expand(*y.shape[:2], *(1,) * (y.ndim - 2)).flatten(1) for end in (low, high))
-    y = y if inner is term else torch.where(term.mask > 0, y, LOST)
-    return (y, _misfit_number(inner), weight, *ends)
+    low, high = (filled(end, y).expand(*y.shape[:2], *(1,) * (y.ndim - 2)).flatten(1) for end in (low, high))
+    if inner is not term:
+        mask: Tensor = term.mask
+        y = torch.where(mask > 0, y, LOST)
+    return y, _misfit_number(inner), weight, low, high
 
 
-def _single_norm(problem: Composite) -> Any:
+def _single_norm(problem: Any) -> Any:
     """The norm of differences, where that is all there is beside f; None elsewhere."""
     terms = problem.regularisers
     alone = len(terms) == 1 and type(terms[0]) in NORMS and type(problem.operator) is Differences

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from lmd.problems.base import offers
+from lmd.solvers.classical.fgp import FGP
 from lmd.solvers.learned.fgp import roughness
 from lmd.tv import schedules
 from lmd.tv.calls import as_row, as_row_field, call, grid_of, weight_of
-from lmd.tv.denoising import FIRST_EVALUATION, RESTART_EVERY
+from lmd.tv.denoising import FIRST_EVALUATION, METHOD, RESTART_EVERY
 from lmd.tv.solved import Outcome, Solved
 
 MIN_TOLERANCE = 1e-5
@@ -40,6 +41,11 @@ class SquaresModel(NamedTuple):
     """Of Huber's function; 0 for lengths."""
 
     box: tuple[float, float] | None
+
+    @property
+    def method(self) -> FGP:
+        """The method whose iterations these are, to go on with."""
+        return METHOD
 
     def solve(self, tolerance: float, limit: int, dual: Tensor | None) -> Solved:
         """Solve to a relative gap, or up to `limit` iterations, one instance after the other.

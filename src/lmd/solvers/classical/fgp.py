@@ -14,7 +14,6 @@ from lmd.problems.base import Problem
 from lmd.solvers.base import DualState, Solver
 from lmd.terms.base import Scale, add_scaled, inner, per_instance
 
-
 RESTART_EVERY = 8
 """Iterations between two checks of the momentum."""
 

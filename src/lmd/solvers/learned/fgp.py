@@ -24,7 +24,6 @@ PLACES = 2 * NODES - 1
 """Roughnesses at which is measured how far numbers get: these, and halfway between them."""
 
 
-
 @dataclass(frozen=True, kw_only=True)
 class LearnedFGPState(DualState):
     """Points, the dual points p they come from, and what the next step is made of."""
