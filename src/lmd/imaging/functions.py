@@ -52,7 +52,8 @@ from lmd.problems.reconstruction import TVReconstruction
 from lmd.problems.tv import TVProblem
 from lmd.solvers import Certificate, Result, Status
 from lmd.solvers.result import RunReport
-from lmd.zoo.solve import MAX_ITERATIONS, solve
+from lmd.zoo.solve import MAX_ITERATIONS as MAX_SOLVE_ITERATIONS
+from lmd.zoo.solve import solve
 
 SINGLE = 1e-5
 """Relative gaps down to this are proven in single precision; below it everything is in double."""
@@ -543,7 +544,7 @@ def _answer(
     warm: Info | None,
     info: bool,
     degree: int = 2,
-    limit: int = MAX_ITERATIONS,
+    limit: int = MAX_SOLVE_ITERATIONS,
 ) -> Any:
     """What the user gets, after `limit` iterations at most; `degree` is that of the model in the unit of the data."""
     weight, choice, choice_seconds = chosen

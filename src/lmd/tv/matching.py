@@ -202,7 +202,8 @@ def _misfit_number(term: Any) -> int:
 
 def _data_of(f: Any) -> tuple[Tensor, int, Tensor, Tensor, Tensor] | None:
     """The first five fields of `Misfit` for a term about data, in a box or not; None where it is not compiled."""
-    term, low, high = (f.term, f.low, f.high) if type(f) is Boxed else (f, -torch.inf, torch.inf)
+    term: Any = f.term if type(f) is Boxed else f
+    low, high = (f.low, f.high) if type(f) is Boxed else (-torch.inf, torch.inf)
     inner: Any = term.term if type(term) is Masked else term
     if type(inner) not in ENTRY_WEIGHTS or not _is_end(low, inner.y, high):
         return None
