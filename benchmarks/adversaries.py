@@ -27,6 +27,7 @@ from torch import Tensor
 import lmd
 from lmd.core.batching import doubled
 from lmd.guarantees import DescentSafeguard, Record, Safeguard, divergence_bound
+from lmd.guarantees.lower_bounds import balance, enclose, lower_bounds
 from lmd.guarantees.promise import Monitor, Promise, least_share
 from lmd.guarantees.theorems import (
     accelerated_bound,
@@ -37,7 +38,6 @@ from lmd.guarantees.theorems import (
 )
 from lmd.mirrors import Entropic, EuclideanBox, EuclideanSimplex, Mirror, Quadratic
 from lmd.problems import Composite, KLDivergence, LeastSquares, Problem, SquaredDistance, TVDenoising, TVInpainting
-from lmd.reference.bounds import balance, enclose, lower_bounds
 from lmd.solvers import (
     AcceleratedBacktrackedMirrorDescent,
     BacktrackedMirrorDescent,

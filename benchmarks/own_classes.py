@@ -15,14 +15,14 @@ import torch
 from sklearn.datasets import load_breast_cancer
 
 import lmd
-from lmd.learning.instances import Instances, draw
-from lmd.learning.measure import curve, milliseconds, reached
-from lmd.learning.peers import peers
-from lmd.learning.proposals import Known, to_tune
-from lmd.learning.search import climb
 from lmd.operators import Differences, Identity
 from lmd.problems import Composite, ControlFamily, Family, Problem
 from lmd.terms import L1, Huber, Shifted
+from lmd.training.instances import Instances, draw
+from lmd.training.measure import curve, milliseconds, reached
+from lmd.training.peers import peers
+from lmd.training.proposals import Known, to_tune
+from lmd.training.search import climb
 
 LONGEST = 1000
 

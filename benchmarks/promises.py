@@ -21,10 +21,10 @@ from own_classes import FusedFamily, LogisticFamily
 
 import lmd
 from lmd.guarantees import least_share, promise
-from lmd.learning.evidence import UnprovenError, bound_gaps, draw_apart
 from lmd.operators import Identity, Matrix
 from lmd.problems import Composite, ControlFamily, Family, LeastSquares, PortfolioFamily, Problem
 from lmd.terms import L1, Squares
+from lmd.training.evidence import UnprovenError, bound_gaps, draw_apart
 
 
 class SharedFamily(Family):

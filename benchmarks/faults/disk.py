@@ -279,7 +279,9 @@ def read_only_home(trials: Trials) -> None:
 
             os.environ.clear()
             os.environ.update(poor)
-            lmd.reference.optimum(lmd.problems.TVDenoising(work.numbers(1, 1, 8, 8), 0.1), lmd.reference.Cache())
+            lmd.guarantees.optimum(
+                lmd.problems.TVDenoising(work.numbers(1, 1, 8, 8), 0.1), lmd.guarantees.OptimumCache()
+            )
 
         ended = forked(cached)
         trials.check(ended.code == 0, f"home {home!r}, a cache: {ended}")

@@ -181,9 +181,9 @@ def clocks(trials: Trials) -> None:
         again = lmd.learn(runs.family(), minutes=0.05, out=Path(f"learn{back:+g}"), resume=True)
         pairs = zip(solver.state_dict().values(), again.state_dict().values(), strict=True)
         trials.check(all(torch.equal(a, b) for a, b in pairs), "learned again, it is another solver")
-        cache = lmd.reference.Cache(Path(f"cache{back:+g}"), limit=10**6)
+        cache = lmd.guarantees.OptimumCache(Path(f"cache{back:+g}"), limit=10**6)
         problem = lmd.problems.TVDenoising(work.numbers(1, 1, 8, 8), 0.1)
         for _ in range(2):
-            found = lmd.reference.optimum(problem, cache=cache).x
-            trials.check(work.same(found, lmd.reference.optimum(problem).x), "an optimum in the cache")
+            found = lmd.guarantees.optimum(problem, cache=cache).x
+            trials.check(work.same(found, lmd.guarantees.optimum(problem).x), "an optimum in the cache")
     time.time = real

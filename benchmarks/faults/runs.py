@@ -28,7 +28,7 @@ SETTINGS = {"checkpoint_every": 4, "validate_every": 4, "log_every": 2}
 @functools.cache
 def make_small() -> None:
     """Few instances, settings, solvers to learn and updates, so that a class is learned in a second or two."""
-    settings: Any = importlib.import_module("lmd.learning.learn")
+    settings: Any = importlib.import_module("lmd.training.learn")
     settings.TRAINING, settings.VALIDATION, settings.TEST, settings.RUNGS, settings.MOST_TIMES = 40, 20, 60, 2, 1
     settings.MOST_UPDATES, settings.FEWEST, settings.TAIL_TRIALS, settings.TIMED = 10, 2, 1, 1
     tunes, learns = settings.to_tune, settings.to_learn
@@ -141,7 +141,7 @@ def two_processes(trials: Trials) -> None:
     """Two runs in one folder at the same time: the second is refused in one line, or both are right."""
     import lmd
     from faults import work
-    from lmd.reference import Cache, optimum
+    from lmd.guarantees import OptimumCache, optimum
 
     make_small()
     import_everything()
@@ -150,7 +150,7 @@ def two_processes(trials: Trials) -> None:
     kinds: dict[str, Callable[[Path], object]] = {
         "train": lambda folder: train(folder, resume=True),
         "save": lambda folder: lmd.solvers.save(solver, folder),
-        "cache": lambda folder: optimum(problem, Cache(folder, limit=4000)),
+        "cache": lambda folder: optimum(problem, OptimumCache(folder, limit=4000)),
         "solve": lambda folder: run_command("solve", "denoise", picture, f"{folder}.png", "--overwrite"),
     }
     if not trials.quick:
@@ -287,7 +287,7 @@ def damaged_files(trials: Trials) -> None:
             forked(lambda: loaded(folder))
         return (folder / "found").read_text()
 
-    lmd.solvers.save(lmd.zoo.load("denoise-steps-5"), "saved", title="five steps", numbers=[1.5, 2.25])
+    lmd.solvers.save(lmd.zoo.load("denoise-steps-5"), "saved", card={"title": "five steps", "numbers": [1.5, 2.25]})
     damaged(trials, Path("saved"), ["solver.json", "weights.safetensors"], loaded, found, flips)
     from faults import work
 

@@ -70,7 +70,7 @@ def small() -> dict[str, Work]:
         "solve, elastic net": lambda: lmd.solve(elastic_net(), 1e-3).x,
         "solve, SVM": lambda: lmd.solve(margins, 1e-3, x0=numbers(1, 7) * 0).x,
         "run": lambda: lmd.run(lmd.solvers.GradientDescent(0.01), squares, start, 20).x,
-        "reference": lambda: lmd.reference.optimum(TVDenoising(batch, 0.2)).x,
+        "reference": lambda: lmd.guarantees.optimum(TVDenoising(batch, 0.2)).x,
         "train": trained,
         "nn": lambda: lmd.nn.TVLayer(0.1)(batch),
     }

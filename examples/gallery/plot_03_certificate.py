@@ -13,7 +13,7 @@ import lmd
 
 noisy = torch.rand(1, 1, 32, 32, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 problem = lmd.problems.TVDenoising(noisy, weight=0.4)
-least = float(lmd.reference.minimum(problem))
+least = float(lmd.guarantees.minimum(problem))
 solver, rows = lmd.solvers.FGP(restart=True), []
 state = solver.init(problem, noisy)
 for _ in range(150):

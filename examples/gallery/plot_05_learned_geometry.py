@@ -21,5 +21,5 @@ for name, solver in {"learned": learned, "gradient descent": lmd.solvers.Gradien
     path = [x0[0]]
     lmd.run(solver, problem, x0, iterations=10, callbacks=[lambda state, _, to=path: to.append(state.x[0])])
     plt.plot(*torch.stack(path).T, "o-", label=name)
-plt.plot(*lmd.reference.minimiser(problem)[0], "k*", markersize=12, label="minimiser")
+plt.plot(*lmd.guarantees.minimiser(problem)[0], "k*", markersize=12, label="minimiser")
 plt.legend()

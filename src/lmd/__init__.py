@@ -24,13 +24,11 @@ if TYPE_CHECKING:
         data,
         guarantees,
         imaging,
-        learning,
         mirrors,
         nn,
         operators,
         optim,
         problems,
-        reference,
         reproduction,
         solvers,
         tasks,
@@ -43,7 +41,7 @@ if TYPE_CHECKING:
     from lmd.guarantees.certify import run
     from lmd.imaging.functions import deblur, denoise, denoise_video, inpaint, reconstruct
     from lmd.imaging.noise import estimate_noise
-    from lmd.learning.learn import learn
+    from lmd.training.learn import learn
     from lmd.training.train import train
     from lmd.zoo.solve import solve
 
@@ -61,14 +59,12 @@ __all__ = [
     "imaging",
     "inpaint",
     "learn",
-    "learning",
     "mirrors",
     "nn",
     "operators",
     "optim",
     "problems",
     "reconstruct",
-    "reference",
     "reproduction",
     "run",
     "solve",
@@ -90,7 +86,7 @@ _FUNCTIONS = {
     "estimate_noise": "lmd.imaging.noise",
     "inpaint": "lmd.imaging.functions",
     "reconstruct": "lmd.imaging.functions",
-    "learn": "lmd.learning.learn",
+    "learn": "lmd.training.learn",
     "run": "lmd.guarantees.certify",
     "solve": "lmd.zoo.solve",
     "train": "lmd.training.train",

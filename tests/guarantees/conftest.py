@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import lmd
+from lmd.guarantees import reference
 from lmd.mirrors import (
     DenseICNN,
     DiagonalQuadratic,
@@ -184,6 +185,17 @@ def cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LMD_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture
+def limit_evaluations(monkeypatch):
+    """Make the reference methods give up after so many gap evaluations."""
+
+    def limit(count):
+        methods = [each._replace(effort=each.effort._replace(evaluations=count)) for each in reference.METHODS]
+        monkeypatch.setattr(reference, "METHODS", methods)
+
+    return limit
 
 
 @pytest.fixture(params=PROBLEMS)

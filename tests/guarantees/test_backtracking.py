@@ -51,7 +51,7 @@ def test_no_certificate_is_below_the_true_gap(kind, dtype):
         problem, x0 = random_problem(seed, 25, dimension, dtype)
         result = lmd.run(kind(shaken(start, seed, dtype)), problem, x0, 3 + seed)
         exact = problem.double()
-        gap = exact.value(result.x.double()) - lmd.reference.minimum(exact)
+        gap = exact.value(result.x.double()) - lmd.guarantees.minimum(exact)
         record = Record.of(result)
         for certificate in (result.certificate, relative_certificate(record), accelerated_certificate(record)):
             assert bool((certificate.bound >= gap).all()), certificate.explain()
@@ -62,7 +62,7 @@ def test_on_well_conditioned_quadratics_it_is_within_a_factor_of_ten(kind):
     for seed in range(10):
         problem, x0 = random_problem(seed, 20, 5, torch.float64, spread=10)
         result = lmd.run(kind(shaken(Separable(Rotation(5), Splines(5, 2)), seed)), problem, x0, 10)
-        gap = result.values - lmd.reference.minimum(problem)
+        gap = result.values - lmd.guarantees.minimum(problem)
         assert bool((result.certificate.bound <= 10.1 * gap + 1e-12 * problem.value(x0)).all())
 
 
@@ -73,7 +73,7 @@ def test_on_well_conditioned_quadratics_it_is_within_a_factor_of_ten(kind):
 def test_the_own_theorem_of_the_method_proves_something(kind, theorem):
     problem, x0 = random_problem(0, 5, 4, torch.float64, spread=10)
     result = lmd.run(kind(shaken(Separable(Rotation(4), Splines(4, 2)), 0)), problem, x0, 400)
-    assert bool((theorem(Record.of(result)).bound < 0.1 * (problem.value(x0) - lmd.reference.minimum(problem))).all())
+    assert bool((theorem(Record.of(result)).bound < 0.1 * (problem.value(x0) - lmd.guarantees.minimum(problem))).all())
 
 
 def test_smoothed_problems_are_certified_by_their_gap():
@@ -81,8 +81,8 @@ def test_smoothed_problems_are_certified_by_their_gap():
     problem = TVDenoising(noisy, 0.3)
     mirror = Separable(Cosine(4), Splines(4)).double()
     short, long = (lmd.run(AcceleratedBacktrackedMirrorDescent(mirror), problem, noisy, k) for k in (20, 400))
-    gap = long.values - lmd.reference.minimum(problem)
-    assert bool((gap < 2e-3 * lmd.reference.minimum(problem)).all())
+    gap = long.values - lmd.guarantees.minimum(problem)
+    assert bool((gap < 2e-3 * lmd.guarantees.minimum(problem)).all())
     assert bool((long.certificate.bound >= gap).all())
     assert bool((long.certificate.bound < short.certificate.bound).all())
     assert "duality" in long.certificate.theorem

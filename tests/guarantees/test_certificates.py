@@ -194,7 +194,7 @@ class TestDuality:
         problem = TVDenoising(torch.rand(3, 1, 12, 12, dtype=F64, generator=torch.Generator().manual_seed(0)), 0.2)
         result = lmd.run(solver, problem, iterations=60)
         certificate = duality_certificate(Record.of(result))
-        check(certificate, result.values - lmd.reference.minimum(problem))
+        check(certificate, result.values - lmd.guarantees.minimum(problem))
         assert bool((certificate.bound < 0.05 * result.values).all())
         assert_close(certificate.constants["gap"].value, problem.gap(result.x, result.dual))
         assert result.certificate.theorem.startswith("weak duality")

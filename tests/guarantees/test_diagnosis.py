@@ -150,7 +150,7 @@ class TestCompare:
 
     def test_gaps_are_relative_to_the_minimum_or_where_that_is_0_to_the_value_at_0(self):
         problem, x0 = svm_family().sample(3, torch.Generator().manual_seed(0))
-        slow, known = Safeguard(GradientDescent(1e-3), GradientDescent(1e-3)), lmd.reference.minimum
+        slow, known = Safeguard(GradientDescent(1e-3), GradientDescent(1e-3)), lmd.guarantees.minimum
         found = compare(slow, problem, x0, iterations=25, minimum_of=known)
         minimum = known(problem).double()
         assert_close(found.gap, (found.guarded.values.double() - minimum) / minimum)

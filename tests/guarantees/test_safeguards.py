@@ -99,14 +99,14 @@ class TestSafeguard:
     def test_out_of_distribution_costs_speed_and_not_correctness(self, make):
         problem = make()
         result = lmd.run(Safeguard(GradientDescent(1e3), PDHG(tau=0.05)), problem, iterations=1500)
-        minimum = lmd.reference.minimum(problem)
+        minimum = lmd.guarantees.minimum(problem)
         assert bool(((result.values - minimum) / minimum < 1e-3).all())
         assert bool((result.certificate.bound >= result.values - minimum).all())
         assert bool((result.certificate.bound < 0.05 * minimum).all())
 
     def test_keeps_what_the_learned_solver_finds(self):
         problem = TVDenoising(images(), 0.2)
-        solution = lmd.reference.minimiser(problem)
+        solution = lmd.guarantees.minimiser(problem)
         result = lmd.run(Safeguard(Oracle([solution], horizon=6)), problem, iterations=6)
         assert torch.equal(result.x, solution)
         assert result.evaluations["fallback"].tolist() == [0, 0, 0]
@@ -114,14 +114,14 @@ class TestSafeguard:
     def test_waits_for_the_last_trained_iterate(self):
         """Only the tenth learned iterate is any good, and the nine before it are terrible."""
         problem = TVDenoising(images(), 0.2)
-        points = [problem.noisy + 5] * 9 + [lmd.reference.minimiser(problem)]
+        points = [problem.noisy + 5] * 9 + [lmd.guarantees.minimiser(problem)]
         result = lmd.run(Safeguard(Oracle(points, 10)), problem)
         assert torch.equal(result.x, points[-1])
         assert result.evaluations["fallback"].tolist() == [9] * 3
 
     def test_decides_instance_by_instance(self):
         problem = TVDenoising(images(), 0.2)
-        points = lmd.reference.minimiser(problem)
+        points = lmd.guarantees.minimiser(problem)
         points[1] += 3
         guarded = Safeguard(Oracle([points], horizon=5))
         result = lmd.run(guarded, problem, iterations=30)
@@ -145,7 +145,7 @@ class TestSafeguard:
     def test_shows_where_it_fell_back(self):
         problem = TVDenoising(images(), 0.2)
         history = lmd.run(
-            Safeguard(Oracle([lmd.reference.minimiser(problem), problem.noisy + 5], horizon=4)), problem, None, 8
+            Safeguard(Oracle([lmd.guarantees.minimiser(problem), problem.noisy + 5], horizon=4)), problem, None, 8
         ).history
         assert history.diagnostics["fallback"][:8].sum() == 0
         history = lmd.run(Safeguard(Oracle([problem.noisy + 5], horizon=4)), problem, iterations=8).history
@@ -198,7 +198,7 @@ class TestSafeguard:
         problem = TVDenoising(images(), 0.2)
         result = lmd.run(Safeguard(Oracle([problem.noisy + 5])), problem, iterations=40)
         assert result.evaluations["to_dual"].tolist() == [10] * 3
-        points = [problem.noisy + 5] * 9 + [lmd.reference.minimiser(problem)]
+        points = [problem.noisy + 5] * 9 + [lmd.guarantees.minimiser(problem)]
         assert torch.equal(lmd.run(Safeguard(Oracle(points)), problem, iterations=40).x, points[-1])
 
     def test_the_dual_point_is_that_of_the_solver_which_has_the_answer(self):
@@ -216,7 +216,7 @@ class TestSafeguard:
         assert [type(default_fallback(p)) for p in (inpainting(), squares, svm)] == [PDHG, LBFGS, InteriorPoint]
         for problem, x0 in ((squares, start[:, :2]), (svm, start)):
             result = lmd.run(Safeguard(GradientDescent(1e3)), problem, x0, 30)
-            assert_close(result.values, lmd.reference.minimum(problem), rtol=1e-6, atol=1e-9)
+            assert_close(result.values, lmd.guarantees.minimum(problem), rtol=1e-6, atol=1e-9)
 
     def test_has_a_dual_point_and_stops_at_a_tolerance(self):
         problem = TVDenoising(images(), 0.2)
@@ -312,7 +312,7 @@ class TestGuard:
 
     def test_before_the_delay_is_over_the_answer_is_the_best_learned_point(self):
         problem = TVDenoising(images(), 0.2)
-        best, worse = lmd.reference.minimiser(problem), problem.noisy + 5
+        best, worse = lmd.guarantees.minimiser(problem), problem.noisy + 5
         points = [worse, best, torch.full_like(best, torch.nan), worse]
         values = lmd.run(Safeguard(Oracle(points, 4), FGP(), delay=4), problem, iterations=4).history.values
         assert_close(values, torch.stack([values[0], values[0], *[problem.value(best)] * 3]))
@@ -352,7 +352,7 @@ class TestDescentSafeguard:
 
     def test_decides_instance_by_instance(self):
         problem, x0 = squares()
-        points = lmd.reference.minimiser(problem).clone()
+        points = lmd.guarantees.minimiser(problem).clone()
         points[3] += 10
         result = lmd.run(DescentSafeguard(Oracle([points])), problem, x0, 1)
         assert result.evaluations["fallback"].tolist() == [0, 0, 0, 1, 0]
@@ -371,8 +371,8 @@ class TestDescentSafeguard:
         """Bad for three iterations, then at the minimiser."""
         problem, x0 = squares()
         bad = x0 + 10
-        result = lmd.run(DescentSafeguard(Oracle([bad, bad, bad, lmd.reference.minimiser(problem)])), problem, x0, 6)
-        assert_close(result.values, lmd.reference.minimum(problem))
+        result = lmd.run(DescentSafeguard(Oracle([bad, bad, bad, lmd.guarantees.minimiser(problem)])), problem, x0, 6)
+        assert_close(result.values, lmd.guarantees.minimum(problem))
         assert bool((result.evaluations["fallback"] <= 5).all())
 
     def test_costs_one_value_per_iteration(self):
@@ -426,7 +426,7 @@ class TestDescentSafeguard:
         problem, x0 = squares()
         result = lmd.run(DescentSafeguard(TAME_AND_WILD["mirror"]()), problem, x0, 20)
         certificate = subgradient_certificate(Record.of(result))
-        assert bool((certificate.bound >= result.values - lmd.reference.minimum(problem)).all())
+        assert bool((certificate.bound >= result.values - lmd.guarantees.minimum(problem)).all())
         assert_close(result.certificate.bound, certificate.bound)
 
     def test_survives_saving(self, tmp_path):

@@ -57,7 +57,7 @@ class TestDenoise:
         noisy = picture(12, 13)
         x = torch.tensor(lmd.denoise(noisy, 0.2, tolerance=1e-7))
         problem = lmd.problems.TVDenoising(torch.tensor(noisy)[None, None], 0.2)
-        assert_close(x[None, None], lmd.reference.minimiser(problem), rtol=0, atol=1e-4)
+        assert_close(x[None, None], lmd.guarantees.minimiser(problem), rtol=0, atol=1e-4)
 
     @pytest.mark.parametrize(("scale", "shift"), [(1e-12, 0.0), (1e12, 0.0), (1.0, 1e5), (1e-6, 3.0)])
     def test_units_do_not_matter(self, scale, shift):
@@ -71,9 +71,9 @@ class TestDenoise:
         noisy = picture(16, 17) * 100 + 5000
         x, info = lmd.denoise(noisy, 20.0, info=True)
         problem = lmd.problems.TVDenoising(torch.tensor(noisy)[None, None], 20.0)
-        true = float(problem.value(torch.tensor(x)[None, None]) - lmd.reference.minimum(problem))
+        true = float(problem.value(torch.tensor(x)[None, None]) - lmd.guarantees.minimum(problem))
         assert -1e-9 <= true <= info.absolute * (1 + 1e-9)
-        apart = math.sqrt(np.mean((x - lmd.reference.minimiser(problem)[0, 0].numpy()) ** 2))
+        apart = math.sqrt(np.mean((x - lmd.guarantees.minimiser(problem)[0, 0].numpy()) ** 2))
         assert apart <= info.grey_levels / 255 * info.range and info.range == pytest.approx(np.ptp(noisy))
 
     def test_lists_and_batches_are_solved_image_by_image(self):

@@ -52,14 +52,14 @@ class TestSolve:
         after, summary = solver.solve(before)
         # What is solved, and proven, is the problem in single precision.
         problem = TVDenoising(tensor(before).float().double(), float(torch.tensor(0.1)), isotropic)
-        assert_close(tensor(after), lmd.reference.minimiser(problem), rtol=0, atol=0.01)
+        assert_close(tensor(after), lmd.guarantees.minimiser(problem), rtol=0, atol=0.01)
         assert after.colours.dtype == dtype
         assert after.alpha is before.alpha
         assert summary.value_before == pytest.approx(float(problem.value(problem.start())), rel=1e-5)
-        assert summary.value_after == pytest.approx(float(lmd.reference.minimum(problem)), rel=1e-4)
-        assert summary.lower_bound <= float(lmd.reference.minimum(problem)) * (1 + 1e-9)
+        assert summary.value_after == pytest.approx(float(lmd.guarantees.minimum(problem)), rel=1e-4)
+        assert summary.lower_bound <= float(lmd.guarantees.minimum(problem)) * (1 + 1e-9)
         assert summary.relative_bound < 5e-5
-        apart = (tensor(after) - lmd.reference.minimiser(problem)).square().mean().sqrt()
+        apart = (tensor(after) - lmd.guarantees.minimiser(problem)).square().mean().sqrt()
         assert float(apart) <= summary.distance + 1 / after.most  # and rounding
         assert summary.notes == ()
 
@@ -70,7 +70,7 @@ class TestSolve:
         solver = PictureSolver("inpaint", "pdhg", weight=0.3, tolerance=1e-4)
         after, summary = solver.solve(spoilt, torch.from_numpy(kept))
         problem = TVInpainting(tensor(before), torch.from_numpy(kept), 0.3)
-        assert summary.value_after == pytest.approx(float(lmd.reference.minimum(problem)), rel=3e-4)
+        assert summary.value_after == pytest.approx(float(lmd.guarantees.minimum(problem)), rel=3e-4)
         assert summary.relative_bound < 3e-4
         assert summary.distance == math.inf  # the minimiser need not be unique
         assert int(after.colours.max()) < 255

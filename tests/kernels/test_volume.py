@@ -177,9 +177,9 @@ def test_a_misfit_behind_an_operator_has_the_eager_iterations(name, monkeypatch)
         solver.numbers.add_(0.1 * random(5, 3, seed=7))
         begun = solver.init(problem, problem.start())
         assert match_joint(problem, begun.relaxed, begun.relaxed_dual) is not None
-        state, sums = solver.summed(problem, begun, 60)
+        state, sums = solver.sum_steps(problem, begun, 60)
         monkeypatch.setattr(kernels, "serves", lambda *tensors: False)
-        eager, eager_sums = solver.summed(problem, begun, 60)
+        eager, eager_sums = solver.sum_steps(problem, begun, 60)
     scale = float(eager.x.abs().max())
     for one, other in ((state.x, eager.x), (state.relaxed, eager.relaxed), (sums.x / 60, eager_sums.x / 60)):
         assert_close(one / scale, other / scale, atol=5e-6, rtol=0)
@@ -224,9 +224,9 @@ def test_second_order_has_the_eager_iterations(name, form, size, monkeypatch):
         solver.numbers.add_(0.1 * random(5, 3, seed=7))
         begun = solver.init(problem, problem.start())
         assert second_of(problem, begun.relaxed, begun.relaxed_dual) is not None
-        state, sums = solver.summed(problem, begun, 40)
+        state, sums = solver.sum_steps(problem, begun, 40)
         monkeypatch.setattr(kernels, "serves", lambda *tensors: False)
-        eager, eager_sums = solver.summed(problem, begun, 40)
+        eager, eager_sums = solver.sum_steps(problem, begun, 40)
     scale = float(eager.x.abs().max())
     for one, other in ((state.x, eager.x), (state.relaxed, eager.relaxed), (sums.x / 40, eager_sums.x / 40)):
         assert_close(one / scale, other / scale, atol=1e-5, rtol=0)

@@ -53,13 +53,13 @@ def test_proximal_gradient_steps_run_on_it():
     problem = make()
     solver = ProximalMirrorDescent(Euclidean(), 1 / problem.operator.norm**2)
     assert_close(problem.misfit_gradient(x := random(3, 9)), (x @ problem.A.T - problem.b) @ problem.A)
-    assert_close(lmd.run(solver, problem, iterations=3000).values, lmd.reference.minimum(problem), rtol=1e-6, atol=0)
+    assert_close(lmd.run(solver, problem, iterations=3000).values, lmd.guarantees.minimum(problem), rtol=1e-6, atol=0)
 
 
 @given(seed=st.integers(0, 10_000), size=st.floats(0, 3), at=st.sampled_from(["near", "far"]))
 def test_the_gap_bounds_the_true_gap_whatever_x_and_p(seed, size, at):
     problem = make(4, 5, 2)
-    optimum = lmd.reference.optimum(problem)
+    optimum = lmd.guarantees.optimum(problem)
     minimisers, minimum = optimum.x, optimum.value
     x = (minimisers if at == "near" else 0) + size * random(2, 5, seed=seed)
     p = size * random(2, 4, seed=seed + 1)
@@ -74,12 +74,12 @@ def test_the_gap_bounds_the_true_gap_whatever_x_and_p(seed, size, at):
 @pytest.mark.parametrize(("m", "d"), [(20, 50), (50, 20)])
 def test_the_minimiser_is_scikit_learns(m, d):
     problem = make(m, d)
-    found = lmd.reference.minimiser(problem)
+    found = lmd.guarantees.minimiser(problem)
     for i in range(3):
         reference = Reference(float(problem.weight[i]) / m, fit_intercept=False, tol=1e-10, max_iter=100_000)
         expected = torch.from_numpy(reference.fit(problem.A.numpy(), problem.b[i].numpy()).coef_)
         assert_close(found[i], expected, rtol=1e-4, atol=1e-5)
-    optimum = lmd.reference.optimum(problem)
+    optimum = lmd.guarantees.optimum(problem)
     assert bool((optimum.gap <= 1e-6 * optimum.value).all())
 
 
@@ -87,7 +87,7 @@ def test_pdhg_reaches_a_tolerance():
     problem, _ = LassoFamily(30, 60).sample(4, torch.Generator().manual_seed(0))
     result = lmd.run(PDHG(), problem, tolerance=1e-4)
     assert all(status.name == "TOLERANCE_REACHED" for status in result.status)
-    assert_close(result.values, lmd.reference.minimum(problem), rtol=2e-4, atol=0)
+    assert_close(result.values, lmd.guarantees.minimum(problem), rtol=2e-4, atol=0)
 
 
 def test_the_norm_is_the_largest_singular_value():
@@ -103,7 +103,7 @@ def test_the_family_is_sparse_and_repeatable():
     assert x0.shape == (8, 60) and not bool(x0.any())
     share = problem.weight / (problem.b @ problem.A).abs().amax(1)
     assert_close(share, torch.full_like(share, 0.05))
-    assert int((lmd.reference.minimiser(problem).abs() > 0.05).sum(1).max()) <= 10
+    assert int((lmd.guarantees.minimiser(problem).abs() > 0.05).sum(1).max()) <= 10
 
 
 def test_bad_arguments():

@@ -386,7 +386,7 @@ def test_bad_arguments(call, words):
 def test_references_are_for_what_the_model_is():
     y = random(1, 1, 3, 3)
     problem = TVModel(Squares(y), 0.2, huber=0.1)
-    found = lmd.reference.optimum(problem)
+    found = lmd.guarantees.optimum(problem)
     assert float(found.gap) <= 1e-6 * float(found.value)
 
 

@@ -42,7 +42,7 @@ def test_the_lasso_from_parts():
     assert_close(parts.gap(x, q), named.gap(x, q), rtol=1e-9, atol=1e-9)
     result = lmd.solve(parts, 1e-6)
     assert result.status == (Status.TOLERANCE_REACHED,) * 2
-    assert_close(result.x, lmd.reference.minimiser(named), atol=1e-4, rtol=0)
+    assert_close(result.x, lmd.guarantees.minimiser(named), atol=1e-4, rtol=0)
 
 
 def problems(dtype):

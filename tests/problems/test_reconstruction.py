@@ -41,7 +41,7 @@ def make(kind, shape=(2, 2, 5, 6), seed=0, **arguments):
 
 @functools.cache
 def solved(kind, shape, isotropic):
-    return lmd.reference.optimum(make(kind, shape, isotropic=isotropic))
+    return lmd.guarantees.optimum(make(kind, shape, isotropic=isotropic))
 
 
 def tv(x, isotropic):
@@ -138,7 +138,7 @@ class TestDuality:
         problem = make(kind, (2, 1, 4, 5), isotropic=isotropic)
         result = lmd.run(PDHG(), problem, tolerance=1e-4, iterations=20_000)
         assert all(status.name == "TOLERANCE_REACHED" for status in result.status)
-        assert_close(result.values, lmd.reference.minimum(problem), rtol=2e-4, atol=0)
+        assert_close(result.values, lmd.guarantees.minimum(problem), rtol=2e-4, atol=0)
 
     def test_balance_changes_no_value(self, kind, isotropic):
         one, other = (make(kind, isotropic=isotropic, balance=c) for c in (1.0, 0.3))

@@ -35,7 +35,7 @@ def make(kind, shape=(2, 3, 5, 6), seed=0, **arguments):
 
 @functools.cache
 def solved(kind, shape, isotropic):
-    return lmd.reference.optimum(make(kind, shape, isotropic=isotropic))
+    return lmd.guarantees.optimum(make(kind, shape, isotropic=isotropic))
 
 
 def by_loops(problem, x):
@@ -165,19 +165,19 @@ class TestDenoising:
         noisy = torch.tensor([[[[0.0, 1.0]]], [[[0.0, 1.0]]]], dtype=torch.float64)
         problem = TVDenoising(noisy, torch.tensor([0.5, 3.0], dtype=torch.float64))
         assert_close(
-            lmd.reference.minimiser(problem).flatten(1),
+            lmd.guarantees.minimiser(problem).flatten(1),
             torch.tensor([[0.25, 0.75], [0.5, 0.5]]).double(),
             rtol=1e-4,
             atol=0,
         )
-        assert_close(lmd.reference.minimum(problem), torch.tensor([0.375, 0.5], dtype=torch.float64))
+        assert_close(lmd.guarantees.minimum(problem), torch.tensor([0.375, 0.5], dtype=torch.float64))
 
     def test_the_halved_form_is_half(self):
         problem, half = make("denoising"), make("denoising", halved=True)
         x, p = random(2, 3, 5, 6, seed=1), problem.project_dual(random(2, 3, 2, 5, 6, seed=2))
         assert_close(half.value(x), problem.value(x) / 2)
         assert_close(half.gap(x, p / 2), problem.gap(x, p) / 2)
-        assert_close(lmd.reference.minimum(half), lmd.reference.minimum(problem) / 2, rtol=1e-6, atol=0)
+        assert_close(lmd.guarantees.minimum(half), lmd.guarantees.minimum(problem) / 2, rtol=1e-6, atol=0)
 
     def test_strong_convexity(self):
         problem = make("denoising", halved=True)
@@ -230,8 +230,8 @@ class TestInpainting:
     def test_with_every_pixel_kept_it_is_denoising(self):
         problem = make("denoising", (2, 1, 6, 6))
         same = TVInpainting(problem.noisy, torch.ones(6, 6), problem.weight)
-        assert_close(lmd.reference.minimum(same), lmd.reference.minimum(problem), rtol=1e-6, atol=0)
-        assert_close(lmd.reference.minimiser(same), lmd.reference.minimiser(problem), rtol=0, atol=1e-3)
+        assert_close(lmd.guarantees.minimum(same), lmd.guarantees.minimum(problem), rtol=1e-6, atol=0)
+        assert_close(lmd.guarantees.minimiser(same), lmd.guarantees.minimiser(problem), rtol=0, atol=1e-3)
 
 
 @FORMS
@@ -257,7 +257,7 @@ class TestSignalsAndVolumes:
 
     def test_its_minimum_is_certified_and_solvers_find_it(self, kind, isotropic, size):
         problem = self.problem(kind, isotropic, size)
-        least = lmd.reference.optimum(problem)
+        least = lmd.guarantees.optimum(problem)
         assert bool((least.gap <= 1e-6 * least.value).all())
         single = self.problem(kind, isotropic, size, torch.float32)
         result = lmd.solve(single, 1e-3)

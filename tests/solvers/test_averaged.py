@@ -8,7 +8,7 @@ from lmd.errors import InputError
 from lmd.operators import Differences
 from lmd.problems import Composite, TVModel
 from lmd.solvers import Averaged, GradientDescent, RelaxedPDHG
-from lmd.solvers.averaged import ENDS
+from lmd.solvers.wrappers import WINDOW_ENDS
 from lmd.terms import L1, Absolute, KullbackLeibler
 
 
@@ -34,7 +34,7 @@ def test_it_answers_with_the_mean_over_the_last_two_windows(horizon, done):
         for _ in range(done):
             state = inner.step(one, state)
             points.append((state.x, state.dual))
-        ended = [end for end in (0, 0, *ENDS) if end <= done]
+        ended = [end for end in (0, 0, *WINDOW_ENDS) if end <= done]
         last = points[ended[-2] :]
         outer = Averaged(inner)
         found = outer.advance(one, outer.init(one, one.start()), done)

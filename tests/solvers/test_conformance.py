@@ -145,11 +145,11 @@ SOLVERS = {
     "ADMM with blocks": (lambda: rough(solvers.ADMM(3, blocks=[4, 2])), "quadratic program"),
     "ADMM with matrices for each": (lambda: rough(solvers.ADMM(2)), "box"),
     "LearnedGradient": (
-        lambda: rough(solvers.LearnedGradient(solvers.ScalarMetric(2), 3)),
+        lambda: rough(solvers.LearnedGradient(solvers.DiagonalMetric(2), 3)),
         "least squares",
     ),
     "LearnedGradient on a simplex": (
-        lambda: rough(solvers.LearnedGradient(solvers.LowRankMetric(4, 2), 2)),
+        lambda: rough(solvers.LearnedGradient(solvers.DiagonalMetric(4), 2)),
         "simplex",
     ),
     "LearnedQuasiNewton": (
@@ -157,12 +157,11 @@ SOLVERS = {
         "least squares",
     ),
     "WithInitialiser": (
-        lambda: solvers.WithInitialiser(solvers.ADMM(), rough(solvers.NetworkStart([8], 8, 3, hidden=5))),
+        lambda: solvers.WithInitialiser(solvers.ADMM(), rough(solvers.NetworkInitialiser([8], 8, 3, hidden=5))),
         "signals",
     ),
-    "Carded": (lambda: solvers.Carded(solvers.ADMM(), {"target": 1e-3}), "quadratic program"),
-    "Then": (
-        lambda: solvers.Then(solvers.LearnedGradient(solvers.DenseMetric(2), 2), solvers.LBFGS()),
+    "Sequential": (
+        lambda: solvers.Sequential(solvers.LearnedGradient(solvers.DenseMetric(2), 2), solvers.LBFGS()),
         "least squares",
     ),
     "GradientDescent": (lambda: solvers.GradientDescent(0.05), "least squares"),

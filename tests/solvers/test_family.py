@@ -244,7 +244,7 @@ class TestStochastic:
     def test_approaches_the_minimum(self, inner):
         problem, x0 = classifier()
         result = lmd.run(Stochastic(inner, 2), problem, x0, 2000)
-        minimum = lmd.reference.minimum(problem)
+        minimum = lmd.guarantees.minimum(problem)
         assert bool((result.values - minimum < 0.1 * (problem.value(x0) - minimum)).all())
 
     def test_counts_minibatch_subgradients_apart(self):

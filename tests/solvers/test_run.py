@@ -67,7 +67,7 @@ class TestHistory:
     def test_without_a_record_a_certificate_still_holds(self):
         problem, x0 = lmd.problems.LeastSquaresFamily().sample(3, torch.Generator().manual_seed(0))
         result = lmd.run(MirrorDescent(Quadratic(2).double(), 0.02), problem, x0, 40, record=False)
-        assert bool((result.certificate.bound >= result.values - lmd.reference.minimum(problem)).all())
+        assert bool((result.certificate.bound >= result.values - lmd.guarantees.minimum(problem)).all())
 
     def test_without_a_record_nothing_can_stop_a_run(self):
         for watched in ({"target_value": 0.1}, {"time_limit": 1.0}, {"callbacks": [lambda state, values: None]}):

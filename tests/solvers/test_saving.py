@@ -21,7 +21,7 @@ def trained(dtype=torch.float32):
 
 @pytest.fixture
 def folder(tmp_path):
-    return save(trained(), tmp_path / "solver", trained_on="nothing")
+    return save(trained(), tmp_path / "solver", card={"trained_on": "nothing"})
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_loaded_solver_can_be_trained_on(folder):
 def test_what_is_in_the_folder(folder):
     assert sorted(path.name for path in folder.iterdir()) == [SOLVER_FILE, WEIGHTS_FILE]
     description = json.loads((folder / SOLVER_FILE).read_text())
-    assert description["format"] == 1 and description["trained_on"] == "nothing"
+    assert description["format"] == 1 and description["card"]["trained_on"] == "nothing"
     assert description["solver"]["mirror"]["type"] == "OneLayer"
     assert set(read_tensors(folder / WEIGHTS_FILE)) == set(trained().state_dict())
 
@@ -67,10 +67,10 @@ class TestSaving:
         assert_close(load(save(solver, tmp_path, weights=weights)).steps.sizes.detach(), torch.full((4,), 0.07))
         assert solver.steps.sizes[0] == 0.01
 
-    @pytest.mark.parametrize("card", [{"note": float("nan")}, {"note": torch.zeros(1)}, {"format": 2}])
+    @pytest.mark.parametrize("card", [{"note": float("nan")}, {"note": torch.zeros(1)}])
     def test_a_card_that_cannot_be_written_leaves_the_old_solver_whole(self, card, folder):
         with pytest.raises(InputError, match=r"^card: got "):
-            save(GradientDescent(0.1), folder, **card)
+            save(GradientDescent(0.1), folder, card=card)
         assert isinstance(load(folder), LearnedMirrorDescent)
 
     def test_a_file_in_the_way(self, tmp_path):

@@ -39,7 +39,7 @@ def test_every_answer_is_certified_and_the_easy_instances_stop_first(kind):
         earlier = gaps[:k, i][~gaps[:k, i].isnan()]
         assert len(earlier) > 5 and bool((earlier > 1e-3).all())
         assert bool(gaps[k + 1 :, i].isnan().all())
-    assert bool((result.values <= lmd.reference.minimum(problem(kind, torch.float64)) * (1 + 1e-3)).all())
+    assert bool((result.values <= lmd.guarantees.minimum(problem(kind, torch.float64)) * (1 + 1e-3)).all())
 
 
 def test_an_instance_stops_where_it_would_stop_alone():

@@ -78,7 +78,7 @@ def test_the_folder_of_a_run(worker, train, tmp_path):
     )
     loaded = lmd.solvers.load(tmp_path / "run")
     assert all(torch.equal(a, b) for a, b in zip(loaded.parameters(), result.solver.parameters(), strict=True))
-    card = read_json(tmp_path / "run" / "solver.json")["training"]
+    card = read_json(tmp_path / "run" / "solver.json")["card"]["training"]
     assert card["family"] == "bowl" and card["updates"] == 20 and card["settings"]["batch"] == 8
     assert card["best_validation"] == vars(result.best_validation)
 

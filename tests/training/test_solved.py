@@ -20,7 +20,7 @@ def family() -> SolvedFamily:
 def test_references_are_the_solutions_and_are_selected_with_the_instances() -> None:
     problem, x0 = family().sample(6, torch.Generator().manual_seed(3))
     assert problem.reference is not None and x0.shape == problem.reference.shape
-    torch.testing.assert_close(problem.reference, lmd.reference.minimiser(problem), atol=1e-3, rtol=0)
+    torch.testing.assert_close(problem.reference, lmd.guarantees.minimiser(problem), atol=1e-3, rtol=0)
     assert torch.equal(problem.select(2).reference, problem.reference[2:3])
 
 

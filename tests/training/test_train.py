@@ -193,14 +193,14 @@ def test_training_in_vain_is_said_and_recorded(worker, tmp_path):
     assert result.improved is False and result.best_validation.updates == 0
     assert equal_weights(result.solver, worker.rough_solver())
     assert [record["improved"] for record in result.records] == [False] * 4
-    assert read_json(tmp_path / "run" / "solver.json")["training"]["improved"] is False
+    assert read_json(tmp_path / "run" / "solver.json")["card"]["training"]["improved"] is False
 
 
 def test_training_that_improves_says_nothing_and_so_does_one_that_nobody_looks_at(worker, tmp_path):
     settings = {"updates": 20, "batch": 8, "learning_rate": 0.02}
     result = lmd.train(worker.rough_solver(), worker.BowlFamily(), out=tmp_path / "run", **settings)
     assert result.improved is True and result.records[-1]["improved"] is True
-    assert read_json(tmp_path / "run" / "solver.json")["training"]["improved"] is True
+    assert read_json(tmp_path / "run" / "solver.json")["card"]["training"]["improved"] is True
     blind = lmd.train(worker.rough_solver(), worker.BowlFamily(), validate_every=0, **settings)
     assert blind.improved is None
 

@@ -70,7 +70,7 @@ def test_the_imaging_solvers_ship_and_solve_images_larger_than_they_were_trained
         problem, x0 = family.sample(2, torch.Generator().manual_seed(0))
         result = run(zoo.load(name), problem, x0, iterations=20)
         assert result.ok
-        excess = result.history.values - lmd.reference.minimum(problem)  # type: ignore[attr-defined]
+        excess = result.history.values - lmd.guarantees.minimum(problem)  # type: ignore[attr-defined]
         assert bool((excess[10] < 0.3 * excess[0]).all())
         assert bool((excess[20] < 0.3 * excess[0]).all())
 

@@ -48,9 +48,9 @@ def learn(family: str, minutes: float, target: float, out: str | None, seed: int
     Example
       lmd learn examples.own_problem:HuberFamily --minutes 2 --out runs/mine
     """
-    from lmd.learning import card_rows, family_named, learn
     from lmd.reproduction.experiments.own_class import write_learned
     from lmd.reproduction.report.tables import Table
+    from lmd.training import card_rows, family_named, learn
 
     folder = Path(out) if out else Path("runs") / family.rpartition(":")[2]
     found = learn(
@@ -91,7 +91,7 @@ def import_command(checkpoint: Path, out: str) -> None:
 
     solver = import_checkpoint(checkpoint)
     with staged("out", Path(out)) as folder:
-        save(solver, folder, imported_from=checkpoint.name)
+        save(solver, folder, card={"imported_from": checkpoint.name})
     click.echo(
         f"solver: {Path(out)} ({sum(p.numel() for p in solver.parameters())} parameters, horizon {solver.horizon})"
     )

@@ -5,8 +5,10 @@ from lmd.guarantees.comparison import Comparison, compare
 from lmd.guarantees.descent import DescentSafeguard
 from lmd.guarantees.diagnosis import Diagnosis, Finding, diagnose
 from lmd.guarantees.divergence import divergence_bound
+from lmd.guarantees.optimum import Optimum, OptimumCache
 from lmd.guarantees.promise import Drift, Monitor, Promise, least_share, promise, runs_needed
 from lmd.guarantees.record import Record
+from lmd.guarantees.reference import minimiser, minimum, optimum, smoothest_minimiser
 from lmd.guarantees.safeguard import Safeguard, default_fallback, guard
 from lmd.guarantees.theorems import (
     duality_certificate,
@@ -25,6 +27,8 @@ __all__ = [
     "Drift",
     "Finding",
     "Monitor",
+    "Optimum",
+    "OptimumCache",
     "Promise",
     "Record",
     "Safeguard",
@@ -38,10 +42,14 @@ __all__ = [
     "duality_certificate",
     "guard",
     "least_share",
+    "minimiser",
+    "minimum",
+    "optimum",
     "promise",
     "regret_certificate",
     "relative_certificate",
     "run",
     "runs_needed",
+    "smoothest_minimiser",
     "subgradient_certificate",
 ]

@@ -85,7 +85,7 @@ def compare(
     never rise, going on would change nothing about that. The minimum is bounded from below by `proven` `(B,)`, where
     that is known. Else by the certificate of the guarded run where that proves it to be at the minimum already;
     elsewhere by the one of a longer run, of the fall-back or of a learned solver that ends proven, where the problem
-    is composite; and where neither proves enough `minimum_of` is asked, such as `lmd.reference.minimum`: by default
+    is composite; and where neither proves enough `minimum_of` is asked, such as `lmd.guarantees.minimum`: by default
     the problem itself, for a closed form.
 
     Args:

@@ -71,7 +71,7 @@ def diagnose(
     Promises: the potential is strongly convex, no certificate is below the true gap, a safeguarded run never rises and
     never fails, is at most 5% above its fall-back at iteration 20 and within 1e-3 of the minimum at 1000.
     Inconsistency, divergence and fall-backs are reported, as nothing is promised about them. The true gap is known
-    where `minimum_of` knows the minima: `lmd.reference.minimum` does of far more than closed forms, the default.
+    where `minimum_of` knows the minima: `lmd.guarantees.minimum` does of far more than closed forms, the default.
 
     Args:
         solver: Any solver, bare or guarded.

@@ -172,7 +172,7 @@ class Problem(Part, abc.ABC):
 
     def minimiser(self) -> Tensor:
         """The true minimisers `(B, ...)`, where they are known in closed form."""
-        accepted = "lmd.reference.minimiser(problem) or lmd.reference.minimum(problem), which find and certify them"
+        accepted = "lmd.guarantees.minimiser(problem) or lmd.guarantees.minimum(problem), which find and certify them"
         raise CapabilityError("problem", f"{type(self).__name__}, which has no minimiser in closed form", accepted)
 
     def minimum(self) -> Tensor:

@@ -1,46 +1,46 @@
 """Algorithms: each is `init` and `step`; `run` drives any of them; wrappers change any of them."""
 
-from lmd.solvers.averaged import Averaged
 from lmd.solvers.base import DualState, Solver, State
-from lmd.solvers.best_so_far import BestSoFar
-from lmd.solvers.carded import Carded
 from lmd.solvers.certificate import Certificate, Constant
-from lmd.solvers.classical.adam import Adam
 from lmd.solvers.classical.admm import ADMM
 from lmd.solvers.classical.circulant_admm import CirculantADMM
 from lmd.solvers.classical.fgp import FGP
-from lmd.solvers.classical.gradient_descent import GradientDescent, ProjectedGradient
+from lmd.solvers.classical.gradient_descent import Adam, GradientDescent, Nesterov, ProjectedGradient
 from lmd.solvers.classical.interior_point import InteriorPoint
 from lmd.solvers.classical.lbfgs import LBFGS
-from lmd.solvers.classical.nesterov import Nesterov
 from lmd.solvers.classical.pdhg import PDHG
 from lmd.solvers.classical.proximal_gradient import ProximalGradient
 from lmd.solvers.classical.qp_interior_point import QPInteriorPoint
 from lmd.solvers.classical.relaxed_pdhg import RelaxedPDHG
-from lmd.solvers.initialisers import MeanStart, NearestStart, NetworkStart, Start
-from lmd.solvers.learned.block_newton import LearnedBlockNewton
+from lmd.solvers.initialisers import Initialiser, MeanInitialiser, NearestInitialiser, NetworkInitialiser
 from lmd.solvers.learned.dual import LearnedDual
 from lmd.solvers.learned.fgp import LearnedFGP
-from lmd.solvers.learned.gradient import LearnedGradient
+from lmd.solvers.learned.gradient import (
+    DenseMetric,
+    DiagonalMetric,
+    LearnedBlockNewton,
+    LearnedGradient,
+    LearnedQuasiNewton,
+    Metric,
+)
 from lmd.solvers.learned.interior_point import LearnedInteriorPoint
-from lmd.solvers.learned.metrics import DenseMetric, DiagonalMetric, LowRankMetric, Metric, ScalarMetric
 from lmd.solvers.learned.pdhg import LearnedPDHG
-from lmd.solvers.learned.quasi_newton import LearnedQuasiNewton
 from lmd.solvers.learned.saddle import LearnedSaddle
 from lmd.solvers.mirror.accelerated import AcceleratedMirrorDescent, AcceleratedStochasticMirrorDescent
 from lmd.solvers.mirror.backtracking import AcceleratedBacktrackedMirrorDescent, BacktrackedMirrorDescent
-from lmd.solvers.mirror.corrected_mirror_descent import CorrectedMirrorDescent
 from lmd.solvers.mirror.exact_mirror_descent import ExactMirrorDescent
-from lmd.solvers.mirror.lazy import LazyMirrorDescent
-from lmd.solvers.mirror.mirror_descent import LearnedMirrorDescent, MirrorDescent
+from lmd.solvers.mirror.mirror_descent import (
+    CorrectedMirrorDescent,
+    LazyMirrorDescent,
+    LearnedMirrorDescent,
+    MirrorDescent,
+)
 from lmd.solvers.mirror.proximal import ProximalMirrorDescent, proximal_map
-from lmd.solvers.no_worse_than_start import NoWorseThanStart
 from lmd.solvers.result import History, Result, Status
 from lmd.solvers.run import run
 from lmd.solvers.saving import load, save
 from lmd.solvers.steps import ConstantSteps, DecayingSteps, LearnedSteps, ScaledSteps, Steps
-from lmd.solvers.stochastic import Stochastic
-from lmd.solvers.with_initialiser import Then, WithInitialiser
+from lmd.solvers.wrappers import Averaged, BestSoFar, NoWorseThanStart, Sequential, Stochastic, WithInitialiser
 
 __all__ = [
     "ADMM",
@@ -54,7 +54,6 @@ __all__ = [
     "Averaged",
     "BacktrackedMirrorDescent",
     "BestSoFar",
-    "Carded",
     "Certificate",
     "CirculantADMM",
     "Constant",
@@ -67,6 +66,7 @@ __all__ = [
     "ExactMirrorDescent",
     "GradientDescent",
     "History",
+    "Initialiser",
     "InteriorPoint",
     "LazyMirrorDescent",
     "LearnedBlockNewton",
@@ -79,13 +79,12 @@ __all__ = [
     "LearnedQuasiNewton",
     "LearnedSaddle",
     "LearnedSteps",
-    "LowRankMetric",
-    "MeanStart",
+    "MeanInitialiser",
     "Metric",
     "MirrorDescent",
-    "NearestStart",
+    "NearestInitialiser",
     "Nesterov",
-    "NetworkStart",
+    "NetworkInitialiser",
     "NoWorseThanStart",
     "ProjectedGradient",
     "ProximalGradient",
@@ -93,15 +92,13 @@ __all__ = [
     "QPInteriorPoint",
     "RelaxedPDHG",
     "Result",
-    "ScalarMetric",
     "ScaledSteps",
+    "Sequential",
     "Solver",
-    "Start",
     "State",
     "Status",
     "Steps",
     "Stochastic",
-    "Then",
     "WithInitialiser",
     "load",
     "proximal_map",

@@ -6,6 +6,7 @@ import abc
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Generic
 
 import torch
@@ -83,6 +84,9 @@ class Solver(nn.Module, Configurable, abc.ABC, Generic[S, P]):
     `Solver[S, P]` has states S and runs on problems that offer what P does: P is mostly a protocol, whose members are
     what the solver `needs`.
     """
+
+    card: Mapping[str, Any] = MappingProxyType({})
+    """What is known about it, such as how it was trained: JSON values by name, saved along with it."""
 
     @property
     def needs(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Where to start: points that are learned from the optima of a class, by themselves or from an instance's data."""
+"""Starting points that are learned from the optima of a class, by themselves or from the data of an instance."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from lmd.core.tensor_cache import TensorCache
 from lmd.errors import InputError
 from lmd.problems.base import Problem
 
-TELLING = 1e-5
+MIN_SPREAD = 1e-5
 """Directions of the data along which instances vary by less than this share of the most are left out."""
 
 
-class Start(nn.Module, Configurable, abc.ABC):
+class Initialiser(nn.Module, Configurable, abc.ABC):
     """Points `(B, *shape)` for the instances of a problem.
 
     Args:
@@ -48,7 +48,7 @@ class Start(nn.Module, Configurable, abc.ABC):
         """Learn from what tells instances apart `(B, m)`, and from their optima `(B, *shape)`."""
 
 
-class MeanStart(Start):
+class MeanInitialiser(Initialiser):
     """The mean of the optima, for every instance.
 
     Args:
@@ -68,7 +68,7 @@ class MeanStart(Start):
         self.mean = optima.mean(dim=0)
 
 
-class NearestStart(Start):
+class NearestInitialiser(Initialiser):
     """The optimum of the training instance whose data are nearest, each number measured by how much it varies.
 
     Args:
@@ -97,11 +97,11 @@ class NearestStart(Start):
 
     def fit_(self, features: Tensor, optima: Tensor) -> None:
         spread = features.std(dim=0)
-        self.weight = torch.where(spread > TELLING * spread.max(), 1 / spread, 0)
+        self.weight = torch.where(spread > MIN_SPREAD * spread.max(), 1 / spread, 0)
         self.seen, self.optima = features * self.weight, optima
 
 
-class NetworkStart(Start):
+class NetworkInitialiser(Initialiser):
     """x = c + s (L a + network(a)) with a `(B, rank)` the data along the directions in which instances vary most.
 
     c and s are the mean and the spread of the optima, `fit_` solves for L by ridge regression; the network, of two
@@ -176,7 +176,7 @@ class NetworkStart(Start):
         kind, given = features.dtype, features.double()
         self.centre = given.mean(dim=0).to(kind)
         _, spread, turned = torch.linalg.svd(given - given.mean(dim=0), full_matrices=False)
-        scale = spread[: self.rank].clamp(min=TELLING * float(spread[0])) / math.sqrt(len(given))
+        scale = spread[: self.rank].clamp(min=MIN_SPREAD * float(spread[0])) / math.sqrt(len(given))
         directions = turned[: self.rank].mT / scale
         self.directions = directions.to(kind)
         told, wanted = (given - given.mean(dim=0)) @ directions, optima.flatten(1).double()
@@ -187,10 +187,10 @@ class NetworkStart(Start):
         self.linear.weight.copy_(torch.linalg.solve(told.mT @ told + ridge, told.mT @ away / spread).mT)
 
 
-def telling_rank(features: Tensor, most: int) -> int:
+def effective_rank(features: Tensor, most: int) -> int:
     """Along how many directions the data `(B, m)` vary, at most `most`."""
     spread = torch.linalg.svdvals(features.double() - features.double().mean(dim=0))
-    return min(most, int((spread > TELLING * spread[0]).sum()))
+    return min(most, int((spread > MIN_SPREAD * spread[0]).sum()))
 
 
 def _features(problem: Problem, count: int) -> Tensor:

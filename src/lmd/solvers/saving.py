@@ -14,7 +14,6 @@ from torch.overrides import TorchFunctionMode
 from lmd.core.checks import check_finite
 from lmd.core.config import Configurable, from_config, to_config
 from lmd.core.files import (
-    CHECKSUM,
     json_text,
     read_json,
     read_tensors,
@@ -51,37 +50,39 @@ EXCESS, SPARE = 8, 1_000_000
 """A solver may make so many times the numbers of its weights while it is built, and so many more."""
 
 
-def save(solver: Solver[Any], folder: str | Path, *, weights: Mapping[str, Tensor] | None = None, **card: Any) -> Path:
-    """Write a solver to a folder; `card` is what else should be known of it (what it was trained on, measured at).
+def save(
+    solver: Solver[Any],
+    folder: str | Path,
+    *,
+    weights: Mapping[str, Tensor] | None = None,
+    card: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write a solver to a folder and return the folder.
 
-    `weights` are written in place of the solver's own, such as the best ones of a training that still goes on.
-    The weights are written first and their hash goes into `solver.json`, so a pair that does not belong together is
-    recognised.
+    The weights are written first and their hash goes into `solver.json`, so that a pair that does not belong together
+    is recognised.
 
     Args:
         solver: Any solver.
-        folder: Where to; it is made where it is missing.
+        folder: It is made where it is missing.
         weights: By name, as in `state_dict`; None is the solver's own.
-        **card: JSON values by name.
-
-    Returns:
-        The folder.
+        card: JSON values by name, such as what it was trained on; None is the solver's own `card`.
     """
     description = {"format": FORMAT, "solver": to_config(solver), "weights_sha256": ""}
-    taken = {*description, CHECKSUM}
-    if clash := sorted(set(card) & taken):
-        raise InputError("card", f"{clash[0]!r}", f"other names than {', '.join(sorted(taken))}")
-    json_text("card", {**description, **card})  # before anything is overwritten
+    card = dict(solver.card) if card is None else card
+    if card:
+        description["card"] = card
+    json_text("card", description)  # before anything is overwritten
     folder = writable_folder("folder", folder)
     write_tensors(folder / WEIGHTS_FILE, solver.state_dict() if weights is None else weights)
     description["weights_sha256"] = sha256(folder / WEIGHTS_FILE)
-    write_json(folder / SOLVER_FILE, with_checksum({**description, **card}))
+    write_json(folder / SOLVER_FILE, with_checksum(description))
     return folder
 
 
 @torch.inference_mode(False)
 def load(folder: str | Path) -> Solver[Any]:
-    """The solver that `save` wrote to a folder, on the CPU, with the dtype it had.
+    """Return the solver that `save` wrote to a folder, on the CPU, with the dtype and the card it had.
 
     Args:
         folder: The one that was given to `save`, or one of `lmd.train` or `lmd.learn`.
@@ -98,6 +99,8 @@ def load(folder: str | Path) -> Solver[Any]:
     solver = _build(folder / SOLVER_FILE, description.get("solver"), sum(map(Tensor.numel, weights.values())))
     if not isinstance(solver, Solver):
         raise FileError("solver", f"{folder / SOLVER_FILE}, a {type(solver).__name__}", "a solver")
+    card = description.get("card")
+    solver.card = card if isinstance(card, dict) else {}
     return load_weights(solver, weights)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmd import reference
 from lmd.data import digit_features, digits_data
+from lmd.guarantees import minimiser
 from lmd.mirrors import Cosine, Rotation, Separable, Splines
 from lmd.problems import Family
 from lmd.solvers import ExactMirrorDescent, Solver
@@ -72,7 +72,7 @@ class _Basis:
 def mean_optimum(family: Any, seed: int) -> Tensor:
     """The mean of the optima of eight instances `(n,)`."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.cat([reference.minimiser(family.sample(1, generator)[0]) for _ in range(8)]).mean(dim=0)
+    return torch.cat([minimiser(family.sample(1, generator)[0]) for _ in range(8)]).mean(dim=0)
 
 
 def _svm(source: Digits, seed: int) -> Solver[Any]:

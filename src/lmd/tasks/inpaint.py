@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lmd.guarantees.reference_tv import second_stage
 from lmd.problems import Family, TVInpainting, TVInpaintingFamily, add_noise, random_masks
-from lmd.reference.inpainting import second_stage
 from lmd.solvers import PDHG, LearnedSaddle
 from lmd.tasks import exact, pairs
 from lmd.tasks.optima import CertifiedBy
@@ -39,7 +39,7 @@ def _for_exact(preset: str) -> Family:
 
 def _smooth(problem: TVInpainting, x: Tensor) -> Tensor:
     """The smoothest of all minimisers, near enough for training."""
-    return second_stage(problem, x, looks=15)[0]
+    return second_stage(problem, x, evaluations=15)[0]
 
 
 def _published(preset: str) -> Family:

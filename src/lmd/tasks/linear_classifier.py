@@ -14,9 +14,9 @@ from lmd.solvers import (
     CorrectedMirrorDescent,
     LearnedBlockNewton,
     LearnedSteps,
-    MeanStart,
+    MeanInitialiser,
+    Sequential,
     Solver,
-    Then,
     WithInitialiser,
 )
 from lmd.tasks.exact import for_classifier, mean_optimum
@@ -37,12 +37,12 @@ def _newton(seed: int) -> Solver[Any]:
     Longer steps are for when all pairs are on their side. It is trained little: a rate of 3e-2 made three of four
     hundred instances diverge for the sake of the others.
     """
-    start, solver = MeanStart([500]), LearnedBlockNewton()
+    start, solver = MeanInitialiser([500]), LearnedBlockNewton()
     start.fit_(start.mean[None], mean_optimum(SOURCE.train("standard", ridge=1e-4), seed).float()[None])
     with torch.no_grad():
         solver.numbers[2:, 0] = math.log(2)
         solver.numbers[2, 0] = math.log(1.5)
-    return Then(WithInitialiser(solver, start), LBFGS())
+    return Sequential(WithInitialiser(solver, start), LBFGS())
 
 
 _SETTINGS: dict[str, dict[str, Any]] = {

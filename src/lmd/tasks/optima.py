@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmd import reference
+from lmd import guarantees
 from lmd.guarantees.certify import run
 from lmd.solvers import Solver
 
@@ -17,19 +17,19 @@ Reference = Callable[[Any, Tensor], tuple[Tensor, Tensor | None]]
 """From a problem and starts to its minima `(B,)` and, where it is proven where they are, its minimisers."""
 
 
-def optimum(problem: Any) -> reference.Optimum:
+def optimum(problem: Any) -> guarantees.Optimum:
     """The certified optima of a batch, from the cache where they are in it."""
-    return reference.optimum(problem, reference.Cache())
+    return guarantees.optimum(problem, guarantees.OptimumCache())
 
 
 def minimum(problem: Any) -> Tensor:
     """The certified minima `(B,)`."""
-    return reference.minimum(problem, reference.Cache())
+    return guarantees.minimum(problem, guarantees.OptimumCache())
 
 
 def minimiser(problem: Any) -> Tensor:
     """The certified minimisers `(B, ...)`; where there are many, as in inpainting, the smoothest."""
-    return reference.smoothest(problem, reference.Cache())
+    return guarantees.smoothest_minimiser(problem, guarantees.OptimumCache())
 
 
 def gap_scale(problem: Any, minima: Tensor, like: Tensor) -> Tensor:
@@ -39,7 +39,7 @@ def gap_scale(problem: Any, minima: Tensor, like: Tensor) -> Tensor:
 
 
 def known(problem: Any, x0: Tensor) -> tuple[Tensor, None]:
-    """Those of the room `reference`."""
+    """Those of `lmd.guarantees.minimum`."""
     return minimum(problem), None
 
 

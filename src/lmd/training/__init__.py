@@ -1,8 +1,10 @@
-"""Learning a solver on a family: the unrolled loss, schedules, checkpoints, distribution over processes."""
+"""Training: `train` unrolls a solver on a family, `learn` finds the fastest solver for a class of one's own."""
 
-from lmd.training.loss import LossParts, UnrolledLoss
+from lmd.training.card import card_rows, family_named
+from lmd.training.learn import learn
+from lmd.training.loss import UnrolledLoss
 from lmd.training.result import TrainingResult
 from lmd.training.settings import TrainingSettings
 from lmd.training.train import train
 
-__all__ = ["LossParts", "TrainingResult", "TrainingSettings", "UnrolledLoss", "train"]
+__all__ = ["TrainingResult", "TrainingSettings", "UnrolledLoss", "card_rows", "family_named", "learn", "train"]

@@ -337,7 +337,7 @@ class _Training:
             done |= {"settings": self.settings.to_json(), "improved": self._improved}
             if self.best is not None:
                 done["best_validation"] = vars(self.best)
-            save(self.solver, folder.path, weights=self.best_weights or None, training=done)
+            save(self.solver, folder.path, weights=self.best_weights or None, card={"training": done})
 
     def _result(self) -> TrainingResult:
         validations = [record for record in self.log.records if "validation_value" in record]

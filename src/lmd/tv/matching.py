@@ -11,8 +11,8 @@ from lmd import kernels
 from lmd.operators import Bends, Blur, Differences, ParallelBeam, Slopes
 from lmd.problems import Composite
 from lmd.problems.base import offers
-from lmd.solvers.averaged import Averaged
 from lmd.solvers.base import Solver
+from lmd.solvers.wrappers import Averaged
 from lmd.terms import (
     L1,
     Absolute,

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lmd.solvers.averaged import IterateSums, add_up
 from lmd.solvers.classical.relaxed_pdhg import RelaxedPDHG, RelaxedState, ScaledProblem, balanced, is_balancing_due
+from lmd.solvers.wrappers import IterateSums, sum_steps
 from lmd.tv.calls import as_row, as_row_field, call, grid_of, weight_of
 
 MISFITS = ("Squares", "KullbackLeibler", "Absolute", "linear")
@@ -60,12 +60,12 @@ class PrimalDual(RelaxedPDHG):
             state = following
         return state
 
-    def summed(self, problem: ScaledProblem, state: RelaxedState, count: int) -> tuple[RelaxedState, IterateSums]:
+    def sum_steps(self, problem: ScaledProblem, state: RelaxedState, count: int) -> tuple[RelaxedState, IterateSums]:
         """Return the state after `count` iterations, and the sums of x~ and p~ over them, for `Averaged`."""
         iterations = self._iterations(problem, state)
         if iterations is None:
-            return add_up(self, problem, state, count)
-        total = IterateSums(torch.zeros_like(state.x), torch.zeros_like(state.dual), 0)
+            return sum_steps(self, problem, state, count)
+        total = IterateSums.none(state)
         for following, sums in self._blocks(problem, iterations, state, count, summed=True):
             done = following.iteration - state.iteration
             state, total = following, total if sums is None else total.plus(IterateSums(*sums, done))

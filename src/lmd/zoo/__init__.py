@@ -137,7 +137,9 @@ def guarded(solver: Solver[Any]) -> Solver[Any]:
     learned = any(True for _ in solver.parameters())
     if not learned or isinstance(solver, (BestSoFar, DescentSafeguard, NoWorseThanStart, Safeguard)):
         return solver
-    return NoWorseThanStart(solver) if solver.ends_proven else Safeguard(solver, delay=None)
+    wrapper = NoWorseThanStart(solver) if solver.ends_proven else Safeguard(solver, delay=None)
+    wrapper.card = solver.card
+    return wrapper
 
 
 def ships_for(name: str, preset: str) -> bool:

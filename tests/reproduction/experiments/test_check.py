@@ -26,20 +26,21 @@ def test_a_shipped_solver_passes_and_leaves_a_table_and_a_figure(tmp_path):
 @pytest.mark.parametrize(("step", "kept"), [(0.05, True), (1e-6, False)])
 def test_a_promise_about_the_class_is_kept_or_broken(tmp_path, step, kept):
     promised = lmd.guarantees.Promise(target=0.5, iterations=300, runs=300, within=300, share=0.99, confidence=0.95)
-    solver = lmd.solvers.Carded(GradientDescent(step), {"promise": promised.to_json()})
-    (found,) = promise_findings(solver, LeastSquaresFamily(), 4, 0, lmd.reference.minimum)
+    solver = GradientDescent(step)
+    solver.card = {"promise": promised.to_json()}
+    (found,) = promise_findings(solver, LeastSquaresFamily(), 4, 0, lmd.guarantees.minimum)
     assert found.holds is kept and found.promise == "at least 0.99 of the class" and (found.value > 0.9) is kept
 
 
 def test_shares_of_programs_with_minima_below_0_are_relative_to_them():
-    (found,) = promise_findings(ADMM(), ControlFamily(horizon=3), 8, 0, lmd.reference.minimum)
+    (found,) = promise_findings(ADMM(), ControlFamily(horizon=3), 8, 0, lmd.guarantees.minimum)
     assert 0.5 < found.value < 1
 
 
 def test_what_could_be_promised_is_reported_and_families_of_a_module_are_found():
     solver = lmd.zoo.load("least-squares-quadratic-10", bare=True)
     family = named_family("lmd.problems:LeastSquaresFamily")
-    (found,) = promise_findings(solver.double(), family, 16, 0, lmd.reference.minimum)
+    (found,) = promise_findings(solver.double(), family, 16, 0, lmd.guarantees.minimum)
     assert found.promise == "" and found.name.startswith("share within 0.01 after 10 iterations")
     assert found.value == lmd.guarantees.least_share(16, 16) or found.value < 0.83
 

@@ -105,7 +105,7 @@ def test_lmd_is_nearer_to_the_minimiser_than_gd_and_adam_and_never_diverges(leve
 def test_what_diverges_is_counted_and_stays_a_number() -> None:
     problem = TVDenoising(torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(0)))
     trial = SteppedSolver("gd", GradientDescent(1e30), 1.0)
-    tried = noise_levels._Tried(problem, lmd.reference.minimiser(problem), trial)
+    tried = noise_levels._Tried(problem, lmd.guarantees.minimiser(problem), trial)
     assert tried.diverged.tolist() == [True, True]
     assert tried.found["psnr"].shape == tried.found["ssim"].shape == (21, 2)
     assert bool(torch.isfinite(tried.found["psnr"]).all()) and bool(torch.isfinite(tried.found["ssim"]).all())

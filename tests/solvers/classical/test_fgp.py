@@ -77,8 +77,8 @@ def test_x_belongs_to_the_dual_point_and_the_adjoints_are_extrapolated_rightly()
 def test_restarts_converge_to_rounding_and_each_instance_has_its_own():
     tv = problem()
     plain, restarted = (lmd.run(FGP(restart=r), tv, iterations=1500) for r in (False, True))
-    gaps = [result.values - lmd.reference.minimum(tv) for result in (plain, restarted)]
-    assert bool((gaps[1] <= 1e-9 * lmd.reference.minimum(tv)).all()) and bool((gaps[1] < gaps[0]).all())
+    gaps = [result.values - lmd.guarantees.minimum(tv) for result in (plain, restarted)]
+    assert bool((gaps[1] <= 1e-9 * lmd.guarantees.minimum(tv)).all()) and bool((gaps[1] < gaps[0]).all())
     momentum = torch.stack([state.momentum for state in states(FGP(restart=True), tv, tv.noisy, 1500)])
     resets = [set((momentum[1:, i] < momentum[:-1, i]).nonzero().flatten().tolist()) for i in range(2)]
     assert resets[0] and resets[1] and resets[0] != resets[1]

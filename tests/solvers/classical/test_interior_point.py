@@ -27,8 +27,8 @@ def test_ends_at_the_certified_minimum(apart, C, scale):
     problem, x0 = instances(apart=apart, C=C)
     result = lmd.run(InteriorPoint(), problem, scale * x0, 60)
     assert result.ok
-    assert_close(result.values, lmd.reference.minimum(problem), rtol=1e-6, atol=0)
-    assert bool((result.certificate.bound >= result.values - lmd.reference.minimum(problem)).all())
+    assert_close(result.values, lmd.guarantees.minimum(problem), rtol=1e-6, atol=0)
+    assert bool((result.certificate.bound >= result.values - lmd.guarantees.minimum(problem)).all())
     assert bool((result.certificate.bound <= 1e-5 * result.values).all())
     assert result.certificate.theorem.startswith("weak duality")
 
@@ -63,7 +63,7 @@ def test_the_plain_direction_alone_arrives_too(monkeypatch):
     monkeypatch.setattr(interior_point, "CORRECTED_TRIALS", 0)
     problem, x0 = instances()
     result = lmd.run(InteriorPoint(), problem, x0, 80)
-    assert_close(result.values, lmd.reference.minimum(problem), rtol=1e-6, atol=0)
+    assert_close(result.values, lmd.guarantees.minimum(problem), rtol=1e-6, atol=0)
 
 
 def test_an_instance_of_a_batch_is_the_instance_alone():
@@ -95,8 +95,8 @@ def test_float32_stays_float32():
     problem, x0 = instances(dtype=torch.float32)
     result = lmd.run(InteriorPoint(), problem, x0, 30)
     assert result.x.dtype == torch.float32
-    assert bool((result.certificate.bound >= result.values.double() - lmd.reference.minimum(problem).double()).all())
-    assert_close(result.values, lmd.reference.minimum(problem), rtol=1e-5, atol=0)
+    assert bool((result.certificate.bound >= result.values.double() - lmd.guarantees.minimum(problem).double()).all())
+    assert_close(result.values, lmd.guarantees.minimum(problem), rtol=1e-5, atol=0)
 
 
 def test_needs_an_svm():
@@ -108,7 +108,7 @@ def test_any_dual_point_bounds_the_minimum():
     problem, _ = instances()
     generator = torch.Generator().manual_seed(3)
     for dual in (torch.randn(6, 80, dtype=F64, generator=generator), torch.zeros(6, 80, dtype=F64)):
-        assert bool((problem.dual_value(dual) <= lmd.reference.minimum(problem)).all())
+        assert bool((problem.dual_value(dual) <= lmd.guarantees.minimum(problem)).all())
     two = SVM(torch.eye(2, dtype=F64), torch.tensor([1, -1]))
     # The first is cut to C = 1 and then scaled to the second: 2 a - 1/2 (a^2 + a^2) at a = 1/4.
     found = two.dual_value(torch.tensor([[5.0, 0.25]], dtype=F64))

@@ -84,7 +84,7 @@ def test_a_function_without_smoothness_is_no_obstacle():
     problem = SVM(features, labels, starts=8)
     x0 = torch.randn(8, 6, dtype=torch.float64, generator=generator)
     result = lmd.run(LBFGS(), problem, x0, iterations=100)
-    assert result.ok and bool((result.values < 1.001 * lmd.reference.minimum(problem)).all())
+    assert result.ok and bool((result.values < 1.001 * lmd.guarantees.minimum(problem)).all())
 
 
 def test_a_minimum_is_kept_at_no_cost_once_nothing_lower_is_found():

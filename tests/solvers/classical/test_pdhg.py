@@ -67,7 +67,7 @@ def test_it_converges_from_any_start_and_keeps_its_dual_point_feasible(kind, iso
     x0 = 5 * torch.randn(2, 1, 9, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     final = states(PDHG(), tv, x0, 2000)[-1]
     assert bool((tv.relative_gap(final.x, final.dual) < 1e-3).all())
-    assert_close(tv.value(final.x), lmd.reference.minimum(tv), rtol=1e-3, atol=0)
+    assert_close(tv.value(final.x), lmd.guarantees.minimum(tv), rtol=1e-3, atol=0)
     assert_close(tv.project_dual(final.dual), final.dual, rtol=1e-14, atol=0)
 
 
@@ -171,7 +171,7 @@ class TestSettling:
         waves = torch.sin(6 * r)[:, None] * torch.cos(4 * r) + (r > 0.5)[:, None]
         noisy = waves + 0.02 * torch.randn(2, 1, 24, 24, dtype=torch.float64, generator=generator)
         tv = TVInpainting(noisy, torch.rand(2, 1, 24, 24, generator=generator) < 0.7, 0.3)
-        least = lmd.reference.minimum(tv)
+        least = lmd.guarantees.minimum(tv)
         plain, settled = (lmd.run(PDHG(settle=s), tv, iterations=300).history.values - least for s in (1.0, 8.0))
         assert torch.equal(plain[:21], settled[:21])
         assert bool((settled[100] < 0.7 * plain[100]).all()) and bool((settled[300] < 0.7 * plain[300]).all())

@@ -5,7 +5,7 @@ from torch.testing import assert_close
 import lmd
 from lmd.errors import CapabilityError, InputError
 from lmd.problems import LinearClassifier
-from lmd.solvers import LBFGS, LearnedBlockNewton, Then
+from lmd.solvers import LBFGS, LearnedBlockNewton, Sequential
 
 
 def classes(sets=2, count=90, width=4, apart=3.0, ridge=0.0, starts=1):
@@ -48,7 +48,7 @@ def test_on_data_that_can_be_separated_every_step_divides_the_loss():
 def test_it_ends_where_the_rest_does():
     problem = classes(apart=1.0, ridge=0.01)
     start = torch.zeros(2, 12, dtype=torch.float64)
-    solver = Then(LearnedBlockNewton(4, share=0.5).double(), LBFGS())
+    solver = Sequential(LearnedBlockNewton(4, share=0.5).double(), LBFGS())
     assert_close(lmd.run(solver, problem, start, 60).values, lmd.run(LBFGS(), problem, start, 100).values)
 
 

@@ -30,8 +30,8 @@ def test_whatever_was_learned_dual_points_are_feasible_and_gaps_hold(seed: int, 
     result = lmd.run(broken(LearnedDual(5, 3), seed, size), problem, iterations=5)
     assert result.dual is not None
     torch.testing.assert_close(problem.project_dual(result.dual), result.dual)
-    gap, true = problem.gap(result.x, result.dual), problem.value(result.x) - lmd.reference.minimum(problem)
-    assert bool((gap >= true - 1e-4 * lmd.reference.minimum(problem)).all())
+    gap, true = problem.gap(result.x, result.dual), problem.value(result.x) - lmd.guarantees.minimum(problem)
+    assert bool((gap >= true - 1e-4 * lmd.guarantees.minimum(problem)).all())
 
 
 def test_a_broken_solver_still_reaches_a_tolerance() -> None:
@@ -39,7 +39,7 @@ def test_a_broken_solver_still_reaches_a_tolerance() -> None:
     result = lmd.run(broken(LearnedDual(5, 3), 0, 10.0), problem, tolerance=1e-4)
     assert result.dual is not None
     assert bool((problem.relative_gap(result.x, result.dual) <= 1e-4).all())
-    torch.testing.assert_close(result.x, lmd.reference.minimiser(problem), atol=5e-3, rtol=0)
+    torch.testing.assert_close(result.x, lmd.guarantees.minimiser(problem), atol=5e-3, rtol=0)
 
 
 def test_past_the_horizon_it_is_fgp_from_the_last_dual_point() -> None:

@@ -41,8 +41,8 @@ def test_whatever_was_learned_points_stay_inside_and_gaps_hold(seed: int, size: 
     assert result.dual is not None
     torch.testing.assert_close(problem.clip(result.x), result.x)
     torch.testing.assert_close(problem.project_dual(result.dual), result.dual)
-    gap, true = problem.gap(result.x, result.dual), problem.value(result.x) - lmd.reference.minimum(problem)
-    assert bool((gap >= true - 1e-4 * lmd.reference.minimum(problem)).all())
+    gap, true = problem.gap(result.x, result.dual), problem.value(result.x) - lmd.guarantees.minimum(problem)
+    assert bool((gap >= true - 1e-4 * lmd.guarantees.minimum(problem)).all())
 
 
 def test_a_broken_solver_still_reaches_a_tolerance() -> None:

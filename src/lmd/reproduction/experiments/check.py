@@ -12,20 +12,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmd import reference, zoo
+from lmd import guarantees, zoo
 from lmd.core.checks import check_choice
 from lmd.core.files import read_json, staged, writable_folder, write_json
 from lmd.errors import CapabilityError, InputError
 from lmd.guarantees import Diagnosis, Drift, Finding, Monitor, Promise, diagnose, promise
-from lmd.learning import family_named
-from lmd.learning.stacking import stack_instances
 from lmd.problems.base import Family
 from lmd.reproduction.report.figures import figure
 from lmd.reproduction.report.tables import Table, number
 from lmd.solvers.base import Solver
 from lmd.solvers.saving import SOLVER_FILE
 from lmd.tasks.optima import gap_scale
+from lmd.training import family_named
 from lmd.training.seeds import training_seed
+from lmd.training.stacking import stack_instances
 
 TARGET = 1e-2
 """The relative gap that shares of a class are within, where no other was promised."""
@@ -59,7 +59,7 @@ def check(
         sampled = named_family(family) if isinstance(family, str) else family
     folder = None if out is None else writable_folder("out", out)
     kind = sampled.sample(batch, torch.Generator().manual_seed(seed))[1].dtype
-    known = partial(reference.minimum, cache=reference.Cache())
+    known = partial(guarantees.minimum, cache=guarantees.OptimumCache())
     found = diagnose(solver.to(kind), sampled, batch=batch, iterations=iterations, seed=seed, minimum_of=known)
     shares = promise_findings(solver, sampled, batch, seed, known)
     found = replace(found, findings=(*found.findings, *shares))
@@ -78,7 +78,7 @@ def promise_findings(
     A promise is broken where a `Monitor` of its own instances says that the class has moved. Nothing where minima are
     not known.
     """
-    card = getattr(solver, "card", {})
+    card = solver.card
     said = Promise(**card["promise"]) if "promise" in card else None
     target, count = (TARGET, solver.horizon or 10) if said is None else (said.target, said.iterations)
     seeds = [training_seed(seed, place) for place in range(batch if said is None else RUNS)]

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from lmd.learning.learn import learn
 from lmd.problems import ControlFamily
 from lmd.reproduction.experiments.base import Experiment, Session, reproduce
 from lmd.reproduction.report.figures import figure, method_colour
 from lmd.reproduction.report.page import Reading, write_page
 from lmd.reproduction.report.rows import Row, distinct, select
 from lmd.reproduction.report.tables import Table, number
+from lmd.training.learn import learn
 
 MINUTES = {"quick": 0.4, "standard": 5.0, "paper": 10.0}
 TARGET = 1e-3
@@ -74,14 +74,14 @@ class Learned(OwnClass):
 
     title, paper = "A class of one's own", "learned here"
 
-    def __init__(self, card: dict[str, Any]) -> None:
+    def __init__(self, card: Mapping[str, Any]) -> None:
         self.card = card
 
     def run(self, session: Session) -> None:
         _show(session, self.card)
 
 
-def write_learned(card: dict[str, Any], folder: Path, command: str) -> Path:
+def write_learned(card: Mapping[str, Any], folder: Path, command: str) -> Path:
     """Write FOLDER/index.html: gaps of what was learned and tuned against iterations and milliseconds, and tables."""
     reproduce(Learned(card), folder, seed=card["seed"])
     return write_page(
@@ -91,7 +91,7 @@ def write_learned(card: dict[str, Any], folder: Path, command: str) -> Path:
     )
 
 
-def _show(session: Session, card: dict[str, Any]) -> None:
+def _show(session: Session, card: Mapping[str, Any]) -> None:
     """Rows and figures of a card."""
     told = ("family", "minutes", "target", "winner", "promised", "batch")
     session.facts.update({name: card[name] for name in told})

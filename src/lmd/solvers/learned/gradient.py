@@ -1,48 +1,101 @@
-"""Accelerated gradient steps in a learned metric, with learned step-sizes and momenta."""
+"""Gradient, quasi-Newton and Newton steps whose metrics, step-sizes and momenta are learned."""
 
 from __future__ import annotations
 
+import abc
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from lmd.core.checks import check_count, check_module_kind
+from lmd.core.config import Configurable
 from lmd.errors import InputError
 from lmd.problems.base import Problem
-from lmd.solvers.base import Solver, State
-from lmd.solvers.learned.metrics import Metric
+from lmd.solvers.base import S, Solver, State
+from lmd.solvers.classical.gradient_descent import project
+from lmd.solvers.classical.lbfgs import CurvaturePair, curvature_pair, two_loops
+
+INITIAL = 1.0, 0.36, 1e-3
+"""Step, caution and damping of `LearnedBlockNewton` to begin with; with a caution of 0.1 it diverges on digits."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LearnedGradientState(State):
-    """Points, and where the next gradient is taken."""
-
-    ahead: Tensor
-
-
-class LearnedGradient(Solver[LearnedGradientState]):
-    r"""x_{k+1} = P(y_k - t_k M g(y_k)), y_{k+1} = P(x_{k+1} + m_k (x_{k+1} - x_k)), with M, t_k and m_k learned.
-
-    M is a metric, such as an inverse Hessian that suits the class; t_k, as a logarithm, says how much of it to trust.
-    P is the projection onto the problem's domain, in the Euclidean norm; iterations past the learned ones are as the
-    last. Nothing is promised of them: `Then` goes on with a method that converges.
+class Metric(nn.Module, Configurable, abc.ABC):
+    """A positive definite matrix M that is learned: g `(B, n)` to Mg `(B, n)`.
 
     Args:
-        metric: M, for problems whose x has as many entries.
-        iterations: How many t_k and m_k are learned.
+        size: n.
     """
 
-    def __init__(self, metric: Metric, iterations: int = 8) -> None:
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = check_count("size", size)
+
+    def config(self) -> dict[str, Any]:
+        return {"size": self.size}
+
+    @abc.abstractmethod
+    def forward(self, gradient: Tensor) -> Tensor:
+        """M times each gradient `(B, n)`."""
+
+    @abc.abstractmethod
+    def fit_(self, matrix: Tensor) -> None:
+        """Begin at the M of its kind that is near a positive definite matrix `(n, n)`, such as an inverse Hessian."""
+
+
+class DiagonalMetric(Metric):
+    """M = diag(exp(c)), c `(n,)`."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.logarithms = nn.Parameter(torch.zeros(size))
+
+    def forward(self, gradient: Tensor) -> Tensor:
+        return self.logarithms.exp() * gradient
+
+    @torch.no_grad()
+    def fit_(self, matrix: Tensor) -> None:
+        """The largest multiple of the diagonal that lies below the matrix."""
+        diagonal = matrix.double().diagonal()
+        root = diagonal.rsqrt()
+        ratio = torch.linalg.eigvalsh(root[:, None] * matrix.double() * root)[0].clamp(min=1e-30)
+        self.logarithms.copy_((ratio * diagonal).log())
+
+
+class DenseMetric(Metric):
+    """M = B (I + E)(I + E)'B', B `(n, n)` where it begins, E learned: in units of B."""
+
+    base: Tensor
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.register_buffer("base", torch.eye(size))
+        self.change = nn.Parameter(torch.zeros(size, size))
+
+    def forward(self, gradient: Tensor) -> Tensor:
+        factor = self.base + self.base @ self.change
+        return gradient @ (factor @ factor.mT)
+
+    @torch.no_grad()
+    def fit_(self, matrix: Tensor) -> None:
+        self.base = torch.linalg.cholesky(matrix.double()).to(self.base.dtype)
+
+
+class _MetricSolver(Solver[S]):
+    """What gradient and quasi-Newton steps share: a metric, and a learned step-size for each iteration.
+
+    Iterations past the learned ones are as the last. Nothing is promised of them: `Sequential` goes on with a method
+    that converges.
+    """
+
+    def __init__(self, metric: Metric, iterations: int) -> None:
         super().__init__()
         if not isinstance(metric, Metric):
-            raise InputError("metric", type(metric).__name__, "an lmd.solvers.learned.metrics.Metric")
+            raise InputError("metric", type(metric).__name__, "an lmd.solvers.learned.gradient.Metric")
         self.metric, self.iterations = metric, check_count("iterations", iterations)
         self.steps = nn.Parameter(torch.zeros(iterations))
         """log t_k `(N,)`."""
-        self.momenta = nn.Parameter(torch.zeros(iterations))
-        """m_k `(N,)`."""
 
     def config(self) -> dict[str, Any]:
         return {"metric": self.metric, "iterations": self.iterations}
@@ -51,26 +104,157 @@ class LearnedGradient(Solver[LearnedGradientState]):
     def horizon(self) -> int:
         return self.iterations
 
-    def keeps_to_domain(self, problem: Problem) -> bool:
-        return True
-
     @property
     def step_cost(self) -> dict[str, int]:
         return {"subgradient": 1}
 
-    def init(self, problem: Problem, x0: Tensor) -> LearnedGradientState:
+    def check(self, x0: Tensor) -> Tensor:
+        """Return x0 if it is of the size and dtype of the metric."""
         check_module_kind("x0", x0, self, "solver")
         if x0[0].numel() != self.metric.size:
             raise InputError("x0", f"{x0[0].numel()} entries", f"{self.metric.size}, as the metric has")
-        return LearnedGradientState(x0, ahead=x0)
+        return x0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnedGradientState(State):
+    """Points, and the extrapolated points at which the next gradient is taken."""
+
+    ahead: Tensor
+
+
+class LearnedGradient(_MetricSolver[LearnedGradientState]):
+    r"""x_{k+1} = P(y_k - t_k M g(y_k)), y_{k+1} = P(x_{k+1} + m_k (x_{k+1} - x_k)), with M, t_k and m_k learned.
+
+    M is a metric, such as an inverse Hessian that suits the class. P is the Euclidean projection onto the problem's
+    domain.
+
+    Args:
+        metric: M, for problems whose x has as many entries.
+        iterations: How many t_k and m_k are learned.
+    """
+
+    def __init__(self, metric: Metric, iterations: int = 8) -> None:
+        super().__init__(metric, iterations)
+        self.momenta = nn.Parameter(torch.zeros(iterations))
+        """m_k `(N,)`."""
+
+    def keeps_to_domain(self, problem: Problem) -> bool:
+        return True
+
+    def init(self, problem: Problem, x0: Tensor) -> LearnedGradientState:
+        return LearnedGradientState(self.check(x0), ahead=x0)
 
     def step(self, problem: Problem, state: LearnedGradientState) -> LearnedGradientState:
         k, y = min(state.iteration, self.iterations - 1), state.ahead
         direction = self.metric(problem.subgradient(y).flatten(1)).reshape_as(y)
-        x = _inside(problem, torch.addcmul(y, self.steps[k].exp(), direction, value=-1))
-        ahead = _inside(problem, torch.addcmul(x, self.momenta[k], x - state.x))
+        x = project(problem, torch.addcmul(y, self.steps[k].exp(), direction, value=-1))
+        ahead = project(problem, torch.addcmul(x, self.momenta[k], x - state.x))
         return LearnedGradientState(x, state.iteration + 1, ahead=ahead)
 
 
-def _inside(problem: Problem, x: Tensor) -> Tensor:
-    return x if problem.domain is None else problem.domain.nearest(x)
+@dataclass(frozen=True, kw_only=True)
+class LearnedQuasiNewtonState(State):
+    """Points, and what earlier steps showed of the curvature."""
+
+    gradient: Tensor
+    """g_{k-1} `(B, n)`; 0 before the first step."""
+
+    move: Tensor
+    """x_k - x_{k-1} `(B, n)`."""
+
+    pairs: tuple[CurvaturePair, ...]
+    """Oldest first."""
+
+
+class LearnedQuasiNewton(_MetricSolver[LearnedQuasiNewtonState]):
+    r"""x_{k+1} = x_k - t_k H_k g_k: H_0 is a learned metric, H_k adds the curvature of the last `memory` steps to it.
+
+    H_k is that of L-BFGS ([Nocedal 1980](https://doi.org/10.1090/S0025-5718-1980-0572855-7)) with the metric in place
+    of a number. One gradient an iteration and no values. For problems on the whole space.
+
+    Args:
+        metric: H_0, for problems whose x has as many entries.
+        iterations: How many t_k are learned.
+        memory: Steps whose curvature is kept, 0 or more.
+    """
+
+    def __init__(self, metric: Metric, iterations: int = 8, memory: int = 8) -> None:
+        super().__init__(metric, iterations)
+        self.memory = check_count("memory", memory, least=0)
+
+    def config(self) -> dict[str, Any]:
+        return {**super().config(), "memory": self.memory}
+
+    def init(self, problem: Problem, x0: Tensor) -> LearnedQuasiNewtonState:
+        zeros = torch.zeros_like(self.check(x0)).flatten(1)
+        return LearnedQuasiNewtonState(x0, gradient=zeros, move=zeros, pairs=())
+
+    def step(self, problem: Problem, state: LearnedQuasiNewtonState) -> LearnedQuasiNewtonState:
+        k, g, pairs = state.iteration, problem.subgradient(state.x).flatten(1), state.pairs
+        if k > 0 and self.memory > 0:
+            pairs = (*pairs, curvature_pair(state.move, g - state.gradient, state.gradient))[-self.memory :]
+        size = self.steps[min(k, self.iterations - 1)].exp()
+        move = -size * two_loops(g, pairs, self.metric)
+        return LearnedQuasiNewtonState(state.x + move.reshape_as(state.x), k + 1, gradient=g, move=move, pairs=pairs)
+
+
+class BlockProblem(Protocol):
+    """What `LearnedBlockNewton` needs: the gradient, and the diagonal blocks of a matrix above the curvature."""
+
+    def blocks(self, x: Tensor, caution: Tensor, share: float) -> tuple[Tensor, Tensor]:
+        """The gradient `(B, n)` and K blocks `(B, K, n / K, n / K)`; more caution makes them larger."""
+
+
+class LearnedBlockNewton(Solver[State, BlockProblem]):
+    r"""x_{k+1} = x_k - t_k (M + d_k trace(M) / n)^{-1} g_k, M the blocks of the problem at x_k with caution c_k.
+
+    t_k, c_k and d_k are learned for each iteration. For cross entropy, M sums the pairs by how far they are from right
+    ([Boehning 1992](https://doi.org/10.1007/BF00048682) has one M for all x), of which a `share` suffices. Nothing is
+    promised: `Sequential` goes on with a method that converges.
+
+    Args:
+        iterations: How many t_k, c_k and d_k are learned.
+        share: Of the pairs that M sums, above 0 and at most 1.
+    """
+
+    def __init__(self, iterations: int = 10, share: float = 0.1) -> None:
+        super().__init__()
+        self.iterations = check_count("iterations", iterations)
+        if not 0 < share <= 1:
+            raise InputError("share", share, "a number above 0, at most 1")
+        self.share = float(share)
+        self.numbers = nn.Parameter(torch.zeros(iterations, 3))
+        """Logarithms of t_k, c_k and d_k, as multiples of `INITIAL` `(N, 3)`."""
+
+    def config(self) -> dict[str, Any]:
+        return {"iterations": self.iterations, "share": self.share}
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return ("blocks",)
+
+    @property
+    def horizon(self) -> int:
+        return self.iterations
+
+    @property
+    def step_cost(self) -> dict[str, int]:
+        return {"factorisation": 1}
+
+    def init(self, problem: BlockProblem, x0: Tensor) -> State:
+        check_module_kind("x0", x0, self, "solver")
+        return State(x0)
+
+    def step(self, problem: BlockProblem, state: State) -> State:
+        x, k = state.x, state.iteration
+        learned = self.numbers[min(k, self.iterations - 1)].exp()
+        length, caution, damping = (initial * number for initial, number in zip(INITIAL, learned, strict=True))
+        gradient, matrices = problem.blocks(x, caution, self.share)
+        trace = matrices.diagonal(dim1=2, dim2=3).mean(dim=(1, 2)) + torch.finfo(x.dtype).tiny
+        identity = torch.eye(matrices.shape[-1], dtype=x.dtype, device=x.device)
+        damped = matrices + (damping * trace)[:, None, None, None] * identity
+        factor = torch.linalg.cholesky_ex(damped).L
+        move = torch.cholesky_solve(gradient.reshape(*matrices.shape[:3], 1), factor).reshape_as(x)
+        solved = torch.isfinite((2 * move).square().sum(dim=1, keepdim=True))  # else the point stays where it is
+        return State(torch.where(solved, x - length * move, x), k + 1)

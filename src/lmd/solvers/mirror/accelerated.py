@@ -11,34 +11,21 @@ from lmd.core.checks import check_positive
 from lmd.errors import InputError
 from lmd.mirrors.base import Mirror
 from lmd.problems.base import Problem
-from lmd.solvers.base import Solver, State
-from lmd.solvers.steps import LearnedSteps, Steps, as_steps
-from lmd.terms.domain import same_set
+from lmd.solvers.base import State
+from lmd.solvers.mirror.mirror_descent import MirrorSolver
+from lmd.solvers.steps import Steps
 
 
 @dataclass(frozen=True, kw_only=True)
 class AcceleratedState(State):
-    """Points, and the dual variable that accumulates the gradients."""
+    """Points, y_k, which accumulates the gradients, and z_k = to_primal(y_k), each `(B, ...)`."""
 
     accumulated: Tensor
-    """y_k `(B, ...)`."""
-
     mirrored: Tensor
-    """z_k = to_primal(y_k) `(B, ...)`."""
 
 
-class _AccumulatingSolver(Solver[AcceleratedState]):
-    """What the two methods share: a mirror, steps, and a start at z_0 = x_0, y_0 = to_dual(x_0)."""
-
-    def __init__(self, mirror: Mirror, steps: Steps | float = 0.01) -> None:
-        super().__init__()
-        if not isinstance(mirror, Mirror):
-            raise InputError("mirror", type(mirror).__name__, "an lmd.mirrors.Mirror")
-        self.mirror = mirror
-        self.steps = as_steps(steps)
-
-    def config(self) -> dict[str, Any]:
-        return {"mirror": self.mirror, "steps": self.steps}
+class _AccumulatingSolver(MirrorSolver[AcceleratedState]):
+    """What the two methods share: a start at z_0 = x_0, y_0 = to_dual(x_0), and the costs."""
 
     @property
     def init_cost(self) -> dict[str, int]:
@@ -47,13 +34,6 @@ class _AccumulatingSolver(Solver[AcceleratedState]):
     @property
     def step_cost(self) -> dict[str, int]:
         return {"subgradient": 1, "to_primal": 1}
-
-    @property
-    def horizon(self) -> int | None:
-        return self.steps.iterations if isinstance(self.steps, LearnedSteps) else None
-
-    def keeps_to_domain(self, problem: Problem) -> bool:
-        return same_set(self.mirror.domain, problem.domain)
 
     def init(self, problem: Problem, x0: Tensor) -> AcceleratedState:
         self.mirror.check("x0", x0)
@@ -65,7 +45,7 @@ class AcceleratedMirrorDescent(_AccumulatingSolver):
 
     v_k = l_k z_k + (1 - l_k) x_k with l_k = r / (r + k), g_k the gradient at v_k;
     y_{k+1} = y_k - (k t_k / r) g_k, z_{k+1} = to_primal(y_{k+1}), x_{k+1} = v_k - gamma t_k g_k, projected onto the
-    domain of the mirror, where it has one. `r` >= 3 weights the past, `gamma` > 0 scales the gradient steps.
+    domain of the mirror, where it has one.
 
     f(x_k) - min f falls as 1/k^2 for smooth f and small enough t and gamma. Krichene, Bayen and Bartlett 2015,
     "Accelerated mirror descent in continuous and discrete time"; with a learned mirror and learned steps it is LAMD.
@@ -119,6 +99,5 @@ class AcceleratedStochasticMirrorDescent(_AccumulatingSolver):
         weight = after - before
         dual = state.accumulated - (weight / (k + 1) ** 1.5) * self.steps(k) * problem.subgradient(state.x)
         mirrored = self.mirror.to_primal(dual)
-        return AcceleratedState(
-            state.x + (weight / after) * (mirrored - state.x), k + 1, accumulated=dual, mirrored=mirrored
-        )
+        x = state.x + (weight / after) * (mirrored - state.x)
+        return AcceleratedState(x, k + 1, accumulated=dual, mirrored=mirrored)

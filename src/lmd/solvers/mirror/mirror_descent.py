@@ -2,45 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from lmd.core.checks import check_count
 from lmd.errors import InputError
 from lmd.mirrors.base import DUAL_NORM, Mirror, norm_of
 from lmd.problems.base import Problem
-from lmd.solvers.base import Solver, State
-from lmd.solvers.steps import LearnedSteps, Step, Steps, as_steps
+from lmd.solvers.base import S, Solver, State
+from lmd.solvers.steps import LearnedSteps, Steps, as_steps
 from lmd.terms.domain import same_set
 
 
-@dataclass(frozen=True)
-class MirrorState(State):
-    """Points, and the dual points they were made from."""
-
-    target: Tensor | None = None
-    """y_k `(B, ...)`: where `to_dual(x)` should be; None before the first step."""
-
-    dual: Tensor | None = None
-    """to_dual(x) `(B, ...)` where it is known already, as in training; None where the step has to evaluate it."""
-
-
-def observe(mirror: Mirror, size: Step, subgradient: Tensor) -> dict[str, Tensor]:
-    """What certificates need to know of a step: its size, and the norm of the subgradient in the mirror's dual norm."""
-    norm = norm_of(subgradient.detach(), DUAL_NORM[mirror.norm])
-    step_size = size.detach().to(norm) if isinstance(size, Tensor) else norm.new_tensor(size)
-    return {"step_size": step_size.expand_as(norm), "subgradient_norm": norm}
-
-
-class MirrorDescent(Solver[MirrorState]):
-    """y_k = to_dual(x_k) - t_k g_k, x_{k+1} = to_primal(y_k), with g_k a subgradient at x_k.
-
-    With an exact mirror this is mirror descent (equation 2.1 of the paper), with a learned inverse it is approximate
-    mirror descent (equation 3.2). Each step re-encodes its point, so the *dual residual* to_dual(x_k) - y_{k-1} of
-    the step before is known without another evaluation; a mirror that is not exact has its norm in the history, beside
-    `step_size` and `subgradient_norm`, all of which `lmd.guarantees` makes certificates from.
+class MirrorSolver(Solver[S]):
+    """What methods of a mirror and steps share.
 
     Args:
         mirror: Any mirror.
@@ -58,19 +36,44 @@ class MirrorDescent(Solver[MirrorState]):
         return {"mirror": self.mirror, "steps": self.steps}
 
     @property
+    def horizon(self) -> int | None:
+        return self.steps.iterations if isinstance(self.steps, LearnedSteps) else None
+
+    def keeps_to_domain(self, problem: Problem) -> bool:
+        return same_set(self.mirror.domain, problem.domain)
+
+
+@dataclass(frozen=True)
+class MirrorState(State):
+    """Points, and the dual points they were made from."""
+
+    target: Tensor | None = None
+    """y_k `(B, ...)`: where `to_dual(x)` should be; None before the first step."""
+
+    dual: Tensor | None = None
+    """to_dual(x) `(B, ...)` where it is known already, as in training; None where the step has to evaluate it."""
+
+
+class MirrorDescent(MirrorSolver[MirrorState]):
+    """y_k = to_dual(x_k) - t_k g_k, x_{k+1} = to_primal(y_k), with g_k a subgradient at x_k.
+
+    With an exact mirror this is mirror descent (equation 2.1 of the paper), with a learned inverse it is approximate
+    mirror descent (equation 3.2). Each step re-encodes its point, so the *dual residual* to_dual(x_k) - y_{k-1} of
+    the step before is known without another evaluation; a mirror that is not exact has its norm in the history, beside
+    `step_size` and `subgradient_norm`, all of which `lmd.guarantees` makes certificates from.
+
+    Args:
+        mirror: Any mirror.
+        steps: The step-sizes t_k: a positive number, or `Steps`.
+    """
+
+    @property
     def step_cost(self) -> dict[str, int]:
         return {"subgradient": 1, "to_dual": 1, "to_primal": 1}
 
     @property
     def geometry(self) -> Mirror | None:
         return self.mirror
-
-    @property
-    def horizon(self) -> int | None:
-        return self.steps.iterations if isinstance(self.steps, LearnedSteps) else None
-
-    def keeps_to_domain(self, problem: Problem) -> bool:
-        return same_set(self.mirror.domain, problem.domain)
 
     def with_steps(self, steps: Steps | float) -> MirrorDescent:
         """The same mirror with other steps: the paper's LMD with a fixed step-size."""
@@ -84,26 +87,56 @@ class MirrorDescent(Solver[MirrorState]):
         return self.mirror.to_dual(state.x) if state.dual is None else state.dual
 
     def step(self, problem: Problem, state: MirrorState) -> MirrorState:
-        dual = self.encode(state)
+        dual, norm = self.encode(state), DUAL_NORM[self.mirror.norm]
         size, subgradient = self.steps(state.iteration), problem.subgradient(state.x)
-        diagnostics = observe(self.mirror, size, subgradient)
+        length = norm_of(subgradient.detach(), norm)
+        step_size = size.detach().to(length) if isinstance(size, Tensor) else length.new_tensor(size)
+        diagnostics = {"step_size": step_size.expand_as(length), "subgradient_norm": length}
         encoded = dual is not state.target  # a lazy step goes on from the target itself, and knows no residual
         if state.target is not None and encoded and not self.mirror.is_exact:
-            diagnostics["dual_residual"] = norm_of((dual - state.target).detach(), DUAL_NORM[self.mirror.norm])
-        return self.decode(state, dual - size * subgradient, diagnostics)
-
-    def decode(self, state: MirrorState, target: Tensor, diagnostics: dict[str, Tensor]) -> MirrorState:
-        """The state whose points are made from `target`."""
+            diagnostics["dual_residual"] = norm_of((dual - state.target).detach(), norm)
+        target = dual - size * subgradient
         clipped = self.mirror.clipped(target)
         if clipped is not None:
             diagnostics["clipped"] = clipped
         return MirrorState(self.mirror.to_primal(target), state.iteration + 1, diagnostics, target=target)
 
 
+class LazyMirrorDescent(MirrorDescent):
+    """y_0 = to_dual(x_0), y_{k+1} = y_k - t_k g_k, x_{k+1} = to_primal(y_{k+1}), with g_k a subgradient at x_k.
+
+    On the whole space and with an exact mirror these are the iterates of `MirrorDescent`; with a learned inverse they
+    are not, and errors of the inverse do not build up in y. No `to_dual` is evaluated, so the dual residual is not
+    known. With minibatch subgradients (`Stochastic`) it is LSMD. Nesterov 2009, "Primal-dual subgradient methods for
+    convex problems"; learned: Tan, Mukherjee, Tang and Schoenlieb 2024, "Boosting data-driven mirror descent".
+
+    Args:
+        mirror: Any mirror.
+        steps: The step-sizes t_k: a positive number, or `Steps`.
+    """
+
+    @property
+    def accumulates(self) -> bool:
+        return True
+
+    @property
+    def init_cost(self) -> dict[str, int]:
+        return {"to_dual": 1}
+
+    @property
+    def step_cost(self) -> dict[str, int]:
+        return {"subgradient": 1, "to_primal": 1}
+
+    def init(self, problem: Problem, x0: Tensor) -> MirrorState:
+        return MirrorState(self.mirror.check("x0", x0), target=self.mirror.to_dual(x0))
+
+    def encode(self, state: MirrorState) -> Tensor:
+        """y_k itself."""
+        return super().encode(state) if state.target is None else state.target
+
+
 class LearnedMirrorDescent(MirrorDescent):
     """Mirror descent with learned steps (the paper's adaptive LMD), trained for a number of iterations.
-
-    `interval` is what the learned steps are clipped to; `extension` says how they go on past `iterations`.
 
     Args:
         mirror: Any mirror; its parameters are learned with the steps.
@@ -135,3 +168,72 @@ class LearnedMirrorDescent(MirrorDescent):
             "interval": list(steps.interval),
             "extension": steps.extension,
         }
+
+
+class CorrectedMirrorDescent(MirrorDescent):
+    r"""x_{k+1} = to_primal(y_k) - c_k (to_primal(to_dual(x_k)) - x_k), y_k = to_dual(x_k) - t_k g_k, c_k in [0, 1].
+
+    With a learned inverse, to_primal(to_dual(x)) is not x, so approximate mirror descent (c_k = 0) moves even where the
+    gradient is zero: its iterates settle at the fixed points of the round trip instead of at the minimum, however small
+    its steps (the paper's remark on t_k^{-1}). With c_k = 1 the round trip is subtracted: a point with zero gradient
+    stays where it is. In the first iterations the drift is useful, as it takes any start to where the solutions of the
+    family are: c_k is learned for each trained iteration, and is 1 beyond. Costs one more `to_primal` per iteration.
+
+    Args:
+        mirror: Any mirror; the corrections matter where its inverse is learned.
+        steps: The step-sizes t_k: a positive number, or `Steps`.
+        iterations: How many corrections are learned; None is as many as there are learned steps.
+        initial: Each c_k to begin with, in [0, 1].
+    """
+
+    def __init__(
+        self, mirror: Mirror, steps: Steps | float, iterations: int | None = None, initial: float = 0.5
+    ) -> None:
+        super().__init__(mirror, steps)
+        if iterations is None:
+            if not isinstance(self.steps, LearnedSteps):
+                raise InputError(
+                    "iterations", "none", "how many corrections to learn, as the steps have no such number"
+                )
+            iterations = self.steps.iterations
+        self.iterations = check_count("iterations", iterations)
+        self.initial = float(initial)
+        if not 0 <= self.initial <= 1:
+            raise InputError("initial", initial, "a number in [0, 1]")
+        self.corrections = nn.Parameter(torch.full((iterations,), self.initial))
+
+    def config(self) -> dict[str, Any]:
+        return {**super().config(), "iterations": self.iterations, "initial": self.initial}
+
+    @property
+    def step_cost(self) -> dict[str, int]:
+        return {"subgradient": 1, "to_dual": 1, "to_primal": 2}
+
+    @property
+    def horizon(self) -> int | None:
+        return self.iterations
+
+    def keeps_to_domain(self, problem: Problem) -> bool:
+        """Without a domain; with one, only where there is nothing to correct."""
+        return super().keeps_to_domain(problem) and (problem.domain is None or self.mirror.is_exact)
+
+    def correction(self, k: int) -> float | Tensor:
+        """c_k."""
+        return self.corrections[k] if k < self.iterations else 1.0
+
+    def step(self, problem: Problem, state: MirrorState) -> MirrorState:
+        dual = self.encode(state)
+        drifted = super().step(problem, replace(state, dual=dual))
+        drift = self.mirror.to_primal(dual) - state.x
+        return replace(drifted, x=drifted.x - self.correction(state.iteration) * drift)
+
+    def with_steps(self, steps: Steps | float) -> CorrectedMirrorDescent:
+        """The same mirror and corrections with other steps."""
+        other = CorrectedMirrorDescent(self.mirror, steps, self.iterations, self.initial)
+        other.corrections = self.corrections
+        return other
+
+    @torch.no_grad()
+    def constrain_(self) -> None:
+        """Clip the corrections to [0, 1]."""
+        self.corrections.clamp_(0, 1)

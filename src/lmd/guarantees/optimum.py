@@ -1,0 +1,160 @@
+"""Certified optima: what a reference method returns, how it is proven, and the cache of them on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lmd.core.checks import check_count
+from lmd.core.files import cache_folder, read_tensors, write_tensors
+from lmd.errors import FileError, LmdError
+from lmd.problems.composite import CompositeProblem
+
+ROUNDING = 1e-15
+"""A gap of this, relative to the value at 0, is rounding: where the minimum is 0, no relative gap can be had."""
+
+MAX_CACHE_BYTES = 2**30
+
+Pair = tuple[Tensor, Tensor]
+"""A point x and a dual point, each of a batch of one."""
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """Certified optima of a batch, in float64 on the CPU: each infimum f* lies in [`bound`, `value`]."""
+
+    x: Tensor
+    """Points `(B, ...)`."""
+
+    value: Tensor
+    """f(x) `(B,)`, which no infimum can exceed."""
+
+    bound: Tensor
+    """Proven lower bounds on f* `(B,)`."""
+
+    attained: Tensor
+    """Which have a minimiser `(B,)`. Where there is none, f* is `bound`, and f falls to it along t x as t grows."""
+
+    @classmethod
+    def of(cls, x: Tensor, value: Tensor, bound: Tensor, attained: bool = True) -> Optimum:
+        """Return optima that are all attained, or all not."""
+        return cls(x, value, bound, torch.full_like(value, attained, dtype=torch.bool))
+
+    @classmethod
+    def from_dual(cls, problem: CompositeProblem, x: Tensor, dual: Tensor) -> Optimum:
+        """Return a point with the lower bound that a dual point proves."""
+        value = problem.value(x)
+        return cls.of(x, value, value - problem.gap(x, dual))
+
+    @property
+    def gap(self) -> Tensor:
+        """How far f(x) can be from f* `(B,)`."""
+        return self.value - self.bound
+
+    @property
+    def infimum(self) -> Tensor:
+        """f* `(B,)`, to within `gap` where it is attained, exactly where it is not."""
+        return torch.where(self.attained, self.value, self.bound)
+
+
+class Effort(NamedTuple):
+    """How long to search for a proof, counted in gap evaluations."""
+
+    goal: float
+    """The relative duality gap to stop at."""
+
+    tolerance: float
+    """The relative gap accepted after `patience` evaluations, and from the cache."""
+
+    patience: int
+    evaluations: int
+    """When to give up."""
+
+
+def is_proven(problem: CompositeProblem, x: Tensor, dual: Tensor, tolerance: float) -> bool:
+    """Return whether the duality gap proves x a minimiser, to a relative tolerance or to rounding; never for a NaN."""
+    if float(problem.relative_gap(x, dual)) <= tolerance:
+        return True
+    size = float(problem.value(torch.zeros_like(x)))  # infinite where 0 breaks a constraint
+    return math.isfinite(size) and float(problem.gap(x, dual)) <= ROUNDING * size
+
+
+def first_proven(problem: CompositeProblem, iterates: Iterable[Pair], effort: Effort) -> Pair:
+    """Return the first of the iterates, each a point and a dual point, that proves enough."""
+    gap = float("nan")
+    for count, (x, dual) in enumerate(islice(iterates, effort.evaluations), 1):
+        if is_proven(problem, x, dual, effort.goal if count < effort.patience else effort.tolerance):
+            return x, dual
+        gap = float(problem.relative_gap(x, dual))
+    raise LmdError(f"{type(problem).__name__}: no certified minimiser, the relative duality gap stays at {gap:.1e}")
+
+
+class OptimumCache:
+    """A folder of points and dual points by the content of their problems; beyond `limit` bytes the oldest are removed.
+
+    What is read is proven again before it is used.
+
+    Args:
+        folder: None is `optima` in the folder that LMD_CACHE names, or in the platform's cache folder.
+        limit: Bytes.
+    """
+
+    def __init__(self, folder: str | Path | None = None, limit: int = MAX_CACHE_BYTES) -> None:
+        self.folder = cache_folder() / "optima" if folder is None else Path(folder)
+        self.limit = check_count("limit", limit)
+
+    def read(self, problem: Any) -> Pair | None:
+        """Return what was written for a problem of this content, if it has the right shapes."""
+        try:
+            found = read_tensors(self._path(problem))
+        except FileError:
+            return None
+        x, dual = found.get("x"), found.get("dual")
+        start = problem.start()
+        if x is None or dual is None or x.shape != start.shape or dual.shape != problem.operator(start).shape:
+            return None
+        return (x, dual) if x.dtype == dual.dtype == torch.float64 else None
+
+    def write(self, problem: Any, x: Tensor, dual: Tensor) -> None:
+        """Write an optimum, whole or not at all; errors of the disk are ignored, as they cost no more than time."""
+        with suppress(OSError, FileError):
+            write_tensors(self._path(problem), {"x": x, "dual": dual})
+            total = 0
+            for path in sorted(self.folder.glob("*.safetensors"), key=lambda path: -path.stat().st_mtime_ns):
+                total += path.stat().st_size
+                if total > self.limit:
+                    path.unlink(missing_ok=True)
+
+    def _path(self, problem: Any) -> Path:
+        digest = hashlib.sha256()
+        _add(digest, problem)
+        return self.folder / f"{digest.hexdigest()}.safetensors"
+
+
+def _add(digest: Any, item: Any) -> None:
+    """Add the content of an item; private attributes and cached properties follow from the rest."""
+    if isinstance(item, Tensor):
+        digest.update(f"{item.dtype}{tuple(item.shape)}".encode())
+        digest.update(item.detach().cpu().contiguous().numpy().data)
+    elif isinstance(item, (tuple, list)):
+        digest.update(f"{len(item)}".encode())
+        for entry in item:
+            _add(digest, entry)
+    elif hasattr(item, "__dict__"):
+        digest.update(type(item).__qualname__.encode())
+        for name, value in sorted(vars(item).items()):
+            if not name.startswith("_") and not isinstance(getattr(type(item), name, None), cached_property):
+                digest.update(name.encode())
+                _add(digest, value)
+    else:
+        digest.update(repr(item).encode())

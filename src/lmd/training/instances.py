@@ -1,0 +1,305 @@
+"""Instances of a class with their optima; and what can be wrong with a family, seen before anything is learned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmd.errors import InputError
+from lmd.guarantees.lower_bounds import bound_by_domain, in_float64
+from lmd.problems.base import Family, Problem, as_problem, check_values, offers
+from lmd.solvers import ADMM, LBFGS, PDHG, InteriorPoint, Nesterov, Solver
+from lmd.solvers.base import State, check_fit
+
+LARGEST_SYSTEM = 1024
+"""Entries of x up to which methods that invert a matrix of them are tried."""
+
+ACCURACY = 1e-6
+"""The relative gap at which an optimum is good enough to compare with."""
+
+SOLVED = 100 * ACCURACY
+"""What is left of that where optima are stored in float32."""
+
+STALLED = 1e-8
+"""Values that fall by less than this share, over many iterations, are not waited for."""
+
+FLAT = 1e-3
+"""The same for |<g, x>| / |f|, g the gradient, of which gaps are about the square."""
+
+
+NOTHING, MOST_OF_NOTHING = 1e-7, 0.05
+"""A minimum that is so small beside how far values fall to it counts for 0, of which so large a share is refused."""
+
+
+@dataclass(frozen=True)
+class Instances:
+    """Problems with their starts and optima, and what errors are measured by."""
+
+    problem: Any
+    x0: Tensor
+    optima: Tensor
+    minima: Tensor
+    """f(x*) `(B,)`."""
+
+    duals: Tensor | None
+    """Optimal dual points, where there are any."""
+
+    @classmethod
+    def solve(cls, problem: Any, x0: Tensor) -> Instances:
+        """Instances with their optima, as well as the classical methods find them."""
+        with torch.no_grad():
+            optima, duals = find_optima(problem, x0)
+            optima, duals = optima.to(x0), None if duals is None else duals.to(x0)
+            minima, _ = problem.relaxed_value(optima)
+        return cls(problem, x0, optima, minima, duals)
+
+    @torch.no_grad()
+    def is_solved(self) -> Tensor:
+        """Which of the optima are good to `ACCURACY`, by what is proven of them or by their gradients `(B,)`."""
+        if offers(self.problem, ("minimiser",)):
+            return torch.ones_like(self.minima, dtype=torch.bool)
+        return _distance(self.problem, self.optima, self.duals) <= SOLVED
+
+    def errors(self, x: Tensor) -> Tensor:
+        """(f(x) - f*) / |f*| `(B,)`, and how far x is outside constraints relative to its size, where it is."""
+        values, violation = self.problem.relaxed_value(x)
+        size = torch.linalg.vector_norm(x.flatten(1), dim=1).clamp(min=torch.finfo(x.dtype).tiny)
+        rise = (values - self.minima).abs() if bool((violation > 0).any()) else (values - self.minima).clamp(min=0)
+        found = rise / self.minima.abs().clamp(min=torch.finfo(x.dtype).tiny) + violation / size
+        return torch.where(found.isnan(), torch.inf, found)
+
+    def select(self, index: slice | Tensor) -> Instances:
+        """Some of them."""
+        duals = None if self.duals is None else self.duals[index]
+        problem = self.problem.select(index)
+        return Instances(problem, self.x0[index], self.optima[index], self.minima[index], duals)
+
+
+def check_minima(instances: Sequence[Instances]) -> None:
+    """Raise, in one line, for values that fall without bound, and for minima that no gap is relative to."""
+    small = []
+    for each in instances:
+        if not bool(torch.isfinite(each.minima).all()) or _is_far_out(each.optima, each.x0):
+            accepted = "problems with minima; add a small multiple of ||x||^2, or constraints"
+            raise InputError("family", "instances whose values fall without bound, as far as could be seen", accepted)
+        fall = (each.problem.relaxed_value(each.x0)[0] - each.minima).abs()
+        small.append(each.minima.abs() < NOTHING * fall)
+    if float(torch.cat(small).double().mean()) > MOST_OF_NOTHING:
+        accepted = "problems with other minima, such as these with 1 added to their values"
+        raise InputError("family", "minima of 0, to which no gap is small", accepted)
+
+
+class DrawnAgain(Family):
+    """Training instances that are drawn again and again, with their optima as `reference`; a tenth is held out."""
+
+    def __init__(self, instances: Instances, name: str) -> None:
+        self.instances, self.name = instances, name
+        self.kept = max(1, len(instances.x0) // 10)
+
+    def sample(self, batch: int, generator: torch.Generator) -> tuple[Problem, Tensor]:
+        index = torch.randint(self.kept, len(self.instances.x0), (batch,), generator=generator, device="cpu")
+        return self._chosen(index)
+
+    def held_out(self, batch: int, generator: torch.Generator) -> tuple[Problem, Tensor]:
+        return self._chosen(torch.arange(batch, device="cpu") % self.kept)
+
+    def _chosen(self, index: Tensor) -> tuple[Problem, Tensor]:
+        part = self.instances.select(index)
+        part.problem.reference = part.optima
+        return part.problem, part.x0
+
+
+def draw(
+    family: Family, count: int, seed: int, *, held_out: bool = False, like: Tensor | None = None
+) -> tuple[Problem, Tensor]:
+    """`count` instances of a family and their starts, by the seed alone; of the shape and dtype of others."""
+    sample = (family.held_out if held_out else family.sample)(count, torch.Generator().manual_seed(seed))
+    if not (isinstance(sample, tuple) and len(sample) == 2 and isinstance(sample[1], Tensor)):
+        raise InputError("family", f"a sample that is a {type(sample).__name__}", "(problem, x0), x0 a tensor")
+    problem, x0 = as_problem(sample[0]), sample[1]
+    if x0.ndim < 2 or len(x0) != count:
+        raise InputError("family", f"a sample with x0 of shape {tuple(x0.shape)}", f"x0 ({count}, ...), as asked for")
+    if not x0.dtype.is_floating_point or not bool(torch.isfinite(x0).all()):
+        raise InputError("family", f"a sample with x0 of {x0.dtype}, or not finite", "floating-point numbers, finite")
+    if like is not None and (x0.shape[1:], x0.dtype) != (like.shape[1:], like.dtype):
+        given = f"samples of {tuple(like.shape[1:])} {like.dtype} and then {tuple(x0.shape[1:])} {x0.dtype}"
+        raise InputError("family", given, "one shape and dtype for all samples")
+    return problem, x0
+
+
+def check_family(family: Family, seed: int) -> Tensor:
+    """Raise, in one line, for what would make learning pointless or wrong; returns starts that all others are like."""
+    if not isinstance(family, Family):
+        raise InputError("family", type(family).__name__, "an lmd.problems.Family")
+    problem, x0 = draw(family, 4, seed)
+    (again, x1), (other, _), _ = (draw(family, *given, like=x0) for given in ((4, seed), (4, seed + 1), (3, seed + 1)))
+    with torch.no_grad():
+        points = _points(problem, x0, seed)
+        values, same, moved = (_finite_values(each, points) for each in (problem, again, other))
+        if not (torch.equal(values, same) and torch.equal(x0, x1)):
+            accepted = "one that takes all randomness from its generator, so that a seed gives the same sample twice"
+            raise InputError("family", "a sample that differs for one seed", accepted)
+        if torch.equal(values, moved):
+            accepted = "one that takes its randomness from the generator it is given"
+            raise InputError("family", "the same sample for two seeds", accepted)
+        _check_apart(problem, points, values)
+        _check_convex(problem, x0, seed)
+    return x0
+
+
+def _finite_values(problem: Problem, points: Tensor) -> Tensor:
+    values = problem.relaxed_value(points)[0]
+    if not bool(torch.isfinite(check_values(problem, values, points)).all()):
+        accepted = "finite ones near the starts, and a `domain` where there are constraints"
+        raise InputError("family", "values that are not finite", accepted)
+    return values
+
+
+def _check_apart(problem: Problem, points: Tensor, values: Tensor) -> None:
+    """One instance alone has the value that it has among others."""
+    try:
+        alone = problem.select(slice(1, 2)).relaxed_value(points[1:2])[0]
+        apart = alone.shape == (1,) and torch.allclose(alone, values[1:2], rtol=1e-4, atol=1e-6)
+    except (RuntimeError, IndexError):
+        apart = False
+    if not apart:
+        accepted = "`batched` to name every tensor with an entry for each instance, and values of each by itself"
+        raise InputError("family", "an instance that alone has another value than among others", accepted)
+
+
+def _points(problem: Problem, x0: Tensor, seed: int) -> Tensor:
+    """Around the starts, drawn by another seed than instances are."""
+    noise = torch.randn(
+        x0.shape, generator=torch.Generator().manual_seed(seed + 1_000_003), dtype=x0.dtype, device="cpu"
+    )
+    x = x0 + noise * (1 + x0.abs().mean())
+    return x if problem.domain is None else problem.domain.nearest(x)
+
+
+def _check_convex(problem: Problem, x0: Tensor, seed: int) -> None:
+    """Values along random segments are at most those of the chords, up to rounding."""
+    for trial in range(8):
+        one, two = (_points(problem, x0, seed + 2 * trial + end) for end in (0, 1))
+        if trial % 2:
+            two = one + 0.1 * (two - one)
+        ends, middle = (problem.value(one) + problem.value(two)) / 2, problem.value((one + two) / 2)
+        room = 64 * torch.finfo(x0.dtype).eps * (problem.value(one).abs() + problem.value(two).abs() + middle.abs())
+        if bool((middle > ends + room).any()):
+            accepted = "convex functions; between two points values must not rise above the line that joins them"
+            raise InputError("family", "problems that are not convex", accepted)
+
+
+@torch.no_grad()
+def find_optima(problem: Any, x0: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Points near the minimisers and, where there are any, dual points; in float64 where the problem can be."""
+    if offers(problem, ("minimiser",)):
+        return problem.minimiser(), None
+    exact = in_float64(problem, x0)
+    if exact is not None:
+        problem, x0 = exact, x0.double() if exact.domain is None else exact.domain.nearest(x0.double())
+    begun = []
+    for solver, first, most in _strong(problem, x0):
+        check_fit(solver, problem, x0)
+        state = solver.advance(problem, solver.init(problem, x0), first)
+        begun.append(
+            (
+                float(_distance(problem, state.x, state.dual_point).nan_to_num(nan=torch.inf).median()),
+                solver,
+                state,
+                most,
+            )
+        )
+    if not begun:
+        raise InputError("family", "problems that no classical method here can solve", "smooth or composite problems")
+    begun.sort(key=lambda each: each[0])
+    _, solver, state, most = begun[0]
+    x, dual = _go_on(problem, solver, state, most, x0)
+    for _, solver, _, most in begun[1:]:  # those that the best in the median leaves
+        left = (~(_distance(problem, x, dual) <= ACCURACY)).nonzero().flatten()
+        if not len(left):
+            break
+        part = problem.select(left)
+        found, other = _go_on(part, solver, solver.init(part, x0[left]), most, x0[left])
+        closer = _distance(part, found, other) < _distance(part, x[left], _some(dual, left)).nan_to_num(nan=torch.inf)
+        x[left[closer]] = found[closer]
+        if dual is not None and other is not None:
+            dual[left[closer]] = other[closer]
+    return x, dual
+
+
+def _some(dual: Tensor | None, index: Tensor) -> Tensor | None:
+    return None if dual is None else dual[index]
+
+
+def _go_on(problem: Any, solver: Solver[Any], state: State, most: int, x0: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Points and dual points after at most so many iterations; instances that are solved are not carried along."""
+    x, dual, done = state.x.clone(), state.dual_point, state.iteration
+    dual = None if dual is None else dual.clone()
+    left = torch.arange(len(x), device=x.device)
+    while done < most and not _is_far_out(x, x0):
+        far = ~(_distance(problem, state.x, state.dual_point) <= ACCURACY)
+        if not bool(far.any()):
+            break
+        if float(far.double().mean()) < 0.7:
+            index = far.nonzero().flatten()
+            problem, left, point = problem.select(index), left[index], state.x[index]
+            known = state.dual_point
+            state = solver.init(problem, point) if known is None else solver.resume(problem, point, known[index])
+        count, before = max(10, done // 4), problem.value(state.x) if dual is None else None
+        state, done = solver.advance(problem, state, count), done + count
+        x[left], found = state.x, state.dual_point
+        if dual is not None and found is not None:
+            dual[left] = found
+        elif before is not None and not bool((before - problem.value(state.x) > STALLED * before.abs()).any()):
+            break
+    return x, dual
+
+
+def _is_far_out(x: Tensor, x0: Tensor) -> bool:
+    """Whether points went where no minimum is."""
+    return not float(x.abs().max()) <= 1e8 * (1 + float(x0.abs().max()))
+
+
+def _strong(problem: Any, x0: Tensor) -> list[tuple[Solver[Any], int, int]]:
+    """Classical methods that get far, with a number of iterations to compare them after, and the most."""
+    if offers(problem, ADMM().needs) and x0[0].numel() <= LARGEST_SYSTEM:
+        return [(ADMM(1, penalty=penalty), 100, 3000) for penalty in (0.3, 1.0, 3.0, 10.0)]
+    for solver in (InteriorPoint(), PDHG(settle=32.0)):
+        if offers(problem, solver.needs):
+            return [(solver, 30, 2000)]
+    if problem.domain is None:
+        return [(LBFGS(), 20, 2000)]
+    return [(Nesterov(size / steepness(problem, x0)), 200, 3000) for size in (0.1, 1.0)]
+
+
+def _distance(problem: Any, x: Tensor, dual: Tensor | None) -> Tensor:
+    """What is proven of the gap, or the gradient beside the value in its place `(B,)`: in units of `ACCURACY`."""
+    if dual is not None and offers(problem, ("relative_gap",)):
+        return problem.relative_gap(x, dual).to(x.dtype)
+    value, gradient = problem.value_and_subgradient(x)
+    size = value.abs().clamp(min=torch.finfo(value.dtype).tiny)
+    if problem.domain is None:
+        return ACCURACY / FLAT * (gradient * x).flatten(1).abs().sum(dim=1) / size
+    bound = bound_by_domain(problem, x, value, gradient)
+    away = x - problem.domain.nearest(x - gradient)
+    guess = ACCURACY / FLAT * (away * x).flatten(1).abs().sum(dim=1) / size
+    return torch.where(bound.isfinite(), (value - bound) / size, guess)
+
+
+def steepness(problem: Any, x: Tensor, rounds: int = 8) -> float:
+    """A Lipschitz constant of the gradients near x, by power iterations on differences of them; the problem's own."""
+    if problem.smoothness is not None:
+        return float(torch.as_tensor(problem.smoothness, dtype=x.dtype, device=x.device).max())
+    direction = torch.randn(x.shape, generator=torch.Generator().manual_seed(0), dtype=x.dtype, device="cpu")
+    gradient, length = problem.subgradient(x), 1e-2 * (1 + float(x.abs().mean()))
+    change = direction
+    for _ in range(rounds):
+        unit = change / torch.linalg.vector_norm(change.flatten(1), dim=1).clamp(min=1e-30).reshape(
+            -1, *(1,) * (x.ndim - 1)
+        )
+        change = (problem.subgradient(x + length * unit) - gradient) / length
+    return max(float(torch.linalg.vector_norm(change.flatten(1), dim=1).max()), 1e-12)
