@@ -42,6 +42,9 @@ NOTHING = (0,)
 BUILDS = {"AVX512": ("_tv_avx512", "_tv_avx2", "_tv"), "AVX2": ("_tv_avx2", "_tv")}
 """What may run on a processor, by PyTorch's name for what it can do; the best first."""
 
+PLAIN = ("_tv",)
+"""What runs on every processor of its kind."""
+
 
 INSTRUCTIONS = {"_tv_avx512": "AVX-512", "_tv_avx2": "AVX2", "_tv": f"all of {platform.machine()}"}
 """What the builds were compiled for."""
@@ -86,7 +89,7 @@ def library() -> ctypes.CDLL | None:
     """The compiled code for this processor; None where there is none."""
     if os.environ.get("LMD_KERNELS", "1") == "0":
         return None
-    builds = BUILDS.get(torch.backends.cpu.get_cpu_capability(), ("_tv",))
+    builds = BUILDS.get(torch.backends.cpu.get_cpu_capability(), PLAIN)
     found = next((found for build in builds if (found := load(build)) is not None), None)
     if found is None:
         advice = "install a wheel, or install again where there is a C compiler; LMD_KERNELS=0 says nothing"

@@ -12,7 +12,7 @@ from lmd.operators import Bends, Blur, Differences, ParallelBeam, Slopes
 from lmd.problems import Composite
 from lmd.problems.base import offers
 from lmd.solvers.base import Solver
-from lmd.solvers.wrappers import Averaged
+from lmd.solvers.wrappers import Averaged, NoWorseThanStart
 from lmd.terms import (
     L1,
     Absolute,
@@ -107,7 +107,7 @@ def _primal_dual(problem: Any, tolerance: float) -> Solver[Any] | None:
     if kind is None or offers(problem, ("beside_hessian",)):  # for which there is ADMM with Fourier transforms
         return None
     numbers = schedules.primal_dual(kind, tolerance)
-    return Averaged(PrimalDual(numbers.to(problem.start().dtype)))
+    return NoWorseThanStart(Averaged(PrimalDual(numbers.to(problem.start().dtype))))
 
 
 def _kind(problem: Any) -> str | None:

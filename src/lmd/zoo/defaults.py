@@ -21,6 +21,7 @@ from lmd.solvers import (
 )
 from lmd.solvers.base import Solver
 from lmd.solvers.classical.qp_interior_point import MAX_SIZE
+from lmd.terms import Boxed
 
 CLASSICAL: Mapping[str, Callable[[], Solver[Any]]] = {
     "fgp": lambda: FGP(restart=True),
@@ -49,8 +50,8 @@ def solver_for(problem: Any) -> Solver[Any]:
     if not offers(problem, ("data_strong_convexity",)) and offers(problem, RelaxedPDHG().needs):
         return Averaged(tv.PrimalDual())
     has_grid = offers(problem, ("differences",))
-    if has_grid and offers(problem, FGP().needs):
-        return FGP(restart=True)
+    if has_grid and offers(problem, FGP().needs) and not isinstance(problem.f, Boxed):
+        return FGP(restart=True)  # in a box PDHG leaves x at its ends exactly
     return PDHG(settle=8.0 if has_grid else 1.0)
 
 

@@ -114,7 +114,8 @@ def _solve(
     if plan is not None and not isinstance(plan, Solver):
         solver = plan.method
         solved = tv.solve(plan, tolerance, limit, warm)
-        if any(outcome.end != End.REACHED for outcome in solved.outcomes):
+        refines = refines and not plan.is_refined
+        if not plan.is_refined and any(outcome.end != End.REACHED for outcome in solved.outcomes):
             solved = _levelled_where_open(solved, problem, tolerance)
             solved = solved if refines else _continued(solved, solver, problem, x0, tolerance, limit)
     else:

@@ -5,11 +5,14 @@ import torch
 
 import lmd
 from lmd import kernels
-from lmd.kernels import loop
 from lmd.problems import TVDenoising, TVModel
-from lmd.problems.compiled import is_denoising, model_of
-from lmd.solvers import FGP
+from lmd.solvers import LearnedFGP
+from lmd.solvers.learned.fgp import PLACES
 from lmd.terms import Squares
+from lmd.tv import match
+from lmd.tv.denoising import MAX_COUPLED_CHANNELS, Denoising
+from lmd.tv.schedules import FORMS as REACHES
+from lmd.tv.schedules import Schedule, Table
 
 pytestmark = pytest.mark.skipif(kernels.library() is None, reason="no compiled kernels: installed without a C compiler")
 
@@ -40,13 +43,13 @@ def is_proven(problem, result, tolerance):
 @pytest.mark.parametrize(
     "shape", [(1, 2, 1, 1), (2, 3, 1, 7), (1, 4, 7, 1), (2, 3, 5, 9), (1, 8, 33, 17), (1, 3, 6, 1501)]
 )
-def test_iterations_are_those_of_pytorch(shape, dtype, isotropic, monkeypatch):
+def test_iterations_are_those_of_pytorch(shape, dtype, isotropic):
     weight = torch.linspace(0.1, 0.4, shape[0], dtype=dtype)
-    problem, solver = coupled(images(shape, dtype), weight, isotropic), FGP(multiplier=0.9, restart=True)
+    problem, solver = coupled(images(shape, dtype), weight, isotropic), LearnedFGP(37).to(dtype)
     with torch.no_grad():
-        found = solver.advance(problem, solver.init(problem, problem.start()), 37)
-        monkeypatch.setattr(loop, "serves", lambda *tensors: False)
         expected = solver.advance(problem, solver.init(problem, problem.start()), 37)
+    table = Table([Schedule(solver.numbers.detach().double(), False, [[-100.0] * PLACES] * REACHES)])
+    found = match(problem, 1e-3).solve(1e30, 100, None, table=table)
     room = 200 * torch.finfo(dtype).eps
     assert torch.allclose(found.x, expected.x, rtol=0, atol=room)
 
@@ -57,7 +60,7 @@ def test_iterations_are_those_of_pytorch(shape, dtype, isotropic, monkeypatch):
 @pytest.mark.parametrize("tolerance", [1e-2, 1e-3, 1e-4, 1e-6])
 def test_whole_solves_end_proven(shape, dtype, isotropic, tolerance):
     problem = coupled(images(shape, dtype), 0.4, isotropic)
-    assert is_denoising(problem)
+    assert isinstance(match(problem, tolerance), Denoising)
     result = lmd.solve(problem, tolerance)
     assert result.status[0].name == "TOLERANCE_REACHED"
     assert is_proven(problem, result, tolerance)
@@ -107,23 +110,10 @@ def test_one_channel_is_not_coupled_to_anything(isotropic, dtype):
 
 
 def test_more_channels_than_are_compiled_for_and_maps_are_solved_elsewhere():
-    y = images((1, loop.MOST_COUPLED + 1, 12, 10))
+    y = images((1, MAX_COUPLED_CHANNELS + 1, 12, 10))
     for problem in (coupled(y), coupled(y[:, :3], torch.full((1, 1, 12, 10), 0.3))):
-        assert model_of(problem) is None
+        assert not isinstance(match(problem, 1e-3), Denoising)
         assert lmd.solve(problem, 1e-3).status[0].name == "TOLERANCE_REACHED"
-
-
-@pytest.mark.parametrize("isotropic", FORMS)
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_frame_that_follows_begins_where_the_last_one_ended(isotropic, dtype):
-    y = images((1, 3, 97, 96), dtype)
-    first, now = coupled(y[..., :-1, :], 1.0, isotropic), coupled(y[..., 1:, :], 1.0, isotropic)
-    before = lmd.solve(first, 1e-5)
-    assert lmd.solve(first, 1e-3, warm=before).iterations.tolist() == [0]
-    warm = lmd.solve(now, 1e-3, warm=before)
-    assert warm.status[0].name == "TOLERANCE_REACHED" and is_proven(now, warm, 1e-3)
-    other = lmd.solve(coupled(images((1, 3, 96, 96), dtype, seed=1), 0.4, isotropic), 1e-4, warm=before)
-    assert other.status[0].name == "TOLERANCE_REACHED"
 
 
 @pytest.mark.parametrize("isotropic", FORMS)

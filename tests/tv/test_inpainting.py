@@ -5,10 +5,10 @@ import torch
 
 import lmd
 from lmd import kernels
-from lmd.kernels import saddle
 from lmd.problems import TVInpainting
-from lmd.problems.compiled import masked_of
 from lmd.solvers import RelaxedPDHG
+from lmd.tv import inpainting as engine
+from lmd.tv import match
 
 pytestmark = pytest.mark.skipif(kernels.library() is None, reason="there are no compiled kernels here")
 
@@ -25,43 +25,23 @@ def inpainting(kind=F64, size=(2, 3, 21, 17), isotropic=False, channels=1, seed=
     return TVInpainting(noisy.to(kind), mask.to(kind), torch.linspace(0.1, 0.3, size[0]).to(kind), isotropic)
 
 
-def learned(kind=F64, iterations=5):
-    solver = RelaxedPDHG(iterations)
-    with torch.no_grad():
-        noise = torch.randn(solver.numbers.shape, generator=torch.Generator().manual_seed(0))
-        solver.numbers.add_(0.05 * noise.to(solver.numbers))
-    return solver.to(kind)
-
-
-def compiled(problem, solver, count):
+def compiled(problem, count):
     """The answer after so many iterations."""
     with torch.no_grad():
-        state, numbers = solver.init(problem, problem.start()), solver.numbers.double()
-        numbers = torch.cat([numbers[:, :2].exp(), numbers[:, 2:]], dim=1)
-        return saddle.pdhg(
-            masked_of(problem), (state.x, None), state.tau, count, numbers=numbers, relaxation=solver.relaxation
-        )
+        return match(problem, 1e-3).solve(-1.0, count)
 
 
 @pytest.mark.parametrize("isotropic", [False, True])
 @pytest.mark.parametrize("size", [(2, 3, 21, 17), (1, 1, 1, 9), (1, 2, 9, 1), (3, 1, 5, 16), (1, 1, 40, 33)])
-@pytest.mark.parametrize("count", [1, 4, 5, 23])
+@pytest.mark.parametrize("count", [1, 5, 23, 410])
 def test_iterations_are_those_of_the_solver(isotropic, size, count):
-    problem, solver = inpainting(size=size, isotropic=isotropic, channels=size[1]), learned()
+    """With steps that are balanced on the way."""
+    problem, solver = inpainting(size=size, isotropic=isotropic, channels=size[1]), RelaxedPDHG()
     with torch.no_grad():
         expected = solver.advance(problem, solver.init(problem, problem.start()), count)
-    found = compiled(problem, solver, count)
-    torch.testing.assert_close((found.x, found.dual), (expected.x, expected.dual), rtol=1e-11, atol=1e-12)
-    assert found.iterations == [count] * size[0]
-
-
-def test_steps_are_balanced_alike():
-    problem, solver = inpainting(), RelaxedPDHG(ratio=3.0).double()  # far too long
-    with torch.no_grad():
-        expected = solver.advance(problem, solver.init(problem, problem.start()), 410)
-    found = compiled(problem, solver, 410)
-    torch.testing.assert_close(torch.tensor(found.momentum, dtype=expected.tau.dtype), expected.tau)
+    found = compiled(problem, count)
     torch.testing.assert_close((found.x, found.dual), (expected.x, expected.dual), rtol=1e-9, atol=1e-10)
+    assert [outcome.iterations for outcome in found.outcomes] == [count] * size[0]
 
 
 @pytest.mark.parametrize("kind", [F32, F64])
@@ -96,7 +76,7 @@ def test_an_instance_of_a_batch_is_solved_as_alone():
 
 
 def test_threads_change_nothing(monkeypatch):
-    monkeypatch.setattr(saddle, "SMALL", 0)
+    monkeypatch.setattr(engine, "MIN_PIXELS_FOR_THREADS", 0)
     problem, before = inpainting(F32, size=(1, 3, 30, 20)), torch.get_num_threads()
     try:
         torch.set_num_threads(1)
@@ -112,10 +92,3 @@ def test_it_stops_at_the_limit():
     result = lmd.solve(inpainting(F32), 1e-7, iterations=30)
     assert {status.name for status in result.status} == {"FINISHED"}
     assert result.iterations.tolist() == [30, 30]
-
-
-def test_warm_starts_go_on_from_both_points():
-    problem = inpainting()
-    first = lmd.solve(problem, 1e-4)
-    again = lmd.solve(problem, 1e-4, warm=first)
-    assert bool((again.iterations < first.iterations).all())

@@ -5,15 +5,15 @@ import torch
 from torch.testing import assert_close
 
 import lmd
-from lmd import kernels, zoo
-from lmd.kernels import volume
+from lmd import kernels
 from lmd.operators import Blur, LinearOperator, Mask, gaussian_kernel
 from lmd.problems import SecondOrderModel, TVDenoising, TVModel
-from lmd.problems.compiled import composed_of, match_joint, second_of, split_of
-from lmd.solvers import RelaxedPDHG, Solver
-from lmd.solvers.learned.fgp import roughness
+from lmd.solvers import LearnedFGP, Solver
 from lmd.terms import Absolute, BoxedSquares, Huber, KullbackLeibler, MaskedSquares, Squares
 from lmd.terms.boxed import Boxed
+from lmd.tv import PrimalDual, match, schedules
+from lmd.tv.matching import joint_of, misfit_model_of, second_order_of
+from lmd.tv.models import MIN_TOLERANCE, SquaresModel, model_of
 
 pytestmark = pytest.mark.skipif(kernels.library() is None, reason="no compiled kernels here")
 
@@ -47,22 +47,38 @@ def model(name, isotropic, dtype=torch.float32):
     return TVModel(Squares(random(*shape).to(dtype)), weight, isotropic=isotropic, **options)
 
 
+def only(iterations, coarse, monkeypatch):
+    """The schedule of so many iterations, which is taken whatever the tolerance is."""
+    pairs = ((each.iterations, each.coarse) for each in schedules.denoising())
+    chosen = schedules.denoising()[list(pairs).index((iterations, coarse))]
+    monkeypatch.setattr(schedules, "choose", lambda *given, **named: chosen)
+    return chosen
+
+
+def learned(schedule):
+    """The solver in PyTorch whose schedule this is."""
+    solver = LearnedFGP(schedule.iterations, schedule.coarse)
+    solver.numbers.data = schedule.values.float()
+    return solver
+
+
 @pytest.mark.parametrize("isotropic", [False, True], ids=["anisotropic", "isotropic"])
 @pytest.mark.parametrize("name", MODELS)
-def test_it_is_the_eager_iteration_and_its_gap_holds(name, isotropic):
-    problem, solver = model(name, isotropic), zoo.load("denoise-steps-13", bare=True)
-    composed = composed_of(problem, 1e-3)
+def test_it_is_the_eager_iteration_and_its_gap_holds(name, isotropic, monkeypatch):
+    problem, schedule = model(name, isotropic), only(13, False, monkeypatch)
+    solver = learned(schedule)
     with torch.no_grad():
         for count in (13, 40):
             eager = solver.advance(problem, solver.init(problem, problem.start()), count)
-            numbers = solver.numbers_for(roughness(problem))
-            found = volume.fgp(composed, count, tolerance=1e-9, numbers=numbers)
-            assert_close(found.x, eager.x, atol=2e-6, rtol=0)
-            assert_close(found.dual, eager.dual, atol=5e-6, rtol=0)
+            found = model_of(problem).solve(MIN_TOLERANCE, count, None)
+            done = [outcome.iterations for outcome in found.outcomes]
+            if done == [count] * len(done):  # and none was proven before
+                assert_close(found.x, eager.x, atol=2e-6, rtol=0)
+                assert_close(found.dual, eager.dual, atol=5e-6, rtol=0)
+            assert count == 40 or max(done) == 13
             value, gap = problem.certified_gap(found.x, found.dual)
-            assert list(found.values) == pytest.approx(value.tolist(), rel=1e-12)
-            gaps = torch.tensor(found.gaps, dtype=torch.float64)
-            assert bool((gaps >= gap * (1 - 1e-9)).all()) and bool((gaps <= gap + 3e-6 * value).all())
+            assert [outcome.value for outcome in found.outcomes] == pytest.approx(value.tolist(), rel=1e-12)
+            assert bool((found.gaps >= gap * (1 - 1e-9)).all()) and bool((found.gaps <= gap + 3e-6 * value).all())
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -88,14 +104,13 @@ def test_a_solve_goes_through_it_and_a_warm_one_begins_where_it_was():
 
 def test_what_it_does_not_serve():
     y = random(*IMAGE)
-    assert composed_of(model("coupled", True, torch.float64), 1e-3) is None
-    assert composed_of(model("coupled", True), 1e-7) is None
-    delta = TVModel(Squares(y), 0.3)
+    assert not isinstance(match(model("coupled", True, torch.float64), 1e-3), SquaresModel)
+    assert not isinstance(match(model("huber", True), 1e-7), SquaresModel)
+    assert isinstance(match(model("huber", True), 1e-3), SquaresModel)
+    assert not isinstance(match(TVModel(Squares(y, 1.0, y), 0.3), 1e-3), SquaresModel)  # weights of entries
+    delta = TVModel(Squares(y), 0.3, huber=0.1)
     delta.regularisers = (Huber(0.3, torch.full((2,), 0.1)),)
-    delta._parts = ("squares", "Huber", "differences")
-    assert composed_of(delta, 1e-3) is None
-    assert Boxed(Squares(y), y.amin((1, 2, 3)), 1.0).name == "boxed Squares"
-    assert composed_of(lmd.problems.TVDenoising(y, 0.3), 1e-3) is None  # which has a loop of its own
+    assert match(delta, 1e-3) is None
 
 
 MISFITS = {
@@ -112,10 +127,10 @@ MISFITS = {
 def test_relaxed_iterations_are_the_eager_ones(name, misfit, isotropic):
     shape, options, weight = MODELS[name]
     problem = TVModel(MISFITS[misfit](random(*shape)), weight, isotropic=isotropic, **options)
-    solver = RelaxedPDHG(12)
+    solver = PrimalDual(torch.zeros(12, 3) + torch.tensor([0.0, 0.0, 1.9]))
     with torch.no_grad():
         solver.numbers += 0.1 * (random(12, 3, seed=2) - 0.6)
-        assert split_of(problem, problem.start(), solver.numbers) is not None
+        assert misfit_model_of(problem) is not None
         state = solver.init(problem, problem.start())
         found, eager = solver.advance(problem, state, 30), Solver.advance(solver, problem, state, 30)
     for field in ("x", "dual", "relaxed", "relaxed_dual", "tau", "anchor"):
@@ -125,7 +140,7 @@ def test_relaxed_iterations_are_the_eager_ones(name, misfit, isotropic):
 
 def test_relaxed_iterations_do_not_depend_on_threads_and_leave_what_they_start_from():
     problem, before = TVModel(KullbackLeibler(9 * random(1, 3, 90, 80)), 0.3, coupled=True), torch.get_num_threads()
-    solver = RelaxedPDHG()
+    solver = PrimalDual()
     state = solver.init(problem, problem.start())
     kept = state.relaxed.clone()
     try:
@@ -143,16 +158,17 @@ def test_boxes_that_change_from_pixel_to_pixel_are_left_to_pytorch():
     y = random(1, 1, 5, 6)
     problem = TVModel(Absolute(y), 0.3)
     problem.f.low = y - 0.1
-    assert split_of(problem) is None and split_of(TVModel(Absolute(y), 0.3)) is not None
-    assert split_of(TVModel(Absolute(y.double()), 0.3)) is None
+    assert misfit_model_of(problem) is None and misfit_model_of(TVModel(Absolute(y), 0.3)) is not None
+    assert misfit_model_of(TVModel(Absolute(y.double()), 0.3)) is None
 
 
 @pytest.mark.parametrize("options", [{}, {"isotropic": True, "spacing": (2.0, 1.0, 1.0)}], ids=["plain", "spacings"])
-def test_volumes_begin_on_coarser_grids(options):
-    problem, solver = TVDenoising(random(2, 1, 17, 20, 18), 0.3, **options), zoo.load("denoise-scales-9", bare=True)
+def test_volumes_begin_on_coarser_grids(options, monkeypatch):
+    problem, schedule = TVDenoising(random(2, 1, 17, 20, 18), 0.3, **options), only(19, True, monkeypatch)
+    solver = learned(schedule)
     with torch.no_grad():
-        eager = solver.advance(problem, solver.init(problem, problem.start()), 9)
-        found = solver.finish(problem, None, 1e-5, 9)
+        eager = solver.advance(problem, solver.init(problem, problem.start()), 19)
+        found = model_of(problem).solve(MIN_TOLERANCE, 19, None)
     assert_close(found.x, eager.x, atol=2e-6, rtol=0)
     each = [lmd.solve(problem.select(n), 1e-3).x for n in range(2)]
     assert torch.equal(lmd.solve(problem, 1e-3).x, torch.cat(each))
@@ -172,32 +188,31 @@ BESIDE = {
 @pytest.mark.parametrize("name", BESIDE)
 def test_a_misfit_behind_an_operator_has_the_eager_iterations(name, monkeypatch):
     x = random(2, 3, 12, 9)
-    problem, solver = BESIDE[name](x, Blur(gaussian_kernel(0.8), 12, 9, "replicate")), RelaxedPDHG(5)
+    problem, solver = BESIDE[name](x, Blur(gaussian_kernel(0.8), 12, 9, "replicate")), PrimalDual(torch.zeros(5, 3) + torch.tensor([0.0, 0.0, 1.9]))
     with torch.no_grad():
         solver.numbers.add_(0.1 * random(5, 3, seed=7))
         begun = solver.init(problem, problem.start())
-        assert match_joint(problem, begun.relaxed, begun.relaxed_dual) is not None
+        assert joint_of(problem, begun.relaxed) is not None
         state, sums = solver.sum_steps(problem, begun, 60)
-        monkeypatch.setattr(kernels, "serves", lambda *tensors: False)
+        monkeypatch.setattr(kernels, "library", lambda: None)
         eager, eager_sums = solver.sum_steps(problem, begun, 60)
     scale = float(eager.x.abs().max())
     for one, other in ((state.x, eager.x), (state.relaxed, eager.relaxed), (sums.x / 60, eager_sums.x / 60)):
         assert_close(one / scale, other / scale, atol=5e-6, rtol=0)
     for one, other in ((state.dual, eager.dual), (sums.dual / 60, eager_sums.dual / 60)):
         assert_close(one, other, atol=2e-5, rtol=0)
-    assert sums.done == eager_sums.done == 60 and state.iteration == 60
+    assert sums.iterations == eager_sums.iterations == 60 and state.iteration == 60
 
 
 def test_counts_that_are_lost_have_the_eager_iterations(monkeypatch):
     mask = (random(2, 1, 12, 9, seed=5) < 0.6).float()
     counts = mask * (20 * random(2, 3, 12, 9)).round()
-    problem, solver = TVModel(KullbackLeibler(counts), 0.5, forward=Mask(mask), box=(0.0, 40.0)), RelaxedPDHG()
-    assert problem.parts == ("boxed kept KullbackLeibler", "l1", "differences")
+    problem, solver = TVModel(KullbackLeibler(counts), 0.5, forward=Mask(mask), box=(0.0, 40.0)), PrimalDual()
     with torch.no_grad():
         begun = solver.init(problem, problem.start())
-        assert split_of(problem, begun.relaxed, begun.relaxed_dual) is not None
+        assert misfit_model_of(problem) is not None
         state = solver.advance(problem, begun, 50)
-        monkeypatch.setattr(kernels, "serves", lambda *tensors: False)
+        monkeypatch.setattr(kernels, "library", lambda: None)
         eager = solver.advance(problem, begun, 50)
     assert_close(state.x, eager.x, atol=2e-4, rtol=0)
     assert_close(state.dual, eager.dual, atol=2e-5, rtol=0)
@@ -219,13 +234,13 @@ SECOND = {
 )
 @pytest.mark.parametrize("name", SECOND)
 def test_second_order_has_the_eager_iterations(name, form, size, monkeypatch):
-    problem, solver = SecondOrderModel(**SECOND[name](random(2, 3, *size)), **form), RelaxedPDHG(5)
+    problem, solver = SecondOrderModel(**SECOND[name](random(2, 3, *size)), **form), PrimalDual(torch.zeros(5, 3) + torch.tensor([0.0, 0.0, 1.9]))
     with torch.no_grad():
         solver.numbers.add_(0.1 * random(5, 3, seed=7))
         begun = solver.init(problem, problem.start())
-        assert second_of(problem, begun.relaxed, begun.relaxed_dual) is not None
+        assert second_order_of(problem) is not None
         state, sums = solver.sum_steps(problem, begun, 40)
-        monkeypatch.setattr(kernels, "serves", lambda *tensors: False)
+        monkeypatch.setattr(kernels, "library", lambda: None)
         eager, eager_sums = solver.sum_steps(problem, begun, 40)
     scale = float(eager.x.abs().max())
     for one, other in ((state.x, eager.x), (state.relaxed, eager.relaxed), (sums.x / 40, eager_sums.x / 40)):
@@ -235,7 +250,7 @@ def test_second_order_has_the_eager_iterations(name, form, size, monkeypatch):
 
 
 def test_second_order_does_not_depend_on_the_number_of_threads():
-    problem, solver = SecondOrderModel(Squares(random(1, 3, 96, 90)), 0.1), RelaxedPDHG()
+    problem, solver = SecondOrderModel(Squares(random(1, 3, 96, 90)), 0.1), PrimalDual()
     threads, found = torch.get_num_threads(), []
     try:
         for count in (1, 2, 5):
@@ -269,7 +284,7 @@ def test_second_order_of_misfits_that_are_not_compiled_is_solved_all_the_same(ki
     y, mask = random(1, 2, 6, 7), (random(1, 1, 6, 7, seed=3) < 0.7).float()
     terms = {MaskedSquares: MaskedSquares(y, mask), Boxed: Boxed(MaskedSquares(y, mask), 0.0, 1.0)}
     problem = SecondOrderModel(terms.get(kind, BoxedSquares(y, 0.0, 1.0)), 0.1)
-    assert second_of(problem) is None and lmd.solve(problem, 1e-2).status[0].name == "TOLERANCE_REACHED"
+    assert second_order_of(problem) is None and lmd.solve(problem, 1e-2).status[0].name == "TOLERANCE_REACHED"
 
 
 def test_squares_in_a_box_keep_it_behind_a_mask():
