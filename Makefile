@@ -5,8 +5,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 DEMO_OUT ?= demo
 SECONDS ?= 60
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
-.PHONY: help demo docs test format lint types unit sanitize fuzz house wheel clean
+.PHONY: help demo docs test test-all coverage format lint types unit sanitize fuzz house wheel clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -20,7 +21,10 @@ $(STAMP): pyproject.toml constraints.txt $(wildcard src/lmd/kernels/*.c src/lmd/
 demo: $(STAMP)  ## install, then the tour: solve, compare, write a page
 	$(BIN)/lmd demo --out $(DEMO_OUT)
 
-test: $(STAMP) lint types unit  ## install, then formatting, lint, types, tests
+test: $(STAMP) lint types unit  ## install, then formatting, lint, types, fast tests
+
+test-all: $(STAMP) lint types  ## the same with all tests, the slow ones too
+	$(PYTEST)
 
 lint: $(STAMP)  ## formatting and lint
 	$(BIN)/ruff format --check .
@@ -29,8 +33,11 @@ lint: $(STAMP)  ## formatting and lint
 types: $(STAMP)  ## types, strict on the package
 	$(BIN)/mypy
 
-unit: $(STAMP)  ## tests with coverage
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal --cov --cov-report=term
+unit: $(STAMP)  ## fast tests
+	$(PYTEST) -m "not slow"
+
+coverage: $(STAMP)  ## all tests, and the lines and branches that they run
+	$(PYTEST) --cov --cov-report=term
 
 $(VENV)/docs: $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --editable '.[docs]'

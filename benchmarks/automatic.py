@@ -39,7 +39,7 @@ KERNELS = {"deblur-gaussian": gaussian_kernel(1.5), "deblur-motion": motion_kern
 def photographs(folder: Path, count: int, side: int, grey: bool) -> Tensor:
     """Random crops `(n, 3 or 1, side, side)` of the first photographs of a folder, between 0 and 1."""
     generator, crops = torch.Generator().manual_seed(0), []
-    for image in lmd.data.read_images(folder).images[:count]:
+    for image in lmd.reproduction.datasets.read_images(folder).images[:count]:
         top, left = (int(torch.randint(length - side + 1, (1,), generator=generator)) for length in image.shape[1:])
         crops.append(image[:, top : top + side, left : left + side] / 255)
     return torch.stack(crops).mean(1, keepdim=True) if grey else torch.stack(crops)

@@ -13,10 +13,11 @@ import argparse
 import lmd
 from lmd.core.checks import check_choice
 from lmd.core.files import read_json, write_json
+from lmd.reproduction import recipes
 from lmd.solvers.saving import SOLVER_FILE
 from lmd.zoo import SHIPPED_PRESET, TRAINED
 
-SHIPPED = tuple(name for name in lmd.zoo.names() if lmd.zoo.shipped(name))
+SHIPPED = lmd.zoo.names()
 
 
 def main() -> None:
@@ -25,11 +26,11 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write the cards anew")
     arguments = parser.parse_args()
     for name in [check_choice("solver", name, SHIPPED) for name in arguments.names] or SHIPPED:
-        if not lmd.zoo.ships_for(name, SHIPPED_PRESET):
+        if not recipes.ships_for(name, SHIPPED_PRESET):
             print(f"{name}: its data ({lmd.zoo.card(name)['data']}) are not at hand")
             continue
         before = lmd.zoo.card(name)
-        now = lmd.zoo.written_card(name, SHIPPED_PRESET, before["seed"], lmd.zoo.load(name, bare=True))
+        now = recipes.make_card(name, SHIPPED_PRESET, before["seed"], lmd.zoo.load(name, bare=True))
         for entry, value in now["measured"].items():
             print(f"{name}: {entry}: {before['measured'].get(entry)} on the card, {value} now", flush=True)
         if arguments.write:

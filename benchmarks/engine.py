@@ -24,7 +24,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lmd.mirrors import ConvICNN, ConvPair
+from lmd.mirrors import ConvPair
+from lmd.mirrors.convolutional import ConvICNN
 from lmd.problems import TVDenoising
 from lmd.reproduction.experiments import peak
 from lmd.solvers import LearnedMirrorDescent

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from lmd import zoo
-from lmd.data import read_images
 from lmd.problems import TVDenoising, TVInpainting, add_noise, random_masks
 from lmd.problems.tv_families import as_float
+from lmd.reproduction.datasets import read_images
 
 NOISE, KEPT, WEIGHT, IMAGES = 0.05, 0.8, 0.3, 8
 

@@ -47,8 +47,8 @@ def timed(call: list[str]) -> tuple[float, float, str]:
 
 def prepare(images: Path, count: int, noise: float, folder: Path) -> None:
     """Copies of the first files or, with noise in percent, noisy ones as PNG."""
-    from lmd.data.image_files import read_picture, write_picture
-    from lmd.data.picture import Picture
+    from lmd.imaging.image_files import read_picture, write_picture
+    from lmd.imaging.picture import Picture
 
     generator = np.random.default_rng(0)
     for file in sorted(images.iterdir())[:count]:
@@ -66,7 +66,7 @@ def gap_of_scikit_image(file: Path) -> float:
     from skimage.restoration import denoise_tv_chambolle
 
     import lmd
-    from lmd.data.image_files import read_picture
+    from lmd.imaging.image_files import read_picture
 
     y = torch.tensor(read_picture(file).colours, dtype=torch.float64)[None] / 255
     x = torch.from_numpy(denoise_tv_chambolle(y[0].numpy(), channel_axis=0))[None]

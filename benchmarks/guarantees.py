@@ -21,6 +21,7 @@ from lmd.guarantees import DescentSafeguard, guard
 from lmd.mirrors import ConvPair
 from lmd.problems import Problem, TVDenoising, TVInpainting
 from lmd.problems.tv_families import TVFamily
+from lmd.reproduction import recipes
 from lmd.solvers import LearnedMirrorDescent, Solver
 from lmd.training.solved import SolvedFamily
 
@@ -42,16 +43,15 @@ def cases(preset: str) -> Iterator[Case]:
     yield guarded_case("networks on images, denoising", network, TVDenoising(images, 0.3), images)
     yield guarded_case("networks on images, inpainting", network, TVInpainting(mask * images, mask, 0.3), images)
     for name in lmd.zoo.names():
-        if lmd.zoo.shipped(name):
-            family = lmd.zoo.recipe(name).family(preset)
-            family = family.family if isinstance(family, SolvedFamily) else family
-            if isinstance(family, TVFamily):
-                family.crop = 96
-            problem, x0 = family.sample(4 if isinstance(family, TVFamily) else 50, generator)
-            solver = lmd.zoo.load(name, bare=True).to(x0.dtype)
-            yield guarded_case(name, solver, problem, x0)
-            if name == "linear-classifier":
-                yield f"{name}, {len(x0)} instances, DescentSafeguard", solver, DescentSafeguard(solver), problem, x0
+        family = recipes.recipe(name).family(preset)
+        family = family.family if isinstance(family, SolvedFamily) else family
+        if isinstance(family, TVFamily):
+            family.crop = 96
+        problem, x0 = family.sample(4 if isinstance(family, TVFamily) else 50, generator)
+        solver = lmd.zoo.load(name, bare=True).to(x0.dtype)
+        yield guarded_case(name, solver, problem, x0)
+        if name == "linear-classifier":
+            yield f"{name}, {len(x0)} instances, DescentSafeguard", solver, DescentSafeguard(solver), problem, x0
 
 
 def seconds(function: Callable[[], object]) -> float:

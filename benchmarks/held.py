@@ -17,8 +17,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import lmd
-
 TIMES = ("second", "time", "_ms", "memory", "bytes", "peak")
 """Metrics with these words in their names depend on the machine."""
 
@@ -26,15 +24,12 @@ TIMES = ("second", "time", "_ms", "memory", "bytes", "peak")
 def rows_of(folder: Path) -> dict[tuple[Any, ...], float]:
     """The value of each row, by its experiment and everything else in it."""
     found: dict[tuple[Any, ...], float] = {}
-    now = lmd.zoo.old_names()
     for path in sorted(folder.glob("*/metrics.json")):
         metrics = json.loads(path.read_text(encoding="utf-8"))
         for row in metrics["rows"]:
             if any(word in str(row["metric"]) for word in TIMES):
                 continue
-            names = tuple(
-                sorted((key, now.get(str(value), str(value))) for key, value in row.items() if key != "value")
-            )
+            names = tuple(sorted((key, str(value)) for key, value in row.items() if key != "value"))
             key, place = (metrics["experiment"], names), 0
             while (*key, place) in found:
                 place += 1

@@ -121,8 +121,8 @@ class House:
         there = dict.fromkeys(module.room for module in self.modules)
         top = [module.room for module in self.modules if module.file == f"{module.room}.py"]
         self.beneath = [room for room in top if room not in FACES]
-        known = [room for room in order if room in there and room not in FACES]
-        faces = [room for room in FACES if room in there]
+        known = [room for room in order if room in there and not (room in FACES and room in top)]
+        faces = [room for room in FACES if room in there and room not in known]
         others = [room for room in there if room not in {*self.beneath, *known, *faces}]
         self.rooms = [*self.beneath, *known, *others, *faces]
 

@@ -20,11 +20,11 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from lmd import zoo
-from lmd.data import image_data
-from lmd.data.images import TEST_PHOTOGRAPHS, bundled, read_image
 from lmd.kernels import loop
 from lmd.problems import TVDenoising, add_noise
 from lmd.problems.compiled import model_of
+from lmd.reproduction.datasets import image_data
+from lmd.reproduction.datasets.images import TEST_PHOTOGRAPHS, bundled, read_image
 
 SIDE, PIECE = 2048, 96
 

@@ -15,10 +15,10 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from lmd import run, zoo
+from lmd.reproduction.tasks.linear_classifier import SOURCE
+from lmd.reproduction.tasks.optima import optimum
+from lmd.reproduction.tasks.sources import HeldOut
 from lmd.solvers import LBFGS
-from lmd.tasks.linear_classifier import SOURCE
-from lmd.tasks.optima import optimum
-from lmd.tasks.sources import HeldOut
 
 
 def main():

@@ -22,10 +22,11 @@ from typing import Any
 import torch
 
 import lmd
-from lmd import tasks, zoo
+from lmd import zoo
+from lmd.reproduction import tasks
+from lmd.reproduction.tasks.models import ABSOLUTE, COUNTS, SADDLE, SECOND, STRONG
+from lmd.reproduction.tasks.sources import HeldOut
 from lmd.solvers import PDHG
-from lmd.tasks.models import ABSOLUTE, COUNTS, SADDLE, SECOND, STRONG
-from lmd.tasks.sources import HeldOut
 
 RATIOS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """tau, as multiples of PDHG's own."""

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 
 import lmd
-from lmd.data.images import image_data
 from lmd.problems import TVDenoising, TVModel, add_noise
-from lmd.problems.composite import relative_gap
+from lmd.problems.duality import relative_gap
+from lmd.reproduction.datasets.images import image_data
 from lmd.solvers import FGP
 from lmd.solvers.base import State
 from lmd.solvers.learned.fgp import LOWEST, PLACES, RATIO, roughness
@@ -72,7 +72,7 @@ def reached(plain: torch.Tensor, flat: torch.Tensor, isotropic: bool) -> float:
 
 def main() -> None:
     names = [f"denoise-{form}-{n}" for form, table in (("steps", STEPS), ("scales", SCALES)) for n in table]
-    at_hand = [name for name in names if lmd.zoo.shipped(name)]
+    at_hand = [name for name in names if name in lmd.zoo.names()]
     instances, easier = problems(), problems(isotropic=True)
     coupled = [problems(isotropic, coupled=True) for isotropic in (False, True)]
     for name in sys.argv[1:] or at_hand:

@@ -33,12 +33,12 @@ from torch import Tensor
 
 import lmd
 from lmd.core.files import read_json, write_json, write_text
-from lmd.data import image_data
-from lmd.data.images import TEST_PHOTOGRAPHS, bundled
 from lmd.problems import TVDenoising, TVInpainting
 from lmd.problems.tv import TVProblem
+from lmd.reproduction.datasets import image_data
+from lmd.reproduction.datasets.images import TEST_PHOTOGRAPHS, bundled
+from lmd.reproduction.tasks.unrolled import WEIGHT
 from lmd.solvers import FGP, PDHG, Result
-from lmd.tasks.unrolled import WEIGHT
 
 ROOT = Path(__file__).parents[1]
 MEASUREMENTS = ROOT / "docs" / "measurements"
@@ -109,8 +109,8 @@ def our_ways(make: Callable[[], TVProblem]) -> dict[str, list[Call]]:
     kind = "denoise" if isinstance(make(), TVDenoising) else "inpaint"
     names = [
         name
-        for name in lmd.tasks.get(kind).solvers
-        if lmd.zoo.shipped(name) and not {"pair", "exact"} & {*name.split("-")}
+        for name in lmd.reproduction.tasks.get(kind).solvers
+        if name in lmd.zoo.names() and not {"pair", "exact"} & {*name.split("-")}
     ]
     tolerances = sorted((factor * target for target in TARGETS for factor in (1, 2, 4)), reverse=True)
     classics = {"PDHG, in PyTorch": PDHG(settle=8)}

@@ -25,9 +25,9 @@ import torch
 from torch import Tensor
 
 import lmd
-from lmd.data import image_data
 from lmd.operators import Blur, ParallelBeam, gaussian_kernel, motion_kernel
 from lmd.problems import TVDeblurring, TVInpainting, TVTomography, add_noise, random_masks
+from lmd.reproduction.datasets import image_data
 from lmd.solvers import PDHG, Result
 
 RATIOS = tuple(0.005 * 2**k for k in range(10))

@@ -14,10 +14,10 @@ import torch
 from sklearn.svm import SVC
 
 from lmd import run, zoo
+from lmd.reproduction.tasks.optima import optimum
+from lmd.reproduction.tasks.sources import HeldOut
+from lmd.reproduction.tasks.svm import SOURCE
 from lmd.solvers import LBFGS, InteriorPoint
-from lmd.tasks.optima import optimum
-from lmd.tasks.sources import HeldOut
-from lmd.tasks.svm import SOURCE
 
 
 def milliseconds(call, repeats):

@@ -57,7 +57,7 @@ from lmd.problems import (
     TVTomography,
     gaussian_kernel,
 )
-from lmd.problems.composite import relative_gap
+from lmd.problems.duality import relative_gap
 from lmd.problems.simplex import uniform_simplex
 from lmd.solvers import (
     FGP,

@@ -15,9 +15,9 @@ import numpy as np
 from skimage.data import chelsea
 from skimage.metrics import peak_signal_noise_ratio
 
-from lmd.data.image_files import read_picture, write_picture
-from lmd.data.picture import Picture
 from lmd.imaging import solve_file
+from lmd.imaging.image_files import read_picture, write_picture
+from lmd.imaging.picture import Picture
 
 
 def main(out: Path) -> None:

@@ -33,7 +33,7 @@ def psnr(x: Tensor, clean: Tensor) -> float:
 
 def main(updates: int) -> None:
     generator = torch.Generator().manual_seed(0)
-    data = lmd.data.image_data("photographs")
+    data = lmd.reproduction.datasets.image_data("photographs")
     clean, noisy = photographs(data.train_images, generator)
     test_clean, test_noisy = photographs(data.test_images[:24], generator)
 

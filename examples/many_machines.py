@@ -19,10 +19,10 @@ import numpy as np
 from distributed import Client, LocalCluster, as_completed
 from skimage.data import chelsea
 
-from lmd.data.image_files import write_picture
-from lmd.data.picture import Picture
 from lmd.imaging import Job, PictureSolver, solve_file, solve_many
 from lmd.imaging.files import Done
+from lmd.imaging.image_files import write_picture
+from lmd.imaging.picture import Picture
 
 SIDE, RETRIES = 48, 3
 

@@ -15,12 +15,14 @@ import pytest
 import torch
 from PIL import Image
 
-from lmd import __version__, zoo
-from lmd.cli import cli, main
-from lmd.data import datasets
+from lmd import __version__
+from lmd.cli import main
+from lmd.cli.program import COMMANDS
 from lmd.errors import FileError
 from lmd.mirrors import Quadratic
+from lmd.reproduction import recipes
 from lmd.reproduction.bench.plan import contests
+from lmd.reproduction.datasets import datasets
 from lmd.solvers import LearnedMirrorDescent, load
 from lmd.testing.solvers import threads
 
@@ -53,7 +55,7 @@ def assert_one_line(outcome: Outcome, *words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["", *cli.commands, "data list", "data fetch", "solve denoise", "solve inpaint", "solve deblur"]
+    "command", ["", *COMMANDS, "data list", "data fetch", "solve denoise", "solve inpaint", "solve deblur"]
 )
 def test_help_has_an_example(lmd, command: str) -> None:
     outcome = lmd(*command.split(), "--help")
@@ -339,10 +341,10 @@ def test_train_writes_a_solver_and_refuses_to_overwrite_it(lmd, tmp_path: Path) 
 
 @pytest.mark.filterwarnings("always")
 def test_training_in_vain_is_said_in_one_line(lmd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = zoo.recipe("least-squares-quadratic-10")
+    made = recipes.recipe("least-squares-quadratic-10")
     hopeless = {"quick": {"updates": 3, "batch": 4, "learning_rate": 1e3}}
     changed = replace(made, settings=hopeless)
-    monkeypatch.setitem(zoo.task_of("least-squares-quadratic-10").solvers, made.name("least-squares"), changed)
+    monkeypatch.setitem(recipes.task_of("least-squares-quadratic-10").solvers, made.name("least-squares"), changed)
     outcome = lmd("train", "least-squares-quadratic-10", "--out", str(tmp_path / "run"))
     assert outcome.code == 0
     assert outcome.err.startswith("lmd: warning: training never improved") and outcome.err.count("\n") == 1
@@ -384,7 +386,9 @@ def test_the_demo_tours_one_experiment_of_each_kind(lmd, tmp_path: Path) -> None
 
 def test_the_demo_runs_on_one_thread(lmd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[int] = []
-    monkeypatch.setattr("lmd.cli.running._reproduce_all", lambda *_, **__: found.append(torch.get_num_threads()))
+    monkeypatch.setattr(
+        "lmd.reproduction.commands._reproduce_all", lambda *_, **__: found.append(torch.get_num_threads())
+    )
     with threads(2):
         assert lmd("demo", "--out", str(tmp_path)).code == 0
     assert found == [1]
@@ -513,7 +517,7 @@ class TestSolve:
         assert again.code == 0 and len(again.out.splitlines()) == 2
 
     def test_a_picture_larger_than_memory(self, lmd, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("lmd.data.memory.available_memory", lambda: 1000)
+        monkeypatch.setattr("lmd.core.memory.available_memory", lambda: 1000)
         assert_one_line(lmd("solve", "denoise", "in.png", "out.png"), "image", "24 x 16 pixels", "GB of memory")
         assert not Path("out.png").exists()
 

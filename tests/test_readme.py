@@ -54,11 +54,11 @@ def test_links_to_files_lead_somewhere() -> None:
 
 
 def test_documented_commands_exist() -> None:
-    from lmd.cli import cli
+    from lmd.cli.program import COMMANDS
 
     commands = set(re.findall(r"^lmd ([a-z]+)", README, flags=re.MULTILINE))
     assert commands
-    assert commands <= set(cli.commands)
+    assert commands <= set(COMMANDS)
 
 
 @pytest.fixture(scope="module")

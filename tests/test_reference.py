@@ -10,7 +10,7 @@ import click
 import pytest
 
 import lmd
-from lmd.cli import cli
+from lmd.cli.program import COMMANDS, cli
 
 PATH = Path(__file__).parents[1] / "docs" / "_ext" / "reference.py"
 OPEN = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -110,7 +110,7 @@ def test_the_settings_of_a_training_are_with_the_function():
 
 def test_every_command_and_option_is_on_the_page():
     text = "\n".join(reference.commands(cli, click.Context(cli, info_name="lmd")))
-    assert all(f"## lmd {name}\n" in text for name in (*cli.commands, "data fetch", "solve denoise"))
+    assert all(f"## lmd {name}\n" in text for name in (*COMMANDS, "data fetch", "solve denoise"))
     assert "- `--resume`: Continue the run in OUT." in text
 
 

@@ -21,7 +21,6 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from lmd import (
         compat,
-        data,
         guarantees,
         imaging,
         mirrors,
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
         problems,
         reproduction,
         solvers,
-        tasks,
         terms,
         testing,
         training,
@@ -50,7 +48,6 @@ __all__ = [
     "LmdError",
     "__version__",
     "compat",
-    "data",
     "deblur",
     "denoise",
     "denoise_video",
@@ -69,7 +66,6 @@ __all__ = [
     "run",
     "solve",
     "solvers",
-    "tasks",
     "terms",
     "testing",
     "train",

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from lmd.core import extras
-from lmd.data.image_files import read_header
 from lmd.errors import LmdError
+from lmd.imaging.image_files import read_header
 from lmd.problems import from_cvxpy
 
 ROOT = Path(__file__).parents[2]

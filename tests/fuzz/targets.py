@@ -20,7 +20,7 @@ from typing import Any
 FUZZED = __name__ == "__main__"
 READERS = [
     "lmd.core.config",
-    "lmd.data",
+    "lmd.reproduction.datasets",
     "lmd.core.files",
     "lmd.reproduction.report",
     "lmd.solvers.saving",
@@ -34,11 +34,11 @@ with importlib.import_module("atheris").instrument_imports(include=READERS) if F
 
     import lmd
     from lmd.core.files import sha256
-    from lmd.data import read_images
-    from lmd.data.idx import parse_idx
-    from lmd.data.image_files import read_header, read_mask, read_picture
     from lmd.errors import LmdError
+    from lmd.imaging.image_files import read_header, read_mask, read_picture
     from lmd.reproduction import experiments
+    from lmd.reproduction.datasets import read_images
+    from lmd.reproduction.datasets.idx import parse_idx
     from lmd.reproduction.report.page import write_page
     from lmd.training.checkpoints import TENSOR_FILES, read_checkpoint
     from lmd.zoo.published import import_checkpoint

@@ -8,13 +8,15 @@ import torch
 import lmd
 from lmd.guarantees import reference
 from lmd.mirrors import (
-    DenseICNN,
     DiagonalQuadratic,
     Euclidean,
     Mirror,
-    OneLayerQuadratic,
     Quadratic,
+    Rotation,
+    Separable,
+    Splines,
 )
+from lmd.mirrors.potentials import DenseICNN
 from lmd.problems import LeastSquares, LeastSquaresFamily, Problem
 from lmd.solvers import LearnedMirrorDescent
 
@@ -159,6 +161,13 @@ def random_quadratic(generator, dimension):
     return Quadratic.from_matrix(square @ square.T / dimension + 0.3 * torch.eye(dimension)).requires_grad_(False)
 
 
+def random_splines(generator, dimension):
+    mirror = Separable(Rotation(dimension), Splines(dimension, knots=2)).double().requires_grad_(False)
+    for numbers in (mirror.transform.vectors, mirror.curves.logs):
+        numbers.add_(0.5 * random(generator, *numbers.shape))
+    return mirror
+
+
 @functools.cache
 def train_pair(dimension):
     """A pair that a short training has taught to solve least squares, and to be inverse, somewhat."""
@@ -171,7 +180,7 @@ MIRRORS = {
     "Euclidean": lambda generator, d: Euclidean(),
     "diagonal": lambda generator, d: DiagonalQuadratic(d, diagonal=random(generator, d).abs() + 0.3),
     "quadratic": random_quadratic,
-    "one layer": lambda generator, d: OneLayerQuadratic.random(d, generator).double(),
+    "splines": random_splines,
     "sloppy": sloppy,
     "trained": lambda generator, d: train_pair(d),
     "untrained": lambda generator, d: TwoNetworks(d, seed_of(generator)),

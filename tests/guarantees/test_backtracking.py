@@ -6,7 +6,7 @@ import torch
 import lmd
 from lmd.guarantees.record import Record
 from lmd.guarantees.theorems import accelerated_certificate, relative_certificate
-from lmd.mirrors import Cosine, LowRankQuadratic, Mirror, Quadratic, Rotation, Separable, Splines
+from lmd.mirrors import Cosine, Mirror, Quadratic, Rotation, Separable, Splines
 from lmd.problems import LeastSquares, TVDenoising
 from lmd.solvers import AcceleratedBacktrackedMirrorDescent, BacktrackedMirrorDescent
 
@@ -44,7 +44,7 @@ def test_no_certificate_is_below_the_true_gap(kind, dtype):
     for seed in range(10):
         dimension = 2 + seed % 4
         start = (
-            LowRankQuadratic(dimension, 1, floor=0.05)
+            Quadratic(dimension, floor=0.2)
             if seed % 3 == 0
             else Separable(Rotation(dimension), Splines(dimension, knots=seed % 3))
         )

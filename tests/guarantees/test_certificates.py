@@ -20,7 +20,8 @@ from lmd.guarantees import (
     subgradient_certificate,
 )
 from lmd.guarantees.theorems import _regret_constants, regret_bound
-from lmd.mirrors import DenseICNN, Entropic, Euclidean, EuclideanBox, EuclideanSimplex, OneLayer, Quadratic
+from lmd.mirrors import Entropic, Euclidean, EuclideanBox, EuclideanSimplex, OneLayer, Quadratic
+from lmd.mirrors.potentials import DenseICNN
 from lmd.problems import Box, LeastSquares, Problem, Simplex, SimplexFamily, TVDenoising
 from lmd.solvers import (
     FGP,

@@ -4,7 +4,8 @@ from torch.testing import assert_close
 
 import lmd
 from lmd.guarantees import Diagnosis, Safeguard, compare, diagnose, guard
-from lmd.mirrors import ConvPair, DenseICNN, Euclidean, Mirror, Quadratic
+from lmd.mirrors import ConvPair, Euclidean, Mirror, Quadratic
+from lmd.mirrors.potentials import DenseICNN
 from lmd.problems import SVM, LeastSquaresFamily, SimplexFamily, SVMFamily, TVDenoising, TVDenoisingFamily
 from lmd.solvers import GradientDescent, LearnedMirrorDescent, MirrorDescent, run
 

@@ -13,12 +13,12 @@ from PIL import Image
 from torch.testing import assert_close
 
 from lmd.cli import main
-from lmd.data import image_files, memory
-from lmd.data.image_files import read_mask, read_picture, write_picture
-from lmd.data.picture import Picture
+from lmd.core import memory
 from lmd.errors import FileError, InputError
-from lmd.imaging import Job, PictureSolver, files, solve, solve_file, solve_many
+from lmd.imaging import Job, PictureSolver, files, image_files, solve, solve_file, solve_many
 from lmd.imaging.files import find_jobs, read_kernel
+from lmd.imaging.image_files import read_mask, read_picture, write_picture
+from lmd.imaging.picture import Picture
 from lmd.operators import gaussian_kernel, motion_kernel
 
 

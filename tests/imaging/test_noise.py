@@ -9,8 +9,8 @@ from PIL import Image
 from scipy.ndimage import gaussian_filter
 
 import lmd
-from lmd.data import image_data
 from lmd.imaging.noise import UNKNOWN, measure, rough_noise
+from lmd.reproduction.datasets import image_data
 
 
 @pytest.mark.parametrize("size", [(5000,), (96, 96), (20, 21, 22)])

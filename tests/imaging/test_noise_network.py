@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from lmd.data import image_data
 from lmd.imaging.blocks import block_basis, cut_blocks, join_blocks, mix_channels, ring_counts, ring_means, rings
 from lmd.imaging.noise import measure
 from lmd.imaging.noise_network import NoiseNetwork, features, trained_networks
+from lmd.reproduction.datasets import image_data
 
 
 def photographs(side: int = 96) -> torch.Tensor:

@@ -10,12 +10,11 @@ import torch
 from torch.testing import assert_close
 
 import lmd
-from lmd.core.deprecation import say_deprecated
-from lmd.data import memory
-from lmd.data.picture import Header, Picture
+from lmd.core import memory
 from lmd.errors import InputError
 from lmd.imaging import PictureSolver, Summary, solve
 from lmd.imaging.forms import Form
+from lmd.imaging.picture import Header, Picture
 from lmd.mirrors import ConvPair
 from lmd.problems import TVDenoising, TVInpainting
 from lmd.solvers import FGP, GradientDescent, LearnedMirrorDescent, save
@@ -223,7 +222,7 @@ class TestNetworks:
     def test_tiles_leave_no_seam(self, tmp_path, monkeypatch):
         before, folder = noisy(size=(50, 70)), conv_folder(tmp_path / "mine", 3)
         whole, _ = PictureSolver("denoise", folder).solve(before)
-        monkeypatch.setattr("lmd.mirrors.tiles.TILE", 16)
+        monkeypatch.setattr("lmd.mirrors.convolutional.TILE", 16)
         tiled, _ = PictureSolver("denoise", folder).solve(before)
         assert int(np.abs(tiled.colours.astype(int) - whole.colours).max()) <= 1  # a tie may round either way
         assert float((tiled.colours != whole.colours).mean()) < 1e-3
@@ -286,11 +285,6 @@ class TestDefaults:
         assert coupled.value_after < 0.99 * plain.value_after
         grey = replace(before, colours=before.colours[:1])
         assert PictureSolver("denoise", weight=0.2).solve(grey)[1].solver == "denoise-steps"
-
-    def test_an_old_name_is_known(self):
-        say_deprecated.cache_clear()
-        with pytest.warns(FutureWarning, match=r"tv-denoising-20 goes away in lmd 1\.0: use denoise-20"):
-            assert PictureSolver("denoise", "tv-denoising-20").name == "denoise-20"
 
     @pytest.mark.parametrize("weight", [1e300, 1e-300, 2e6])
     def test_a_weight_that_single_precision_has_no_use_for(self, weight):

@@ -7,13 +7,13 @@ import time
 
 import pytest
 import torch
+from lmd.problems.compiled import composed_of, iterations_of, masked_of, model_of
 
 import lmd
 from lmd import kernels
 from lmd.kernels import loop, saddle, volume
 from lmd.kernels.blur import Taps
 from lmd.problems import SecondOrderModel, TVDenoising, TVInpainting, TVModel
-from lmd.problems.compiled import composed_of, iterations_of, masked_of, model_of
 from lmd.terms import KullbackLeibler, Squares
 
 pytestmark = pytest.mark.skipif(kernels.library() is None, reason="no compiled kernels: installed without a C compiler")

@@ -5,9 +5,10 @@ import torch
 from torch.testing import assert_close
 
 from lmd.errors import InputError
-from lmd.mirrors import ConvICNN, DenseICNN
 from lmd.mirrors.base import norm_of
+from lmd.mirrors.convolutional import ConvICNN
 from lmd.mirrors.inverse import refine
+from lmd.mirrors.potentials import DenseICNN
 
 KINDS = {
     "dense": (lambda **options: DenseICNN(20, 32, 2, **options), (20,)),

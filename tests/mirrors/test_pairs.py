@@ -10,9 +10,11 @@ from torch.testing import assert_close
 import lmd
 from lmd.core.config import from_config, to_config
 from lmd.errors import InputError
-from lmd.mirrors import ConvICNN, ConvPair, DenseICNN, DensePair, Pair
+from lmd.mirrors import ConvPair, DensePair
 from lmd.mirrors.base import norm_of
-from lmd.mirrors.residual import ConvResidual, DenseResidual
+from lmd.mirrors.convolutional import ConvICNN
+from lmd.mirrors.pairs import ConvResidual, DenseResidual, Pair
+from lmd.mirrors.potentials import DenseICNN
 from lmd.testing.mirrors import MirrorConformance
 
 
@@ -199,7 +201,7 @@ class TestResidualNetworks:
         net = shaken(ConvResidual(2, 5, 2, border=border).double())
         y = torch.randn(7, 2, 6, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
         whole = net(y)
-        monkeypatch.setattr("lmd.mirrors.convolutional.CACHED", 2 * 5 * 6 * 5)
+        monkeypatch.setattr("lmd.mirrors.convolutional.MAX_CACHED_NUMBERS", 2 * 5 * 6 * 5)
         with torch.no_grad():
             assert_close(net(y), whole)
 

@@ -10,9 +10,8 @@ from torch.testing import assert_close
 
 from lmd.core.config import from_config, to_config
 from lmd.errors import InputError
-from lmd.mirrors import ConvICNN, DenseICNN
-from lmd.mirrors.convolutional import pad, unpad
-from lmd.mirrors.potentials import Activation
+from lmd.mirrors.convolutional import ConvICNN, pad, unpad
+from lmd.mirrors.potentials import Activation, DenseICNN
 from lmd.terms.base import inner
 
 KINDS = {
@@ -150,10 +149,10 @@ class TestGradient:
         net, x = wild("conv", activation=activation), points("conv", batch=7)
         with torch.no_grad():
             whole = net.gradient(x)
-            monkeypatch.setattr("lmd.mirrors.convolutional.CACHED", 3 * 6 * 6 * 5)
+            monkeypatch.setattr("lmd.mirrors.convolutional.MAX_CACHED_NUMBERS", 3 * 6 * 6 * 5)
             assert net._at_once(x) == 3
             assert_close(net.gradient(x), whole)
-            monkeypatch.setattr("lmd.mirrors.convolutional.CACHED", 1)
+            monkeypatch.setattr("lmd.mirrors.convolutional.MAX_CACHED_NUMBERS", 1)
             assert_close(net.gradient(x), whole)
 
     @every_kind

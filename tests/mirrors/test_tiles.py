@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from lmd.mirrors import ConvPair, tiles
+from lmd.mirrors import ConvPair, convolutional
 from lmd.mirrors.convolutional import BORDERS
 
 
@@ -27,7 +27,7 @@ def test_tiles_give_what_the_whole_gives(monkeypatch, border, kernel, backward, 
     x = torch.rand(2, 2, *size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     with torch.no_grad():
         whole = pair.to_dual(x), pair.to_primal(x)
-        monkeypatch.setattr(tiles, "TILE", 12)
+        monkeypatch.setattr(convolutional, "TILE", 12)
         assert_close((pair.to_dual(x), pair.to_primal(x)), whole, rtol=1e-12, atol=1e-12)
     assert_close((pair.to_dual(x), pair.to_primal(x)), whole, rtol=1e-12, atol=1e-12)  # with a graph: whole
 
@@ -39,8 +39,8 @@ def test_the_margin_is_as_wide_as_it_has_to_be(monkeypatch, border):
     x = torch.rand(1, 2, 45, 61, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     with torch.no_grad():
         whole = pair.to_dual(x)
-        monkeypatch.setattr(tiles, "TILE", 12)
-        narrow = tiles.in_tiles(pair.forward_net._gradient, x, 3, border)
+        monkeypatch.setattr(convolutional, "TILE", 12)
+        narrow = convolutional.in_tiles(pair.forward_net._gradient, x, 3, border)
     assert float((narrow - whole).abs().max()) > 1e-6
 
 
@@ -49,14 +49,14 @@ def test_a_mean_over_pixels_is_taken_whole(monkeypatch):
     x = torch.rand(1, 2, 45, 61, dtype=torch.float64)
     with torch.no_grad():
         whole = pair.to_dual(x)
-        monkeypatch.setattr(tiles, "TILE", 12)
+        monkeypatch.setattr(convolutional, "TILE", 12)
         assert_close(pair.to_dual(x), whole)
 
 
 def test_small_images_are_not_cut(monkeypatch):
-    monkeypatch.setattr(tiles, "TILE", 4)
+    monkeypatch.setattr(convolutional, "TILE", 4)
     seen = []
-    tiles.in_tiles(lambda x: seen.append(tuple(x.shape)) or x, torch.ones(1, 1, 8, 8), 1, "circular")
+    convolutional.in_tiles(lambda x: seen.append(tuple(x.shape)) or x, torch.ones(1, 1, 8, 8), 1, "circular")
     assert seen == [(1, 1, 8, 8)]
-    tiles.in_tiles(lambda x: seen.append(tuple(x.shape)) or x, torch.ones(1, 1, 8, 9), 1, "replicate")
+    convolutional.in_tiles(lambda x: seen.append(tuple(x.shape)) or x, torch.ones(1, 1, 8, 9), 1, "replicate")
     assert (1, 1, 5, 6) in seen and max(shape[3] for shape in seen[1:]) == 6

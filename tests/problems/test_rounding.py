@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lmd
-from lmd.problems import CompositeProblem, Lasso, TVDeblurring, TVDenoising, TVInpainting, gaussian_kernel
+from lmd.problems import Lasso, TVDeblurring, TVDenoising, TVInpainting, gaussian_kernel
+from lmd.problems.duality import evaluate, rounding_of_sums
 from lmd.solvers import FGP, PDHG
 
 
@@ -109,11 +110,8 @@ def test_the_room_for_rounding_covers_it_and_is_needed(offset, scale):
     for seed in range(15):
         for problem, x, dual in kinds(torch.Generator().manual_seed(seed), offset, scale):
             p, exact = problem.project_dual(dual), problem.double()
-            value, gap = CompositeProblem.value(problem, x), CompositeProblem.gap(problem, x, p)
-            if isinstance(problem, Lasso):
-                gap = problem.gap(x, p)
-            room = problem.gap_rounding(x, p, value, gap)
-            room = room + problem.rounding_of_sums(x, p, torch.finfo(x.dtype).eps, value, gap)
+            value, gap, room = evaluate(problem, x, problem.feasible_dual(p))
+            room = room + rounding_of_sums(x, p, torch.finfo(x.dtype).eps, value, gap)
             true = exact.value(x.double()) - exact.gap(x.double(), p.double())
             computed = value.double() - gap.double()
             size = 1e-12 * exact.value(x.double())

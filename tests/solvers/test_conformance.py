@@ -26,6 +26,7 @@ from lmd.problems import (
     TVTomography,
     gaussian_kernel,
 )
+from lmd.reproduction import recipes
 from lmd.solvers.learned.fgp import FORMS, PLACES
 from lmd.terms import Huber, Shifted
 from lmd.testing.solvers import SolverConformance
@@ -220,8 +221,8 @@ ZOO = {
 
 
 def zoo_cases():
-    for name in filter(zoo.shipped, zoo.names()):
-        yield name, (lambda name=name: zoo.load(name), ZOO[zoo.task_of(name).name])
+    for name in zoo.names():
+        yield name, (lambda name=name: zoo.load(name), ZOO[recipes.task_of(name).name])
 
 
 class Conformance(SolverConformance):
@@ -263,25 +264,55 @@ UNGUARDED = {"simplex", "penalised", "classifier"}
 """Problems that no fall-back is known for, or none that is cheap here."""
 
 
-def add_classes(cases):
-    """A test class for each case, bare, and guarded where there is a fall-back for the problem."""
-    for name in cases:
-        problem = {**SOLVERS, **dict(zoo_cases())}[name][1]
+ALIKE = {"denoising in colour", "isotropic denoising", "inpainting in colour", "box"}
+"""Problems that others stand for where solvers are guarded."""
+
+GUARDED = {
+    "FGP",
+    "PDHG on the lasso",
+    "LearnedDual in colour",
+    "LearnedSaddle",
+    "RelaxedPDHG on sinograms",
+    "CirculantADMM",
+    "ADMM with blocks",
+    "ADMM learned",
+    "LearnedGradient",
+    "LearnedInteriorPoint",
+    "MirrorDescent",
+}
+"""A solver for each problem that has a fall-back: the cases that are tested guarded in the fast suite too."""
+
+
+def representatives():
+    """One trained solver of each task."""
+    return set({zoo.task_of(name).name: name for name, _ in zoo_cases()}.values())
+
+
+def add_classes():
+    """A test class for each case, bare, and guarded where there is a fall-back for the problem.
+
+    The fast suite has every solver of the table bare, one guarded for each problem, and one trained solver of each
+    task; the others are slow.
+    """
+    fast = {*SOLVERS, *representatives()}
+    for name, (_, problem) in {**SOLVERS, **dict(zoo_cases())}.items():
         for guarded in (False, True) if problem not in UNGUARDED else (False,):
             label = f"Test {'guarded ' if guarded else ''}{name}"
-            globals()[label.replace(" ", "_").replace("-", "_")] = type(
-                label, (Conformance,), {"case": name, "guarded": guarded}
-            )
+            case = type(label, (Conformance,), {"case": name, "guarded": guarded})
+            if name not in (GUARDED if guarded else fast):
+                case = pytest.mark.slow(case)
+            globals()[label.replace(" ", "_").replace("-", "_")] = case
 
 
-add_classes([*SOLVERS, *dict(zoo_cases())])
+add_classes()
 
 
 def test_none_is_forgotten():
     exported = {getattr(solvers, name) for name in solvers.__all__}
     kinds = {kind for kind in exported if isinstance(kind, type) and issubclass(kind, solvers.Solver)}
     assert kinds - {type(make()) for make, _ in SOLVERS.values()} == {solvers.Solver}
-    assert {name for name in zoo.names() if zoo.shipped(name)} == set(dict(zoo_cases()))
+    assert {SOLVERS[name][1] for name in GUARDED} >= {problem for _, problem in SOLVERS.values()} - UNGUARDED - ALIKE
+    assert set(zoo.names()) == set(dict(zoo_cases()))
 
 
 # The suite itself: it notices each way of being wrong.

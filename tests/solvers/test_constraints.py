@@ -1,57 +1,30 @@
 """Constraints as infinite values: runs and training go on beside them, and say how far they are broken."""
 
+import math
+
 import pytest
 import torch
 from torch.testing import assert_close
 
 import lmd
 from lmd.operators import Identity, Matrix
-from lmd.problems import Box, CompositeProblem, Family, Problem
+from lmd.problems import Box, Composite, Family, Problem
 from lmd.solvers import PDHG, LearnedPDHG, ProjectedGradient, Status
-from lmd.terms.base import per_instance
+from lmd.terms import Squares
 
 F64 = torch.float64
 
 
-class Nearest(CompositeProblem):
-    """F(x) = 1/2 ||x - c||^2 over Ax <= 1: g is the indicator of {z <= 1}, infinite outside."""
-
-    batched = ("c",)
-    data_strong_convexity = data_smoothness = 1.0
-
-    def __init__(self, c, A=None):
-        self.c, self.operator = c, Identity() if A is None else Matrix(A)
-
-    def start(self):
-        return self.c
-
-    def data_value(self, x):
-        return 0.5 * (x - self.c).square().sum(dim=1)
-
-    def data_prox(self, x, step, out=None):
-        step = per_instance(step, x)
-        return (x + step * self.c) / (1 + step)
-
-    def tilted_minimiser(self, u, out=None):
-        return self.c - u
-
-    def regulariser_value(self, z):
-        return torch.where((z <= 1).all(dim=1), 0.0, torch.inf).to(z)
-
-    def project_dual(self, p, out=None):
-        return torch.clamp(p, min=0, out=out)
-
-    def dual_prox(self, p, step, out=None):
-        return torch.clamp(p - per_instance(step, p), min=0, out=out)
-
-    def regulariser_conjugate(self, p):
-        return p.sum(dim=1)
+def nearest(c, A=None):
+    """F(x) = 1/2 ||x - c||^2 over Ax <= 1."""
+    K = Identity() if A is None else Matrix(A)
+    return Composite(Squares(c, 0.5), (Box(-math.inf, 1.0), K), start=c)
 
 
 def test_an_indicator_as_regulariser_runs_and_tells_how_far_it_is_broken():
     A = torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=F64)
     c = torch.tensor([[2.0, 2.0], [0.2, 0.1], [3.0, 0.0]], dtype=F64)
-    result = lmd.run(PDHG(accelerated=False), Nearest(c, A), iterations=300)
+    result = lmd.run(PDHG(accelerated=False), nearest(c, A), iterations=300)
     words = {True: Status.NOT_FEASIBLE, False: Status.FINISHED}
     assert result.status == tuple(words[is_broken] for is_broken in (result.violation > 0).tolist())
     assert_close(result.x, torch.tensor([[0.5, 0.5], [0.2, 0.1], [1.0, 0.0]], dtype=F64), atol=1e-6, rtol=0)
@@ -107,7 +80,7 @@ def test_a_value_that_is_nowhere_finite_is_still_a_failure():
 
 class NearestFamily(Family):
     def sample(self, batch, generator):
-        problem = Nearest(2 * torch.randn(batch, 4, dtype=F64, generator=generator))
+        problem = nearest(2 * torch.randn(batch, 4, dtype=F64, generator=generator))
         return problem, problem.start()
 
 

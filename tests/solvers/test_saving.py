@@ -221,22 +221,6 @@ def peak_memory():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def test_exact_mirror_descent_from_before_second_momenta_and_shares_still_loads(tmp_path):
-    mirror = Quadratic(2)
-    solver = BestSoFar(lmd.solvers.ExactMirrorDescent(mirror, 3))
-    path = save(solver, tmp_path / "solver")
-    weights = read_tensors(path / WEIGHTS_FILE)
-    for name in ("momenta", "log_widths"):
-        weights[f"solver.{name}"] = weights[f"solver.{name}"][:, 0].contiguous()
-    del weights["solver.log_shares"]
-    again = load_weights(solver, weights)
-    problem, x0 = lmd.problems.LeastSquaresFamily().sample(4, torch.Generator().manual_seed(0))
-    solver, again = solver.double(), again.double()
-    assert torch.equal(lmd.run(again, problem, x0, 5).x, lmd.run(solver, problem, x0, 5).x)
-    with pytest.raises(InputError, match=r"\Aweights: got solver.momenta of shape \(2, 2\), expected shape \(3, 2\)\Z"):
-        load_weights(solver, {**solver.state_dict(), "solver.momenta": torch.zeros(2)})
-
-
 def test_what_is_loaded_in_inference_mode_can_be_trained(tmp_path):
     save(trained(), tmp_path)
     with torch.inference_mode():

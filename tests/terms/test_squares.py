@@ -70,7 +70,7 @@ def test_boxed_squares_are_the_data_term_of_inpainting():
     torch.testing.assert_close(term.prox(x, 0.3), problem.data_prox(x, 0.3))
     torch.testing.assert_close(term.tilted_minimiser(u), problem.tilted_minimiser(u))
     torch.testing.assert_close(term.tilted_minimum(u), problem.tilted_minimum(u))
-    torch.testing.assert_close(term.residual(x, -u), problem.data_residual(x, u))
+    torch.testing.assert_close(term.residual(x, -u), problem.f.residual(x, -u))
 
 
 def test_what_lies_outside_the_box_has_a_finite_value_and_a_violation():

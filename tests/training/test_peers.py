@@ -6,7 +6,7 @@ import torch
 from lmd.operators import Identity
 from lmd.problems import ControlFamily, LeastSquaresFamily, QuadraticProgram
 from lmd.problems.base import Family
-from lmd.problems.parts import Composite
+from lmd.problems.composite import Composite
 from lmd.terms import Box, Quadratic
 from lmd.training import peers as module
 from lmd.training.instances import Instances, draw

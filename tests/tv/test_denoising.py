@@ -119,7 +119,9 @@ def test_its_gap_is_the_certified_gap(tolerance, isotropic, coupled, dtype):
     values, gaps = problem.certified_gap(solved.x, solved.dual)
     for outcome, value, gap in zip(solved.outcomes, values.tolist(), gaps.tolist(), strict=True):
         assert outcome.end == End.REACHED
-        assert outcome.value - outcome.room <= value * (1 + 1e-12) and value <= (outcome.value + outcome.room) * (1 + 1e-12)
+        assert outcome.value - outcome.room <= value * (1 + 1e-12) and value <= (outcome.value + outcome.room) * (
+            1 + 1e-12
+        )
         assert gap * (1 - 1e-9) <= outcome.gap <= gap + 2e-5 * value
 
 
@@ -214,11 +216,14 @@ def test_whatever_the_schedule_is_the_tolerance_is_reached_and_proven(isotropic,
 def test_a_schedule_that_was_not_enough_is_followed_by_another():
     """Which is faster than FGP from there."""
     smooth = torch.nn.functional.interpolate(images((1, 1, 6, 6)), size=(120, 120), mode="bicubic")
-    plan = plan_of(TVDenoising(smooth + 0.02 * torch.randn(smooth.shape, generator=torch.Generator().manual_seed(1)), 0.3))
+    plan = plan_of(
+        TVDenoising(smooth + 0.02 * torch.randn(smooth.shape, generator=torch.Generator().manual_seed(1)), 0.3)
+    )
     steps = [schedule for schedule in schedules.denoising() if not schedule.coarse and schedule.iterations >= 21]
     hopeful = Schedule(steps[0].values, False, [[-20.0] * PLACES] * FORMS)
     counts = [
-        plan.solve(1e-3, 5000, None, table=Table(chosen)).outcomes[0].iterations for chosen in ([hopeful, *steps[1:]], [hopeful])
+        plan.solve(1e-3, 5000, None, table=Table(chosen)).outcomes[0].iterations
+        for chosen in ([hopeful, *steps[1:]], [hopeful])
     ]
     assert 21 < counts[0] < counts[1]
 

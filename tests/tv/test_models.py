@@ -188,7 +188,10 @@ BESIDE = {
 @pytest.mark.parametrize("name", BESIDE)
 def test_a_misfit_behind_an_operator_has_the_eager_iterations(name, monkeypatch):
     x = random(2, 3, 12, 9)
-    problem, solver = BESIDE[name](x, Blur(gaussian_kernel(0.8), 12, 9, "replicate")), PrimalDual(torch.zeros(5, 3) + torch.tensor([0.0, 0.0, 1.9]))
+    problem, solver = (
+        BESIDE[name](x, Blur(gaussian_kernel(0.8), 12, 9, "replicate")),
+        PrimalDual(torch.zeros(5, 3) + torch.tensor([0.0, 0.0, 1.9])),
+    )
     with torch.no_grad():
         solver.numbers.add_(0.1 * random(5, 3, seed=7))
         begun = solver.init(problem, problem.start())
@@ -234,7 +237,10 @@ SECOND = {
 )
 @pytest.mark.parametrize("name", SECOND)
 def test_second_order_has_the_eager_iterations(name, form, size, monkeypatch):
-    problem, solver = SecondOrderModel(**SECOND[name](random(2, 3, *size)), **form), PrimalDual(torch.zeros(5, 3) + torch.tensor([0.0, 0.0, 1.9]))
+    problem, solver = (
+        SecondOrderModel(**SECOND[name](random(2, 3, *size)), **form),
+        PrimalDual(torch.zeros(5, 3) + torch.tensor([0.0, 0.0, 1.9])),
+    )
     with torch.no_grad():
         solver.numbers.add_(0.1 * random(5, 3, seed=7))
         begun = solver.init(problem, problem.start())

@@ -25,7 +25,7 @@ from lmd.problems import (
 )
 from lmd.solvers import FGP, LearnedMirrorDescent, NoWorseThanStart, save
 
-SHIPPED = [name for name in zoo.names() if zoo.shipped(name)]
+SHIPPED = zoo.names()
 KINDS = ("zero", "constant", "impulse", "checkerboard", "noise", "ramp", "bytes")
 SCALES = (1e-6, 1.0, -1.0, 255.0, 1e6)
 
@@ -122,7 +122,7 @@ def test_one_impulse_of_a_million_in_a_hole() -> None:
 
 def test_a_problem_of_your_own_without_a_known_fallback_is_never_above_its_start() -> None:
     """||x|| has no smoothness, and the steps are too long for it."""
-    solver = zoo.guarded(LearnedMirrorDescent(Euclidean(), 4, 3.0, (1.0, 5.0)))
+    solver = zoo.add_safeguard(LearnedMirrorDescent(Euclidean(), 4, 3.0, (1.0, 5.0)))
     x0 = torch.tensor([[1.0, 0.0], [30.0, 40.0]])
     result = lmd.run(solver, lambda x: x.norm(dim=1), x0, iterations=12)
     assert result.ok and result.values[0] == 1 and float(result.values[1]) < 45
@@ -139,7 +139,7 @@ def test_what_is_guarded_how() -> None:
 def test_what_is_safe_or_classical_is_left_alone() -> None:
     learned = LearnedMirrorDescent(Euclidean(), 4)
     for solver in (FGP(), Safeguard(learned), DescentSafeguard(learned), NoWorseThanStart(learned)):
-        assert zoo.guarded(solver) is solver
+        assert zoo.add_safeguard(solver) is solver
 
 
 def test_a_folder_is_guarded_too_and_bare_on_request(tmp_path) -> None:  # type: ignore[no-untyped-def]

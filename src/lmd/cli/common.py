@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
-    from lmd.reproduction.report.tables import Table
+    from rich.table import Table as RichTable
 
 PRESETS = ("quick", "standard", "paper")
 MAX_ITERATIONS = 1_000_000
@@ -46,11 +47,18 @@ class Ordered(click.Group):
         return list(self.commands)
 
 
+@dataclass(frozen=True)
+class Table:
+    """A heading, column names, and lines of text."""
+
+    title: str
+    columns: tuple[str, ...]
+    lines: tuple[tuple[str, ...], ...]
+
+
 def print_table(table: Table) -> None:
     """Print a table as wide as the screen, or as 110 letters where there is none."""
     from rich.console import Console
-
-    from lmd.reproduction.report.tables import to_rich
 
     console = Console(width=None if sys.stdout.isatty() else 110)
     with console.capture() as printed:
@@ -61,3 +69,25 @@ def print_table(table: Table) -> None:
 def print_json(data: object) -> None:
     """Print what `json` can write, indented."""
     click.echo(json.dumps(data, indent=1))
+
+
+def to_rich(table: Table) -> RichTable:
+    """The table for a terminal."""
+    import rich.box
+    from rich.table import Table as RichTable
+    from rich.text import Text  # in plain strings rich takes square brackets for markup
+
+    title = Text(table.title, style="table.title") if table.title else None
+    shown: Any = RichTable(title=title, title_justify="left", box=rich.box.SIMPLE_HEAD)
+    for place, column in enumerate(table.columns):
+        figures = all(_is_figure(line[place]) for line in table.lines)
+        shown.add_column(
+            Text(column, style="table.header"), justify="right" if figures and place else "left", no_wrap=place == 0
+        )
+    for line in table.lines:
+        shown.add_row(*map(Text, line))
+    return shown
+
+
+def _is_figure(cell: str) -> bool:
+    return cell in ("", "diverged", "not reached", "not measured") or cell[0] in "-0123456789"

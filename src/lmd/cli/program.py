@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import importlib
 import io
 import logging
 import os
@@ -17,12 +18,6 @@ from typing import Any
 import click
 
 from lmd import __version__
-from lmd.cli.common import Ordered
-from lmd.cli.making import import_command, learn, train
-from lmd.cli.measuring import bench, check
-from lmd.cli.running import demo, report, reproduce
-from lmd.cli.showing import data, info, list_command
-from lmd.cli.solving import solve
 from lmd.core.files import check_current_folder
 from lmd.errors import InputError, LmdError
 
@@ -31,8 +26,35 @@ class _UnreadError(Exception):
     """Nobody reads what is printed."""
 
 
-class _Program(Ordered):
-    """Lets `main` decide what a broken pipe means, for which click has an exit code of its own."""
+COMMANDS = {
+    "list": "lmd.reproduction.commands:list_command",
+    "info": "lmd.cli.commands:info",
+    "demo": "lmd.reproduction.commands:demo",
+    "reproduce": "lmd.reproduction.commands:reproduce",
+    "train": "lmd.reproduction.commands:train",
+    "learn": "lmd.reproduction.commands:learn",
+    "solve": "lmd.cli.solving:solve",
+    "bench": "lmd.reproduction.commands:bench",
+    "import": "lmd.cli.commands:import_command",
+    "check": "lmd.reproduction.commands:check",
+    "data": "lmd.reproduction.commands:data",
+    "report": "lmd.reproduction.commands:report",
+}
+"""The modules and functions of the commands, in the order a newcomer meets them in; imported when they are used."""
+
+
+class _Program(click.Group):
+    """Imports commands when they are used, and lets `main` decide what a broken pipe means, not click."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, function = COMMANDS[cmd_name].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), function)
+        return command
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -52,11 +74,6 @@ def cli() -> None:
       lmd list                                        experiments, tasks, trained solvers
       lmd reproduce simplex --preset standard         Figure 1 of the paper
     """
-
-
-COMMANDS = (list_command, info, demo, reproduce, train, learn, solve, bench, import_command, check, data, report)
-for _command in COMMANDS:  # in the order a newcomer meets them in
-    cli.add_command(_command)
 
 
 INTERRUPTED = 130

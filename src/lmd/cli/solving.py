@@ -19,14 +19,14 @@ class _Pictures(Ordered):
     """A command for each task that takes pictures, made when it is asked for: the tasks are long to import."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        from lmd import tasks
+        from lmd.imaging.tasks import PICTURE_TASKS
 
-        return [task.name for task in tasks.every() if task.picture is not None]
+        return list(PICTURE_TASKS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        from lmd import tasks
+        from lmd.imaging.tasks import PICTURE_TASKS
 
-        picture = tasks.get(name).picture if name in self.list_commands(ctx) else None
+        picture = PICTURE_TASKS.get(name)
         if picture is None:
             return None
         sample = _EXTRAS.get(picture.extra)
@@ -154,8 +154,8 @@ def _solve(
     **settings: Any,
 ) -> int:
     from lmd.core.files import writable_name
-    from lmd.data.memory import keep_freed_memory
-    from lmd.data.progress import LateBar
+    from lmd.core.memory import keep_freed_memory
+    from lmd.core.progress import LateBar
     from lmd.imaging import PictureSolver
     from lmd.imaging.files import find_jobs, solve_many, solve_one
 
@@ -188,9 +188,9 @@ def _solve(
                 elif each.summary:
                     click.echo(each.line() if len(jobs) > 1 else each.block())
     if path is not None:
-        from lmd.reproduction.report.choices import draw_choices
+        from lmd.imaging.plot import plot_choices
 
-        draw_choices(path, [each.summary for each in done if each.summary])
+        plot_choices(path, [each.summary for each in done if each.summary])
     for each in failed:
         click.echo(f"lmd: {each.line()}", err=True)
     if failed:

@@ -6,6 +6,7 @@ Nothing here can run code that is not lmd's own or already imported: a name that
 from __future__ import annotations
 
 import importlib
+import inspect
 from typing import Any, ClassVar
 
 from lmd.errors import InputError
@@ -17,8 +18,8 @@ HOMES = ("lmd.mirrors", "lmd.solvers", "lmd.guarantees")
 class Configurable:
     """A class whose instances can be rebuilt from `type(self).__name__` and `config()`.
 
-    `config()` returns the constructor's arguments as JSON values or as other configurables. What is learned or large
-    lives in the module's `state_dict`, not here.
+    Each argument of the constructor is kept as an attribute of the same name; a class that does not do so overrides
+    `config`. What is learned or large is in the module's `state_dict`.
     """
 
     registry: ClassVar[dict[str, type[Configurable]]] = {}
@@ -32,8 +33,15 @@ class Configurable:
         Configurable.registry[cls.__name__] = cls
 
     def config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return {}
+        """The constructor's arguments by name: JSON values, or other configurables."""
+        if type(self).__init__ is object.__init__:
+            return {}
+        given = inspect.signature(type(self)).parameters.values()
+        named = [each.name for each in given if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+        if missing := [name for name in named if not hasattr(self, name)]:
+            accepted = "an attribute for each argument of its constructor, or a config() of its own"
+            raise InputError(f"class {type(self).__name__}", f"no attribute {missing[0]}", accepted)
+        return {name: getattr(self, name) for name in named}
 
 
 def to_config(item: Configurable) -> dict[str, Any]:
@@ -42,7 +50,7 @@ def to_config(item: Configurable) -> dict[str, Any]:
 
 
 def _written(value: Any) -> Any:
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return [_written(entry) for entry in value]
     return to_config(value) if isinstance(value, Configurable) else value
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from lmd.core.checks import check_count
 from lmd.core.files import cache_folder, read_tensors, write_tensors
 from lmd.errors import FileError, LmdError
-from lmd.problems.composite import CompositeProblem
+from lmd.problems.composite import Composite
 
 ROUNDING = 1e-15
 """A gap of this, relative to the value at 0, is rounding: where the minimum is 0, no relative gap can be had."""
@@ -51,7 +51,7 @@ class Optimum:
         return cls(x, value, bound, torch.full_like(value, attained, dtype=torch.bool))
 
     @classmethod
-    def from_dual(cls, problem: CompositeProblem, x: Tensor, dual: Tensor) -> Optimum:
+    def from_dual(cls, problem: Composite, x: Tensor, dual: Tensor) -> Optimum:
         """Return a point with the lower bound that a dual point proves."""
         value = problem.value(x)
         return cls.of(x, value, value - problem.gap(x, dual))
@@ -81,7 +81,7 @@ class Effort(NamedTuple):
     """When to give up."""
 
 
-def is_proven(problem: CompositeProblem, x: Tensor, dual: Tensor, tolerance: float) -> bool:
+def is_proven(problem: Composite, x: Tensor, dual: Tensor, tolerance: float) -> bool:
     """Return whether the duality gap proves x a minimiser, to a relative tolerance or to rounding; never for a NaN."""
     if float(problem.relative_gap(x, dual)) <= tolerance:
         return True
@@ -89,7 +89,7 @@ def is_proven(problem: CompositeProblem, x: Tensor, dual: Tensor, tolerance: flo
     return math.isfinite(size) and float(problem.gap(x, dual)) <= ROUNDING * size
 
 
-def first_proven(problem: CompositeProblem, iterates: Iterable[Pair], effort: Effort) -> Pair:
+def first_proven(problem: Composite, iterates: Iterable[Pair], effort: Effort) -> Pair:
     """Return the first of the iterates, each a point and a dual point, that proves enough."""
     gap = float("nan")
     for count, (x, dual) in enumerate(islice(iterates, effort.evaluations), 1):

@@ -27,7 +27,7 @@ RECONSTRUCTION_EFFORT = Effort(1e-6, 1e-5, patience=1500 // INTERVAL, evaluation
 
 DENOISING_NEEDS = ("differences", "noisy", "weight", "halved", "data_prox", "project_dual")
 RECONSTRUCTION_NEEDS = (
-    "forward", "differences", "noisy", "halved", "weight", "data_prox", "project_differences", "dual_from",
+    "forward", "differences", "noisy", "halved", "weight", "data_prox", "variation", "dual_from",
 )  # fmt: skip
 SECOND_STAGE_NEEDS = ("differences", "mask", "weight", "scale", "clip", "project_dual", "regulariser_value")
 
@@ -182,7 +182,7 @@ class _ADMM:
         v_target, z_target = self._split(w)
         v = self.problem.data_prox(v_target, 1.0)
         v_dual = v_target - v
-        z_dual = self.problem.project_differences(r * z_target) / r
+        z_dual = self.problem.variation.project(r * z_target) / r
         z = z_target - z_dual
         self._solve(self.target + a * (v - v_dual) + r * K.adjoint(z - z_dual))
         Kx = K(self.x)
@@ -191,7 +191,7 @@ class _ADMM:
 
     def answer(self, p: Tensor) -> Pair:
         x = self.problem.data_prox(self.x, 1.0)
-        return x, self.problem.dual_from(self.problem.project_differences(p), x)
+        return x, self.problem.dual_from(self.problem.variation.project(p), x)
 
     def _system(self, x: Tensor) -> Tensor:
         K, A = self.problem.differences, self.problem.forward

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lmd.core.checks import check_readable
-from lmd.data.memory import check_memory
+from lmd.core.memory import check_memory
 from lmd.errors import InputError, PictureWarning
 
 MAX_LOSS = 1e-5

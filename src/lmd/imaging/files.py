@@ -18,7 +18,8 @@ from torch import Tensor
 
 from lmd.core.checks import check_count
 from lmd.core.files import writable_folder
-from lmd.data.image_files import (
+from lmd.errors import FileError, InputError, LmdError
+from lmd.imaging.image_files import (
     FORMATS,
     check_mask_size,
     check_out,
@@ -28,8 +29,7 @@ from lmd.data.image_files import (
     read_picture,
     write_picture,
 )
-from lmd.data.picture import spoken
-from lmd.errors import FileError, InputError, LmdError
+from lmd.imaging.picture import spoken
 from lmd.imaging.solve import PictureSolver, Summary
 from lmd.operators import gaussian_kernel, motion_kernel
 

@@ -47,7 +47,7 @@ from lmd.operators import Blur, LinearOperator
 from lmd.operators.functions import FromFunctions
 from lmd.problems import TVDeblurring, TVInpainting
 from lmd.problems.base import offers
-from lmd.problems.composite import relative_gap
+from lmd.problems.duality import relative_gap
 from lmd.problems.reconstruction import TVReconstruction
 from lmd.problems.tv import TVProblem
 from lmd.solvers import Certificate, Result, Status

@@ -15,22 +15,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmd import tasks, zoo
+from lmd import zoo
 from lmd.core.checks import check_choice, check_count, check_positive
-from lmd.data.memory import check_memory
-from lmd.data.picture import Header, Picture
+from lmd.core.memory import check_memory
 from lmd.errors import CapabilityError, InputError, LmdError
 from lmd.guarantees import certify, run
 from lmd.imaging.arrays import Units, check_kept, nearest_to_zero
 from lmd.imaging.forms import Form
 from lmd.imaging.functions import AUTO
 from lmd.imaging.noise import at_least, measure, rough_noise, with_minimum_level
+from lmd.imaging.picture import Header, Picture
+from lmd.imaging.tasks import DEFAULT_WEIGHT, PICTURE_TASKS, PictureTask
 from lmd.imaging.weights import Choice, by_leaving_out, by_risk, choose_behind_blur, near, warn_of_end
 from lmd.operators import Blur
 from lmd.solvers import Result, Status
 from lmd.solvers.base import Solver
-from lmd.tasks import PictureTask
-from lmd.tasks.unrolled import WEIGHT
 from lmd.zoo.defaults import CLASSICAL, find, name_for
 from lmd.zoo.solve import MAX_ITERATIONS, solve
 
@@ -220,8 +219,7 @@ class PictureSolver:
         self.to_tolerance = tolerance is not None or iterations is None
         self.name, self.solver, self.channels, proves = solver, None, 0, True
         if solver is not None:
-            self.name = _current(solver)
-            self.solver, self.channels, proves = _find(task, self.name)
+            self.solver, self.channels, proves = _find(task, solver)
             self._check_form()
         self.dtype = torch.float32 if self.solver is None else _dtype(self.solver)
         least = torch.finfo(self.dtype).eps
@@ -239,7 +237,7 @@ class PictureSolver:
         if self.formed and self.solver is not None:
             image = torch.linspace(0, 1, 256, dtype=_dtype(self.solver), device="cpu").reshape(1, 1, 16, 16)
             channels = self.channels or 1
-            problem = self.form.problem(image.expand(1, channels, 16, 16), image.new_full((1,), WEIGHT))
+            problem = self.form.problem(image.expand(1, channels, 16, 16), image.new_full((1,), DEFAULT_WEIGHT))
             try:
                 run(self.solver, problem, iterations=1)
             except CapabilityError:
@@ -398,8 +396,7 @@ def _no_worse_than_start(result: Result, summary: Summary) -> tuple[Tensor, Summ
 
 def picture_task(name: str) -> PictureTask:
     """What is known of the task of that name, one that takes pictures."""
-    able = {task.name: task.picture for task in tasks.every() if task.picture is not None}
-    return able[check_choice("task", name, tuple(able))]
+    return PICTURE_TASKS[check_choice("task", name, tuple(PICTURE_TASKS))]
 
 
 def _check_weight(weight: float | str) -> float | None:
@@ -456,7 +453,7 @@ def _dtype(solver: Solver[Any]) -> torch.dtype:
 
 def _find(task: str, name: str) -> tuple[Solver[Any], int, bool]:
     """The solver of that name, how many channels it takes, and whether it proves how good its answers are."""
-    if name in CLASSICAL or zoo.shipped(name) or not _is_name(name):
+    if name in CLASSICAL or name in zoo.names() or not _is_name(name):
         solver = find(name)
         if (found := _try_out(task, solver)) is not None:
             return solver, *found
@@ -467,16 +464,12 @@ def _find(task: str, name: str) -> tuple[Solver[Any], int, bool]:
     raise AssertionError("a name that is none of its own choices")
 
 
-def _current(name: str) -> str:
-    return zoo.current_name(name) if _is_name(name) else name
-
-
 def _is_name(name: str) -> bool:
     return "/" not in name and not Path(name).is_dir()
 
 
 def _is_able(task: str, name: str) -> bool:
-    return (name in CLASSICAL or zoo.shipped(name)) and _try_out(task, find(name)) is not None
+    return (name in CLASSICAL or name in zoo.names()) and _try_out(task, find(name)) is not None
 
 
 def _try_out(task: str, solver: Solver[Any]) -> tuple[int, bool] | None:
@@ -487,7 +480,7 @@ def _try_out(task: str, solver: Solver[Any]) -> tuple[int, bool] | None:
     for channels in (1, 3):
         numbers = torch.linspace(0, 1, 256 * channels, dtype=_dtype(solver), device="cpu")
         images = numbers.reshape(1, channels, 16, 16)
-        problem = picture_task(task).problem(images, None, WEIGHT, False)
+        problem = picture_task(task).problem(images, None, DEFAULT_WEIGHT, False)
         try:
             result = run(solver, problem, images, 1)
         except LmdError:

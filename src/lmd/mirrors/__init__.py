@@ -1,27 +1,16 @@
-"""Geometry: convex potentials with their two maps, each of which passes the conformance suite beside them."""
+"""Mirrors: strictly convex potentials with their two maps, `to_dual` and `to_primal`."""
 
 from lmd.mirrors.base import Mirror
-from lmd.mirrors.constrained import DiagonalBox, DiagonalSimplex
-from lmd.mirrors.convolutional import ConvICNN
 from lmd.mirrors.entropic import Entropic
 from lmd.mirrors.euclidean import Euclidean, EuclideanBox, EuclideanSimplex
-from lmd.mirrors.low_rank import LowRankQuadratic
 from lmd.mirrors.one_layer import OneLayer
-from lmd.mirrors.one_layer_quadratic import OneLayerQuadratic
-from lmd.mirrors.pairs import ConvPair, DensePair, Pair
-from lmd.mirrors.potentials import DenseICNN
-from lmd.mirrors.quadratic import DiagonalQuadratic, Quadratic
-from lmd.mirrors.separable import Separable, SplineBox, SplineSimplex
-from lmd.mirrors.splines import SmoothSplines, Splines
-from lmd.mirrors.transforms import BlockCosine, Chain, Cosine, Haar, Rotation, Transform
+from lmd.mirrors.pairs import ConvPair, DensePair
+from lmd.mirrors.quadratic import DiagonalBox, DiagonalQuadratic, DiagonalSimplex, Quadratic
+from lmd.mirrors.separable import Cosine, Rotation, Separable, Splines
 
 __all__ = [
-    "BlockCosine",
-    "Chain",
-    "ConvICNN",
     "ConvPair",
     "Cosine",
-    "DenseICNN",
     "DensePair",
     "DiagonalBox",
     "DiagonalQuadratic",
@@ -30,18 +19,10 @@ __all__ = [
     "Euclidean",
     "EuclideanBox",
     "EuclideanSimplex",
-    "Haar",
-    "LowRankQuadratic",
     "Mirror",
     "OneLayer",
-    "OneLayerQuadratic",
-    "Pair",
     "Quadratic",
     "Rotation",
     "Separable",
-    "SmoothSplines",
-    "SplineBox",
-    "SplineSimplex",
     "Splines",
-    "Transform",
 ]

@@ -1,4 +1,4 @@
-"""What a mirror is: a strictly convex potential with its two maps, `to_dual` and `to_primal`."""
+"""The base class of mirrors: a strictly convex potential with its two maps, `to_dual` and `to_primal`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from lmd.terms import Domain
 from lmd.terms.base import inner
 
 NORMS = {"l1": 1.0, "l2": 2.0, "linf": float("inf")}
-"""The norms a statement can be made in."""
 
 DUAL_NORM = {"l1": "linf", "l2": "l2", "linf": "l1"}
 """The norm that measures dual vectors when points are measured in the key."""
 
 
 def norm_of(x: Tensor, norm: str) -> Tensor:
-    """The norm of each instance: x `(B, ...)` to `(B,)`."""
+    """Return the norm of each instance: x `(B, ...)` to `(B,)`."""
     order = NORMS[check_choice("norm", norm, tuple(NORMS))]
     return torch.linalg.vector_norm(x.flatten(1), ord=order, dim=1)
 
@@ -35,7 +34,7 @@ class Mirror(nn.Module, Configurable, abc.ABC):
     """
 
     is_exact: ClassVar[bool] = True
-    """Whether `to_primal` is the inverse up to rounding; a learned inverse is not."""
+    """Whether `to_primal` is the inverse up to rounding."""
 
     norm: ClassVar[str] = "l2"
     """The norm that `strong_convexity` refers to."""
@@ -44,35 +43,32 @@ class Mirror(nn.Module, Configurable, abc.ABC):
     """The set the potential lives on; None is the whole space."""
 
     def check(self, argument: str, x: Tensor) -> Tensor:
-        """Return `x` if it is a point for this mirror: of its dtype and device, and inside its domain.
-
-        Override, and call this first, to check more, such as the shape.
-        """
+        """Return `x` if it has the dtype and device of this mirror and in its domain; override to check shapes."""
         check_module_kind(argument, x, self, "mirror")
         return x if self.domain is None else self.domain.check(argument, x)
 
     @abc.abstractmethod
     def potential(self, x: Tensor) -> Tensor:
-        """Psi of each instance: x `(B, ...)` to `(B,)`."""
+        """Return Psi of each instance: x `(B, ...)` to `(B,)`."""
 
     @abc.abstractmethod
     def to_dual(self, x: Tensor) -> Tensor:
-        """The gradient of Psi at x, same shape as x."""
+        """Return the gradient of Psi at x, same shape as x."""
 
     @abc.abstractmethod
     def to_primal(self, y: Tensor, tolerance: float | None = None) -> Tensor:
-        """The point of the domain whose gradient is y, same shape as y.
+        """Return the point of the domain whose gradient is y, same shape as y.
 
-        An exact mirror answers to rounding and ignores `tolerance`; another refines its answer until the dual
-        residual ||to_dual(x) - y||_2 of each instance is at most `tolerance`.
+        An exact mirror is exact to rounding and ignores `tolerance`; another refines x until the dual residual
+        ||to_dual(x) - y||_2 of each instance is at most `tolerance`.
         """
 
     def descend(self, x: Tensor, change: Tensor) -> Tensor:
-        """to_primal(to_dual(x) - change), a step of mirror descent; override where the two maps share work."""
+        """Return to_primal(to_dual(x) - change), a step of mirror descent; override where the maps share work."""
         return self.to_primal(self.to_dual(x) - change)
 
     def divergence(self, x: Tensor, y: Tensor) -> Tensor:
-        """The Bregman distance B(x, y) = Psi(x) - Psi(y) - <to_dual(y), x - y> of each instance, `(B,)`."""
+        """Return the Bregman distance B(x, y) = Psi(x) - Psi(y) - <to_dual(y), x - y> of each instance, `(B,)`."""
         return self.potential(x) - self.potential(y) - inner(self.to_dual(y), x - y)
 
     @property
@@ -86,17 +82,14 @@ class Mirror(nn.Module, Configurable, abc.ABC):
         return None
 
     def inconsistency(self, x: Tensor, norm: str = "l1", dual: Tensor | None = None) -> Tensor:
-        """||to_primal(to_dual(x)) - x|| of each instance, `(B,)`: the paper's forward-backward loss.
+        """Return ||to_primal(to_dual(x)) - x|| of each instance `(B,)`, the paper's forward-backward loss.
 
-        `dual` is to_dual(x) where it is known already.
+        `dual` is to_dual(x), where it is known.
         """
         return norm_of(self.to_primal(self.to_dual(x) if dual is None else dual) - x, norm)
 
     def clipped(self, y: Tensor) -> Tensor | None:
-        """How many entries of each y lie outside the range of `to_dual` and are clipped by `to_primal`, `(B,)`.
-
-        None for a mirror that never clips.
-        """
+        """Return how many entries of each y `to_primal` clips to the range of `to_dual` `(B,)`; None if never."""
         return None
 
 

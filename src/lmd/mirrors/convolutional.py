@@ -1,7 +1,8 @@
-"""The input-convex network of convolutions as a potential on images: section 5.2 of the paper."""
+"""The input-convex network of convolutions as a potential on images (section 5.2 of the paper), in tiles if large."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,13 +12,15 @@ from torch.nn import functional
 from lmd.core.checks import check_choice, check_count, shape_of
 from lmd.errors import InputError
 from lmd.mirrors.potentials import Activation, Lifted, PotentialNetwork
-from lmd.mirrors.tiles import in_tiles
 
 BORDERS = ("circular", "replicate")
 REDUCTIONS = ("sum", "mean")
 
-CACHED = 2**20
-"""How many numbers of a layer are worked on at once on a CPU."""
+MAX_CACHED_NUMBERS = 2**20
+"""Numbers of a layer that are processed at once on a CPU."""
+
+TILE = 256
+"""The side of a tile in pixels. Images of no more than four tiles are processed whole."""
 
 
 class _Pad(torch.autograd.Function):
@@ -42,12 +45,12 @@ class _Pad(torch.autograd.Function):
 
 
 def pad(x: Tensor, radius: int, border: str) -> Tensor:
-    """`radius` more pixels on every side of x `(B, H, W, C)`: from the other side, or the nearest pixel again."""
+    """Add `radius` pixels on every side of x `(B, H, W, C)`: from the other side, or the nearest pixel again."""
     return _Pad.apply(x, radius, border) if radius else x  # type: ignore[no-untyped-call]
 
 
 def unpad(x: Tensor, radius: int, border: str) -> Tensor:
-    """The adjoint of `pad`: each pixel of the border is added to the one it was copied from. Overwrites x."""
+    """Apply the adjoint of `pad`: add each pixel of the border to the one it was copied from. Overwrites x."""
     for dim in (2, 1) if radius else ():
         size = x.shape[dim] - 2 * radius
         before, after = x.narrow(dim, 0, radius), x.narrow(dim, radius + size, radius)
@@ -61,39 +64,57 @@ def unpad(x: Tensor, radius: int, border: str) -> Tensor:
     return x
 
 
-def parts_in_cache(x: Tensor, filters: int) -> int:
-    """How many of the images x to work on at once, with no graph to record: on a CPU, what keeps a layer in the cache.
+def instances_in_cache(x: Tensor, filters: int) -> int:
+    """Return how many of the images x to process at once without a graph: on a CPU, so many that a layer is cached."""
+    if x.device.type != "cpu":
+        return x.shape[0]
+    return max(1, MAX_CACHED_NUMBERS // (filters * x.shape[2] * x.shape[3]))
 
-    It bounds the memory that a large batch takes, too.
+
+def in_tiles(map_: Callable[[Tensor], Tensor], x: Tensor, reach: int, border: str) -> Tensor:
+    """Return map_(x) of images x `(B, C, H, W)` tile by tile: the same numbers in a fraction of the memory.
+
+    A pixel of the result depends on the `reach` pixels around it alone. So each tile is mapped with a margin of `reach`
+    pixels, which is cut off afterwards. Past the border of the image is the other side, where `border` is "circular",
+    or what the map itself puts there.
     """
-    return max(1, CACHED // (filters * x.shape[2] * x.shape[3])) if x.device.type == "cpu" else x.shape[0]
+    height, width = x.shape[2:]
+    if height * width <= 4 * TILE**2:
+        return map_(x)
+    answer = torch.empty_like(x)
+    for top in range(0, height, TILE):
+        rows, above = _window(top, height, reach, border, x.device)
+        strip = x.index_select(2, rows)
+        for left in range(0, width, TILE):
+            columns, before = _window(left, width, reach, border, x.device)
+            place = answer[:, :, top : top + TILE, left : left + TILE]
+            tile = map_(strip.index_select(3, columns))
+            place.copy_(tile[:, :, above : above + place.shape[2], before : before + place.shape[3]])
+    return answer
+
+
+def _window(first: int, size: int, reach: int, border: str, device: torch.device) -> tuple[Tensor, int]:
+    """Return which of `size` rows or columns the tile from `first` on needs, and where among them the tile begins."""
+    start, stop = first - reach, min(first + TILE, size) + reach
+    if stop - start >= size:
+        return torch.arange(size, device=device), first
+    if border == "circular":
+        return torch.arange(start, stop, device=device) % size, reach
+    start = max(start, 0)
+    return torch.arange(start, min(stop, size), device=device), first - start
 
 
 class ConvICNN(PotentialNetwork):
     r"""The potential of `PotentialNetwork` on images x `(B, C, H, W)` of any size, its linear maps convolutions.
 
     The read-out is w'z summed over the pixels, so that a pixel of the gradient depends on its surroundings alone, and
-    a network that learned on small images means the same on large ones. `reduction="mean"` divides by H W instead, as
-    the published networks do. (They end in another convolution before the mean: with circular borders that is a
-    read-out with the sums of its kernels.)
+    a network trained on small images means the same on large ones. `reduction="mean"` divides by H W, as the published
+    networks do. (They end in another convolution before the mean: with circular borders that is a read-out with the
+    sums of its kernels.)
 
     Wl x and Wq x are matrix products with the k x k patches of x, which are cut once for all layers; the Wz are
-    convolutions, and on the way back transposed convolutions. Published: 60 filters and 3 `layers` on top of the first.
-
-    Args:
-        channels: C.
-        filters: Channels of z_i.
-        layers: Those on top of the first.
-        kernel: The side of the convolutions in pixels, odd.
-        border: How images go on past their borders: "circular" or "replicate".
-        reduction: Whether the read-out is the "sum" or the "mean" over the pixels.
-        mixing: mu in (0, 1), which is fixed.
-        quadratic: Whether layers have the squares (Wq x)^2.
-        activation: "smooth" or "leaky".
-        beta: The sharpness of the smooth activation, positive.
-        constraint: How the network stays convex: "clip", "softplus", or "none", where it does not.
-        curvature: Whether there is a learned multiple c of ||x||^2 / 2, which begins at 1.
-        seed: What the weights are drawn from.
+    convolutions, transposed on the way back. Published: 60 `filters` and 3 `layers` on top of the first. `kernel` is
+    odd, and `border` says how images continue: "circular" or "replicate".
     """
 
     def __init__(
@@ -155,13 +176,13 @@ class ConvICNN(PotentialNetwork):
         return x
 
     def gradient(self, x: Tensor) -> Tensor:
-        """The gradient of Psi at x, same shape as x; of large images tile by tile, where no graph is recorded."""
+        """The gradient of Psi at x, same shape as x; of large images tile by tile, without a graph."""
         if torch.is_grad_enabled() or self.reduction == "mean":  # a mean depends on the size of the whole
             return super().gradient(x)
         return in_tiles(super().gradient, x, 2 * (self.layers + 1) * self.radius, self.border)
 
     def _at_once(self, x: Tensor) -> int:
-        return parts_in_cache(x, self.filters)
+        return instances_in_cache(x, self.filters)
 
     def _weights(self) -> Tensor:
         """Wz of each layer `(layers, filters, filters, k, k)`."""

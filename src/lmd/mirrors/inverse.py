@@ -1,4 +1,4 @@
-"""The inverse of the gradient of a potential to any accuracy: from an approximate answer to an exact one."""
+"""The inverse of the gradient of a potential to any accuracy, by Newton's method from an approximate inverse."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ CG_ITERATIONS, SEARCH_TRIALS = 50, 30
 
 @dataclass(frozen=True)
 class Refinement:
-    """What `refine` found, instance by instance."""
+    """The result of `refine`, instance by instance."""
 
     x: Tensor
-    """The points `(B, ...)`: of all that were looked at, those of the smallest residual."""
+    """The points `(B, ...)` of the smallest residual."""
 
     residual: Tensor
     """||gradient(x) - y||_2, `(B,)`."""
@@ -42,19 +42,13 @@ def refine(
 ) -> Refinement:
     r"""Solve gradient(x) = y by minimising the strongly convex Psi(x) - <y, x>, instance by instance, from `start`.
 
-    The error is bounded by what is reported: with sigma the strong convexity of Psi, the solution is within
-    residual / sigma of x.
+    With sigma the strong convexity of Psi, the solution is within residual / sigma of x. No graph leads from x to y.
 
-    Newton's method with conjugate gradients and a line search. A smooth potential has a solution for every y, and this
-    finds it up to rounding. The gradient of a leaky potential jumps at kinks, so Newton's method is blind to most of
-    its curvature; there the kinks are rounded off with `Activation(beta)`, and beta goes up by factors of ten as
-    the rounded problems get solved, until the solution no longer sees the rounding. A y that is the gradient at some x
-    is found that way. A y inside a jump is the gradient at no x at all: it ends unconverged, near the kink that
-    minimises Psi(x) - <y, x>. Such y are common, as the jumps are everywhere: where arbitrary y have to be
-    inverted, choose a smooth potential.
-
-    `iterations` caps the Newton iterations of an instance. An instance that is done is left alone. No graph leads
-    from x back to y.
+    Newton's method with conjugate gradients and a line search, at most `iterations` for each instance. A smooth
+    potential has a solution for every y. The gradient of a leaky potential jumps at kinks; there the kinks are rounded
+    off with `Activation(beta)`, and beta grows by factors of ten until the rounding does not change the solution. A y
+    inside a jump is the gradient at no x: it ends unconverged, near the kink that minimises Psi(x) - <y, x>. Where
+    arbitrary y have to be inverted, choose a smooth potential.
     """
     if potential.constraint == "none":
         raise InputError("potential", "a network that nothing keeps convex", "a constraint of clip or softplus")
@@ -68,7 +62,7 @@ def refine(
 
 
 class _Refiner:
-    """The state of `refine`: everything is a tensor over the whole batch; each iteration works on the open part."""
+    """The state of `refine` over the whole batch; each iteration advances the open instances."""
 
     def __init__(self, potential: PotentialNetwork, y: Tensor, start: Tensor, tolerance: float) -> None:
         self.potential, self.y, self.tolerance = potential, y, tolerance
@@ -77,7 +71,7 @@ class _Refiner:
         self.open = torch.isfinite(self.residual) & (self.residual > tolerance)
         self.taken = torch.zeros_like(self.residual, dtype=torch.int64)
         self.goal = torch.zeros_like(self.residual)
-        """The residual at which the present beta has served; 0 before it is known."""
+        """The residual at which beta is increased; 0 before it is known."""
         self.beta = None if potential.is_smooth else torch.full_like(self.residual, FIRST_SHARPNESS)
 
     def run(self, iterations: int) -> Refinement:
@@ -109,14 +103,14 @@ class _Refiner:
                 self.beta[rest] *= SHARPENING
 
     def _first_goal(self, objective: _Objective) -> Tensor:
-        """A tenth of where the problem starts if there is a sharper one to come, and the tolerance if not."""
+        """Return a tenth of the residual at the start if a sharper problem follows, or the tolerance."""
         last = torch.full_like(objective.norms, self.tolerance / 2)
         if objective.beta is None:
             return last
         return torch.where(objective.beta < LAST_SHARPNESS, (0.1 * objective.norms).clamp(min=last), last)
 
     def _measure(self, index: Tensor) -> None:
-        """Take the points where the gradient itself is closer to y than ever; close those that are close enough."""
+        """Keep the points whose gradient is closest to y so far; close the instances that are close enough."""
         residual = norm_of(self.potential.gradient(self.x[index]) - self.y[index], "l2")
         better = residual < self.residual[index]
         self.best[index[better]] = self.x[index[better]]
@@ -137,12 +131,12 @@ class _Objective:
         self.norms = norm_of(self.slope, "l2")
 
     def hessian_times(self, v: Tensor) -> Tensor:
-        """The Hessian is symmetric, so one backward pass through the gradient multiplies by it."""
+        """Return H v: as H is symmetric, by one backward pass through the gradient."""
         (product,) = torch.autograd.grad(self.gradient, self.x, v, retain_graph=True)
         return product
 
     def newton_direction(self) -> Tensor:
-        """H d = -slope by conjugate gradients, to a tenth or better as the slope vanishes."""
+        """Solve H d = -slope by conjugate gradients, to a tenth or better as the slope vanishes."""
         direction, rest = torch.zeros_like(self.slope), -self.slope
         along, square = rest, self.norms.square()
         goal = square * torch.clamp(self.norms, max=0.01)
@@ -160,9 +154,9 @@ class _Objective:
         return direction
 
     def search(self, direction: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """A point along the direction that is low enough, its residual, and where there was none to be found.
+        """Return a point along the direction that is low enough, its residual, and where there was none.
 
-        Low enough is Armijo's condition, or, where the values agree to rounding and so cannot tell, a smaller slope.
+        Low enough is Armijo's condition or, where the values agree to rounding, a smaller slope.
         """
         x, norms = self.x.detach(), self.norms
         fall = inner(self.slope, direction)
@@ -188,5 +182,5 @@ class _Objective:
 
 
 def _column(numbers: Tensor, like: Tensor) -> Tensor:
-    """One number per instance, to be multiplied with `(B, ...)`."""
+    """Return one number per instance in the shape `(B, 1, ...)`."""
     return numbers.reshape(-1, *(1,) * (like.ndim - 1))

@@ -1,4 +1,4 @@
-"""The potential with one hidden layer and a closed-form inverse: section 4 of the paper, with its formula mended."""
+"""The potential with one hidden layer and a closed-form inverse: section 4 of the paper, its formula corrected."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ class OneLayer(Mirror):
     potential unless A is the identity.
 
     The range of `to_dual` is bounded: u has to lie in (0, 1). `to_primal` clips u to [margin, 1 - margin], and
-    `clipped` counts the entries it moved, so that a run can report how often it left the domain.
+    `clipped` counts the clipped entries.
 
-    A is held as its factors A = PLU (L unit lower triangular, U upper triangular with a diagonal that `constrain_`
-    keeps away from zero), so A^{-1} and A^{-T} are triangular solves and nothing is ever inverted or factorised in a
-    call. The Hessian decays as |Ax| grows, so the strong convexity constant is 0.
+    The parameters are the factors of A = PLU, L unit lower triangular and U upper triangular with a diagonal that
+    `constrain_` keeps away from zero, so that A^{-1} and A^{-T} are triangular solves. The Hessian decays as |Ax|
+    grows, so the strong convexity constant is 0.
 
     Args:
         dimension: d.
         alpha: In [0, 1), fixed.
         margin: How far from 0 and 1 u is kept, in (0, 0.5).
-        floor: The least size of a pivot of A and entry of w, which `constrain_` keeps to.
-        matrix: A `(d, d)` to begin with, invertible; None is the identity.
-        weight: w `(d,)` to begin with, positive; None is 1.
+        floor: The least size of a pivot of A and of an entry of w, positive.
+        matrix: A `(d, d)` at the start, invertible; None is the identity.
+        weight: w `(d,)` at the start, positive; None is 1.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class OneLayer(Mirror):
 
     @classmethod
     def random(cls, dimension: int, generator: torch.Generator, **arguments: Any) -> OneLayer:
-        """The paper's start: A the identity plus N(0, 0.01) noise, w uniform in (0, 1/d]."""
+        """Draw the paper's start: A the identity plus N(0, 0.01) noise, w uniform in (0, 1/d]."""
         noise = torch.randn(dimension, dimension, generator=generator) * 0.1
         weight = (1 - torch.rand(dimension, generator=generator)) / dimension
         mirror = cls(dimension, matrix=torch.eye(dimension) + noise, weight=weight, **arguments)
@@ -105,19 +105,19 @@ class OneLayer(Mirror):
         return (self.weight * slope) @ matrix
 
     def _slopes(self, y: Tensor) -> Tensor:
-        """A^{-T} y, by a solve with U' and one with L', then the permutation."""
+        """Return A^{-T} y."""
         columns = torch.linalg.solve_triangular(self.upper.triu().T, check_width("y", y, self.dimension).T, upper=False)
         columns = torch.linalg.solve_triangular(self.lower.T, columns, upper=True, unitriangular=True)
         return (self.permutation @ columns).T
 
     def _points(self, hidden: Tensor) -> Tensor:
-        """A^{-1} of each row."""
+        """Return A^{-1} of each row."""
         columns = self.permutation.T @ hidden.T
         columns = torch.linalg.solve_triangular(self.lower, columns, upper=False, unitriangular=True)
         return torch.linalg.solve_triangular(self.upper.triu(), columns, upper=True).T
 
     def _unclipped(self, y: Tensor) -> Tensor:
-        """u of the class docstring."""
+        """Return u of the class docstring."""
         return (self._slopes(y) - self.alpha * self.weight) / ((1 - self.alpha) * self.weight)
 
     def to_primal(self, y: Tensor, tolerance: float | None = None) -> Tensor:

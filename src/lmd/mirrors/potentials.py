@@ -29,7 +29,7 @@ CONSTRAINTS = ("clip", "softplus", "none")
 
 @dataclass(frozen=True)
 class Activation:
-    """max(t, 0.2 t), or with a sharpness beta the smooth 0.2 t + 0.8 log(1 + exp(beta t)) / beta above it."""
+    """max(t, 0.2 t), or with a sharpness beta the smooth 0.2 t + 0.8 log(1 + exp(beta t)) / beta."""
 
     beta: float | Tensor | None = None
     """None is the leaky ReLU; a tensor broadcasts with t."""
@@ -45,19 +45,19 @@ class Activation:
         return torch.add(LEAK * t, rounded, alpha=1 - LEAK)
 
     def overwriting(self, t: Tensor) -> Tensor:
-        """The same, in place where nothing is lost by it: a leaky `pull_back` needs no more than the sign of t."""
+        """Apply it in place where that is safe: a leaky `pull_back` needs no more than the sign of t."""
         overwrite = self.beta is None and not torch.is_grad_enabled()
         return functional.leaky_relu_(t, LEAK) if overwrite else self(t)
 
     def pull_back(self, p: Tensor, t: Tensor) -> Tensor:
-        """p times the derivative at t."""
+        """Return p times the derivative at t."""
         if self.beta is None:
             return torch.ops.aten.leaky_relu_backward(p, t, LEAK, False)
         return torch.addcmul(LEAK * p, p, torch.sigmoid(self.beta * t), value=1 - LEAK)
 
     @property
     def has_curvature(self) -> bool:
-        """Whether the derivative changes with t other than in jumps."""
+        """Whether the derivative is continuous."""
         return self.beta is not None
 
 
@@ -81,18 +81,16 @@ class PotentialNetwork(nn.Module, Configurable, abc.ABC):
     is strongly convex with the constant mu + (1 - mu) c, which is what `strong_convexity` reports.
 
     mixing      mu in (0, 1), fixed.
-    curvature   whether there is a c >= 0 at all. It is learned and starts at 1, so that the gradient of Psi starts at
-                the identity, with a small part from the network on top; without it (as published) it starts near mu x.
-    constraint  how Wz, w and c stay non-negative: `clip` after the update, in `constrain_` (the published way),
-                `softplus` of a free parameter, or `none`, where nothing is promised: a backward map need not be convex.
+    curvature   whether there is a c >= 0. It is learned and starts at 1, so that the gradient of Psi starts near the
+                identity; without it (as published) it starts near mu x.
+    constraint  how Wz, w and c stay non-negative: `clip` after the update, in `constrain_` (as published), `softplus`
+                of a free parameter, or `none`, where Psi need not be convex.
     activation  g: `smooth` is 0.2 t + 0.8 log(1 + exp(beta t)) / beta, `leaky` its limit, the leaky ReLU as published.
                 With `smooth` every y is the gradient at some x; a leaky potential has kinks, at which its gradient
                 jumps, but trains in two thirds of the time.
 
-    The gradient is written out: a forward pass, and a transposed pass from w back to x. With the leaky ReLU the forward
-    pass only decides which slopes the transposed pass has, so it is never recorded, and the biases, which move nothing
-    but kinks, get no derivative through the gradient: they are constants drawn at the start. (They have one in
-    the published code, and it is zero.)
+    The gradient is a forward pass and a transposed pass from w back to x. With the leaky ReLU the forward pass only
+    decides the slopes of the transposed pass: it is never recorded, and the biases are constants drawn at the start.
 
     Wz and w are stored in units of `gain`, a power of two near one over the number of terms they are summed over, so
     that an entry is about 1 and one learning rate suits all parameters.
@@ -112,25 +110,23 @@ class PotentialNetwork(nn.Module, Configurable, abc.ABC):
         self.out: nn.Parameter
         self.curvature: nn.Parameter | None
 
-    # What a user of a potential calls.
-
     def value(self, x: Tensor) -> Tensor:
-        """Psi of each instance: x `(B, ...)` to `(B,)`."""
+        """Return Psi of each instance: x `(B, ...)` to `(B,)`."""
         lifted = self._lift(x)
         return self._mix_value(lifted, self._forward(lifted, self.activation), self.activation)
 
     def gradient(self, x: Tensor) -> Tensor:
-        """The gradient of Psi at x, same shape as x."""
+        """Return the gradient of Psi at x, same shape as x."""
         if torch.is_grad_enabled():
             return self._gradient(x)
         return torch.cat([self._gradient(part) for part in torch.split(x, self._at_once(x))])
 
     def forward(self, x: Tensor) -> Tensor:
-        """The network as a map: its gradient."""
+        """Return the gradient."""
         return self.gradient(x)
 
     def value_and_gradient(self, x: Tensor, beta: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Both from one forward pass; with beta `(B,)`, for the smooth activation of that sharpness instead."""
+        """Return both; with beta `(B,)`, for the smooth activation of that sharpness."""
         activation = self.activation if beta is None else Activation(beta.reshape(-1, *(1,) * (x.ndim - 1)))
         lifted = self._lift(x)
         inputs = self._forward(lifted, activation)
@@ -144,7 +140,7 @@ class PotentialNetwork(nn.Module, Configurable, abc.ABC):
 
     @property
     def strong_convexity(self) -> Tensor:
-        """mu + (1 - mu) c, or 0 where nothing keeps the network convex, or where a weight is not what it should be."""
+        """mu + (1 - mu) c, or 0 where nothing keeps the network convex or a weight is negative."""
         signed = [weight for weight in (self.hidden, self.out, self.curvature) if weight is not None]
         negative = self.constraint == "clip" and any(bool((weight < 0).any()) for weight in signed)
         if self.constraint == "none" or negative:
@@ -153,13 +149,11 @@ class PotentialNetwork(nn.Module, Configurable, abc.ABC):
 
     @torch.no_grad()
     def constrain_(self) -> None:
-        """Clip the weights that have to be non-negative, where the constraint is `clip`."""
+        """Clip negative weights, where the constraint is `clip`."""
         if self.constraint == "clip":
             for weight in (self.hidden, self.out, self.curvature):
                 if weight is not None:
                     weight.clamp_(min=0)
-
-    # What the dense and the convolutional network fill in.
 
     @abc.abstractmethod
     def check_shape(self, argument: str, x: Tensor) -> Tensor:
@@ -167,25 +161,23 @@ class PotentialNetwork(nn.Module, Configurable, abc.ABC):
 
     @abc.abstractmethod
     def _lift(self, x: Tensor) -> Lifted:
-        """What the layers need of x."""
+        """Return what the layers need of x."""
 
     @abc.abstractmethod
     def _forward(self, lifted: Lifted, activation: Activation) -> list[Tensor]:
-        """What g is applied to in each layer."""
+        """Return the argument of g in each layer."""
 
     @abc.abstractmethod
     def _read_out(self, lifted: Lifted, last: Tensor) -> Tensor:
-        """net(x) `(B,)` from the last z."""
+        """Return net(x) `(B,)` from the last z."""
 
     @abc.abstractmethod
     def _transposed(self, lifted: Lifted, inputs: list[Tensor], activation: Activation) -> Tensor:
-        """The gradient of net at x."""
+        """Return the gradient of net at x."""
 
     def _at_once(self, x: Tensor) -> int:
-        """How many instances go through the network together where nothing is recorded."""
+        """Return how many instances to process together without a graph."""
         return x.shape[0]
-
-    # What they share.
 
     def _gradient(self, x: Tensor) -> Tensor:
         lifted = self._lift(x)
@@ -249,7 +241,7 @@ class PotentialNetwork(nn.Module, Configurable, abc.ABC):
         self.curvature = nn.Parameter(self._raw(torch.ones(()))) if curvature else None
 
     def _raw(self, weight: Tensor) -> Tensor:
-        """The parameter whose `_positive` is `weight`."""
+        """Return the parameter whose `_positive` is `weight`."""
         return torch.log(torch.expm1(weight.clamp(min=1e-6))) if self.constraint == "softplus" else weight
 
 
@@ -257,18 +249,6 @@ class DenseICNN(PotentialNetwork):
     """The potential of `PotentialNetwork` on vectors x `(B, d)`, read out as w'z + (wq'x)^2 + wl'x.
 
     Published: for the SVM (d = 51) 96 wide with 4 `layers` on top of the first, for the classifier (d = 500) 128 wide.
-
-    Args:
-        dimension: d.
-        width: Entries of z_i.
-        layers: Those on top of the first.
-        mixing: mu in (0, 1), which is fixed.
-        quadratic: Whether layers have the squares (Wq x)^2.
-        activation: "smooth" or "leaky".
-        beta: The sharpness of the smooth activation, positive.
-        constraint: How the network stays convex: "clip", "softplus", or "none", where it does not.
-        curvature: Whether there is a learned multiple c of ||x||^2 / 2, which begins at 1.
-        seed: What the weights are drawn from.
     """
 
     def __init__(
@@ -304,7 +284,7 @@ class DenseICNN(PotentialNetwork):
         return {**sizes, **self._settings()}
 
     def _weights(self) -> Tensor:
-        """Wz of each layer `(layers, width, width)`."""
+        """Return Wz of each layer `(layers, width, width)`."""
         return self.gain * self._positive(self.hidden)
 
     def check_shape(self, argument: str, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Quadratic mirrors, dense and diagonal: section 4 of the paper, with a factorisation that is never computed twice."""
+"""Quadratic mirrors, dense (section 4 of the paper) and diagonal, the latter also on a box and on the simplex."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lmd.core.checks import check_count, check_finite, check_floating, check_positive
+from lmd.core.checks import check_count, check_finite, check_floating, check_interval, check_positive
 from lmd.errors import InputError
 from lmd.mirrors.base import Mirror, check_positive_vector, check_width
+from lmd.terms import Box, Simplex
 
 
 class Quadratic(Mirror):
     """Psi(x) = 1/2 x'Ax with A symmetric positive definite, x `(B, d)`.
 
-    The learned parameter is the Cholesky factor of A = LL' itself: to_dual(x) = LL'x, and to_primal solves two
-    triangular systems. So no factorisation happens in a call, and A is positive definite as long as the diagonal of L
-    is positive, which `constrain_` sees to (at least `floor`).
+    The learned parameter is the Cholesky factor L of A = LL': to_dual(x) = LL'x, and to_primal solves two triangular
+    systems. `constrain_` keeps the diagonal of L at or above `floor`, so that A stays positive definite.
 
     Args:
         dimension: d.
-        floor: The least entry of the diagonal of L, which `constrain_` keeps to.
-        matrix: A `(d, d)` to begin with, symmetric and positive definite; None is the identity.
+        floor: The least entry of the diagonal of L, positive.
+        matrix: A `(d, d)` at the start, symmetric and positive definite; None is the identity.
     """
 
     def __init__(self, dimension: int, floor: float = 1e-3, matrix: Tensor | None = None) -> None:
@@ -34,7 +34,7 @@ class Quadratic(Mirror):
 
     @classmethod
     def from_matrix(cls, matrix: Tensor) -> Quadratic:
-        """The mirror of a given symmetric positive definite matrix `(d, d)`."""
+        """Return the mirror of a symmetric positive definite matrix `(d, d)`."""
         check_floating("matrix", matrix)
         return cls(dimension=matrix.shape[0] if matrix.ndim else 1, matrix=matrix)
 
@@ -80,8 +80,7 @@ class Quadratic(Mirror):
     def constrain_(self) -> None:
         """Keep L lower triangular with a diagonal of at least `floor`."""
         self.factor.tril_()
-        diagonal = self.factor.diagonal()
-        diagonal.clamp_(min=self.floor)
+        self.factor.diagonal().clamp_(min=self.floor)
 
 
 def _factor(matrix: Tensor, dimension: int) -> Tensor:
@@ -101,8 +100,8 @@ class DiagonalQuadratic(Mirror):
 
     Args:
         dimension: d.
-        floor: The least a_i, which `constrain_` keeps to.
-        diagonal: a `(d,)` to begin with, positive; None is 1.
+        floor: The least a_i, positive.
+        diagonal: a `(d,)` at the start, positive; None is 1.
     """
 
     def __init__(self, dimension: int, floor: float = 1e-3, diagonal: Tensor | None = None) -> None:
@@ -142,3 +141,57 @@ class DiagonalQuadratic(Mirror):
     def constrain_(self) -> None:
         """Keep the diagonal at or above `floor`."""
         self.diagonal.clamp_(min=self.floor)
+
+
+class DiagonalBox(DiagonalQuadratic):
+    r"""Psi(x) = 1/2 \sum_i a_i x_i^2 on {low <= x <= high}: to_primal(y) = y / a, clipped.
+
+    Clipping is the projection argmin_x B(x, y / a) onto the box, as B is a sum over the entries.
+
+    Args:
+        dimension: d.
+        low, high: The ends of the box, low < high.
+        floor: The least a_i, positive.
+        diagonal: a `(d,)` at the start, positive; None is 1.
+    """
+
+    def __init__(
+        self,
+        dimension: int,
+        low: float = 0.0,
+        high: float = 1.0,
+        floor: float = 1e-3,
+        diagonal: Tensor | None = None,
+    ) -> None:
+        super().__init__(dimension, floor, diagonal)
+        self.domain: Box = Box(*check_interval("box", (low, high)))
+
+    def config(self) -> dict[str, Any]:
+        return {**super().config(), "low": self.domain.low, "high": self.domain.high}
+
+    def to_primal(self, y: Tensor, tolerance: float | None = None) -> Tensor:
+        return self.domain.nearest(super().to_primal(y))
+
+
+class DiagonalSimplex(DiagonalQuadratic):
+    r"""Psi(x) = 1/2 \sum_i a_i x_i^2 on the simplex: to_primal(y) = max((y - nu) / a, 0), with nu for a sum of 1.
+
+    As in the Euclidean projection, the positive entries are those with the largest y: sorted by y, the first m give
+    nu_m = (\sum_{i <= m} y_i / a_i - 1) / \sum_{i <= m} 1 / a_i, and the right m is the last with y_m > nu_m.
+
+    Args:
+        dimension: d.
+        floor: The least a_i, positive.
+        diagonal: a `(d,)` at the start, positive; None is 1.
+    """
+
+    domain = Simplex()
+
+    def to_primal(self, y: Tensor, tolerance: float | None = None) -> Tensor:
+        y = check_width("y", y, self.dimension)
+        y = y - y.detach().amax(dim=1, keepdim=True)  # changes nothing but the rounding far from the simplex
+        ordered, order = y.sort(dim=1, descending=True)
+        softness = (1 / self.diagonal)[order]
+        thresholds = ((softness * ordered).cumsum(dim=1) - 1) / softness.cumsum(dim=1)
+        count = (ordered > thresholds).sum(dim=1, keepdim=True).clamp(min=1)
+        return ((y - thresholds.gather(1, count - 1)) / self.diagonal).clamp(min=0)

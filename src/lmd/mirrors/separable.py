@@ -1,26 +1,28 @@
-"""Exact learned mirrors: a convex spline of each coefficient of an orthogonal transform, and such on a domain."""
+"""Exact learned mirrors: a convex spline of each coefficient of an orthogonal transform."""
 
 from __future__ import annotations
 
+import abc
+import functools
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from lmd.core.checks import check_count
+from lmd.core.checks import check_count, check_finite, check_interval, check_positive, shape_of
+from lmd.core.config import Configurable
 from lmd.errors import InputError
 from lmd.mirrors.base import Mirror
-from lmd.mirrors.splines import Curve, SmoothCurve, Splines
-from lmd.mirrors.transforms import Rotation, Transform
-from lmd.terms import Box, Simplex
 
 
 class Separable(Mirror):
     r"""Psi(x) = \sum_i phi_i((Qx)_i) with Q orthogonal and convex splines phi_i.
 
-    to_dual(x) = Q' phi'(Qx) and to_primal(y) = Q' (phi')^{-1}(Qy), both in closed form. Its Hessian
-    Q' diag(phi''(Qx)) Q has its eigenvalues between the least and the largest slope of the curves.
+    to_dual(x) = Q' phi'(Qx) and to_primal(y) = Q' (phi')^{-1}(Qy), both in closed form. The eigenvalues of the Hessian
+    Q' diag(phi''(Qx)) Q are between the least and the largest slope of the curves.
 
     Args:
         transform: Q.
@@ -45,8 +47,8 @@ class Separable(Mirror):
     def check(self, argument: str, x: Tensor) -> Tensor:
         return super().check(argument, self.transform.check(argument, x))
 
-    def curve(self, like: Tensor) -> Curve | SmoothCurve:
-        """phi' of every coefficient of an instance."""
+    def curve(self, like: Tensor) -> Curve:
+        """Return phi' of every coefficient of an instance."""
         return self.curves.curve(self.transform.spread(self.curves.rows(), like))
 
     def potential(self, x: Tensor) -> Tensor:
@@ -81,81 +83,278 @@ class Separable(Mirror):
         return self.curves.largest_slope
 
 
-class _Coordinatewise(Separable):
-    """A spline of each entry of x `(B, d)`."""
+class Transform(nn.Module, Configurable, abc.ABC):
+    """An orthogonal map Q of each instance: x `(B, ...)` to coefficients of the same shape, each of one of `kinds`."""
 
-    def __init__(self, dimension: int, knots: int = 2, reach: float = 1.0) -> None:
-        self.dimension = check_count("dimension", dimension)
-        super().__init__(Rotation(dimension, 0), Splines(dimension, knots, reach))
+    kinds: int
+
+    @abc.abstractmethod
+    def check(self, argument: str, x: Tensor) -> Tensor:
+        """Return `x` if the transform fits its shape."""
+
+    @abc.abstractmethod
+    def forward(self, x: Tensor) -> Tensor:
+        """Qx, same shape as x."""
+
+    @abc.abstractmethod
+    def inverse(self, coefficients: Tensor) -> Tensor:
+        """Q'c, same shape as c."""
+
+    @abc.abstractmethod
+    def spread(self, rows: Tensor, like: Tensor) -> Tensor:
+        """Return rows `(kinds, J)` for each coefficient of an instance `like[0]`, `(..., J)`: its kind's, or a mean."""
+
+
+class Rotation(Transform):
+    r"""A learned orthogonal map of each run of n numbers in x `(B, m n)`; the identity at the start.
+
+    Q = H_1 ... H_r with reflections H_i = I - 2 v_i v_i' / v_i'v_i, the rows of `vectors` `(r, n)` being v_i. It is
+    I - V' T^{-1} V, with T upper triangular: v_i'v_j above the diagonal and half of v_i'v_i on it
+    ([Joffrain et al. 2006](https://doi.org/10.1145/1141885.1141886)). n reflections give every orthogonal map; at the
+    start they are pairs that cancel, and one more where their number is odd.
+
+    Args:
+        size: n.
+        reflections: r; None is n, or n - 1 where n is odd.
+        seed: Of the reflections at the start.
+    """
+
+    def __init__(self, size: int, reflections: int | None = None, seed: int = 0) -> None:
+        super().__init__()
+        self.kinds = self.size = check_count("size", size)
+        count = 2 * (size // 2) if reflections is None else check_count("reflections", reflections, least=0)
+        self.seed = seed
+        pairs = torch.randn((count + 1) // 2, size, generator=torch.Generator().manual_seed(seed))
+        start = nn.functional.normalize(pairs).repeat_interleave(2, dim=0)[:count]
+        self.vectors = nn.Parameter(start, requires_grad=count > 0)
+
+    @classmethod
+    def from_matrix(cls, matrix: Tensor) -> Rotation:
+        """Return the rotation of an orthogonal matrix `(n, n)`, up to the signs of its rows, by Householder's QR."""
+        packed, _ = torch.geqrf(matrix.T)
+        rotation = cls(len(matrix), len(matrix)).to(matrix)
+        identity = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
+        with torch.no_grad():
+            rotation.vectors.copy_((packed.tril(-1) + identity).T.flip(0))
+        return rotation
 
     def config(self) -> dict[str, Any]:
-        return {"dimension": self.dimension, "knots": self.curves.count, "reach": self.curves.reach}
+        return {"size": self.size, "reflections": len(self.vectors), "seed": self.seed}
+
+    @property
+    def matrix(self) -> Tensor:
+        """Q `(n, n)`."""
+        V = nn.functional.normalize(self.vectors)
+        inner = V @ V.T
+        upper = inner.triu(1) + 0.5 * torch.diag(inner.diagonal())
+        identity = torch.eye(self.size, dtype=V.dtype, device=V.device)
+        return identity - V.T @ torch.linalg.solve_triangular(upper, V, upper=True)
 
     def check(self, argument: str, x: Tensor) -> Tensor:
-        if x.shape[1:] != (self.dimension,):
-            raise InputError(argument, f"shape {tuple(x.shape)}", f"shape (B, {self.dimension})")
-        return super().check(argument, x)
+        if x.ndim != 2 or x.shape[1] % self.size:
+            raise InputError(argument, f"shape {shape_of(x)}", f"shape (B, n) with n a multiple of {self.size}")
+        return x
 
-    descend = Mirror.descend  # to_primal ends in a projection
+    def forward(self, x: Tensor) -> Tensor:
+        return x if not len(self.vectors) else (x.reshape(len(x), -1, self.size) @ self.matrix.T).flatten(1)
+
+    def inverse(self, coefficients: Tensor) -> Tensor:
+        if not len(self.vectors):
+            return coefficients
+        return (coefficients.reshape(len(coefficients), -1, self.size) @ self.matrix).flatten(1)
+
+    def spread(self, rows: Tensor, like: Tensor) -> Tensor:
+        return rows.repeat(like.shape[1] // self.size, 1)
+
+    @torch.no_grad()
+    def constrain_(self) -> None:
+        """Keep the vectors at length 1."""
+        self.vectors.copy_(nn.functional.normalize(self.vectors))
 
 
-class SplineBox(_Coordinatewise):
-    r"""Psi(x) = \sum_i phi_i(x_i) on {low <= x <= high}: to_primal(y) = (phi')^{-1}(y), clipped, x `(B, d)`.
+@functools.lru_cache(maxsize=32)
+@torch.inference_mode(False)
+def cosines(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    r"""Return the orthogonal cosine transform `(n, n)`: \sqrt{2/n} cos(pi k (i + 1/2) / n), the first row \sqrt{1/n}.
 
-    Clipping is the Bregman projection, as the divergence is a sum over the entries.
+    Its rows are the eigenvectors of K'K, K the differences of n entries, with eigenvalues 2 - 2 cos(pi k / n).
+    """
+    k = torch.arange(size, dtype=torch.float64, device=device)
+    matrix = torch.cos(math.pi / size * k[:, None] * (k[None, :] + 0.5)) * math.sqrt(2 / size)
+    matrix[0] /= math.sqrt(2)
+    return matrix.to(dtype)
+
+
+class Cosine(Transform):
+    r"""The cosine transform of whole images `(B, C, H, W)`, of any size.
+
+    The kind of a coefficient is the length of its frequency, r = \sqrt{(e_k + e_l) / 8} in [0, 1], with e_k and e_l the
+    eigenvalues of differences down and across. Rows by kind are the values at r = 0, 1 / (kinds - 1), ..., 1 of a
+    piecewise linear function of r. As r is the same for flipped images and for those rotated by 90 degrees, a separable
+    mirror with odd curves maps them to flipped and rotated ones.
 
     Args:
-        dimension: d.
-        low, high: The ends of the box.
-        knots: Positive knots of each phi_i, 0 or more.
-        reach: The last knot to begin with.
+        kinds: Knots of the function of r, at least 2.
     """
 
-    def __init__(self, dimension: int, low: float = 0.0, high: float = 1.0, knots: int = 2, reach: float = 1.0) -> None:
-        super().__init__(dimension, knots, reach)
-        self.domain: Box = Box(low, high)
+    def __init__(self, kinds: int = 10) -> None:
+        super().__init__()
+        self.kinds = check_count("kinds", kinds, least=2)
 
     def config(self) -> dict[str, Any]:
-        return {**super().config(), "low": self.domain.low, "high": self.domain.high}
+        return {"kinds": self.kinds}
 
-    def to_primal(self, y: Tensor, tolerance: float | None = None) -> Tensor:
-        return self.domain.nearest(super().to_primal(y))
+    def check(self, argument: str, x: Tensor) -> Tensor:
+        if x.ndim != 4 or min(x.shape[2:]) < 1:
+            raise InputError(argument, f"shape {shape_of(x)}", "images (B, C, H, W), H and W at least 1")
+        return x
+
+    def forward(self, x: Tensor) -> Tensor:
+        down, across = (cosines(size, x.dtype, x.device) for size in x.shape[2:])
+        return down @ x @ across.T
+
+    def inverse(self, coefficients: Tensor) -> Tensor:
+        down, across = (cosines(size, coefficients.dtype, coefficients.device) for size in coefficients.shape[2:])
+        return down.T @ coefficients @ across
+
+    def spread(self, rows: Tensor, like: Tensor) -> Tensor:
+        place = (self.kinds - 1) * frequencies(like.shape[2], like.shape[3], rows.dtype, rows.device)
+        below = place.long().clamp(max=self.kinds - 2)
+        return torch.lerp(rows[below], rows[below + 1], (place - below)[..., None])
 
 
-class SplineSimplex(_Coordinatewise):
-    r"""Psi(x) = \sum_i phi_i(x_i) on the simplex: to_primal(y) = max((phi')^{-1}(y - nu), 0), with nu for a sum of 1.
+@functools.lru_cache(maxsize=32)
+@torch.inference_mode(False)
+def frequencies(height: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return r of `Cosine` for each coefficient, `(H, W)`."""
+    down, across = (
+        2 - 2 * torch.cos(math.pi / size * torch.arange(size, dtype=torch.float64, device=device))
+        for size in (height, width)
+    )
+    return ((down[:, None] + across[None, :]) / 8).sqrt().to(dtype)
 
-    The sum is a decreasing, piecewise linear function of nu, with kinks at y_i - phi_i'(k) for k = 0 and every knot:
-    bisection among the sorted kinks finds the piece that nu is on, and a line through its ends gives nu.
 
-    Args:
-        dimension: d.
-        knots: Positive knots of each phi_i, 0 or more.
-        reach: The last knot to begin with.
+@dataclass(frozen=True)
+class Curve:
+    r"""phi'(u) = \sum_j s_j (c_j(u) - c_j(0)), with c_j(u) the point of the j-th piece that is nearest to u.
+
+    The pieces are (-inf, k_1], [k_1, k_2], ..., [k_J, inf): phi' is continuous, has slope s_j on the j-th of them, and
+    phi'(0) = 0. Its inverse is a curve too, with knots phi'(k_j) and slopes 1 / s_j. `knots` `(..., J)` increase along
+    the last dimension, `slopes` `(..., J + 1)` are positive; the others broadcast against an instance of u.
     """
 
-    domain = Simplex()
+    knots: Tensor
+    slopes: Tensor
 
-    def to_primal(self, y: Tensor, tolerance: float | None = None) -> Tensor:
-        y = self.transform.check("y", y)
-        y = y - y.detach().amax(dim=1, keepdim=True)
-        curve = self.curve(y)
-        inverse = curve.inverse()
-        at_knots = (curve.gradient(knot.expand_as(y)) for knot in curve.knots.unbind(dim=-1))
-        marks = [torch.zeros_like(y), curve.gradient(torch.ones_like(y)), *at_knots]
-        kinks = torch.cat([y - mark for mark in marks], dim=1).sort(dim=1).values
+    def _pieces(self) -> Iterator[tuple[Tensor, Tensor | None, Tensor | None]]:
+        """Yield the slope and the two ends of each piece; None is infinity."""
+        ends = [None, *self.knots.unbind(dim=-1), None]
+        return zip(self.slopes.unbind(dim=-1), ends[:-1], ends[1:], strict=True)
 
-        def total(nu: Tensor) -> Tensor:
-            return inverse.gradient(y - nu).clamp(min=0).sum(dim=1, keepdim=True)
+    def gradient(self, u: Tensor) -> Tensor:
+        """Return phi'(u), same shape as u."""
+        origin = torch.zeros_like(u[:1])
+        return sum(
+            (slope * (_nearest(u, low, high) - _nearest(origin, low, high)) for slope, low, high in self._pieces()),
+            torch.zeros_like(u),
+        )
 
-        first = torch.zeros_like(kinks[:, :1], dtype=torch.long)  # the sum at the first kink is at least 1
-        last = torch.full_like(first, kinks.shape[1] - 1)
-        with torch.no_grad():
-            for _ in range(math.ceil(math.log2(kinks.shape[1]))):
-                middle = (first + last) // 2
-                above = total(kinks.gather(1, middle)) >= 1
-                first, last = torch.where(above, middle, first), torch.where(above, last, middle)
-        low, high = kinks.gather(1, first), kinks.gather(1, first + 1)
-        share = (total(low) - 1) / (total(low) - total(high))
-        x = inverse.gradient(y - (low + share * (high - low))).clamp(min=0)
-        return x / x.sum(dim=1, keepdim=True)
+    def inverse(self) -> Curve:
+        """Return the curve of the inverse function."""
+        knots = [self.gradient(knot[None])[0] for knot in self.knots.unbind(dim=-1)]
+        return Curve(torch.stack(knots, dim=-1) if knots else self.knots, 1 / self.slopes)
+
+    def divergence(self, u: Tensor, v: Tensor) -> Tensor:
+        r"""Return phi(u) - phi(v) - phi'(v) (u - v), entry by entry, as a sum of terms that are not negative.
+
+        A piece [l, h] of slope 1, whose nearest points to u and v are a and c, has the divergence
+        (a - c)^2 / 2 + (h - c) max(u - h, 0) + (c - l) max(l - u, 0): nothing cancels where u and v are near.
+        """
+        total = torch.zeros_like(u)
+        for slope, low, high in self._pieces():
+            nearest = _nearest(v, low, high)
+            part = (_nearest(u, low, high) - nearest).square() / 2
+            if high is not None:
+                part = part + (high - nearest) * (u - high).clamp(min=0)
+            if low is not None:
+                part = part + (nearest - low) * (low - u).clamp(min=0)
+            total = total + slope * part
+        return total
+
+
+def _nearest(u: Tensor, low: Tensor | None, high: Tensor | None) -> Tensor:
+    u = u if low is None else torch.maximum(u, low)
+    return u if high is None else torch.minimum(u, high)
+
+
+class Splines(nn.Module, Configurable):
+    """An odd piecewise linear curve for each of `kinds` kinds of coefficients; the identity at the start.
+
+    The learned `knots` `(kinds, J)` are the positive ones, in order and at least `gap` apart, and `logs`
+    `(kinds, J + 1)` the logarithms of the slopes between them; both are mirrored at 0. With J = 0 a curve is a line and
+    its potential a square. As slopes stay inside `interval`, the curves and their inverses are Lipschitz.
+
+    Args:
+        kinds: Kinds of coefficients, each with its own curve.
+        knots: J, 0 or more.
+        reach: The last knot at the start; the others lie evenly between it and 0.
+        interval: (low, high), positive: the range of slopes.
+    """
+
+    def __init__(
+        self, kinds: int, knots: int = 0, reach: float = 1.0, interval: tuple[float, float] = (1e-3, 1e3)
+    ) -> None:
+        super().__init__()
+        self.kinds, self.count = check_count("kinds", kinds), check_count("knots", knots, least=0)
+        self.reach = check_positive("reach", reach)
+        self.interval = check_interval("interval", interval)
+        check_positive("interval", self.interval[0])
+        self.gap = 1e-3 * self.reach / (knots + 1)
+        self.knots = nn.Parameter(torch.linspace(0, self.reach, knots + 1)[1:].repeat(kinds, 1))
+        self.logs = nn.Parameter(torch.zeros(kinds, knots + 1))
+        after_loading: Any = self.register_load_state_dict_post_hook
+        after_loading(_check_loaded)
+
+    def config(self) -> dict[str, Any]:
+        return {"kinds": self.kinds, "knots": self.count, "reach": self.reach, "interval": list(self.interval)}
+
+    def rows(self) -> Tensor:
+        """Return positive knots and logarithms of slopes side by side, `(kinds, 2 J + 1)`."""
+        return torch.cat([self.knots, self.logs], dim=1)
+
+    def curve(self, rows: Tensor) -> Curve:
+        """Return the curve of rows `(..., 2 J + 1)`, such as a mean of rows of several kinds."""
+        knots, slopes = rows[..., : self.count], rows[..., self.count :].exp()
+        whole = torch.cat([-knots.flip(-1), knots], dim=-1)
+        return Curve(whole, torch.cat([slopes[..., 1:].flip(-1), slopes], dim=-1))
+
+    @property
+    def least_slope(self) -> Tensor:
+        return self.logs.detach().min().exp()
+
+    @property
+    def largest_slope(self) -> Tensor:
+        return self.logs.detach().max().exp()
+
+    @torch.no_grad()
+    def constrain_(self) -> None:
+        """Keep the knots in order and apart, and the slopes inside their interval."""
+        check_finite("knots", self.knots)
+        low, high = check_finite("slopes", self.logs).new_tensor(self.interval).log().tolist()
+        self.logs.clamp_(low, high)
+        if not _ordered(self.knots, self.gap):
+            steps = self.knots.sort(dim=1).values.diff(dim=1, prepend=torch.zeros_like(self.knots[:, :1]))
+            self.knots.copy_(steps.clamp(min=self.gap).cumsum(dim=1))
+
+
+def _ordered(knots: Tensor, gap: float) -> bool:
+    steps = knots.diff(dim=1, prepend=torch.zeros_like(knots[:, :1]))
+    return bool((steps >= gap * 0.999).all())
+
+
+def _check_loaded(splines: Splines, keys: object) -> None:
+    if not _ordered(splines.knots.detach(), 0.0) or not bool((splines.knots > 0).all()):
+        raise InputError("knots", "numbers out of order", "positive numbers in increasing order for each kind")
+    low, high = splines.interval
+    if not 0.99 * low <= float(splines.least_slope) <= float(splines.largest_slope) <= 1.01 * high:
+        raise InputError("logs", "slopes outside their interval", f"logarithms of slopes from {low:g} to {high:g}")

@@ -2,13 +2,12 @@
 
 from lmd.operators import Blur, Differences, Identity, LinearOperator, Mask, ParallelBeam, gaussian_kernel
 from lmd.problems.base import Family, FunctionProblem, Problem, as_problem
-from lmd.problems.composite import CompositeProblem
+from lmd.problems.composite import Composite
 from lmd.problems.cvxpy_family import from_cvxpy
 from lmd.problems.lasso import Lasso, LassoFamily
 from lmd.problems.least_squares import LeastSquares, LeastSquaresFamily
 from lmd.problems.linear_classifier import LinearClassifier, LinearClassifierFamily
 from lmd.problems.models import SecondOrderModel, TVModel
-from lmd.problems.parts import Composite
 from lmd.problems.penalised import PenalisedProblem
 from lmd.problems.quadratic_program import ControlFamily, PortfolioFamily, QuadraticProgram
 from lmd.problems.reconstruction import TVDeblurring, TVReconstruction, TVTomography
@@ -26,7 +25,6 @@ __all__ = [
     "Blur",
     "Box",
     "Composite",
-    "CompositeProblem",
     "ControlFamily",
     "Differences",
     "Domain",

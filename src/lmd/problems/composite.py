@@ -1,215 +1,193 @@
-"""Composite problems f(x) + g(Kx): what primal-dual and dual methods ask for, and the gap that certifies answers."""
+"""Composite problems: a term f of x itself, and terms g_j behind linear operators K_j."""
 
 from __future__ import annotations
 
-import abc
+import copy
 import functools
-from typing import TypeVar
+from collections.abc import Sequence
+from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
-from lmd.core.batching import Index
-from lmd.operators.base import LinearOperator
-from lmd.problems.base import Problem, autograd_subgradient
-from lmd.terms.base import Scale, per_instance, size_of, sum_instances
+from lmd.core.batching import Index, chosen, doubled
+from lmd.core.checks import check_batch, shape_of
+from lmd.errors import CapabilityError, InputError
+from lmd.operators import LinearOperator, Stack
+from lmd.problems import duality, grids
+from lmd.problems.base import Problem, joined
+from lmd.terms import Term
+from lmd.terms.base import Pieces, Scale, per_instance, size_of, sum_instances
 
-C = TypeVar("C", bound="CompositeProblem")
-
-
-def relative_gap(value: Tensor, gap: Tensor) -> Tensor:
-    """A bound on (F(x) - min F) / |min F| for each instance `(B,)`; infinite where the sign of min F is open.
-
-    The minimum lies in [F(x) - gap, F(x)], so |min F| is at least F(x) - gap or -F(x), whichever is positive.
-    """
-    least = torch.maximum(value - gap, -value).clamp(min=0)
-    return torch.where(gap == 0, 0.0, gap / least.abs())  # of a -0.0 the sign would be that of the ratio
+Block = tuple[Term, LinearOperator, float]
+"""A term, the operator it stands behind, and its scale in the array of all of them."""
 
 
-class CompositeProblem(Problem):
-    r"""F(x) = f(x) + g(Kx) with f and g convex: f is the *data term*, g the *regulariser*, K a linear operator.
+class Composite(Problem):
+    r"""F(x) = f(x) + \sum_j g_j(K_j x): a term f, and terms g_j behind linear operators K_j.
 
-    With g*(p) = sup_z <z, p> - g(z), the problem, its saddle form and its dual are
+    With K and g those of all j, stacked, and g*(p) = sup_z <z, p> - g(z), the problem and its dual are
 
-        min_x f(x) + g(Kx) = min_x max_p f(x) + <Kx, p> - g*(p) = max_p m(K'p) - g*(p),   m(u) = min_x f(x) + <u, x>,
+        min_x f(x) + g(Kx) = max_p m(K'p) - g*(p),    m(u) = min_x f(x) + <u, x> = -f*(-u).
 
-    and m(u) = -f*(-u). The *dual point* p has the shape of Kx. For any x and any p in the domain of g*
+    The *dual point* p has the shape of Kx. For any x and any p in the domain of g*, with -K'p in that of f*,
 
         gap(x, p) = F(x) - m(K'p) + g*(p)  >=  F(x) - min F  >=  0,
 
-    so the gap certifies x whatever method found x and p.
+    so the gap certifies x whatever method found x and p. `feasible_dual` makes any array such a p.
 
-    A primal-dual method needs `operator`, `data_prox` and `dual_prox`; a dual method needs `operator`, `dual_prox`,
-    `tilted_minimiser` and a `data_strong_convexity`. Methods with `out` write their answer there if given; it may be
-    one of their arguments.
+    What a composite can do follows from its parts: PDHG needs a prox of each term, FGP a strongly convex f,
+    certificates a conjugate of each, learned solvers differences along axes. With several terms their arrays are
+    stacked into one, `(B, n)`, in which they are weighed by `scales`: these change the steps of primal-dual methods
+    and nothing else. Methods with `out` write their answer there if given; it may be one of their arguments.
+
+    Args:
+        f: The term of x itself.
+        *behind: Pairs (g_j, K_j) of a term and the operator that it stands behind, at least one.
+        start: `(B, ...)`, the points that runs begin at.
+        scales: A positive number for each pair, for the steps of primal-dual methods; None is 1 for each.
+
+    >>> from lmd.operators import Differences
+    >>> from lmd.terms import L1, Squares
+    >>> y = torch.tensor([[0.0, 0.1, 0.0, 1.0, 1.1]])
+    >>> problem = Composite(Squares(y), (L1(0.4), Differences((5,))), start=y)  # 1-D total variation
+    >>> import lmd
+    >>> lmd.solve(problem, tolerance=1e-5).x.round(decimals=2)
+    tensor([[0.1000, 0.1000, 0.1000, 0.9500, 0.9500]])
     """
 
-    operator: LinearOperator
+    batched: ClassVar[tuple[str, ...]] = ("points",)
 
-    data_strong_convexity: Scale | None = None
+    operator: LinearOperator
+    """K, which stacks all K_j."""
+
+    differences: LinearOperator | None
+    """The K_j that takes differences of neighbours along axes, where there is one and its scale is 1."""
+
+    data_strong_convexity: Scale | None
     """A strong convexity constant of f, where there is one: then the dual is smooth."""
 
-    data_smoothness: Scale | None = None
+    data_smoothness: Scale | None
     """A Lipschitz constant of the gradient of f where f is finite, if there is one; it sets the scale of steps."""
 
-    @abc.abstractmethod
-    def data_value(self, x: Tensor) -> Tensor:
-        """f(x) `(B,)`."""
+    def __init__(
+        self,
+        f: Term,
+        *behind: tuple[Term, LinearOperator],
+        start: Tensor,
+        scales: tuple[float, ...] | None = None,
+    ) -> None:
+        check_batch("start", start)
+        if not behind:
+            raise InputError("behind", "nothing", "at least one pair of a term and the operator it stands behind")
+        for argument, term in (("f", f), *(("term", term) for term, _ in behind)):
+            if not isinstance(term, Term):
+                raise CapabilityError(argument, type(term).__name__, "an lmd.terms.Term")
+        self.compose(f, *behind, start=start, scales=scales)
+        with torch.no_grad():
+            if self.value(start).shape != (len(start),):
+                raise InputError("start", f"shape {shape_of(start)}", "points that the terms give one value each for")
 
-    @abc.abstractmethod
-    def data_prox(self, x: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
-        """argmin_v f(v) + ||v - x||^2 / (2 step), same shape as x."""
+    def compose(
+        self,
+        f: Term,
+        *behind: tuple[Term, LinearOperator],
+        start: Tensor,
+        scales: tuple[float, ...] | None = None,
+    ) -> None:
+        """Set the parts without checks, for models, which have checked their arguments."""
+        self.points, self.f, self.regularisers = start, f, tuple(term for term, _ in behind)
+        operators = [operator for _, operator in behind]
+        self.operator = operators[0]
+        if len(operators) > 1 or scales is not None:
+            shapes = [operator.select(0)(start[:1]).shape[1:] for operator in operators]
+            self.operator = Stack(operators, shapes, scales)
+        self._parts = (f.name, *(part.name for pair in behind for part in pair))
+        found = [j for j, operator in enumerate(operators) if operator.grid is not None]
+        self._place = found[0] if len(found) == 1 and self.operator.scales[found[0]] == 1 else -1
+        self.differences = operators[self._place] if self._place >= 0 else None
+        self._set_constants()
 
-    @abc.abstractmethod
-    def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
-        """argmin_x f(x) + <u, x>, which is the gradient of f* at -u; same shape as u."""
+    def _set_constants(self) -> None:
+        self.data_strong_convexity, smoothness = self.f.strong_convexity, self.f.smoothness
+        self.data_smoothness = None if isinstance(smoothness, float) and smoothness == 0 else smoothness
 
-    @abc.abstractmethod
-    def regulariser_value(self, z: Tensor) -> Tensor:
-        """g(z) `(B,)`."""
+    @property
+    def g(self) -> Term:
+        """The term of the array Kx, which holds all K_j x."""
+        return self.operator.stacked(self.regularisers)
 
-    @abc.abstractmethod
-    def project_dual(self, p: Tensor, out: Tensor | None = None) -> Tensor:
-        """The nearest point of the domain of g*, same shape as p."""
+    @property
+    def blocks(self) -> list[Block]:
+        """(g_j, K_j, scale) for each j."""
+        return list(zip(self.regularisers, self.operator.blocks, self.operator.scales, strict=True))
 
-    def dual_prox(self, p: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
-        """argmin_q g*(q) + ||q - p||^2 / (2 step): the projection where, as for a norm g, g* is 0 on its domain."""
-        return self.project_dual(p, out=out)
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The names of f, g_1, K_1, g_2, ..."""
+        return self._parts
 
-    def regulariser_conjugate(self, p: Tensor) -> Tensor:
-        """g*(p) `(B,)` for p in the domain of g*; 0 where g is a norm."""
-        return p.new_zeros(p.shape[0])
+    @property
+    def strong_convexity(self) -> Tensor | None:
+        constant, like = self.data_strong_convexity, self.points
+        return None if constant is None else torch.as_tensor(constant, dtype=like.dtype, device=like.device)
 
     @property
     def quadratic(self) -> tuple[Tensor, Tensor] | None:
         """P `(n, n)` or `(B, n, n)` and q `(B, n)`, where f(x) is x'Px / 2 + q'x."""
-        return None
+        return self.f.quadratic
 
-    def regulariser_prox(self, z: Tensor, step: Scale) -> Tensor:
-        """argmin_v g(v) + ||v - z||^2 / (2 step), same shape as z; by Moreau's identity."""
-        by = per_instance(step, z)
-        return z - by * self.dual_prox(z / by, 1 / step)
+    @property
+    def pieces(self) -> tuple[Pieces | None, tuple[Pieces, ...]] | None:
+        """Those of f, None where it has a matrix, and of all g_j; None where a term has none."""
+        of_f = None if self.quadratic is not None else self.f.pieces(self.points)
+        behind = [term.pieces(K(self.points)) for term, K, _ in self.blocks]
+        known = tuple(each for each in behind if each is not None)
+        return None if len(known) < len(behind) or (of_f is None and self.quadratic is None) else (of_f, known)
 
-    def select(self: C, index: Index) -> C:
-        part = super().select(index)
+    def start(self) -> Tensor:
+        """Return the points `(B, ...)` that runs begin at."""
+        return self.points
+
+    def check_start(self, x0: Tensor) -> Tensor:
+        super().check_start(x0)
+        if x0.shape[1:] != self.points.shape[1:]:
+            raise InputError("x0", f"shape {shape_of(x0)}", f"shape {shape_of(self.points)}, as the start has")
+        return x0
+
+    def select(self, index: Index) -> Self:
+        part = copy.copy(self)
+        vars(part).pop("feasible_block", None)
+        for name in {*self.batched, "points", "reference"}:
+            if isinstance(value := vars(self).get(name), Tensor):
+                setattr(part, name, chosen(value, index))
         part.operator = self.operator.select(index)
+        part.f, part.regularisers = self.f.select(index), tuple(term.select(index) for term in self.regularisers)
+        part._set_constants()
         return part
 
+    def double(self) -> Self:
+        return doubled(self)
+
+    def data_vector(self) -> Tensor:
+        return joined([*self.f.data(), *self.g.data()], type(self).__name__)
+
+    # Values and gradients.
+
     def value(self, x: Tensor) -> Tensor:
-        return self.data_value(x) + self.regulariser_value(self.operator(x))
+        value = self.data_value(x)
+        for term, K, _ in self.blocks:
+            limited = duality.is_limit(term, K)
+            value = value + (term.value(duality.onto_domain(term, K, x, K(x))) if limited else K.value_behind(term, x))
+        return value
 
-    def f_gradient(self, x: Tensor) -> Tensor:
-        """A subgradient of f, same shape as x."""
-        return autograd_subgradient(self.data_value, x)[1]
-
-    def _smoothed_dual(self, z: Tensor, width: Scale) -> tuple[Tensor, Scale]:
-        """argmax_p <z, p> - g*(p) - w/2 ||p||^2, and w: the width in units of 1 / `data_smoothness`."""
-        w = width / (1.0 if self.data_smoothness is None else self.data_smoothness)
-        return self.dual_prox(z / per_instance(w, z), 1 / w), w
-
-    def smoothed_gradient(self, x: Tensor, width: Scale) -> tuple[Tensor, Tensor]:
-        """The gradient of f(x) + g_w(Kx), g_w(z) = max_p <z, p> - g*(p) - w/2 ||p||^2 (Moreau's envelope), and p.
-
-        g - w/2 max ||p||^2 <= g_w <= g ([Nesterov 2005](https://doi.org/10.1007/s10107-004-0552-5)).
-        """
-        p, _ = self._smoothed_dual(self.operator(x), width)
-        return self.f_gradient(x) + self.operator.adjoint(p), p
-
-    def mixed_gradient(self, x: Tensor, widths: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
-        z = self.operator(x)
-        parts = (self._smoothed_dual(z, width)[0] for width in widths)
-        p = functools.reduce(torch.add, map(torch.mul, shares, parts))
-        return self.f_gradient(x) + self.operator.adjoint(p), p
-
-    def smoothed_value(self, x: Tensor, width: Scale) -> Tensor:
-        z = self.operator(x)
-        p, w = self._smoothed_dual(z, width)
-        lifted = sum_instances(z * p) - self.regulariser_conjugate(p) - w / 2 * sum_instances(p.square())
-        return self.data_value(x) + lifted
-
-    def tilted_minimum(self, u: Tensor) -> Tensor:
-        """m(u) = min_x f(x) + <u, x> = -f*(-u), `(B,)`."""
-        x = self.tilted_minimiser(u)
-        return self.data_value(x) + sum_instances(u * x)
-
-    def primal_from_dual(self, p: Tensor) -> Tensor:
-        """The x that minimises the saddle form for this p: argmin_x f(x) + <Kx, p>."""
-        return self.tilted_minimiser(self.operator.adjoint(p))
-
-    def dual_value(self, p: Tensor) -> Tensor:
-        """m(K'p) - g*(p) `(B,)`, a lower bound on the minimum; p is projected onto the domain of g* first."""
-        p = self.project_dual(p)
-        return self.tilted_minimum(self.operator.adjoint(p)) - self.regulariser_conjugate(p)
-
-    def dual_gradient(self, p: Tensor) -> Tensor:
-        """The gradient of m(K'p), the direction of ascent: K primal_from_dual(p), same shape as p."""
-        return self.operator(self.primal_from_dual(p))
-
-    def data_residual(self, x: Tensor, u: Tensor) -> Tensor:
-        """f(x) + <u, x> - m(u) >= 0 `(B,)`; 0 where x minimises f(x) + <u, x>."""
-        return (self.data_value(x) + sum_instances(u * x) - self.tilted_minimum(u)).clamp(min=0)
-
-    def regulariser_residual(self, z: Tensor, p: Tensor) -> Tensor:
-        """g(z) + g*(p) - <z, p> >= 0 `(B,)` for p in the domain of g*; 0 where p is a subgradient of g at z."""
-        return (self.regulariser_value(z) + self.regulariser_conjugate(p) - sum_instances(z * p)).clamp(min=0)
-
-    def gap(self, x: Tensor, dual: Tensor) -> Tensor:
-        """A bound on F(x) - min F for each instance `(B,)`, from any dual point; it is projected first.
-
-        The sum of the two residuals above, which is the same number as F(x) - dual_value(dual) without the
-        cancellation: where a problem adds up its residuals from terms that are never negative, the gap keeps its
-        digits down to the square of the rounding of x.
-        """
-        p = self.project_dual(dual)
-        residual = self.data_residual(x, self.operator.adjoint(p))
-        return residual + self.regulariser_residual(self.operator(x), p)
-
-    def gap_rounding(self, x: Tensor, p: Tensor, value: Tensor, gap: Tensor) -> Tensor:
-        r"""How far the computed value minus the computed `gap` of x and p can be above a true lower bound, `(B,)`.
-
-        Sums of what is never negative are left out: `certified_gap` takes care of them. Here everything that is added
-        up is at most as large as the sizes, and every sum has at most as many terms as there are numbers in Kx and x. A
-        problem whose residuals do not cancel knows a smaller number.
-        """
-        z, u = self.operator(x), self.operator.adjoint(p)
-        nearest = self.tilted_minimiser(u)
-        sizes = self.data_value(x).abs() + self.tilted_minimum(u).abs()
-        sizes = sizes + self.regulariser_value(z).abs() + self.regulariser_conjugate(p).abs()
-        products = self.operator.norm * (2 * size_of(x) + size_of(nearest)) * size_of(p)
-        terms = x[0].numel() + z[0].numel() + 4 * self.operator.roundings
-        return torch.finfo(x.dtype).eps * terms * (sizes + products)
-
-    def certified_gap(self, x: Tensor, dual: Tensor) -> tuple[Tensor, Tensor]:
-        """F(x) and a bound on F(x) - min F `(B,)`, both in float64, with room for the rounding of their evaluation.
-
-        Evaluated in float64 where the problem has a `double`, whatever the dtype of x: then the bound is small where
-        the gap is, however the run was rounded. Proof: docs/guarantees.md.
-        """
-        value, gap, room = self.proven_gap(x, dual)
-        return value, gap + room
-
-    def proven_gap(self, x: Tensor, dual: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """F(x), the gap as computed and the room for its rounding `(B,)`, in float64."""
-        exact = self.double()
-        problem = self if exact is None else exact
-        if exact is not None:
-            x, dual = x.double(), dual.double()
-        p = problem.project_dual(dual)
-        value, gap = problem.value(x), problem.gap(x, p)
-        sums = self.rounding_of_sums(x, p, torch.finfo(x.dtype).eps, value, gap)
-        return value.double(), gap.double(), (problem.gap_rounding(x, p, value, gap) + sums).double()
-
-    @staticmethod
-    def rounding_of_sums(x: Tensor, p: Tensor, eps: float, value: Tensor, gap: Tensor) -> Tensor:
-        """How far sums of as many numbers as x and p have, none of them negative, can be off `(B,)`."""
-        return (x[0].numel() + p[0].numel() + 8) * eps * (value.abs() + gap)
-
-    def relative_gap(self, x: Tensor, dual: Tensor) -> Tensor:
-        """A bound on (F(x) - min F) / |min F| for each instance `(B,)`, from the certified gap."""
-        return relative_gap(*self.certified_gap(x, dual))
+    def subgradient(self, x: Tensor) -> Tensor:
+        return _add_gradients(self.blocks, x, self.f.own_subgradient(x))
 
     def relaxed_value(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Where g(Kx) is infinite, it is taken at prox_g(Kx), where it is finite; the distance is the violation."""
+        """As in `Problem`; where g(Kx) is infinite, it is taken at prox_g(Kx), and the distance is the violation."""
         values, violation = super().relaxed_value(x)
         if bool((finite := torch.isfinite(values)).all()):
             return values, violation
@@ -217,3 +195,205 @@ class CompositeProblem(Problem):
         away = self.dual_prox(z, 1.0)  # z - prox_g(z), by Moreau's identity
         values = torch.where(finite, values, self.data_value(x) + self.regulariser_value(z - away))
         return values, torch.where(finite, violation, violation + size_of(away))
+
+    def smoothed_gradient(self, x: Tensor, width: Scale) -> tuple[Tensor, Tensor]:
+        """The gradient of f(x) + g_w(Kx), g_w(z) = max_p <z, p> - g*(p) - w/2 ||p||^2 (Moreau's envelope), and p.
+
+        g - w/2 max ||p||^2 <= g_w <= g ([Nesterov 2005](https://doi.org/10.1007/s10107-004-0552-5)).
+        """
+        p, _ = self._smoothed_dual(self.operator(x), width)
+        return self.f.subgradient(x) + self.operator.adjoint(p), p
+
+    def mixed_gradient(self, x: Tensor, widths: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
+        z = self.operator(x)
+        parts = (self._smoothed_dual(z, width)[0] for width in widths)
+        p = functools.reduce(torch.add, map(torch.mul, shares, parts))
+        return self.f.subgradient(x) + self.operator.adjoint(p), p
+
+    def smoothed_value(self, x: Tensor, width: Scale) -> Tensor:
+        z = self.operator(x)
+        p, w = self._smoothed_dual(z, width)
+        lifted = sum_instances(z * p) - self.regulariser_conjugate(p) - w / 2 * sum_instances(p.square())
+        return self.data_value(x) + lifted
+
+    def _smoothed_dual(self, z: Tensor, width: Scale) -> tuple[Tensor, Scale]:
+        """argmax_p <z, p> - g*(p) - w/2 ||p||^2, and w: the width in units of 1 / `data_smoothness`."""
+        w = width / (1.0 if self.data_smoothness is None else self.data_smoothness)
+        return self.dual_prox(z / per_instance(w, z), 1 / w), w
+
+    # f and g, as primal-dual methods ask for them.
+
+    def data_value(self, x: Tensor) -> Tensor:
+        """f(x) `(B,)`."""
+        return self.f.value(x)
+
+    def data_prox(self, x: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
+        """argmin_v f(v) + ||v - x||^2 / (2 step), same shape as x."""
+        return self.f.prox(x, step, out=out)
+
+    def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
+        """argmin_x f(x) + <u, x>, which is the gradient of f* at -u; same shape as u."""
+        return self.f.tilted_minimiser(u, out=out)
+
+    def tilted_minimum(self, u: Tensor) -> Tensor:
+        """m(u) = min_x f(x) + <u, x> = -f*(-u), `(B,)`."""
+        return self.f.tilted_minimum(u)
+
+    def regulariser_value(self, z: Tensor) -> Tensor:
+        """g(z) `(B,)`."""
+        return self.g.value(z)
+
+    def regulariser_conjugate(self, p: Tensor) -> Tensor:
+        """g*(p) `(B,)` for p in the domain of g*."""
+        return self.g.conjugate(p)
+
+    def regulariser_prox(self, z: Tensor, step: Scale) -> Tensor:
+        """argmin_v g(v) + ||v - z||^2 / (2 step), same shape as z."""
+        return self.g.prox(z, step)
+
+    def dual_prox(self, p: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
+        """argmin_q g*(q) + ||q - p||^2 / (2 step), same shape as p."""
+        return self.g.conjugate_prox(p, step, out=out)
+
+    def project_dual(self, p: Tensor, out: Tensor | None = None) -> Tensor:
+        """The nearest point of the domain of g*, same shape as p."""
+        return self.g.project(p, out=out)
+
+    # The dual and its gap.
+
+    def primal_from_dual(self, p: Tensor) -> Tensor:
+        """argmin_x f(x) + <Kx, p>, the x that belongs to a dual point p."""
+        return self.tilted_minimiser(self.operator.adjoint(p))
+
+    def feasible_dual(self, p: Tensor) -> Tensor:
+        """The nearest point of the domain of g*, times what it takes for -K'p to be in the domain of f*.
+
+        By a little more than that, as K'p is computed: e the error of each of its entries, gauge(K'p + e) is at most
+        gauge(K'p) + gauge(e), and gauges of norms are largest at equal signs.
+        """
+        p = self.project_dual(p)
+        if self.f.conjugate_is_finite:
+            return p
+        u, eps = self.operator.adjoint(p), torch.finfo(p.dtype).eps
+        if (block := self.feasible_block) is not None:
+            return block.project(self, p, u)
+        error = self.operator.adjoint_error(p).reshape(-1, *(1,) * (u.ndim - 1)).expand_as(u)
+        most = 1 / ((1 + 8 * eps) * self.f.gauge(-u) + self.f.gauge(error)).clamp(min=torch.finfo(p.dtype).tiny)
+        factor = self.g.best_multiple(p, most)
+        return p * factor.reshape(-1, *(1,) * (p.ndim - 1))
+
+    @cached_property
+    def feasible_block(self) -> duality.FeasibleBlock | None:
+        """The block that makes dual points feasible where the domain of f* is a cone, which no multiple reaches."""
+        return duality.FeasibleBlock.find(self) if self.f.conjugate_is_cone else None
+
+    def dual_error(self, p: Tensor) -> Tensor:
+        """A bound on the distance of a feasible point to p, a computed one, in the Euclidean norm `(B,)`."""
+        return p.new_zeros(len(p)) if self.feasible_block is None else self.feasible_block.error(self, p)
+
+    def dual_value(self, p: Tensor) -> Tensor:
+        """m(K'p) - g*(p) `(B,)`, a lower bound on the minimum; p is made feasible first."""
+        p = self.feasible_dual(p)
+        return self.tilted_minimum(self.operator.adjoint(p)) - self.regulariser_conjugate(p)
+
+    def gap(self, x: Tensor, dual: Tensor) -> Tensor:
+        """A bound on F(x) - min F for each instance `(B,)`, from any dual point, which is made feasible first.
+
+        The sum of the residuals f(x) + f*(-K'p) + <Kx, p> and g(Kx) + g*(p) - <Kx, p>: the same number as
+        F(x) - dual_value(dual), without the cancellation, where terms add them up from what is never negative.
+        """
+        p = self.feasible_dual(dual)
+        residual = self.f.residual(x, self.operator.adjoint(p).neg_())
+        return residual + self.g.residual(duality.image(self, x), p)
+
+    def certified_gap(self, x: Tensor, dual: Tensor) -> tuple[Tensor, Tensor]:
+        """F(x) and a bound on F(x) - min F `(B,)`, both in float64, with room for the rounding of their evaluation.
+
+        Evaluated in float64 whatever the dtype of x: the bound is small where the gap is, however the run was rounded.
+        Proof: docs/guarantees.md.
+        """
+        value, gap, room = duality.proven_gap(self, x, dual)
+        gap = gap + room
+        if duality.zero_is_exact(self):  # no value is below 0
+            gap = torch.where(value == 0, 0.0, gap)
+        return value, torch.where(torch.isfinite(value), gap, torch.inf)
+
+    def relative_gap(self, x: Tensor, dual: Tensor) -> Tensor:
+        """A bound on (F(x) - min F) / |min F| for each instance `(B,)`, from the certified gap."""
+        return duality.relative_gap(*self.certified_gap(x, dual))
+
+    # f apart from smooth terms, as proximal methods ask for it.
+
+    @property
+    def penalty(self) -> Term | None:
+        """f, where all other terms are smooth."""
+        return None if any(term.smoothness is None for term in self.regularisers) else self.f
+
+    def misfit_gradient(self, x: Tensor) -> Tensor:
+        """The gradient of everything but f, where the rest is smooth."""
+        return _add_gradients(self.blocks, x, torch.zeros_like(x))
+
+    # Differences on a grid beside smooth terms, as learned solvers ask for them; more in `lmd.problems.grids`.
+
+    @property
+    def mask(self) -> Tensor | None:
+        """1 where something is known of an entry of x, 0 where not, where there are such."""
+        return self.f.mask
+
+    def clip(self, x: Tensor) -> Tensor:
+        """The nearest point of the domain of f, in which the minimisers lie; x itself where there is none."""
+        return self.f.nearest(x)
+
+    def filled(self, x: Tensor) -> Tensor:
+        return self.f.guess(x)
+
+    @property
+    def variation(self) -> Term:
+        """The term behind `differences`."""
+        return self.regularisers[self._place]
+
+    @property
+    def beside(self) -> list[Block]:
+        """All blocks but that of the differences."""
+        return [block for j, block in enumerate(self.blocks) if j != self._place]
+
+    @property
+    def gradient_smoothness(self) -> Scale | None:
+        """A Lipschitz constant of `data_gradient`; None where one of its terms has none, or all are 0."""
+        return grids.gradient_smoothness(self)
+
+    def data_gradient(self, x: Tensor) -> Tensor:
+        """The gradient of everything but the term behind the differences."""
+        return _add_gradients(self.beside, x, self.f.own_subgradient(x))
+
+    def differences_part(self, dual: Tensor) -> Tensor:
+        """The part of a dual point that belongs to the differences."""
+        return self.operator.split(dual)[self._place]
+
+    def dual_from(self, p: Tensor, x: Tensor) -> Tensor:
+        """The dual point of which p belongs to the differences, and the rest is the one that belongs to x."""
+        if len(self.regularisers) == 1:
+            return p
+        parts = [term.subgradient(K(x)) / scale for term, K, scale in self.beside]
+        parts.insert(self._place, p)
+        return torch.cat([part.flatten(1) for part in parts], dim=1)
+
+    @property
+    def beside_spectrum(self) -> Tensor | None:
+        """A circulant bound on the Hessian of the terms beside the differences; see `grids.beside_spectrum`."""
+        return grids.beside_spectrum(self)
+
+    def step_scale(self, x: Tensor) -> Tensor:
+        """The range of x over the size of dual points `(B,)`, a unit of steps; see `grids.step_scale`."""
+        return grids.step_scale(self, x)
+
+    def levelled(self, x: Tensor, dual: Tensor) -> tuple[Tensor, Tensor]:
+        """Points without variation, and where the dual point says that these suffice; see `grids.level`."""
+        return grids.level(self, x, dual)
+
+
+def _add_gradients(blocks: Sequence[Block], x: Tensor, gradient: Tensor) -> Tensor:
+    """Add the gradients of the terms of these blocks to a gradient that may be written to."""
+    for term, K, _ in blocks:
+        gradient = K.add_subgradient(term, x, gradient)
+    return gradient

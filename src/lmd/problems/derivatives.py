@@ -10,7 +10,8 @@ from torch import Tensor
 
 from lmd.errors import CapabilityError, InputError
 from lmd.problems.base import Problem, offers
-from lmd.terms.base import inner, per_instance, size_of
+from lmd.problems.composite import Composite
+from lmd.terms.base import Scale, inner, per_instance, size_of
 
 ACCURACY = {torch.float32: 1e-4, torch.float64: 1e-10}
 """How small conjugate gradients make the residual of the linearised system, relative to its right-hand side."""
@@ -88,7 +89,7 @@ class _System:
     def __init__(self, problem: Any, x: Tensor, dual: Tensor) -> None:
         self.problem = problem
         with torch.no_grad():
-            kinks, held = problem.kinks(x, dual, 1 / problem.gradient_smoothness)
+            kinks, held = _kinks(problem, x, dual, 1 / problem.gradient_smoothness)
             self.regions = torch.arange(x.numel(), device=x.device) if kinks is None else _regions(x, kinks)
             self.sizes = self._sums(torch.ones_like(x))
             self.free = torch.ones_like(self.sizes)
@@ -117,6 +118,19 @@ class _System:
         change = torch.rand(v.shape, generator=torch.Generator().manual_seed(0), dtype=v.dtype, device="cpu")
         bent = bend(self.project(change.to(v.device)))
         return _conjugate_gradients(bend, torch.where(bent == 0, 0, self.project(v)))
+
+
+def _kinks(problem: Composite, x: Tensor, dual: Tensor, step: Scale) -> tuple[Tensor | None, Tensor | None]:
+    """Where differences stay 0 and where x stays at an end of its domain, while all else changes a little.
+
+    See `Term.kinks`; raises where another term has kinks, or none that are known.
+    """
+    K = problem.differences
+    assert K is not None
+    z = K(x)
+    kinks = problem.variation.kinks(z, problem.differences_part(dual), step)
+    held = problem.f.kinks(x, problem.operator.adjoint(dual).neg_(), step)
+    return None if kinks is None else kinks.expand_as(z), held
 
 
 def _conjugate_gradients(multiply: Map, right: Tensor) -> Tensor:

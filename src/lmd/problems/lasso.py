@@ -12,8 +12,8 @@ from lmd.core.checks import check_batch, check_count, check_finite, check_positi
 from lmd.errors import InputError
 from lmd.operators.matrix import Matrix
 from lmd.problems.base import Family
+from lmd.problems.composite import Composite
 from lmd.problems.least_squares import check_matrix
-from lmd.problems.parts import Composite
 from lmd.terms import L1, Squares
 
 

@@ -11,7 +11,8 @@ from torch import Tensor
 from lmd.core.checks import check_batch, check_finite, check_interval, check_positive, check_same_kind, shape_of
 from lmd.errors import CapabilityError, InputError
 from lmd.operators import Bends, Differences, LinearOperator, Slopes, Stack
-from lmd.problems.parts import WELL_WITHIN, Composite, dual_size, pull_of
+from lmd.problems.composite import Composite
+from lmd.problems.grids import MAX_CONSTANT_GAUGE, balancing_size, dual_size
 from lmd.problems.tv import TVProblem, check_grid, check_scale, check_weight
 from lmd.terms import L1, Box, Boxed, GroupNorm, Huber, Stacked, Term, Zero
 from lmd.terms.base import Scale
@@ -166,7 +167,7 @@ class SecondOrderModel(Composite):
         y, misfit = self.noisy, self.f.blocks[0]
         extent = y.flatten(1).amax(dim=1) - y.flatten(1).amin(dim=1)
         mean = y.mean(dim=tuple(range(2, y.ndim)), keepdim=True).expand_as(y)
-        pull = pull_of(misfit.subgradient(misfit.nearest(mean)), y.shape[1:]).to(y)
+        pull = balancing_size(misfit.subgradient(misfit.nearest(mean)), y.shape[1:]).to(y)
         return torch.where(extent > 0, extent / dual_size(self.weight, pull), torch.nan)
 
     def clip(self, x: Tensor) -> Tensor:
@@ -179,7 +180,7 @@ class SecondOrderModel(Composite):
         As in `Composite`, with planes in place of means: these are what costs nothing here.
         """
         parts = zip(self.regularisers, self.operator.split(dual), strict=True)
-        within = torch.stack([term.gauge(part) for term, part in parts]).amax(dim=0) < WELL_WITHIN
+        within = torch.stack([term.gauge(part) for term, part in parts]).amax(dim=0) < MAX_CONSTANT_GAUGE
         image = self.image(x).double()
         along = tuple(range(2, image.ndim))
         mean = image.mean(dim=along, keepdim=True)

@@ -12,7 +12,7 @@ from lmd.errors import InputError
 from lmd.operators import Identity, LinearOperator
 from lmd.operators.matrix import Matrix
 from lmd.problems.base import Family, Problem, joined
-from lmd.problems.parts import Composite
+from lmd.problems.composite import Composite
 from lmd.terms import Box, Quadratic, Simplex, Term
 
 Bound = float | Tensor

@@ -64,7 +64,7 @@ class TVReconstruction(TVProblem):
         misfit = Squares(noisy, self.scale)
         start = self.domain.nearest(self.first_guess(size))
         balance = Differences(size).norm / forward.norm if balance is None else balance
-        behind = (self.variation(size, None), (misfit, forward))
+        behind = (self._tv_term(size, None), (misfit, forward))
         self.compose(self.domain, *behind, start=start, scales=(1.0, balance))
 
     def first_guess(self, size: tuple[int, ...]) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 from lmd.core.checks import check_batch, check_finite, check_positive, check_same_kind, shape_of
 from lmd.errors import InputError
 from lmd.operators.differences import Differences
-from lmd.problems.parts import Composite
+from lmd.problems.composite import Composite
 from lmd.problems.scales import averaged, spread
 from lmd.terms import L1, GroupNorm, MaskedSquares, Squares, Term
 from lmd.terms.base import Scale
@@ -73,7 +73,7 @@ class TVProblem(Composite):
         """The image of a point, which is nothing else."""
         return x
 
-    def variation(self, size: Sequence[int], spacing: float | Sequence[float] | None) -> tuple[Term, Differences]:
+    def _tv_term(self, size: Sequence[int], spacing: float | Sequence[float] | None) -> tuple[Term, Differences]:
         """s weight TV as a term and the differences it stands behind."""
         bound = self.bound
         return (GroupNorm(bound, axes=2) if self.isotropic else L1(bound)), Differences(size, spacing)
@@ -107,7 +107,7 @@ class TVDenoising(TVProblem):
         super().__init__(noisy, weight, isotropic, halved)
         size = check_grid(noisy)
         check_scale("noisy", noisy, self.weight)
-        self.compose(Squares(noisy, self.scale), self.variation(size, spacing), start=noisy)
+        self.compose(Squares(noisy, self.scale), self._tv_term(size, spacing), start=noisy)
 
     def coarser(self) -> TVDenoising | None:
         """The same on squares of 2 x 2 pixels, or cubes (`lmd.problems.scales`); None for signals and few pixels."""
@@ -163,7 +163,7 @@ class TVInpainting(TVProblem):
         size = check_grid(noisy)
         f = MaskedSquares(noisy, mask, self.scale)
         check_scale("noisy", f.y, self.weight)
-        self.compose(f, self.variation(size, spacing), start=noisy)
+        self.compose(f, self._tv_term(size, spacing), start=noisy)
 
     @property
     def mask(self) -> Tensor:

@@ -161,9 +161,6 @@ class Wrapper(Solver[S, P]):
             raise InputError("solver", type(solver).__name__, "an lmd.solvers.Solver")
         self.solver = solver
 
-    def config(self) -> dict[str, Any]:
-        return {"solver": self.solver}
-
     @property
     def needs(self) -> tuple[str, ...]:
         return self.solver.needs

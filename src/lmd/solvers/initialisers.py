@@ -6,7 +6,6 @@ import abc
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,9 +34,6 @@ class Initialiser(nn.Module, Configurable, abc.ABC):
         super().__init__()
         self.register_buffer("unit", torch.ones(()))
         self.shape = [check_count("shape", length) for length in shape]
-
-    def config(self) -> dict[str, Any]:
-        return {"shape": self.shape}
 
     @abc.abstractmethod
     def forward(self, problem: Problem, batch: int) -> Tensor:
@@ -88,9 +84,6 @@ class NearestInitialiser(Initialiser):
         self.register_buffer("weight", torch.ones(features))
         self.register_buffer("optima", torch.zeros(count, *shape))
 
-    def config(self) -> dict[str, Any]:
-        return {"shape": self.shape, "count": self.count, "features": self.features}
-
     def forward(self, problem: Problem, batch: int) -> Tensor:
         far = torch.cdist(_features(problem, self.features) * self.weight, self.seen)
         return self.optima[far.argmin(dim=1)]
@@ -140,9 +133,6 @@ class NetworkInitialiser(Initialiser):
                 drawn = torch.empty(layer.weight.shape, dtype=torch.float32)
                 nn.init.kaiming_uniform_(drawn, generator=torch.Generator().manual_seed(number))
                 layer.weight.data.copy_(drawn)
-
-    def config(self) -> dict[str, Any]:
-        return {"shape": self.shape, "features": self.features, "rank": self.rank, "hidden": self.hidden}
 
     def forward(self, problem: Problem, batch: int) -> Tensor:
         features = _features(problem, self.features)

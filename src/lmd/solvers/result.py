@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from lmd.problems.base import Problem
-from lmd.problems.composite import relative_gap
+from lmd.problems.duality import relative_gap
 from lmd.solvers.base import Solver
 from lmd.solvers.certificate import Certificate
 

@@ -145,14 +145,8 @@ def _numbers_of(func: Any, args: Any, kwargs: Any) -> int:
 
 
 def load_weights(module: Any, weights: dict[str, Any]) -> Any:
-    """Give a module the numbers of a state dict, dtype included; names and shapes must be its own.
-
-    A part that has had others before has `upgrade`, which changes older numbers in place.
-    """
+    """Give a module the numbers of a state dict, dtype included; names and shapes must be its own."""
     assert isinstance(module, nn.Module) and isinstance(module, Configurable)
-    for name, part in module.named_modules():
-        if (upgrade := getattr(part, "upgrade", None)) is not None:
-            upgrade(weights, f"{name}." if name else "")
     own = module.state_dict()
     if missing := sorted(set(own) ^ set(weights)):
         raise InputError("weights", f"names that differ: {', '.join(missing[:4])}", f"those of {type(module).__name__}")

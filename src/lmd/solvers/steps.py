@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,9 +35,6 @@ class ConstantSteps(Steps):
         super().__init__()
         self.size = check_positive("size", size)
 
-    def config(self) -> dict[str, Any]:
-        return {"size": self.size}
-
     def forward(self, k: int) -> Step:
         return self.size
 
@@ -55,9 +51,6 @@ class ScaledSteps(Steps):
         super().__init__()
         self.base = as_steps(base)
         self.multiplier = check_positive("multiplier", multiplier)
-
-    def config(self) -> dict[str, Any]:
-        return {"base": self.base, "multiplier": self.multiplier}
 
     def forward(self, k: int) -> Step:
         step: Step = self.base(k)
@@ -76,9 +69,6 @@ class DecayingSteps(Steps):
         super().__init__()
         self.size = check_positive("size", size)
         self.power = check_positive("power", power)
-
-    def config(self) -> dict[str, Any]:
-        return {"size": self.size, "power": self.power}
 
     def forward(self, k: int) -> Step:
         return float(self.size / (k + 1) ** self.power)
@@ -122,15 +112,6 @@ class LearnedSteps(Steps):
         self.extension = check_choice("extension", extension, EXTENSIONS)
         self.power = check_positive("power", power)
         self.sizes = nn.Parameter(torch.full((iterations,), float(initial)))
-
-    def config(self) -> dict[str, Any]:
-        return {
-            "iterations": self.iterations,
-            "initial": self.initial,
-            "interval": list(self.interval),
-            "extension": self.extension,
-            "power": self.power,
-        }
 
     def forward(self, k: int) -> Step:
         if k < self.iterations:

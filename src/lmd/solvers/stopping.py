@@ -14,7 +14,8 @@ from torch import Tensor
 from lmd.core.checks import check_positive, shape_of
 from lmd.errors import CapabilityError, InputError
 from lmd.problems.base import Problem, check_capabilities, offers
-from lmd.problems.composite import relative_gap
+from lmd.problems.composite import Composite
+from lmd.problems.duality import proven_gap, relative_gap
 from lmd.solvers.base import State
 from lmd.solvers.result import Status
 from lmd.solvers.tracking import Tracker, take
@@ -90,8 +91,8 @@ def _is_still(x: Tensor, dual: Tensor | None, before: tuple[Tensor, Tensor | Non
 def held_up(problem: Any, x: Tensor, gaps: Tensor, dual: Tensor | None, roundings: float = ROUNDINGS) -> Tensor:
     """Which gaps `(B,)` are so small that the rounding of x, or that of their proof, can keep them from falling."""
     floor = roundings * rounding_of(problem, x)
-    if dual is not None and offers(problem, ("proven_gap",)):
-        floor = floor + 4 * problem.proven_gap(x, dual)[2]
+    if dual is not None and isinstance(problem, Composite):
+        floor = floor + 4 * proven_gap(problem, x, dual)[2]
     return gaps <= floor
 
 

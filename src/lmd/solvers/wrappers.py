@@ -282,9 +282,6 @@ class WithInitialiser(Passing):
                 raise InputError(name, type(given).__name__, "an lmd.solvers.initialisers.Initialiser")
         self.start, self.dual = start, dual
 
-    def config(self) -> dict[str, Any]:
-        return {"solver": self.solver, "start": self.start, "dual": self.dual}
-
     def init(self, problem: Any, x0: Tensor) -> State:
         start, dual, count = self.start, self.dual, len(x0)
         check_same_kind("x0", x0, "the solver's start", start.unit)
@@ -329,9 +326,6 @@ class Sequential(Wrapper[SequentialState]):
             raise InputError("rest", given, "a solver, after one that was trained for a number of iterations")
         self.rest, self.iterations = rest, solver.horizon
 
-    def config(self) -> dict[str, Any]:
-        return {"solver": self.solver, "rest": self.rest}
-
     @property
     def needs(self) -> tuple[str, ...]:
         return (*self.solver.needs, *self.rest.needs)
@@ -339,9 +333,7 @@ class Sequential(Wrapper[SequentialState]):
     def keeps_to_domain(self, problem: Problem) -> bool:
         return self.solver.keeps_to_domain(problem) and self.rest.keeps_to_domain(problem)
 
-    @property
-    def ends_proven(self) -> bool:
-        return True
+    ends_proven = True
 
     @property
     def init_cost(self) -> dict[str, int]:
@@ -400,9 +392,6 @@ class Stochastic(Wrapper[State, FiniteSum]):
         super().__init__(solver)
         self.minibatch = check_count("minibatch", minibatch)
         self.seed = check_count("seed", seed, least=0)
-
-    def config(self) -> dict[str, Any]:
-        return {"solver": self.solver, "minibatch": self.minibatch, "seed": self.seed}
 
     @property
     def needs(self) -> tuple[str, ...]:

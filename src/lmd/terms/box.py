@@ -103,8 +103,8 @@ class Box(Domain):
     def conjugate_prox(self, p: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
         """p minus the nearest point of step times the box: exactly 0 inside it."""
         by = per_instance(step, p)
-        inside = clip(p, by * per_instance(self.low, p), by * per_instance(self.high, p))
-        return torch.sub(p, inside, out=out)
+        low, high = (_scaled(by, per_instance(end, p)) for end in (self.low, self.high))
+        return torch.sub(p, clip(p, low, high), out=out)
 
     def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
         return written(self._end(-u), out)
@@ -139,3 +139,13 @@ class Box(Domain):
 
     def violation(self, z: Tensor) -> Tensor:
         return size_of(self._outside(z))
+
+
+def _scaled(by: Scale, end: Scale) -> Scale:
+    """by * end; an infinite end stays as it is, so that its derivative by the factor is 0."""
+    if not isinstance(by, Tensor) or not by.requires_grad:
+        return by * end
+    if not isinstance(end, Tensor):
+        return by * end if math.isfinite(end) else end
+    finite = end.isfinite()
+    return torch.where(finite, by * torch.where(finite, end, 0), end)

@@ -19,10 +19,7 @@ from lmd.core.files import read_tensors, write_tensors
 from lmd.errors import DomainError
 from lmd.mirrors.base import DUAL_NORM, Mirror, norm_of
 from lmd.terms.base import inner
-
-every_kind = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
-every_batch = pytest.mark.parametrize("batch", [1, 2, 7])
-several_instances = pytest.mark.parametrize("batch", [2, 7])
+from lmd.testing.cases import each, each_batch, each_dtype
 
 
 class MirrorConformance:
@@ -73,15 +70,15 @@ class MirrorConformance:
 
     # The potential and its gradient.
 
-    @every_batch
+    @each_batch
     def test_to_dual_is_the_gradient_of_the_potential(self, batch: int) -> None:
         mirror, generator = self._start(torch.float64)
         x = self.points(batch, torch.float64, generator).requires_grad_()
         (gradient,) = torch.autograd.grad(mirror.potential(x).sum(), x)
         self._close(mirror.to_dual(x), gradient)
 
-    @every_kind
-    @every_batch
+    @each_dtype
+    @each_batch
     def test_potential_is_convex_along_segments(self, dtype: torch.dtype, batch: int) -> None:
         mirror, generator = self._start(dtype)
         x, z = (self.points(batch, dtype, generator) for _ in range(2))
@@ -94,14 +91,14 @@ class MirrorConformance:
             slack = self.tolerance[dtype] * (1 + mirror.potential(x).abs() + mirror.potential(z).abs())
         _at_most(middle, ends - bow + slack, "the potential inside a segment")
 
-    @every_kind
-    @every_batch
+    @each_dtype
+    @each_batch
     def test_to_dual_is_monotone(self, dtype: torch.dtype, batch: int) -> None:
         mirror, generator = self._start(dtype)
         self._check_monotone(mirror, batch, dtype, generator)
 
-    @every_kind
-    @every_batch
+    @each_dtype
+    @each_batch
     def test_divergence_agrees_with_its_definition(self, dtype: torch.dtype, batch: int) -> None:
         mirror, generator = self._start(dtype)
         x, z = (self.points(batch, dtype, generator) for _ in range(2))
@@ -121,8 +118,8 @@ class MirrorConformance:
         sigma = self._start(torch.float64)[0].strong_convexity
         assert sigma.shape == () and bool(torch.isfinite(sigma)) and sigma >= 0
 
-    @every_kind
-    @every_batch
+    @each_dtype
+    @each_batch
     def test_smoothness_bounds_the_divergence(self, dtype: torch.dtype, batch: int) -> None:
         mirror, generator = self._start(dtype)
         if mirror.smoothness is None:
@@ -137,8 +134,8 @@ class MirrorConformance:
 
     # The inverse.
 
-    @every_kind
-    @every_batch
+    @each_dtype
+    @each_batch
     def test_to_primal_undoes_to_dual(self, dtype: torch.dtype, batch: int) -> None:
         mirror, generator = self._start(dtype)
         x = self.points(batch, dtype, generator)
@@ -154,8 +151,8 @@ class MirrorConformance:
         promised = norm_of(gap, DUAL_NORM[mirror.norm]) + rounding
         _at_most(mirror.strong_convexity * norm_of(again - x, mirror.norm), promised, "sigma times the error")
 
-    @every_kind
-    @every_batch
+    @each_dtype
+    @each_batch
     def test_to_primal_solves_its_variational_inequality(self, dtype: torch.dtype, batch: int) -> None:
         """<y - to_dual(x), z - x> <= 0 for x = to_primal(y) and all z of the domain: on the whole space, equality."""
         mirror, generator = self._start(dtype)
@@ -172,23 +169,23 @@ class MirrorConformance:
             mirror.domain.check("to_primal(y)", x)
             _at_most(inner(gap, z - x), allowed * (1 + norm_of(z - x, "l2")), "<y - to_dual(x), z - x>")
 
-    @every_kind
-    @every_batch
+    @each_dtype
+    @each_batch
     def test_a_step_of_mirror_descent_is_that_of_the_maps(self, dtype: torch.dtype, batch: int) -> None:
         mirror, generator = self._start(dtype)
         x, y = self.points(batch, dtype, generator), self.dual_points(mirror, batch, dtype, generator)
         with torch.no_grad():
             self._close(mirror.descend(x, mirror.to_dual(x) - y), mirror.to_primal(y))
 
-    @every_kind
-    @every_batch
+    @each_dtype
+    @each_batch
     def test_nothing_in_the_range_is_clipped(self, dtype: torch.dtype, batch: int) -> None:
         mirror, generator = self._start(dtype)
         clipped = mirror.clipped(mirror.to_dual(self.points(batch, dtype, generator)))
         assert clipped is None or (clipped.shape == (batch,) and int(clipped.abs().sum()) == 0)
 
-    @every_kind
-    @every_batch
+    @each_dtype
+    @each_batch
     def test_inconsistency_measures_the_round_trip(self, dtype: torch.dtype, batch: int) -> None:
         mirror, generator = self._start(dtype)
         x = self.points(batch, dtype, generator)
@@ -198,8 +195,8 @@ class MirrorConformance:
 
     # Batches, shapes and kinds.
 
-    @every_kind
-    @every_batch
+    @each_dtype
+    @each_batch
     def test_shape_and_dtype_are_kept(self, dtype: torch.dtype, batch: int) -> None:
         mirror, generator = self._start(dtype)
         x = self.points(batch, dtype, generator)
@@ -211,8 +208,8 @@ class MirrorConformance:
             assert (numbers.shape, numbers.dtype) == ((batch,), dtype)
         assert torch.equal(x, before), "a map changed its argument in place"
 
-    @every_kind
-    @several_instances
+    @each_dtype
+    @each("batch", (7,))
     def test_an_instance_of_a_batch_is_the_instance_alone(self, dtype: torch.dtype, batch: int) -> None:
         mirror, generator = self._start(dtype)
         x, z = (self.points(batch, dtype, generator) for _ in range(2))
@@ -225,8 +222,8 @@ class MirrorConformance:
                 self._close(mirror.to_primal(y)[one], mirror.to_primal(y[one]))
                 self._close(mirror.divergence(x, z)[one], mirror.divergence(x[one], z[one]))
 
-    @every_kind
-    @several_instances
+    @each_dtype
+    @each("batch", (7,))
     def test_a_nan_stays_in_its_instance(self, dtype: torch.dtype, batch: int) -> None:
         mirror, generator = self._start(dtype)
         x, y = self.points(batch, dtype, generator), self.dual_points(mirror, batch, dtype, generator)
@@ -242,7 +239,7 @@ class MirrorConformance:
                 residual = norm_of(mirror.to_dual(refined) - y[1:], "l2")
                 _at_most(residual, self.residual_tolerance[dtype] + self.tolerance[dtype], "the dual residual")
 
-    @every_batch
+    @each_batch
     def test_float32_agrees_with_float64(self, batch: int) -> None:
         mirror, generator = self._start(torch.float64)
         single = copy.deepcopy(mirror).to(torch.float32)
@@ -255,7 +252,7 @@ class MirrorConformance:
 
     # Derivatives of the maps, for training.
 
-    @every_batch
+    @each_batch
     def test_derivatives_in_the_points(self, batch: int) -> None:
         mirror, generator = self._start(torch.float64)
         x, z = (self.points(batch, torch.float64, generator) for _ in range(2))
@@ -265,7 +262,7 @@ class MirrorConformance:
         _check_derivative(lambda t: mirror.to_dual(x + t * (z - x)))
         _check_derivative(lambda t: mirror.to_primal(y + t * towards))
 
-    @every_batch
+    @each_batch
     def test_derivatives_in_the_parameters(self, batch: int) -> None:
         mirror, generator = self._start(torch.float64)
         parameters = {name: p for name, p in mirror.named_parameters() if p.requires_grad}
@@ -290,7 +287,7 @@ class MirrorConformance:
 
         assert_close(slope, (loss_at(1e-5) - loss_at(-1e-5)) / 2e-5, rtol=1e-4, atol=1e-6)
 
-    @every_kind
+    @each_dtype
     def test_maps_work_without_gradients(self, dtype: torch.dtype) -> None:
         mirror, generator = self._start(dtype)
         x, y = self.points(2, dtype, generator), self.dual_points(mirror, 2, dtype, generator)
@@ -300,7 +297,7 @@ class MirrorConformance:
         for answer, recorded in zip(quiet, (mirror.potential(x), mirror.to_dual(x), mirror.to_primal(y)), strict=True):
             self._close(answer, recorded)
 
-    @every_kind
+    @each_dtype
     def test_constraints_leave_a_valid_mirror_alone_and_mend_a_wild_one(self, dtype: torch.dtype) -> None:
         mirror, generator = self._start(dtype)
         x = self.points(2, dtype, generator)
@@ -315,7 +312,7 @@ class MirrorConformance:
 
     # Saving.
 
-    @every_kind
+    @each_dtype
     def test_saved_and_loaded_maps_are_the_same(self, dtype: torch.dtype) -> None:
         mirror, generator = self._start(dtype)
         x, y = self.points(2, dtype, generator), self.dual_points(mirror, 2, dtype, generator)
@@ -333,8 +330,8 @@ class MirrorConformance:
 
     # Edges of the domain.
 
-    @every_kind
-    @every_batch
+    @each_dtype
+    @each_batch
     def test_a_point_outside_the_domain_is_refused(self, dtype: torch.dtype, batch: int) -> None:
         mirror, generator = self._start(dtype)
         if mirror.domain is None:
@@ -348,8 +345,8 @@ class MirrorConformance:
             with pytest.raises(DomainError):
                 mirror.to_dual(outside)
 
-    @every_kind
-    @every_batch
+    @each_dtype
+    @each_batch
     def test_the_boundary_belongs_to_the_domain(self, dtype: torch.dtype, batch: int) -> None:
         mirror, generator = self._start(dtype)
         if mirror.domain is None:

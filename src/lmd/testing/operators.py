@@ -13,9 +13,7 @@ from torch.testing import assert_close
 
 from lmd.operators.base import LinearOperator
 from lmd.terms.base import size_of
-
-every_kind = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
-every_batch = pytest.mark.parametrize("batch", [1, 2, 7])
+from lmd.testing.cases import each, each_batch, each_dtype
 
 POWER_ITERATIONS = 300
 OFFSETS = (0.0, 1e4)
@@ -51,13 +49,13 @@ class OperatorConformance:
 
     # The map and its adjoint.
 
-    @every_batch
+    @each_batch
     def test_the_adjoint_is_one(self, batch: int) -> None:
         operator, x, z = self._start(batch, torch.float64)
         left, right = _inner(operator(x), z), _inner(x, operator.adjoint(z))
         _at_most((left - right).abs(), 1e-12 * operator.norm * size_of(x) * size_of(z), "<Kx, z> - <x, K'z>")
 
-    @every_batch
+    @each_batch
     def test_both_are_linear(self, batch: int) -> None:
         operator, x, z = self._start(batch, torch.float64)
         for apply, point, other in (
@@ -69,7 +67,7 @@ class OperatorConformance:
             _at_most(size_of(apart), allowed, "K(ax + by) - aKx - bKy")
             assert not bool(apply(torch.zeros_like(point)).any()), "0 is not mapped to 0"
 
-    @every_batch
+    @each_batch
     def test_the_norm_is_a_bound(self, batch: int) -> None:
         operator, x, z = self._start(batch, torch.float64)
         norm = operator.norm
@@ -83,7 +81,7 @@ class OperatorConformance:
 
     # Derivatives, for training.
 
-    @every_batch
+    @each_batch
     def test_derivatives_are_taken_with_the_adjoint(self, batch: int) -> None:
         operator, x, z = self._start(batch, torch.float64)
         for apply, back, point, other in ((operator, operator.adjoint, x, z), (operator.adjoint, operator, z, x)):
@@ -99,7 +97,7 @@ class OperatorConformance:
             assert gradcheck(curved, point, fast_mode=True)
             assert gradgradcheck(curved, point, fast_mode=True)
 
-    @every_kind
+    @each_dtype
     def test_nothing_is_recorded_where_nothing_should_be(self, dtype: torch.dtype) -> None:
         operator, x, z = self._start(2, dtype)
         assert not operator(x).requires_grad and not operator.adjoint(z).requires_grad
@@ -109,8 +107,8 @@ class OperatorConformance:
 
     # Instances.
 
-    @every_kind
-    @every_batch
+    @each_dtype
+    @each_batch
     def test_an_instance_alone_is_as_in_the_batch(self, batch: int, dtype: torch.dtype) -> None:
         operator, x, z = self._start(batch, dtype)
         Kx, Kz = operator(x), operator.adjoint(z)
@@ -121,8 +119,8 @@ class OperatorConformance:
         some = torch.arange(batch - 1, -1, -2)
         _at_most(size_of(operator.select(some)(x[some]) - Kx[some]), 2 * operator.error(x, Kx)[some], "the difference")
 
-    @every_kind
-    @pytest.mark.parametrize("batch", [2, 7])
+    @each_dtype
+    @each("batch", (7,))
     def test_an_instance_that_is_nan_leaves_the_others_alone(self, batch: int, dtype: torch.dtype) -> None:
         operator, x, z = self._start(batch, dtype)
         for apply, point in ((operator, x), (operator.adjoint, z)):
@@ -133,8 +131,8 @@ class OperatorConformance:
 
     # Memory.
 
-    @every_kind
-    @every_batch
+    @each_dtype
+    @each_batch
     def test_every_memory_layout_gives_the_same(self, batch: int, dtype: torch.dtype) -> None:
         operator, x, z = self._start(batch, dtype)
         for apply, point in ((operator, x), (operator.adjoint, z)):
@@ -143,7 +141,7 @@ class OperatorConformance:
                 assert_close(apply(other), apply(plain.clone()), msg=f"{name}: the answer differs")
                 assert torch.equal(other, plain), f"{name}: what was given was written to"
 
-    @every_kind
+    @each_dtype
     def test_answers_are_tensors_of_their_own(self, dtype: torch.dtype) -> None:
         operator, x, z = self._start(2, dtype)
         for apply, point in ((operator, x), (operator.adjoint, z)):
@@ -153,7 +151,7 @@ class OperatorConformance:
             assert torch.equal(point, before), "writing to the answer changes what was given"
             assert torch.equal(apply(point), expected), "writing to the answer changes the next one"
 
-    @every_kind
+    @each_dtype
     def test_it_writes_to_part_of_a_larger_array(self, dtype: torch.dtype) -> None:
         operator, x, _ = self._start(2, dtype)
         expected = operator(x)
@@ -166,8 +164,8 @@ class OperatorConformance:
 
     # Digits.
 
-    @every_batch
-    @pytest.mark.parametrize("offset", OFFSETS)
+    @each_batch
+    @each("offset", OFFSETS)
     def test_rounding_is_within_its_bounds(self, batch: int, offset: float) -> None:
         operator, x, z = self._start(batch, torch.float32)
         exact, x = operator.double(), x + offset
@@ -188,7 +186,7 @@ class OperatorConformance:
         assert torch.equal(operator(x), before) and torch.equal(operator.adjoint(z), back)
         assert exact.norm == pytest.approx(operator.norm, rel=1e-6)
 
-    @every_kind
+    @each_dtype
     def test_the_default_dtype_does_not_matter(self, dtype: torch.dtype) -> None:
         expected = self._answers(dtype)
         before = torch.get_default_dtype()

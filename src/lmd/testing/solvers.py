@@ -18,9 +18,9 @@ from lmd.problems.base import Problem
 from lmd.solvers.base import Solver, State
 from lmd.solvers.result import Result
 from lmd.solvers.run import run
+from lmd.testing.cases import each_dtype
 from lmd.testing.terms import default_dtype
 
-every_kind = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 Answer = dict[str, Tensor]
 
 
@@ -107,14 +107,14 @@ class SolverConformance:
 
     # Memory.
 
-    @every_kind
+    @each_dtype
     def test_the_layout_in_memory_does_not_matter(self, dtype: torch.dtype) -> None:
         data = self.data(dtype)
         expected = self._solve(data)
         for layout, lay in LAYOUTS.items():
             self._same(self._solve({name: lay(x) for name, x in data.items()}, lay), expected, layout)
 
-    @every_kind
+    @each_dtype
     def test_instances_that_share_memory_are_instances(self, dtype: torch.dtype) -> None:
         data = self.data(dtype)
         shared = set(self.make_problem(data).batched) | {"x0"}
@@ -129,7 +129,7 @@ class SolverConformance:
 
     # Kinds of numbers.
 
-    @every_kind
+    @each_dtype
     def test_the_default_dtype_does_not_matter(self, dtype: torch.dtype) -> None:
         with default_dtype(torch.float32):
             expected = self._solve(self.data(dtype))
@@ -145,7 +145,7 @@ class SolverConformance:
         exact = {name: x.double() for name, x in self._solve(self.data(torch.float64)).items()}
         self._same(double, exact, "float32", 10 * self.tolerance[torch.float32])
 
-    @every_kind
+    @each_dtype
     def test_a_solver_of_another_dtype_solves_or_says_so_in_one_line(self, dtype: torch.dtype) -> None:
         other = torch.float64 if dtype == torch.float32 else torch.float32
         data = self.data(dtype)
@@ -180,7 +180,7 @@ class SolverConformance:
 
     # Batches and steps.
 
-    @every_kind
+    @each_dtype
     def test_an_instance_of_a_batch_is_the_instance_alone(self, dtype: torch.dtype) -> None:
         data = self.data(dtype)
         problem = self.make_problem(data)
@@ -192,7 +192,7 @@ class SolverConformance:
             of_batch = {name: x[:, i : i + 1] if name == "history" else x[i : i + 1] for name, x in together.items()}
             self._same(alone, of_batch, f"instance {i}")
 
-    @every_kind
+    @each_dtype
     def test_many_steps_at_once_are_the_steps_one_by_one(self, dtype: torch.dtype) -> None:
         data = self.data(dtype)
         problem = self.make_problem(data)

@@ -15,10 +15,9 @@ from torch.testing import assert_close
 
 from lmd.errors import CapabilityError
 from lmd.terms.base import Scale, Term, inner, per_instance, size_of
+from lmd.testing.cases import each, each_batch, each_dtype
 
-every_kind = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
-every_batch = pytest.mark.parametrize("batch", [1, 3])
-every_step = pytest.mark.parametrize("step", [1e-8, 0.3, 1e8, None], ids=["tiny", "number", "huge", "per instance"])
+each_step = each("step", (1e-8, 0.3, 1e8, None))
 
 A = TypeVar("A")
 
@@ -71,8 +70,8 @@ class TermConformance:
 
     # The function.
 
-    @every_kind
-    @every_batch
+    @each_dtype
+    @each_batch
     def test_shapes_and_dtypes_are_kept_and_arguments_untouched(self, dtype: torch.dtype, batch: int) -> None:
         term, z, p = self._start(batch, dtype)
         before = z.clone(), p.clone()
@@ -82,7 +81,7 @@ class TermConformance:
             assert (array.shape, array.dtype) == (z.shape, dtype), name
         assert torch.equal(z, before[0]) and torch.equal(p, before[1]), "a method changed its argument in place"
 
-    @every_batch
+    @each_batch
     def test_value_is_convex_along_segments(self, batch: int) -> None:
         term, z, _ = self._start(batch, F64)
         w = self._other_points(term, batch, F64)
@@ -93,7 +92,7 @@ class TermConformance:
         ends = (1 - t) * term.value(z) + t * term.value(w)
         _at_most(middle, ends - bow + self._slack(term, z, w), "the value inside a segment")
 
-    @every_batch
+    @each_batch
     def test_subgradient_inequality_and_its_constants(self, batch: int) -> None:
         term, z, _ = self._start(batch, F64)
         w = self._other_points(term, batch, F64)
@@ -104,7 +103,7 @@ class TermConformance:
         if term.smoothness is not None:
             _at_most(rise, term.smoothness / 2 * squares + slack, "the value over its linear part")
 
-    @every_batch
+    @each_batch
     def test_constants_are_numbers_or_one_per_instance(self, batch: int) -> None:
         term, _, _ = self._start(batch, F64)
         for constant in (term.strong_convexity, term.smoothness):
@@ -113,7 +112,7 @@ class TermConformance:
             elif constant is not None:
                 assert constant >= 0
 
-    @every_batch
+    @each_batch
     def test_subgradient_is_the_derivative_where_there_is_one(self, batch: int) -> None:
         term, z, _ = self._start(batch, F64)
         values = term.value(z.requires_grad_())
@@ -127,7 +126,7 @@ class TermConformance:
         term, z, _ = self._start(3, F32)
         assert torch.equal(term.violation(z), z.new_zeros(3)) and bool(torch.isfinite(term.value(z)).all())
 
-    @every_batch
+    @each_batch
     def test_kinks_are_where_the_prox_does_not_follow(self, batch: int) -> None:
         term, z, p = self._start(batch, F64)
         v = z + 0.3 * p
@@ -139,8 +138,8 @@ class TermConformance:
 
     # The prox and the conjugate's.
 
-    @every_step
-    @every_batch
+    @each_step
+    @each_batch
     def test_prox_minimises(self, step: float | None, batch: int) -> None:
         term, z, _ = self._start(batch, F64)
         z, by = z + self._noise(z), self._step(step, z)
@@ -155,7 +154,7 @@ class TermConformance:
         for w in self._near(v):
             _at_most(least, objective(w) + slack, "the value at the prox")
 
-    @every_batch
+    @each_batch
     def test_prox_is_where_its_subgradient_says(self, batch: int) -> None:
         term, z, _ = self._start(batch, F64)
         z, by = z + self._noise(z), self._step(None, z)
@@ -164,8 +163,8 @@ class TermConformance:
         self._close(term.project(p), p)
         _at_most(term.residual(v, term.project(p)), self._slack(term, v) * (1 + size_of(p)), "the residual of a prox")
 
-    @every_step
-    @every_batch
+    @each_step
+    @each_batch
     def test_moreaus_identity(self, step: float | None, batch: int) -> None:
         """prox_{t h}(z) + t prox_{h*/t}(z/t) = z."""
         term, z, _ = self._start(batch, F64)
@@ -175,8 +174,8 @@ class TermConformance:
         off = size_of(v + t * term.conjugate_prox(z / t, 1 / by) - z)
         _at_most(off, 1e-9 * (1 + size_of(z) + size_of(v)), "the distance from Moreau's identity")
 
-    @every_step
-    @every_batch
+    @each_step
+    @each_batch
     def test_conjugate_prox_minimises(self, step: float | None, batch: int) -> None:
         term, _, p = self._start(batch, F64)
         p, by = p + self._noise(p), self._step(step, p)
@@ -192,7 +191,7 @@ class TermConformance:
         for r in self._near(q):
             _at_most(least, objective(term.project(r)) + slack, "the value at the conjugate's prox")
 
-    @every_batch
+    @each_batch
     def test_project_is_the_nearest_point_and_leaves_what_is_inside(self, batch: int) -> None:
         term, _, inside = self._start(batch, F64)
         p = 10 * self._noise(inside)
@@ -206,22 +205,22 @@ class TermConformance:
 
     # Duality.
 
-    @every_batch
+    @each_batch
     def test_residual_is_that_of_fenchel_and_young(self, batch: int) -> None:
         term, z, p = self._start(batch, F64)
         residual, parts = term.residual(z, p), (term.value(z), term.conjugate(p), inner(z, p))
         slack = 1e-9 * (1 + sum(part.abs() for part in parts))
         _at_most((residual - (parts[0] + parts[1] - parts[2])).abs(), slack, "the difference from the definition")
 
-    @every_kind
-    @every_batch
+    @each_dtype
+    @each_batch
     def test_residual_is_never_negative_and_0_at_a_subgradient(self, dtype: torch.dtype, batch: int) -> None:
         term, z, p = self._start(batch, dtype)
         _at_most(z.new_zeros(batch), term.residual(z, p), "0")
         at = term.residual(z, term.project(term.subgradient(z)))
         _at_most(at, self._slack(term, z), "the residual of a subgradient")
 
-    @every_batch
+    @each_batch
     def test_tilted_minimiser_minimises(self, batch: int) -> None:
         term, z, p = self._start(batch, F64)
         v = self._try(term.tilted_minimiser, -p)
@@ -232,7 +231,7 @@ class TermConformance:
         _at_most((term.tilted_minimum(-p) - least).abs(), slack, "its distance from tilted_minimum")
         _at_most((term.conjugate(p) + least).abs(), slack, "its distance from minus the conjugate")
 
-    @every_batch
+    @each_batch
     def test_gauge_is_the_smallest_that_makes_feasible(self, batch: int) -> None:
         term, _, p = self._start(batch, F64)
         u = 5 * self._noise(p)
@@ -248,7 +247,7 @@ class TermConformance:
         if term.conjugate_is_finite:
             assert not bool(term.gauge(u).any())
 
-    @every_batch
+    @each_batch
     def test_best_multiple_is_feasible_and_not_worse_than_1(self, batch: int) -> None:
         term, _, p = self._start(batch, F64)
         for most in (0.5, torch.full((batch,), 2.0, dtype=F64)):
@@ -262,7 +261,7 @@ class TermConformance:
 
     # Rounding.
 
-    @every_batch
+    @each_batch
     def test_float32_is_within_rounding_of_float64(self, batch: int) -> None:
         term, z, p = self._start(batch, F32)
         none = z.new_zeros(batch)
@@ -275,8 +274,8 @@ class TermConformance:
             sizes = 1 + term.value(z).abs() + term.conjugate(point).abs() + (1 + size_of(z)) * (1 + size_of(point))
             _at_most(allowed, 3e-4 * sizes, "what is allowed for rounding")
 
-    @every_batch
-    @pytest.mark.parametrize("size", [1e-9, 1e-3, 0.1])
+    @each_batch
+    @each("size", (1e-9, 1e-3, 0.1))
     def test_points_that_are_off_are_within_rounding(self, batch: int, size: float) -> None:
         term, z, p = self._start(batch, F64)
         for point in (p, term.project(term.subgradient(z))):
@@ -287,7 +286,7 @@ class TermConformance:
                 allowed = self._try(term.rounding, z, point, *errors, residual)
                 _at_most(term.residual(w, q), residual + allowed, "the residual of points that are off")
 
-    @every_batch
+    @each_batch
     def test_data_far_from_0_cost_the_residual_no_digits(self, batch: int) -> None:
         offset = self.make_offset(batch, F32, torch.Generator().manual_seed(5))
         if offset is None:
@@ -302,7 +301,7 @@ class TermConformance:
 
     # Batches, kinds and memory.
 
-    @every_kind
+    @each_dtype
     def test_an_instance_of_a_batch_is_the_instance_alone(self, dtype: torch.dtype) -> None:
         term, z, p = self._start(3, dtype)
         for index in (1, slice(1, 2), torch.tensor([1])):
@@ -334,7 +333,7 @@ class TermConformance:
         ):
             assert torch.equal(good[1:], bad[1:]), name
 
-    @every_kind
+    @each_dtype
     def test_other_layouts_give_the_same(self, dtype: torch.dtype) -> None:
         term, z, p = self._start(3, dtype)
         other_z, other_p = (x.mT.contiguous().mT for x in (z, p))
@@ -410,7 +409,7 @@ class TermConformance:
                     (slope,) = torch.autograd.grad(answer.sum(), x)
                     assert bool(torch.isfinite(slope).all())
 
-    @every_kind
+    @each_dtype
     def test_the_edge_of_the_domain_belongs_to_it(self, dtype: torch.dtype) -> None:
         term, z, p = self._start(3, dtype)
         edge = self._try(term.prox, z + 1e3 * self._noise(z), 1.0)

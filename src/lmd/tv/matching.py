@@ -10,7 +10,7 @@ from torch import Tensor
 from lmd import kernels
 from lmd.operators import Bends, Blur, Differences, ParallelBeam, Slopes
 from lmd.problems import Composite
-from lmd.problems.base import offers
+from lmd.problems.grids import is_circulant
 from lmd.solvers.base import Solver
 from lmd.solvers.wrappers import Averaged, NoWorseThanStart
 from lmd.terms import (
@@ -104,7 +104,9 @@ def _inpainting(problem: Any) -> Inpainting | None:
 def _primal_dual(problem: Any, tolerance: float) -> Solver[Any] | None:
     """Relaxed PDHG with learned numbers for this kind of model; None where none were learned."""
     kind = _kind(problem)
-    if kind is None or offers(problem, ("beside_hessian",)):  # for which there is ADMM with Fourier transforms
+    if (
+        kind is None or (problem.beside_spectrum is not None and is_circulant(problem.beside))
+    ):  # for which there is ADMM with Fourier transforms
         return None
     numbers = schedules.primal_dual(kind, tolerance)
     return NoWorseThanStart(Averaged(PrimalDual(numbers.to(problem.start().dtype))))

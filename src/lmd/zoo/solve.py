@@ -18,7 +18,7 @@ from lmd.errors import CapabilityError, InputError
 from lmd.guarantees.theorems import gap_certificate
 from lmd.problems import derivatives
 from lmd.problems.base import Problem, offers
-from lmd.problems.composite import relative_gap
+from lmd.problems.duality import relative_gap
 from lmd.solvers.base import Solver, check_solver, check_start, in_full_precision
 from lmd.solvers.certificate import Certificate
 from lmd.solvers.result import History, Result, Status

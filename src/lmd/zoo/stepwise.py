@@ -11,7 +11,8 @@ from torch import Tensor
 from lmd.errors import CapabilityError
 from lmd.guarantees.certify import Watch, run
 from lmd.problems.base import Problem, offers
-from lmd.problems.composite import relative_gap
+from lmd.problems.composite import Composite
+from lmd.problems.duality import project_onto_domains, relative_gap
 from lmd.solvers.base import Solver, State, check_solver
 from lmd.solvers.certificate import Certificate
 from lmd.solvers.result import Result, Status
@@ -99,8 +100,8 @@ def _evaluate(problem: Any, state: State, tolerance: float) -> tuple[Tensor, Ten
     x, dual = state.x, state.dual_point
     assert dual is not None
     value, gap = problem.certified_gap(x, dual)
-    if not bool(torch.isfinite(value).all()) and offers(problem, ("projected",)):
-        x = take(torch.isfinite(value), x, problem.projected(x))
+    if not bool(torch.isfinite(value).all()) and isinstance(problem, Composite):
+        x = take(torch.isfinite(value), x, project_onto_domains(problem, x))
         value, gap = problem.certified_gap(x, dual)
     return levelled(problem, x, dual, value, gap, tolerance)
 

@@ -27,9 +27,9 @@ from lmd.reproduction.bench.tables import bench_tables
 from lmd.reproduction.bench.timing import TimedCall, _time_row
 from lmd.reproduction.experiments import read
 from lmd.reproduction.report.page import write_page
+from lmd.reproduction.tasks import Contest, Peer, Setting
+from lmd.reproduction.tasks.methods import CLASSICAL
 from lmd.solvers import FGP, PDHG
-from lmd.tasks import Contest, Peer, Setting
-from lmd.tasks.methods import CLASSICAL
 
 TARGETS = targets((1e-1, 1e-2, 1e-3))
 PEERS = [(name, peer) for name, contest in contests().items() for peer in contest.peers]

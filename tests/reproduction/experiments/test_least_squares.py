@@ -5,9 +5,9 @@ from itertools import pairwise
 import pytest
 import torch
 
-from lmd import zoo
 from lmd.core.files import read_json
 from lmd.mirrors import Quadratic
+from lmd.reproduction import recipes
 from lmd.reproduction.experiments.base import MULTIPLIERS, reproduce
 from lmd.reproduction.experiments.least_squares import LeastSquaresExperiment, curvature_at_zero
 from lmd.reproduction.report.rows import best, curve, distinct, select
@@ -76,6 +76,6 @@ def test_curvature_of_a_quadratic_is_its_matrix() -> None:
 
 
 def test_the_shipped_solver_is_used_where_there_is_one() -> None:
-    assert "ships" in zoo.origin("least-squares-quadratic-10", "standard")
-    assert "training" in zoo.origin("least-squares-quadratic-10", "standard", retrain=True)
-    assert "training" in zoo.origin("least-squares-quadratic-10", "quick")
+    assert "ships" in recipes.origin("least-squares-quadratic-10", "standard")
+    assert "training" in recipes.origin("least-squares-quadratic-10", "standard", retrain=True)
+    assert "training" in recipes.origin("least-squares-quadratic-10", "quick")

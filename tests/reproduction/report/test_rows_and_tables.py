@@ -2,8 +2,9 @@
 
 import math
 
+from lmd.cli.common import to_rich
 from lmd.reproduction.report.rows import best, curve, distinct, row, select, settings_of
-from lmd.reproduction.report.tables import method_tables, number, to_rich
+from lmd.reproduction.report.tables import method_tables, number
 
 
 def example_rows() -> list[dict[str, object]]:

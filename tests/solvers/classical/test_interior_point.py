@@ -52,7 +52,7 @@ def test_stays_in_the_neighbourhood_and_the_mean_product_falls():
         after = solver.step(problem, state)
         found, before = products(after), products(state).mean(dim=1)
         mean = found.mean(dim=1)
-        assert bool((found.amin(dim=1) >= interior_point.CENTRALITY * mean * (1 - 1e-9)).all())
+        assert bool((found.amin(dim=1) >= interior_point.MIN_CENTRALITY * mean * (1 - 1e-9)).all())
         assert bool(((mean < before) | state.done).all())
         assert bool((stationarity(after) <= residual * (10 * mean / first + 1e-9)).all())
         state = after
@@ -60,7 +60,7 @@ def test_stays_in_the_neighbourhood_and_the_mean_product_falls():
 
 
 def test_the_plain_direction_alone_arrives_too(monkeypatch):
-    monkeypatch.setattr(interior_point, "CORRECTED_TRIALS", 0)
+    monkeypatch.setattr(interior_point, "MAX_CORRECTED_TRIALS", 0)
     problem, x0 = instances()
     result = lmd.run(InteriorPoint(), problem, x0, 80)
     assert_close(result.values, lmd.guarantees.minimum(problem), rtol=1e-6, atol=0)

@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lmd
-from lmd.problems import CompositeProblem, LassoFamily, TVDenoising
+from lmd.problems import Composite, LassoFamily, TVDenoising
 from lmd.solvers import PDHG, LearnedPDHG
 
 
-def problems(seed: int = 0) -> list[CompositeProblem]:
+def problems(seed: int = 0) -> list[Composite]:
     generator = torch.Generator().manual_seed(seed)
     lasso, _ = LassoFamily(20, 40, nonzeros=4).sample(3, generator)
     images = torch.rand(2, 1, 12, 10, generator=generator)

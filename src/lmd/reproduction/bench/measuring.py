@@ -15,9 +15,9 @@ from torch import Tensor
 from lmd.core.batching import doubled
 from lmd.problems.base import offers
 from lmd.reproduction.report.rows import Row, row
-from lmd.tasks.methods import Method, Setting
-from lmd.tasks.optima import optimum
-from lmd.tasks.peers import Peer, numpy_errors_as_they_are
+from lmd.reproduction.tasks.methods import Method, Setting
+from lmd.reproduction.tasks.optima import optimum
+from lmd.reproduction.tasks.peers import Peer, numpy_errors_as_they_are
 from lmd.zoo.solve import solve
 
 GAPS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)

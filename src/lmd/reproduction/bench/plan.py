@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lmd import tasks, zoo
+from lmd import zoo
 from lmd.core.checks import check_choice, check_count, check_positive
-from lmd.data.images import CROP
 from lmd.errors import InputError
+from lmd.reproduction import tasks
 from lmd.reproduction.bench.measuring import GAPS, SOLVE
+from lmd.reproduction.datasets.images import CROP
 from lmd.reproduction.report.rows import Row
-from lmd.tasks.methods import CLASSICAL, DUAL, Method, Setting, classical_methods
-from lmd.tasks.task import Contest
+from lmd.reproduction.tasks.methods import CLASSICAL, DUAL, Method, Setting, classical_methods
+from lmd.reproduction.tasks.task import Contest
 
 MOST = 1000
 """How many iterations a method has to reach the targets."""
@@ -130,7 +131,7 @@ class Bench:
 def learned_names(contest: str) -> list[str]:
     """What the bench calls the learned solvers of a task: lmd- and the name in the zoo, of those that ship."""
     task = next(task for task in tasks.every() if contest in (task.name, *task.models))
-    return [f"lmd-{name}" for name, recipe in task.solvers.items() if zoo.shipped(name) and not recipe.rung]
+    return [f"lmd-{name}" for name, recipe in task.solvers.items() if name in zoo.names() and not recipe.rung]
 
 
 def known_methods() -> tuple[str, ...]:

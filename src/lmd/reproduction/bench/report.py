@@ -12,8 +12,8 @@ from lmd.reproduction.bench.measuring import SOLVE
 from lmd.reproduction.bench.plan import PROVEN, Bench, TimedCurve
 from lmd.reproduction.experiments.base import versions
 from lmd.reproduction.report.figures import COLOURS, figure, label_lines, log_floor
-from lmd.tasks.methods import CLASSICAL
-from lmd.tasks.peers import ONE_THREAD
+from lmd.reproduction.tasks.methods import CLASSICAL
+from lmd.reproduction.tasks.peers import ONE_THREAD
 
 FLOOR = 1e-7
 """What is nearer than this is drawn here."""

@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from lmd.data import image_data, read_images
-from lmd.data.images import CROP, TEST_PHOTOGRAPHS, bundled, read_image
 from lmd.problems.base import offers
 from lmd.problems.tv_families import as_float
 from lmd.reproduction.bench.measuring import SOLVE, KnownInstances, MeasuredPeer, MeasuredSolve, MeasuredSolver, targets
 from lmd.reproduction.bench.plan import PROVEN, TEST_SEED, TUNING_SEED, Bench, Plan, contests, methods_for
 from lmd.reproduction.bench.timing import Timed, TimedPeer, TimedProof, TimedSolve, TimedSolver, time_all
+from lmd.reproduction.datasets import image_data, read_images
+from lmd.reproduction.datasets.images import CROP, TEST_PHOTOGRAPHS, bundled, read_image
 from lmd.reproduction.experiments.imaging import images_to_test, middles
-from lmd.tasks.methods import DUAL
+from lmd.reproduction.tasks.methods import DUAL
 
 
 def run_bench(plan: Plan, say: Callable[[str], None] = lambda text: None) -> Bench:

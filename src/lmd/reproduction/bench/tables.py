@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lmd.cli.common import Table
 from lmd.reproduction.report.rows import Row, distinct, select
-from lmd.reproduction.report.tables import Table, cell
+from lmd.reproduction.report.tables import cell
 
 SHOWN = (("psnr", 10), ("psnr", 20), ("relative_gap", 10), ("relative_gap", 20))
 """Metrics at iterations."""

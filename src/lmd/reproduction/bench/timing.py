@@ -26,8 +26,8 @@ from lmd.reproduction.bench.measuring import (
 )
 from lmd.reproduction.bench.plan import PROVEN, TimedCurve
 from lmd.reproduction.report.rows import Row, row
+from lmd.reproduction.tasks.peers import numpy_errors_as_they_are
 from lmd.solvers.result import Status
-from lmd.tasks.peers import numpy_errors_as_they_are
 from lmd.zoo.solve import solve
 
 SINGLES = 5

@@ -7,20 +7,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmd import zoo
 from lmd.mirrors import Euclidean
 from lmd.mirrors.pairs import Pair
 from lmd.problems import TVInpainting
+from lmd.reproduction import recipes
 from lmd.reproduction.experiments.base import Experiment, Session, measure
 from lmd.reproduction.experiments.curves import HORIZON
 from lmd.reproduction.experiments.imaging import ITERATIONS, images_for
 from lmd.reproduction.experiments.inpaint import inpainting_problem
 from lmd.reproduction.report.figures import figure, label_lines, plain_log, plot_curve
 from lmd.reproduction.report.rows import curve, select
+from lmd.reproduction.tasks import Recipe
+from lmd.reproduction.tasks.optima import minimum
+from lmd.reproduction.tasks.pairs import PUBLISHED
 from lmd.solvers import CorrectedMirrorDescent, LearnedMirrorDescent, LearnedSteps, MirrorDescent
-from lmd.tasks import Recipe
-from lmd.tasks.optima import minimum
-from lmd.tasks.pairs import PUBLISHED
 from lmd.training.train import train
 
 METHODS = ("lmd-adaptive", "lmd-two-iterations", "lmd-no-consistency", "lgd", "lmd-corrected")
@@ -60,7 +60,7 @@ class AblationExperiment(Experiment):
 
 def inpainting_recipe(preset: str) -> Recipe:
     """The networks and the training images: the published ones, or those of the solver that a CPU can train."""
-    return zoo.recipe("inpaint-published-10" if preset == "paper" else "inpaint-pair-10")
+    return recipes.recipe("inpaint-published-10" if preset == "paper" else "inpaint-pair-10")
 
 
 def inpainting_pair(preset: str, seed: int) -> Pair:

@@ -16,13 +16,14 @@ import torch
 from torch import Tensor
 
 import lmd
-from lmd import zoo
+from lmd.cli.common import Table
 from lmd.core.checks import check_choice, check_count
 from lmd.core.files import staged, write_json
 from lmd.errors import InputError
 from lmd.problems.base import Problem
+from lmd.reproduction import recipes
 from lmd.reproduction.report.rows import LARGER, Row, best, row, select
-from lmd.reproduction.report.tables import Table, method_tables, number
+from lmd.reproduction.report.tables import method_tables, number
 from lmd.solvers import MirrorDescent, Result, Solver, run
 from lmd.solvers.result import RunReport
 
@@ -101,8 +102,8 @@ class Session:
     def learned(self, name: str, label: str = "lmd", preset: str | None = None) -> MirrorDescent:
         """A learned solver of the zoo, or one trained now, and a fact that says which."""
         chosen = self.preset if preset is None else preset
-        solver: Any = zoo.obtain(name, chosen, retrain=self.retrain, progress=self.progress)
-        self.facts[f"{label} comes from"] = zoo.origin(name, chosen, retrain=self.retrain)
+        solver: Any = recipes.obtain(name, chosen, retrain=self.retrain, progress=self.progress)
+        self.facts[f"{label} comes from"] = recipes.origin(name, chosen, retrain=self.retrain)
         return solver
 
     def save_figure(self, name: str, drawing: Any, caption: str) -> None:

@@ -13,16 +13,18 @@ import torch
 from torch import Tensor
 
 from lmd import guarantees, zoo
+from lmd.cli.common import Table
 from lmd.core.checks import check_choice
 from lmd.core.files import read_json, staged, writable_folder, write_json
 from lmd.errors import CapabilityError, InputError
 from lmd.guarantees import Diagnosis, Drift, Finding, Monitor, Promise, diagnose, promise
 from lmd.problems.base import Family
+from lmd.reproduction import recipes
 from lmd.reproduction.report.figures import figure
-from lmd.reproduction.report.tables import Table, number
+from lmd.reproduction.report.tables import number
+from lmd.reproduction.tasks.optima import gap_scale
 from lmd.solvers.base import Solver
 from lmd.solvers.saving import SOLVER_FILE
-from lmd.tasks.optima import gap_scale
 from lmd.training import family_named
 from lmd.training.seeds import training_seed
 from lmd.training.stacking import stack_instances
@@ -107,19 +109,19 @@ def named_family(name: str) -> Family:
     """
     if ":" in name:
         return family_named(name)
-    known = check_choice("family", zoo.current_name(name), tuple(zoo.names()))
-    return zoo.recipe(known).family(PRESET).inside
+    known = check_choice("family", name, tuple(recipes.names()))
+    return recipes.recipe(known).family(PRESET).inside
 
 
 def family_of(name: str | Path) -> Family:
     """What a solver was trained on: by its name, or by the command that its folder remembers."""
-    if zoo.shipped(str(name)):
+    if str(name) in zoo.names():
         return named_family(str(name))
     card = read_json(Path(name) / SOLVER_FILE).get("card")
     words = str(card.get("command")).split() if isinstance(card, dict) else []
     if words[:2] == ["lmd", "train"] and len(words) > 2:
-        trained = zoo.old_names().get(words[2], words[2])
-        if trained in zoo.names():
+        trained = words[2]
+        if trained in recipes.names():
             return named_family(trained)
     accepted = f"one to check {name} on, named like the solver that is for it, as the folder does not say"
     raise InputError("family", "none", accepted)

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmd import zoo
 from lmd.problems import Family, Problem
+from lmd.reproduction import recipes
 from lmd.reproduction.experiments.ablation import adaptive, inpainting_pair, inpainting_recipe
 from lmd.reproduction.experiments.base import Experiment, Session
 from lmd.reproduction.experiments.imaging import images_for, middles
@@ -16,10 +16,10 @@ from lmd.reproduction.experiments.inpaint import inpainting_problem
 from lmd.reproduction.experiments.linear_models import TEST_SEED
 from lmd.reproduction.report.figures import COLOURS, figure, plain_log
 from lmd.reproduction.report.rows import curve, select
+from lmd.reproduction.tasks import HeldOut
+from lmd.reproduction.tasks.pairs import PUBLISHED
+from lmd.reproduction.tasks.svm import SOURCE
 from lmd.solvers import Solver
-from lmd.tasks import HeldOut
-from lmd.tasks.pairs import PUBLISHED
-from lmd.tasks.svm import SOURCE
 from lmd.training.log import LogLine
 from lmd.training.loss import UnrolledLoss
 from lmd.training.settings import TrainingSettings
@@ -104,7 +104,7 @@ def ingredients(problem: str, preset: str, seed: int) -> tuple[Solver[Any], Fami
     """What is trained, on what and how: the paper's algorithm, with a constant learning rate, logged every epoch."""
     own = SETTINGS[problem][preset]
     if problem == "svm":
-        recipe = zoo.recipe("svm-published-10")
+        recipe = recipes.recipe("svm-published-10")
         solver, instances = recipe.solver(seed), recipe.family(preset)
         own = {**recipe.settings[preset], "consistency_at": "all", **own}
     else:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from lmd.data.memory import available_memory
+from lmd.cli.common import Table
+from lmd.core.memory import available_memory
 from lmd.errors import FileError, LmdError
 from lmd.mirrors import ConvPair
 from lmd.problems import TVInpaintingFamily
@@ -20,7 +21,7 @@ from lmd.reproduction.experiments.imaging import images_for, middles
 from lmd.reproduction.experiments.peak import fresh_process, peak_memory
 from lmd.reproduction.report.figures import figure, plain_log
 from lmd.reproduction.report.rows import Row, best, curve, distinct, select
-from lmd.reproduction.report.tables import Table, number
+from lmd.reproduction.report.tables import number
 from lmd.solvers import LearnedMirrorDescent
 from lmd.training.loss import UnrolledLoss
 from lmd.training.settings import TrainingSettings

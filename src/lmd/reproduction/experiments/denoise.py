@@ -10,9 +10,9 @@ from torch import Tensor
 from lmd.problems import TVProblem
 from lmd.reproduction.experiments.base import Session
 from lmd.reproduction.experiments.imaging import PhotographExperiment, generator_for, psnr
-from lmd.tasks.denoise import SPLIT_BREGMAN, make
-from lmd.tasks.optima import minimiser, minimum
-from lmd.tasks.unrolled import WEIGHT
+from lmd.reproduction.tasks.denoise import SPLIT_BREGMAN, make
+from lmd.reproduction.tasks.optima import minimiser, minimum
+from lmd.reproduction.tasks.unrolled import WEIGHT
 
 NOISE = 0.05
 SCIKIT_IMAGE_ITERATIONS = (2, 3, 5, 10, 20)

@@ -11,22 +11,24 @@ import torch
 from torch import Tensor
 
 from lmd import zoo
+from lmd.cli.common import Table
 from lmd.errors import TrainingWarning
 from lmd.mirrors import Euclidean
 from lmd.problems import LeastSquaresFamily, TVDenoising, TVInpainting
 from lmd.problems.base import Problem
 from lmd.problems.tv_families import add_noise, random_masks
+from lmd.reproduction import recipes
 from lmd.reproduction.experiments.base import Experiment, Session
 from lmd.reproduction.experiments.imaging import generator_for, images_for, psnr
 from lmd.reproduction.experiments.linear_models import TEST_SEED
 from lmd.reproduction.report.figures import figure, legend_below, plot_curve
 from lmd.reproduction.report.rows import Row, curve, distinct, select
-from lmd.reproduction.report.tables import Table, method_tables
+from lmd.reproduction.report.tables import method_tables
+from lmd.reproduction.tasks import linear_classifier, svm
+from lmd.reproduction.tasks.optima import minimiser, minimum
+from lmd.reproduction.tasks.sources import HeldOut
+from lmd.reproduction.tasks.unrolled import WEIGHT
 from lmd.solvers import LBFGS, PDHG, GradientDescent, LearnedMirrorDescent, MirrorDescent, Solver, run
-from lmd.tasks import linear_classifier, svm
-from lmd.tasks.optima import minimiser, minimum
-from lmd.tasks.sources import HeldOut
-from lmd.tasks.unrolled import WEIGHT
 from lmd.training import train
 
 MARKS = (0, 1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500, 700, 1000)
@@ -113,10 +115,10 @@ def learned_solver_of(session: Session, name: str) -> Solver[Any]:
     """The solver that ships, where it was trained on the same data at any size; else one that is trained now."""
     preset = session.preset
     if preset == "paper" or (zoo.card(name)["data"] == "photographs" and not session.retrain):
-        preset = zoo.SHIPPED_PRESET
+        preset = recipes.SHIPPED_PRESET
     with warnings.catch_warnings():  # one that begins near the optima of other digits may stay as it is at quick size
         warnings.simplefilter("ignore", TrainingWarning)
-        return zoo.obtain(name, preset, retrain=session.retrain, progress=session.progress)
+        return recipes.obtain(name, preset, retrain=session.retrain, progress=session.progress)
 
 
 def _learned(session: Session, name: str) -> dict[str, Solver[Any]]:
@@ -130,7 +132,7 @@ def _learned_gd(session: Session, name: str) -> Solver[Any]:
     """Gradient descent with ten learned steps, the last of which goes on, trained on the instances of the pair."""
     preset = "quick" if session.preset == "quick" else "standard"
     solver = LearnedMirrorDescent(Euclidean(), 10, 0.05, (1e-3, 0.5), "last")
-    family = zoo.recipe(PAIRS[name]).family(preset)
+    family = recipes.recipe(PAIRS[name]).family(preset)
     train(solver, family, updates=STEPS_UPDATES[session.preset], progress=session.progress, **STEPS_TRAINING)
     return solver
 

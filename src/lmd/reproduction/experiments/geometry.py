@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lmd.cli.common import Table
 from lmd.mirrors import Quadratic
-from lmd.mirrors.separable import Separable
-from lmd.mirrors.transforms import frequencies
+from lmd.mirrors.separable import Separable, frequencies
 from lmd.problems import TVDenoising
 from lmd.problems.base import Family, Problem
 from lmd.problems.tv_families import add_noise
@@ -19,12 +19,12 @@ from lmd.reproduction.experiments.exact import learned_solver_of
 from lmd.reproduction.experiments.imaging import generator_for, images_for
 from lmd.reproduction.report.figures import figure
 from lmd.reproduction.report.rows import Row, select
-from lmd.reproduction.report.tables import Table, method_tables
+from lmd.reproduction.report.tables import method_tables
+from lmd.reproduction.tasks import linear_classifier
+from lmd.reproduction.tasks.optima import minimiser, optimum
+from lmd.reproduction.tasks.sources import HeldOut
+from lmd.reproduction.tasks.unrolled import WEIGHT
 from lmd.solvers import LearnedMirrorDescent
-from lmd.tasks import linear_classifier
-from lmd.tasks.optima import minimiser, optimum
-from lmd.tasks.sources import HeldOut
-from lmd.tasks.unrolled import WEIGHT
 from lmd.terms.base import inner, size_of
 from lmd.training import train
 

@@ -13,16 +13,17 @@ from torch import Tensor
 
 from lmd import zoo
 from lmd.core.extras import require
-from lmd.data import image_data, read_images
-from lmd.data.images import CROP
 from lmd.problems.tv import TVProblem
 from lmd.problems.tv_families import as_float
+from lmd.reproduction import recipes
+from lmd.reproduction.datasets import image_data, read_images
+from lmd.reproduction.datasets.images import CROP
 from lmd.reproduction.experiments.base import MULTIPLIERS, Experiment, Session, measure, reached
 from lmd.reproduction.experiments.curves import HORIZON, best_multiplier, draw_comparison
 from lmd.reproduction.report.figures import figure
 from lmd.reproduction.report.rows import Row
+from lmd.reproduction.tasks.optima import minimiser, minimum
 from lmd.solvers import FGP, PDHG, Adam, GradientDescent, MirrorDescent, Nesterov, ScaledSteps, Solver, run
-from lmd.tasks.optima import minimiser, minimum
 
 ITERATIONS = 20
 BASE_STEP = 0.01
@@ -123,8 +124,8 @@ def learned_solver(session: Session, task: str) -> MirrorDescent:
     published one.
     """
     name = f"{task}-{'published' if session.preset == 'paper' else 'pair'}-10"
-    ships = session.preset == "quick" and zoo.shipped(name) and not session.retrain
-    return session.learned(name, preset=zoo.SHIPPED_PRESET if ships else session.preset)
+    ships = session.preset == "quick" and name in zoo.names() and not session.retrain
+    return session.learned(name, preset=recipes.SHIPPED_PRESET if ships else session.preset)
 
 
 @dataclass(frozen=True)

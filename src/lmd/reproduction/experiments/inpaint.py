@@ -8,8 +8,8 @@ from lmd.problems import TVInpainting
 from lmd.problems.tv_families import add_noise, random_masks
 from lmd.reproduction.experiments.base import Session
 from lmd.reproduction.experiments.imaging import PhotographExperiment, generator_for
-from lmd.tasks.inpaint import KEPT
-from lmd.tasks.unrolled import WEIGHT
+from lmd.reproduction.tasks.inpaint import KEPT
+from lmd.reproduction.tasks.unrolled import WEIGHT
 
 NOISE = 0.05
 

@@ -14,9 +14,9 @@ from lmd.reproduction.experiments.base import MULTIPLIERS, Experiment, Session, 
 from lmd.reproduction.experiments.curves import HORIZON, plot_methods
 from lmd.reproduction.report.figures import COLOURS, figure, label_lines
 from lmd.reproduction.report.rows import Row, select
+from lmd.reproduction.tasks.least_squares import SOURCE, family
+from lmd.reproduction.tasks.optima import minimiser
 from lmd.solvers import Adam, GradientDescent, MirrorDescent, Result, ScaledSteps, Solver, run
-from lmd.tasks.least_squares import SOURCE, family
-from lmd.tasks.optima import minimiser
 
 BASE_STEP = 0.1
 ITERATIONS = 50

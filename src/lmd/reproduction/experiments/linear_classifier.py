@@ -11,7 +11,7 @@ from lmd.reproduction.experiments.linear_models import (
     fit_first,
     make_instances,
 )
-from lmd.tasks.linear_classifier import SOURCE
+from lmd.reproduction.tasks.linear_classifier import SOURCE
 
 STARTS = {"quick": 3, "standard": 5, "paper": 20}
 SUBSETS = {"quick": 2, "standard": 10, "paper": 20}

@@ -12,11 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lmd.cli.common import Table
 from lmd.problems.subsets import SubsetFamily, SubsetProblem
 from lmd.reproduction.experiments.base import MULTIPLIERS, Experiment, Session, measure, reached
 from lmd.reproduction.experiments.curves import HORIZON, draw_comparison
 from lmd.reproduction.report.rows import Row, best, distinct, select
-from lmd.reproduction.report.tables import Table, number
+from lmd.reproduction.report.tables import number
+from lmd.reproduction.tasks.optima import gap_scale, minimum, optimum
+from lmd.reproduction.tasks.sources import Digits, HeldOut
 from lmd.solvers import (
     LBFGS,
     Adam,
@@ -28,8 +31,6 @@ from lmd.solvers import (
     Status,
     run,
 )
-from lmd.tasks.optima import gap_scale, minimum, optimum
-from lmd.tasks.sources import Digits, HeldOut
 
 ITERATIONS = 100
 BASE_STEP = 0.01

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from lmd.cli.common import Table
 from lmd.problems import TVDenoising
 from lmd.reproduction.experiments.base import Experiment, Session, reached
 from lmd.reproduction.experiments.curves import HORIZON
@@ -25,11 +26,11 @@ from lmd.reproduction.experiments.imaging import (
 )
 from lmd.reproduction.report.figures import figure, label_lines, plot_curve
 from lmd.reproduction.report.rows import Row, distinct, select
-from lmd.reproduction.report.tables import Table, cell
+from lmd.reproduction.report.tables import cell
+from lmd.reproduction.tasks.denoise import make
+from lmd.reproduction.tasks.optima import minimiser
+from lmd.reproduction.tasks.unrolled import WEIGHT
 from lmd.solvers import run
-from lmd.tasks.denoise import make
-from lmd.tasks.optima import minimiser
-from lmd.tasks.unrolled import WEIGHT
 
 PERCENT = (1, 2, 5, 10, 15, 20)
 METHODS = ("gd", "adam", "fgp", "pdhg", "lmd", "lmd-adaptive")

@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
+from lmd.cli.common import Table
 from lmd.problems import ControlFamily
 from lmd.reproduction.experiments.base import Experiment, Session, reproduce
 from lmd.reproduction.report.figures import figure, method_colour
 from lmd.reproduction.report.page import Reading, write_page
 from lmd.reproduction.report.rows import Row, distinct, select
-from lmd.reproduction.report.tables import Table, number
+from lmd.reproduction.report.tables import number
 from lmd.training.learn import learn
 
 MINUTES = {"quick": 0.4, "standard": 5.0, "paper": 10.0}

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lmd.cli.common import Table
 from lmd.core.files import write_text
 from lmd.errors import FileError
 from lmd.reproduction.experiments.base import reached
 from lmd.reproduction.report.metrics import read_metrics
 from lmd.reproduction.report.page import find_metrics
 from lmd.reproduction.report.rows import Row
-from lmd.reproduction.report.tables import Table
 
 Rows = Sequence[Row]
 

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 STATUS = Path("/proc/self/status")
 CLEAR_REFS = Path("/proc/self/clear_refs")
-PRELOADED = ["lmd.training.train", "lmd.data.images", "torch._dynamo"]
+PRELOADED = ["lmd.training.train", "lmd.reproduction.datasets.images", "torch._dynamo"]
 """What a fresh process would spend its first seconds on importing; the last of them is what Adam asks for."""
 
 

@@ -11,18 +11,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmd.data import read_image
-from lmd.data.images import TEST_PHOTOGRAPHS, bundled
+from lmd.cli.common import Table
 from lmd.imaging import denoise
 from lmd.problems import TVDenoising, add_noise
+from lmd.reproduction.datasets import read_image
+from lmd.reproduction.datasets.images import TEST_PHOTOGRAPHS, bundled
 from lmd.reproduction.experiments.base import Experiment, Session
 from lmd.reproduction.experiments.imaging import generator_for, middles
 from lmd.reproduction.report.figures import figure, label_lines, plot_curve
 from lmd.reproduction.report.rows import Row, best, distinct, select
-from lmd.reproduction.report.tables import Table, number
+from lmd.reproduction.report.tables import number
+from lmd.reproduction.tasks.denoise import TASK
+from lmd.reproduction.tasks.peers import ONE_THREAD
 from lmd.solvers import FGP, PDHG, Solver
-from lmd.tasks.denoise import TASK
-from lmd.tasks.peers import ONE_THREAD
 from lmd.zoo.solve import solve
 
 NOISE = 0.08

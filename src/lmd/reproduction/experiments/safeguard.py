@@ -13,20 +13,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmd import tasks, zoo
+from lmd import zoo
+from lmd.cli.common import Table
 from lmd.errors import CapabilityError
 from lmd.guarantees import Comparison, certify, compare, default_fallback, guard, run
 from lmd.guarantees.comparison import EXCESS, GAP
 from lmd.problems import Family, Problem, TVInpaintingFamily
 from lmd.problems.base import offers
+from lmd.reproduction import recipes, tasks
 from lmd.reproduction.experiments.base import Experiment, Session
 from lmd.reproduction.experiments.imaging import images_to_test
 from lmd.reproduction.report.figures import figure, log_floor
 from lmd.reproduction.report.rows import Row, select
-from lmd.reproduction.report.tables import Table, number
+from lmd.reproduction.report.tables import number
+from lmd.reproduction.tasks import HeldOut
+from lmd.reproduction.tasks.optima import gap_scale, minimum
 from lmd.solvers import PDHG, Solver
-from lmd.tasks import HeldOut
-from lmd.tasks.optima import gap_scale, minimum
 from lmd.zoo.published import import_checkpoint
 from lmd.zoo.solve import solve
 
@@ -91,7 +93,7 @@ class SafeguardExperiment(Experiment):
 
 def guarded_solvers(preset: str) -> list[str]:
     """Every solver that ships; at quick size without those whose true minima take long to find."""
-    return [name for name in zoo.names() if zoo.shipped(name) and not (preset == "quick" and zoo.task_of(name).slow)]
+    return [name for name in zoo.names() if not (preset == "quick" and recipes.task_of(name).slow)]
 
 
 def find_checkpoints() -> list[Path]:
@@ -113,7 +115,7 @@ class Conditions:
     def of(self, name: str) -> Iterator[Case]:
         """Every condition of one solver."""
         solver = "svm-pair-10" if name == "published-svm" else name
-        key = name if name == "published-inpainting" else zoo.recipe(solver).family
+        key = name if name == "published-inpainting" else recipes.recipe(solver).family
         if key not in self._drawn:
             self._drawn[key] = list(self._draw(solver))
         for condition, problem, x0, proven in self._drawn[key]:
@@ -123,7 +125,7 @@ class Conditions:
         if solver == "published-inpainting":
             task, family = tasks.get("inpaint"), published_inpainting(self.images)
         else:
-            recipe, task = zoo.recipe(solver), zoo.task_of(solver)
+            recipe, task = recipes.recipe(solver), recipes.task_of(solver)
             wanted = HeldOut(self.preset, SUBSETS[self.preset], CROP[self.preset], self.images)
             family = recipe.source.held_out(recipe.family(self.preset), wanted)
         for condition, harder in task.conditions(family).items():

@@ -14,8 +14,8 @@ from lmd.reproduction.experiments.linear_models import (
     make_instances,
     record_learned,
 )
+from lmd.reproduction.tasks.svm import SOURCE
 from lmd.solvers import InteriorPoint, Solver
-from lmd.tasks.svm import SOURCE
 
 STARTS = {"quick": 4, "standard": 20, "paper": 100}
 SUBSETS = {"quick": 2, "standard": 10, "paper": 20}

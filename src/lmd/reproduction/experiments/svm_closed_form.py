@@ -15,8 +15,8 @@ from lmd.reproduction.experiments.linear_models import (
     record,
     record_learned,
 )
+from lmd.reproduction.tasks.svm import SOURCE
 from lmd.solvers import Adam, GradientDescent, ScaledSteps
-from lmd.tasks.svm import SOURCE
 
 STARTS = {"quick": 5, "standard": 20, "paper": 20}
 SUBSETS = {"quick": 2, "standard": 10, "paper": 10}

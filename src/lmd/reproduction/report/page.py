@@ -9,11 +9,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from lmd.cli.common import Table
 from lmd.core.extras import require
 from lmd.core.files import inside, writable_folder, write_text
 from lmd.errors import FileError
 from lmd.reproduction.report.metrics import read_metrics
-from lmd.reproduction.report.tables import Table
 
 PAGE = "index.html"
 _PNG = b"\x89PNG\r\n\x1a\n"

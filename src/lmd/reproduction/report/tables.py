@@ -3,22 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
+from lmd.cli.common import Table
 from lmd.reproduction.report.rows import Row, best, distinct, select, settings_of
-
-if TYPE_CHECKING:
-    from rich.table import Table as RichTable
-
-
-@dataclass(frozen=True)
-class Table:
-    """A heading, column names, and lines of text."""
-
-    title: str
-    columns: tuple[str, ...]
-    lines: tuple[tuple[str, ...], ...]
 
 
 def number(value: float | None) -> str:
@@ -72,25 +59,3 @@ def _per_iteration(rows: Sequence[Row]) -> str:
     counted = [row for row in rows if isinstance(row["iteration"], int) and row["iteration"] > 0]
     times = sorted(row["value"] / row["iteration"] for row in counted if row["value"] is not None)
     return number(1e3 * times[len(times) // 2]) if times else ""
-
-
-def to_rich(table: Table) -> RichTable:
-    """The table for a terminal."""
-    import rich.box
-    from rich.table import Table as RichTable
-    from rich.text import Text  # in plain strings rich takes square brackets for markup
-
-    title = Text(table.title, style="table.title") if table.title else None
-    shown: Any = RichTable(title=title, title_justify="left", box=rich.box.SIMPLE_HEAD)
-    for place, column in enumerate(table.columns):
-        figures = all(_is_figure(line[place]) for line in table.lines)
-        shown.add_column(
-            Text(column, style="table.header"), justify="right" if figures and place else "left", no_wrap=place == 0
-        )
-    for line in table.lines:
-        shown.add_row(*map(Text, line))
-    return shown
-
-
-def _is_figure(cell: str) -> bool:
-    return cell in ("", "diverged", "not reached", "not measured") or cell[0] in "-0123456789"

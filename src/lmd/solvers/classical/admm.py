@@ -6,7 +6,7 @@ import bisect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -131,22 +131,14 @@ class ADMM(Solver[ADMMState, SplitProblem]):
         self.register_buffer("kept", torch.zeros(iterations, size, size))
         self.register_buffer("kept_for", torch.zeros(iterations, columns))
 
-    def config(self) -> dict[str, Any]:
-        names = ("iterations", "size", "penalty", "relaxation", "blocks", "ends")
-        return {name: getattr(self, name) for name in names}
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return ("operator", "dual_prox", "data_prox", "regulariser_prox")
+    needs = ("operator", "dual_prox", "data_prox", "regulariser_prox")
 
     @property
     def horizon(self) -> int | None:
         """Those before the last numbers, which are the method's own."""
         return self.ends[-1] if self.ends else self.iterations - 1 if self.iterations > 1 else None
 
-    @property
-    def ends_proven(self) -> bool:
-        return True
+    ends_proven = True
 
     def keeps_to_domain(self, problem: Problem) -> bool:
         """As far as PDHG does."""

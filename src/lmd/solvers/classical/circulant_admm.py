@@ -12,8 +12,11 @@ from lmd.core.checks import check_positive
 from lmd.errors import CapabilityError, InputError
 from lmd.operators.base import LinearOperator
 from lmd.problems.base import Problem
+from lmd.problems.composite import Block
+from lmd.problems.grids import is_circulant
 from lmd.solvers.base import DualState, Solver
 from lmd.solvers.classical.pdhg import check_step
+from lmd.terms import Term
 from lmd.terms.base import per_instance
 
 THRESHOLD = 0.12
@@ -70,12 +73,13 @@ class SpectralProblem(Protocol):
     @property
     def beside_spectrum(self) -> Tensor | None: ...
 
-    @property
-    def beside_is_circulant(self) -> bool: ...
-
     def data_gradient(self, x: Tensor) -> Tensor: ...
 
-    def differences_prox(self, p: Tensor, step: Tensor) -> Tensor: ...
+    @property
+    def variation(self) -> Term: ...
+
+    @property
+    def beside(self) -> list[Block]: ...
 
     def differences_part(self, dual: Tensor) -> Tensor: ...
 
@@ -114,20 +118,13 @@ class CirculantADMM(Solver[CirculantState, SpectralProblem]):
         if self.relaxation >= 2:
             raise InputError("relaxation", relaxation, "a number between 0 and 2")
 
-    def config(self) -> dict[str, Any]:
-        return {"threshold": self.threshold, "relaxation": self.relaxation}
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return ("differences", "beside_spectrum", "data_prox")
+    needs = ("differences", "beside_spectrum", "data_prox")
 
     def keeps_to_domain(self, problem: Problem) -> bool:
         """The answer is a prox of f."""
         return True
 
-    @property
-    def ends_proven(self) -> bool:
-        return True
+    ends_proven = True
 
     @property
     def init_cost(self) -> dict[str, int]:
@@ -176,7 +173,7 @@ class CirculantADMM(Solver[CirculantState, SpectralProblem]):
         x, hat, rise, close = state.whole, state.coefficients, state.rise, state.close
         z, w, p, q = state.x, state.split, state.tension, state.push
         r, size, rho = self.relaxation, x.shape[-2:], per_instance(state.penalty, w)
-        circulant = problem.beside_is_circulant
+        circulant = is_circulant(problem.beside)
         for _ in range(count):
             slope = problem.differences.adjoint(p + rho * (rise - w)) + q + close * (x - z)
             if circulant:
@@ -187,7 +184,7 @@ class CirculantADMM(Solver[CirculantState, SpectralProblem]):
             x = torch.fft.irfft2(hat, s=size)
             rise = problem.differences(x)
             ahead, v = torch.lerp(w, rise, r), torch.lerp(z, x, r)
-            new = problem.differences_prox(p + rho * ahead, state.penalty)
+            new = problem.variation.conjugate_prox(p + rho * ahead, state.penalty)
             w, p = ahead + (p - new) / rho, new
             z = problem.data_prox(v + q / close, 1 / close)
             q = q + close * (v - z)

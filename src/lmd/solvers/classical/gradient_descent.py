@@ -23,9 +23,6 @@ class _GradientSolver(Solver[S]):
         super().__init__()
         self.steps = as_steps(steps)
 
-    def config(self) -> dict[str, Any]:
-        return {"steps": self.steps}
-
     @property
     def step_cost(self) -> dict[str, int]:
         return {"subgradient": 1}
@@ -53,9 +50,7 @@ class ProjectedGradient(_GradientSolver[State]):
         steps: The step-sizes t_k: a positive number, or `Steps`.
     """
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return ("domain",)
+    needs = ("domain",)
 
     def keeps_to_domain(self, problem: Problem) -> bool:
         return True
@@ -130,9 +125,6 @@ class Adam(_GradientSolver[AdamState]):
             raise InputError("betas", betas, "two numbers in [0, 1)")
         self.betas = (float(betas[0]), float(betas[1]))
         self.epsilon = check_positive("epsilon", epsilon)
-
-    def config(self) -> dict[str, Any]:
-        return {"steps": self.steps, "betas": list(self.betas), "epsilon": self.epsilon}
 
     def init(self, problem: Problem, x0: Tensor) -> AdamState:
         return AdamState(x0, mean=torch.zeros_like(x0), square=torch.zeros_like(x0))

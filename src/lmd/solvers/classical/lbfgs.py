@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -70,9 +69,6 @@ class LBFGS(Solver[LBFGSState]):
         super().__init__()
         self.memory = check_count("memory", memory)
         self.trials = check_count("trials", trials)
-
-    def config(self) -> dict[str, Any]:
-        return {"memory": self.memory, "trials": self.trials}
 
     @property
     def init_cost(self) -> dict[str, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -90,12 +90,7 @@ class PDHG(Solver[PDHGState, SaddleProblem]):
         if settle < 1:
             raise InputError("settle", settle, "a number of 1 or more")
 
-    def config(self) -> dict[str, Any]:
-        return {"tau": self.tau, "sigma": self.sigma, "accelerated": self.accelerated, "settle": self.settle}
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return ("operator", "dual_prox", "data_prox")
+    needs = ("operator", "dual_prox", "data_prox")
 
     def keeps_to_domain(self, problem: Problem) -> bool:
         """The domain of a composite problem is that of its data term, whose minimisers and prox these are."""

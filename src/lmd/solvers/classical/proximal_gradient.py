@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -80,9 +80,6 @@ class ProximalGradient(Solver[ProximalGradientState, Problem]):
     >>> lmd.run(ProximalGradient(), problem, torch.zeros(1, 2), 50).x.round(decimals=3)
     tensor([[2., 0.]])
     """
-
-    def config(self) -> dict[str, Any]:
-        return {}
 
     @property
     def init_cost(self) -> dict[str, int]:

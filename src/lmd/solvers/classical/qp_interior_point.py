@@ -283,16 +283,9 @@ class QPInteriorPoint(Solver[QPInteriorState, PiecewiseProblem]):
         super().__init__()
         self.precision = check_positive("precision", precision)
 
-    def config(self) -> dict[str, Any]:
-        return {"precision": self.precision}
+    needs = ("operator", "pieces")
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return ("operator", "pieces")
-
-    @property
-    def ends_proven(self) -> bool:
-        return True
+    ends_proven = True
 
     @property
     def step_cost(self) -> dict[str, int]:

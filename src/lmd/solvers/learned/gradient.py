@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -31,9 +31,6 @@ class Metric(nn.Module, Configurable, abc.ABC):
     def __init__(self, size: int) -> None:
         super().__init__()
         self.size = check_count("size", size)
-
-    def config(self) -> dict[str, Any]:
-        return {"size": self.size}
 
     @abc.abstractmethod
     def forward(self, gradient: Tensor) -> Tensor:
@@ -96,9 +93,6 @@ class _MetricSolver(Solver[S]):
         self.metric, self.iterations = metric, check_count("iterations", iterations)
         self.steps = nn.Parameter(torch.zeros(iterations))
         """log t_k `(N,)`."""
-
-    def config(self) -> dict[str, Any]:
-        return {"metric": self.metric, "iterations": self.iterations}
 
     @property
     def horizon(self) -> int:
@@ -183,9 +177,6 @@ class LearnedQuasiNewton(_MetricSolver[LearnedQuasiNewtonState]):
         super().__init__(metric, iterations)
         self.memory = check_count("memory", memory, least=0)
 
-    def config(self) -> dict[str, Any]:
-        return {**super().config(), "memory": self.memory}
-
     def init(self, problem: Problem, x0: Tensor) -> LearnedQuasiNewtonState:
         zeros = torch.zeros_like(self.check(x0)).flatten(1)
         return LearnedQuasiNewtonState(x0, gradient=zeros, move=zeros, pairs=())
@@ -227,12 +218,7 @@ class LearnedBlockNewton(Solver[State, BlockProblem]):
         self.numbers = nn.Parameter(torch.zeros(iterations, 3))
         """Logarithms of t_k, c_k and d_k, as multiples of `INITIAL` `(N, 3)`."""
 
-    def config(self) -> dict[str, Any]:
-        return {"iterations": self.iterations, "share": self.share}
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return ("blocks",)
+    needs = ("blocks",)
 
     @property
     def horizon(self) -> int:

@@ -1,10 +1,10 @@
-"""Interior-point steps for support vector machines of one class, from a start that is learned."""
+"""Interior-point steps for a class of support vector machines, from a learned start."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,12 +13,12 @@ from lmd import kernels
 from lmd.core.checks import check_count, check_module_kind
 from lmd.errors import InputError
 from lmd.solvers.base import DualState
-from lmd.solvers.classical.interior_point import CENTRING, InteriorPoint, MarginProblem
+from lmd.solvers.classical.interior_point import CENTRING, Direction, InteriorPoint, MarginProblem, NewtonSystem
 from lmd.solvers.learned.prefix import LearnedPrefix
 
-CHOSEN = {0: 1.0, 2: 0.85, 5: 0.7}
-"""Before which iterations the rows to go on with are chosen, and how many, as a share of those at first: of eight
-such schedules on 60 training sets, the second fastest: with the fastest, rounding shows on a small set."""
+ROW_SHARES = {0: 1.0, 2: 0.85, 5: 0.7}
+"""Iterations before which rows are chosen, and how many, as a share of those at first. The fastest but one of eight
+schedules on 60 training sets; with the fastest, rounding shows on a small set."""
 
 
 class Centred(NamedTuple):
@@ -38,6 +38,11 @@ class Centred(NamedTuple):
         root = 1 + (lean.square() + 1).sqrt()
         dual, room = (C / 2 * (root + side * lean) / root for side in (1, -1))
         return cls(point, dual, room, mean / room, mean / dual)
+
+    @classmethod
+    def along(cls, move: Direction) -> Centred:
+        """A direction, with that of the room beside it."""
+        return cls(move.point, move.dual, -move.dual, move.slack, move.surplus)
 
     def mean_product(self) -> Tensor:
         """mu `(S,)`."""
@@ -72,13 +77,12 @@ class LearnedInteriorState(DualState):
 class LearnedInteriorPoint(LearnedPrefix[LearnedInteriorState, MarginProblem]):
     r"""Predictor-corrector steps from a learned point and mean product, on the rows that may matter; then all of them.
 
-    The optimality conditions and the directions are those of `InteriorPoint`. The start is the same for all instances:
-    a point that is learned, and for each row the dual number, slack and surplus with products of exactly mu_0: with
-    u = C (1 - margin) / 2 mu_0 the dual number is C/2 (1 + u / (1 + sqrt(u^2 + 1))). Of the rows, the `share` with the
-    least margins there take part; they are chosen again before the third and the sixth iteration, fewer of them, and
-    the dual numbers of the others are 0. How much of Mehrotra's centring to take ([Mehrotra
-    1992](https://doi.org/10.1137/0802028)), and how far to go to the boundary, is learned for each iteration; nothing
-    is searched or checked. `InteriorPoint` goes on from the last points and dual points, on all rows.
+    The directions are those of `InteriorPoint`. The start is the same for all instances: a point that is learned, and
+    for each row the dual number, slack and surplus with products of exactly mu_0: with u = C (1 - margin) / 2 mu_0 the
+    dual number is C/2 (1 + u / (1 + sqrt(u^2 + 1))). The `share` of the rows with the least margins takes part; they
+    are chosen again before the third and the sixth iteration. How much of Mehrotra's centring to take
+    ([Mehrotra 1992](https://doi.org/10.1137/0802028)), and how far to go to the boundary, is learned for each
+    iteration; nothing is searched or checked. `InteriorPoint` goes on from the last points, on all rows.
 
     Instances on one data set have one answer, which is computed once. x `(B, size)`.
 
@@ -102,12 +106,7 @@ class LearnedInteriorPoint(LearnedPrefix[LearnedInteriorState, MarginProblem]):
         self.lengths = nn.Parameter(torch.full((iterations,), math.log(0.995 / 0.005)))
         """Shares of the way to the boundary, as logits."""
 
-    def config(self) -> dict[str, Any]:
-        return {"size": self.size, "iterations": self.iterations, "share": self.share}
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return ("rows", "subset", "C")
+    needs = ("rows", "subset", "C")
 
     @property
     def step_cost(self) -> dict[str, int]:
@@ -142,16 +141,17 @@ class LearnedInteriorPoint(LearnedPrefix[LearnedInteriorState, MarginProblem]):
 
     def learned_step(self, problem: MarginProblem, state: LearnedInteriorState) -> LearnedInteriorState:
         k, numbers, now = state.iteration, state.numbers, state.inner
-        if k in CHOSEN:
-            numbers, now = self._chosen_anew(problem, state)
+        if k in ROW_SHARES:
+            numbers, now = self._choose_rows(problem, state)
         rows = _rows(problem, state.sets).gather(1, numbers[..., None].expand(-1, -1, self.size)).double()
-        system, mu = _Newton(rows, now), now.mean_product()
+        system, mu = NewtonSystem(rows, now), now.mean_product()
         pushes = now.dual * now.surplus, now.room * now.slack
-        ahead = system.direction(-pushes[0], -pushes[1])
+        ahead = Centred.along(system.direction(-pushes[0], -pushes[1]))
         reached = now.moved(now.longest(ahead), ahead).mean_product()
         sigma = (self.centring[k].exp() * (reached / mu).pow(3)).clamp(*CENTRING)
         aim = (sigma * mu)[:, None]
-        by = system.direction(aim - pushes[0] - ahead.dual * ahead.surplus, aim - pushes[1] - ahead.room * ahead.slack)
+        corrected = aim - pushes[0] - ahead.dual * ahead.surplus, aim - pushes[1] - ahead.room * ahead.slack
+        by = Centred.along(system.direction(*corrected))
         after = now.moved(self.lengths[k].sigmoid() * now.longest(by), by)
         return self._state(state.x, k + 1, problem, state.sets, state.place, numbers, after)
 
@@ -162,7 +162,7 @@ class LearnedInteriorPoint(LearnedPrefix[LearnedInteriorState, MarginProblem]):
         if state.iteration > 0 or self.size == 1 or not kernels.serves(problem.rows, self.guess):
             return None
         rows = _rows(problem, state.sets)
-        counts = [self._count(problem, k) if k in CHOSEN else 0 for k in range(self.iterations)]
+        counts = [self._count(problem, k) if k in ROW_SHARES else 0 for k in range(self.iterations)]
         each = torch.stack([self.centring.exp(), self.lengths.sigmoid(), self.guess.new_tensor(counts)], dim=1)
         numbers = torch.cat([(problem.C * self.log_mean.exp())[None], each.flatten()])
         inputs: kernels.Inputs = {
@@ -179,9 +179,9 @@ class LearnedInteriorPoint(LearnedPrefix[LearnedInteriorState, MarginProblem]):
 
     def _count(self, problem: MarginProblem, k: int) -> int:
         """How many rows iteration k chooses."""
-        return math.ceil(CHOSEN[k] * self.share * problem.rows.shape[1])
+        return math.ceil(ROW_SHARES[k] * self.share * problem.rows.shape[1])
 
-    def _chosen_anew(self, problem: MarginProblem, state: LearnedInteriorState) -> tuple[Tensor, Centred]:
+    def _choose_rows(self, problem: MarginProblem, state: LearnedInteriorState) -> tuple[Tensor, Centred]:
         """The rows with the least margins now; those that are new begin with products of mu."""
         rows, now, begun = _rows(problem, state.sets), state.inner, state.iteration > 0
         margins = (rows @ now.point.to(rows.dtype)[..., None])[..., 0]
@@ -194,33 +194,3 @@ class LearnedInteriorPoint(LearnedPrefix[LearnedInteriorState, MarginProblem]):
 
 def _rows(problem: MarginProblem, sets: Tensor) -> Tensor:
     return problem.rows if len(sets) == len(problem.rows) else problem.rows[sets]
-
-
-class _Newton:
-    """Newton's equations at points of S data sets, reduced to x."""
-
-    def __init__(self, rows: Tensor, now: Centred) -> None:
-        self.rows, self.now = rows, now
-        penalty = torch.ones_like(rows[0, 0])
-        penalty[-1] = 0  # the bias is not penalised
-        self.weight = 1 / (now.slack / now.room + now.surplus / now.dual)
-        matrix = (self.weight[..., None] * rows).mT @ rows + penalty.diag()
-        self.factor = torch.linalg.cholesky_ex(matrix).L
-        self.stationarity = self._back(now.dual) - penalty * now.point
-        self.infeasibility = 1 - self._margins(now.point) - now.slack + now.surplus
-
-    def _margins(self, points: Tensor) -> Tensor:
-        return (self.rows @ points[..., None])[..., 0]
-
-    def _back(self, dual: Tensor) -> Tensor:
-        return (dual[:, None] @ self.rows)[:, 0]
-
-    def direction(self, push_surplus: Tensor, push_slack: Tensor) -> Centred:
-        """What changes a * surplus and (C - a) * slack by the given, and both residuals to 0, to first order."""
-        now = self.now
-        shift = self.infeasibility - push_slack / now.room + push_surplus / now.dual
-        right = self._back(self.weight * shift) + self.stationarity
-        move = torch.cholesky_solve(right[..., None], self.factor)[..., 0]
-        dual = self.weight * (shift - self._margins(move))
-        slack, surplus = (push_slack + now.slack * dual) / now.room, (push_surplus - now.surplus * dual) / now.dual
-        return Centred(move, dual, -dual, slack, surplus)

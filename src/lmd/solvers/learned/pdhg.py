@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -53,9 +52,6 @@ class LearnedPDHG(LearnedPrefix[LearnedPDHGState, SaddleProblem]):
         self.numbers = nn.Parameter(start)
         """log t_k / tau, log s_k / sigma, e_k, m_k, n_k `(N, 5)`; before training, those of PDHG."""
         self.tail: PDHG = PDHG(tau, accelerated=False)
-
-    def config(self) -> dict[str, Any]:
-        return {"iterations": self.iterations, "tau": self.tau}
 
     @property
     def needs(self) -> tuple[str, ...]:

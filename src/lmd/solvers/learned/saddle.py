@@ -61,7 +61,8 @@ class GridSaddleProblem(SaddleProblem, Protocol):
 
     def filled(self, x: Tensor) -> Tensor: ...
 
-    def project_differences(self, p: Tensor, out: Tensor | None = None) -> Tensor: ...
+    @property
+    def variation(self) -> Any: ...
 
     def dual_from(self, p: Tensor, x: Tensor) -> Tensor: ...
 
@@ -169,7 +170,7 @@ class LearnedSaddle(LearnedPrefix[LearnedSaddleState, GridSaddleProblem]):
         rise, faster = problem.differences(x), problem.differences(moved)
         scale = per_instance(smoothness, rise)
         ahead = convolve((scale * rise, dual_moved, scale * faster), self.dual_kernels[k])
-        ahead = problem.project_differences(p + ahead)
+        ahead = problem.variation.project(p + ahead)
         slope = (problem.data_gradient(x) + problem.differences.adjoint(ahead)) / per_instance(smoothness, x)
         target = problem.clip(x + self._primal_step(problem, slope, moved, self.primal_kernels[k]))
         return self._state(problem, k + 1, target, target - x, ahead, ahead - p)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
@@ -63,9 +62,6 @@ class AcceleratedMirrorDescent(_AccumulatingSolver):
             raise InputError("r", r, "a number of 3 or more")
         self.r = float(r)
         self.gamma = check_positive("gamma", gamma)
-
-    def config(self) -> dict[str, Any]:
-        return {**super().config(), "r": self.r, "gamma": self.gamma}
 
     def step(self, problem: Problem, state: AcceleratedState) -> AcceleratedState:
         k = state.iteration

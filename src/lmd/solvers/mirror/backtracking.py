@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -81,9 +81,6 @@ class BacktrackedMirrorDescent(Solver[BacktrackedState, Problem]):
             raise InputError("mirror", type(mirror).__name__, "an lmd.mirrors.Mirror whose inverse is exact")
         self.mirror = mirror
         self.width, self.delay = check_positive("width", width), check_positive("delay", delay)
-
-    def config(self) -> dict[str, Any]:
-        return {"mirror": self.mirror, "width": self.width, "delay": self.delay}
 
     @property
     def geometry(self) -> Mirror | None:

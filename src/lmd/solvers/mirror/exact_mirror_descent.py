@@ -129,15 +129,6 @@ class ExactMirrorDescent(LearnedPrefix[ExactState, Problem]):
         """The rest goes on with the least width of the last learned iteration."""
         return replace(self.tail.resume(problem, x, dual), width=self.log_widths[-1].amin().exp())
 
-    def upgrade(self, weights: dict[str, Tensor], prefix: str) -> None:
-        """Make the numbers of older files, with one width and one momentum for each iteration, those of today."""
-        momenta, widths = prefix + "momenta", prefix + "log_widths"
-        if momenta in weights and weights[momenta].ndim == 1:
-            weights[momenta] = nn.functional.pad(weights[momenta][:, None], (0, 1))
-        if widths in weights and weights[widths].ndim == 1:
-            weights[widths] = weights[widths][:, None]
-            weights[prefix + "log_shares"] = torch.zeros_like(weights[widths])
-
     @torch.no_grad()
     def constrain_(self) -> None:
         """Keep momenta in [-1, 1] and widths positive."""

@@ -32,9 +32,6 @@ class MirrorSolver(Solver[S]):
         self.mirror = mirror
         self.steps = as_steps(steps)
 
-    def config(self) -> dict[str, Any]:
-        return {"mirror": self.mirror, "steps": self.steps}
-
     @property
     def horizon(self) -> int | None:
         return self.steps.iterations if isinstance(self.steps, LearnedSteps) else None
@@ -115,9 +112,7 @@ class LazyMirrorDescent(MirrorDescent):
         steps: The step-sizes t_k: a positive number, or `Steps`.
     """
 
-    @property
-    def accumulates(self) -> bool:
-        return True
+    accumulates = True
 
     @property
     def init_cost(self) -> dict[str, int]:
@@ -201,9 +196,6 @@ class CorrectedMirrorDescent(MirrorDescent):
         if not 0 <= self.initial <= 1:
             raise InputError("initial", initial, "a number in [0, 1]")
         self.corrections = nn.Parameter(torch.full((iterations,), self.initial))
-
-    def config(self) -> dict[str, Any]:
-        return {**super().config(), "iterations": self.iterations, "initial": self.initial}
 
     @property
     def step_cost(self) -> dict[str, int]:

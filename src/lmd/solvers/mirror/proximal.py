@@ -39,9 +39,7 @@ class ProximalMirrorDescent(MirrorDescent):
         """None: the theorems are about steps without a prox."""
         return None
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return ("penalty", "misfit_gradient")
+    needs = ("penalty", "misfit_gradient")
 
     def step(self, problem: Any, state: MirrorState) -> MirrorState:
         size = self.steps(state.iteration)

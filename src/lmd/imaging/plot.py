@@ -1,0 +1,30 @@
+"""A figure of how the weights of pictures were chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from lmd.core.extras import require
+from lmd.core.files import atomic_path
+from lmd.imaging.solve import Summary
+
+
+def plot_choices(path: Path, summaries: Sequence[Summary]) -> None:
+    """Write a figure of risk against weight: a line for each picture, and a dotted line at the chosen weight."""
+    require("matplotlib")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.subplots()
+    for summary in summaries:
+        if summary.choice is None:
+            continue
+        weights, risks = summary.choice.path.flatten().tolist(), summary.choice.risk.flatten().tolist()
+        (line,) = axes.plot(weights, risks, marker=".", alpha=1 / len(summaries) ** 0.5)
+        axes.axvline(summary.weight, color=line.get_color(), linestyle=":", alpha=line.get_alpha())
+    axes.set_xscale("log")
+    axes.set_xlabel("weight (dotted: the chosen one)")
+    axes.set_ylabel("expected square error per pixel,\nup to a constant")
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary)

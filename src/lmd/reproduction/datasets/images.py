@@ -1,0 +1,227 @@
+"""Photographs: those bundled with scikit-image and scikit-learn, STL-10, any folder of images, any `.npz` of them."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import math
+import warnings
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product, zip_longest
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lmd.core.checks import check_choice, check_count
+from lmd.core.extras import missing, require
+from lmd.core.memory import check_memory
+from lmd.errors import FileError, InputError
+from lmd.imaging.image_files import FORMATS, read_picture
+from lmd.imaging.picture import eight_bits
+from lmd.reproduction.datasets import stl10
+
+NAMES = ("photographs", "stl10")
+
+SUFFIXES = tuple(suffix for suffix, kind in FORMATS.items() if kind != "NPY")
+"""What counts as an image in a folder."""
+
+CROP = 96
+"""The side of the crops of the bundled photographs: that of STL-10."""
+
+SIDES = (96, 192, 288, 384)
+"""The photographs are shrunk until their shorter side is one of these, then cut."""
+
+TRAIN_PHOTOGRAPHS = (
+    ("skimage", "data/astronaut.png"),
+    ("sklearn", "datasets/images/china.jpg"),
+    ("skimage", "data/hubble_deep_field.jpg"),
+    ("skimage", "data/ihc.png"),
+    ("skimage", "data/motorcycle_left.png"),
+    ("skimage", "data/retina.jpg"),
+    ("skimage", "data/rocket.jpg"),
+)
+TEST_PHOTOGRAPHS = (
+    ("skimage", "data/chelsea.png"),
+    ("skimage", "data/coffee.png"),
+    ("sklearn", "datasets/images/flower.jpg"),
+)
+"""The split is by photograph: no pixel of a test crop is in a train crop. (The other half of the motorcycle's stereo
+pair is left out for the same reason.)"""
+
+
+@dataclass(frozen=True)
+class ImageData:
+    """Colour images `(n, 3, 96, 96)`, bytes, in a train and a test fold."""
+
+    name: str
+    """Which data these are: `photographs` or `stl10`. Results carry it."""
+
+    train_images: Tensor
+    """`(n, 3, 96, 96)`."""
+
+    test_images: Tensor
+    """`(n, 3, 96, 96)`."""
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """Images that somebody brought: bytes, each `(3, H, W)`, of any sizes."""
+
+    name: str
+    """The name of the folder or file they are from. Results carry it."""
+
+    images: tuple[Tensor, ...]
+    """Each `(3, H, W)`."""
+
+    def crops(self, side: int) -> Tensor:
+        """The middle `side` x `side` pixels of each `(n, 3, side, side)`."""
+        check_count("side", side)
+        for image in self.images:
+            if min(image.shape[1:]) < side:
+                given = f"an image of {image.shape[1]} x {image.shape[2]} pixels in {self.name}"
+                raise FileError("images", given, f"images of at least {side} x {side}")
+        return torch.stack([_middle(image, side) for image in self.images])
+
+
+def image_data(name: str = "auto", data_dir: str | Path | None = None) -> ImageData:
+    """The images called `name`: `photographs`, `stl10`, or `auto`: STL-10 where it is at hand, else the photographs.
+
+    STL-10 is at hand in `data_dir`, or else in the folder that LMD_DATA names, or in the cache after
+    `lmd.reproduction.datasets.fetch("stl10")`. Nothing is downloaded here.
+
+    Args:
+        name: "photographs", "stl10" or "auto".
+        data_dir: A folder to look in; None is the one that LMD_DATA names, and the cache.
+
+    >>> data = image_data("photographs")
+    >>> data.name, data.train_images.shape, data.test_images.shape
+    ('photographs', torch.Size([243, 3, 96, 96]), torch.Size([105, 3, 96, 96]))
+    """
+    check_choice("name", name, ("auto", *NAMES))
+    folder = None if name == "photographs" else stl10.find(data_dir)
+    if folder is not None:
+        train, test = (_tensor(stl10.read(folder, part)) for part in ("train", "test"))
+        return ImageData("stl10", train, test)
+    if name == "stl10":
+        given = f"no STL-10 in {data_dir}" if data_dir is not None else "no STL-10 in LMD_DATA or the cache"
+        raise FileError("STL-10", given, "its binary files, those of `lmd data fetch stl10`, or `photographs`")
+    train, test = (_bundled_crops(part).clone() for part in (TRAIN_PHOTOGRAPHS, TEST_PHOTOGRAPHS))
+    return ImageData("photographs", train, test)
+
+
+def read_images(path: str | Path) -> ImageSet:
+    """The images of a folder (PNG, JPEG, TIFF), of an `.npz` with bytes `images` `(n, 3, H, W)`, or one image file.
+
+    Args:
+        path: The folder or file.
+    """
+    path = Path(path).expanduser()
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES and file.is_file())
+        if not files:
+            raise FileError("images", f"{path}, which has no images in it", "a folder of PNG, JPEG or TIFF files")
+        return ImageSet(path.name, tuple(read_image(file) for file in files))
+    if path.suffix.lower() == ".npz":
+        return ImageSet(path.stem, tuple(_tensor(_read_npz(path))))
+    return ImageSet(path.stem, (read_image(path),))
+
+
+def read_image(path: str | Path) -> Tensor:
+    """An image file in colour, upright, as bytes `(3, H, W)`; transparency is left out, 16 bits become 8.
+
+    Args:
+        path: The file.
+    """
+    picture = read_picture(path)
+    if len(picture.size) > 2 or picture.colours.dtype.kind == "f":
+        raise FileError("image", f"{path}, a volume or floating-point numbers", "an image of 8 or 16 bits")
+    colours = eight_bits(picture.colours)
+    return _tensor(np.broadcast_to(colours, (3, *colours.shape[1:])))
+
+
+def _read_npz(path: Path) -> np.ndarray:
+    accepted = "an .npz with `images`, bytes (n, 3, H, W)"
+    if path.exists() and not path.is_file():
+        raise FileError("images", f"{path}, which is no plain file", accepted)
+    try:
+        with open(path, "rb") as file, zipfile.ZipFile(file) as packed:  # np.load would leave a bad file open
+            names = sorted(name.removesuffix(".npy") for name in packed.namelist())
+            if "images.npy" not in packed.namelist():
+                raise FileError("images", f"{path}, which holds {', '.join(names) or 'nothing'}", accepted)
+            with packed.open("images.npy") as array:
+                return _read_bytes(path, array, accepted)
+    except InputError:
+        raise
+    except FileNotFoundError:
+        raise FileError("images", f"no file {path}", accepted) from None
+    except Exception:  # numpy and zipfile raise anything on a file that is damaged
+        raise FileError("images", f"{path}, damaged or not an .npz", accepted) from None
+
+
+def _read_bytes(path: Path, file: IO[bytes], accepted: str) -> np.ndarray:
+    """The array of an .npy file, if its header says bytes `(n, 3, H, W)` that there is memory for."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of headers as old Pythons wrote them
+        version = np.lib.format.read_magic(file)
+        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, columns_first, dtype = read_header(file)
+    if dtype != np.uint8 or len(shape) != 4 or shape[1] != 3 or math.prod(shape) <= 0:
+        raise FileError("images", f"{path} with `images` of {dtype} {shape}", accepted)
+    check_memory("images", f"{path} with `images` of {shape}", 2 * math.prod(shape))
+    content = np.frombuffer(file.read(math.prod(shape) + 1), dtype=np.uint8)  # to the end, where the checksum is
+    return content.reshape(shape, order="F" if columns_first else "C")
+
+
+def photograph_crops(photographs: Sequence[tuple[str, str]]) -> Tensor:
+    """The photographs at several scales, cut into 96 x 96 pieces `(n, 3, 96, 96)` that do not overlap at a scale.
+
+    One of each photograph in turn, the coarse scales first, so that the first few show all of them.
+    """
+    pieces = [_pieces(bundled(*place)) for place in photographs]
+    return torch.stack([piece for turn in zip_longest(*pieces) for piece in turn if piece is not None])
+
+
+_bundled_crops = functools.cache(photograph_crops)
+"""Once a process: cutting takes a second, and every family of images asks for them."""
+
+
+def bundled(package: str, file: str) -> Path:
+    """A file inside an installed package, without importing it."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise FileError("photographs", f"no package {package}", missing(package))
+    return Path(spec.submodule_search_locations[0], file)
+
+
+def _pieces(path: Path) -> Iterator[Tensor]:
+    """The photograph, shrunk to each of `SIDES` that its shorter side has, cut row by row around its middle."""
+    require("PIL")
+    from PIL import Image
+
+    with Image.open(path) as photograph:
+        whole = photograph.convert("RGB")
+    for side in SIDES:
+        if min(whole.size) >= side:
+            scale = side / min(whole.size)
+            size = (round(whole.width * scale), round(whole.height * scale))
+            image = _tensor(np.asarray(whole.resize(size, Image.Resampling.LANCZOS)).transpose(2, 0, 1))
+            rows, columns = image.shape[1] // CROP, image.shape[2] // CROP
+            top, left = (image.shape[1] - rows * CROP) // 2, (image.shape[2] - columns * CROP) // 2
+            for row, column in product(range(rows), range(columns)):
+                i, j = top + row * CROP, left + column * CROP
+                yield image[:, i : i + CROP, j : j + CROP]
+
+
+def _middle(image: Tensor, side: int) -> Tensor:
+    top, left = (image.shape[1] - side) // 2, (image.shape[2] - side) // 2
+    return image[:, top : top + side, left : left + side]
+
+
+def _tensor(array: np.ndarray) -> Tensor:
+    """A copy as a tensor, as PyTorch wants neither negative strides nor memory that cannot be written."""
+    return torch.from_numpy(np.array(array, order="C"))
