@@ -104,8 +104,8 @@ def _inpainting(problem: Any) -> Inpainting | None:
 def _primal_dual(problem: Any, tolerance: float) -> Solver[Any] | None:
     """Relaxed PDHG with learned numbers for this kind of model; None where none were learned."""
     kind = _kind(problem)
-    if (
-        kind is None or (problem.beside_spectrum is not None and is_circulant(problem.beside))
+    if kind is None or (
+        problem.beside_spectrum is not None and is_circulant(problem.beside)
     ):  # for which there is ADMM with Fourier transforms
         return None
     numbers = schedules.primal_dual(kind, tolerance)
