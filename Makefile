@@ -7,7 +7,7 @@ DEMO_OUT ?= demo
 SECONDS ?= 60
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
-.PHONY: help demo docs test test-all coverage format lint types unit sanitize fuzz house wheel clean
+.PHONY: help demo docs test test-all coverage hooks format lint types unit sanitize fuzz house wheel clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -38,6 +38,10 @@ unit: $(STAMP)  ## fast tests
 
 coverage: $(STAMP)  ## all tests, and the lines and branches that they run
 	$(PYTEST) --cov --cov-report=term
+
+hooks: $(STAMP)  ## check format, lint, types and the subject at each commit
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt pre-commit
+	$(BIN)/pre-commit install
 
 $(VENV)/docs: $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --editable '.[docs]'

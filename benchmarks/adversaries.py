@@ -26,12 +26,14 @@ from torch import Tensor
 
 import lmd
 from lmd.core.batching import doubled
-from lmd.guarantees import DescentSafeguard, Record, Safeguard, divergence_bound
+from lmd.guarantees import DescentSafeguard, Safeguard
 from lmd.guarantees.lower_bounds import balance, enclose, lower_bounds
-from lmd.guarantees.promise import Monitor, Promise, least_share
+from lmd.guarantees.promises import Monitor, Promise, least_share
+from lmd.guarantees.record import Record
 from lmd.guarantees.theorems import (
     accelerated_bound,
     accelerated_certificate,
+    divergence_bound,
     regret_certificate,
     relative_certificate,
     subgradient_certificate,

@@ -119,7 +119,7 @@ class Bench:
         self.solver: LearnedMirrorDescent | PublishedSolver
         if way == "lmd":
             self.solver = LearnedMirrorDescent(mirror, iterations, STEP)
-            settings = TrainingSettings(recompute=True, consistency_at="start", consistency_norm="l1")
+            settings = TrainingSettings(recompute=True, consistency_at="start")
             self.unrolled = UnrolledLoss(self.solver, settings)
         else:
             self.solver = PublishedSolver(mirror, iterations)

@@ -35,10 +35,9 @@ from lmd.imaging.blocks import (
     ring_counts,
     rings,
 )
-from lmd.imaging.forms import Form
+from lmd.imaging.models import ROUGH_EFFORT, DenoisingModel, cut
 from lmd.imaging.noise import blocks_with_noise
 from lmd.imaging.noise_network import NoiseNetwork, features
-from lmd.imaging.weights import MOST, TOLERANCE, cut
 from lmd.zoo.solve import solve
 
 Random = np.random.Generator
@@ -210,14 +209,16 @@ def draw(photo: np.ndarray | None, kind: str, random: Random) -> dict[str, Tenso
         return None
     noise = energies((y.double() - truth).float())[2][:, shown].mean(dim=1)
     rms = float((y.double() - truth).square().mean().sqrt())
-    model = Form(coupled=y.shape[1] == 3).problem
+    model = DenoisingModel(coupled=y.shape[1] == 3).problem
     answers = [solve(model(y, weight[None]), 3e-3).x for weight in WEIGHTS]
     errors = torch.stack([(x.double() - truth).square().mean() for x in answers])
     windows, _ = cut(y)
     directions, push = probes(windows), 0.1 * max(rms, 0.004)
     moved = torch.cat([windows, windows + push * directions.sum(dim=0)])
     problem = model(moved.repeat(len(WEIGHTS), 1, 1, 1), WEIGHTS.repeat_interleave(len(moved)))
-    here, there = solve(problem, TOLERANCE, iterations=MOST).x.reshape(len(WEIGHTS), 2, *windows.shape).unbind(1)
+    here, there = (
+        solve(problem, ROUGH_EFFORT[0], iterations=ROUGH_EFFORT[1]).x.reshape(len(WEIGHTS), 2, *windows.shape).unbind(1)
+    )
     follow = torch.einsum("wnchv,knchv->wk", (there - here) / push, directions) / windows.numel()
     colours = energy[1:].mean(dim=0) if len(energy) > 1 else torch.zeros_like(energy[0])
     seen = features(energy[0][shown], colours[shown] if len(energy) > 1 else None, level[shown])

@@ -20,7 +20,7 @@ import lmd
 from lmd.guarantees import DescentSafeguard, guard
 from lmd.mirrors import ConvPair
 from lmd.problems import Problem, TVDenoising, TVInpainting
-from lmd.problems.tv_families import TVFamily
+from lmd.problems.image_families import TVFamily
 from lmd.reproduction import recipes
 from lmd.solvers import LearnedMirrorDescent, Solver
 from lmd.training.solved import SolvedFamily

@@ -20,11 +20,12 @@ import torch
 from own_classes import FusedFamily, LogisticFamily
 
 import lmd
-from lmd.guarantees import least_share, promise
+from lmd.guarantees import promise
+from lmd.guarantees.promises import UnprovenError, bound_gaps, least_share
 from lmd.operators import Identity, Matrix
 from lmd.problems import Composite, ControlFamily, Family, LeastSquares, PortfolioFamily, Problem
 from lmd.terms import L1, Squares
-from lmd.training.evidence import UnprovenError, bound_gaps, draw_apart
+from lmd.training.instances import draw_separately
 
 
 class SharedFamily(Family):
@@ -133,7 +134,7 @@ def check_card(name, minutes, instances):
     try:
         gaps = [
             bound_gaps(solver, *batch, card["target"], card["promise"]["iterations"])
-            for batch in draw_apart(family, seeds, like)
+            for batch in draw_separately(family, seeds, like)
         ]
     except UnprovenError as error:
         print(f"{name}: {card['winner']}; {card['promised']}; not checked: {error}", flush=True)

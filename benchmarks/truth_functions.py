@@ -20,7 +20,7 @@ import lmd
 from lmd.imaging import Info
 from lmd.operators import Matrix
 from lmd.problems import SecondOrderModel, TVDeblurring, TVDenoising, TVInpainting, TVModel, gaussian_kernel
-from lmd.problems.reconstruction import TVReconstruction
+from lmd.problems.tv import TVReconstruction
 from lmd.terms import Absolute, KullbackLeibler, Squares
 
 BATCH = 4

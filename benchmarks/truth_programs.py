@@ -22,7 +22,7 @@ from lmd.operators import Identity
 from lmd.operators.matrix import Matrix
 from lmd.problems import Composite, Problem, QuadraticProgram
 from lmd.terms import L1, Absolute, Box, Hinge, Quadratic, Simplex, Squares, Zero
-from lmd.terms.simplex import project_simplex
+from lmd.terms.domains import project_simplex
 
 BATCH = 6
 

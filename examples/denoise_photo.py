@@ -26,7 +26,7 @@ def main(out: Path) -> None:
     noisy = Picture((truth + noise).clip(0, 255).round().astype(np.uint8))
     with tempfile.TemporaryDirectory() as folder:
         write_picture(Path(folder, "noisy.png"), noisy)
-        print(solve_file("denoise", Path(folder, "noisy.png"), Path(folder, "denoised.png")).block())
+        print(solve_file("denoise", Path(folder, "noisy.png"), Path(folder, "denoised.png")))
         denoised = read_picture(Path(folder, "denoised.png"))
     for name, picture in (("noisy", noisy), ("denoised", denoised)):
         print(f"{name}: {peak_signal_noise_ratio(truth, picture.colours):.1f} dB")

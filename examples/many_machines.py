@@ -20,14 +20,14 @@ from distributed import Client, LocalCluster, as_completed
 from skimage.data import chelsea
 
 from lmd.imaging import Job, PictureSolver, solve_file, solve_many
-from lmd.imaging.files import Done
+from lmd.imaging.files import FileResult
 from lmd.imaging.image_files import write_picture
 from lmd.imaging.picture import Picture
 
 SIDE, RETRIES = 48, 3
 
 
-def denoise_all(client: Client, jobs: list[Job]) -> Iterator[Done]:
+def denoise_all(client: Client, jobs: list[Job]) -> Iterator[FileResult]:
     """Each picture as it is done. What a dead worker had written is written again, to the same bytes."""
     denoise = partial(solve_file, "denoise", overwrite=True)
     images, outs = zip(*jobs, strict=True)

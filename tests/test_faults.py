@@ -16,6 +16,7 @@ FAULTS = Path(__file__).parents[1] / "benchmarks" / "faults.py"
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="faults as Linux has them")
 
 
+@pytest.mark.slow
 def test_a_full_disk_loses_nothing() -> None:
     call = [sys.executable, str(FAULTS), "--quick", "--only", "full disk"]
     done = subprocess.run(call, capture_output=True, text=True, timeout=300)

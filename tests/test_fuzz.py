@@ -9,6 +9,7 @@ import pytest
 FUZZ = Path(__file__).parents[1] / "benchmarks" / "fuzz.py"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="cases run in forks whose memory is measured as Linux does it")
 def test_malformed_inputs_get_one_line_and_leave_nothing() -> None:
     call = [sys.executable, str(FUZZ), "--inputs", "160", "--seed", "0"]

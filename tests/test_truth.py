@@ -12,6 +12,8 @@ from lmd.problems import TVDenoising
 
 PATH = Path(__file__).parents[1] / "benchmarks" / "truth.py"
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def truth():

@@ -9,17 +9,18 @@ from torch.testing import assert_close
 
 import lmd
 from lmd.errors import InputError
-from lmd.guarantees import (
-    Record,
-    Watch,
-    certify,
+from lmd.guarantees import Watch, certify
+from lmd.guarantees.certify import best_of
+from lmd.guarantees.record import Record
+from lmd.guarantees.theorems import (
+    _regret_constants,
     divergence_bound,
     duality_certificate,
+    regret_bound,
     regret_certificate,
     relative_certificate,
     subgradient_certificate,
 )
-from lmd.guarantees.theorems import _regret_constants, regret_bound
 from lmd.mirrors import Entropic, Euclidean, EuclideanBox, EuclideanSimplex, OneLayer, Quadratic
 from lmd.mirrors.potentials import DenseICNN
 from lmd.problems import Box, LeastSquares, Problem, Simplex, SimplexFamily, TVDenoising
@@ -411,16 +412,18 @@ class TestExplain:
         first, second = subgradient_certificate(Record.of(result)), regret_certificate(Record.of(result), 100.0)
         lower = torch.tensor([0.0, 0.1], dtype=F64) - 1
         parts = [
-            lmd.solvers.Certificate(first.value, lower, "one", "l2"),
-            lmd.solvers.Certificate(second.value, lower.flip(0), "two", "l1"),
+            lmd.guarantees.Certificate(first.value, lower, "one", "l2"),
+            lmd.guarantees.Certificate(second.value, lower.flip(0), "two", "l1"),
         ]
-        best = lmd.guarantees.best_of(parts)
+        best = best_of(parts)
         assert_close(best.lower_bound, torch.full((2,), -0.9, dtype=F64))
         assert best.explain().count("for 1 of 2 instances") == 2 and best.norm == "l1 or l2"
 
     def test_counts_instances_without_a_bound(self):
         lower = torch.tensor([-torch.inf, 0.5])
-        assert "(1 of 2 instances have no bound)" in lmd.solvers.Certificate(lower.exp(), lower, "it", "l2").explain()
+        assert (
+            "(1 of 2 instances have no bound)" in lmd.guarantees.Certificate(lower.exp(), lower, "it", "l2").explain()
+        )
 
 
 class TestResult:

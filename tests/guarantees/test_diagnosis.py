@@ -3,7 +3,8 @@ import torch
 from torch.testing import assert_close
 
 import lmd
-from lmd.guarantees import Diagnosis, Safeguard, compare, diagnose, guard
+from lmd.guarantees import Diagnosis, Safeguard, diagnose, guard
+from lmd.guarantees.diagnosis import compare
 from lmd.mirrors import ConvPair, Euclidean, Mirror, Quadratic
 from lmd.mirrors.potentials import DenseICNN
 from lmd.problems import SVM, LeastSquaresFamily, SimplexFamily, SVMFamily, TVDenoising, TVDenoisingFamily

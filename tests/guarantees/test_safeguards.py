@@ -8,7 +8,9 @@ from torch.testing import assert_close
 
 import lmd
 from lmd.errors import CapabilityError, InputError
-from lmd.guarantees import DescentSafeguard, Record, Safeguard, default_fallback, guard, subgradient_certificate
+from lmd.guarantees import DescentSafeguard, Safeguard, default_fallback, guard
+from lmd.guarantees.record import Record
+from lmd.guarantees.theorems import subgradient_certificate
 from lmd.mirrors import Entropic, Euclidean, Quadratic
 from lmd.problems import SVM, LeastSquares, SimplexFamily, TVDenoising, TVInpainting
 from lmd.solvers import (

@@ -82,8 +82,8 @@ def test_images_of_any_scale_have_digits(centre: float, width: float) -> None:
     if float(y.max() - y.min()) < 1e-6 * abs(centre):
         return
     units = Units.of(float(y.min()), float(y.max()))
-    z = ((y - units.centre) / units.unit).float().double()
-    assert float((z * units.unit + units.centre - y).abs().max()) <= 4e-6 * float(y.max() - y.min())
+    z = units.to_solver(y).float().double()
+    assert float((units.to_pixels(z) - y).abs().max()) <= 4e-6 * float(y.max() - y.min())
     assert float(z.abs().max()) <= 101
 
 

@@ -15,7 +15,7 @@ from torch.testing import assert_close
 from lmd.cli import main
 from lmd.core import memory
 from lmd.errors import FileError, InputError
-from lmd.imaging import Job, PictureSolver, files, image_files, solve, solve_file, solve_many
+from lmd.imaging import Job, PictureSolver, files, functions, image_files, solve_file, solve_many
 from lmd.imaging.files import find_jobs, read_kernel
 from lmd.imaging.image_files import read_mask, read_picture, write_picture
 from lmd.imaging.picture import Picture
@@ -92,7 +92,7 @@ class TestFiles:
         done = solve_file("denoise", tmp_path / f"in{suffix}", tmp_path / f"out{suffix}", iterations=5)
         after = read_picture(tmp_path / f"out{suffix}")
         assert (after.mode, after.bits) == (before.mode, before.bits)
-        assert (done.size, done.kind) == (before.size, f"{before.mode}, {before.bits} bits")
+        assert (done.summary.size, done.summary.kind) == (before.size, f"{before.mode}, {before.bits} bits")
         assert float(np.abs(after.colours - before.colours.astype(float)).mean()) < 0.1 * before.most
         if alpha:
             np.testing.assert_array_equal(after.alpha, before.alpha)
@@ -103,7 +103,7 @@ class TestFiles:
         write_picture(tmp_path / "in.png", noisy(dtype=np.uint16, alpha=True))
         summary = solve_file("denoise", tmp_path / "in.png", tmp_path / "out.jpg", iterations=5).summary
         assert [note.split(":")[0] for note in summary.notes] == ["JPEG holds no transparency", "JPEG holds 8 bits"]
-        assert "note" in summary.text()
+        assert "note" in str(summary)
 
     def test_a_turned_photograph_is_upright(self, tmp_path):
         image = Image.fromarray(noisy(size=(20, 30)).samples())
@@ -128,7 +128,7 @@ class TestFiles:
         def broken(*arguments, **options):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(solve, "solve", broken)
+        monkeypatch.setattr(functions, "solve", broken)
         with pytest.raises(KeyboardInterrupt):
             solve_file("denoise", tmp_path / "in.png", tmp_path / "out.png")
         assert [path.name for path in tmp_path.iterdir()] == ["in.png"]
@@ -265,9 +265,9 @@ class TestMany:
         }
         assert sorted(found) == ["out/a.png", "out/b.tif", "out/broken.png", "out/deeper/c.png"]
         assert [name for name, done in found.items() if done.summary is None] == ["out/broken.png"]
-        assert "in/broken.png, not an image" in found["out/broken.png"].line()
+        assert "in/broken.png, not an image" in found["out/broken.png"].line
         assert found["out/broken.png"].as_json()["error"] == found["out/broken.png"].error
-        assert "out/a.png: 26 x 20 pixels, RGB, 8 bits, weight" in found["out/a.png"].line()
+        assert "out/a.png: 26 x 20 pixels, RGB, 8 bits, weight" in found["out/a.png"].line
         assert not Path("out/broken.png").exists()
         assert sorted(str(path) for path in Path("out").rglob("*.*")) == ["out/a.png", "out/b.tif", "out/deeper/c.png"]
 

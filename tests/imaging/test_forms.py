@@ -7,7 +7,7 @@ from torch.testing import assert_close
 
 import lmd
 from lmd.errors import LmdError
-from lmd.imaging.forms import Form
+from lmd.imaging.models import DenoisingModel
 from lmd.problems import SecondOrderModel, TVModel
 from lmd.terms import Absolute, KullbackLeibler, Squares
 
@@ -120,4 +120,4 @@ def test_counts_below_zero_are_refused():
 
 def test_the_second_order_takes_the_weight_of_the_first():
     y = torch.from_numpy(impulses())[None, None].float()
-    assert torch.equal(Form(order=2).choose(y, None).weight, Form().choose(y, None).weight)
+    assert torch.equal(DenoisingModel(order=2).choose(y).weight, DenoisingModel().choose(y).weight)

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 import lmd
 from lmd.errors import InputError, PictureWarning
-from lmd.imaging import weights
+from lmd.imaging import models
 from lmd.operators import Blur, FromFunctions, gaussian_kernel
 from lmd.solvers import Status
 
@@ -523,8 +523,8 @@ class TestWhatIsSaid:
         y = np.repeat([0.0, 1.0, 0.4], 300) + 0.1 * np.random.default_rng(0).normal(size=900)
         _, info = lmd.denoise(y, info=True)
         assert info.weight > 2 * 1.8 * info.noise and not bool(info.choice.at_end.any())
-        monkeypatch.setattr(weights, "STEPS", ())
-        monkeypatch.setattr(weights.by_risk, "__defaults__", (*weights.by_risk.__defaults__[:-1], ()))
+        chosen = models.choose_by_risk
+        monkeypatch.setattr(chosen, "__defaults__", (*chosen.__defaults__[:-1], ()))
         with pytest.warns(PictureWarning, match=r"^weight: .* at the end of those that were tried"):
             lmd.denoise(y)
 

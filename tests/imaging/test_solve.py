@@ -12,8 +12,9 @@ from torch.testing import assert_close
 import lmd
 from lmd.core import memory
 from lmd.errors import InputError
-from lmd.imaging import PictureSolver, Summary, solve
-from lmd.imaging.forms import Form
+from lmd.imaging import files
+from lmd.imaging.files import PictureSolver, Summary
+from lmd.imaging.models import DenoisingModel
 from lmd.imaging.picture import Header, Picture
 from lmd.mirrors import ConvPair
 from lmd.problems import TVDenoising, TVInpainting
@@ -59,7 +60,7 @@ class TestSolve:
         assert summary.lower_bound <= float(lmd.guarantees.minimum(problem)) * (1 + 1e-9)
         assert summary.relative_bound < 5e-5
         apart = (tensor(after) - lmd.guarantees.minimiser(problem)).square().mean().sqrt()
-        assert float(apart) <= summary.distance + 1 / after.most  # and rounding
+        assert float(apart) <= summary.grey_levels / 255 + 1 / after.most  # and rounding
         assert summary.notes == ()
 
     def test_inpainting_ignores_what_is_lost(self):
@@ -71,7 +72,7 @@ class TestSolve:
         problem = TVInpainting(tensor(before), torch.from_numpy(kept), 0.3)
         assert summary.value_after == pytest.approx(float(lmd.guarantees.minimum(problem)), rel=3e-4)
         assert summary.relative_bound < 3e-4
-        assert summary.distance == math.inf  # the minimiser need not be unique
+        assert summary.grey_levels == math.inf  # the minimiser need not be unique
         assert int(after.colours.max()) < 255
 
     @pytest.mark.parametrize("size", [(1, 1), (1, 9), (9, 1), (2, 2)])
@@ -94,20 +95,10 @@ class TestSolve:
         assert short.iterations == 2
         assert short.notes == ("the tolerance of 1e-06 was not reached in 2 iterations",)
         _, usual = PictureSolver("denoise").solve(before)
-        assert usual.relative_bound < 1.1 * solve.TOLERANCE
-        monkeypatch.setattr(solve, "LONGEST", 3)
+        assert usual.relative_bound < 1.1 * files.DEFAULT_TOLERANCE
+        monkeypatch.setattr(files, "DEFAULT_ITERATIONS", 3)
         _, short = PictureSolver("denoise", "pdhg").solve(before)
         assert short.notes == ("the tolerance of 0.001 was not reached in 3 iterations",)
-
-    def test_channels_one_after_the_other_give_the_same(self, monkeypatch):
-        together, whole = PictureSolver("denoise", coupled=False).solve(noisy())
-        monkeypatch.setattr(solve, "TOGETHER", 0)
-        shares = []
-        apart, parts = PictureSolver("denoise", coupled=False).solve(noisy(), None, shares.append)
-        assert shares == [1 / 3] * 3
-        assert int(np.abs(apart.colours.astype(int) - together.colours).max()) <= 1
-        assert parts.weight == whole.weight and parts.numbers == whole.numbers
-        assert parts.value_before == pytest.approx(whole.value_before)
 
 
 class TestAutomaticWeight:
@@ -115,10 +106,10 @@ class TestAutomaticWeight:
         solver = PictureSolver("denoise")
         _, summary = solver.solve(noisy(size=(60, 70)))
         assert 0.03 < summary.weight < 0.3 and float(summary.choice.noise) == pytest.approx(0.05, rel=0.3)
-        assert "(automatic, for noise of 5" in summary.text() or "(automatic, for noise of 4" in summary.text()
+        assert "(automatic, for noise of 5" in str(summary) or "(automatic, for noise of 4" in str(summary)
         said = summary.as_json()["automatic"]
         assert len(said["weights"]) == len(said["risks"]) >= 3
-        assert "automatic" not in PictureSolver("denoise", weight=0.3).solve(noisy())[1].text()
+        assert "automatic" not in str(PictureSolver("denoise", weight=0.3).solve(noisy())[1])
 
     @pytest.mark.parametrize("form", [{"data": "poisson"}, {"data": "absolute", "coupled": True}, {"order": 2}])
     def test_words_make_other_models_as_they_do_of_arrays(self, form):
@@ -139,13 +130,6 @@ class TestAutomaticWeight:
         assert 1e-3 < PictureSolver("inpaint").solve(before, kept)[1].weight < 0.3
         kernel = torch.ones(3, 3, dtype=torch.float64) / 9
         assert 1e-4 < PictureSolver("deblur", iterations=20).solve(before, kernel)[1].weight < 0.3
-
-    def test_a_large_picture_is_sampled(self):
-        colours = np.arange(3 * 1100 * 700).reshape(3, 1100, 700)
-        sample = solve._sample(colours)
-        assert sample.shape == (3, 512, 512)
-        np.testing.assert_array_equal(sample[:, :256, :256], colours[:, 168:424, 88:344])
-        assert solve._sample(colours[:, :500, :500]).shape == (3, 500, 500)
 
     def test_a_word_that_is_none(self):
         with pytest.raises(InputError, match=r"^weight: got 'best', expected a positive number, or auto"):
@@ -309,23 +293,26 @@ class TestDefaults:
 
 class TestSummary:
     def test_what_is_proven_in_words(self):
-        def told(value, lower, numbers=4, curvature=None):
-            return replace(base, value_after=value, lower_bound=lower, numbers=numbers, curvature=curvature)
+        def summary(value, lower, grey_levels=math.inf):
+            return replace(base, value_after=value, lower_bound=lower, grey_levels=grey_levels)
 
         base = Summary(
-            task="denoise", solver="fgp", weight=1.0, form=Form(), value_before=9.0, value_after=1.0,
-            lower_bound=-math.inf, theorem="a theorem", curvature=None, numbers=4, iterations=1, seconds=0.0,
+            task="denoise", solver="fgp", model=DenoisingModel(), size=(2, 2), kind="grey, 8 bits", weight=1.0,
+            value_before=9.0, value_after=1.0, lower_bound=-math.inf, theorem="a theorem", grey_levels=math.inf,
+            iterations=1, seconds=0.0,
         )  # fmt: skip
         assert "nothing of use is proven" in base.proven
-        assert "nothing of use is proven" in told(1.0, -0.1, curvature=2.0).proven
-        assert "within 600% of" in told(7.0, 1.0).proven
+        assert "nothing of use is proven" in summary(1.0, -0.1, 2.0).proven
+        assert "within 600% of" in summary(7.0, 1.0).proven
         nothing = {"bound": None, "relative_bound": None, "lower_bound": None, "theorem": "a theorem"}
         assert base.as_json()["certificate"] == nothing
-        assert told(1.01, 1.0).proven == "within 1% of the minimum, by a theorem"
-        assert told(0.0, -1.0).proven == "at most 1 above the minimum, by a theorem"
-        near = told(2.0, 1.0, 100, 2.0)
-        assert near.distance == pytest.approx(0.1)  # 1 >= ||x - x*||^2, over 100 numbers
-        assert "26 of 255 grey levels" in near.proven
+        assert summary(1.01, 1.0).proven == "within 1% of the minimum, by a theorem"
+        assert summary(0.0, -1.0).proven == "at most 1 above the minimum, by a theorem"
+        assert "26 of 255 grey levels" in summary(2.0, 1.0, 25.5).proven
+
+    def test_grey_levels_are_those_of_the_bound(self):
+        _, summary = PictureSolver("denoise", weight=0.2).solve(noisy())
+        assert summary.grey_levels == pytest.approx(255 * math.sqrt(2 * summary.bound / (2 * 3 * 20 * 26)), rel=1e-3)
 
 
 def test_twelve_megapixels_are_said_to_need_less_than_four_gigabytes(monkeypatch):

@@ -3,16 +3,15 @@
 import pytest
 import torch
 
-from lmd.imaging import weights
-from lmd.imaging.forms import Form
-from lmd.imaging.weights import cut
+from lmd.imaging import models
+from lmd.imaging.models import DenoisingModel, cut
 
 
 @pytest.mark.parametrize(
-    ("kernel", "shape"), [((9, 9), (4, 1, 64, 64)), ((1, 61), (1, 1, 122, 122)), ((101, 3), (1, 1, 150, 160))]
+    ("kernel", "shape"), [((9, 9), (1, 1, 48, 48)), ((1, 61), (1, 1, 122, 122)), ((101, 3), (1, 1, 150, 160))]
 )
 def test_windows_are_larger_than_the_kernel(kernel: tuple[int, int], shape: tuple[int, ...]) -> None:
-    windows, owner = cut(torch.rand(1, 1, 150, 160), share=1, kernel=kernel)
+    windows, owner = cut(torch.rand(1, 1, 150, 160), kernel=kernel)
     assert windows.shape == shape and torch.equal(owner, torch.zeros(len(windows), dtype=torch.int64))
 
 
@@ -25,6 +24,6 @@ def test_counts_are_not_moved_below_0(monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(0)
     counts = torch.poisson(torch.full((1, 1, 40, 40), 3.0), generator=generator)
     few = torch.where(torch.rand(counts.shape, generator=generator) < 0.1, 0.05, counts)  # 0.05 - 0.3 sqrt(0.05) < 0
-    far = float(Form(data="poisson").choose(few, None).weight)
-    monkeypatch.setattr(weights, "PUSH", 0.1)  # with which none are
-    assert far == pytest.approx(float(Form(data="poisson").choose(few, None).weight), rel=0.1)
+    far = float(DenoisingModel(data="poisson").choose(few).weight)
+    monkeypatch.setattr(models, "PUSH", 0.1)  # with which none are
+    assert far == pytest.approx(float(DenoisingModel(data="poisson").choose(few).weight), rel=0.1)

@@ -169,6 +169,9 @@ class ForgetfulMirror(Euclidean):
         super().__init__()
         self.scale = scale
 
+    def config(self):
+        return {}
+
     def to_dual(self, x):
         return self.scale * x
 

@@ -1,6 +1,6 @@
 import torch
 
-from lmd.operators.norms import norm_bound
+from lmd.operators.base import norm_bound
 
 
 def test_it_bounds_the_norm_of_a_matrix_without_negative_entries_and_comes_near():

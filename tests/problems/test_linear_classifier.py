@@ -7,7 +7,7 @@ from torch.testing import assert_close
 
 import lmd
 from lmd.errors import InputError
-from lmd.problems.linear_classifier import LinearClassifier, LinearClassifierFamily
+from lmd.problems.classifiers import LinearClassifier, LinearClassifierFamily
 
 
 def pairs(sets, count, width, classes=3, seed=0, dtype=torch.float64):
@@ -64,7 +64,7 @@ class TestValueAndSubgradient:
         problem = LinearClassifier(features, labels, 3, starts=5)
         x = torch.randn(10, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
         values, subgradients = problem.value_and_subgradient(x)
-        monkeypatch.setattr("lmd.problems.subsets.CHUNK", 200)  # two instances at a time
+        monkeypatch.setattr("lmd.problems.classifiers.CHUNK", 200)  # two instances at a time
         assert_close(problem.value(x), values)
         assert_close(problem.subgradient(x), subgradients)
         mixed = torch.tensor([7, 0, 9, 1])

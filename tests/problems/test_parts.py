@@ -9,7 +9,7 @@ from lmd.errors import CapabilityError, InputError
 from lmd.operators import Differences, Identity, Matrix
 from lmd.problems import Composite, Lasso, TVDenoising
 from lmd.solvers import FGP, PDHG, LearnedPDHG, Status
-from lmd.terms import L1, Box, BoxedSquares, GroupNorm, Huber, KullbackLeibler, Shifted, Squares
+from lmd.terms import L1, Box, Boxed, GroupNorm, Huber, KullbackLeibler, Shifted, Squares
 
 F64 = torch.float64
 
@@ -60,7 +60,7 @@ def problems(dtype):
     yield "robust", Composite(Box(-1.0, 1.0), (robust, Identity()), (L1(0.3), Differences((25,))), start=0 * signal)
     mask = (random(3, 25, seed=1) > -0.5).to(dtype)
     low, high = (end.to(dtype) for end in (signal.amin(dim=1, keepdim=True), signal.amax(dim=1, keepdim=True)))
-    data = BoxedSquares(signal, low, high, weight=mask)
+    data = Boxed(Squares(signal, weight=mask), low, high)
     yield "lost samples", Composite(data, (L1(0.4), Differences((25,))), start=signal)
 
 

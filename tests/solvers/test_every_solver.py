@@ -72,10 +72,9 @@ def test_none_is_forgotten():
     exported = [getattr(solvers, name) for name in solvers.__all__]
     public = {item for item in exported if isinstance(item, type) and issubclass(item, solvers.Solver)}
     elsewhere = {solvers.ProximalMirrorDescent, solvers.Stochastic}  # they need more of a problem: test_family.py
-    elsewhere |= {solvers.LearnedGradient, solvers.LearnedQuasiNewton, solvers.WithInitialiser, solvers.Sequential}
+    elsewhere |= {solvers.WithInitialiser, solvers.Sequential}
     elsewhere |= {
         solvers.Averaged,
-        solvers.Ladder,
         solvers.LearnedInteriorPoint,
     }  # each has a file of its own
     for kind in public - {solvers.Solver, *MAKE} - elsewhere:

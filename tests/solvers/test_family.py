@@ -28,8 +28,8 @@ from lmd.solvers import (
     MirrorDescent,
     ProximalMirrorDescent,
     Stochastic,
-    proximal_map,
 )
+from lmd.solvers.mirror.proximal import proximal_map
 
 ROUNDING = {"rtol": 1e-12, "atol": 1e-12}
 

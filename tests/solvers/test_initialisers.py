@@ -6,20 +6,9 @@ import torch
 import lmd
 from lmd.errors import InputError
 from lmd.problems import ControlFamily, LeastSquares
-from lmd.solvers import (
-    ADMM,
-    LBFGS,
-    DenseMetric,
-    DiagonalMetric,
-    LearnedGradient,
-    LearnedQuasiNewton,
-    MeanInitialiser,
-    NearestInitialiser,
-    NetworkInitialiser,
-    Sequential,
-    WithInitialiser,
-)
-from lmd.solvers.initialisers import effective_rank
+from lmd.solvers import ADMM, LBFGS, Sequential, WithInitialiser
+from lmd.solvers.initialisers import MeanInitialiser, NearestInitialiser, NetworkInitialiser, effective_rank
+from lmd.solvers.learned.gradient import DenseMetric, DiagonalMetric, LearnedGradient, LearnedQuasiNewton
 
 W = torch.tensor([[3.0, 1.0], [0.5, 2.0], [0.0, 0.3]])
 

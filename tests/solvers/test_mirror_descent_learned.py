@@ -10,7 +10,8 @@ import lmd
 from lmd.mirrors import ConvPair, DensePair
 from lmd.mirrors.base import norm_of
 from lmd.problems import LeastSquaresFamily, Problem
-from lmd.solvers import ConstantSteps, LazyMirrorDescent, LearnedMirrorDescent, LearnedSteps, MirrorDescent, ScaledSteps
+from lmd.solvers import LazyMirrorDescent, LearnedMirrorDescent, LearnedSteps, MirrorDescent, ScaledSteps
+from lmd.solvers.steps import ConstantSteps
 
 
 class Counting(DensePair):

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from lmd.errors import InputError
-from lmd.terms import Absolute, Boxed, BoxedSquares, KullbackLeibler, Squares
+from lmd.terms import Absolute, Boxed, KullbackLeibler, Squares
 from lmd.testing.terms import OFFSET, TermConformance, normal, units
 
 
@@ -50,16 +50,6 @@ class TestBoxedLostSquares(TestBoxedAbsolute):
     def make_offset(self, batch, dtype, generator):
         y = OFFSET + units(batch, 4, dtype=dtype, generator=generator)
         return Boxed(Squares(y, 0.7), y - 40, y + 40), y + units(batch, 4, dtype=dtype, generator=generator)
-
-
-def test_squares_are_those_that_have_a_box_of_their_own():
-    generator = torch.Generator().manual_seed(0)
-    y, z, p = (normal(2, 30, dtype=torch.float64, generator=generator) for _ in range(3))
-    weight = (torch.rand(2, 30, generator=generator) < 0.7).double()
-    own, made = BoxedSquares(y, -1.0, 0.5, weight=weight), Boxed(Squares(y, weight=weight), -1.0, 0.5)
-    for name, given in (("conjugate", (4 * p,)), ("tilted_minimiser", (p,)), ("prox", (z, 0.3))):
-        torch.testing.assert_close(getattr(own, name)(*given), getattr(made, name)(*given))
-    torch.testing.assert_close(own.residual(made.nearest(z), p), made.residual(made.nearest(z), p))
 
 
 def test_ends_are_finite_and_in_order():

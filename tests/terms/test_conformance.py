@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lmd.errors import CapabilityError
-from lmd.terms import L1, Box, BoxedSquares, Squares, Term
+from lmd.terms import L1, Box, Boxed, Squares, Term
 from lmd.testing.terms import OFFSET, TermConformance, normal, units
 
 F32, F64 = torch.float32, torch.float64
@@ -74,7 +74,7 @@ def l1(kind, batch, dtype, generator):
 
 
 def boxed(kind, batch, dtype, generator):
-    return kind(normal(batch, 2, 3, dtype=dtype, generator=generator), -9.0, 9.0)
+    return kind(Squares(normal(batch, 2, 3, dtype=dtype, generator=generator)), -9.0, 9.0)
 
 
 def box(kind, batch, dtype, generator):
@@ -224,7 +224,7 @@ WRONG = [
     ),
     (
         "no room",
-        BoxedSquares,
+        Boxed,
         boxed,
         method("rounding", lambda f, *a: 0 * f(*a)),
         "points_that_are_off_are_within_rounding",

@@ -10,7 +10,7 @@ from lmd.errors import DomainError, InputError
 from lmd.mirrors import EuclideanBox
 from lmd.problems.simplex import uniform_simplex
 from lmd.terms import Box, Simplex
-from lmd.terms.simplex import project_simplex
+from lmd.terms.domains import project_simplex
 
 entries = st.floats(-1e6, 1e6)
 rows = st.integers(1, 6).flatmap(

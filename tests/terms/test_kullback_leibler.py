@@ -4,7 +4,7 @@ import torch
 from lmd.errors import InputError
 from lmd.problems.simplex import kl_divergence
 from lmd.terms import KullbackLeibler
-from lmd.terms.kullback_leibler import divergence
+from lmd.terms.entropy import divergence
 from lmd.testing.terms import TermConformance
 
 

@@ -11,19 +11,18 @@ from lmd.terms import (
     L1,
     Absolute,
     Box,
-    BoxedSquares,
     GroupNorm,
     Hinge,
     Huber,
     KullbackLeibler,
-    Max,
+    MaskedSquares,
     Shifted,
     Simplex,
     Squares,
     Stacked,
 )
 from lmd.terms.base import inner, size_of
-from lmd.terms.simplex import project_simplex
+from lmd.terms.domains import project_simplex
 
 F64 = torch.float64
 SHAPE = (3, 2, 4)
@@ -64,10 +63,10 @@ def masked_squares(draw):
 
 
 def boxed_squares(draw):
-    y = draw.data()
-    low, high = y.flatten(1).amin(dim=1), y.flatten(1).amax(dim=1)
-    term = BoxedSquares(y, low, high, draw.positive(), draw.mask())
-    return term, term._clip(y + draw.signed())
+    y, mask = draw.data(), draw.mask()
+    mask[..., 0] = 1
+    term = MaskedSquares(y, mask, float(draw.positive()[0]))
+    return term, term.nearest(y + draw.signed())
 
 
 def absolute(draw):
@@ -116,10 +115,6 @@ def simplex(draw):
     return Simplex(), project_simplex(draw.signed())
 
 
-def largest(draw):
-    return Max(), draw.data()
-
-
 def stacked(draw):
     parts = [Squares(draw.signed()[:, 0], draw.positive()), L1(draw.positive())]
     return Stacked(parts, ((4,), (2, 2)), (0.3, 7.0)), draw.signed().flatten(1)
@@ -139,7 +134,6 @@ EVERY = [
     box_of_numbers,
     half_line,
     simplex,
-    largest,
     stacked,
 ]
 every_term = pytest.mark.parametrize("make", EVERY, ids=lambda make: make.__name__)

@@ -1,9 +1,7 @@
-import pytest
 import torch
 
-from lmd.errors import CapabilityError
-from lmd.terms import Max, Simplex, Zero
-from lmd.terms.simplex import project_simplex
+from lmd.terms import Simplex, Zero
+from lmd.terms.domains import project_simplex
 from lmd.testing.terms import OFFSET, TermConformance, normal, units
 
 
@@ -24,29 +22,18 @@ class TestSimplexOfRows(TestSimplex):
         return normal(batch, 2, 3, dtype=dtype, generator=generator).softmax(dim=-1)
 
 
-class TestMax(TermConformance):
+class TestZero(TermConformance):
     def make_term(self, batch, dtype, generator):
-        return Max()
+        return Zero()
 
     def points(self, term, batch, dtype, generator):
         return normal(batch, 2, 3, dtype=dtype, generator=generator)
 
     def make_offset(self, batch, dtype, generator):
-        return Max(), OFFSET + units(batch, 4, dtype=dtype, generator=generator)
-
-
-class TestZero(TestMax):
-    def make_term(self, batch, dtype, generator):
-        return Zero()
+        return Zero(), OFFSET + units(batch, 4, dtype=dtype, generator=generator)
 
 
 def test_outside_it_is_infinite_and_says_how_far():
     z = torch.tensor([[2.0, 0.0], [0.5, 0.5], [2.0, -1.0]])
     assert Simplex().value(z).tolist() == [torch.inf, 0.0, torch.inf]
     assert Simplex().violation(z).tolist() == [1.0, 0.0, 1.0]
-
-
-def test_max_has_no_gauge():
-    for method, more in ((Max().gauge, ()), (Max().best_multiple, (1.0,))):
-        with pytest.raises(CapabilityError, match=r"\Aterm: got Max, which has no \w+, expected a term with \w+\Z"):
-            method(torch.ones(1, 2), *more)

@@ -315,6 +315,7 @@ def killed_while_training(folder):
     assert child.wait() == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_the_command_line_ends_with_the_same_solver(monkeypatch, tmp_path, capsys):
     (tmp_path / "my_control.py").write_text(
         "from lmd.problems import ControlFamily\nfamily = ControlFamily(states=2, inputs=1, horizon=3)\n"

@@ -16,9 +16,8 @@ def loss_and_gradients(solver, problem, x0, weight=1.0, **settings):
     return parts, {name: parameter.grad for name, parameter in solver.named_parameters()}
 
 
-@pytest.mark.parametrize("norm", ["l1", "l2"])
 @pytest.mark.parametrize("at", ["iterates", "start", "all"])
-def test_it_is_the_formula_of_the_paper_over_the_iterates_of_run(worker, at, norm):
+def test_it_is_the_formula_of_the_paper_over_the_iterates_of_run(worker, at):
     solver = worker.rough_solver()
     problem, x0 = sample(worker.BowlFamily())
     weights = [0.5, 0.0, 1.0, 2.0]
@@ -28,8 +27,8 @@ def test_it_is_the_formula_of_the_paper_over_the_iterates_of_run(worker, at, nor
     measured = {"iterates": points[1:], "start": points[:1], "all": points}[at]
     with torch.no_grad():
         gaps = [solver.mirror.to_primal(solver.mirror.to_dual(x)) - x for x in measured]
-    inconsistency = sum(gap.norm(p=int(norm[1]), dim=1) for gap in gaps).mean()
-    settings = TrainingSettings(value_weights=weights, consistency_at=at, consistency_norm=norm)
+    inconsistency = sum(gap.norm(p=1, dim=1) for gap in gaps).mean()
+    settings = TrainingSettings(value_weights=weights, consistency_at=at)
     parts = UnrolledLoss(solver, settings)(problem, x0, 3.0)
     torch.testing.assert_close(parts.value, value)
     torch.testing.assert_close(parts.inconsistency, inconsistency)
@@ -207,17 +206,6 @@ def test_instances_do_not_touch_each_other(worker):
     whole = loss(problem, x0, 1.0).loss
     alone = [loss(problem.select(slice(i, i + 1)), x0[i : i + 1], 1.0).loss for i in range(4)]
     torch.testing.assert_close(whole, sum(alone) / 4)
-
-
-def test_mixed_precision_is_close_and_keeps_float32_parameters(worker):
-    problem, x0 = sample(worker.BowlFamily())
-    full, gradients = loss_and_gradients(worker.rough_solver(), problem, x0)
-    mixed, rough = loss_and_gradients(worker.rough_solver(), problem, x0, precision="bfloat16")
-    assert mixed.loss.dtype == torch.float32
-    assert float(mixed.value) != float(full.value)
-    assert float(mixed.value) == pytest.approx(float(full.value), rel=0.03)
-    assert rough["mirror.backwards"].dtype == torch.float32
-    torch.testing.assert_close(rough["mirror.forwards"], gradients["mirror.forwards"], rtol=0.1, atol=0.1)
 
 
 def test_a_solver_without_a_horizon_needs_iterations():

@@ -50,6 +50,7 @@ def killed(tmp_path_factory):
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["killed", "killed again"])
 def test_a_run_that_was_killed_ends_in_the_same_bits(killed, name):
     assert read_json(killed / "kills.json") >= 20
@@ -175,50 +176,6 @@ def test_more_updates_would_change_a_cosine_schedule(train):
     train(schedule="cosine")
     with pytest.raises(InputError, match="updates: got 40, expected 20, as the run in"):
         train(schedule="cosine", updates=40, resume=True)
-
-
-def named_as_before(folder):
-    """Turn the folder of a run into what it was when updates were called steps."""
-    old = {"updates": "step", "updates_per_second": "steps_per_second"}
-    settings = {"updates": "steps", "updates_per_epoch": "steps_per_epoch"}
-
-    def renamed(entries, names):
-        return {names.get(key, key): value for key, value in entries.items()}
-
-    for path in folder.glob("checkpoints/updates-*"):
-        state = renamed(read_json(path / "state.json"), old)
-        del state["log_sha256"]
-        state |= {
-            "settings": renamed(state["settings"], settings),
-            "best": state["best"] and renamed(state["best"], old),
-        }
-        (path / "state.json").write_text(json.dumps(state))
-        path.rename(path.with_name(path.name.replace("updates", "step")))
-    lines = [renamed(json.loads(line), old) for line in (folder / "log.jsonl").read_text().splitlines()]
-    log = "".join(json.dumps(line) + "\n" for line in lines)
-    (folder / "log.jsonl").write_text(log)
-    for path in folder.glob("checkpoints/*/state.json"):
-        done = [line for line in lines if line["step"] <= read_json(path)["step"]]
-        written = sum(len(json.dumps(line)) + 1 for line in done)
-        path.write_text(json.dumps({**read_json(path), "log_bytes": written}))
-
-
-def test_a_run_that_called_its_updates_steps_goes_on(train, tmp_path):
-    whole = train("whole", updates=40)
-    train("old", updates=20)
-    named_as_before(tmp_path / "old")
-    with pytest.raises(InputError, match="updates: got 10, expected 20 or more"):
-        train("old", updates=10, resume=True)
-    with pytest.raises(InputError, match="updates_per_epoch: got 2, expected 1"):
-        train("old", updates_per_epoch=2, resume=True)
-    again = train("old", updates=40, resume=True)
-    names = [name for name in files_of(tmp_path / "old") if name.count("/") == 1]
-    assert names == ["checkpoints/updates-00000035", "checkpoints/updates-00000040"]
-    for name in ("weights", "optimiser", "best"):
-        path = f"checkpoints/updates-00000040/{name}.safetensors"
-        assert (tmp_path / "old" / path).read_bytes() == (tmp_path / "whole" / path).read_bytes()
-    assert [line.keys() for line in again.records[-3:]] == [line.keys() for line in whole.records[-3:]]
-    assert again.curve("validation_loss")[0][:3] == whole.curve("validation_loss")[0][:3]
 
 
 @pytest.mark.parametrize(

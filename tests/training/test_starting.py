@@ -19,7 +19,7 @@ def control():
 @pytest.fixture
 def proposed(control):
     known = Known(control)
-    return to_start(known, {"ADMM": ADMM(1, known.size).keep_(control.problem, control.x0)})
+    return to_start(known, {"ADMM": ADMM(1, known.size).precompute_(control.problem, control.x0)})
 
 
 def gap(solver, instances):

@@ -210,12 +210,6 @@ def test_any_family_of_plain_functions_will_do(worker):
     assert result.best_validation.value < result.curve("validation_value")[1][0]
 
 
-def test_mixed_precision_trains(worker):
-    result = lmd.train(worker.rough_solver(), worker.BowlFamily(), updates=20, batch=8, precision="bfloat16")
-    assert result.solver.mirror.forwards.dtype == torch.float32
-    assert result.best_validation.updates > 0
-
-
 class Untidy(Family):
     def __init__(self, sample):
         self.answer = sample
@@ -247,7 +241,6 @@ def test_a_family_that_answers_wrongly_gets_one_line(worker, answer, says):
         ({"family": lambda x: x}, "family: got function, expected an lmd.problems.Family"),
         ({"solver": lmd.solvers.GradientDescent(0.1)}, "solver: got GradientDescent without parameters"),
         ({"resume": True}, "resume: got True without out"),
-        ({"precision": "bfloat16"}, "precision: got bfloat16 for a solver in torch.float64"),
         ({"value_weights": [1.0]}, "value_weights: got 1 numbers"),
     ],
 )

@@ -9,8 +9,8 @@ from lmd import kernels
 from lmd.operators import Blur, LinearOperator, Mask, gaussian_kernel
 from lmd.problems import SecondOrderModel, TVDenoising, TVModel
 from lmd.solvers import LearnedFGP, Solver
-from lmd.terms import Absolute, BoxedSquares, Huber, KullbackLeibler, MaskedSquares, Squares
-from lmd.terms.boxed import Boxed
+from lmd.terms import Absolute, Huber, KullbackLeibler, MaskedSquares, Squares
+from lmd.terms.wrappers import Boxed
 from lmd.tv import PrimalDual, match, schedules
 from lmd.tv.matching import joint_of, misfit_model_of, second_order_of
 from lmd.tv.models import MIN_TOLERANCE, SquaresModel, model_of
@@ -285,14 +285,14 @@ def test_operators_that_answer_in_another_dtype_are_read_as_what_they_say():
     assert_close(found.x, lmd.solve(TVModel(Squares(y), 0.1, box=(0.0, 1.0)), 1e-6).x, atol=5e-3, rtol=0)
 
 
-@pytest.mark.parametrize("kind", [MaskedSquares, Boxed, BoxedSquares])
+@pytest.mark.parametrize("kind", [MaskedSquares, Boxed])
 def test_second_order_of_misfits_that_are_not_compiled_is_solved_all_the_same(kind):
     y, mask = random(1, 2, 6, 7), (random(1, 1, 6, 7, seed=3) < 0.7).float()
     terms = {MaskedSquares: MaskedSquares(y, mask), Boxed: Boxed(MaskedSquares(y, mask), 0.0, 1.0)}
-    problem = SecondOrderModel(terms.get(kind, BoxedSquares(y, 0.0, 1.0)), 0.1)
+    problem = SecondOrderModel(terms[kind], 0.1)
     assert second_order_of(problem) is None and lmd.solve(problem, 1e-2).status[0].name == "TOLERANCE_REACHED"
 
 
 def test_squares_in_a_box_keep_it_behind_a_mask():
     y, mask = 2 * random(1, 1, 6, 7), (random(1, 1, 6, 7, seed=3) < 0.7).float()
-    assert BoxedSquares(y, 0.0, 0.5).kept(mask) is None and Squares(y).kept(mask) is not None
+    assert MaskedSquares(y, mask).kept(mask) is None and Squares(y).kept(mask) is not None

@@ -1,4 +1,4 @@
-"""Pictures: `lmd solve TASK IN OUT`."""
+"""The command `lmd solve TASK IN OUT`, for pictures."""
 
 from __future__ import annotations
 
@@ -12,32 +12,31 @@ from lmd.cli.common import MAX_ITERATIONS, Integer, Number, Ordered
 from lmd.errors import InputError
 
 if TYPE_CHECKING:
-    from lmd.imaging.files import Done
+    from lmd.imaging.files import FileResult
 
 
 class _Pictures(Ordered):
-    """A command for each task that takes pictures, made when it is asked for: the tasks are long to import."""
+    """A command for each task, which is made when it is asked for: PyTorch takes long to import."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        from lmd.imaging.tasks import PICTURE_TASKS
+        from lmd.imaging.files import TASKS
 
-        return list(PICTURE_TASKS)
+        return list(TASKS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        from lmd.imaging.tasks import PICTURE_TASKS
+        from lmd.imaging.files import TASKS
 
-        picture = PICTURE_TASKS.get(name)
-        if picture is None:
+        if (task := TASKS.get(name)) is None:
             return None
-        sample = _EXTRAS.get(picture.extra)
-        beside = f" --{picture.extra} {(sample.metavar or '').lower()}" if sample else ""
-        help_text = f"{picture.about}\n\n{_PICTURES.format(name=name, extra=beside)}"
-        options = [*_PICTURE_OPTIONS, *([sample] if sample else []), *(_FORM_OPTIONS if picture.forms else [])]
+        sample = _EXTRAS.get(task.extra)
+        beside = f" --{task.extra} {(sample.metavar or '').lower()}" if sample else ""
+        help_text = f"{task.about}\n\n{_PICTURES.format(name=name, extra=beside)}"
+        options = [*_PICTURE_OPTIONS, *([sample] if sample else []), *(_MODEL_OPTIONS if name == "denoise" else [])]
         return click.Command(name, params=options, help=help_text, callback=functools.partial(_solve, name))
 
 
 PLOTS = (".png", ".jpg", ".pdf", ".svg")
-"""How the names of plots end."""
+"""The endings of the names of plots."""
 
 _PICTURES = """\b
 IN is a picture, several, a folder, or a pattern such as '*.png'; a TIFF of several pages or an array
@@ -107,7 +106,7 @@ _PICTURE_OPTIONS: list[click.Parameter] = [
 ]
 
 
-_FORM_OPTIONS: list[click.Parameter] = [
+_MODEL_OPTIONS: list[click.Parameter] = [
     click.Option(
         ["--data"],
         type=click.Choice(["squares", "poisson", "absolute"]),
@@ -156,8 +155,7 @@ def _solve(
     from lmd.core.files import writable_name
     from lmd.core.memory import keep_freed_memory
     from lmd.core.progress import LateBar
-    from lmd.imaging import PictureSolver
-    from lmd.imaging.files import find_jobs, solve_many, solve_one
+    from lmd.imaging.files import TASKS, PictureSolver, find_jobs, solve_many, solve_one
 
     if len(paths) < 2:
         given = f"IN is {paths[0]}" if paths else "neither IN nor OUT is given"
@@ -168,31 +166,27 @@ def _solve(
     solver = PictureSolver(task, **{name: value for name, value in settings.items() if value is not None})
     if path is not None and path.suffix.lower() not in PLOTS:
         raise InputError("plot", plot, f"a name that ends in {', '.join(PLOTS)}")
-    if path is not None and solver.weight is not None:
+    if path is not None and solver.weight != "auto":
         raise InputError("plot", plot, "no --weight, as it shows how one is chosen")
     jobs = find_jobs(images, out, overwrite)
-    done: list[Done] = []
-    failed: list[Done] = []
-    with LateBar(solver.model.doing, total=len(jobs)) as bar:
-        if len(jobs) == 1:
-            found = iter([solve_one(solver, jobs[0], extra, overwrite, bar.update)])
-        else:
-            found = solve_many(solver, jobs, extra, overwrite, workers)
-        for each in found:
-            (done if each.summary else failed).append(each)
-            if len(jobs) > 1:
-                bar.update(1)
+    results: list[FileResult] = []
+    with LateBar(TASKS[task].doing, total=len(jobs)) as bar:
+        found = solve_many(solver, jobs, extra, overwrite, workers) if len(jobs) > 1 else None
+        for result in found or [solve_one(solver, jobs[0], extra, overwrite)]:
+            results.append(result)
+            bar.update(1)
             with bar.hidden():
                 if as_json:
-                    click.echo(json.dumps(each.as_json()))
-                elif each.summary:
-                    click.echo(each.line() if len(jobs) > 1 else each.block())
+                    click.echo(json.dumps(result.as_json()))
+                elif result.summary:
+                    click.echo(result.line if len(jobs) > 1 else result)
     if path is not None:
         from lmd.imaging.plot import plot_choices
 
-        plot_choices(path, [each.summary for each in done if each.summary])
-    for each in failed:
-        click.echo(f"lmd: {each.line()}", err=True)
+        plot_choices(path, [result.summary for result in results if result.summary])
+    failed = [result for result in results if not result.summary]
+    for result in failed:
+        click.echo(f"lmd: {result.line}", err=True)
     if failed:
         click.echo(f"lmd: {len(failed)} of {len(jobs)} failed", err=True)
     return 1 if failed else 0

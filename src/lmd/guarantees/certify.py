@@ -1,4 +1,4 @@
-"""From a run to its certificate: `certify` tries every theorem that applies and keeps the best bound per instance."""
+"""Certificates of runs: `certify` tries every theorem that applies and keeps the best bound of each instance."""
 
 from __future__ import annotations
 
@@ -35,16 +35,15 @@ def certify(
     relative_smoothness: Number | None = None,
     relative_strong_convexity: Number | None = None,
 ) -> Certificate:
-    """What is proven about the answer of a run: the best of all theorems that apply, instance by instance.
+    """Return what is proven about the answer of a run: the best of all theorems that apply, instance by instance.
 
-    What the theorems need beyond the run is taken from the problem and the mirror, or bounded; or it is given:
-    `divergence` is B(x*, x_0) or a bound on it, the relative constants are those of section 3.1. Each is a number or
-    one per instance `(B,)`. `result.certificate` is this with nothing given.
+    Constants that are not given are taken from the problem and the mirror, or bounded. `result.certificate` is this
+    with nothing given.
 
     Args:
         run: The result of a run, or its record.
         divergence: B(x*, x_0), or a bound on it: a number, or one per instance `(B,)`.
-        relative_smoothness: L of f relative to the potential, likewise.
+        relative_smoothness: L of f relative to the potential (section 3.1 of the paper), likewise.
         relative_strong_convexity: mu of f relative to the potential, likewise.
 
     >>> import lmd
@@ -68,11 +67,7 @@ def certify(
 
 
 def best_of(parts: Sequence[Certificate]) -> Certificate:
-    """The best bound of several certificates of one answer, instance by instance.
-
-    Args:
-        parts: The certificates, at least one.
-    """
+    """Return the best bound of one or more certificates of one answer, instance by instance."""
     lower = torch.stack([part.lower_bound for part in parts]).amax(dim=0)
     used = [part for part in parts if bool((part.proven & (part.lower_bound == lower)).any())]
     if len(used) == 1:
@@ -91,21 +86,18 @@ def _with_certificate(run: Callable[P, Result]) -> Callable[P, Result]:
 
 
 run = _with_certificate(solvers.run)
-"""`lmd.solvers.run`, and the result knows how to certify itself; this is what `lmd.run` is.
-
-The solvers' room knows no theorems, as it stands above this one. What it knows is where a certificate goes.
-"""
+"""`lmd.run`: `lmd.solvers.run`, with a result that can certify itself."""
 
 
 class Watch:
-    """A callback for `lmd.run` that can certify a solve while it runs; a true answer of `stop_when` ends the run.
+    """A callback for `lmd.run` that certifies a solve while it runs, and ends it where `stop_when` returns true.
 
     Args:
-        solver: The one that runs.
-        problem: The one that it runs on.
+        solver: The solver that runs.
+        problem: What it runs on.
         x0: `(B, ...)`, where it starts.
         stop_when: From a certificate to whether to end the run; None never does.
-        every: Iterations from one look of `stop_when` to the next.
+        every: Iterations from one call of `stop_when` to the next.
 
     >>> import lmd
     >>> problem, x0 = lmd.problems.LeastSquaresFamily().sample(3, torch.Generator().manual_seed(0))
@@ -141,7 +133,7 @@ class Watch:
         return bool(self.stop_when(self.certificate()))
 
     def certificate(self, **given: Number | None) -> Certificate:
-        """The certificate of the points reached so far; takes what `certify` takes."""
+        """Return the certificate of the points reached so far; `given` is what `certify` takes."""
         unknown = torch.full_like(self.values[0], torch.nan)
         names = {name for row in self.rows for name in row}
         diagnostics = {

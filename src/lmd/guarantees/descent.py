@@ -1,4 +1,4 @@
-"""The safeguard for smooth problems: a learned step is taken if it gains about what a gradient step is sure to gain."""
+"""The safeguard for smooth problems: a learned step is taken if it gains about as much as a gradient step must."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from lmd.problems.base import Problem
 from lmd.solvers.base import State, Wrapper, add_evaluations
 
 PROGRESS = 0.5
-"""The share of a gradient step's sure gain that a learned step has to gain."""
+"""The share of the proven gain of a gradient step that a learned step has to gain."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DescentState(State):
-    """Points, the state of the learned solver at them, and what is known about f there."""
+    """Points, the state of the learned solver at them, and what is known of f there."""
 
     inner: State
 
@@ -31,10 +31,10 @@ class DescentState(State):
     """L of each instance `(B,)`."""
 
     value: Tensor | None
-    """f(x) `(B,)`, where it is known of all instances."""
+    """f(x) `(B,)`, where all are known."""
 
     resting: Tensor
-    """Which instances `(B,)` were refused in the step before, and do not try in the next."""
+    """Instances `(B,)` that were refused in the last step and do not try in the next."""
 
     @property
     def known_value(self) -> Tensor | None:
@@ -42,17 +42,15 @@ class DescentState(State):
 
 
 class DescentSafeguard(Wrapper[DescentState]):
-    r"""Takes a step of the learned solver where f falls by ||g||^2 / (4 L) or more, and x - g / L elsewhere.
+    r"""Take a step of the learned solver where f falls by ||g||^2 / (4 L) or more, and x - g / L elsewhere.
 
     g is the gradient at x and L the smoothness of f, so a gradient step gains at least ||g||^2 / (2 L). Whichever step
     is taken, f(x_{k+1}) <= f(x_k) - ||g_k||^2 / (4 L). So values never rise, and f(x_k) - min f <= 4 L R^2 / (k + 8), R
     the radius of the starting level set: as of gradient descent, up to a factor of 2, whatever the learned solver does.
 
-    Costs one function value per iteration; a fall-back costs one subgradient. An instance whose learned step is
-    refused rests for an iteration: its value is spent on f(x), so that the next trial is judged fairly. Of a run,
-    `result.evaluations["fallback"]` counts the gradient steps.
-
-    For smooth problems on the whole space; for others there is `Safeguard`.
+    An iteration costs one function value, a fall-back one subgradient. An instance whose learned step is refused rests
+    for an iteration, in which f(x) is evaluated. `result.evaluations["fallback"]` counts the gradient steps. For smooth
+    problems on the whole space; for others there is `Safeguard`.
 
     Args:
         solver: The learned solver.
@@ -69,7 +67,7 @@ class DescentSafeguard(Wrapper[DescentState]):
         return (*self.solver.needs, "smoothness")
 
     def keeps_to_domain(self, problem: Problem) -> bool:
-        """On the whole space alone: gradient steps leave any other set."""
+        """Return whether there is no domain: gradient steps leave any other set."""
         return problem.domain is None
 
     @property
@@ -78,7 +76,7 @@ class DescentSafeguard(Wrapper[DescentState]):
 
     @property
     def step_cost(self) -> dict[str, int]:
-        """One value; the rest is counted when it is done."""
+        """One value; the rest is counted in the state."""
         return {"value": 1}
 
     def init(self, problem: Problem, x0: Tensor) -> DescentState:
@@ -112,7 +110,7 @@ class DescentSafeguard(Wrapper[DescentState]):
         )
 
     def _squared_norm(self, problem: Problem, state: DescentState, inner: State) -> Tensor:
-        """||g||_2^2 at x `(B,)`: from the step itself where it was mirror descent from x, which has it."""
+        """Return ||g||_2^2 at x `(B,)`: from the diagnostics where the step was mirror descent from x."""
         geometry, noticed = self.solver.geometry, inner.diagnostics
         from_x = state.inner.iterate is state.inner.x and "step_size" in noticed  # accelerated steps tell no size
         if geometry is not None and geometry.norm == "l2" and from_x:
@@ -121,7 +119,7 @@ class DescentSafeguard(Wrapper[DescentState]):
 
     @staticmethod
     def _descend(problem: Problem, state: DescentState, where: Tensor) -> tuple[Tensor, Tensor]:
-        """x - g / L for some of the instances, and how much f can fall by that at most: ||g||^2 / L `(B,)`."""
+        """Return x - g / L for some of the instances, and the most that f can fall by that: ||g||^2 / L `(B,)`."""
         x = state.x
         if not bool(where.any()):
             return x, torch.zeros_like(state.smoothness)
@@ -134,7 +132,7 @@ class DescentSafeguard(Wrapper[DescentState]):
         return x - gradient / widen(state.smoothness, x), fall
 
     def _resume(self, problem: Problem, inner: State, x: Tensor, moved: Tensor, iteration: int) -> State:
-        """The state of the learned solver, started anew at x for the instances it did not lead there."""
+        """Return the state of the learned solver, initialised at x for the instances that `moved` without it."""
         inner = replace(inner, iteration=iteration)
         if not bool(moved.any()):
             return inner
@@ -142,12 +140,12 @@ class DescentSafeguard(Wrapper[DescentState]):
 
 
 def _choose(where: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    """`new` for some of the instances `(B,)`, `old` for the others."""
+    """Return `new` for some of the instances `(B,)`, `old` for the others."""
     return new if bool(where.all()) else torch.where(widen(where, old), new, old)
 
 
 def _merge(where: Tensor, fresh: State, old: State) -> State:
-    """`fresh` for some of the instances, `old` for the others; what a fresh state does not know yet becomes a NaN."""
+    """Return `fresh` for some of the instances, `old` for the others; what a fresh state does not know is NaN."""
     merged: dict[str, Any] = {}
     for name in (field.name for field in fields(old)):
         new, before = getattr(fresh, name), getattr(old, name)

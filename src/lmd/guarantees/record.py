@@ -1,4 +1,4 @@
-"""What a run leaves behind that a theorem can use: values, steps, subgradient norms, dual residuals."""
+"""What the theorems use of a run: values, steps, subgradient norms, dual residuals, and their rounding."""
 
 from __future__ import annotations
 
@@ -15,50 +15,46 @@ from lmd.problems.base import Problem
 from lmd.solvers.base import Solver
 from lmd.solvers.certificate import Constant
 from lmd.solvers.result import Result
-from lmd.terms.domain import same_set
+from lmd.terms.domains import same_set
 
 ROUNDING = 64
-"""A value is taken to be right to this many units of rounding; certificates leave room for it."""
+"""Units of rounding to which a value is taken to be right; certificates leave room for them."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """A finished or running solve. Everything is float64, whatever the run was in.
+    """A finished or running solve, in float64.
 
-    What is proven at the answer is evaluated in float64 too, where the problem can be had in it (`exact`); what is
-    proven from the history has the run's own rounding, `epsilon`, to leave room for.
+    What is proven at the answer is evaluated in float64, where the problem has such a form (`exact`); what is proven
+    from the history leaves room for the rounding of the run, `epsilon`.
     """
 
     units: ClassVar[float] = ROUNDING
-    """Of rounding that there is room for."""
 
     solver: Solver[Any]
-    """What runs, or ran."""
-
     problem: Problem
-    """What it runs on."""
 
     start: Tensor
     """x_0 `(B, ...)`."""
 
     x: Tensor
-    """The points `(B, ...)` that are to be certified."""
+    """The points `(B, ...)` to certify."""
 
     reported: Tensor
     """f(x) `(B,)` as the run has it."""
 
     values: Tensor
-    """f(x_k) `(K+1, B)` for k = 0, ..., K, or less, as a wrapper may report a lower value than its solver's."""
+    """f(x_k) `(K+1, B)` for k = 0, ..., K, or less: a wrapper may report a lower value than its solver's."""
 
     diagnostics: Mapping[str, Tensor]
-    """What the solver noticed at x_k `(K+1, B)`."""
+    """Diagnostics of the solver at x_k `(K+1, B)`."""
 
     dual: Tensor | None = None
     """A dual point for each instance."""
 
     @classmethod
     def of(cls, result: Result) -> Record:
-        """The record of a finished run."""
+        """Return the record of a finished run."""
         history = result.history
         return cls(
             result.solver,
@@ -112,7 +108,7 @@ class Record:
 
     @cached_property
     def exact(self) -> Problem:
-        """The problem in float64, where it can be had in it."""
+        """The problem in float64, where it has such a form."""
         exact = self.problem.double()
         return self.problem if exact is None else exact
 
@@ -129,7 +125,7 @@ class Record:
 
     @cached_property
     def value(self) -> Tensor:
-        """f(x) `(B,)`, or what was reported for it, if rounding made that larger: a bound is to hold for both."""
+        """f(x) `(B,)`, or the reported value where rounding made that larger: a bound has to hold for both."""
         return torch.fmax(self.exact_value, self.reported)
 
     @property
@@ -159,7 +155,7 @@ class Record:
 
     @cached_property
     def _strong_convexity(self) -> Tensor | None:
-        """That of the problem, less what may be rounding: it is often the smallest eigenvalue of a matrix."""
+        """The problem's, less the rounding of the smallest eigenvalue of a matrix."""
         mu = self.exact.strong_convexity
         if mu is None or self._smoothness is None:
             return mu
@@ -170,29 +166,26 @@ class Record:
         return self.exact.smoothness
 
     def rounding(self, size: Tensor) -> Tensor:
-        """The room that a certificate leaves for the rounding of numbers of this size from the history."""
+        """Return the room that a certificate leaves for the rounding of numbers of this size from the history."""
         return self._room(self.epsilon, size)
 
     def answer_rounding(self, size: Tensor) -> Tensor:
-        """The same for numbers that were evaluated at the answer."""
+        """Return the same for numbers that were evaluated at the answer."""
         return self._room(self.answer_epsilon, size)
 
     def step_rounding(self, steps: Tensor) -> Tensor:
-        """How far `to_dual(x_{k+1})` may be from to_dual(x_k) - t_k g_k by rounding alone `(K, B)`, in the dual norm.
+        """Return how far `to_dual(x_{k+1})` may be from to_dual(x_k) - t_k g_k by rounding, in the dual norm `(K, B)`.
 
-        So many units of the dual point and of t_k g_k, where g_k is that of a point off by as many.
-
-        Args:
-            steps: t_k `(K, B)` of the first K steps.
+        So many units of the dual point and of t_k g_k, where g_k is that of a point off by as many; `steps` are t_k.
         """
         size = self._dual_size + steps * self.subgradient_norms[: len(steps)]
         return self.units * self.epsilon * size + steps * self._gradient_rounding
 
     @cached_property
     def divergence_rounding(self) -> Tensor:
-        """How far a divergence B(x_{k+1}, x_k) of the run may be off `(B,)`: 0 where the mirror has a form of its own.
+        """How far a divergence B(x_{k+1}, x_k) of the run may be off `(B,)`, as potentials cancel in its definition.
 
-        The definition of B is a difference of potentials, which cancel.
+        0 where the mirror has its own form.
         """
         mirror = self.solver.geometry
         if mirror is None or type(mirror).divergence is not Mirror.divergence:
@@ -203,7 +196,7 @@ class Record:
 
     @cached_property
     def _dual_size(self) -> Tensor:
-        """||to_dual(x)||_* `(B,)`, of the start or of the answer, whichever is larger."""
+        """The larger ||to_dual(x)||_* of the start and of the answer `(B,)`."""
         mirror = self.solver.geometry
         assert mirror is not None
         with torch.no_grad():
@@ -218,13 +211,13 @@ class Record:
 
     @cached_property
     def _curvature(self) -> Tensor:
-        """L of f `(B,)` or `()`, or mu where that is all that is known; 0 where nothing is."""
+        """L of f `(B,)` or `()`, or mu where only that is known, or 0."""
         curvature = self._strong_convexity if self._smoothness is None else self._smoothness
         return torch.zeros_like(self.value) if curvature is None else curvature.double()
 
     @cached_property
     def _length(self) -> Tensor:
-        """||x|| `(B,)`, of the start or of the answer, whichever is longer."""
+        """The larger ||x|| of the start and of the answer `(B,)`."""
         return torch.maximum(norm_of(self.x, "l2"), norm_of(self.start, "l2")).double()
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,25 +19,25 @@ from lmd.solvers.classical.interior_point import InteriorPoint
 from lmd.solvers.classical.lbfgs import LBFGS
 from lmd.solvers.classical.pdhg import PDHG
 
-SETTLE = 32.0
-"""What the default fall-back's primal step settles to a fraction of: found on TV problems with 1 to 20% noise."""
+FALLBACK_SETTLE = 32.0
+"""`settle` of the default PDHG: found on TV problems with 1 to 20% noise."""
 
-PATIENCE = 10
-"""For how many iterations in a row a solver without a horizon may be behind before it is given up on."""
+MAX_ITERATIONS_BEHIND = 10
+"""Iterations in a row that a solver without a horizon may be behind before it is retired."""
 
-LATEST = 10
+MAX_DELAY = 10
 """The longest delay of `guard`."""
 
 
 def default_fallback(problem: Problem) -> Solver[Any]:
-    """The strongest classical method here that needs nothing but the problem.
+    """Return the classical method for a problem.
 
     PDHG for composite problems, an interior-point method for SVMs, L-BFGS for smooth problems on the whole space.
 
     Args:
-        problem: The one that it is for.
+        problem: What it is to run on.
     """
-    for fallback in (PDHG(settle=SETTLE), InteriorPoint()):
+    for fallback in (PDHG(settle=FALLBACK_SETTLE), InteriorPoint()):
         if offers(problem, fallback.needs):
             return fallback
     if problem.domain is None and offers(problem, ("smoothness",)):
@@ -47,15 +47,15 @@ def default_fallback(problem: Problem) -> Solver[Any]:
 
 
 def guard(solver: Solver[Any], problem: Problem) -> Safeguard | None:
-    """The solver in a safeguard that costs little beside it; None where no fall-back is known for the problem.
+    """Return the solver in a safeguard that costs little beside it; None where no fall-back is known for the problem.
 
-    Beside a network on images a classical step costs next to nothing, and runs along from the start. Beside anything
-    else it starts when the trained iterations are over, or ten iterations: it is never behind from iteration 20 on.
-    Beside a solver that ends in a classical method it starts when the trained iterations are over, however many.
+    Beside a network on images a classical step costs next to nothing, and starts at once. Beside anything else it
+    starts after the trained iterations, or after ten: it is never behind from iteration 20 on. Beside a solver that
+    ends in a classical method it starts after the trained iterations, however many.
 
     Args:
         solver: The learned solver.
-        problem: The one that it is to run on.
+        problem: What it is to run on.
     """
     try:
         default_fallback(problem)
@@ -68,28 +68,28 @@ def _cheap_delay(solver: Solver[Any], problem: Problem) -> int:
     learns_inverse = any(isinstance(part, Mirror) and not part.is_exact for part in solver.modules())
     dear = offers(problem, PDHG().needs) and learns_inverse
     delay = solver.horizon or 0
-    return 0 if dear else delay if solver.ends_proven else min(delay, LATEST)
+    return 0 if dear else delay if solver.ends_proven else min(delay, MAX_DELAY)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SafeguardState(State):
-    """The best points seen, whose they are, and the states of both solvers."""
+    """The best points seen, which solver found them, and the states of both solvers."""
 
     dual: Tensor | None
-    """A dual point for each instance, of the solver that has the answer, where it keeps one."""
+    """A dual point for each instance, of the solver that found the best point, if it has one."""
 
     start: Tensor
     """x_0, where the fall-back begins."""
 
     fallback: Solver[Any] | None
-    """The fall-back, as it was chosen for the problem; None where none is known."""
+    """The fall-back for the problem; None where none is known."""
 
     delay: float
-    """The iteration after which it begins: infinite where there is none."""
+    """The iteration after which it starts; infinite where there is none."""
 
     learned: State
     classical: State | None
-    """None before the fall-back begins."""
+    """None before the fall-back starts."""
 
     value: Tensor
     """f(x) `(B,)`."""
@@ -98,13 +98,13 @@ class SafeguardState(State):
     """The lowest value seen of the `learned` and of the `classical` iterates `(B,)`, x_0 being a learned one."""
 
     fell_back: Tensor
-    """Which instances `(B,)` answer with a classical point."""
+    """Instances `(B,)` whose best point is a classical one."""
 
     behind: Tensor
-    """For how many iterations in a row the classical value has been the lower one `(B,)`."""
+    """Iterations in a row with a lower classical value `(B,)`."""
 
     retired: Tensor
-    """Which instances `(B,)` have given up on the learned solver."""
+    """Instances `(B,)` that have given up on the learned solver."""
 
     @property
     def iterate(self) -> Tensor:
@@ -120,13 +120,13 @@ class SafeguardState(State):
 
 
 class _Answer:
-    """The best points seen of each instance, while an iteration looks at others."""
+    """The best points seen of each instance, updated within an iteration."""
 
     def __init__(self, state: SafeguardState) -> None:
         self.x, self.value, self.fell_back, self.lowest = state.x, state.value, state.fell_back, dict(state.lowest)
 
     def see(self, whose: str, points: Tensor, values: Tensor) -> None:
-        """Other points: they are the answer where they are below all before."""
+        """Take points where their values are below all before."""
         better = values < self.value  # a NaN never is
         self.x = torch.where(widen(better, points), points, self.x)
         self.value = torch.where(better, values, self.value)
@@ -135,32 +135,29 @@ class _Answer:
 
 
 class Safeguard(Solver[SafeguardState]):
-    r"""Runs a learned solver with a classical one beside it; the answer of each instance is the best point seen.
+    r"""Run a learned and a classical solver side by side; the answer of each instance is the best point seen.
 
-    Each iteration advances both and evaluates f at both points. A point is accepted when it is below everything seen
-    before, so where the learned solver does not lead, the answer falls back on the classical one. Past the iterations
-    it was trained for, an instance whose classical value is the lower one gives up on the learned solver for good; one
-    that was not trained for any number is given up on after ten iterations behind.
+    Each iteration advances both and evaluates f at both points. Past the iterations it was trained for, the learned
+    solver is retired for an instance whose classical value is lower; one that was not trained for a number of
+    iterations is retired after ten iterations behind.
 
     So f(x_k) <= f(c_k) in every iteration, with c_k the classical iterates from the same start: what is proven for the
     fall-back holds on any input. `result.evaluations["fallback"]` counts the iterations that ended with a classical
-    answer, `history.diagnostics["fallback"]` shows where they were. A run evaluates one value per iteration for its
-    record; it takes the safeguard's instead, so the extra cost is one value and the classical step.
+    answer, `history.diagnostics["fallback"]` shows where they were. As a run records the safeguard's value, the extra
+    cost is one value and the classical step.
 
     Where a classical step is no cheaper than a learned one, let it start after a `delay` of d iterations, such as the
-    trained ones: until then nothing is evaluated that the run alone would not evaluate, and the answer is the best
-    learned point. Then the fall-back starts from x_0 and catches up, two steps at a time: f(x_k) <= f(c_k) from
-    iteration 2 d on. A delay of None is chosen for each problem, as `guard` would; where no fall-back is known, it is
-    infinite: then all that is promised is the best learned point, which is never above the start.
+    trained ones. Then the fall-back starts from x_0 and catches up, two steps at a time: f(x_k) <= f(c_k) from
+    iteration 2 d on. Where no fall-back is known and the delay is None, the answer is the best learned point, which is
+    never above the start.
 
-    `fallback` is any solver; None is what `default_fallback` says of the problem. PDHG, for composite problems, keeps a
-    dual point, which gives every answer a duality gap. Safeguards nest: `Safeguard(Safeguard(s, a), b)` is never behind
-    a, as long as it has not been overtaken by b.
+    PDHG, for composite problems, has a dual point, which gives every answer a duality gap. Safeguards nest:
+    `Safeguard(Safeguard(s, a), b)` is never behind a, as long as it has not been overtaken by b.
 
     Args:
         solver: The learned solver.
         fallback: The classical one; None is `default_fallback` of the problem.
-        delay: d, iterations before the fall-back starts; None is chosen for each problem.
+        delay: d, iterations before the fall-back starts; None is chosen for each problem, as by `guard`.
 
     >>> import lmd
     >>> problem = lmd.problems.TVDenoising(torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(0)), 0.3)
@@ -195,7 +192,7 @@ class Safeguard(Solver[SafeguardState]):
 
     @property
     def step_cost(self) -> dict[str, int]:
-        """Those of the learned step and of its value; whatever is more, or less, is counted in the state."""
+        """The cost of the learned step and of its value; differences are counted in the state."""
         cost = self.solver.step_cost
         return {**cost, "value": cost.get("value", 0) + 1, "fallback": 0}
 
@@ -224,7 +221,7 @@ class Safeguard(Solver[SafeguardState]):
         )
 
     def _plan(self, problem: Problem) -> tuple[Solver[Any] | None, float]:
-        """The fall-back and its delay."""
+        """Return the fall-back and its delay."""
         try:
             fallback = default_fallback(problem) if self.fallback is None else self.fallback
         except CapabilityError:
@@ -253,27 +250,24 @@ class Safeguard(Solver[SafeguardState]):
             cost = add_evaluations(cost, learned.evaluations)
         cost["fallback"] = answer.fell_back.long()
         behind, overtaken = self._judge(k, answer, state)
-        retired = retired | overtaken
-        return SafeguardState(
-            answer.x,
-            k,
-            {**diagnostics, "fallback": state.fell_back.to(answer.value.dtype)},
-            cost,
+        return replace(
+            state,
+            x=answer.x,
+            iteration=k,
+            diagnostics={**diagnostics, "fallback": state.fell_back.to(answer.value.dtype)},
+            evaluations=cost,
             dual=_dual(classical, learned, answer.fell_back),
-            start=state.start,
-            fallback=state.fallback,
-            delay=state.delay,
             learned=learned,
             classical=classical,
             value=answer.value,
             lowest=answer.lowest,
             fell_back=answer.fell_back,
             behind=behind,
-            retired=retired,
+            retired=retired | overtaken,
         )
 
     def _alone(self, problem: Problem, state: SafeguardState) -> SafeguardState:
-        """A learned step before the fall-back begins: little more than the step, as it may be a very cheap one."""
+        """Take a learned step before the fall-back starts, with little overhead, as the step may be cheap."""
         learned = self.solver.step(problem, state.learned)
         x, value, retired = learned.x, _value(problem, learned), state.retired
         better = value < state.value
@@ -284,33 +278,28 @@ class Safeguard(Solver[SafeguardState]):
             x = torch.where(widen(better, x), x, state.x)
             value = torch.where(better, value, state.value)
         saved = learned.known_value is not None
-        return SafeguardState(
-            x,
-            state.iteration + 1,
-            {**learned.diagnostics, "fallback": state.fell_back},
-            self._saved(learned, state.retired) if saved else learned.evaluations,
+        return replace(
+            state,
+            x=x,
+            iteration=state.iteration + 1,
+            diagnostics={**learned.diagnostics, "fallback": state.fell_back},
+            evaluations=self._saved(learned, state.retired) if saved else learned.evaluations,
             dual=_dual(None, learned, state.fell_back),
-            start=state.start,
-            fallback=state.fallback,
-            delay=state.delay,
             learned=learned,
-            classical=None,
             value=value,
             lowest={**state.lowest, "learned": value},
-            fell_back=state.fell_back,
-            behind=state.behind,
             retired=retired,
         )
 
     def _judge(self, k: int, answer: _Answer, state: SafeguardState) -> tuple[Tensor, Tensor]:
-        """For how long each instance has been behind, and where that is a reason to give up on the learned solver."""
+        """Return for how long each instance has been behind, and where the learned solver is to be retired."""
         behind = torch.where(answer.lowest["classical"] <= answer.lowest["learned"], state.behind + 1, 0)
         if self.horizon is None:
-            return behind, behind >= PATIENCE
+            return behind, behind >= MAX_ITERATIONS_BEHIND
         return behind, (behind > 0) & (k >= self.horizon)
 
     def _advance(self, problem: Problem, state: SafeguardState, solver: Solver[Any]) -> tuple[State, dict[str, Tensor]]:
-        """The fall-back after this iteration, and what it cost: a step, or two where it has to catch up."""
+        """Return the fall-back after this iteration and its cost: one step, or two where it has to catch up."""
         everyone = torch.ones_like(state.retired)
         cost: dict[str, Tensor] = {}
         if state.iteration == state.delay:
@@ -323,7 +312,7 @@ class Safeguard(Solver[SafeguardState]):
         return classical, add_evaluations(cost, looked)
 
     def _saved(self, learned: State, retired: Tensor) -> dict[str, Tensor]:
-        """What differs from the declared cost: nothing for those who retired, no value where the step knew it."""
+        """Return the difference to the declared cost: none for retired instances, no value where the step knew it."""
         active = (~retired).long()
         looked = active if learned.known_value is None else torch.zeros_like(active)
         declared = {name: -count * retired.long() for name, count in self.solver.step_cost.items()}
@@ -332,7 +321,7 @@ class Safeguard(Solver[SafeguardState]):
 
 
 def step_costs(solver: Solver[Any], state: State, taken: Tensor) -> dict[str, Tensor]:
-    """What the step that led to a state cost per instance `(B,)`, for those that took it."""
+    """Return the cost per instance `(B,)` of the step that led to a state, for those that took it."""
     declared = {name: cost * taken.long() for name, cost in solver.step_cost.items()}
     return add_evaluations(declared, {name: count * taken for name, count in state.evaluations.items()})
 
@@ -342,7 +331,7 @@ def _value(problem: Problem, state: State) -> Tensor:
 
 
 def _dual(classical: State | None, learned: State, fell_back: Tensor) -> Tensor | None:
-    """A dual point of a composite problem: of the solver that has the answer, if it keeps one, or of the other."""
+    """Return a dual point: of the solver that has the answer, if it has one, or of the other."""
     own, others = learned.dual_point, None if classical is None else classical.dual_point
     if own is None or others is None:
         return others if own is None else own
@@ -350,7 +339,7 @@ def _dual(classical: State | None, learned: State, fell_back: Tensor) -> Tensor 
 
 
 def widen(mask: Tensor, like: Tensor) -> Tensor:
-    """A mask of the instances `(B,)` in the shape `(B, 1, ...)`."""
+    """Return a mask of the instances `(B,)` in the shape `(B, 1, ...)`."""
     return mask.reshape(-1, *(1,) * (like.ndim - 1))
 
 

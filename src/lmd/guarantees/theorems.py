@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from lmd.errors import InputError
-from lmd.guarantees.divergence import divergence_bound
 from lmd.guarantees.record import ROUNDING, Record
 from lmd.mirrors.base import Mirror, norm_of
 from lmd.problems.penalised import split_of
 from lmd.solvers.certificate import Certificate, Constant
+from lmd.terms import Box, Simplex
 from lmd.terms.base import Term, inner
-from lmd.terms.domain import Domain, same_set
+from lmd.terms.domains import Domain, same_set
 
 REGRET = "the regret bound of approximate mirror descent (the paper's first theorem of section 3)"
 CLASSICAL = "the regret bound of mirror descent with an exact mirror (Beck and Teboulle 2003, theorem 4.1)"
@@ -29,6 +29,9 @@ DUALITY = "weak duality, the gap to a dual point"
 
 Number = float | Tensor
 
+MAX_VERTICES = 512
+"""Evaluations of a potential for a bound on the divergence."""
+
 EPSILON = torch.finfo(torch.float64).eps
 """The rounding of the numbers here."""
 
@@ -38,10 +41,6 @@ def regret_certificate(record: Record, divergence: Number | None = None) -> Cert
 
     `divergence` is B(x*, x_0) or anything above it, a number or one per instance `(B,)`; without it, it is bounded.
     The classical theorem is the case of an exact mirror, in which f need not be strongly convex.
-
-    Args:
-        record: Of the run.
-        divergence: B(x*, x_0), or a bound on it: a number, or one per instance `(B,)`; None is bounded here.
     """
     mirror = record.mirror
     theorem = CLASSICAL if mirror is not None and mirror.is_exact else REGRET
@@ -78,11 +77,7 @@ def with_rounding(bound: Tensor, rounding: Tensor, constants: dict[str, Constant
 
     Rounding adds r_k ||x* - x_{k+1}|| to step k, and the distance is at most (2 B(x*, x_{k+1}) / sigma)^{1/2}, where
     the divergence is below the bound itself. So the root of the bound grows by at most (2 / sigma)^{1/2} r_k per step.
-
-    Args:
-        bound: Without rounding, never falling with k.
-        rounding: r_k `(K, B)`, in the dual norm.
-        constants: sigma among them.
+    `bound` never falls with k, and `rounding` is r_k `(K, B)` in the dual norm.
     """
     growth = (2 / constants["sigma"].value).sqrt() * rounding.cumsum(dim=0)
     return (bound.sqrt() + growth).square()
@@ -98,12 +93,6 @@ def relative_certificate(
 
     L and mu are given, or bounded by L_f / sigma and mu_f / L_Psi from the constants of f and of the potential. Where
     steps were found by backtracking, each was seen to be short enough, and no L has to be known.
-
-    Args:
-        record: Of the run.
-        smoothness: L: a number, or one per instance `(B,)`; None is bounded here.
-        strong_convexity: mu, likewise.
-        divergence: B(x*, x_0), or a bound on it, likewise.
     """
     mirror = record.mirror
     if mirror is None or (record.is_lazy and mirror.domain is not None):
@@ -181,13 +170,8 @@ def accelerated_bound(weights: Tensor, divergence: Number, widths: Tensor | None
 
         (B + \sum_{1 <= j < k} A_j (w_{j-1} - w_j) R^2 / 2) / A_k + w_{k-1} R^2 / 2,
 
-    where step j from x_j had the width w_j. For a smooth F there are no widths, and it is B / A_k.
-
-    Args:
-        weights: A_1, ..., A_K `(K, B)`.
-        divergence: B(x*, x_0), or a bound on it: a number, or one per instance `(B,)`.
-        widths: w_0, ..., w_{K-1} `(K, B)`, falling; None is 0.
-        reach: R^2 = max ||p||^2 over the domain of g*: a number, or one per instance `(B,)`.
+    where step j from x_j had the width w_j, the falling `widths` `(K, B)` from w_0 on, and `reach` is
+    R^2 = max ||p||^2 over the domain of g*. For a smooth F there are no widths, and it is B / A_k.
     """
     if widths is None:
         return divergence / weights
@@ -197,7 +181,7 @@ def accelerated_bound(weights: Tensor, divergence: Number, widths: Tensor | None
 
 
 def _radius(record: Record, constants: dict[str, Constant], k: int) -> Tensor:
-    """A bound on ||x_k - x*|| `(B,)`."""
+    """Return a bound on ||x_k - x*|| `(B,)`."""
     if "mu" not in constants or k >= len(record.subgradient_norms):
         return torch.full_like(record.value, torch.inf)
     return record.subgradient_norms[k] / constants["mu"].value
@@ -208,12 +192,8 @@ def subgradient_certificate(record: Record) -> Certificate:
 
     The minimum over z is at the projection of x - g/mu onto the domain; where f is a smooth function plus a penalty h,
     g is the gradient of the former, and the minimum is that of h(z) added, at prox_{h/mu}(x - g/mu). With mu = 0 it is
-    finite where the domain is bounded: at its point where <g, z> is least. It costs one subgradient. It is not tried
-    where there is a dual point of a composite problem: the subgradients of TV do not vanish at a minimiser, the gap
-    does.
-
-    Args:
-        record: Of the run.
+    finite where the domain is bounded: at its point where <g, z> is least. It is not tried where there is a dual point
+    of a composite problem: the subgradients of TV do not vanish at a minimiser, the gap does.
     """
     if record.dual is not None and isinstance(record.problem, HasGap):
         return nothing(record, f"{SUBGRADIENT}; there is a dual point, which proves more")
@@ -240,7 +220,7 @@ def subgradient_certificate(record: Record) -> Certificate:
 
 
 def _fall(record: Record, term: Term | None, g: Tensor, constant: Constant | None) -> tuple[Tensor, Tensor]:
-    """How far the minimum can be below f(x) `(B,)`, and how far away it can be."""
+    """Return how far the minimum can be below f(x) `(B,)`, and how far away it can be."""
     x = record.x.double()
     if constant is None:
         assert term is not None
@@ -260,15 +240,11 @@ class HasGap(Protocol):
     """A problem with a dual: a dual point gives a lower bound on its minimum."""
 
     def certified_gap(self, x: Tensor, dual: Tensor) -> tuple[Tensor, Tensor]:
-        """f(x) and a bound on f(x) - min f `(B,)`, both in float64, with room for the rounding of their evaluation."""
+        """Return f(x) and a bound on f(x) - min f `(B,)`, in float64, with room for rounding."""
 
 
 def duality_certificate(record: Record) -> Certificate:
-    """min F >= F(x) - gap(x, p) for the dual point p that the solver kept.
-
-    Args:
-        record: Of the run.
-    """
+    """min F >= F(x) - gap(x, p) for the dual point p of the solver."""
     problem, dual = record.problem, record.dual
     if dual is None or not isinstance(problem, HasGap):
         return nothing(record, f"{DUALITY}; it needs a problem with a dual and a solver that keeps a dual point")
@@ -297,19 +273,19 @@ UNITS = ROUNDING * EPSILON
 
 
 def _ends(value: float, gap: float, reported: float) -> tuple[float, float]:
-    """What no value can be below, and what F(x) and the value that was reported are not above."""
+    """Return a lower bound on the minimum, and an upper bound on F(x) and on the reported value."""
     lower = value - gap - UNITS * (abs(value) + gap)
     above = reported if value != value or reported > value else value
     return (min(lower, above) if lower == lower else -math.inf), above  # nothing is known of a NaN
 
 
 def nothing(record: Record, theorem: str) -> Certificate:
-    """A certificate that proves nothing."""
+    """Return a certificate that proves nothing."""
     return Certificate(record.value, torch.full_like(record.value, -torch.inf), theorem, "l2")
 
 
 def _regret_constants(record: Record, mirror: Mirror, divergence: Number | None) -> dict[str, Constant]:
-    """sigma, the divergence, and mu where f is strongly convex and something needs it."""
+    """Return sigma, the divergence, and mu where f is strongly convex."""
     constants = {"sigma": Constant(mirror.strong_convexity.double(), "the mirror's strong convexity")}
     mu = record.strong_convexity(mirror.norm)
     if mu is not None:
@@ -346,10 +322,54 @@ def _per_instance(record: Record, argument: str, number: Number) -> Tensor:
 
 
 def _best(lower: Tensor) -> Tensor:
-    """The best of the prefixes `(K, B)` before anything unknown, `(B,)`."""
+    """Return the best of the prefixes `(K, B)` before anything unknown, `(B,)`."""
     known = torch.isfinite(lower).long().cumprod(dim=0)
     return torch.where(known == 1, lower, -torch.inf).amax(dim=0)
 
 
 def _certificate(record: Record, lower: Tensor, theorem: str, norm: str, constants: dict[str, Constant]) -> Certificate:
     return Certificate(record.value, torch.where(lower.isnan(), -torch.inf, lower), theorem, norm, constants)
+
+
+def divergence_bound(mirror: Mirror, x0: Tensor, radius: Tensor | None) -> Constant | None:
+    """Return a bound on B(x, x0) `(B,)`, over the domain or over ||x - x0|| <= radius `(B,)`; None where there is none.
+
+    B(., x0) is convex, so over a polytope it is highest at a vertex: of the simplex, where that is the domain, or of
+    the cross-polytope that contains the ball. Where the potential is smooth, L/2 radius^2 bounds it over the ball.
+    """
+    bounds = []
+    if isinstance(mirror.domain, Simplex):
+        bounds.append(Constant(_simplex(mirror, x0), "the highest divergence of a vertex of the simplex"))
+    smooth = mirror.smoothness
+    if isinstance(mirror.domain, Box) and smooth is not None:
+        far = torch.maximum(x0 - mirror.domain.low, mirror.domain.high - x0).double().square().flatten(1).sum(dim=1)
+        bounds.append(Constant(smooth.double() / 2 * far, "the mirror's smoothness at the farthest corner of the box"))
+    if radius is not None:
+        if smooth is not None:
+            within = smooth.double() / 2 * radius.square()
+            bounds.append(Constant(within, "the mirror's smoothness over ||x* - x_0|| <= ||g_0||_* / mu"))
+        elif mirror.domain is None and 2 * x0[0].numel() <= MAX_VERTICES:
+            within = _cross_polytope(mirror, x0, radius)
+            bounds.append(Constant(within, "the vertices around ||x* - x_0|| <= ||g_0||_* / mu"))
+    return min(bounds, key=lambda bound: float(bound.value.mean()), default=None)
+
+
+@torch.no_grad()
+def _simplex(mirror: Mirror, x0: Tensor) -> Tensor:
+    vertices = torch.eye(x0.shape[1], dtype=x0.dtype, device=x0.device)
+    return torch.stack([mirror.divergence(vertex.expand_as(x0), x0).double() for vertex in vertices]).amax(dim=0)
+
+
+@torch.no_grad()
+def _cross_polytope(mirror: Mirror, x0: Tensor, radius: Tensor) -> Tensor:
+    """The l1 ball is one; the l2 ball fits into the one that is sqrt(n) times as large, the l-infinity ball into n."""
+    n = x0[0].numel()
+    reach = radius * {"l1": 1.0, "l2": math.sqrt(n), "linf": float(n)}[mirror.norm]
+    highest, slope = torch.zeros_like(reach), mirror.to_dual(x0)
+    for unit in torch.eye(n, dtype=x0.dtype, device=x0.device):
+        move = reach.to(x0.dtype).reshape(-1, *(1,) * (x0.ndim - 1)) * unit.reshape(x0.shape[1:])
+        for vertex in (x0 + move, x0 - move):
+            size = mirror.potential(vertex).abs() + mirror.potential(x0).abs() + inner(slope, move).abs()
+            rounding = ROUNDING * torch.finfo(x0.dtype).eps * size
+            highest = torch.maximum(highest, (mirror.divergence(vertex, x0) + rounding).double())
+    return highest

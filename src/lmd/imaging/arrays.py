@@ -1,11 +1,10 @@
-"""Arrays as people have them: which axis is what, in which numbers, and the way back."""
+"""Arrays of any layout, dtype and unit as batches of images, and back."""
 
 from __future__ import annotations
 
 import math
 import sys
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,20 +16,20 @@ from lmd.core.checks import check_readable
 from lmd.core.memory import check_memory
 from lmd.errors import InputError, PictureWarning
 
-MAX_LOSS = 1e-5
+MAX_ROUNDING = 1e-5
 """Numbers whose rounding is more than this share of their range are solved for in float64."""
 
 WHITE = {torch.uint8: 255, torch.uint16: 65535}
-"""What pictures of whole numbers call 1."""
+"""The numbers of pictures of bytes and of 16 bits that stand for 1."""
 
-WIDE, EXACT = (torch.int64, torch.uint64), 2.0**53
-"""Whole numbers that float64 may not hold, and up to what it does."""
+MAX_EXACT = 2.0**53
+"""The largest whole number up to which float64 holds all of them."""
 
-LARGE, COPIES = 1 << 24, 8
-"""Arrays of more numbers are looked at before they are copied: a solve needs as many arrays of their size, at least."""
+MAX_UNCHECKED, NUM_COPIES = 1 << 24, 8
+"""The memory for larger arrays is checked first: a solve needs at least so many arrays of their size."""
 
 COLOURS = (3, 4)
-"""How many channels a colour picture has; of four the last is alpha."""
+"""The numbers of channels of a colour picture; the last of four is alpha."""
 
 
 @dataclass(frozen=True)
@@ -48,51 +47,88 @@ Axis = int | str | Axes | None
 
 @dataclass(frozen=True)
 class Units:
-    """Pixels are centre + unit z, z of about 1: so that single precision has digits for images far from 0."""
+    """The units of an array: its numbers are white * p, p = centre + unit * z.
 
-    centre: float
-    unit: float
+    p are the pixels in which weights, results and certificates are given: from 0 to 1 for pictures of bytes, the
+    array's own numbers otherwise. z, of about 1, is solved for: single precision has digits for images far from 0.
+    """
+
+    centre: float = 0.0
+    unit: float = 1.0
+    white: float = 1.0
 
     @classmethod
-    def of(cls, low: float, high: float, centred: bool = True) -> Units:
-        """No change where values from `low` to `high` are moderate, else the middle of them, and a power of two.
+    def of(cls, low: float, high: float, centred: bool = True, white: float = 1.0) -> Units:
+        """Return z = p where pixels from `low` to `high` are moderate, else a unit that is a power of two.
+
+        Images far from 0 are centred, if they may be.
 
         >>> Units.of(0.0, 1.0), Units.of(1000.0, 1000.5)
-        (Units(centre=0.0, unit=1.0), Units(centre=1000.25, unit=0.25))
+        (Units(centre=0.0, unit=1.0, white=1.0), Units(centre=1000.25, unit=0.25, white=1.0))
         """
         most, width = max(abs(low), abs(high)), high / 2 - low / 2
         if width == 0:
-            return cls(low if centred else 0.0, 1.0)
+            return cls(low if centred else 0.0, 1.0, white)
         centre = low + width if centred and width < most / 16 else 0.0
         size = width if centre else most
-        return (
-            cls(centre, 1.0) if 1e-2 <= size <= 1e2 and not centre else cls(centre, 2.0 ** math.floor(math.log2(size)))
-        )
+        is_moderate = 1e-2 <= size <= 1e2 and not centre
+        return cls(centre, 1.0 if is_moderate else 2.0 ** math.floor(math.log2(size)), white)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether z = p."""
+        return self.centre == 0 and self.unit == 1
+
+    def to_solver(self, pixels: Tensor) -> Tensor:
+        """Return z of pixels p."""
+        return pixels if self.is_plain else (pixels - self.centre) / self.unit
+
+    def to_pixels(self, z: Tensor) -> Tensor:
+        """Return the pixels p of z."""
+        return z if self.is_plain else z * self.unit + self.centre
 
 
 @dataclass(frozen=True)
 class Batch:
-    """An array as a batch of images `(B, C, *size)`, and how to give an answer the form that the array had."""
+    """An array as a batch of images `(B, C, *size)`."""
 
-    images: Tensor
-    """In `units`, float32 or float64."""
+    array: Any
+    """What came in."""
 
-    units: Units
-    back: Callable[[Tensor], Any]
-    """From a tensor like `images` to an array of the kind, shape and dtype that came in."""
-
-    exact: Tensor
-    """The images in the array's own units, bytes as numbers from 0 to 1: `images` itself where nothing was rounded."""
-
-    white: float
-    """What the array's own numbers are divided by first: 255 for bytes, 1 for numbers that are as they are."""
+    given: Tensor
+    """The same as a tensor."""
 
     axes: Axes
-    """Which of the array's axes are what."""
+    units: Units
+
+    images: Tensor
+    """z of the `units`, float32 or float64."""
+
+    exact: Tensor
+    """The pixels, without rounding: `images` itself where z are the pixels."""
+
+    def back(self, z: Tensor) -> Any:
+        """Return a tensor like `images` as an array of the kind, shape and dtype that came in."""
+        given, axis = self.given, self.axes.channel
+        if self.exact is not self.images:
+            z = self.units.to_pixels(z.to(self.exact.dtype))
+        numbers = z * self.units.white if self.units.white > 1 else z
+        out = _as_dtype(_move_back(numbers, self.axes), given.dtype).to(given.device)
+        if self.axes.has_alpha and axis is not None:
+            out = torch.cat([out, given.narrow(axis, COLOURS[0], 1)], dim=axis)
+        if isinstance(self.array, Tensor):
+            return out
+        return out.contiguous().numpy().astype(self.array.dtype, copy=False)
+
+    def pixels(self, z: Tensor) -> Tensor:
+        """Return the pixels of a tensor like `images`, in float64 where they were not solved for as they are."""
+        return z if self.exact is self.images else self.units.to_pixels(z.double())
 
     def as_map(self, array: Tensor) -> Tensor | None:
-        """An array with a number for each pixel as `(B, 1 or C, *size)`, for each difference with an axis before the
-        size; None where its shape fits neither."""
+        """Return an array with a number for each pixel as `(B, 1 or C, *size)`.
+
+        With one for each difference there is an axis before the size. None where its shape fits neither.
+        """
         images, size = self.images, tuple(self.images.shape[2:])
         alpha = images[:, :1] if self.axes.has_alpha else images[:, :0]
         shape = tuple(_move_back(torch.cat([images, alpha], dim=1), self.axes).shape)
@@ -104,10 +140,6 @@ class Batch:
             return torch.stack([move(each, self.axes) for each in array], dim=2)
         return None
 
-    def own(self, x: Tensor) -> Tensor:
-        """A tensor like `images` in the array's own units, and in float64 if that is not what it was solved in."""
-        return x if self.exact is self.images else x.double() * self.units.unit + self.units.centre
-
 
 def as_batch(
     argument: str,
@@ -116,67 +148,114 @@ def as_batch(
     dtype: torch.dtype = torch.float32,
     centred: bool = True,
 ) -> Batch:
-    """A numpy array or torch tensor of any dtype and layout as images `(B, C, *size)` of this `dtype`.
+    """Return a numpy array or torch tensor of any dtype and layout as images `(B, C, *size)` of this `dtype`.
 
-    `channel_axis` is the axis of the channels, None where there is none. "auto": of three axes the last one, if it has
-    length 3 or 4, of a torch tensor else the first one, if it has length 1, 3 or 4; of a numpy array of three axes else
-    none. Other torch tensors, and arrays of four and more axes, are `(B, C, ...)`, or `(B, H, W, 3)`. The last of four
-    channels of a picture is alpha: it is left as it is, and not part of the images. `centred` says that images far
-    from 0 may be moved there. Whole numbers of 8 and 16 bits without a sign are divided by their largest; others stay
-    as they are.
+    Args:
+        argument: The name of the array in messages.
+        array: The array or tensor.
+        channel_axis: The axis of the channels, None where there is none. "auto": of three axes the last one, if it has
+            length 3 or 4, of a torch tensor else the first one, if it has length 1, 3 or 4; of a numpy array of three
+            axes else none. Other torch tensors, and arrays of four and more axes, are `(B, C, ...)`, or `(B, H, W, 3)`.
+            The last of four channels of a picture is alpha: it is left as it is, and not part of the images.
+        dtype: float32 or float64. Whole numbers of 8 and 16 bits without a sign are divided by their largest in this
+            dtype; others stay as they are.
+        centred: Whether images far from 0 may be moved there.
 
     >>> as_batch("image", np.zeros((8, 9, 3), np.uint8)).images.shape
     torch.Size([1, 3, 8, 9])
     >>> as_batch("image", np.zeros((8, 9, 10))).images.shape
     torch.Size([1, 1, 8, 9, 10])
     """
-    if isinstance(array, (np.ndarray, Tensor)) and (count := math.prod(array.shape)) > LARGE:
-        check_memory(argument, f"shape {tuple(array.shape)}", COPIES * count * dtype.itemsize)
+    if isinstance(array, (np.ndarray, Tensor)) and (count := math.prod(array.shape)) > MAX_UNCHECKED:
+        check_memory(argument, f"shape {tuple(array.shape)}", NUM_COPIES * count * dtype.itemsize)
     given = as_tensor(argument, array)
     axes = find_axes(argument, tuple(given.shape), isinstance(array, Tensor), channel_axis)
     white = float(WHITE.get(given.dtype, 1))
-    alpha = given.detach().select(axes.channel or 0, -1) if axes.has_alpha else None
-    plain = given.detach() if alpha is None else given.detach().narrow(axes.channel or 0, 0, COLOURS[0])
-    plain = plain.float() if plain.dtype.is_floating_point and plain.dtype != torch.float64 else plain.double()
-    low, high = (float(end) / white for end in torch.aminmax(plain))  # of a tensor with a NaN they are that
+    given = given.detach()
+    plain = given if axes.channel is None or not axes.has_alpha else given.narrow(axes.channel, 0, COLOURS[0])
+    is_single = white > 1 or (plain.dtype.is_floating_point and plain.dtype != torch.float64)
+    pixels = plain.float() if is_single else plain.double()
+    low, high = [float(end) / white for end in torch.aminmax(pixels)]  # NaN where a pixel is
     if not (math.isfinite(low) and math.isfinite(high)):
-        share = f"{int((~torch.isfinite(plain)).sum())} of {plain.numel()} numbers that are not finite"
-        raise InputError(argument, share, "finite numbers; to fill pixels in, lmd.inpaint(..., mask=isfinite(image))")
-    exact = move(plain / white if white > 1 else plain, replace(axes, has_alpha=False))
-    units = Units.of(low, high, centred)
+        share = f"{int((~torch.isfinite(pixels)).sum())} of {pixels.numel()} numbers that are not finite"
+        accepted = "finite numbers; lmd.inpaint(..., mask=isfinite(image)), or `lmd solve inpaint`, fills pixels in"
+        raise InputError(argument, share, accepted)
+    units = Units.of(low, high, centred, white)
+    if white > 1:
+        pixels = pixels.to(dtype if units.is_plain else torch.float64) / white
+    exact = move(pixels, replace(axes, has_alpha=False))
     size = max(abs(low - units.centre), abs(high - units.centre))
-    if exact.dtype == torch.float64 and torch.finfo(dtype).eps * size > MAX_LOSS * (high - low):
+    if exact.dtype == torch.float64 and torch.finfo(dtype).eps * size > MAX_ROUNDING * (high - low):
         dtype = torch.float64
-    images = ((exact - units.centre) / units.unit if units != Units(0.0, 1.0) else exact).to(dtype).contiguous()
-    same = units == Units(0.0, 1.0) and dtype == exact.dtype
-
-    def back(x: Tensor) -> Any:
-        values = (x.to(exact.dtype) * units.unit + units.centre) * white if white > 1 or not same else x
-        out = _as_dtype(_move_back(values, axes), given.dtype).to(given.device)
-        if alpha is not None and axes.channel is not None:
-            out = torch.cat([out, alpha.unsqueeze(axes.channel)], dim=axes.channel)
-        return out if isinstance(array, Tensor) else out.contiguous().numpy().astype(array.dtype, copy=False)
-
-    return Batch(images, units, back, images if same else exact, white, axes)
+    images = units.to_solver(exact).to(dtype).contiguous()
+    return Batch(array, given, axes, units, images, images if units.is_plain and dtype == exact.dtype else exact)
 
 
-def nearest_to_zero(kept: np.ndarray) -> float:
-    """What lost pixels are set to, so that the range stays that of the kept ones: 0, or the end of it next to 0."""
+def fill_lost(image: Any, mask: Any, channel_axis: Axis) -> tuple[Any, Tensor]:
+    """Return the image with a number near those that are kept in place of the lost ones, and the mask.
+
+    Args:
+        image: A numpy array or torch tensor, whose lost pixels may hold anything.
+        mask: Not 0 where a pixel is kept; of the shape of the image, with or without the axis of channels.
+        channel_axis: As in `as_batch`.
+
+    Returns:
+        The array, and the mask as booleans `(B, C or 1, *size)`.
+    """
+    if not isinstance(image, (np.ndarray, Tensor)):
+        raise InputError("image", type(image).__name__, "a numpy array or torch tensor of real numbers")
+    if isinstance(image, Tensor):
+        as_tensor("image", image)
+    kept = _as_mask(mask)
+    axes = find_axes("image", tuple(image.shape), isinstance(image, Tensor), channel_axis)
+    size = [length for axis, length in enumerate(image.shape) if axis not in (axes.batch, axes.channel)]
+    if tuple(kept.shape) == tuple(image.shape):
+        kept, full = move(kept, axes), kept
+    elif list(kept.shape) == size:
+        channels = kept if axes.channel is None else kept.unsqueeze(axes.channel - (axes.batch is not None))
+        full = channels.expand(image.shape)
+        kept = kept[None, None].expand(image.shape[0] if axes.batch is not None else 1, 1, *size)
+    else:
+        raise InputError("mask", f"shape {tuple(kept.shape)}", f"shape {tuple(image.shape)} or {tuple(size)}")
+    if axes.has_alpha and axes.channel is not None:  # which stays as it is
+        full = full.clone()
+        full.select(axes.channel, -1).fill_(True)
+    numbers = image.detach().double().cpu().numpy() if isinstance(image, Tensor) else image
+    where = full.numpy()
+    _check_kept(numbers, where)
+    fill = _nearest_to_zero(numbers[where])
+    if isinstance(image, Tensor):
+        return torch.where(full.to(image.device), image, torch.full_like(image, fill)), kept
+    return np.where(where, image, np.full_like(image, fill)), kept
+
+
+def _as_mask(mask: Any) -> Tensor:
+    """Return where a mask is not 0."""
+    try:
+        given = mask if isinstance(mask, Tensor) else torch.from_numpy(np.array(mask))
+    except (TypeError, ValueError):
+        raise InputError("mask", type(mask).__name__, "an array of numbers, not 0 where a pixel is kept") from None
+    given = check_readable("mask", given).detach().cpu()
+    if given.is_floating_point() and (lost := int(given.isnan().sum())):
+        raise InputError("mask", f"{lost} of {given.numel()} numbers that are NaN", "0 for lost pixels, 1 for others")
+    return given != 0
+
+
+def _nearest_to_zero(kept: np.ndarray) -> float:
+    """Return 0, or the end of the range of the kept pixels next to it, so that lost pixels do not change the range."""
     numbers = kept[np.isfinite(kept)] if kept.dtype.kind in "buif" else kept[:0]
     found = min(max(0.0, float(numbers.min())), float(numbers.max())) if numbers.size else 0.0
-    return found if abs(found) <= EXACT else 0.0  # what is more may have been rounded to what its dtype does not hold
+    return found if abs(found) <= MAX_EXACT else 0.0  # larger ones may be rounded to what their dtype does not hold
 
 
-def check_kept(image: np.ndarray, kept: np.ndarray) -> None:
+def _check_kept(image: np.ndarray, kept: np.ndarray) -> None:
     """Raise where a mask keeps nothing, or looks inverted: few pixels, all of one colour, while the lost ones vary."""
     if not kept.any():
         raise InputError("mask", "0 everywhere", "numbers that are not 0 where a pixel is kept")
     share = float(kept.mean())
-    if share < 0.5 and image.dtype.kind in "uif":
-        ends = [_range(image[part]) for part in (kept, ~kept)]
-        if ends[0] <= 0.02 * ends[1]:
-            given = f"one that keeps {100 * share:.2g}% of the pixels, all of one value, while the others vary"
-            raise InputError("mask", given, "not 0 where a pixel is kept: is it inverted?")
+    if share < 0.5 and image.dtype.kind in "uif" and _range(image[kept]) <= 0.02 * _range(image[~kept]):
+        given = f"one that keeps {100 * share:.2g}% of the pixels, all of one value, while the others vary"
+        raise InputError("mask", given, "not 0 where a pixel is kept: is it inverted?")
 
 
 def _range(numbers: np.ndarray) -> float:
@@ -208,12 +287,8 @@ def as_tensor(argument: str, array: Any) -> Tensor:
             f"{argument}.detach(); for derivatives there are lmd.nn.TVLayer and lmd.solve(..., differentiable=True)"
         )
         raise InputError(argument, "a tensor that requires gradients", accepted)
-    if given.dtype in WIDE and float(given.double().abs().max()) > EXACT:
-        raise InputError(
-            argument,
-            f"whole numbers of {float(given.double().abs().max()):.2g}",
-            "at most 2^53, which float64 can tell apart",
-        )
+    if given.dtype in (torch.int64, torch.uint64) and (most := float(given.double().abs().max())) > MAX_EXACT:
+        raise InputError(argument, f"whole numbers of {most:.2g}", "at most 2^53, which float64 can tell apart")
     return given
 
 
@@ -289,10 +364,12 @@ def _move_back(x: Tensor, axes: Axes) -> Tensor:
 
 
 def _as_dtype(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Whole numbers by rounding, within their range; of booleans the nearer one."""
+    """Return numbers of this dtype: whole ones by rounding, within their range; the nearer one of booleans."""
     if dtype.is_floating_point:
         return x.to(dtype)
     if dtype == torch.bool:
         return x >= 0.5
+    if dtype in WHITE:
+        return x.round().clamp_(0, WHITE[dtype]).to(dtype)
     least, most = torch.iinfo(dtype).min, torch.iinfo(dtype).max
     return x.double().round().clamp(least, math.nextafter(most, 0) if most > 2**53 else most).to(dtype)

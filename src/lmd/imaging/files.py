@@ -1,4 +1,4 @@
-"""Picture files through a solver, one or many: which go where, several at a time, and what became of each."""
+"""Picture files: `lmd solve` reads them, calls the functions for arrays, and writes and summarises the answers."""
 
 from __future__ import annotations
 
@@ -6,19 +6,24 @@ import glob
 import math
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from lmd.core.checks import check_count
+from lmd import zoo
+from lmd.core.checks import check_choice, check_count, check_positive
 from lmd.core.files import writable_folder
-from lmd.errors import FileError, InputError, LmdError
+from lmd.core.memory import check_memory
+from lmd.errors import CapabilityError, FileError, InputError, LmdError
+from lmd.imaging.arrays import Axes, as_batch
+from lmd.imaging.functions import AUTO, Info, deblur, denoise, inpaint
 from lmd.imaging.image_files import (
     FORMATS,
     check_mask_size,
@@ -29,14 +34,370 @@ from lmd.imaging.image_files import (
     read_picture,
     write_picture,
 )
-from lmd.imaging.picture import spoken
-from lmd.imaging.solve import PictureSolver, Summary
+from lmd.imaging.models import Choice, DenoisingModel
+from lmd.imaging.picture import Header, Picture, spoken
 from lmd.operators import gaussian_kernel, motion_kernel
+from lmd.solvers import Status
+from lmd.solvers.base import Solver
+from lmd.zoo.defaults import CLASSICAL, find, name_for
+
+MIN_WEIGHT, MAX_WEIGHT = 1e-6, 1e6
+"""Smaller weights change no pixel, larger ones leave one colour; single precision holds the results of these."""
+
+MIN_TOLERANCE = 1.2e-7
+"""The precision of float32."""
+
+DEFAULT_TOLERANCE, DEFAULT_ITERATIONS = 1e-3, 2000
+"""The relative gap, and the largest number of iterations, where neither is given nor part of the solver."""
+
+NUM_PLANES = 20
+"""The largest number of float32 numbers for each pixel of a channel while a solver runs."""
 
 MAX_KERNEL = 1000
 """The largest width or length of a kernel that is named, in pixels."""
 
 KERNELS = "gaussian:WIDTH, motion:LENGTH, motion:LENGTH:DEGREES, or a file: an image of the kernel, or .npy"
+
+
+class PictureTask(NamedTuple):
+    """A task of `lmd solve`: a picture in, a picture out."""
+
+    function: Callable[..., Any]
+    """For arrays."""
+
+    doing: str
+    """A word for it while it runs, such as denoising."""
+
+    about: str
+    """A sentence, and the objective, for `--help`."""
+
+    extra: str = ""
+    """The argument beside the picture: "mask" or "kernel"."""
+
+
+TASKS: Mapping[str, PictureTask] = {
+    "denoise": PictureTask(
+        denoise,
+        "denoising",
+        "Remove the noise from the picture IN and write it to OUT.\n\n\b\nMinimises ||x - y||^2 + weight TV(x), y the "
+        "picture with colours from 0 to 1, or what the options make of it.",
+    ),
+    "inpaint": PictureTask(
+        inpaint,
+        "inpainting",
+        "Fill in the lost pixels of the picture IN and write it to OUT.\n\n\b\nMinimises ||Z(x - y)||^2 + weight "
+        "TV(x), y the picture with colours from 0 to 1, Z the mask. Pixels are kept where\nthe mask is white (lighter "
+        "than half) and lost where it is black.",
+        "mask",
+    ),
+    "deblur": PictureTask(
+        deblur,
+        "deblurring",
+        "Take the blur off the picture IN and write it to OUT.\n\n\b\nMinimises ||k * x - y||^2 + weight TV(x), y the "
+        "picture with colours from 0 to 1, which x keeps to, k the kernel.",
+        "kernel",
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """The `Info` of a picture in numbers, and what is known of the picture."""
+
+    task: str
+    solver: str
+    """The name of the solver."""
+
+    model: DenoisingModel
+    size: tuple[int, ...]
+    kind: str
+    """Such as RGB, 8 bits."""
+
+    weight: float
+    value_before: float
+    """F of the picture as it was, all channels together, with colours from 0 to 1."""
+
+    value_after: float
+    """F of the answer; never more than `value_before`."""
+
+    lower_bound: float
+    """On the minimum; proven."""
+
+    theorem: str
+    """What proves it."""
+
+    grey_levels: float
+    """A bound on the distance to the minimiser: see `Info.grey_levels`."""
+
+    iterations: int
+    seconds: float
+    """Of choosing the weight and solving, without reading and writing files."""
+
+    choice_seconds: float = 0.0
+    """The part of them that choosing the weight took."""
+
+    choice: Choice | None = field(default=None, repr=False)
+    """How the weight was chosen, where it was."""
+
+    notes: tuple[str, ...] = ()
+    """What else there is to know, such as a solver that diverged."""
+
+    @property
+    def bound(self) -> float:
+        """A bound on the value above the minimum."""
+        return max(0.0, self.value_after - self.lower_bound)
+
+    @property
+    def relative_bound(self) -> float:
+        """The same relative to the minimum; infinite where the minimum may be zero."""
+        return self.bound / self.lower_bound if self.lower_bound > 0 else math.inf
+
+    @property
+    def proven(self) -> str:
+        """What is proven, in words."""
+        if not math.isfinite(self.bound) or self.bound > self.value_after > 0:  # no value is below 0 anyway
+            return "nothing of use is proven by this run; fgp and pdhg prove how good their answer is"
+        if math.isfinite(self.relative_bound):
+            percent = 100 * self.relative_bound
+            said = f"within {f'{percent:.0f}' if percent >= 10 else f'{percent:.2g}'}% of the minimum"
+        else:
+            said = f"at most {self.bound:.2g} above the minimum"
+        if math.isfinite(self.grey_levels):
+            said += f", {self.grey_levels:.2g} of 255 grey levels from the minimiser (root mean square)"
+        return f"{said}, by {self.theorem}"
+
+    def __str__(self) -> str:
+        weight, seconds = f"weight {self.weight:.3g}", f"{self.seconds:.3g}"
+        if self.choice is not None:
+            noise = float(self.choice.noise)
+            weight += f" (automatic, for noise of {f'{100 * noise:.2g}%' if noise < 1 else f'{noise:.2g}'})"
+            seconds += f", {self.choice_seconds:.3g} of them to choose the weight"
+        rows = {
+            "value": f"{self.value_before:.6g} before, {self.value_after:.6g} after",
+            "problem": f"TV {TASKS[self.task].doing}, {self.model}, {weight}",
+            "iterations": f"{self.iterations} of {self.solver}",
+            "seconds": seconds,
+            "certificate": self.proven,
+        }
+        return "\n".join(f"  {name:12s} {said}" for name, said in (*rows.items(), *(("note", n) for n in self.notes)))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the same for programs. JSON has no infinity: null stands for it."""
+        mode, bits = self.kind.split(", ")
+        *depth, height, width = self.size
+        told: dict[str, Any] = {"width": width, "height": height, **({"depth": depth[0]} if depth else {})}
+        told.update(mode=mode, bits=int(bits.split()[0]))
+        for name in ("task", "solver", "weight", "value_before", "value_after", "iterations", "seconds"):
+            told[name] = getattr(self, name)
+        told.update({name: getattr(self.model, name) for name in ("data", "order", "isotropic", "coupled", "huber")})
+        if self.choice is not None:
+            path, risk = self.choice.path.flatten().tolist(), self.choice.risk.flatten().tolist()
+            noise = float(self.choice.noise)
+            told["automatic"] = {"noise": noise, "weights": path, "risks": risk, "seconds": self.choice_seconds}
+        bounds = {name: getattr(self, name) for name in ("bound", "relative_bound", "lower_bound")}
+        finite = {name: number if math.isfinite(number) else None for name, number in bounds.items()}
+        return {**told, "certificate": {**finite, "theorem": self.theorem}, "notes": list(self.notes)}
+
+
+class PictureSolver:
+    """A task, a solver and its settings, for pictures of any size and kind.
+
+    The solver stops after `iterations` or at a relative gap of `tolerance`, whichever comes first; with neither given,
+    after as many iterations as it was trained for or, if there is no such number, at a gap of 1e-3. Colours are coupled
+    where lmd chooses the solver. A solver that takes three channels has all three, and three copies of a grey picture;
+    one that takes one channel has one after the other.
+
+    Args:
+        task: "denoise", "inpaint" or "deblur".
+        solver: A name (`fgp`, `pdhg`, one of the zoo), a folder, or None for the one that lmd chooses.
+        iterations: The largest number of iterations.
+        weight: A positive number, or "auto".
+        tolerance: The relative gap to stop at, proven.
+        isotropic: Lengths of gradients in place of sums of absolute differences.
+        **form: `data`, `order`, `coupled`, `huber` and `spacing`, as in `lmd.denoise`.
+    """
+
+    def __init__(
+        self,
+        task: str,
+        solver: str | None = None,
+        iterations: int | None = None,
+        weight: float | str = AUTO,
+        tolerance: float | None = None,
+        isotropic: bool = False,
+        **form: Any,
+    ) -> None:
+        self.task = check_choice("task", task, tuple(TASKS))
+        self.weight = _check_weight(weight)
+        self.options = {"isotropic": bool(isotropic), **form}
+        coupled = form.pop("coupled", None)
+        self.model = DenoisingModel(isotropic=bool(isotropic), coupled=bool(coupled), **form)
+        is_plain = self.model == DenoisingModel(isotropic=bool(isotropic))
+        if task != "denoise":
+            if not is_plain:
+                names = ", ".join([*form, *(["coupled"] if coupled else [])])
+                raise InputError(names, f"given with {task}", "none of them, which are for denoise")
+            self.options = {"isotropic": bool(isotropic)}
+        self.is_to_tolerance = tolerance is not None or iterations is None
+        self.iterations = None if iterations is None else check_count("iterations", iterations)
+        self.tolerance = None if tolerance is None else check_positive("tolerance", tolerance)
+        if tolerance is not None and tolerance < MIN_TOLERANCE:
+            raise InputError("tolerance", repr(tolerance), f"{MIN_TOLERANCE:.1g} or more, the precision of its numbers")
+        self.name, proves = solver, True
+        self.solver: Solver[Any] | None = None
+        self.channels = 0
+        if solver is not None:
+            self.solver, self.channels, proves = _find_solver(task, solver)
+        if solver is not None and task == "denoise":
+            self.options["coupled"] = bool(coupled)
+            if not is_plain:
+                self._check_model()
+        if tolerance is not None and not proves:
+            given = f"{solver}, which does not know how near to the minimum it is"
+            raise InputError("solver", given, "one that does, such as fgp or pdhg, or no tolerance")
+        is_endless = self.solver is None or (iterations is None and self.solver.horizon is None)
+        if proves and tolerance is None and is_endless:
+            self.tolerance, self.iterations = DEFAULT_TOLERANCE, iterations or DEFAULT_ITERATIONS
+
+    def _check_model(self) -> None:
+        """Raise if the solver that was named is not for the model that was named."""
+        options = {**self.options, "tolerance": None, "solver": self.solver, "iterations": 1}
+        try:
+            denoise(_test_images(self.channels), 0.3, **options)
+        except CapabilityError:
+            given = f"{self.name} for {self.model}"
+            raise InputError("solver", given, "one for such models, such as pdhg, or none") from None
+
+    def check(self, name: str, header: Header) -> None:
+        """Raise if the task is not for such pictures, or solving takes more memory than there is."""
+        if self.task == "deblur" and len(header.size) > 2:
+            raise InputError("image", f"{name}, a volume", f"an image to {self.task}")
+        need = 4 * NUM_PLANES * min(3, header.channels) * math.prod(header.size) + 2 * header.bytes
+        check_memory("image", f"{name} of {header}", need)
+
+    def solve(self, picture: Picture, extra: Any = None) -> tuple[Picture, Summary]:
+        """Return the picture with its colours solved for and all else as it was, and a summary.
+
+        `extra` is the other argument of the task: a mask `(*size)` or a kernel `(h, w)`.
+        """
+        colours, copies = picture.colours, 1
+        if self.channels in (0, len(colours)):
+            answer, info = self._call(colours[None], extra, self.weight)
+            found = answer[0]
+        else:
+            weight, chosen = self.weight, None
+            if weight == AUTO:
+                options = {"solver": None, "tolerance": DEFAULT_TOLERANCE, "iterations": 1}
+                chosen = self._call(colours[None], extra, AUTO, **options)[1]
+                weight = chosen.weight
+            if self.channels == 1:
+                answer, info = self._call(colours[:, None], extra, weight)
+                found = answer[:, 0]
+            else:  # copies of one channel: the mean of their answers is no worse than they are
+                copies = self.channels
+                _, info = self._call(np.broadcast_to(colours, (1, copies, *picture.size)), extra, weight)
+                x = info.solved.x.mean(dim=1, keepdim=True)
+                found = as_batch("image", colours[None], Axes(0, 1), x.dtype).back(x)[0]
+            if chosen is not None:
+                seconds = info.seconds + chosen.choice_seconds
+                info = replace(info, seconds=seconds, choice=chosen.choice, choice_seconds=chosen.choice_seconds)
+        answer = replace(picture, colours=found)
+        return answer, self._summarise(answer, info, copies)
+
+    def _call(self, images: np.ndarray, extra: Any, weight: float | str, **options: Any) -> tuple[Any, Info]:
+        """Call the function for arrays with images `(B, C, *size)`."""
+        beside = [] if extra is None else [extra]
+        settings = {"solver": self.solver, "tolerance": self.tolerance, "iterations": self.iterations}
+        options = {**self.options, **settings, "channel_axis": Axes(0, 1), "info": True, **options}
+        answer: tuple[Any, Info] = TASKS[self.task].function(images, *beside, weight, **options)
+        return answer
+
+    def _summarise(self, picture: Picture, info: Info, copies: int) -> Summary:
+        """Return the summary of an answer, of which there are so many copies."""
+        result, proven, status = info.result, info.certificate, info.result.status[0]
+        notes = [status.message] if status.failed or status is Status.STALLED else []
+        if self.is_to_tolerance and self.tolerance is not None and status is Status.FINISHED:
+            count = int(result.iterations.max())
+            notes.append(f"the tolerance of {self.tolerance:g} was not reached in {count} iterations")
+        with torch.no_grad():
+            before, after = result.problem.value(result.start), result.values
+            if copies > 1:
+                after = result.problem.value(result.x.mean(dim=1, keepdim=True).expand_as(result.x))
+        value, lower = float(after.sum()) / copies, float(proven.lower_bound.sum()) / copies
+        curvature, levels = result.problem.strong_convexity, math.inf
+        if curvature is not None:
+            mean_square = 2 * max(0.0, value - lower) * copies / (float(curvature.min()) * result.x.numel())
+            levels = 255 / info.range * math.sqrt(mean_square)
+        coupled = self.options.get("coupled", None)
+        if coupled is None and self.task == "denoise":
+            coupled = len(picture.colours) == 3
+        return Summary(
+            task=self.task,
+            solver=self.name or name_for(info.solved.problem, self.tolerance or DEFAULT_TOLERANCE),
+            model=replace(self.model, coupled=bool(coupled)),
+            size=picture.size,
+            kind=f"{picture.mode}, {picture.bits} bits",
+            weight=float(info.choice.weight if info.choice is not None else self.weight),
+            value_before=value if info.notes else float(before.sum()) / copies,
+            value_after=value,
+            lower_bound=lower,
+            theorem=proven.theorem,
+            grey_levels=levels,
+            iterations=int(result.iterations.max()),
+            seconds=info.seconds,
+            choice_seconds=info.choice_seconds,
+            choice=info.choice,
+            notes=(*notes, *info.notes),
+        )
+
+
+def _check_weight(weight: float | str) -> float | str:
+    """Return a number that single precision has a use for, or "auto"."""
+    if isinstance(weight, str):
+        if weight == AUTO:
+            return weight
+        raise InputError("weight", repr(weight), "a positive number, or auto")
+    if not MIN_WEIGHT <= check_positive("weight", weight) <= MAX_WEIGHT:
+        raise InputError("weight", repr(weight), f"a number from {MIN_WEIGHT:g} to {MAX_WEIGHT:g}")
+    return float(weight)
+
+
+def _find_solver(task: str, name: str) -> tuple[Solver[Any], int, bool]:
+    """Return the solver of that name, the channels it takes, and whether it proves how good its answers are."""
+    is_name = "/" not in name and not Path(name).is_dir()
+    if name in CLASSICAL or name in zoo.names() or not is_name:
+        solver = find(name)
+        if (found := _try_solver(task, solver)) is not None:
+            return solver, *found
+        if not is_name:
+            raise InputError("solver", f"{name}, which does not {task} images", "the folder of a solver that does")
+    known = (*CLASSICAL, *zoo.names())
+    check_choice("solver", name, tuple(each for each in known if _try_solver(task, find(each)) is not None))
+    raise AssertionError("a name that is none of its own choices")
+
+
+def _try_solver(task: str, solver: Solver[Any]) -> tuple[int, bool] | None:
+    """Return the channels a solver takes and whether it has a dual point, from one step on a small image.
+
+    None where it is not for images, or not for this task.
+    """
+    extras: dict[str, list[Any]] = {"inpaint": [np.ones((16, 16))], "deblur": [gaussian_kernel(1.5)]}
+    options: Any = {"tolerance": None, "solver": solver, "iterations": 1, "info": True}
+    if task == "denoise":
+        options["coupled"] = False
+    for channels in (1, 3):
+        try:
+            _, info = TASKS[task].function(_test_images(channels), *extras.get(task, []), 0.3, **options)
+        except LmdError:
+            continue
+        return channels, info.solved.dual is not None
+    return None
+
+
+def _test_images(channels: int) -> Tensor:
+    """Return a small image `(1, C, 16, 16)`."""
+    count = 256 * (channels or 1)
+    return torch.linspace(0, 1, count, dtype=torch.float32, device="cpu").reshape(1, -1, 16, 16)
 
 
 class Job(NamedTuple):
@@ -50,39 +411,33 @@ class Job(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Done:
-    """What became of a file."""
+class FileResult:
+    """The summary of a file, or what went wrong with it."""
 
     job: Job
-    size: tuple[int, ...] = ()
-    kind: str = ""
-    """Such as RGB, 8 bits."""
-
     summary: Summary | None = None
     error: str = ""
-    """What went wrong, if anything did."""
 
-    def block(self) -> str:
-        """A few lines for a person."""
-        told = "" if self.summary is None else self.summary.text()
-        return f"{self.job.out}: {spoken(self.size)}, {self.kind}\n{told}"
+    def __str__(self) -> str:
+        """Return a few lines for a person."""
+        return f"{self._facts}\n{self.summary}" if self.summary is not None else self.error
 
+    @property
     def line(self) -> str:
         """One line for a person."""
         if self.summary is None:
             return self.error
-        proven = self.summary.proven.split(", ")[0]
-        return f"{self.job.out}: {spoken(self.size)}, {self.kind}, weight {self.summary.weight:.3g}, {proven}"
+        return f"{self._facts}, weight {self.summary.weight:.3g}, {self.summary.proven.split(', ')[0]}"
+
+    @property
+    def _facts(self) -> str:
+        assert self.summary is not None
+        return f"{self.job.out}: {spoken(self.summary.size)}, {self.summary.kind}"
 
     def as_json(self) -> dict[str, Any]:
-        """The same for programs."""
-        files = {"image": str(self.job.image), "out": str(self.job.out)}
-        if self.summary is None:
-            return {**files, "error": self.error}
-        mode, bits = self.kind.split(", ")
-        *depth, height, width = self.size
-        size = {"width": width, "height": height, **({"depth": depth[0]} if depth else {})}
-        return {**files, **size, "mode": mode, "bits": int(bits.split()[0]), **self.summary.as_json()}
+        """Return the same for programs."""
+        more = {"error": self.error} if self.summary is None else self.summary.as_json()
+        return {"image": str(self.job.image), "out": str(self.job.out), **more}
 
 
 def solve_file(
@@ -93,19 +448,18 @@ def solve_file(
     extra: str | Path | None = None,
     overwrite: bool = False,
     **settings: Any,
-) -> Done:
-    """Do the `task`, such as denoise, with the picture in the file `image` and write it to the file `out`.
+) -> FileResult:
+    """Solve a task for the picture in the file `image` and write the answer to the file `out`.
 
-    `extra` is what the task takes beside it: to inpaint the file of a mask of the same size, of which white pixels are
-    kept, to deblur a kernel as `read_kernel` takes it. The `settings` are those of `PictureSolver`. Everything that can
-    be checked is checked before the work begins.
+    Everything that can be checked is checked before the work begins.
 
     Args:
-        task: One that takes pictures, such as "denoise".
+        task: "denoise", "inpaint" or "deblur".
         image: The file to read.
         out: The file to write.
-        extra: The file of a mask, or a kernel; None where the task takes nothing.
-        overwrite: Write over what is there.
+        extra: To inpaint, the file of a mask of the same size, of which white pixels are kept; to deblur, a kernel as
+            `read_kernel` takes it.
+        overwrite: Replace a file that exists.
         **settings: Those of `PictureSolver`.
     """
     return solve_one(PictureSolver(task, **settings), Job(Path(image), Path(out)), extra, overwrite)
@@ -116,14 +470,10 @@ def solve_one(
     job: Job,
     extra: str | Path | None = None,
     overwrite: bool = False,
-    advance: Callable[[float], None] = lambda share: None,
     writing: AbstractContextManager[object] | None = None,
-) -> Done:
-    """What `solve_file` does, with a solver that is there already.
-
-    `advance` hears what share was done, and the file is written inside of `writing`, where that is given.
-    """
-    wants = solver.model.extra
+) -> FileResult:
+    """Solve a file as `solve_file` does; the answer is written inside of the context `writing`."""
+    wants = TASKS[solver.task].extra
     if (extra is None) == bool(wants):
         raise InputError(wants or "extra", extra, f"{'one' if wants else 'nothing'} for {solver.task}")
     header = read_header(job.image)
@@ -134,16 +484,14 @@ def solve_one(
     beside = read_kernel(str(extra)) if wants == "kernel" else None
     solver.check(str(job.image), header)
     before = read_picture(job.image)
-    beside = beside if mask is None else torch.from_numpy(read_mask(mask, before.size))
-    after, summary = solver.solve(before, beside, advance)
+    after, summary = solver.solve(before, beside if mask is None else read_mask(mask, before.size))
     with writing or nullcontext():
         write_picture(path, after)
-    told = replace(summary, notes=(*summary.notes, *losses(path, after)))
-    return Done(job, after.size, f"{after.mode}, {after.bits} bits", told)
+    return FileResult(job, replace(summary, notes=(*summary.notes, *losses(path, after))))
 
 
 class _Gate:
-    """Lets threads write until it is closed, which waits for those that are writing and lets no other begin."""
+    """A gate for threads that write: closing it waits for those that are writing and lets no other begin."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -172,8 +520,8 @@ def solve_many(
     extra: str | Path | None = None,
     overwrite: bool = False,
     workers: int | None = None,
-) -> Iterator[Done]:
-    """Each file as it is done, `workers` at a time, by default as many as there are threads.
+) -> Iterator[FileResult]:
+    """Yield the result of each file when it is done.
 
     Where one fails the others go on. With one worker a file has all threads, with more they share them. When it is
     interrupted or closed, it waits for no file that is not being written: none is begun, and none half-written.
@@ -182,22 +530,20 @@ def solve_many(
         solver: What solves each of them.
         jobs: The files.
         extra: As in `solve_file`, or a folder of masks with the names of the pictures.
-        overwrite: Write over what is there.
-        workers: Files at a time; None is as many as there are threads.
+        overwrite: Replace files that exist.
+        workers: The number of files processed in parallel; None is the number of threads.
     """
-    threads = torch.get_num_threads()
+    threads, gate = torch.get_num_threads(), _Gate()
     count = min(len(jobs), threads if workers is None else check_count("workers", workers))
 
-    gate = _Gate()
-
-    def one(job: Job) -> Done:
+    def one(job: Job) -> FileResult:
         try:
             return solve_one(solver, job, extra, overwrite, writing=gate)
         except (LmdError, OSError, MemoryError) as error:
-            return Done(job, error=f"{job.image}: {error}")
-        except Exception as error:  # what nobody thought of in one picture is no reason to lose the others
+            return FileResult(job, error=f"{job.image}: {error}")
+        except Exception as error:  # an unforeseen error in one picture is no reason to lose the others
             said = " ".join(str(error).split())
-            return Done(job, error=f"{job.image}: {type(error).__name__}, {said:.120}")
+            return FileResult(job, error=f"{job.image}: {type(error).__name__}, {said:.120}")
 
     pool = ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(max(1, threads // count),))
     try:
@@ -209,10 +555,10 @@ def solve_many(
 
 
 def find_jobs(images: Sequence[str], out: str, overwrite: bool = False) -> list[Job]:
-    """Which files go where: a file to a file or into a folder that is there, else all into the folder `out`, by name.
+    """Return the files to read and to write: a file to a file or into an existing folder, else all into `out`, by name.
 
-    `images` are files, folders, all pictures in which are taken, their folders too, and patterns such as `*.png`. No
-    file is to be written twice or, unless to `overwrite`, to exist.
+    `images` are files, folders, of which all pictures are taken, those in subfolders too, and patterns such as `*.png`.
+    No file may be written twice or, unless `overwrite`, exist.
     """
     first = images[0]
     single = len(images) == 1 and not os.path.isdir(first) and (os.path.exists(first) or not glob.has_magic(first))
@@ -236,7 +582,7 @@ def find_jobs(images: Sequence[str], out: str, overwrite: bool = False) -> list[
 
 
 def _pictures(text: str, out: Path) -> list[tuple[Path, Path]]:
-    """The files that a word of the command line means, and what they are to be called."""
+    """Return the files of an argument of the command line, and their names in `out`."""
     path = Path(text)
     if os.path.isdir(text):
         files = sorted(file for file in path.rglob("*") if file.suffix.lower() in FORMATS and file.is_file())
@@ -254,7 +600,7 @@ def _pictures(text: str, out: Path) -> list[tuple[Path, Path]]:
 
 
 def _mask_of(mask: str | Path, image: Path) -> Path:
-    """The mask of a picture: the file itself or, of a folder, the one of the same name but for its ending."""
+    """Return the mask of a picture: the file itself or, in a folder, the one of the same name but for its ending."""
     mask = Path(mask)
     if not os.path.isdir(mask):
         return mask
@@ -265,7 +611,7 @@ def _mask_of(mask: str | Path, image: Path) -> Path:
 
 
 def read_kernel(text: str) -> Tensor:
-    """The kernel of a blur `(h, w)`, of sum 1: `gaussian:1.5`, `motion:9`, `motion:9:45`, or a file.
+    """Return the kernel of a blur `(h, w)`, of sum 1: `gaussian:1.5`, `motion:9`, `motion:9:45`, or a file.
 
     >>> read_kernel("motion:9:90").shape
     torch.Size([11, 11])
@@ -280,11 +626,9 @@ def read_kernel(text: str) -> Tensor:
                 return gaussian_kernel(first)
             if kind == "motion" and len(rest) < 2:
                 return motion_kernel(first, math.radians(rest[0] if rest else 0.0))
-        except InputError as error:
-            if error.argument == "kernel":
+        except ValueError as error:  # InputError too
+            if isinstance(error, InputError) and error.argument == "kernel":
                 raise
-            raise InputError("kernel", text, KERNELS) from error
-        except ValueError as error:
             raise InputError("kernel", text, KERNELS) from error
         raise InputError("kernel", text, KERNELS)
     picture = read_picture(text, "kernel")

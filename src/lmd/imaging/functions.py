@@ -1,4 +1,4 @@
-"""One line for people with arrays: `denoise`, `inpaint`, `deblur`, `reconstruct`, `denoise_video`.
+"""Functions for arrays: `denoise`, `inpaint`, `deblur`, `reconstruct`, `denoise_video`.
 
 How weights map. Ours is that of ||x - y||^2 + weight TV(x); for pictures of bytes x and y are between 0 and 1. Weights
 of Poisson counts and absolute distances have no unit.
@@ -15,47 +15,41 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lmd.core.checks import check_interval, check_positive, check_readable
+from lmd.core.checks import check_count, check_interval, check_positive
 from lmd.errors import InputError
-from lmd.guarantees.certify import certify
-from lmd.imaging.arrays import (
-    Axes,
-    Axis,
-    Batch,
-    Units,
-    as_batch,
-    as_tensor,
-    check_kept,
-    find_axes,
-    move,
-    nearest_to_zero,
-    warn,
+from lmd.guarantees.certify import certify, run
+from lmd.imaging.arrays import Axes, Axis, Batch, Units, as_batch, fill_lost, warn
+from lmd.imaging.models import (
+    Choice,
+    DenoisingModel,
+    choose_behind_blur,
+    choose_by_holdout,
+    warn_if_at_end,
+    weights_near,
 )
-from lmd.imaging.forms import Form
 from lmd.imaging.noise import at_least, measure, rough_noise
-from lmd.imaging.weights import Choice, by_leaving_out, choose_behind_blur, near, warn_of_end
 from lmd.operators import Blur, LinearOperator
 from lmd.operators.functions import FromFunctions
 from lmd.problems import TVDeblurring, TVInpainting
-from lmd.problems.base import offers
 from lmd.problems.duality import relative_gap
-from lmd.problems.reconstruction import TVReconstruction
-from lmd.problems.tv import TVProblem
-from lmd.solvers import Certificate, Result, Status
+from lmd.problems.tv import TVProblem, TVReconstruction
+from lmd.solvers import Result, Status
+from lmd.solvers.base import Solver
+from lmd.solvers.certificate import Certificate
 from lmd.solvers.result import RunReport
 from lmd.zoo.solve import MAX_ITERATIONS as MAX_SOLVE_ITERATIONS
 from lmd.zoo.solve import solve
 
-SINGLE = 1e-5
+MIN_TOLERANCE_FLOAT32 = 1e-5
 """Relative gaps down to this are proven in single precision; below it everything is in double."""
 
 AUTO = "auto"
@@ -63,34 +57,25 @@ AUTO = "auto"
 MAX_ITERATIONS = 30_000
 """For problems that are not strongly convex: what they do not prove by then would take minutes."""
 
-ROUGH, MAX_BOXES = (1e-2, 500), 4
-"""Tolerance and most iterations of the answer that the box of a reconstruction is put around, and how often it is
-widened."""
+ROUGH_TOLERANCE, ROUGH_ITERATIONS, MAX_BOXES = 1e-2, 500, 4
+"""Of the answer that the box of a reconstruction is put around, and how often the box is widened."""
 
-CHANGE = 0.2
-"""A weight is chosen again where the noise or the contrast of a video has changed by this share."""
+MAX_CHANGE = 0.2
+"""A weight is chosen again where the noise or the contrast of a video has changed by a larger share."""
 
 KERNEL_SUMS = (0.5, 2.0)
 """Kernels of another sum brighten or darken the image, which is hardly meant."""
 
+NOISE_PIXELS = 1 << 20
+"""The noise of images that have lost pixels is measured on about so many of them."""
+
 Model = Callable[[Tensor, Tensor, float], Any]
-"""From data `(B, C, ...)`, weights `(B,)`, or maps of them, and the size of the unit that both are given in, to the
-problems."""
-
-
-class Chosen(NamedTuple):
-    """The weight, given or chosen."""
-
-    weight: Tensor
-    """`(B,)`, or a map, float64 and in the array's own units."""
-
-    choice: Choice | None = None
-    seconds: float = 0.0
+"""From data `(B, C, ...)`, weights `(B,)`, or maps of them, and the unit that both are given in, to the problems."""
 
 
 @dataclass(frozen=True)
 class Info:
-    """What there is to know about an answer."""
+    """What is known about an answer."""
 
     weight: Any
     """Of the regulariser: a number, one per image of a batch `(B,)`, or a map `(B, 1 or C, *size)`; in the precision of
@@ -102,8 +87,11 @@ class Info:
     seconds: float
     """Of the whole call, choosing the weight included."""
 
-    result: Result = field(repr=False)
-    """The whole result, in the array's own units; bytes are numbers from 0 to 1, and not yet rounded."""
+    solved: Result = field(repr=False)
+    """The result in the units and the precision of the solve."""
+
+    exact: Callable[[Result], Result] | None = field(default=None, repr=False)
+    """From `solved` to `result`, where these differ."""
 
     shape: tuple[int, ...] = ()
     """Of the answer."""
@@ -112,11 +100,22 @@ class Info:
     """The weights that were tried and their risks, where the weight was chosen."""
 
     choice_seconds: float = 0.0
-    """What choosing the weight took of the seconds."""
+    """The part of the seconds that choosing the weight took."""
 
     range: float = 1.0
     """From black to white in the units of the result: 1 for bytes and for numbers from 0 to 1, else what the image
     spans."""
+
+    notes: tuple[str, ...] = ()
+    """What else there is to know, such as a solver that diverged."""
+
+    @cached_property
+    def result(self) -> Result:
+        """The whole result, in the array's own units; bytes are numbers from 0 to 1, and not yet rounded.
+
+        It is about the numbers that came in: where these were rounded for the solve, it is evaluated in float64.
+        """
+        return self.solved if self.exact is None else self.exact(self.solved)
 
     @cached_property
     def certificate(self) -> Certificate:
@@ -134,13 +133,14 @@ class Info:
     @property
     def relative(self) -> float:
         """The bound relative to the minimum, of the worst image; infinite where the minimum may be 0."""
-        bound, lower = self.certificate.bound, self.certificate.lower_bound
-        return float(torch.where(bound == 0, 0.0, bound / lower.clamp(min=0)).max())
+        return _relative_bound(self.certificate)
 
     @property
     def grey_levels(self) -> float:
-        """How far x is from the minimiser, root mean square, of 255 levels in the `range`, at most: from
-        F(x) - min F >= mu/2 ||x - x*||^2; infinite where F is not strongly convex."""
+        """A bound on the distance of x to the minimiser, root mean square, in levels of which the `range` has 255.
+
+        From F(x) - min F >= mu/2 ||x - x*||^2; infinite where F is not strongly convex.
+        """
         curvature = self.result.problem.strong_convexity
         if curvature is None:
             return math.inf
@@ -171,15 +171,17 @@ def denoise(
     huber: float = 0.0,
     spacing: float | Sequence[float] | None = None,
     channel_axis: Axis = AUTO,
-    tolerance: float = 1e-3,
+    tolerance: float | None = 1e-3,
     warm: Info | None = None,
+    solver: Solver[Any] | None = None,
+    iterations: int | None = None,
     info: bool = False,
 ) -> Any:
-    """An image, signal or volume without its noise: the minimiser of misfit(x, y) + weight TV(x), y the `image`.
+    """Remove the noise of an image, signal or volume: return the minimiser of misfit(x, y) + weight TV(x).
 
     Args:
-        image: A numpy array or torch tensor of any dtype and layout: a signal `(N,)`, a grey image `(H, W)`, a colour
-            picture `(H, W, 3)`, a volume `(D, H, W)`, a batch `(B, C, ...)`; or a list of those.
+        image: y, a numpy array or torch tensor of any dtype and layout: a signal `(N,)`, a grey image `(H, W)`, a
+            colour picture `(H, W, 3)`, a volume `(D, H, W)`, a batch `(B, C, ...)`; or a list of those.
         weight: A positive number, one per image of a batch, "auto", or a map: an array of the shape of the image, with
             or without the axis of channels, or with one axis more in front for differences along each axis of space.
             "auto" is chosen by Stein's unbiased risk, for absolute distances by pixels that are left out.
@@ -194,8 +196,10 @@ def denoise(
         huber: Squares in place of lengths for gradients up to this, which avoids staircases; of bytes 1 is white.
         spacing: Of the pixels along each axis, such as the voxels of a scanner.
         channel_axis: The axis of the channels, None if there is none, or "auto": see `lmd.imaging.arrays.as_batch`.
-        tolerance: How near to the minimum, relative to it; proven.
+        tolerance: The relative gap to the minimum to prove; None runs the `solver` for its `iterations`.
         warm: The `Info` of a similar image of the same shape, to start from.
+        solver: Any solver; None is chosen by lmd.
+        iterations: The largest number of iterations.
         info: Also return an `Info`: certificate, weight, seconds, the whole result.
 
     Returns:
@@ -207,28 +211,22 @@ def denoise(
     >>> clean.shape, clean.dtype, info.relative < 1.001e-3
     ((32, 32), dtype('float64'), True)
     """
-    form = Form(data, order, isotropic, bool(coupled), huber, spacing)
+    model = DenoisingModel(data, order, isotropic, bool(coupled), huber, spacing)
+    settings = Settings(tolerance, warm, solver, iterations, info)
     if isinstance(image, (list, tuple)):
-        options = {
-            **vars(form),
-            "coupled": coupled,
-            "noise": noise,
-            "channel_axis": channel_axis,
-            "tolerance": tolerance,
-            "warm": warm,
-        }
-        return _each(image, lambda one: denoise(one, weight, info=True, **options), info)
-    batch = as_batch("image", image, channel_axis, _dtype(tolerance), form.centred)
+        options = {**vars(model), "coupled": coupled, "noise": noise, "channel_axis": channel_axis}
+        return _unzip([denoise(one, weight, **options, **settings.options) for one in image], info)
+    batch = as_batch("image", image, channel_axis, settings.dtype, model.is_centred)
     if coupled is None:
-        form = replace(form, coupled=batch.images.shape[1] == 3 and not _is_map_by_channel(weight, batch))
-    form.check("image", float(batch.exact.min()))
-    unit = batch.units.unit
+        model = replace(model, coupled=batch.images.shape[1] == 3 and not _is_map_by_channel(weight, batch))
+    if model.data == "poisson" and not (least := float(batch.exact.min())) >= 0:
+        raise InputError("image", f"counts down to {least:g} with data='poisson'", "counts of 0 or more")
 
     def choose() -> Choice:
-        return form.choose(batch.images, _noise(noise, batch), unit, unit * batch.white)
+        return model.choose(batch.images, _noise_level(noise, batch), batch.units)
 
-    chosen = _weight(weight, batch, choose, maps=True)
-    return _answer(form.problem, batch, chosen, tolerance, warm, info, form.degree)
+    chosen = _find_weight(weight, batch, choose, maps=True)
+    return settings.answer(model.problem, batch, chosen, model.degree)
 
 
 def inpaint(
@@ -238,25 +236,28 @@ def inpaint(
     *,
     isotropic: bool = False,
     channel_axis: Axis = AUTO,
-    tolerance: float = 1e-3,
+    tolerance: float | None = 1e-3,
     warm: Info | None = None,
+    solver: Solver[Any] | None = None,
+    iterations: int | None = None,
     info: bool = False,
 ) -> Any:
-    """An image with its lost pixels filled in: the minimiser of ||Z (x - y)||^2 + weight TV(x).
+    """Fill in the lost pixels of an image: return the minimiser of ||Z (x - y)||^2 + weight TV(x).
 
-    `mask` Z is not 0 where a pixel is kept: of the shape of the image, with or without the axis of channels. Lost
-    pixels may hold anything, NaN too. "auto" is the weight of which a tenth of the kept pixels, left out, are best
-    predicted from the others; the noise is found, and there are no maps. A list of images takes one mask for all, or a
-    list of them. All else is as in `denoise`.
+    Lost pixels may hold anything, NaN too. "auto" is the weight that best predicts a tenth of the kept pixels, left
+    out, from the others.
 
     Args:
         image: An array or tensor, or a list of them, as in `denoise`.
-        mask: Not 0 where a pixel is kept; for a list of images one for all, or a list.
+        mask: Z, not 0 where a pixel is kept: of the shape of the image, with or without the axis of channels; for a
+            list of images one for all, or a list.
         weight: A positive number, one per image of a batch, or "auto".
         isotropic: Lengths of gradients in place of sums of absolute differences.
         channel_axis: The axis of the channels, None if there is none, or "auto".
-        tolerance: How near to the minimum, relative to it; proven.
+        tolerance: The relative gap to the minimum to prove; None runs the `solver` for its `iterations`.
         warm: The `Info` of a similar image of the same shape, to start from.
+        solver: Any solver; None is chosen by lmd.
+        iterations: The largest number of iterations.
         info: Also return an `Info`: certificate, weight, seconds, the whole result.
 
     Returns:
@@ -268,28 +269,29 @@ def inpaint(
     >>> bool(abs(lmd.inpaint(image, np.isfinite(image), weight=0.01)[5, 3]) < 0.01)
     True
     """
+    settings = Settings(tolerance, warm, solver, iterations, info)
     if isinstance(image, (list, tuple)):
-        options: Any = {"isotropic": isotropic, "channel_axis": channel_axis, "tolerance": tolerance, "warm": warm}
         masks = mask if isinstance(mask, (list, tuple)) else [mask] * len(image)
         if len(masks) != len(image):
             raise InputError("mask", f"{len(masks)} masks", f"one, or one for each of {len(image)} images")
-        pairs = zip(image, masks, strict=True)
-        return _each(pairs, lambda pair: inpaint(pair[0], pair[1], weight, info=True, **options), info)
-    plain, kept = _without_lost(image, mask, channel_axis)
-    batch = as_batch("image", plain, channel_axis, _dtype(tolerance))
+        options: Any = {"isotropic": isotropic, "channel_axis": channel_axis, **settings.options}
+        return _unzip([inpaint(y, z, weight, **options) for y, z in zip(image, masks, strict=True)], info)
+    filled, kept = fill_lost(image, mask, channel_axis)
+    batch = as_batch("image", filled, channel_axis, settings.dtype)
     z = kept.to(batch.images)
 
     def masked(data: Tensor, weights: Tensor, masks: Tensor) -> TVProblem:
         return TVInpainting(data, masks, weights, isotropic)
 
     def choose() -> Choice:
-        noise = at_least(rough_noise(batch.images, z), batch.images)
-        return by_leaving_out(masked, batch.images, z, noise, near(noise))
+        step = 1 + (batch.images[0].numel() // NOISE_PIXELS if batch.images.ndim > 3 else 0)
+        noise = at_least(rough_noise(batch.images[:, :, ::step], z[:, :, ::step]), batch.images)
+        return choose_by_holdout(masked, batch.images, z, noise, weights_near(noise))
 
     def model(data: Tensor, weights: Tensor, unit: float) -> TVProblem:
         return masked(data, weights, z.to(data))
 
-    return _answer(model, batch, _weight(weight, batch, choose), tolerance, warm, info, limit=MAX_ITERATIONS)
+    return settings.answer(model, batch, _find_weight(weight, batch, choose), limit=MAX_ITERATIONS)
 
 
 def deblur(
@@ -302,11 +304,13 @@ def deblur(
     box: tuple[float, float] | None = None,
     isotropic: bool = False,
     channel_axis: Axis = AUTO,
-    tolerance: float = 1e-3,
+    tolerance: float | None = 1e-3,
     warm: Info | None = None,
+    solver: Solver[Any] | None = None,
+    iterations: int | None = None,
     info: bool = False,
 ) -> Any:
-    """An image without its blur: the minimiser of ||k * x - y||^2 + weight TV(x) over low <= x <= high.
+    """Remove the blur of an image: return the minimiser of ||k * x - y||^2 + weight TV(x) over low <= x <= high.
 
     See `lmd.operators.gaussian_kernel` and `motion_kernel` for kernels.
 
@@ -322,26 +326,28 @@ def deblur(
             for numbers that are mostly there, else the range of the image.
         isotropic: Lengths of gradients in place of sums of absolute differences.
         channel_axis: The axis of the channels, None if there is none, or "auto".
-        tolerance: How near to the minimum, relative to it; proven.
+        tolerance: The relative gap to the minimum to prove; None runs the `solver` for its `iterations`.
         warm: The `Info` of a similar image of the same shape, to start from.
+        solver: Any solver; None is chosen by lmd.
+        iterations: The largest number of iterations.
         info: Also return an `Info`: certificate, weight, seconds, the whole result.
 
     Returns:
         An array of the kind, shape and dtype that came in, or, with `info`, that and the `Info`.
     """
+    settings = Settings(tolerance, warm, solver, iterations, info)
     if isinstance(image, (list, tuple)):
-        options: Any = {"noise": noise, "border": border, "box": box, "isotropic": isotropic, "warm": warm}
-        options.update(channel_axis=channel_axis, tolerance=tolerance)
-        return _each(image, lambda one: deblur(one, kernel, weight, info=True, **options), info)
-    batch = as_batch("image", image, channel_axis, _dtype(tolerance), centred=False)
+        options: Any = {"noise": noise, "border": border, "box": box, "isotropic": isotropic}
+        options.update(channel_axis=channel_axis, **settings.options)
+        return _unzip([deblur(one, kernel, weight, **options) for one in image], info)
+    batch = as_batch("image", image, channel_axis, settings.dtype, centred=False)
     if batch.images.ndim != 4:
         raise InputError("image", f"shape {tuple(np.shape(image))}", "pictures: two axes beside that of the channels")
-    low, high = _box(box, batch.exact)
-    taps = as_batch("kernel", kernel, None).exact[0, 0].double()  # all its digits, lest its rank gets lost
+    low, high = _range_of(batch) if box is None else check_interval("box", box)
+    taps = as_batch("kernel", kernel, None, torch.float64).exact[0, 0]  # all its digits, lest its rank gets lost
     if not KERNEL_SUMS[0] <= (total := float(taps.sum())) <= KERNEL_SUMS[1]:
-        raise InputError(
-            "kernel", f"an array that sums to {total:g}", "a sum of about 1, such as kernel / kernel.sum()"
-        )
+        given = f"an array that sums to {total:g}"
+        raise InputError("kernel", given, "a sum of about 1, such as kernel / kernel.sum()")
 
     def model(data: Tensor, weights: Tensor, unit: float) -> TVProblem:
         return TVDeblurring(data, taps, weights, border, isotropic, box=(low / unit, high / unit))
@@ -350,10 +356,12 @@ def deblur(
         def blur(x: Tensor) -> Tensor:
             return Blur(taps, int(x.shape[-2]), int(x.shape[-1]), border)(x)
 
-        given = _noise(noise, batch)
-        return choose_behind_blur(_in_units(model, batch), batch.images, blur, taps.shape, given)
+        def in_unit(data: Tensor, weights: Tensor) -> TVProblem:
+            return model(data, weights, batch.units.unit)
 
-    return _answer(model, batch, _weight(weight, batch, choose), tolerance, warm, info, limit=MAX_ITERATIONS)
+        return choose_behind_blur(in_unit, batch.images, blur, taps.shape, _noise_level(noise, batch))
+
+    return settings.answer(model, batch, _find_weight(weight, batch, choose), limit=MAX_ITERATIONS)
 
 
 def reconstruct(
@@ -369,7 +377,7 @@ def reconstruct(
     warm: Info | None = None,
     info: bool = False,
 ) -> Any:
-    """An image of this `shape` from measurements: the minimiser of ||Ax - y||^2 + weight TV(x) over low <= x <= high.
+    """Reconstruct an image from measurements: return the minimiser of ||Ax - y||^2 + weight TV(x), low <= x <= high.
 
     The proof needs a box. By default it is made wide around a rough answer, and wider where the image comes near to its
     ends, so that the image is the minimiser without a box; one that is known gives more and is faster.
@@ -401,13 +409,13 @@ def reconstruct(
     >>> bool(np.abs(found - x).max() < 0.05)
     True
     """
-    operator, plain = _operator(measurements, forward, adjoint, shape)
-    own = operator is not forward and plain.dtype == torch.float64  # of little noise Ax - y has few digits in float32
-    dtype = torch.float64 if own else _dtype(tolerance)
-    batch = as_batch("measurements", plain, Axes(0, 1), dtype, centred=False)
+    operator, plain = _as_operator(measurements, forward, adjoint, shape)
+    settings = Settings(tolerance, warm, info=info)
+    own = operator is not forward and plain.dtype == torch.float64  # Ax - y of little noise has few digits in float32
+    batch = as_batch("measurements", plain, Axes(0, 1), torch.float64 if own else settings.dtype, centred=False)
 
     def back(x: Tensor) -> Any:
-        found = batch.own(x) if operator is forward else batch.own(x)[0, 0]
+        found = batch.pixels(x) if operator is forward else batch.pixels(x)[0, 0]
         if isinstance(measurements, Tensor):
             return found.to(measurements.dtype if measurements.dtype.is_floating_point else torch.float32)
         return found.numpy().astype(measurements.dtype if measurements.dtype.kind == "f" else np.float64)
@@ -419,51 +427,49 @@ def reconstruct(
 
         return make
 
-    chosen = _weight(weight, batch, None)
-    batch = replace(batch, back=back)
+    chosen = _find_weight(weight, batch, None)
     if box is not None:
-        return _answer(model(check_interval("box", box)), batch, chosen, tolerance, warm, info)
-    ends = _rough_box(model, operator, batch, chosen, tuple(shape))
+        return settings.answer(model(check_interval("box", box)), batch, chosen, back=back)
+    ends = _rough_box(model, operator, batch, chosen.weight, tuple(shape))
     for _ in range(MAX_BOXES):
-        found, told = _answer(model(ends), batch, chosen, tolerance, warm, True)
-        if _is_inside(told.result.x, ends):
-            return (found, told) if info else found
+        found, about = replace(settings, info=True).answer(model(ends), batch, chosen, back=back)
+        if _is_inside(about.result.x, ends):
+            return (found, about) if info else found
         ends = _widen(ends, 1.0)
     warn(f"box: none is given, and the image still touches {ends}; pass box=(low, high), where pixels are known to be")
-    return (found, told) if info else found
+    return (found, about) if info else found
 
 
 def _rough_box(
-    model: Callable[[tuple[float, float]], Model], operator: Any, batch: Batch, chosen: Chosen, shape: tuple[int, ...]
+    model: Callable[[tuple[float, float]], Model], operator: Any, batch: Batch, weight: Tensor, shape: tuple[int, ...]
 ) -> tuple[float, float]:
-    """A box around a rough answer, which is found in a wider one."""
+    """Return a box around a rough answer, which is found in a wider one."""
     unit = batch.units.unit
     ends = _widen(_least_squares_range(operator, batch, shape), 1.0)
-    problem = model(ends)(batch.images, (chosen.weight / unit).to(batch.images), unit)
-    x = solve(problem, ROUGH[0], iterations=ROUGH[1]).x
-    low, high = (float(end) for end in torch.aminmax(batch.own(x)))
-    return _widen((low, high), 0.3)
+    problem = model(ends)(batch.images, (weight / unit).to(batch.images), unit)
+    x = solve(problem, ROUGH_TOLERANCE, iterations=ROUGH_ITERATIONS).x
+    low, high = torch.aminmax(batch.pixels(x))
+    return _widen((float(low), float(high)), 0.3)
 
 
 def _widen(ends: tuple[float, float], share: float) -> tuple[float, float]:
-    """The ends moved apart, each by this share of their distance."""
+    """Return the ends moved apart, each by this share of their distance."""
     low, high = ends
     width = share * max(high - low, 1e-3 * max(abs(low), abs(high))) or 1.0
     return low - width, high + width
 
 
 def _is_inside(x: Tensor, ends: tuple[float, float]) -> bool:
-    """Whether an image keeps away from the ends of a box."""
+    """Return whether an image keeps away from the ends of a box."""
     low, high = (float(end) for end in torch.aminmax(x))
     room = 0.02 * (ends[1] - ends[0])
     return ends[0] + room <= low and high <= ends[1] - room
 
 
 def _least_squares_range(operator: Any, batch: Batch, shape: tuple[int, ...]) -> tuple[float, float]:
-    """The least and the largest pixel after a few conjugate gradient steps for the least ||Ax - y||^2."""
+    """Return the least and the largest pixel after ten conjugate gradient steps for the least ||Ax - y||^2."""
     y = batch.images
-    x = y.new_zeros(*y.shape[:2], *shape)
-    residual = y
+    x, residual = y.new_zeros(*y.shape[:2], *shape), y
     gradient = direction = operator.adjoint(residual)
     size = gradient.square().sum()
     for _ in range(10):
@@ -475,17 +481,17 @@ def _least_squares_range(operator: Any, batch: Batch, shape: tuple[int, ...]) ->
         gradient = operator.adjoint(residual)
         before, size = size, gradient.square().sum()
         direction = gradient + size / before * direction
-    low, high = (float(end) for end in torch.aminmax(batch.own(x)))
-    return low, high
+    low, high = torch.aminmax(batch.pixels(x))
+    return float(low), float(high)
 
 
 def denoise_video(frames: Any, weight: Any = AUTO, *, info: bool = False, **options: Any) -> Any:
-    """Frames without noise, one after the other; takes what `denoise` takes.
+    """Remove the noise of frames, one after the other.
 
     An array `(T, ...)` gives an array, a list a list, and an iterator is answered by an iterator, frame by frame. An
     automatic weight is kept from frame to frame and chosen again where the noise or the contrast has changed by more
-    than a fifth, as in a video that fades in. Each frame starts from the answer to the one before, moved along with the
-    picture, where that is better than nothing: of noise that is new in each frame nothing is kept.
+    than a fifth, as in a video that fades in. Each frame starts from the dual point of the one before, where that is
+    better than a cold start.
 
     Args:
         frames: An array `(T, ...)`, a list or an iterator of frames.
@@ -500,91 +506,175 @@ def denoise_video(frames: Any, weight: Any = AUTO, *, info: bool = False, **opti
     >>> lmd.denoise_video(np.zeros((4, 8, 9, 3), np.uint8), weight=0.1).shape
     (4, 8, 9, 3)
     """
-    answers = _video(iter(frames), weight, options)
+    answers = _denoise_frames(iter(frames), weight, options)
     if isinstance(frames, Iterator):
         return answers if info else (frame for frame, _ in answers)
-    pairs = list(answers)
-    images: Any = [frame for frame, _ in pairs]
-    if not pairs:
+    images, infos = _unzip(list(answers), True)
+    if not images:
         raise InputError("frames", "none", "at least one frame")
     if isinstance(frames, np.ndarray):
         images = np.stack(images)
     elif isinstance(frames, Tensor):
         images = torch.stack(images)
-    return (images, [told for _, told in pairs]) if info else images
+    return (images, infos) if info else images
 
 
-def _video(frames: Iterator[Any], weight: Any, options: dict[str, Any]) -> Iterator[tuple[Any, Info]]:
-    told: Info | None = None
+def _denoise_frames(frames: Iterator[Any], weight: Any, options: dict[str, Any]) -> Iterator[tuple[Any, Info]]:
+    about: Info | None = None
     shape: tuple[int, ...] | None = None
-    seen, kept = None, weight
+    seen, current = None, weight
     for frame in frames:
         before, shape = shape, np.shape(frame)
         if isinstance(weight, str):
-            now = _look(frame, options)
-            if seen is None or before != shape or bool(((now - seen).abs() > CHANGE * seen).any()):
-                seen, kept = now, weight
-        clean, told = denoise(frame, kept, info=True, warm=told if before == shape else None, **options)
-        kept = told.weight if isinstance(kept, str) else kept
-        yield clean, told
+            now = _noise_and_contrast(frame, options)
+            if seen is None or before != shape or bool(((now - seen).abs() > MAX_CHANGE * seen).any()):
+                seen, current = now, weight
+        clean, about = denoise(frame, current, info=True, warm=about if before == shape else None, **options)
+        current = about.weight if isinstance(current, str) else current
+        yield clean, about
 
 
-def _look(frame: Any, options: dict[str, Any]) -> Tensor:
-    """The noise and the contrast of each image of a frame `(2, B)`."""
+def _noise_and_contrast(frame: Any, options: dict[str, Any]) -> Tensor:
+    """Return the noise and the contrast of each image of a frame `(2, B)`."""
     batch = as_batch("frames", frame, options.get("channel_axis", AUTO))
-    scale = batch.units.unit * batch.white
+    scale = batch.units.unit * batch.units.white
     return scale * torch.stack([measure(batch.images).level, batch.images.flatten(1).std(dim=1, correction=0)])
 
 
-def _answer(
-    model: Model,
-    batch: Batch,
-    chosen: Chosen,
-    tolerance: float,
-    warm: Info | None,
-    info: bool,
-    degree: int = 2,
-    limit: int = MAX_SOLVE_ITERATIONS,
-) -> Any:
-    """What the user gets, after `limit` iterations at most; `degree` is that of the model in the unit of the data."""
-    weight, choice, choice_seconds = chosen
-    unit = batch.units.unit
-    problem = model(batch.images, (weight / unit).to(batch.images), unit)
-    dual_unit = unit ** (degree - 1)
-    before: Any = _warm(warm, problem, batch.units, dual_unit)
-    follows = before is not None and all(offers(each, ("noisy",)) for each in (problem, before.problem))
-    if follows and batch.units != Units(0.0, 1.0):
-        frame = (before.problem.noisy - batch.units.centre) / unit  # a motion is found between frames in one unit
-        before = replace(before, problem=model(frame.to(batch.images), (weight / unit).to(batch.images), unit))
-    result = solve(problem, tolerance, warm=before, iterations=limit)
-    _warn_of_tolerance(result, tolerance)
-    answer = batch.back(problem.image(result.x))
-    if not info:
-        return answer
-    if batch.exact is not batch.images:  # what is proven is said of the numbers that came in
-        exact, x = model(batch.exact.double(), weight, 1.0), batch.own(result.x)
-        dual = None if result.dual is None else result.dual.double() * dual_unit
-        report = RunReport(exact.value(x), result.iterations, result.evaluations, result.history)
-        result = replace(result, x=x, report=report, dual=dual, problem=exact, start=exact.start(), certifier=certify)
-        result = replace(result, status=_status_of(result, tolerance))
-    else:
-        weight = weight.to(batch.images).double()  # as it was rounded: this is what the certificate holds for
-    noise = None if choice is None else _said(choice.noise)
-    low, high = _box(None, batch.exact)
-    span = 1.0 if batch.white > 1 else high - low
-    seconds = result.seconds + choice_seconds
-    told = Info(_said(weight), noise, seconds, result, tuple(answer.shape), choice, choice_seconds, span)
-    return answer, told
+@dataclass(frozen=True)
+class ChosenWeight:
+    """The weight, given or chosen."""
+
+    weight: Tensor
+    """`(B,)`, or a map, float64 and in the units of the pixels."""
+
+    choice: Choice | None = None
+    seconds: float = 0.0
 
 
-def _status_of(result: Result, tolerance: float) -> tuple[Status, ...]:
-    """What became of each instance, where its numbers were rounded for the solve: the tolerance may be missed by it."""
-    proven = result.certificate
+@dataclass(frozen=True)
+class Settings:
+    """How a problem is solved and what is returned: the keywords that the functions share."""
+
+    tolerance: float | None
+    warm: Info | None
+    solver: Solver[Any] | None = None
+    iterations: int | None = None
+    info: bool = False
+
+    def __post_init__(self) -> None:
+        if self.tolerance is not None:
+            check_positive("tolerance", self.tolerance)
+        elif self.solver is None:
+            raise InputError("tolerance", None, "a positive number, or a solver to run")
+        if self.iterations is not None:
+            check_count("iterations", self.iterations)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The keywords for each image of a list."""
+        return {**vars(self), "info": True}
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision of the solve: that of the solver, where it has one."""
+        for parameter in self.solver.parameters() if self.solver is not None else ():
+            if parameter.dtype.is_floating_point:
+                return parameter.dtype
+        return torch.float32 if (self.tolerance or 1.0) >= MIN_TOLERANCE_FLOAT32 else torch.float64
+
+    def answer(
+        self,
+        model: Model,
+        batch: Batch,
+        chosen: ChosenWeight,
+        degree: int = 2,
+        limit: int = MAX_SOLVE_ITERATIONS,
+        back: Callable[[Tensor], Any] | None = None,
+    ) -> Any:
+        """Solve for a batch and return the answer for its array, with its `Info` where that is asked for.
+
+        Args:
+            model: What to solve.
+            batch: The data.
+            chosen: The weight.
+            degree: Of the model in the unit of the data.
+            limit: The largest number of iterations, where none is given.
+            back: From the images of the answer to its array; None is that of the batch.
+        """
+        unit, weight = batch.units.unit, chosen.weight
+        problem = model(batch.images, (weight / unit).to(batch.images), unit)
+        dual_unit = unit ** (degree - 1)
+        before = _warm_start(self.warm, problem, batch.units, dual_unit)
+        notes: tuple[str, ...] = ()
+        if self.tolerance is None and self.solver is not None:
+            result = run(self.solver, problem, iterations=self.iterations, record=False)
+        else:
+            tolerance, most = self.tolerance or 0.0, self.iterations or limit
+            result = solve(problem, tolerance, solver=self.solver, warm=before, iterations=most)
+        if self.iterations is not None or self.solver is not None:
+            result, notes = _no_worse_than_start(result)
+        else:
+            _warn_of_tolerance(result, self.tolerance or 0.0)
+        answer = (back or batch.back)(problem.image(result.x))
+        if not self.info:
+            return answer
+        is_exact = batch.exact is batch.images
+        if is_exact:
+            weight = weight.to(batch.images).double()  # as it was rounded: this is what the certificate holds for
+
+        def exact(result: Result) -> Result:
+            return _in_pixels(result, model(batch.exact.double(), weight, 1.0), batch, dual_unit, self.tolerance)
+
+        low, high = _range_of(batch)
+        choice, seconds = chosen.choice, result.seconds + chosen.seconds
+        noise = None if choice is None else _one_or_all(choice.noise)
+        shape, exactly = tuple(answer.shape), None if is_exact else exact
+        details = (shape, choice, chosen.seconds, high - low, notes)
+        return answer, Info(_one_or_all(weight), noise, seconds, result, exactly, *details)
+
+
+def _in_pixels(result: Result, problem: Any, batch: Batch, dual_unit: float, tolerance: float | None) -> Result:
+    """Return a result about the pixels that came in, in float64: they may have been rounded for the solve."""
+    x, start = batch.pixels(result.x), problem.start()
+    dual = None if result.dual is None else result.dual.double() * dual_unit
+    report = RunReport(problem.value(x), result.iterations, result.evaluations, result.history)
+    found = replace(result, x=x, report=report, dual=dual, problem=problem, start=start, certifier=certify)
+    if tolerance is None:
+        return found
+    proven, words = found.certificate, (Status.STALLED, Status.TOLERANCE_REACHED)
     assert proven is not None
-    reached = relative_gap(proven.value, proven.bound) <= tolerance
-    words = (Status.STALLED, Status.TOLERANCE_REACHED)
-    pairs = zip(result.status, reached.tolist(), strict=True)
-    return tuple(words[is_near] if status in words else status for status, is_near in pairs)
+    pairs = zip(result.status, (relative_gap(proven.value, proven.bound) <= tolerance).tolist(), strict=True)
+    return replace(found, status=tuple(words[is_near] if status in words else status for status, is_near in pairs))
+
+
+def _no_worse_than_start(result: Result) -> tuple[Result, tuple[str, ...]]:
+    """Return the result with the start in place of answers above it, and a note; what is proven holds for both."""
+    exact, worse = result.problem.double(), result.values > result.history.values[0]
+    if exact is None or not bool(worse.any()):
+        return result, ()
+    values = exact.value(result.start.double())
+    worse &= values < result.values
+    if not bool(worse.any()):
+        return result, ()
+    first, proven = int(worse.nonzero()[0]), result.certificate
+    count, value = int(result.iterations[first]), float(result.values[first])
+    note = f"the start is kept: after {count} iterations the value was {value:.6g}, above it"
+    x = torch.where(worse.reshape(-1, *(1,) * (result.x.ndim - 1)), result.start, result.x)
+    values = torch.where(worse, values, result.values)
+
+    def certificate(_: Result) -> Certificate:
+        assert proven is not None
+        return Certificate(values.to(proven.lower_bound), proven.lower_bound, proven.theorem, proven.norm)
+
+    report = RunReport(values.to(result.values), result.iterations, result.evaluations, result.history)
+    return replace(result, x=x, report=report, certifier=certificate), (note,)
+
+
+def _relative_bound(certificate: Certificate) -> float:
+    """Return the largest bound relative to the minimum; infinite where that may be 0."""
+    bound, lower = certificate.bound, certificate.lower_bound
+    return float(torch.where(bound == 0, 0.0, bound / lower.clamp(min=0)).max())
 
 
 def _warn_of_tolerance(result: Result, tolerance: float) -> None:
@@ -592,141 +682,87 @@ def _warn_of_tolerance(result: Result, tolerance: float) -> None:
     missed = [status for status in result.status if status is not Status.TOLERANCE_REACHED]
     if not missed or result.certificate is None:
         return
-    proven = Info(0.0, None, 0.0, result).relative
+    proven = _relative_bound(result.certificate)
     if not proven <= 1.001 * tolerance:
         what = f"{proven:.2g}" if math.isfinite(proven) else "nothing relative to the minimum"
         warn(f"tolerance: {tolerance:g} was asked for, {what} is proven ({missed[0].name}); pass a larger one")
 
 
-def _said(each: Tensor) -> float | Tensor:
-    """One number of one image."""
+def _one_or_all(each: Tensor) -> float | Tensor:
+    """Return the number of a single image, or those of all."""
     return float(each[0]) if each.numel() == 1 else each
 
 
-def _warm(warm: Info | None, problem: TVProblem, units: Units, dual_unit: float) -> Result | None:
-    """The result to start from, in the units of the problem."""
+def _warm_start(warm: Info | None, problem: TVProblem, units: Units, dual_unit: float) -> Result | None:
+    """Return the result to start from, in the units of the problem."""
     if warm is None:
         return None
     if not isinstance(warm, Info):
         raise InputError("warm", type(warm).__name__, "the Info of an earlier answer: lmd.denoise(..., info=True)")
-    like = problem.start()
-    if warm.result.x.shape != like.shape:
-        raise InputError("warm", f"an answer of shape {tuple(warm.result.x.shape)}", f"shape {tuple(like.shape)}")
-    dual = warm.result.dual
-    if units == Units(0.0, 1.0) and warm.result.x.dtype == like.dtype:
-        return warm.result
-    return replace(
-        warm.result,
-        x=((warm.result.x - units.centre) / units.unit).to(like),
-        dual=None if dual is None else (dual / dual_unit).to(like),
-    )
+    result, like = warm.result, problem.start()
+    if result.x.shape != like.shape:
+        raise InputError("warm", f"an answer of shape {tuple(result.x.shape)}", f"shape {tuple(like.shape)}")
+    dual = None if result.dual is None else (result.dual / dual_unit).to(like)
+    return replace(result, x=units.to_solver(result.x).to(like), dual=dual)
 
 
-def _weight(weight: Any, batch: Batch, choose: Callable[[], Choice] | None, maps: bool = False) -> Chosen:
-    """One weight per image, or a map."""
+def _find_weight(weight: Any, batch: Batch, choose: Callable[[], Choice] | None, maps: bool = False) -> ChosenWeight:
+    """Return one weight per image, or a map."""
     count, device = len(batch.images), batch.images.device
     if isinstance(weight, str):
         if weight != AUTO or choose is None:
             raise InputError("weight", repr(weight), "a positive number" + (" or 'auto'" if choose else ""))
         begun = time.perf_counter()
         choice = choose().times(batch.units.unit)
-        warn_of_end(choice)
-        return Chosen(choice.weight.double(), choice, time.perf_counter() - begun)
+        warn_if_at_end(choice)
+        return ChosenWeight(choice.weight.double(), choice, time.perf_counter() - begun)
     if isinstance(weight, (int, float)):
-        return Chosen(torch.full((count,), check_positive("weight", weight), dtype=torch.float64, device=device))
+        return ChosenWeight(torch.full((count,), check_positive("weight", weight), dtype=torch.float64, device=device))
     try:
         found = torch.as_tensor(weight, dtype=torch.float64, device=device)
     except (TypeError, ValueError, RuntimeError):
         raise InputError("weight", type(weight).__name__, "a positive number, an array of them or 'auto'") from None
     if not bool((found > 0).all() & torch.isfinite(found).all()):
-        raise InputError(
-            "weight", f"an array from {float(found.min()):g} to {float(found.max()):g}", "positive numbers"
-        )
+        given = f"an array from {float(found.min()):g} to {float(found.max()):g}"
+        raise InputError("weight", given, "positive numbers")
     if found.shape in ((), (count,)):
-        return Chosen(found.expand(count).clone())
+        return ChosenWeight(found.expand(count).clone())
     if not maps or (mapped := batch.as_map(found)) is None:
         accepted = f"one number, ({count},)" + (" or a map of the shape of the image" if maps else "")
         raise InputError("weight", f"an array of shape {tuple(found.shape)}", accepted)
-    return Chosen(mapped)
+    return ChosenWeight(mapped)
 
 
 def _is_map_by_channel(weight: Any, batch: Batch) -> bool:
-    """Whether a weight is a map with numbers of its own for each channel."""
+    """Return whether a weight is a map with numbers of its own for each channel."""
     if isinstance(weight, (str, int, float)) or np.ndim(weight) <= 1:
         return False
-    shape = batch.images.new_zeros(1).expand(np.shape(weight))
-    mapped = batch.as_map(shape)
+    mapped = batch.as_map(batch.images.new_zeros(1).expand(np.shape(weight)))
     return mapped is not None and mapped.shape[1] > 1
 
 
-def _noise(noise: float | None, batch: Batch) -> Tensor | None:
-    """The deviation of the noise of each image `(B,)`, in the units of the batch, where it is given."""
+def _noise_level(noise: float | None, batch: Batch) -> Tensor | None:
+    """Return the deviation of the noise of each image `(B,)`, in the units of the solve, where it is given."""
     if noise is None:
         return None
-    deviation = check_positive("noise", noise) / batch.white / batch.units.unit
+    deviation = check_positive("noise", noise) / batch.units.white / batch.units.unit
     return batch.images.new_full((len(batch.images),), deviation)
 
 
-def _in_units(model: Model, batch: Batch) -> Callable[[Tensor, Tensor], Any]:
-    return lambda data, weights: model(data, weights, batch.units.unit)
-
-
-def _box(box: tuple[float, float] | None, images: Tensor) -> tuple[float, float]:
-    if box is not None:
-        return check_interval("box", box)
-    some = images.flatten()[:: max(1, images.numel() // 100_000)]
+def _range_of(batch: Batch) -> tuple[float, float]:
+    """Return black and white: 0 and 1 for bytes and for pixels that are mostly between, else the ends of the range."""
+    some = batch.exact.flatten()[:: max(1, batch.exact.numel() // 100_000)]
     inside = float(((some >= -0.1) & (some <= 1.1)).double().mean())
-    if inside > 0.99 and float(some.abs().max()) > 0.1:
+    if batch.units.white > 1 or (inside > 0.99 and float(some.abs().max()) > 0.1):
         return 0.0, 1.0
-    low, high = (float(end) for end in torch.aminmax(images))
+    low, high = (float(end) for end in torch.aminmax(batch.exact))
     return (low, high) if low < high else (low - 1, high + 1)
 
 
-def _without_lost(image: Any, mask: Any, channel_axis: Axis) -> tuple[Any, Tensor]:
-    """The image with numbers near those that are kept for those that are lost, and the mask as `(B, C or 1, *size)`."""
-    if not isinstance(image, (np.ndarray, Tensor)):
-        raise InputError("image", type(image).__name__, "a numpy array or torch tensor of real numbers")
-    if isinstance(image, Tensor):
-        as_tensor("image", image)
-    kept = _is_kept(mask)
-    axes = find_axes("image", tuple(image.shape), isinstance(image, Tensor), channel_axis)
-    size = [length for axis, length in enumerate(image.shape) if axis not in (axes.batch, axes.channel)]
-    if tuple(kept.shape) == tuple(image.shape):
-        kept, full = move(kept, axes), kept
-    elif list(kept.shape) == size:
-        channels = kept if axes.channel is None else kept.unsqueeze(axes.channel - (axes.batch is not None))
-        full = channels.expand(image.shape)
-        kept = kept[None, None].expand(image.shape[0] if axes.batch is not None else 1, 1, *size)
-    else:
-        raise InputError("mask", f"shape {tuple(kept.shape)}", f"shape {tuple(image.shape)} or {tuple(size)}")
-    if axes.has_alpha and axes.channel is not None:  # which stays as it is
-        full = full.clone()
-        full.select(axes.channel, -1).fill_(True)
-    numbers = image.detach().double().cpu().numpy() if isinstance(image, Tensor) else image
-    check_kept(numbers, full.cpu().numpy())
-    if isinstance(image, Tensor):
-        full, plain = full.to(image.device), image.detach()
-        fill = nearest_to_zero(plain[full].double().cpu().numpy())
-        return torch.where(full, image, torch.full_like(image, fill)), kept
-    return np.where(full.numpy(), image, np.full_like(image, nearest_to_zero(image[full.numpy()]))), kept
-
-
-def _is_kept(mask: Any) -> Tensor:
-    """Where a mask is not 0."""
-    try:
-        given = mask if isinstance(mask, Tensor) else torch.from_numpy(np.array(mask))
-    except (TypeError, ValueError):
-        raise InputError("mask", type(mask).__name__, "an array of numbers, not 0 where a pixel is kept") from None
-    given = check_readable("mask", given).detach().cpu()
-    if given.is_floating_point() and (lost := int(given.isnan().sum())):
-        raise InputError("mask", f"{lost} of {given.numel()} numbers that are NaN", "0 for lost pixels, 1 for others")
-    return given != 0
-
-
-def _operator(
+def _as_operator(
     measurements: Any, forward: Any, adjoint: Callable[[Any], Any] | None, shape: tuple[int, ...]
 ) -> tuple[LinearOperator, Any]:
-    """The operator, and the measurements as `(B, C, ...)`."""
+    """Return the operator, and the measurements as `(B, C, ...)`."""
     if isinstance(forward, LinearOperator):
         return forward, measurements
     if adjoint is None or not callable(forward):
@@ -743,12 +779,7 @@ def _operator(
     return FromFunctions(numpy(forward), numpy(adjoint), shape), torch.from_numpy(np.array(measurements))[None, None]
 
 
-def _each(images: Iterable[Any], answer: Callable[[Any], tuple[Any, Info]], info: bool) -> Any:
-    """A list of images, one by one; a list comes back."""
-    pairs = [answer(image) for image in images]
-    clean = [image for image, _ in pairs]
-    return (clean, [told for _, told in pairs]) if info else clean
-
-
-def _dtype(tolerance: float) -> torch.dtype:
-    return torch.float32 if check_positive("tolerance", tolerance) >= SINGLE else torch.float64
+def _unzip(pairs: list[tuple[Any, Info]], info: bool) -> Any:
+    """Return a list of answers, with `info` also a list of each `Info`."""
+    answers, infos = [answer for answer, _ in pairs], [each for _, each in pairs]
+    return (answers, infos) if info else answers

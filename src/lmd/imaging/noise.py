@@ -150,7 +150,7 @@ def estimate_noise(image: Any, *, channel_axis: Axis = "auto") -> NoiseEstimate:
     (10, True)
     """
     batch = as_batch("image", image, channel_axis)
-    noise, unit = measure(batch.images), batch.units.unit * batch.white
+    noise, unit = measure(batch.images), batch.units.unit * batch.units.white
     counts = noise.spectrum.new_tensor(ring_counts(noise.lengths))
     squares = noise.spectrum.square().mean(dim=1) * counts
     low, high = (squares[:, part].sum(1) / counts[part].sum().clamp(min=1) for part in (slice(0, 2), HIGH_RINGS))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lmd.core.extras import require
 from lmd.core.files import atomic_path
-from lmd.imaging.solve import Summary
+from lmd.imaging.files import Summary
 
 
 def plot_choices(path: Path, summaries: Sequence[Summary]) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 from lmd.mirrors.base import Mirror
 from lmd.problems.simplex import kl_divergence
 from lmd.terms import Simplex
-from lmd.terms.domain import check_rows
+from lmd.terms.domains import check_rows
 
 
 class Entropic(Mirror):

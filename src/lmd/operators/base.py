@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar
 
@@ -131,19 +132,6 @@ class LinearOperator(Part, abc.ABC):
         """K'z."""
         return _linear(z, self._adjoint, self._apply)
 
-    def value_behind(self, term: Term, x: Tensor) -> Tensor:
-        """h(Kx) of a term h `(B,)`."""
-        return term.value(self(x))
-
-    def add_subgradient(self, term: Term, x: Tensor, onto: Tensor) -> Tensor:
-        """onto + K' h'(Kx) for a subgradient h' of a term h; `onto` may be written to."""
-        return onto.add_(self.adjoint(term.subgradient(self(x))))
-
-    def write(self, x: Tensor, z: Tensor) -> Tensor:
-        """Write Kx to z, which may be part of a larger array, and return z; nothing is recorded."""
-        image = self._apply(x)
-        return check_place(z, image.shape).copy_(image)
-
     def error(self, x: Tensor, z: Tensor) -> Tensor:
         """A bound on ||z - Kx|| `(B,)` for z the computed Kx: roundings eps norm ||x||, unless more is known."""
         return self.roundings * torch.finfo(x.dtype).eps * self.norm * size_of(x)
@@ -175,16 +163,61 @@ class LinearOperator(Part, abc.ABC):
         return self
 
 
-def check_place(z: Tensor, shape: Sequence[int]) -> Tensor:
-    """Return `z` if an answer of this shape can be written to it: torch would broadcast, or take other memory."""
-    if z.shape != tuple(shape):
-        raise InputError("z", f"a place of shape {shape_of(z)}", f"shape {tuple(shape)}, as the answer has")
-    return z
-
-
 def check_ending(argument: str, x: Tensor, ending: tuple[int, ...]) -> Tensor:
     """Return `x` if it is a batch `(B, ..., *ending)`."""
     if x.ndim <= len(ending) or x.shape[-len(ending) :] != ending:
         accepted = f"shape (B, ..., {', '.join(map(str, ending))})"
         raise InputError(argument, f"shape {shape_of(x)}", accepted)
     return x
+
+
+class Identity(LinearOperator):
+    """Kx = x, for x of any shape `(B, ...)`."""
+
+    norm, roundings = 1.0, 0.0
+    is_identity = True
+
+    def _apply(self, x: Tensor) -> Tensor:
+        return x.clone()
+
+    def _adjoint(self, z: Tensor) -> Tensor:
+        return z.clone()
+
+
+NORM_ITERATIONS, LANCZOS = 30, 20
+"""Of bounds, and of estimates."""
+
+
+def norm_bound(gram: Callable[[Tensor], Tensor], shape: tuple[int, ...]) -> float:
+    r"""A bound on ||A|| for a matrix A of entries of 0 or more, from x -> A'Ax on images of this shape.
+
+    Collatz and Wielandt: the largest eigenvalue of a matrix G of entries of 0 or more is at most max_i (Gv)_i / v_i
+    for every v > 0. Power iterations bring the bound down to the eigenvalue; whenever they stop, it holds.
+    """
+    v, least = torch.ones(shape, dtype=torch.float64, device="cpu"), math.inf
+    for _ in range(NORM_ITERATIONS):
+        image = gram(v)
+        least = min(least, float((image / v).max()))
+        v = image + 1e-12 * float(image.max()) + torch.finfo(v.dtype).tiny  # positive, as the bound asks for
+    return math.sqrt(least * (1 + 1e-12)) if least > 0 else 1.0  # A = 0: any bound serves it
+
+
+def norm_estimate(gram: Callable[[Tensor], Tensor], shape: tuple[int, ...]) -> float:
+    """The largest eigenvalue of a symmetric matrix without negative ones, from below, by the method of Lanczos.
+
+    The largest eigenvalue of the tridiagonal matrix that a few steps from a random start make
+    ([Golub and Van Loan 2013](https://doi.org/10.56021/9781421407944), section 10.1).
+    """
+    v = torch.rand(shape, dtype=torch.float64, device="cpu", generator=torch.Generator().manual_seed(0))
+    before, v, length = torch.zeros_like(v), v / v.norm(), 0.0
+    middle, beside = list[float](), list[float]()
+    for _ in range(min(LANCZOS, v.numel())):
+        image = gram(v) - length * before
+        middle.append(float((image * v).sum()))
+        rest = image - middle[-1] * v
+        length = float(rest.norm())
+        beside.append(length)
+        before, v = v, rest / max(length, torch.finfo(v.dtype).tiny)
+    along = torch.tensor(middle, dtype=torch.float64, device="cpu").diag()
+    off = torch.tensor(beside[:-1], dtype=torch.float64, device="cpu").diag(1)
+    return float(torch.linalg.eigvalsh(along + off + off.mT)[-1])

@@ -13,8 +13,7 @@ from lmd import kernels
 from lmd.core.checks import check_choice, check_count, check_finite, check_floating, check_positive, shape_of
 from lmd.errors import InputError
 from lmd.kernels.blur import Taps
-from lmd.operators.base import LinearOperator, check_ending
-from lmd.operators.norms import norm_bound
+from lmd.operators.base import LinearOperator, check_ending, norm_bound
 
 BORDERS = ("circular", "replicate")
 

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from lmd.core.checks import check_count
-from lmd.operators.base import LinearOperator, check_ending
-from lmd.operators.norms import norm_bound, norm_estimate
+from lmd.operators.base import LinearOperator, check_ending, norm_bound, norm_estimate
 
 MARGIN = 1.02
 """How many times the estimate of a norm a bound is, where there is no better one."""

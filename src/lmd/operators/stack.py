@@ -13,7 +13,7 @@ from torch import Tensor
 from lmd.core.batching import Index
 from lmd.core.checks import check_positive, shape_of
 from lmd.errors import InputError
-from lmd.operators.base import LinearOperator, check_place
+from lmd.operators.base import LinearOperator
 from lmd.terms import Stacked, Term
 from lmd.terms.base import size_of
 
@@ -99,16 +99,15 @@ class Stack(LinearOperator):
         return torch.cat([part.flatten(1) for part in parts], dim=1)
 
     def _apply(self, x: Tensor) -> Tensor:
-        return self.write(x, x.new_empty(len(x), sum(self._sizes)))
-
-    def write(self, x: Tensor, z: Tensor) -> Tensor:
-        for part, piece, scale in zip(self.parts, self.split(z), self.scales, strict=True):
-            if scale == 1:
-                part.write(x, piece)
-            else:
-                image = part(x)
-                torch.mul(image, scale, out=check_place(piece, image.shape))
-        return z
+        images = [
+            part(x) if scale == 1 else scale * part(x) for part, scale in zip(self.parts, self.scales, strict=True)
+        ]
+        for image, shape in zip(images, self.shapes, strict=True):
+            if image.shape[1:] != shape:
+                raise InputError(
+                    "shapes", f"{shape} for a part of shape {shape_of(image)}", f"{tuple(image.shape[1:])}"
+                )
+        return self.join(images)
 
     def _adjoint(self, z: Tensor) -> Tensor:
         first, *others = zip(self.parts, self.split(z), self.scales, strict=True)

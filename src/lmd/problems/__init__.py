@@ -2,22 +2,25 @@
 
 from lmd.operators import Blur, Differences, Identity, LinearOperator, Mask, ParallelBeam, gaussian_kernel
 from lmd.problems.base import Family, FunctionProblem, Problem, as_problem
+from lmd.problems.classifiers import SVM, LinearClassifier, LinearClassifierFamily, SVMFamily
 from lmd.problems.composite import Composite
-from lmd.problems.cvxpy_family import from_cvxpy
-from lmd.problems.lasso import Lasso, LassoFamily
-from lmd.problems.least_squares import LeastSquares, LeastSquaresFamily
-from lmd.problems.linear_classifier import LinearClassifier, LinearClassifierFamily
+from lmd.problems.image_families import (
+    TomographyFamily,
+    TVDeblurringFamily,
+    TVDenoisingFamily,
+    TVFamily,
+    TVInpaintingFamily,
+    add_noise,
+    random_masks,
+)
 from lmd.problems.models import SecondOrderModel, TVModel
 from lmd.problems.penalised import PenalisedProblem
-from lmd.problems.quadratic_program import ControlFamily, PortfolioFamily, QuadraticProgram
-from lmd.problems.reconstruction import TVDeblurring, TVReconstruction, TVTomography
-from lmd.problems.reconstruction_families import TomographyFamily, TVDeblurringFamily
+from lmd.problems.quadratic_program import ControlFamily, PortfolioFamily, QuadraticProgram, from_cvxpy
+from lmd.problems.regression import Lasso, LassoFamily, LeastSquares, LeastSquaresFamily
 from lmd.problems.simplex import KLDivergence, SimplexFamily, SquaredDistance
-from lmd.problems.svm import SVM, SVMFamily
-from lmd.problems.tv import TVDenoising, TVInpainting, TVProblem
-from lmd.problems.tv_families import TVDenoisingFamily, TVFamily, TVInpaintingFamily, add_noise, random_masks
+from lmd.problems.tv import TVDeblurring, TVDenoising, TVInpainting, TVProblem, TVReconstruction, TVTomography
 from lmd.terms import L1, Box, Domain, NegativeEntropy, Simplex
-from lmd.terms.simplex import project_simplex
+from lmd.terms.domains import project_simplex
 
 __all__ = [
     "L1",

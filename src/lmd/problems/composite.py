@@ -179,8 +179,8 @@ class Composite(Problem):
     def value(self, x: Tensor) -> Tensor:
         value = self.data_value(x)
         for term, K, _ in self.blocks:
-            limited = duality.is_limit(term, K)
-            value = value + (term.value(duality.onto_domain(term, K, x, K(x))) if limited else K.value_behind(term, x))
+            z = K(x)
+            value = value + term.value(duality.onto_domain(term, K, x, z) if duality.is_limit(term, K) else z)
         return value
 
     def subgradient(self, x: Tensor) -> Tensor:
@@ -395,5 +395,5 @@ class Composite(Problem):
 def _add_gradients(blocks: Sequence[Block], x: Tensor, gradient: Tensor) -> Tensor:
     """Add the gradients of the terms of these blocks to a gradient that may be written to."""
     for term, K, _ in blocks:
-        gradient = K.add_subgradient(term, x, gradient)
+        gradient = gradient.add_(K.adjoint(term.subgradient(K(x))))
     return gradient

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lmd.core.checks import check_batch, check_finite, check_interval, check_positive, check_same_kind, shape_of
-from lmd.errors import CapabilityError, InputError
+from lmd.errors import InputError
 from lmd.operators import Bends, Differences, LinearOperator, Slopes, Stack
 from lmd.problems.composite import Composite
 from lmd.problems.grids import MAX_CONSTANT_GAUGE, balancing_size, dual_size
@@ -17,6 +17,7 @@ from lmd.problems.tv import TVProblem, check_grid, check_scale, check_weight
 from lmd.terms import L1, Box, Boxed, GroupNorm, Huber, Stacked, Term, Zero
 from lmd.terms.base import Scale
 from lmd.terms.norms import Axes
+from lmd.terms.wrappers import data_of
 
 Interval = tuple[float, float]
 
@@ -71,7 +72,7 @@ class TVModel(TVProblem):
         forward: LinearOperator | None = None,
         size: tuple[int, ...] | None = None,
     ) -> None:
-        self.noisy, self.isotropic = data_of(misfit), bool(isotropic)
+        self.noisy, self.isotropic = check_batch("y", data_of(misfit)), bool(isotropic)
         self.coupled, self.huber = bool(coupled), check_positive("huber", huber, zero=True)
         shape = check_grid(self.noisy) if size is None else tuple(size)
         self.weight = _check_map(weight, self.noisy, shape, self.isotropic, self.coupled)
@@ -146,7 +147,8 @@ class SecondOrderModel(Composite):
         spacing: float | Sequence[float] | None = None,
         box: Interval | None = None,
     ) -> None:
-        self.noisy, self.isotropic, self.coupled = data_of(misfit), bool(isotropic), bool(coupled)
+        self.noisy = check_batch("y", data_of(misfit))
+        self.isotropic, self.coupled = bool(isotropic), bool(coupled)
         self.weight = check_weight(weight, self.noisy)
         size, channels, ratio = check_grid(self.noisy), self.noisy.shape[1], check_positive("ratio", ratio)
         self.slopes, self.bends = (kind(channels, size, spacing) for kind in (Slopes, Bends))
@@ -216,15 +218,6 @@ class SecondOrderModel(Composite):
         """p as computed is E'q up to the rounding of E' and of the quotients."""
         slopes, q = self.operator.split(p)
         return 2 * self.bends.adjoint_error(q) + 4 * torch.finfo(p.dtype).eps * slopes.flatten(1).norm(dim=1)
-
-
-def data_of(misfit: Term) -> Tensor:
-    """The data y `(B, C, *size)` that a misfit is about."""
-    y = getattr(misfit, "y", None)
-    if not isinstance(misfit, Term) or not isinstance(y, Tensor):
-        accepted = "a term about data: Squares(y), Absolute(y), KullbackLeibler(y)"
-        raise CapabilityError("misfit", f"{type(misfit).__name__}, which has no y", accepted)
-    return check_batch("y", y)
 
 
 def boxed(misfit: Term, box: Interval | None) -> Term:

@@ -1,14 +1,18 @@
-"""Quadratic programs over a box, the simplex or linear inequalities; families of control and portfolio problems."""
+"""Quadratic programs and families of them: control, portfolios, and programs written in CVXPY."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from lmd.core.checks import check_batch, check_count, check_positive, shape_of
-from lmd.errors import InputError
+from lmd.core.extras import require
+from lmd.errors import CapabilityError, InputError
 from lmd.operators import Identity, LinearOperator
 from lmd.operators.matrix import Matrix
 from lmd.problems.base import Family, Problem, joined
@@ -171,3 +175,194 @@ class PortfolioFamily(Family):
         start = torch.full_like(returns, 1 / assets)
         f = Quadratic(self.P.to(device), -self.appetite * returns)
         return Composite(f, (Simplex(), Identity()), start=start), start
+
+
+Draw = Callable[[int, torch.Generator], Tensor]
+"""From a number of instances B and randomness to values `(B, *shape)` of a parameter."""
+
+SAME = 1e-9
+"""Differences of matrices and vectors, relative to their size, that are rounding."""
+
+CONDITION = 1e4
+"""The largest condition number that entries of x as coordinates may have."""
+
+
+class ReducedProgram(QuadraticProgram):
+    """A quadratic program in the coordinates z of x = particular + N z, the points that fulfil all equations."""
+
+    batched = ("points", "particular", "parameters")
+    particular: Tensor
+    parameters: Tensor
+    """The values of all of them, flat `(B, total)`."""
+
+    def data_vector(self) -> Tensor:
+        return self.parameters
+
+
+class CVXPYFamily(Family):
+    """See `from_cvxpy`."""
+
+    name = "cvxpy"
+
+    def __init__(self, problem: Any, parameters: Mapping[str, Draw], dtype: torch.dtype) -> None:
+        self.draws, self.dtype, self._problem = dict(parameters), dtype, problem
+        self._sizes = {each.name(): int(np.prod(each.shape, dtype=int)) for each in problem.parameters()}
+        P, A, F, vectors = self._affine()
+        self.shift, self.slope = vectors
+        self.null, self.solve = _coordinates(A, (F != 0)[(F != 0).sum(axis=1) == 1].any(axis=0))
+        self.P, self.F = self.null.T @ P @ self.null, F
+        rows = F @ self.null
+        rows[np.abs(rows) <= SAME * np.abs(rows).max(axis=1, initial=0, keepdims=True)] = 0
+        self.single = (rows != 0).sum(axis=1) == 1
+        self.rows, self.ends = rows[~self.single], rows[self.single]
+        self.full, self.lengths = P, (len(P), len(A), len(F))
+        if np.linalg.eigvalsh(self.P)[0] <= 1e-9 * np.trace(self.P):
+            accepted = (
+                "one with a single minimiser: -b <= x, x <= b for abs(x) <= b, or a little of sum_squares(x) more"
+            )
+            raise InputError("problem", "a program that is not strictly convex where its equations hold", accepted)
+
+    def _affine(self) -> tuple[Any, Any, Any, tuple[Any, Any]]:
+        """The matrices, and q, b, G and the constant, joined: shift + slope times the parameters; from some draws."""
+        count = sum(self._sizes.values()) + 3
+        values = self._values(count, torch.Generator().manual_seed(0))
+        data = [self._data(row) for row in values]
+        for name, first, *others in zip(("P", "A", "F"), *(each[:3] for each in data), strict=True):
+            if any(
+                np.abs(other - first).max(initial=0) > SAME * (1 + np.abs(first).max(initial=0)) for other in others
+            ):
+                accepted = "parameters of which linear terms and right-hand sides depend alone"
+                raise InputError("parameters", f"some that change the matrix {name} of the program", accepted)
+        wanted, known = np.stack([each[3] for each in data]), np.column_stack([np.ones(count), values])
+        found = np.linalg.lstsq(known, wanted, rcond=None)[0]
+        if np.abs(known @ found - wanted).max() > 1e-6 * (1 + np.abs(wanted).max()):
+            raise InputError("parameters", "some on which the program does not depend linearly", "linear dependence")
+        return *data[0][:3], (found[0], found[1:])
+
+    def _values(self, batch: int, generator: torch.Generator) -> Any:
+        """Values of all parameters `(B, total)`, each flattened."""
+        drawn = {name: self.draws[name](batch, generator) for name in self._sizes}
+        for name, value in drawn.items():
+            if value.reshape(len(value), -1).shape != (batch, self._sizes[name]):
+                given = f"{tuple(value.shape)} for {name}"
+                raise InputError("parameters", given, f"{batch} values of {self._sizes[name]} numbers")
+        return np.concatenate([value.reshape(batch, -1).double().numpy() for value in drawn.values()], axis=1)
+
+    def _data(self, row: Any) -> tuple[Any, Any, Any, Any]:
+        """P, the equations' and the inequalities' matrix, and q, b, G and the constant joined, for one instance."""
+        begin = 0
+        for parameter in self._problem.parameters():
+            size = self._sizes[parameter.name()]
+            parameter.value = row[begin : begin + size].reshape(parameter.shape)
+            begin += size
+        data, _, inverse = self._problem.get_problem_data("OSQP")
+        self.columns = data["param_prob"].var_id_to_col
+        if data["lower_bounds"] is not None or data["upper_bounds"] is not None:
+            raise InputError("problem", "variables with `bounds`", "the bounds as constraints")
+        matrices = (data[name].toarray() for name in ("P", "A", "F"))
+        return *matrices, np.concatenate([data["q"], data["b"], data["G"], [inverse[-1]["offset"]]])
+
+    def sample(self, batch: int, generator: torch.Generator) -> tuple[ReducedProgram, Tensor]:
+        values = self._values(batch, generator)
+        joined = self.shift + values @ self.slope
+        q, b, G, constant = np.split(joined, np.cumsum(self.lengths), axis=1)
+        particular = b @ self.solve.T
+        constant = constant[:, 0] + ((q + particular @ self.full / 2) * particular).sum(axis=1)
+        linear, room = (q + particular @ self.full) @ self.null, G - particular @ self.F.T
+        low, high = self._box(room[:, self.single])
+        rows = {"A": self._tensor(self.rows), "u": self._tensor(room[:, ~self.single])} if len(self.rows) else {}
+        problem = ReducedProgram(
+            self._tensor(self.P), self._tensor(linear), low, high, **rows, r=self._tensor(constant)
+        )
+        problem.particular, problem.parameters = self._tensor(particular), self._tensor(values)
+        return problem, problem.start()
+
+    def _box(self, room: Any) -> tuple[Tensor, Tensor]:
+        """The bounds of each entry `(B, n)` that inequalities with one entry alone leave."""
+        low, high = np.full((len(room), len(self.P)), -np.inf), np.full((len(room), len(self.P)), np.inf)
+        for row, end in zip(self.ends, room.T, strict=True):
+            (j,) = row.nonzero()[0]
+            if row[j] > 0:
+                high[:, j] = np.minimum(high[:, j], end / row[j])
+            else:
+                low[:, j] = np.maximum(low[:, j], end / row[j])
+        return self._tensor(low), self._tensor(high)
+
+    def _tensor(self, array: Any) -> Tensor:
+        return torch.as_tensor(array, dtype=self.dtype, device="cpu")
+
+    def unpack(self, problem: ReducedProgram, z: Tensor) -> dict[str, Tensor]:
+        """What points z `(B, n)` of a problem of this family say of the variables: by name, `(B, *shape)`."""
+        x = problem.particular.double() + z.double() @ torch.as_tensor(
+            self.null.T, dtype=torch.float64, device=z.device
+        )
+        found = {}
+        for variable in self._problem.variables():
+            begin = self.columns[variable.id]
+            flat = x[:, begin : begin + variable.size].reshape(len(x), *reversed(variable.shape))
+            found[variable.name()] = flat.permute(0, *range(flat.ndim - 1, 0, -1))
+        return found
+
+
+def _coordinates(A: Any, bounded: Any) -> tuple[Any, Any]:
+    """N and S: what fulfils Ax = b is S b + N z. z are entries of x, those that are `bounded` if it can be.
+
+    The others follow from them; where that is badly conditioned, z are coordinates in an orthonormal basis instead.
+    """
+    _, spread, turned = np.linalg.svd(A, full_matrices=True)
+    rank = int((spread > 1e-10 * max(1.0, *spread)).sum()) if len(spread) else 0
+    following: list[int] = []
+    left = A.astype(float)
+    for preferred in (np.flatnonzero(~bounded), np.flatnonzero(bounded)):
+        for _ in preferred:  # the longest column that is left, and what is along it taken from all columns
+            lengths = np.linalg.norm(left[:, preferred], axis=0)
+            j = int(preferred[lengths.argmax()])
+            if len(following) == rank or lengths.max() <= 1e-8 * max(1.0, *spread):
+                break
+            along = left[:, j] / lengths.max()
+            left = left - np.outer(along, along @ left)
+            following.append(j)
+    if rank == 0:
+        return np.eye(A.shape[1]), np.zeros(A.T.shape)
+    free = np.setdiff1d(np.arange(A.shape[1]), following)
+    null, solve, inverse = np.zeros((A.shape[1], len(free))), np.zeros(A.T.shape), np.linalg.pinv(A[:, following])
+    null[free, np.arange(len(free))], null[following], solve[following] = 1, -inverse @ A[:, free], inverse
+    return (null, solve) if np.linalg.cond(null) < CONDITION else (turned[rank:].T, np.linalg.pinv(A))
+
+
+def from_cvxpy(problem: Any, parameters: Mapping[Any, Draw], dtype: torch.dtype = torch.float32) -> CVXPYFamily:
+    """A CVXPY problem whose parameters change, as a family to learn a solver for.
+
+    `problem` is a quadratic program that CVXPY calls disciplined in its parameters
+    ([Agrawal et al. 2019](https://arxiv.org/abs/1910.12430)), with one minimiser, and with linear terms and right-hand
+    sides alone depending on them. `parameters` maps each of them, or its name, to a function that draws values: from a
+    number of instances and a generator to `(B, *shape)`. Equations are eliminated: a sample is a `QuadraticProgram` in
+    what they leave free, its values are CVXPY's, of what is maximised the negative, and `unpack` gives the variables.
+
+        s = cvxpy.Parameter(4, name="s")
+        family = from_cvxpy(problem, {s: lambda batch, generator: torch.randn(batch, 4, generator=generator)})
+        solver = lmd.learn(family, minutes=2)
+
+    Args:
+        problem: A `cvxpy.Problem`.
+        parameters: Each of its parameters, or its name, to a function (instances, generator) to values `(B, *shape)`.
+        dtype: Of the problems and the starting points.
+
+    Returns:
+        The family, whose samples are problems of type `QuadraticProgram`.
+    """
+    require("cvxpy")
+    if not all(hasattr(problem, name) for name in ("is_qp", "is_dpp", "get_problem_data", "parameters")):
+        raise CapabilityError("problem", type(problem).__name__, "a cvxpy.Problem")
+    if not (problem.is_qp() and problem.is_dpp()) or problem.is_mixed_integer():
+        accepted = "a quadratic program in which products of parameters do not occur (is_qp and is_dpp)"
+        raise InputError("problem", "a problem of another kind", accepted)
+    given = {key if isinstance(key, str) else key.name(): draw for key, draw in parameters.items()}
+    names = {each.name() for each in problem.parameters()}
+    if set(given) != names or not names:
+        accepted = f"a function for each of {', '.join(sorted(names)) or 'its parameters, of which it has none'}"
+        raise InputError("parameters", ", ".join(sorted(given)) or "none", accepted)
+    for variable in problem.variables():
+        if any(value for value in variable.attributes.values()):
+            raise InputError("problem", f"the variable {variable.name()} with attributes", "constraints in their place")
+    return CVXPYFamily(problem, given, dtype)

@@ -12,8 +12,8 @@ from lmd.core.checks import check_batch, check_choice, check_count, shape_of
 from lmd.errors import InputError
 from lmd.problems.base import Family, Problem
 from lmd.terms import Simplex
-from lmd.terms.domain import check_rows
-from lmd.terms.kullback_leibler import divergence
+from lmd.terms.domains import check_rows
+from lmd.terms.entropy import divergence
 
 S = TypeVar("S", bound="SimplexProblem")
 
@@ -42,7 +42,7 @@ class SimplexProblem(Problem):
 def kl_divergence(x: Tensor, y: Tensor) -> Tensor:
     r"""\sum_i x_i log(x_i / y_i) - x_i + y_i of each instance, x, y `(B, d)` to `(B,)`: KL(x || y) on the simplex.
 
-    Evaluated without cancellation near y (`lmd.terms.kullback_leibler.divergence`): to rounding, and never negative.
+    Evaluated without cancellation near y (`lmd.terms.entropy.divergence`): to rounding, and never negative.
     Entries of x and y below the smallest normal number count as that number.
     """
     tiny = torch.finfo(x.dtype).tiny

@@ -25,7 +25,7 @@ def list_command(as_json: bool) -> None:
       lmd list --json
     """
     from lmd import zoo
-    from lmd.imaging.tasks import PICTURE_TASKS
+    from lmd.imaging.files import TASKS
     from lmd.reproduction import experiments, recipes, tasks
 
     tried = [experiments.get(name) for name in experiments.names()]
@@ -36,7 +36,7 @@ def list_command(as_json: bool) -> None:
                 "name": task.name,
                 "title": task.title,
                 "bench": [*([task.name] if task.contest else []), *task.models],
-                "solve": task.name in PICTURE_TASKS,
+                "solve": task.name in TASKS,
             }
             for task in tasks.every()
         ],

@@ -1,7 +1,6 @@
 """Algorithms: each is `init` and `step`; `run` drives any of them; wrappers change any of them."""
 
-from lmd.solvers.base import DualState, Solver, State
-from lmd.solvers.certificate import Certificate, Constant
+from lmd.solvers.base import Solver, State
 from lmd.solvers.classical.admm import ADMM
 from lmd.solvers.classical.circulant_admm import CirculantADMM
 from lmd.solvers.classical.fgp import FGP
@@ -12,17 +11,9 @@ from lmd.solvers.classical.pdhg import PDHG
 from lmd.solvers.classical.proximal_gradient import ProximalGradient
 from lmd.solvers.classical.qp_interior_point import QPInteriorPoint
 from lmd.solvers.classical.relaxed_pdhg import RelaxedPDHG
-from lmd.solvers.initialisers import Initialiser, MeanInitialiser, NearestInitialiser, NetworkInitialiser
 from lmd.solvers.learned.dual import LearnedDual
 from lmd.solvers.learned.fgp import LearnedFGP
-from lmd.solvers.learned.gradient import (
-    DenseMetric,
-    DiagonalMetric,
-    LearnedBlockNewton,
-    LearnedGradient,
-    LearnedQuasiNewton,
-    Metric,
-)
+from lmd.solvers.learned.gradient import LearnedBlockNewton
 from lmd.solvers.learned.interior_point import LearnedInteriorPoint
 from lmd.solvers.learned.pdhg import LearnedPDHG
 from lmd.solvers.learned.saddle import LearnedSaddle
@@ -35,11 +26,11 @@ from lmd.solvers.mirror.mirror_descent import (
     LearnedMirrorDescent,
     MirrorDescent,
 )
-from lmd.solvers.mirror.proximal import ProximalMirrorDescent, proximal_map
-from lmd.solvers.result import History, Result, Status
+from lmd.solvers.mirror.proximal import ProximalMirrorDescent
+from lmd.solvers.result import Result, Status
 from lmd.solvers.run import run
 from lmd.solvers.saving import load, save
-from lmd.solvers.steps import ConstantSteps, DecayingSteps, LearnedSteps, ScaledSteps, Steps
+from lmd.solvers.steps import DecayingSteps, LearnedSteps, ScaledSteps, Steps
 from lmd.solvers.wrappers import Averaged, BestSoFar, NoWorseThanStart, Sequential, Stochastic, WithInitialiser
 
 __all__ = [
@@ -54,37 +45,23 @@ __all__ = [
     "Averaged",
     "BacktrackedMirrorDescent",
     "BestSoFar",
-    "Certificate",
     "CirculantADMM",
-    "Constant",
-    "ConstantSteps",
     "CorrectedMirrorDescent",
     "DecayingSteps",
-    "DenseMetric",
-    "DiagonalMetric",
-    "DualState",
     "ExactMirrorDescent",
     "GradientDescent",
-    "History",
-    "Initialiser",
     "InteriorPoint",
     "LazyMirrorDescent",
     "LearnedBlockNewton",
     "LearnedDual",
     "LearnedFGP",
-    "LearnedGradient",
     "LearnedInteriorPoint",
     "LearnedMirrorDescent",
     "LearnedPDHG",
-    "LearnedQuasiNewton",
     "LearnedSaddle",
     "LearnedSteps",
-    "MeanInitialiser",
-    "Metric",
     "MirrorDescent",
-    "NearestInitialiser",
     "Nesterov",
-    "NetworkInitialiser",
     "NoWorseThanStart",
     "ProjectedGradient",
     "ProximalGradient",
@@ -101,7 +78,6 @@ __all__ = [
     "Stochastic",
     "WithInitialiser",
     "load",
-    "proximal_map",
     "run",
     "save",
 ]

@@ -12,12 +12,11 @@ from torch import Tensor, nn
 
 from lmd.core.checks import check_count
 from lmd.core.config import Configurable
-from lmd.core.tensor_cache import TensorCache
 from lmd.errors import InputError
 from lmd.problems.base import Problem
 
 MIN_SPREAD = 1e-5
-"""Directions of the data along which instances vary by less than this share of the most are left out."""
+"""Directions along which the data vary by less than this share of the largest spread are left out."""
 
 
 class Initialiser(nn.Module, Configurable, abc.ABC):
@@ -41,7 +40,7 @@ class Initialiser(nn.Module, Configurable, abc.ABC):
 
     @abc.abstractmethod
     def fit_(self, features: Tensor, optima: Tensor) -> None:
-        """Learn from what tells instances apart `(B, m)`, and from their optima `(B, *shape)`."""
+        """Fit to the data vectors of instances `(B, m)` and their optima `(B, *shape)`."""
 
 
 class MeanInitialiser(Initialiser):
@@ -69,29 +68,29 @@ class NearestInitialiser(Initialiser):
 
     Args:
         shape: Of the points of one instance.
-        count: Training instances that are kept.
-        features: Numbers that tell instances apart.
+        count: Number of training instances.
+        features: Entries of `Problem.data_vector`.
     """
 
-    seen: Tensor
+    scaled: Tensor
     weight: Tensor
     optima: Tensor
 
     def __init__(self, shape: Sequence[int], count: int, features: int) -> None:
         super().__init__(shape)
         self.count, self.features = check_count("count", count), check_count("features", features)
-        self.register_buffer("seen", torch.zeros(count, features))
+        self.register_buffer("scaled", torch.zeros(count, features))
         self.register_buffer("weight", torch.ones(features))
         self.register_buffer("optima", torch.zeros(count, *shape))
 
     def forward(self, problem: Problem, batch: int) -> Tensor:
-        far = torch.cdist(_features(problem, self.features) * self.weight, self.seen)
-        return self.optima[far.argmin(dim=1)]
+        distance = torch.cdist(_features(problem, self.features) * self.weight, self.scaled)
+        return self.optima[distance.argmin(dim=1)]
 
     def fit_(self, features: Tensor, optima: Tensor) -> None:
         spread = features.std(dim=0)
         self.weight = torch.where(spread > MIN_SPREAD * spread.max(), 1 / spread, 0)
-        self.seen, self.optima = features * self.weight, optima
+        self.scaled, self.optima = features * self.weight, optima
 
 
 class NetworkInitialiser(Initialiser):
@@ -102,8 +101,8 @@ class NetworkInitialiser(Initialiser):
 
     Args:
         shape: Of the points of one instance.
-        features: Numbers that tell instances apart.
-        rank: Directions of the data that are looked at.
+        features: Entries of `Problem.data_vector`.
+        rank: Number of directions.
         hidden: Units of each hidden layer; 0 is no network.
     """
 
@@ -121,7 +120,6 @@ class NetworkInitialiser(Initialiser):
         self.register_buffer("directions", torch.zeros(features, rank))
         self.register_buffer("mean", torch.zeros(entries))
         self.register_buffer("spread", torch.ones(()))
-        self._folds = TensorCache[list[Tensor]]()
         self.linear = nn.Linear(rank, entries)
         sizes = (rank, hidden, hidden, entries) if hidden else ()
         layers = [nn.Linear(*pair) for pair in itertools.pairwise(sizes)]
@@ -135,31 +133,9 @@ class NetworkInitialiser(Initialiser):
                 layer.weight.data.copy_(drawn)
 
     def forward(self, problem: Problem, batch: int) -> Tensor:
-        features = _features(problem, self.features)
-        directions, base, line, *layers = self._parts() if torch.is_grad_enabled() else self._folded()
-        told = features @ directions
-        x = torch.addmm(base, told, line)
-        if layers:
-            one, first, two, second, last = layers
-            inner = torch.addmm(two, torch.addmm(one, told, first).relu_(), second).relu_()
-            x.addmm_(inner, last)
-        return x.reshape(-1, *self.shape)
-
-    def _parts(self) -> list[Tensor]:
-        """What points are computed from: matrices and shifts, with the centre, the mean and the spread within them."""
-        shift, line = -self.centre @ self.directions, self.spread * self.linear.weight.mT
-        layers = [layer for layer in self.network if isinstance(layer, nn.Linear)]
-        last = self.linear.bias + (layers[-1].bias if layers else 0)
-        along = self.directions.mT.contiguous().mT  # which torch multiplies by faster, where there are few directions
-        parts = [along, torch.addcmul(self.mean, self.spread, last) + shift @ line, line]
-        if layers:
-            first, second, third = (layer.weight.mT for layer in layers)
-            parts += [layers[0].bias + shift @ first, first, layers[1].bias, second, self.spread * third]
-        return parts
-
-    def _folded(self) -> list[Tensor]:
-        """The same, computed anew when something has changed."""
-        return self._folds.get([self.centre, self.directions, self.mean, self.spread, *self.parameters()], self._parts)
+        a = (_features(problem, self.features) - self.centre) @ self.directions
+        x = self.linear(a) + self.network(a) if self.hidden else self.linear(a)
+        return torch.addcmul(self.mean, self.spread, x).reshape(-1, *self.shape)
 
     @torch.no_grad()
     def fit_(self, features: Tensor, optima: Tensor) -> None:
@@ -169,16 +145,16 @@ class NetworkInitialiser(Initialiser):
         scale = spread[: self.rank].clamp(min=MIN_SPREAD * float(spread[0])) / math.sqrt(len(given))
         directions = turned[: self.rank].mT / scale
         self.directions = directions.to(kind)
-        told, wanted = (given - given.mean(dim=0)) @ directions, optima.flatten(1).double()
-        ridge = 1e-4 * len(told) * torch.eye(told.shape[1], dtype=told.dtype, device=told.device)
-        away = wanted - wanted.mean(dim=0)
-        spread = away.std().clamp(min=torch.finfo(kind).tiny)
-        self.mean, self.spread = wanted.mean(dim=0).to(kind), spread.to(kind)
-        self.linear.weight.copy_(torch.linalg.solve(told.mT @ told + ridge, told.mT @ away / spread).mT)
+        a, targets = (given - given.mean(dim=0)) @ directions, optima.flatten(1).double()
+        ridge = 1e-4 * len(a) * torch.eye(a.shape[1], dtype=a.dtype, device=a.device)
+        centred = targets - targets.mean(dim=0)
+        spread = centred.std().clamp(min=torch.finfo(kind).tiny)
+        self.mean, self.spread = targets.mean(dim=0).to(kind), spread.to(kind)
+        self.linear.weight.copy_(torch.linalg.solve(a.mT @ a + ridge, a.mT @ centred / spread).mT)
 
 
 def effective_rank(features: Tensor, most: int) -> int:
-    """Along how many directions the data `(B, m)` vary, at most `most`."""
+    """The number of directions along which the data `(B, m)` vary, at most `most`."""
     spread = torch.linalg.svdvals(features.double() - features.double().mean(dim=0))
     return min(most, int((spread > MIN_SPREAD * spread[0]).sum()))
 

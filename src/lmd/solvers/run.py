@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -16,10 +16,10 @@ from lmd.problems.base import Problem, as_problem, check_capabilities, check_val
 from lmd.solvers.base import Solver, State, check_fit, in_full_precision
 from lmd.solvers.result import Result, Status
 from lmd.solvers.stopping import Callback, Calls, Residual, StoppingRule, Target, TimeLimit, Tolerance
-from lmd.solvers.tracking import Clock, Tracker, look_at
+from lmd.solvers.tracking import Clock, Tracker, evaluate
 
 DEFAULT_ITERATIONS = 100
-MOST_ITERATIONS = 100_000
+MAX_ITERATIONS = 100_000
 DIVERGENCE_FACTOR = 1e6
 
 
@@ -41,14 +41,14 @@ def run(
 ) -> Result:
     """Run a solver on a batch of problems from the starting points x0 `(B, ...)`, or from the problem's own `start()`.
 
-    Instances stop one by one, and the others go on. Where a value is infinite because a constraint is broken, it is
-    that of a point beside it, and the result has the violation. Nothing is recorded for autograd.
+    Instances stop one by one, and the others go on. Where a value is infinite because a constraint is violated, it is
+    that of a nearby point, and the result has the violation. Runs without autograd.
 
     Args:
         solver: Any solver; learned ones are run as they are.
         problem: A problem, or a convex function from points `(B, ...)` to values `(B,)`.
         x0: `(B, ...)`; None is the problem's own start.
-        iterations: How many at most: by default what the solver was trained for, or 100; with a `tolerance` 100 000.
+        iterations: Maximum number; by default what the solver was trained for, or 100; with a `tolerance` 100 000.
         tolerance: The relative duality gap at which an instance stops, proven, or where no more can be proven; for
             problems with a dual and solvers that keep a dual point, such as FGP and PDHG.
         target_value: The value at which an instance stops: a number, or one per instance `(B,)`.
@@ -56,9 +56,9 @@ def run(
         time_limit: Seconds after which all stop.
         divergence_factor: How far a value may rise, in sizes of that of the start, at least 1.
         callbacks: Functions of the state and the values `(B,)`, called after each iteration; a true answer is the end.
-        stop: Rules besides, of `lmd.solvers.stopping` or your own; each serves one run.
-        record: Look at every iteration. Without, only the start and the end are looked at, nothing stops early, and a
-            solver that can go through many iterations at once (`LearnedDual`) takes a fraction of the time.
+        stop: Further rules, of `lmd.solvers.stopping` or your own; each serves one run.
+        record: Record the history of every iteration. Without, only the start and the end are evaluated, nothing stops
+            early, and a solver with compiled iterations (`LearnedDual`) takes a fraction of the time.
 
     Returns:
         The answer, with its values, history and status of each instance, and its certificate where `run` is `lmd.run`.
@@ -72,29 +72,19 @@ def run(
         raise InputError("solver", type(solver).__name__, "an lmd.solvers.Solver")
     problem = as_problem(problem)
     if x0 is None:
-        x0 = _own_start(problem)
+        check_capabilities(problem, ("start",), "run without x0")
+        x0 = cast(Any, problem).start()
     check_fit(solver, problem, x0)
-    default = MOST_ITERATIONS if tolerance is not None else solver.horizon or DEFAULT_ITERATIONS
+    default = MAX_ITERATIONS if tolerance is not None else solver.horizon or DEFAULT_ITERATIONS
     limit = check_count("iterations", default if iterations is None else iterations)
     check_positive("divergence_factor", divergence_factor)
     kinds: Any = {Target: target_value, Tolerance: tolerance, Residual: residual_tolerance}
     kinds |= {Calls: tuple(callbacks) or None, TimeLimit: time_limit}
-    rules = [*(rule for kind, given in kinds.items() for rule in _asked(kind, given)), *stop]
+    rules = [*(kind(given) for kind, given in kinds.items() if given is not None), *stop]
     if rules and not record:
-        raise InputError("record", "False, with something to stop at or to call", "True, to look at every iteration")
+        raise InputError("record", "False, with something to stop at or to call", "True, to record every iteration")
     with torch.no_grad():
         return _run(solver, problem, x0, limit, divergence_factor, rules, record)
-
-
-def _own_start(problem: Any) -> Tensor:
-    check_capabilities(problem, ("start",), "run without x0")
-    start: Tensor = problem.start()
-    return start
-
-
-def _asked(rule: Callable[[Any], StoppingRule], value: Any) -> tuple[StoppingRule, ...]:
-    """A rule, where a value is given for it."""
-    return () if value is None else (rule(value),)
 
 
 def _run(
@@ -109,19 +99,18 @@ def _run(
     begun, clock = time.perf_counter(), Clock(x0.device)
     with clock:
         state = solver.init(problem, x0)
-    values, violation = look_at(problem, x0, state.known_value)
+    values, violation = evaluate(problem, x0, state.known_value)
     check_values(problem, values, x0)
     if not bool(torch.isfinite(values).all()):
         bad = (~torch.isfinite(values)).nonzero().flatten().tolist()
         raise InputError("x0", f"a start where the value of instance {bad} is not finite", "a finite value there")
-    tracker = Tracker(x0, values, divergence_factor)
-    tracker.record_start(clock.seconds, violation)
+    tracker = Tracker(x0, (values, violation), clock.seconds, divergence_factor)
     for rule in rules:
         rule.begin(problem, state, tracker, type(solver).__name__)
     done = 0
     while done < limit and bool(tracker.running.any()):
         steps = 1 if record else min([limit, *(rule.next_look(done) for rule in rules)]) - done
-        state, done = _stepped(solver, problem, state, steps, tracker, clock), done + steps
+        state, done = _advance(solver, problem, state, steps, tracker, clock), done + steps
         for rule in rules:
             rule.look(problem, state, tracker, done == limit)
     if tracker.violation is not None and problem.domain is None:
@@ -130,14 +119,14 @@ def _run(
     return tracker.result(solver, problem, x0, time.perf_counter() - begun)
 
 
-def _stepped(
+def _advance(
     solver: Solver[Any], problem: Problem, previous: State, steps: int, tracker: Tracker, clock: Clock
 ) -> State:
     """The state after so many steps, the last of which is recorded."""
     with clock:
         state: State = solver.step(problem, previous) if steps == 1 else solver.advance(problem, previous, steps)
-    shown = state if steps == 1 else replace(state, diagnostics={})
-    looked = look_at(problem, state.x, state.known_value)
-    tracker.record(problem, previous, shown, looked, clock.seconds, steps)
+    recorded = state if steps == 1 else replace(state, diagnostics={})
+    evaluation = evaluate(problem, state.x, state.known_value)
+    tracker.record(problem, previous, recorded, evaluation, clock.seconds, steps)
     tracker.stop_failed()
     return state

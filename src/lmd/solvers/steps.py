@@ -80,10 +80,9 @@ class LearnedSteps(Steps):
     Past N iterations, with t_1, ..., t_N the learned steps: `last`, `mean`, `min` or `max` of them, or `decay`:
     c / k^power with c = mean(j^power t_j), which continues a decaying sequence in its own scale.
 
-    `min` is the safe one. Training likes single steps that are too long to be repeated, so that the mean of them, or
-    the last, can diverge where the shortest converges; and with a learned inverse a step that decays to 0 lets the
-    error of the inverse win. With an exact mirror, or in `LazyMirrorDescent`, `decay` with power 1/2 is as safe, and
-    converges for problems that are not smooth. docs/guarantees.md has the reasons.
+    `min` is the safe one: training finds single steps that are too long to be repeated. With an exact mirror, or in
+    `LazyMirrorDescent`, `decay` with power 1/2 is as safe, and converges for problems that are not smooth
+    (docs/guarantees.md).
 
     Args:
         iterations: N.
@@ -120,11 +119,7 @@ class LearnedSteps(Steps):
             index = torch.arange(1, self.iterations + 1, dtype=self.sizes.dtype, device=self.sizes.device)
             scale = (index**self.power * self.sizes).mean()
             return scale / float(k + 1) ** self.power
-        if self.extension == "last":
-            return self.sizes[-1]
-        if self.extension == "mean":
-            return self.sizes.mean()
-        return self.sizes.min() if self.extension == "min" else self.sizes.max()
+        return self.sizes[-1] if self.extension == "last" else getattr(self.sizes, self.extension)()
 
     @torch.no_grad()
     def constrain_(self) -> None:

@@ -13,12 +13,12 @@ from lmd.problems.base import Problem
 from lmd.solvers.base import Solver, State
 from lmd.solvers.result import History, Result, RunReport, Status
 
-Look = tuple[Tensor, Tensor | None]
+Evaluation = tuple[Tensor, Tensor | None]
 """Values `(B,)`, and how far points are from where f is finite `(B,)`; None where all of them are there."""
 
 
-def look_at(problem: Problem, x: Tensor, known: Tensor | None) -> Look:
-    """The values for the record; where they are not finite, what the problem says of points beside them."""
+def evaluate(problem: Problem, x: Tensor, known: Tensor | None) -> Evaluation:
+    """The values for the record; where they are not finite, those of points where the constraints hold."""
     values = problem.value(x) if known is None else known
     if not isinstance(values, Tensor) or bool(torch.isfinite(values).all()) or not bool(torch.isfinite(x).all()):
         return values, None
@@ -54,8 +54,7 @@ class Clock:
 class Rows:
     """Numbers per instance `(B,)`, one row per iteration, in one piece of memory that doubles when it is full.
 
-    As many small tensors, each made between large ones that come and go, they would tear the memory to pieces: a run
-    of thousands of iterations on large batches would take many times what it needs.
+    Many small tensors between large ones that come and go would fragment the memory.
     """
 
     def __init__(self, like: Tensor) -> None:
@@ -70,15 +69,17 @@ class Rows:
         return self._data[self._count - 1]
 
     def put(self, row: int, numbers: Tensor) -> None:
-        while row >= len(self._data):
+        """Write several rows `(n, B)`, the first of them at `row`."""
+        end = row + len(numbers)
+        while end > len(self._data):
             self._data = torch.cat([self._data, torch.full_like(self._data, torch.nan)])
-        self._data[row] = numbers
-        self._count = max(self._count, row + 1)
+        self._data[row:end] = numbers
+        self._count = max(self._count, end)
 
     def first(self, rows: int) -> Tensor:
         """A copy of so many rows; NaN where there is nothing."""
         if rows > len(self._data):
-            self.put(rows - 1, torch.full_like(self._data[0], torch.nan))
+            self.put(rows - 1, torch.full_like(self._data[:1], torch.nan))
         return self._data[:rows].clone()
 
 
@@ -89,7 +90,8 @@ class Tracker:
     solver needs to know nothing of stopping.
     """
 
-    def __init__(self, x0: Tensor, values: Tensor, divergence_factor: float) -> None:
+    def __init__(self, x0: Tensor, evaluation: Evaluation, seconds: float, divergence_factor: float) -> None:
+        values, violation = evaluation
         self.running = torch.ones(x0.shape[0], dtype=torch.bool, device=x0.device)
         self.all_running = True
         self.status: list[Status | None] = [None] * x0.shape[0]
@@ -99,18 +101,15 @@ class Tracker:
         self.best, self.best_values = x0, values
         self.dual: Tensor | None = None
         self.answer_dual: Tensor | None = None
-        self.values, self.residuals, self.seconds = Rows(values), Rows(values), list[float]()
-        self.values.put(0, values)
-        self.residuals.put(0, torch.full_like(values, torch.nan))
+        self.values, self.residuals, self.seconds = Rows(values), Rows(values), [seconds]
+        self.values.put(0, values[None])
+        self.residuals.put(0, torch.full_like(values[None], torch.nan))
         self.diagnostics: dict[str, Rows] = {}
         self.evaluations: dict[str, Tensor] = {}
         self.finite = torch.ones_like(self.running)
         self.x, self.looked = x0, values
         self.violation: Tensor | None = None
         self.answer_violation = torch.zeros_like(values)
-
-    def record_start(self, seconds: float, violation: Tensor | None) -> None:
-        self.seconds.append(seconds)
         self._note_violation(0, violation)
 
     def _note_violation(self, row: int, violation: Tensor | None) -> None:
@@ -119,37 +118,44 @@ class Tracker:
             self.note("violation", row, self.violation)
 
     def record(
-        self, problem: Problem, previous: State, state: State, looked: Look, seconds: float, steps: int = 1
+        self, problem: Problem, previous: State, state: State, evaluation: Evaluation, seconds: float, steps: int = 1
     ) -> None:
-        values, violation = looked
-        self.looked = values
-        change = norm_of(state.iterate - previous.iterate, "l2")
-        moved = change / norm_of(previous.iterate, "l2").clamp(min=1)
-        row = len(self.values)
-        for rows, numbers in ((self.values, values), (self.residuals, moved)):
-            rows.put(row, numbers if self.all_running else torch.where(self.running, numbers, rows.last))
-        self.seconds.append(seconds)
-        self.stopped_at += steps * self.running
+        """Record the state that so many steps led to."""
+        values, violation = evaluation
+        row, change = len(self.values), norm_of(state.iterate - previous.iterate, "l2")
+        residuals = change / norm_of(previous.iterate, "l2").clamp(min=1)
+        self._append(state, values[None], residuals[None], [seconds], steps)
         for name, numbers in state.diagnostics.items():
             self.note(name, row - 1, numbers)
-        for name, counts in state.evaluations.items():
-            self.evaluations[name] = self.evaluations.get(name, 0) + torch.where(self.running, counts, 0)
         self._note_violation(row, violation)
-        self.x = state.x
         if violation is not None and problem.domain is not None:
             self.x = take(violation > 0, problem.domain.nearest(state.x), state.x)
-        self.dual = state.dual_point
         self.finite = torch.isfinite(values) & torch.isfinite(change)  # one entry that is not finite makes it so
-        better = self.running & self.finite & (values < self.best_values)
-        self.best = take(better, self.x, self.best)
-        self.best_values = take(better, values, self.best_values)
+        self._improve(self.finite & (values < self.best_values), self.x, values)
+
+    def _append(self, state: State, values: Tensor, residuals: Tensor, seconds: list[float], steps: int) -> None:
+        row = len(self.values)
+        for rows, numbers in ((self.values, values), (self.residuals, residuals)):
+            rows.put(row, numbers if self.all_running else torch.where(self.running, numbers, rows.last))
+        self.seconds += seconds
+        self.stopped_at += steps * self.running
+        for name, counts in state.evaluations.items():
+            self.evaluations[name] = self.evaluations.get(name, 0) + torch.where(self.running, counts, 0)
+        self.x, self.dual, self.looked = state.x, state.dual_point, values[-1]
+
+    def _improve(self, better: Tensor, x: Tensor, values: Tensor) -> None:
+        better = self.running & better
+        self.best, self.best_values = take(better, x, self.best), take(better, values, self.best_values)
 
     def note(self, name: str, row: int, numbers: Tensor) -> None:
+        """Add numbers `(B,)` of that name to a row of the history."""
         if name not in self.diagnostics:
             self.diagnostics[name] = Rows(self.values.last)
-        self.diagnostics[name].put(row, numbers if self.all_running else torch.where(self.running, numbers, torch.nan))
+        numbers = numbers if self.all_running else torch.where(self.running, numbers, torch.nan)
+        self.diagnostics[name].put(row, numbers[None])
 
     def stop_failed(self) -> None:
+        """End the run of instances that are not finite, or have diverged."""
         broken = ~self.finite & self.running
         diverged = (self.values.last > self.ceiling) & self.running & ~broken
         for failed, status in ((broken, Status.NOT_FINITE), (diverged, Status.DIVERGED)):
@@ -160,7 +166,7 @@ class Tracker:
         self._finish(reached & self.running, status, self.x, self.values.last)
 
     def stop_at(self, which: Tensor, status: Status, x: Tensor, dual: Tensor, values: Tensor) -> None:
-        """The same, with other points for answer."""
+        """End the run of some of the instances `(B,)`, with other points for answer."""
         self.dual = dual
         self._finish(which & self.running, status, x, values)
 
@@ -183,8 +189,8 @@ class Tracker:
             self.status[instance] = status
 
     def result(self, solver: Solver[Any], problem: Problem, x0: Tensor, seconds: float) -> Result:
+        """The answers of all instances."""
         rows = len(self.values)
-        diagnostics = {name: numbers.first(rows) for name, numbers in self.diagnostics.items()}
         counts = {name: torch.full_like(self.stopped_at, count) for name, count in solver.init_cost.items()}
         declared = {name: count * self.stopped_at for name, count in solver.step_cost.items()}
         for name, count in (*declared.items(), *self.evaluations.items()):
@@ -193,7 +199,7 @@ class Tracker:
             values=self.values.first(rows),
             residuals=self.residuals.first(rows),
             seconds=torch.tensor(self.seconds, dtype=torch.float64),
-            diagnostics=diagnostics,
+            diagnostics={name: numbers.first(rows) for name, numbers in self.diagnostics.items()},
         )
         return Result(
             x=self.answer.clone() if self.answer is x0 else self.answer,

@@ -199,11 +199,6 @@ class Term(Part, abc.ABC):
         return (self,)
 
     @property
-    def absolute_weight(self) -> Scale | None:
-        """w, a number or `(B,)`, where h(z) = w sum |z_i|; None where it is anything else."""
-        return None
-
-    @property
     def mask(self) -> Tensor | None:
         """1 where an entry counts and 0 where nothing is known of it, where there are such; broadcasts against z."""
         return None
@@ -376,3 +371,59 @@ class Term(Part, abc.ABC):
 
     def _lacks(self, capability: str) -> CapabilityError:
         return CapabilityError("term", f"{type(self).__name__}, which has no {capability}", f"a term with {capability}")
+
+
+class Zero(Term):
+    """h(z) = 0; z `(B, ...)`. h*(p) = 0 at p = 0, its whole domain.
+
+    >>> Zero().prox(torch.tensor([[2.0]]), step=1.0), Zero().gauge(torch.tensor([[2.0], [0.0]]))
+    (tensor([[2.]]), tensor([inf, 0.]))
+    """
+
+    @property
+    def smoothness(self) -> Scale | None:
+        return 0.0
+
+    @property
+    def conjugate_is_cone(self) -> bool:
+        return True
+
+    def value(self, z: Tensor) -> Tensor:
+        return z.new_zeros(len(z))
+
+    def subgradient(self, z: Tensor) -> Tensor:
+        """0."""
+        return torch.zeros_like(z)
+
+    def pieces(self, z: Tensor) -> Pieces:
+        return Pieces()
+
+    def prox(self, z: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
+        """z."""
+        return written(z, out)
+
+    def conjugate(self, p: Tensor) -> Tensor:
+        return p.new_zeros(len(p))
+
+    def project(self, p: Tensor, out: Tensor | None = None) -> Tensor:
+        """0."""
+        return written(torch.zeros_like(p), out)
+
+    def conjugate_prox(self, p: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
+        """0."""
+        return self.project(p, out)
+
+    def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
+        """0."""
+        return written(torch.zeros_like(u), out)
+
+    def residual(self, z: Tensor, p: Tensor) -> Tensor:
+        """0."""
+        return z.new_zeros(len(z))
+
+    def rounding(self, z: Tensor, p: Tensor, z_error: Tensor, p_error: Tensor, residual: Tensor) -> Tensor:
+        """0: a true p of the domain is 0, and so is every product with it."""
+        return z.new_zeros(len(z))
+
+    def gauge(self, u: Tensor) -> Tensor:
+        return torch.where(size_of(u) > 0, torch.inf, u.new_zeros(len(u)))

@@ -1,12 +1,14 @@
-"""Negative entropy, which draws points of the simplex to its centre."""
+"""Negative entropy, and the Kullback-Leibler divergence of counts from their means."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from lmd.core.checks import check_positive
-from lmd.terms.base import Term, sum_instances, written
+from lmd.core.checks import check_batch, check_positive
+from lmd.errors import InputError
+from lmd.terms.base import Scale, Term, check_fits, filled, rounding_of_sum, size_of, sum_instances, written
+from lmd.terms.wrappers import Masked
 
 
 class NegativeEntropy(Term):
@@ -40,3 +42,129 @@ class NegativeEntropy(Term):
 
     def nearest(self, z: Tensor) -> Tensor:
         return z.clamp(min=0)
+
+
+def divergence(x: Tensor, y: Tensor) -> Tensor:
+    r"""x log(x / y) - x + y entry by entry, of 0 or more, to rounding; y where x is 0, infinite where y alone is 0.
+
+    The textbook form cancels near x = y. There it is y phi(u), u = (x - y) / y, phi(u) = (1 + u) log(1 + u) - u; with
+    s = u / (2 + u) and log(1 + u) = 2 artanh s, phi(u) = u s + 2 (1 + u) (s^3/3 + s^5/5 + ...).
+    """
+    usable = (x > 0) & (y > 0)
+    above, base = torch.where(usable, x, 1), torch.where(usable, y, 1)
+    u = (above - base) / base
+    small = u.clamp(-0.1, 0.1)
+    s = small / (2 + small)
+    tail = torch.zeros_like(s)
+    for order in range(15, 1, -2):
+        tail = tail * s.square() + 1 / order
+    near = base * (small * s + 2 * (1 + small) * s**3 * tail)
+    kind = torch.finfo(x.dtype)
+    far = above * (above / base).clamp(kind.tiny, kind.max).log() - above + base
+    return torch.where(usable, torch.where(u == small, near, far), torch.where(x > 0, torch.inf, y))
+
+
+def positive_root(a: Tensor, c: Tensor) -> Tensor:
+    """The root of r^2 - a r - c = 0 that is 0 or more, c >= 0, without cancellation."""
+    squares = a.square() + 4 * c
+    root = torch.where(squares > 0, torch.where(squares > 0, squares, 1).sqrt(), 0)
+    below = (root - a).clamp(min=torch.finfo(a.dtype).tiny)
+    return torch.where(a > 0, (a + root) / 2, 2 * c / below)
+
+
+class KullbackLeibler(Term):
+    r"""h(z) = \sum_i w_i - y_i log w_i + y_i log y_i - y_i over w = z + background >= 0; counts y >= 0, z `(B, ...)`.
+
+    Minus the log-likelihood of counts y that are Poisson with means w, up to a constant that makes its minimum 0
+    ([Csiszar 1991](https://doi.org/10.1214/aos/1176348385)). The background is a number, per instance `(B,)` or per
+    entry, 0 or more. h*(p) = \sum -background p - y log(1 - p) for p < 1, and p = 1 too where y is 0.
+
+    Args:
+        y: `(B, ...)`, counts of 0 or more.
+        background: Of 0 or more: a number, one per instance `(B,)` or one per entry.
+
+    >>> term = KullbackLeibler(torch.tensor([[2.0, 0.0]]))
+    >>> term.value(torch.tensor([[2.0, 3.0]])), term.prox(torch.tensor([[1.0, 3.0]]), step=1.0)
+    (tensor([3.]), tensor([[1.4142, 2.0000]]))
+    """
+
+    batched = ("y", "background")
+
+    def __init__(self, y: Tensor, background: Scale = 0.0) -> None:
+        self.y = check_batch("y", y)
+        self.background = filled(check_fits("background", background, y), y)
+        for name, given in (("y", y), ("background", self.background)):
+            if not bool((given >= 0).all()):
+                raise InputError(name, f"{float(given.min()):g}", "numbers of 0 or more")
+
+    def value(self, z: Tensor) -> Tensor:
+        mean = z + self.background
+        return torch.where((mean < 0).flatten(1).any(dim=1), torch.inf, sum_instances(divergence(self.y, mean)))
+
+    def subgradient(self, z: Tensor) -> Tensor:
+        """1 - y / w, and 1 where y is 0."""
+        mean = z + self.background
+        return 1 - torch.where(self.y > 0, self.y / torch.where(self.y > 0, mean, 1), 0)
+
+    def prox(self, z: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
+        by = filled(step, z)
+        return torch.sub(positive_root(z + self.background - by, by * self.y), self.background, out=out)
+
+    def conjugate(self, p: Tensor) -> Tensor:
+        counted = self.y > 0
+        logs = torch.where(counted, self.y * torch.log1p(-torch.where(counted, p, 0)), 0)
+        return -sum_instances(self.background * p + logs)
+
+    def project(self, p: Tensor, out: Tensor | None = None) -> Tensor:
+        """At most 1, or the next number below it where y > 0: there 1 itself is not in the domain."""
+        edge = torch.where(self.y > 0, 1 - torch.finfo(p.dtype).eps, torch.ones_like(self.y))
+        return torch.minimum(p, edge, out=out)
+
+    def conjugate_prox(self, p: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
+        """1 - r, r the positive root of r^2 - (1 - p - step background) r - step y = 0.
+
+        Near 0 that has only the digits of 1; there it is p + step background - step y / r.
+        """
+        by = filled(step, p)
+        up, down = by * self.background, by * self.y
+        root = positive_root(1 - p - up, down)
+        down = down / torch.where(root > 0, root, 1)
+        return written(torch.where(p.abs() + up + down < root, p + up - down, 1 - root), out)
+
+    def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
+        """y / (1 + u) - background."""
+        counted = self.y > 0
+        mean = torch.where(counted, self.y / torch.where(counted, 1 + u, 1), 0)
+        return torch.sub(mean, self.background, out=out)
+
+    def residual(self, z: Tensor, p: Tensor) -> Tensor:
+        """The divergence of y from w (1 - p): all the rest cancels in the formula, not in the numbers."""
+        mean = z + self.background
+        product = mean * (1 - p)
+        return torch.where((mean < 0).flatten(1).any(dim=1), torch.inf, sum_instances(divergence(self.y, product)))
+
+    def rounding(self, z: Tensor, p: Tensor, z_error: Tensor, p_error: Tensor, residual: Tensor) -> Tensor:
+        """m = w (1 - p) is right to 4 eps relative to itself, d(y, m) then to 64 eps (y + m + d).
+
+        d is convex in m: it grows by at most G |change of m|, G the larger |1 - y / m| at the ends of what m can be,
+        and m changes by at most (1 - p + p_error) |change of z| + w |change of p|. Infinite where m can be 0.
+        """
+        w, q = z + self.background, 1 - p
+        z_off, p_off = filled(z_error, z), filled(p_error, z)
+        ends = (w - z_off).clamp(min=0) * (q - p_off).clamp(min=0), (w + z_off) * (q + p_off)
+        slopes = [torch.where(self.y > 0, (1 - self.y / end).abs(), 1) for end in ends]
+        most = torch.maximum(*slopes)
+        moved = torch.where(z_error > 0, size_of(most * (q + p_off)) * z_error, 0)
+        moved = moved + torch.where(p_error > 0, size_of(most * w) * p_error, 0)
+        evaluation = 64 * torch.finfo(z.dtype).eps * (sum_instances(self.y + w * q) + residual)
+        return evaluation + moved + rounding_of_sum(z, residual)
+
+    def gauge(self, u: Tensor) -> Tensor:
+        """The largest entry, if above 0, and a few eps more, as the domain is open."""
+        return u.flatten(1).amax(dim=1).clamp(min=0) * (1 + 4 * torch.finfo(u.dtype).eps)
+
+    def kept(self, mask: Tensor) -> Term:
+        return Masked(self, mask)
+
+    def violation(self, z: Tensor) -> Tensor:
+        return size_of((z + self.background).clamp(max=0))

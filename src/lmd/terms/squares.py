@@ -1,4 +1,4 @@
-"""Squared distances to data, entry by entry, and the same over a box."""
+"""Squared distances to data, entry by entry."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lmd.core.checks import check_batch, check_same_kind
+from lmd.core.checks import check_batch, check_positive, check_same_kind, check_zero_one, shape_of
 from lmd.errors import InputError
 from lmd.terms.base import (
     Pieces,
@@ -29,6 +29,7 @@ from lmd.terms.base import (
     weighted_sum,
     written,
 )
+from lmd.terms.wrappers import around
 
 
 class Squares(Term):
@@ -159,31 +160,58 @@ class Squares(Term):
         return torch.where(lost.flatten(1).any(dim=1), torch.inf, u.new_zeros(len(u)))
 
 
-class BoxedSquares(Squares):
-    r"""h(z) = scale \sum_i weight_i (z_i - y_i)^2 over low <= z <= high; z, y `(B, ...)`.
+class MaskedSquares(Squares):
+    r"""h(z) = scale ||Z (z - y)||^2 over low <= z <= high; z, y `(B, C, *size)`, `scale` a number.
 
-    The ends are numbers, one per instance `(B,)` or entries that broadcast, such as one per channel `(B, C, 1, 1)`.
-    With them h* is finite everywhere, whatever the weights: an entry that does not count goes to the end of the box
-    that p sends it to. *Outside the box* `value` is that of the squares alone, so that it is finite everywhere, and
-    `residual` is h(z) + h*(p) - <z, p> with it, or 0 where that is negative; `violation` is the distance to the box.
+    Z is the `mask`, 1 where an entry is kept and 0 where it is lost: `size`, `(B, 1, *size)` or `(B, C, *size)`, with
+    at least one kept entry in each instance and channel. What y holds at lost entries does not matter. [low, high]
+    `(B, C, 1, ...)` is the range of y over the kept entries of each instance and channel. With it h* is finite
+    everywhere: a lost entry goes to the end of the box that p sends it to. *Outside the box* `value` is that of the
+    squares alone, so that it is finite everywhere, and `residual` is h(z) + h*(p) - <z, p> with it, or 0 where that is
+    negative; `violation` is the distance to the box.
 
     Args:
-        y: `(B, ...)`, the data.
-        low, high: The ends, finite: numbers, one per instance `(B,)` or entries that broadcast.
-        scale: A positive number, or one per instance `(B,)`.
-        weight: A positive number, or one per instance or entry, of 0 or more.
+        y: `(B, C, *size)`, the data.
+        mask: 1 where an entry is kept, 0 where it is lost: `size`, `(B, 1, *size)` or `(B, C, *size)`.
+        scale: A positive number.
+
+    >>> term = MaskedSquares(torch.tensor([[[1.0, 2.0, 9.0]]]), torch.tensor([1, 1, 0]))
+    >>> term.value(torch.ones(1, 1, 3)), term.high.item(), term.guess(torch.zeros(1, 1, 3))
+    (tensor([1.]), 2.0, tensor([[[0.0000, 0.0000, 1.6667]]]))
     """
 
-    batched = ("y", "scale", "weight", "low", "high")
+    batched = ("y", "weight", "low", "high")
+    scale: float
 
-    def __init__(self, y: Tensor, low: Scale, high: Scale, scale: Scale = 1.0, weight: Scale = 1.0) -> None:
-        super().__init__(y, scale, weight)
-        self.low, self.high = filled(check_fits("low", low, y), y), filled(check_fits("high", high, y), y)
-        finite = bool(torch.isfinite(self.low).all() & torch.isfinite(self.high).all())
-        if not finite or not bool((self.low <= self.high).all()):
-            raise InputError("low, high", "ends that are not finite or in the wrong order", "finite low <= high")
-        # What y holds at entries that do not count does not matter: there it is in the box, to lose no digits.
-        self.y = torch.where(filled(self.weight, y) > 0, y, self._clip(y))
+    def __init__(self, y: Tensor, mask: Tensor, scale: float = 1.0) -> None:
+        mask = _check_mask(mask, check_batch("y", y))
+        self.scale, self.weight = check_positive("scale", scale), mask
+        at = mask.expand_as(y) > 0
+        if bool((lost := ~at.flatten(2).any(dim=2)).any()):
+            where = tuple(lost.nonzero()[0].tolist())
+            raise InputError("mask", f"no kept pixel in image and channel {where}", "at least one in each")
+        ends = (*y.shape[:2], *(1,) * (y.ndim - 2))
+        self.low = torch.where(at, y, torch.inf).flatten(2).amin(dim=2).reshape(ends)
+        self.high = torch.where(at, y, -torch.inf).flatten(2).amax(dim=2).reshape(ends)
+        self.y = torch.where(at, y, self.low)
+
+    @property
+    def name(self) -> str:
+        return "kept squares" if type(self) is MaskedSquares else super().name
+
+    @property
+    def mask(self) -> Tensor:
+        """`(B, 1, *size)` or `(B, C, *size)`, in the dtype of y."""
+        return filled(self.weight, self.y)
+
+    @property
+    def strong_convexity(self) -> Scale | None:
+        """None, whatever is kept: what methods do should not hang on a single entry."""
+        return None
+
+    @property
+    def smoothness(self) -> float:
+        return 2 * self.scale
 
     @property
     def conjugate_is_finite(self) -> bool:
@@ -195,54 +223,64 @@ class BoxedSquares(Squares):
     def _clip(self, z: Tensor, out: Tensor | None = None) -> Tensor:
         return clip(z, self.low, self.high, out)
 
+    def nearest(self, z: Tensor) -> Tensor:
+        return self._clip(z)
+
+    def violation(self, z: Tensor) -> Tensor:
+        return size_of(z - self._clip(z))
+
+    def value(self, z: Tensor) -> Tensor:
+        return self.scale * sum_instances((self.mask * (z - self.y)).square())
+
+    def subgradient(self, z: Tensor) -> Tensor:
+        return (z - self.y).mul_(2 * self.scale * self.mask)
+
     def prox(self, z: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
-        return self._clip(super().prox(z, step, out), out)
+        pull = 2 * self.scale * per_instance(step, z)
+        return self._clip(torch.lerp(z, self.y, self.mask * (pull / (1 + pull)), out=out), out)
 
     def project(self, p: Tensor, out: Tensor | None = None) -> Tensor:
         return written(p, out)
 
     def conjugate(self, p: Tensor) -> Tensor:
-        """sum p y + v (p - c v), v = argmax, both relative to y."""
-        v = self._nearest(p)
+        """sum p y + v (p - c v), v = argmax <z, p> - h(z), both relative to y."""
+        low, high = self.low - self.y, self.high - self.y
+        inside, end = clip(p * (0.5 / self.scale), low, high), torch.where(p < 0, low, high)
+        v = torch.where(self.mask > 0, inside, end)
         return inner(p, self.y) + inner(v, p - self.curvature * v)
 
     def conjugate_prox(self, p: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
         """By Moreau's identity."""
         return Term.conjugate_prox(self, p, step, out)
 
-    def _nearest(self, p: Tensor) -> Tensor:
-        """argmax_z <z, p> - h(z), minus y."""
-        low, high = self.low - self.y, self.high - self.y
-        inside = clip(divided(p, 2 * self.curvature), low, high)
-        return torch.where(filled(self.curvature, p) > 0, inside, torch.where(p < 0, low, high))
-
     def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
-        free = self.y - divided(u, 2 * self.curvature)
-        end = torch.where(u > 0, self.low, self.high)
-        return written(torch.where(filled(self.curvature, u) > 0, self._clip(free), end), out)
+        inside = self._clip(torch.add(self.y, u, alpha=-0.5 / self.scale))
+        return written(torch.where(self.mask > 0, inside, torch.where(u > 0, self.low, self.high)), out)
 
     def residual(self, z: Tensor, p: Tensor) -> Tensor:
-        """sum t (d + c t), t = z - y - v for v = argmax - y, and d = 2c v - p, 0 where v is inside the box.
+        """sum t (d + s t), t = z - y - v for v = argmax - y, and d = 2s v - p, 0 where v is inside the box; and
+        p (end - z) at lost entries.
 
         Relative to y all along: where an image is far from 0, pixels themselves have too few digits.
         """
-        v, c = self._nearest(p), self.curvature
-        free = (v == divided(p, 2 * c)) & (filled(c, p) > 0)
-        slope = torch.where(free, 0, 2 * c * v - p)
-        past = z - self.y - v
-        return sum_instances(past * (slope + c * past)).clamp(min=0)
+        low, high, free = self.low - self.y, self.high - self.y, p * (0.5 / self.scale)
+        nearest = clip(free, low, high)
+        past = (z - self.y).sub_(nearest)
+        slope = nearest.sub_(free).mul_(2 * self.scale)  # of the tilted squares at their minimiser: 0 inside the box
+        kept = past * slope.add_(past, alpha=self.scale)
+        lost = p * torch.where(p < 0, self.low, self.high).sub_(z)
+        return sum_instances(torch.where(self.mask > 0, kept, lost)).clamp(min=0)
 
     def rounding(self, z: Tensor, p: Tensor, z_error: Tensor, p_error: Tensor, residual: Tensor) -> Tensor:
-        """With r = max(|z - low|, |z - high|, |z - y|), t and v are at most 2 r, and right to 8 eps of that.
+        """With r = max(|z - low|, |z - high|), which |z - y| is at most, t and v are right to 8 eps of 2 r.
 
-        So a product is off by at most 128 eps r (c r + |p|). In p the residual is r-Lipschitz, entry by entry; moving z
-        by d adds <2c (z - y) - p, d> + c ||d||^2, and both together at most z_error p_error more.
+        So a product is off by at most 128 eps r (s r + |p|). In p the residual is r-Lipschitz, entry by entry; moving z
+        by d adds <2s (z - y) - p, d> + s ||d||^2, and both together at most z_error p_error more.
         """
-        c, away = self.curvature, z - self.y
-        reach = torch.maximum((z - self.low).abs(), (z - self.high).abs())
-        reach = torch.maximum(reach, away.abs())
-        products = 128 * torch.finfo(z.dtype).eps * sum_instances(reach * (c * reach + p.abs()))
-        moved = z_error * (size_of(2 * c * away - p) + largest(c) * z_error + p_error) + size_of(reach) * p_error
+        s, reach = self.scale, torch.maximum((z - self.low).abs_(), (z - self.high).abs_())
+        products = 128 * torch.finfo(z.dtype).eps * inner(reach, p.abs().add_(reach, alpha=s))
+        far = size_of(reach)
+        moved = z_error * (2 * s * far + size_of(p) + s * z_error + p_error) + far * p_error
         return products + moved + rounding_of_sum(z, residual)
 
     def best_multiple(self, p: Tensor, most: Scale) -> Tensor:
@@ -251,8 +289,15 @@ class BoxedSquares(Squares):
     def gauge(self, u: Tensor) -> Tensor:
         return u.new_zeros(len(u))
 
-    def nearest(self, z: Tensor) -> Tensor:
-        return self._clip(z)
+    def guess(self, z: Tensor) -> Tensor:
+        """z with its lost entries replaced by a weighted mean of the kept ones around, 5 along each axis, if any."""
+        return around(z, self.y, self.mask)
 
-    def violation(self, z: Tensor) -> Tensor:
-        return size_of(z - self._clip(z))
+
+def _check_mask(mask: Tensor, y: Tensor) -> Tensor:
+    """The mask as `(B, 1, *size)` or `(B, C, *size)` in the dtype of y."""
+    batch, channels, *size = y.shape
+    accepted = [(*size,), (batch, 1, *size), (batch, channels, *size)]
+    if check_zero_one("mask", mask).shape not in accepted:
+        raise InputError("mask", f"shape {shape_of(mask)}", f"shape {' or '.join(map(str, dict.fromkeys(accepted)))}")
+    return mask.to(y).expand(batch, 1, *size) if mask.ndim == len(size) else mask.to(y)

@@ -3,8 +3,7 @@
 from lmd.training.card import card_rows, family_named
 from lmd.training.learn import learn
 from lmd.training.loss import UnrolledLoss
-from lmd.training.result import TrainingResult
 from lmd.training.settings import TrainingSettings
-from lmd.training.train import train
+from lmd.training.train import TrainingResult, train
 
 __all__ = ["TrainingResult", "TrainingSettings", "UnrolledLoss", "card_rows", "family_named", "learn", "train"]

@@ -1,7 +1,7 @@
-"""Training over several processes: who this one is, its share of a batch, and what all of them agree on.
+"""Training over several processes.
 
 Under `torchrun` every process draws the same global batch and takes its own slice, so the numbers are those of one
-process up to rounding. The gradients are averaged by PyTorch's own DistributedDataParallel.
+process up to rounding. Gradients are averaged by DistributedDataParallel.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lmd.problems.base import Problem
 
 @dataclass(frozen=True)
 class Processes:
-    """This process among those of the run; on its own it is rank 0 of 1, and nothing here costs anything."""
+    """This process among those of the run; alone it is rank 0 of 1."""
 
     device: torch.device
     """Where this process works."""
@@ -39,7 +39,7 @@ class Processes:
             raise InputError(argument, batch, f"a multiple of {self.world}, the number of processes")
 
     def share(self, problem: Problem, x0: Tensor) -> tuple[Problem, Tensor]:
-        """This process's slice of a global batch."""
+        """Return the slice of a global batch for this process."""
         if self.world == 1:
             return problem, x0
         size = x0.shape[0] // self.world
@@ -47,21 +47,21 @@ class Processes:
         return problem.select(index), x0[index]
 
     def wrap(self, loss: nn.Module) -> nn.Module:
-        """The loss, with gradients that are averaged over the processes in its backward pass."""
+        """Return the loss with gradients averaged over the processes."""
         if self.world == 1:
             return loss
         # Each update records the same graph; saying so also allows parameters that no iteration uses.
         return nn.parallel.DistributedDataParallel(loss, static_graph=True)
 
     def mean(self, numbers: Tensor) -> Tensor:
-        """The mean of each number over the processes."""
+        """Return the mean of each number over the processes."""
         if self.world > 1:
             distributed.all_reduce(numbers)
             numbers = numbers / self.world
         return numbers
 
     def agree(self, number: int) -> int:
-        """What the main process says, for all."""
+        """Return the number of the main process."""
         if self.world == 1:
             return number
         message = torch.tensor(number, dtype=torch.int64, device=self.device)
@@ -69,7 +69,7 @@ class Processes:
         return int(message)
 
     def main_decides(self, decide: Callable[[], int]) -> int:
-        """What `decide` (a number of 0 or more) answers in the main process, for all; if it raises there, all stop."""
+        """Return what `decide` returns (0 or more) in the main process; if it raises there, all stop."""
         answer, error = -1, None
         if self.is_main:
             try:
@@ -85,7 +85,7 @@ class Processes:
 
 
 def join_processes(device: torch.device) -> Processes:
-    """This process's place in the run: that which `torchrun` gives it, or alone."""
+    """Return the place of this process in the run of `torchrun`, or alone."""
     if not distributed.is_available():
         return Processes(device)
     if not distributed.is_initialized():

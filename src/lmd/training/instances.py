@@ -10,26 +10,12 @@ import torch
 from torch import Tensor
 
 from lmd.errors import InputError
-from lmd.guarantees.lower_bounds import bound_by_domain, in_float64
+from lmd.guarantees.approximate import ACCURACY, approximate_optima, is_unbounded, relative_distance
 from lmd.problems.base import Family, Problem, as_problem, check_values, offers
-from lmd.solvers import ADMM, LBFGS, PDHG, InteriorPoint, Nesterov, Solver
-from lmd.solvers.base import State, check_fit
+from lmd.training.stacking import stack_instances
 
-LARGEST_SYSTEM = 1024
-"""Entries of x up to which methods that invert a matrix of them are tried."""
-
-ACCURACY = 1e-6
-"""The relative gap at which an optimum is good enough to compare with."""
-
-SOLVED = 100 * ACCURACY
-"""What is left of that where optima are stored in float32."""
-
-STALLED = 1e-8
-"""Values that fall by less than this share, over many iterations, are not waited for."""
-
-FLAT = 1e-3
-"""The same for |<g, x>| / |f|, g the gradient, of which gaps are about the square."""
-
+MAX_SOLVED_DISTANCE = 100 * ACCURACY
+"""What is left of the accuracy of optima where they are stored in float32."""
 
 NOTHING, MOST_OF_NOTHING = 1e-7, 0.05
 """A minimum that is so small beside how far values fall to it counts for 0, of which so large a share is refused."""
@@ -52,7 +38,7 @@ class Instances:
     def solve(cls, problem: Any, x0: Tensor) -> Instances:
         """Instances with their optima, as well as the classical methods find them."""
         with torch.no_grad():
-            optima, duals = find_optima(problem, x0)
+            optima, duals = approximate_optima(problem, x0)
             optima, duals = optima.to(x0), None if duals is None else duals.to(x0)
             minima, _ = problem.relaxed_value(optima)
         return cls(problem, x0, optima, minima, duals)
@@ -62,7 +48,7 @@ class Instances:
         """Which of the optima are good to `ACCURACY`, by what is proven of them or by their gradients `(B,)`."""
         if offers(self.problem, ("minimiser",)):
             return torch.ones_like(self.minima, dtype=torch.bool)
-        return _distance(self.problem, self.optima, self.duals) <= SOLVED
+        return relative_distance(self.problem, self.optima, self.duals) <= MAX_SOLVED_DISTANCE
 
     def errors(self, x: Tensor) -> Tensor:
         """(f(x) - f*) / |f*| `(B,)`, and how far x is outside constraints relative to its size, where it is."""
@@ -83,7 +69,7 @@ def check_minima(instances: Sequence[Instances]) -> None:
     """Raise, in one line, for values that fall without bound, and for minima that no gap is relative to."""
     small = []
     for each in instances:
-        if not bool(torch.isfinite(each.minima).all()) or _is_far_out(each.optima, each.x0):
+        if not bool(torch.isfinite(each.minima).all()) or is_unbounded(each.optima, each.x0):
             accepted = "problems with minima; add a small multiple of ||x||^2, or constraints"
             raise InputError("family", "instances whose values fall without bound, as far as could be seen", accepted)
         fall = (each.problem.relaxed_value(each.x0)[0] - each.minima).abs()
@@ -129,6 +115,14 @@ def draw(
         given = f"samples of {tuple(like.shape[1:])} {like.dtype} and then {tuple(x0.shape[1:])} {x0.dtype}"
         raise InputError("family", given, "one shape and dtype for all samples")
     return problem, x0
+
+
+def draw_separately(family: Family, seeds: Sequence[int], like: Tensor) -> list[tuple[Problem, Tensor]]:
+    """Draw held-out instances one by one, each with its own seed, in as few batches as they stack into.
+
+    Drawn together, instances may share data, such as one random matrix for all of a batch: they are not independent.
+    """
+    return stack_instances([draw(family, 1, seed, held_out=True, like=like) for seed in seeds])
 
 
 def check_family(family: Family, seed: int) -> Tensor:
@@ -191,115 +185,3 @@ def _check_convex(problem: Problem, x0: Tensor, seed: int) -> None:
         if bool((middle > ends + room).any()):
             accepted = "convex functions; between two points values must not rise above the line that joins them"
             raise InputError("family", "problems that are not convex", accepted)
-
-
-@torch.no_grad()
-def find_optima(problem: Any, x0: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Points near the minimisers and, where there are any, dual points; in float64 where the problem can be."""
-    if offers(problem, ("minimiser",)):
-        return problem.minimiser(), None
-    exact = in_float64(problem, x0)
-    if exact is not None:
-        problem, x0 = exact, x0.double() if exact.domain is None else exact.domain.nearest(x0.double())
-    begun = []
-    for solver, first, most in _strong(problem, x0):
-        check_fit(solver, problem, x0)
-        state = solver.advance(problem, solver.init(problem, x0), first)
-        begun.append(
-            (
-                float(_distance(problem, state.x, state.dual_point).nan_to_num(nan=torch.inf).median()),
-                solver,
-                state,
-                most,
-            )
-        )
-    if not begun:
-        raise InputError("family", "problems that no classical method here can solve", "smooth or composite problems")
-    begun.sort(key=lambda each: each[0])
-    _, solver, state, most = begun[0]
-    x, dual = _go_on(problem, solver, state, most, x0)
-    for _, solver, _, most in begun[1:]:  # those that the best in the median leaves
-        left = (~(_distance(problem, x, dual) <= ACCURACY)).nonzero().flatten()
-        if not len(left):
-            break
-        part = problem.select(left)
-        found, other = _go_on(part, solver, solver.init(part, x0[left]), most, x0[left])
-        closer = _distance(part, found, other) < _distance(part, x[left], _some(dual, left)).nan_to_num(nan=torch.inf)
-        x[left[closer]] = found[closer]
-        if dual is not None and other is not None:
-            dual[left[closer]] = other[closer]
-    return x, dual
-
-
-def _some(dual: Tensor | None, index: Tensor) -> Tensor | None:
-    return None if dual is None else dual[index]
-
-
-def _go_on(problem: Any, solver: Solver[Any], state: State, most: int, x0: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Points and dual points after at most so many iterations; instances that are solved are not carried along."""
-    x, dual, done = state.x.clone(), state.dual_point, state.iteration
-    dual = None if dual is None else dual.clone()
-    left = torch.arange(len(x), device=x.device)
-    while done < most and not _is_far_out(x, x0):
-        far = ~(_distance(problem, state.x, state.dual_point) <= ACCURACY)
-        if not bool(far.any()):
-            break
-        if float(far.double().mean()) < 0.7:
-            index = far.nonzero().flatten()
-            problem, left, point = problem.select(index), left[index], state.x[index]
-            known = state.dual_point
-            state = solver.init(problem, point) if known is None else solver.resume(problem, point, known[index])
-        count, before = max(10, done // 4), problem.value(state.x) if dual is None else None
-        state, done = solver.advance(problem, state, count), done + count
-        x[left], found = state.x, state.dual_point
-        if dual is not None and found is not None:
-            dual[left] = found
-        elif before is not None and not bool((before - problem.value(state.x) > STALLED * before.abs()).any()):
-            break
-    return x, dual
-
-
-def _is_far_out(x: Tensor, x0: Tensor) -> bool:
-    """Whether points went where no minimum is."""
-    return not float(x.abs().max()) <= 1e8 * (1 + float(x0.abs().max()))
-
-
-def _strong(problem: Any, x0: Tensor) -> list[tuple[Solver[Any], int, int]]:
-    """Classical methods that get far, with a number of iterations to compare them after, and the most."""
-    if offers(problem, ADMM().needs) and x0[0].numel() <= LARGEST_SYSTEM:
-        return [(ADMM(1, penalty=penalty), 100, 3000) for penalty in (0.3, 1.0, 3.0, 10.0)]
-    for solver in (InteriorPoint(), PDHG(settle=32.0)):
-        if offers(problem, solver.needs):
-            return [(solver, 30, 2000)]
-    if problem.domain is None:
-        return [(LBFGS(), 20, 2000)]
-    return [(Nesterov(size / steepness(problem, x0)), 200, 3000) for size in (0.1, 1.0)]
-
-
-def _distance(problem: Any, x: Tensor, dual: Tensor | None) -> Tensor:
-    """What is proven of the gap, or the gradient beside the value in its place `(B,)`: in units of `ACCURACY`."""
-    if dual is not None and offers(problem, ("relative_gap",)):
-        return problem.relative_gap(x, dual).to(x.dtype)
-    value, gradient = problem.value_and_subgradient(x)
-    size = value.abs().clamp(min=torch.finfo(value.dtype).tiny)
-    if problem.domain is None:
-        return ACCURACY / FLAT * (gradient * x).flatten(1).abs().sum(dim=1) / size
-    bound = bound_by_domain(problem, x, value, gradient)
-    away = x - problem.domain.nearest(x - gradient)
-    guess = ACCURACY / FLAT * (away * x).flatten(1).abs().sum(dim=1) / size
-    return torch.where(bound.isfinite(), (value - bound) / size, guess)
-
-
-def steepness(problem: Any, x: Tensor, rounds: int = 8) -> float:
-    """A Lipschitz constant of the gradients near x, by power iterations on differences of them; the problem's own."""
-    if problem.smoothness is not None:
-        return float(torch.as_tensor(problem.smoothness, dtype=x.dtype, device=x.device).max())
-    direction = torch.randn(x.shape, generator=torch.Generator().manual_seed(0), dtype=x.dtype, device="cpu")
-    gradient, length = problem.subgradient(x), 1e-2 * (1 + float(x.abs().mean()))
-    change = direction
-    for _ in range(rounds):
-        unit = change / torch.linalg.vector_norm(change.flatten(1), dim=1).clamp(min=1e-30).reshape(
-            -1, *(1,) * (x.ndim - 1)
-        )
-        change = (problem.subgradient(x + length * unit) - gradient) / length
-    return max(float(torch.linalg.vector_norm(change.flatten(1), dim=1).max()), 1e-12)

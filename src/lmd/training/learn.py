@@ -16,18 +16,17 @@ from torch import Tensor
 
 from lmd.core.checks import check_count, check_positive
 from lmd.errors import InputError, TrainingError, TrainingWarning
-from lmd.guarantees.promise import Promise
+from lmd.guarantees.promises import Promise, try_promise
 from lmd.guarantees.safeguard import guard
 from lmd.problems.base import Family
 from lmd.solvers import Solver, WithInitialiser, save
-from lmd.training.evidence import draw_apart, try_promise
-from lmd.training.instances import DrawnAgain, Instances, check_family, check_minima, draw
+from lmd.training.instances import DrawnAgain, Instances, check_family, check_minima, draw, draw_separately
 from lmd.training.journal import Journal
 from lmd.training.measure import Speed, clock, curve, milliseconds, quantile, reached, speed
 from lmd.training.peers import peers
 from lmd.training.proposals import LONGEST, Known, Settings, to_learn, to_start, to_tune
 from lmd.training.search import climb, search_
-from lmd.training.seeds import training_seed
+from lmd.training.settings import training_seed
 from lmd.training.starting import EMPHASIS, fit_starts_
 from lmd.training.train import train
 
@@ -196,7 +195,7 @@ class _Learning:
         return [Instances.solve(*batch) for batch in batches]
 
     def _apart(self, count: int, kind: int) -> list[tuple[Any, Tensor]]:
-        return draw_apart(self.family, [self._seed(kind, place) for place in range(count)], self.like)
+        return draw_separately(self.family, [self._seed(kind, place) for place in range(count)], self.like)
 
     def _note_unsolved(self) -> None:
         solved = torch.cat([each.is_solved() for each in self.validation])
@@ -370,7 +369,7 @@ class _Learning:
 
     def _keep(self, solver: Solver[Any]) -> None:
         for part in solver.modules():
-            if callable(keep := getattr(part, "keep_", None)):
+            if callable(keep := getattr(part, "precompute_", None)):
                 keep(self.known.train.problem, self.known.train.x0)
 
     def _search(self, solver: Solver[Any], parts: list[Any], trials: int, rung: int, tail: bool = False) -> None:

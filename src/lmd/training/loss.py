@@ -1,4 +1,4 @@
-"""The unrolled loss of section 3.3: how good a solver's first N iterations are, as a function of its parameters."""
+"""The unrolled loss of section 3.3: how good the first N iterations of a solver are."""
 
 from __future__ import annotations
 
@@ -18,31 +18,30 @@ from lmd.solvers.base import Solver, State
 from lmd.solvers.mirror.mirror_descent import MirrorState
 from lmd.training.settings import TrainingSettings
 
-LEAST_GAP = 1e-5
-"""What is added to relative gaps before their logarithm is taken: they are not measured more finely than this."""
+MIN_GAP = 1e-5
+"""Added to relative gaps before their logarithm is taken."""
 
-LEAST_DUALITY_GAP = 1e-7
-"""The same for relative duality gaps, which are summed up from terms that are never negative."""
+MIN_DUALITY_GAP = 1e-7
+"""The same for relative duality gaps, which are sums of terms that are never negative."""
 
-LEAST_SQUARE = 1e-9
+MIN_SQUARE = 1e-9
 """The same for mean squares of distances: 90 dB."""
-
 
 DECIBEL = math.log(10) / 10
 """One decibel, as a natural logarithm."""
 
 
-def emphasised(power: float, logarithms: Tensor) -> Tensor:
-    """What instances count for `(B,)`, 1 in all: by a power of numbers of which the logarithms are given `(B,)`.
+def power_weights(power: float, logarithms: Tensor) -> Tensor:
+    """Return weights of sum 1 `(B,)`, proportional to a power of numbers whose logarithms `(B,)` are given.
 
-    >>> emphasised(2.0, torch.tensor([1.0, 3.0]).log())
+    >>> power_weights(2.0, torch.tensor([1.0, 3.0]).log())
     tensor([0.1000, 0.9000])
     """
     return torch.softmax(power * logarithms, dim=0)
 
 
 class LossParts(NamedTuple):
-    """The loss, which has a graph, and the two parts it is made of, which have none; each is a mean over the batch."""
+    """The loss, with a graph, and its two parts, without; each is a mean over the batch."""
 
     loss: Tensor
     """value + s * inconsistency, `()`."""
@@ -57,10 +56,9 @@ class LossParts(NamedTuple):
 class UnrolledLoss(nn.Module):
     """1/B sum_i [ sum_{k=1}^N r_k f_i(x_k) + s ||(to_primal o to_dual - I)(x_k)|| ], section 3.3 of the paper.
 
-    The iterates come from the very `step` that `lmd.run` calls. The inconsistency costs nothing where the solver has
-    no mirror or an exact one; elsewhere it costs one `to_primal` per iterate, for its `to_dual` is the next step's.
-    With `recompute`, an iteration (its step, value and inconsistency) keeps nothing for the backward pass but the
-    state it starts from, and is run again there; no number changes.
+    The iterates come from the `step` that `lmd.run` calls. The inconsistency costs nothing without a mirror or with an
+    exact one, and one `to_primal` per iterate otherwise, as the next step needs its `to_dual` anyway. With `recompute`,
+    an iteration stores only the state it starts from, and is run again in the backward pass.
 
     Args:
         solver: The solver that is trained.
@@ -86,15 +84,10 @@ class UnrolledLoss(nn.Module):
         self.settings = settings
 
     def forward(self, problem: Problem, x0: Tensor, consistency_weight: float) -> LossParts:
-        """The loss of a batch of problems from the starting points x0 `(B, ...)`.
+        """Return the loss of a batch of problems from the starting points x0 `(B, ...)`.
 
-        With a weight of 0 the inconsistency is left out, except where no graph is recorded: then it is a measurement.
+        With a weight of 0 the inconsistency is measured only where no graph is recorded.
         """
-        mixed = self.settings.precision == "bfloat16"
-        with torch.autocast(x0.device.type, dtype=torch.bfloat16, enabled=mixed):
-            return self._unroll(problem, x0, consistency_weight)
-
-    def _unroll(self, problem: Problem, x0: Tensor, consistency_weight: float) -> LossParts:
         measured = self.mirror is not None and (consistency_weight > 0 or not torch.is_grad_enabled())
         points = self.settings.consistency_at if measured else "none"
         state = self.solver.init(problem, x0)
@@ -120,7 +113,7 @@ class UnrolledLoss(nn.Module):
     def _advance(
         self, problem: Problem, state: State, with_value: bool, with_inconsistency: bool
     ) -> tuple[State, Tensor | None, Tensor | None]:
-        """One iteration: the next state, its values `(B,)` and its inconsistencies `(B,)`, where they are wanted."""
+        """Return the next state, its values `(B,)` and its inconsistencies `(B,)`, where they are wanted."""
         state = self.solver.step(problem, state)
         value = self._counted(self._score(problem, state)) if with_value else None
         if not with_inconsistency:
@@ -129,14 +122,14 @@ class UnrolledLoss(nn.Module):
         return state, value, inconsistency
 
     def _counted(self, scores: Tensor) -> Tensor:
-        """The scores `(B,)`, each times what its instance counts for: derivatives of the mean over the batch are those
-        of 10 / p log10 mean 10^(p s / 10), where p > 0 is the emphasis."""
+        """Return the scores `(B,)`, weighted so that the derivatives of their mean are those of
+        10 / p log10 mean 10^(p s / 10), where p > 0 is the emphasis."""
         if not self.settings.emphasis:
             return scores
-        return len(scores) * emphasised(self.settings.emphasis, scores.detach() * DECIBEL) * scores
+        return len(scores) * power_weights(self.settings.emphasis, scores.detach() * DECIBEL) * scores
 
     def _score(self, problem: Any, state: State) -> Tensor:
-        """How bad the points are `(B,)`, by the objective of the settings."""
+        """Return the objective of the settings `(B,)`."""
         x = state.x
         if self.settings.objective == "duality gap":
             return _duality_gap(problem, x, state)
@@ -147,29 +140,29 @@ class UnrolledLoss(nn.Module):
             raise InputError("objective", self.settings.objective, "value, or a family with solutions: SolvedFamily")
         if self.settings.objective == "both duality gaps":
             return _duality_gap(problem, x, state) + _duality_gap(problem, problem.reference, state)
-        distance = 10 * torch.log10((x - problem.reference).square().flatten(1).mean(dim=1) + LEAST_SQUARE)
+        distance = 10 * torch.log10((x - problem.reference).square().flatten(1).mean(dim=1) + MIN_SQUARE)
         if self.settings.objective == "distance":
             return distance
         values, violation = problem.relaxed_value(x)
         least, _ = problem.relaxed_value(problem.reference)
-        gap = 10 * torch.log10(((values - least).clamp(min=0) + violation) / least.abs() + LEAST_GAP)
+        gap = 10 * torch.log10(((values - least).clamp(min=0) + violation) / least.abs() + MIN_GAP)
         return gap if self.settings.objective == "gap" else gap + distance
 
     def _measure(self, state: State) -> tuple[State, Tensor]:
-        """The inconsistency of each point `(B,)`; the state takes the dual point along, so that no step repeats it."""
+        """Return the inconsistency of each point `(B,)`, and the state with the dual point for the next step."""
         if self.mirror is None:
             return state, state.x.new_zeros(len(state.x))
         dual = self.mirror.to_dual(state.iterate)
         if isinstance(state, MirrorState):
             state = replace(state, dual=dual)
-        return state, self.mirror.inconsistency(state.iterate, self.settings.consistency_norm, dual)
+        return state, self.mirror.inconsistency(state.iterate, "l1", dual)
 
 
 def _duality_gap(problem: Any, x: Tensor, state: State) -> Tensor:
-    """Of the points x and the dual points of the state, relative to the values, in decibels `(B,)`."""
-    return 10 * torch.log10(problem.gap(x, state.dual_point) / problem.value(x) + LEAST_DUALITY_GAP)
+    """Return the relative duality gap of x and the dual points of the state, in decibels `(B,)`."""
+    return 10 * torch.log10(problem.gap(x, state.dual_point) / problem.value(x) + MIN_DUALITY_GAP)
 
 
 def _inexact_mirror(solver: Solver[Any]) -> Mirror | None:
-    """The solver's mirror, if it has one whose inverse is learned."""
+    """Return the mirror of the solver, if it has one with a learned inverse."""
     return next((part for part in solver.modules() if isinstance(part, Mirror) and not part.is_exact), None)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from lmd.errors import CapabilityError
+from lmd.guarantees.approximate import MAX_SYSTEM_SIZE, estimate_smoothness
 from lmd.mirrors import Quadratic
 from lmd.problems.base import offers
 from lmd.solvers import (
@@ -21,27 +22,25 @@ from lmd.solvers import (
     LBFGS,
     PDHG,
     Adam,
-    DenseMetric,
-    DiagonalMetric,
     GradientDescent,
-    Initialiser,
     InteriorPoint,
-    LearnedGradient,
     LearnedMirrorDescent,
     LearnedPDHG,
-    LearnedQuasiNewton,
-    MeanInitialiser,
-    Metric,
-    NearestInitialiser,
     Nesterov,
-    NetworkInitialiser,
     ProjectedGradient,
     Sequential,
     Solver,
     WithInitialiser,
 )
-from lmd.solvers.initialisers import effective_rank
-from lmd.training.instances import LARGEST_SYSTEM, Instances, steepness
+from lmd.solvers.initialisers import (
+    Initialiser,
+    MeanInitialiser,
+    NearestInitialiser,
+    NetworkInitialiser,
+    effective_rank,
+)
+from lmd.solvers.learned.gradient import DenseMetric, DiagonalMetric, LearnedGradient, LearnedQuasiNewton, Metric
+from lmd.training.instances import Instances
 from lmd.training.measure import curve, reached
 
 LONGEST_DATA, MOST_DIRECTIONS = 4096, 256
@@ -79,7 +78,7 @@ class Known:
     def splits(self) -> bool:
         """Whether ADMM runs, with matrices that all instances share."""
         problem = self.train.problem
-        if not offers(problem, ADMM().needs) or self.size > LARGEST_SYSTEM:
+        if not offers(problem, ADMM().needs) or self.size > MAX_SYSTEM_SIZE:
             return False
         quadratic, operator = problem.quadratic, problem.operator
         return operator.select(0) is operator and (quadratic is None or quadratic[0].ndim == 2)
@@ -102,7 +101,7 @@ class Known:
     @cached_property
     def scale(self) -> float:
         """A step that gradients allow."""
-        return 1 / steepness(self.train.problem, self.train.optima)
+        return 1 / estimate_smoothness(self.train.problem, self.train.optima)
 
     @cached_property
     @torch.no_grad()
@@ -243,7 +242,7 @@ def _admm(known: Known, penalty: float, ratio: float, relaxation: float) -> ADMM
     solver = ADMM(1, known.size, penalty, relaxation).to(known.train.x0.dtype)
     with torch.no_grad():
         solver.penalties[:, 1] += math.log(ratio)
-    return solver.keep_(known.train.problem, known.train.x0)
+    return solver.precompute_(known.train.problem, known.train.x0)
 
 
 def _ends(known: Known, tuned: ADMM, target: float) -> list[int]:
@@ -263,7 +262,7 @@ def _learned_admm(known: Known, tuned: ADMM, ends: Sequence[int]) -> ADMM:
         solver.penalties[:, :-1] = tuned.penalties[:, :1]
         solver.penalties[:, -1:] = tuned.penalties[:, 1:]
         solver.relaxations.copy_(tuned.relaxations)
-    return solver.keep_(problem, known.train.x0)
+    return solver.precompute_(problem, known.train.x0)
 
 
 def _quasi_newton(known: Known, count: int) -> Solver[Any]:

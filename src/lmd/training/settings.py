@@ -1,7 +1,8 @@
-"""Every choice of a training run in one frozen record, and the schedules that follow from them."""
+"""The settings of a training run, the schedules that follow from them, and the seeds of its batches."""
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -14,8 +15,9 @@ SCHEDULES = ("constant", "cosine")
 OBJECTIVES = ("value", "gap", "distance", "gap and distance", "duality gap", "both duality gaps")
 VALUE_WEIGHTS = ("all", "last")
 CONSISTENCY_POINTS = ("iterates", "start", "all")
-CONSISTENCY_NORMS = ("l1", "l2")
-PRECISIONS = ("full", "bfloat16")
+
+N_SEEDS = 1 << 31
+"""PyTorch's generator on the CPU uses the low 32 bits of a seed, of which one says whether a batch is held out."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +37,6 @@ class TrainingSettings:
     learning_rate: float = 1e-3
     """Adam's learning rate; the highest one where it is scheduled."""
 
-    betas: tuple[float, float] = (0.9, 0.99)
-    """Adam's averaging factors; the default is the published code's."""
-
     schedule: str = "constant"
     """`constant`, or `cosine`: from the learning rate down to 0 over the run."""
 
@@ -48,21 +47,21 @@ class TrainingSettings:
     """N, how many iterations are unrolled; None is the solver's own horizon."""
 
     objective: str = "value"
-    """What is summed over the iterates: `value` f(x_k) (the paper's), or how far x_k is from the problem's `reference`
-    x*, in decibels, so that instances near and far from it count alike: `gap` 10 log10 (f(x_k) - f(x*)) / |f(x*)|,
+    """What is summed over the iterates: `value` f(x_k) (the paper's), or how far x_k is from the `reference`
+    x* in decibels, so that instances near and far from it count alike: `gap` 10 log10 (f(x_k) - f(x*)) / |f(x*)|,
     `distance` 10 log10 of the mean square of x_k - x*, or `gap and distance`, their sum. `duality gap` is
-    10 log10 gap(x_k, p_k) / f(x_k), of a solver that keeps dual points p_k: it needs no reference. `both duality gaps`
-    adds 10 log10 gap(x*, p_k) / f(x*), which is all that is left where x is drawn flat (`lmd.problems.flat`)."""
+    10 log10 gap(x_k, p_k) / f(x_k), of a solver with dual points p_k: it needs no reference. `both duality gaps` adds
+    10 log10 gap(x*, p_k) / f(x*)."""
 
     value_weights: str | tuple[float, ...] = "all"
     """r_1, ..., r_N: `all` is 1 for each (the paper's), `last` is 1 for the last alone, or N numbers."""
 
     start_weight: float = 0.0
-    """What the start counts for beside the iterations, which have `value_weights`: for solvers that learn it."""
+    """The weight of the start, beside the `value_weights` of the iterations: for solvers that learn it."""
 
     emphasis: float = 0.0
-    """p: the instances of a batch count by the power p of what an objective in decibels takes the logarithm of, so that
-    the worst count more; 0 is alike. For quantiles near the worst, such as those of a promise about a class."""
+    """p: instances are weighted by the power p of what an objective in decibels takes the logarithm of, so that the
+    worst count more; 0 weights all alike."""
 
     consistency_weight: float = 1.0
     """s, the weight of the inconsistency, at the start of the run."""
@@ -79,20 +78,14 @@ class TrainingSettings:
     consistency_at: str = "iterates"
     """Where the inconsistency is measured: `iterates` x_1, ..., x_N (the paper's), `start` x_0, or `all` of them."""
 
-    consistency_norm: str = "l1"
-    """The norm of the inconsistency."""
-
     clip_gradient: float | None = None
     """The largest Euclidean norm of the gradient; a longer one is shortened to it."""
 
     recompute: bool = False
     """Recompute each iteration in the backward pass: memory for the iterates alone, the same numbers, more time."""
 
-    precision: str = "full"
-    """`full` is the solver's own dtype; `bfloat16` is automatic mixed precision for a float32 solver."""
-
     seed: int = 0
-    """What every batch, held-out ones included, is drawn from."""
+    """The seed of every batch, held-out ones included."""
 
     checkpoint_every: int = 500
     """Updates from one checkpoint to the next, where the run has a folder."""
@@ -104,20 +97,14 @@ class TrainingSettings:
     """Instances in the held-out batch; None is as many as in `batch`."""
 
     max_skipped: float = 0.05
-    """Skipped batches that are still borne: a whole number of them, or a fraction of `updates`."""
+    """Skipped batches that are allowed: a whole number of them, or a fraction of `updates`."""
 
     log_every: int = 10
     """Updates from one line of the log to the next."""
 
     def __post_init__(self) -> None:
-        for name in (
-            "updates",
-            "batch",
-            "consistency_growth_every",
-            "updates_per_epoch",
-            "checkpoint_every",
-            "log_every",
-        ):
+        counts = ("updates", "batch", "consistency_growth_every", "updates_per_epoch", "checkpoint_every", "log_every")
+        for name in counts:
             check_count(name, getattr(self, name))
         for name in ("warmup", "validate_every", "seed"):
             check_count(name, getattr(self, name), least=0)
@@ -126,26 +113,19 @@ class TrainingSettings:
                 check_count(name, getattr(self, name))
         for name in ("learning_rate", "consistency_growth"):
             check_positive(name, getattr(self, name))
-        check_positive("consistency_weight", self.consistency_weight, zero=True)
+        for name in ("consistency_weight", "max_skipped", "start_weight", "emphasis"):
+            check_positive(name, getattr(self, name), zero=True)
         if self.clip_gradient is not None:
             check_positive("clip_gradient", self.clip_gradient)
         check_choice("schedule", self.schedule, SCHEDULES)
         check_choice("objective", self.objective, OBJECTIVES)
         check_choice("consistency_at", self.consistency_at, CONSISTENCY_POINTS)
-        check_choice("consistency_norm", self.consistency_norm, CONSISTENCY_NORMS)
-        check_choice("precision", self.precision, PRECISIONS)
         if self.warmup >= self.updates:
             raise InputError("warmup", self.warmup, f"fewer than the {self.updates} updates of the run")
         if not isinstance(self.recompute, bool):
             raise InputError("recompute", repr(self.recompute), "True or False")
-        object.__setattr__(self, "betas", _numbers("betas", self.betas))
-        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
-            raise InputError("betas", self.betas, "two numbers in [0, 1)")
-        check_positive("max_skipped", self.max_skipped, zero=True)
         if isinstance(self.max_skipped, float) and self.max_skipped >= 1 and not self.max_skipped.is_integer():
             raise InputError("max_skipped", self.max_skipped, "a whole number, or a fraction below 1")
-        check_positive("start_weight", self.start_weight, zero=True)
-        check_positive("emphasis", self.emphasis, zero=True)
         if self.emphasis and self.objective == "value":
             raise InputError("emphasis", self.emphasis, "0 with the objective `value`, which is not in decibels")
         self._check_value_weights()
@@ -154,25 +134,29 @@ class TrainingSettings:
         if isinstance(self.value_weights, str):
             check_choice("value_weights", self.value_weights, VALUE_WEIGHTS)
             return
-        weights = _numbers("value_weights", self.value_weights)
+        values: Any = self.value_weights
+        numbers = isinstance(values, Sequence) and all(isinstance(v, (int, float)) and math.isfinite(v) for v in values)
+        if not numbers:
+            raise InputError("value_weights", repr(values), "a list of finite numbers")
+        weights = tuple(float(value) for value in values)
         if not weights or min(weights) < 0 or max(weights) == 0:
             raise InputError("value_weights", weights, "all, last, or numbers of 0 or more, not all of them 0")
         object.__setattr__(self, "value_weights", weights)
 
     @classmethod
     def from_arguments(cls, arguments: Mapping[str, Any]) -> TrainingSettings:
-        """The settings that keyword arguments give; a name that is no setting gets one clear line."""
+        """Return the settings of keyword arguments; a name that is no setting is an InputError."""
         known = tuple(field.name for field in fields(cls))
         for name in arguments:
             check_choice("setting", name, known)
         return cls(**arguments)
 
     def to_json(self) -> dict[str, Any]:
-        """The settings as JSON values."""
+        """Return the settings as JSON values."""
         return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
 
     def learning_rate_at(self, done: int) -> float:
-        """The learning rate of the update after `done` updates."""
+        """Return the learning rate of the update after `done` updates."""
         if done < self.warmup:
             return self.learning_rate * (done + 1) / self.warmup
         if self.schedule == "constant":
@@ -181,12 +165,12 @@ class TrainingSettings:
         return self.learning_rate * (1 + math.cos(math.pi * share)) / 2
 
     def consistency_weight_at(self, done: int) -> float:
-        """s for the update after `done` updates: growth by a factor every so many epochs."""
+        """Return s for the update after `done` updates."""
         times = done // (self.updates_per_epoch * self.consistency_growth_every)
         return self.consistency_weight * self.consistency_growth**times
 
     def weights_for(self, iterations: int) -> tuple[float, ...]:
-        """r_1, ..., r_N."""
+        """Return r_1, ..., r_N."""
         if isinstance(self.value_weights, str):  # "all" or "last"
             return (float(self.value_weights == "all"),) * (iterations - 1) + (1.0,)
         if len(self.value_weights) != iterations:
@@ -200,8 +184,16 @@ class TrainingSettings:
         return math.floor(self.max_skipped if self.max_skipped >= 1 else self.max_skipped * self.updates)
 
 
-def _numbers(argument: str, values: object) -> tuple[float, ...]:
-    good = isinstance(values, Sequence) and not isinstance(values, str)
-    if good and all(isinstance(v, (int, float)) and math.isfinite(v) for v in values):  # type: ignore[attr-defined]
-        return tuple(float(value) for value in values)  # type: ignore[attr-defined]
-    raise InputError(argument, repr(values), "a list of finite numbers")
+def training_seed(seed: int, done: int) -> int:
+    """Return the seed of the batch after `done` updates: even, and different for the first 2^31 updates of a run."""
+    return 2 * ((_number(seed, "offset") + done * (2 * _number(seed, "stride") + 1)) % N_SEEDS)
+
+
+def validation_seed(seed: int) -> int:
+    """Return the seed of the held-out batch: odd, so that no training batch of any run has it."""
+    return 2 * _number(seed, "validation") + 1
+
+
+def _number(seed: int, purpose: str) -> int:
+    """Return a pseudo-random number below 2^31."""
+    return int.from_bytes(hashlib.sha256(f"{purpose} {seed}".encode()).digest()[:8], "big") % N_SEEDS

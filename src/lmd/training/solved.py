@@ -1,4 +1,4 @@
-"""A family of instances that come with their solutions, for training losses that compare with them."""
+"""A family of instances with their solutions, for training losses that compare with them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from lmd.core.checks import check_count
 from lmd.problems.base import Family, Problem
 from lmd.solvers.base import Solver
 
-CHUNK = 100
+MAX_CHUNK = 100
 """Instances that are solved together."""
 
 
 class SolvedFamily(Family):
     """`size` instances of a family, drawn once with `seed` and solved by so many iterations of a classical solver.
 
-    `finish` makes another solution of that, where there are many: from the problem and x to x, same shape.
-    Each sample has its solutions as `reference`. One instance in ten is held out: `sample` never gives it. They are
-    drawn and solved when the first one is asked for.
+    `finish` maps the problem and its solution to another one, where there are many. Each sample has its solutions as
+    `reference`. One instance in ten is held out. They are drawn and solved on first use.
     """
 
     def __init__(
@@ -49,7 +48,7 @@ class SolvedFamily(Family):
         return self._choose(range(len(self._solved) // 10), batch, generator)
 
     def _choose(self, places: range, batch: int, generator: torch.Generator) -> tuple[Problem, Tensor]:
-        """Some instances of one of the chunks."""
+        """Draw instances of one of the chunks."""
         device = generator.device
         (place,) = torch.randint(len(places), (1,), generator=generator, device=device).tolist()
         problem, x0 = self._solved[places[place]]
@@ -58,9 +57,9 @@ class SolvedFamily(Family):
 
     @cached_property
     def _solved(self) -> list[tuple[Problem, Tensor]]:
-        """Chunks of instances, at least ten."""
+        """At least ten chunks of instances."""
         generator = torch.Generator().manual_seed(self.seed)
-        chunk = min(CHUNK, self.size // 10)
+        chunk = min(MAX_CHUNK, self.size // 10)
         return [self._solve(*self.family.sample(chunk, generator)) for _ in range(self.size // chunk)]
 
     @torch.no_grad()

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lmd.solvers import WithInitialiser
 from lmd.training.instances import Instances
-from lmd.training.loss import emphasised
+from lmd.training.loss import power_weights
 
 BATCH, RATE = 256, 3e-3
 
@@ -42,7 +42,7 @@ def fit_starts_(
         points = [start(part.problem, BATCH) for start in starts]
         state = solver.begin(part.problem, *points)
         gaps = (part.errors(state.x) + LEAST).log()
-        loss = (emphasised(EMPHASIS, gaps.detach()) * gaps).sum()
+        loss = (power_weights(EMPHASIS, gaps.detach()) * gaps).sum()
         for point, each, spread in zip(points, wanted, spreads, strict=True):
             loss = loss + BESIDE * (point - each[index]).square().mean() / spread
         optimiser.zero_grad()

@@ -1,4 +1,4 @@
-"""Learning a solver on a family: sample, unroll, update, constrain; and again."""
+"""Training of a solver on a family: sample, unroll, update, constrain, and again."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from lmd.solvers.base import Solver, check_fit
 from lmd.solvers.saving import save
 from lmd.training.checkpoints import (
     Checkpoint,
+    RunFolder,
     load_optimiser,
     newest_checkpoint,
     optimiser_tensors,
@@ -27,16 +29,61 @@ from lmd.training.checkpoints import (
     write_checkpoint,
 )
 from lmd.training.distributed import Processes, join_processes
-from lmd.training.folder import RunFolder
-from lmd.training.log import Log, LogLine, read_log
+from lmd.training.log import Log, LogLine, ProgressBar, read_log
 from lmd.training.loss import UnrolledLoss
-from lmd.training.progress import ProgressBar
-from lmd.training.result import TrainingResult, Validation
-from lmd.training.seeds import training_seed, validation_seed
-from lmd.training.settings import TrainingSettings
+from lmd.training.settings import TrainingSettings, training_seed, validation_seed
+
+ADAM_BETAS = (0.9, 0.99)
+"""As in the published code."""
 
 Callback = Callable[[LogLine], object]
-"""Called with each record of the log; a true answer ends the training."""
+
+
+@dataclass(frozen=True)
+class Validation:
+    """The parts of the unrolled loss on the held-out batch, after some number of updates."""
+
+    updates: int
+    value: float
+    inconsistency: float
+
+    def loss(self, consistency_weight: float) -> float:
+        """Return the loss at a weight s of the inconsistency."""
+        return self.value + consistency_weight * self.inconsistency
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """The trained solver and how the training went."""
+
+    solver: Solver[Any]
+    """The solver that was passed in, with the best weights on validation, or the last ones where there was none."""
+
+    updates: int
+    """Updates done, over all sessions of the run."""
+
+    skipped: int
+    """Batches that were skipped because their loss or gradient was not finite."""
+
+    seconds: float
+    """Time spent, over all sessions of the run."""
+
+    final_validation: Validation | None
+    """After the last update; None where there was no validation."""
+
+    best_validation: Validation | None
+    """Of the weights which the solver has now; None where there was no validation."""
+
+    improved: bool | None
+    """Whether training improved the held-out loss; None where there was no validation."""
+
+    records: tuple[LogLine, ...]
+    """The log."""
+
+    def curve(self, name: str) -> tuple[list[int], list[float]]:
+        """Return the numbers of updates at which an entry of the log was recorded, and its values."""
+        rows = [(record["updates"], record[name]) for record in self.records if record.get(name) is not None]
+        return [done for done, _ in rows], [value for _, value in rows]
 
 
 def train(
@@ -51,29 +98,25 @@ def train(
 ) -> TrainingResult:
     """Train a solver, in place, on problems of a family: Adam on the unrolled loss of section 3.3.
 
-    `settings` are the fields of `lmd.training.TrainingSettings`. After each update every part of the solver applies
-    its own constraint (`constrain_`). A batch whose loss or gradient is not finite is skipped and counted.
+    After each update every part of the solver applies its own constraint (`constrain_`). A batch whose loss or gradient
+    is not finite is skipped and counted.
 
     With `out`, the folder gets a log, checkpoints and the best solver so far; with `resume` as well, a run that was
-    stopped there, however hard, goes on to the numbers it would have reached (on the CPU: to the bit), and an empty
-    folder starts one. Under `torchrun` the batch is shared between the processes.
+    stopped there continues to the numbers it would have reached (on the CPU: to the bit), and an empty folder starts
+    one. Under `torchrun` the batch is shared between the processes.
 
-    Afterwards the solver holds the weights that were best on the held-out batch, and the ones of the last update are
-    in the last checkpoint; with `validate_every=0` it holds those of the last update. Best is the lowest loss at the
-    consistency weight of the moment, so an early solver that is fast but inconsistent does not stay ahead for ever.
-    Where that is still the solver as it came, `improved` of the result is False, and a `TrainingWarning` says so.
+    Afterwards the solver has the weights of the lowest held-out loss, at the consistency weight of the moment, or those
+    of the last update with `validate_every=0`. Where training improved nothing, `improved` of the result is False, and
+    there is a `TrainingWarning`.
 
     Args:
         solver: One with parameters; it is changed.
         family: What problems and starting points are drawn from.
         out: A folder for the run; None writes nothing.
-        resume: Go on with the run in `out`.
+        resume: Continue the run in `out`.
         progress: Whether to show a bar; None does on a terminal.
         callback: Called with each record of the log; a true answer ends the training.
         **settings: The fields of `lmd.training.TrainingSettings`: `updates`, `batch`, `learning_rate` and so on.
-
-    Returns:
-        How it went, with the solver.
 
     >>> import lmd
     >>> solver = lmd.solvers.LearnedMirrorDescent(lmd.mirrors.Quadratic(2).double(), iterations=3).double()
@@ -94,7 +137,6 @@ def train(
     if parameters[0].is_meta or parameters[0].is_inference():
         given = "on the meta device" if parameters[0].is_meta else "made in torch.inference_mode"
         raise InputError("solver", f"weights {given}", "a solver that was made outside of it")
-    _check_precision(chosen.precision, parameters[0])
     check_current_folder()
     processes = join_processes(parameters[0].device)
     folder = None if out is None else RunFolder(out)
@@ -111,7 +153,7 @@ def train(
 
 
 class _Training:
-    """A training run: the numbers it carries from update to update, and what one update does to them."""
+    """The state of a training run, and its updates."""
 
     def __init__(
         self,
@@ -125,7 +167,7 @@ class _Training:
         self.processes, self.folder = processes, folder
         self.loss = UnrolledLoss(solver, settings)
         self.parameters = [parameter for parameter in solver.parameters() if parameter.requires_grad]
-        self.optimiser = torch.optim.Adam(self.parameters, lr=settings.learning_rate, betas=settings.betas)
+        self.optimiser = torch.optim.Adam(self.parameters, lr=settings.learning_rate, betas=ADAM_BETAS)
         self.largest_norm = math.sqrt(min(torch.finfo(parameter.dtype).max for parameter in self.parameters))
         self.generator = torch.Generator(device=processes.device)
         held_out = settings.validation_batch or settings.batch
@@ -143,7 +185,7 @@ class _Training:
         self.seconds_before = 0.0
 
     def run(self, resume: bool, bar: ProgressBar, callback: Callback | None) -> TrainingResult:
-        """Every update that is left to do."""
+        """Do the remaining updates."""
         self.begun = self.marked = time.perf_counter()
         try:
             self._open(resume)
@@ -188,7 +230,7 @@ class _Training:
         return problem, x0
 
     def _update(self, module: nn.Module) -> dict[str, Any]:
-        """One batch, one update (or none, if the batch is of no use), and its figures."""
+        """Draw a batch, do an update unless its loss or gradient is not finite, and return the figures."""
         seed = training_seed(self.settings.seed, self.updates)
         problem, x0 = self.processes.share(*self._sample(seed, self.settings.batch, self.family.sample))
         rate = self.settings.learning_rate_at(self.updates)
@@ -201,7 +243,7 @@ class _Training:
         self.updates += 1
         figures = {"loss": loss, "value": value, "inconsistency": inconsistency, "gradient_norm": norm}
         figures |= {"learning_rate": rate, "consistency_weight": weight}
-        # Adam squares the gradient; a norm whose square overflows would silence its parameter for ever.
+        # Adam squares the gradient; a norm whose square overflows would stop its parameter for good.
         if not (math.isfinite(loss) and norm < self.largest_norm):
             self.skipped += 1
             return {**figures, "reason": "gradient" if math.isfinite(loss) else "loss"}
@@ -231,7 +273,7 @@ class _Training:
 
     @property
     def _improved(self) -> bool | None:
-        """Whether the best weights so far are trained ones; None where nobody looks."""
+        """Whether the best weights so far are trained ones; None without validation."""
         return None if self.settings.validate_every == 0 else self.best is not None and self.best.updates > 0
 
     def _warn_if_in_vain(self) -> None:
@@ -259,7 +301,7 @@ class _Training:
         return validation
 
     def _record(self, figures: dict[str, Any], callback: Callback | None) -> bool:
-        """Write a line of the log, with a validation where one is due; whether the callback ends the training."""
+        """Write a line of the log, with a validation where one is due; return whether the callback ends it."""
         record: dict[str, Any] = {"updates": self.updates, **figures, "skipped": self.skipped}
         if self._validates():
             validation = self._validate()
@@ -276,7 +318,7 @@ class _Training:
         return bool(self.processes.agree(int(stop)))
 
     def _configuration(self) -> dict[str, Any]:
-        """What makes this run the one it is; the mean value of the held-out batch tells families of one name apart."""
+        """Return what identifies the run; the mean value of the held-out batch tells families of one name apart."""
         start_value = f"{self.start_value:.4g}"
         return {
             "format": 1,
@@ -287,10 +329,7 @@ class _Training:
         }
 
     def _open(self, resume: bool) -> None:
-        """Make the folder ready, and take over where a run is to go on.
-
-        A new run begins with a checkpoint of 0 updates, before there is a log: from then on it can be resumed.
-        """
+        """Prepare the folder, and restore a run that is continued; a new one starts with a checkpoint of 0 updates."""
         if self.folder is None:
             return
         folder, configuration = self.folder, self._configuration()
@@ -312,7 +351,7 @@ class _Training:
         self.updates, self.skipped, self.seconds_before = state["updates"], state["skipped"], state["seconds"]
         self.best = None if state["best"] is None else Validation(**state["best"])
         self.best_weights = dict(checkpoint.best)
-        self.log.records = read_log(folder.log, state["log_bytes"], state.get("log_sha256"))
+        self.log.records = read_log(folder.log, state["log_bytes"], state["log_sha256"])
 
     def _save(self) -> None:
         """Write a checkpoint and the best solver so far."""
@@ -360,20 +399,10 @@ class _Training:
 
 
 def _number(logged: float | None) -> float:
-    """A number as it was before the log made what is not finite a null."""
+    """Return a number of the log, where null stands for what is not finite."""
     return math.nan if logged is None else logged
 
 
 def _gradient_norm(parameters: list[nn.Parameter]) -> float:
     norms = [torch.linalg.vector_norm(parameter.grad) for parameter in parameters if parameter.grad is not None]
     return float(torch.linalg.vector_norm(torch.stack(norms))) if norms else 0.0
-
-
-def _check_precision(precision: str, parameter: Tensor) -> None:
-    if precision == "full":
-        return
-    if parameter.dtype != torch.float32:
-        raise InputError("precision", f"bfloat16 for a solver in {parameter.dtype}", "a solver in torch.float32")
-    kind = parameter.device.type
-    if not torch.amp.is_autocast_available(kind) or (kind == "cuda" and not torch.cuda.is_bf16_supported()):
-        raise InputError("precision", f"bfloat16 on {kind}", "full: this device has no mixed precision")

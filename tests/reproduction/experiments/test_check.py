@@ -7,7 +7,9 @@ import pytest
 import lmd
 from lmd.cli import main
 from lmd.errors import FileError, InputError
-from lmd.guarantees import Diagnosis, Finding
+from lmd.guarantees import Diagnosis
+from lmd.guarantees.diagnosis import Finding
+from lmd.guarantees.promises import least_share
 from lmd.problems import ControlFamily, LassoFamily, LeastSquaresFamily
 from lmd.reproduction.experiments.check import check, check_table, family_of, named_family, promise_findings
 from lmd.solvers import ADMM, GradientDescent
@@ -42,7 +44,7 @@ def test_what_could_be_promised_is_reported_and_families_of_a_module_are_found()
     family = named_family("lmd.problems:LeastSquaresFamily")
     (found,) = promise_findings(solver.double(), family, 16, 0, lmd.guarantees.minimum)
     assert found.promise == "" and found.name.startswith("share within 0.01 after 10 iterations")
-    assert found.value == lmd.guarantees.least_share(16, 16) or found.value < 0.83
+    assert found.value == least_share(16, 16) or found.value < 0.83
 
 
 def test_the_family_of_a_trained_folder_is_that_of_its_command(tmp_path):

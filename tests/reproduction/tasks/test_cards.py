@@ -24,6 +24,7 @@ def measured(name: str, solver: Solver, preset: str) -> dict:  # type: ignore[ty
     return measure(recipes.task_of(name), recipes.recipe(name), solver, preset)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHIPPED)
 def test_what_was_measured_is_measured_again(name: str) -> None:
     said = card_of(name)["measured"]

@@ -16,16 +16,16 @@ def control(batch=4, seed=0):
 
 def test_kept_matrices_change_nothing_but_the_time():
     problem, x0 = control()
-    kept, computed = ADMM(3, 48).keep_(problem, x0), ADMM(3)
+    kept, computed = ADMM(3, 48).precompute_(problem, x0), ADMM(3)
     with torch.no_grad():
-        assert kept.init(problem, x0).inverses is kept.kept
+        assert kept.init(problem, x0).inverses is kept.inverses
         found = [solver.advance(problem, solver.init(problem, x0), 6).x for solver in (kept, computed)]
     torch.testing.assert_close(*found)
 
 
 def test_matrices_of_another_class_are_not_used():
     problem, x0 = control()
-    solver = ADMM(1, 48).keep_(problem, x0)
+    solver = ADMM(1, 48).precompute_(problem, x0)
     other = QuadraticProgram(2 * problem.quadratic[0], problem.quadratic[1], -0.5, 0.5)
     result = lmd.solve(other, 1e-4, solver=solver)
     assert result.status[0].name == "TOLERANCE_REACHED"
@@ -33,17 +33,17 @@ def test_matrices_of_another_class_are_not_used():
 
 def test_penalties_that_changed_are_inverted_anew():
     problem, x0 = control()
-    solver = ADMM(1, 48).keep_(problem, x0)
+    solver = ADMM(1, 48).precompute_(problem, x0)
     with torch.no_grad():
         solver.penalties.add_(1.0)
-        assert not torch.equal(solver.init(problem, x0).inverses, solver.kept)
+        assert not torch.equal(solver.init(problem, x0).inverses, solver.inverses)
 
 
 def test_a_matrix_for_each_instance_cannot_be_kept():
     problem, x0 = control()
     P = problem.quadratic[0].expand(4, 48, 48).clone()
     with pytest.raises(InputError, match="instances share"):
-        ADMM(1, 48).keep_(QuadraticProgram(P, problem.quadratic[1], -0.5, 0.5), x0)
+        ADMM(1, 48).precompute_(QuadraticProgram(P, problem.quadratic[1], -0.5, 0.5), x0)
 
 
 def test_whatever_was_learned_it_converges():
@@ -59,16 +59,16 @@ def test_whatever_was_learned_it_converges():
 
 def test_what_is_kept_is_saved(tmp_path):
     problem, x0 = control()
-    solver = ADMM(2, 48).keep_(problem, x0)
+    solver = ADMM(2, 48).precompute_(problem, x0)
     lmd.solvers.save(solver, tmp_path)
     again = lmd.solvers.load(tmp_path)
     with torch.no_grad():
-        assert again.init(problem, x0).inverses is again.kept
+        assert again.init(problem, x0).inverses is again.inverses
 
 
 def test_penalties_and_relaxations_have_gradients():
     problem, x0 = control()
-    solver = ADMM(2, 48).keep_(problem, x0)
+    solver = ADMM(2, 48).precompute_(problem, x0)
     problem.value(solver.advance(problem, solver.init(problem, x0), 2).x).sum().backward()
     assert float(solver.penalties.grad[:, 0].abs().min()) > 0 and float(solver.relaxations.grad[1].abs()) > 0
 
@@ -91,7 +91,7 @@ def test_whatever_the_penalties_of_the_blocks_it_converges(blocks):
     solver = ADMM(2, 48, blocks=blocks)
     with torch.no_grad():
         solver.penalties.copy_(torch.randn(solver.penalties.shape, generator=torch.Generator().manual_seed(1)))
-    result = lmd.solve(problem, 1e-4, solver=solver.keep_(problem, x0))
+    result = lmd.solve(problem, 1e-4, solver=solver.precompute_(problem, x0))
     assert {status.name for status in result.status} == {"TOLERANCE_REACHED"}
     problem.value(solver.advance(problem, solver.init(problem, x0), 2).x).sum().backward()
     assert float(solver.penalties.grad[0, :-1].abs().min()) > 0
@@ -105,7 +105,7 @@ def test_what_a_start_is_outside_is_how_much_its_bounds_press():
     torch.testing.assert_close(state.x, (x0 + torch.linspace(-1, 1, 48)).clamp(-0.5, 0.5))
     assert bool((state.dual * state.x >= 0).all()) and float(state.dual[:, 20:28].abs().max()) == 0
     result = lmd.solve(problem, 1e-6, solver=solver, iterations=2000)
-    again = solver.step(problem, solver.init(problem, result.x + result.dual / solver.init(problem, x0).numbers[0][0]))
+    again = solver.step(problem, solver.init(problem, result.x + result.dual / solver.init(problem, x0).schedule[0][0]))
     torch.testing.assert_close(again.x, result.x, rtol=1e-3, atol=1e-3)
 
 
@@ -133,7 +133,7 @@ def test_numbers_of_phases_are_those_of_their_iterations():
 
 def test_one_that_was_used_is_copied_and_pickled():
     problem, x0 = control()
-    solver = ADMM(2, 48).keep_(problem, x0)
+    solver = ADMM(2, 48).precompute_(problem, x0)
     expected = lmd.run(solver, problem, x0, 3).x
     for again in (copy.deepcopy(solver), pickle.loads(pickle.dumps(solver))):
         assert torch.equal(lmd.run(again, problem, x0, 3).x, expected)
@@ -145,10 +145,10 @@ def test_it_is_made_and_used_in_inference_mode(blocks):
     with torch.inference_mode():
         again, y0 = control()
         for each, start in ((problem, x0), (again, y0)):
-            solver = ADMM(2, 48, blocks=blocks).keep_(each, start)
+            solver = ADMM(2, 48, blocks=blocks).precompute_(each, start)
             found = [lmd.run(solver, each, start, 3).x for _ in range(2)]
             assert torch.equal(*found)
-    solver = ADMM(2, 48, blocks=blocks).keep_(problem, x0)
+    solver = ADMM(2, 48, blocks=blocks).precompute_(problem, x0)
     solver.requires_grad_(False)
     with torch.inference_mode():
         lmd.run(solver, problem, x0, 3)
@@ -159,9 +159,9 @@ def test_it_is_made_and_used_in_inference_mode(blocks):
 def test_matrices_that_were_loaded_after_it_was_used_are_those_of_their_class():
     problem, x0 = control()
     other = QuadraticProgram(2 * problem.quadratic[0], problem.quadratic[1], -0.5, 0.5)
-    solver, weights = ADMM(1, 48).keep_(problem, x0), ADMM(1, 48).keep_(other, x0).state_dict()
+    solver, weights = ADMM(1, 48).precompute_(problem, x0), ADMM(1, 48).precompute_(other, x0).state_dict()
     with torch.no_grad():
-        assert solver.init(problem, x0).inverses is solver.kept
+        assert solver.init(problem, x0).inverses is solver.inverses
         solver.load_state_dict(weights)
-        assert solver.init(problem, x0).inverses is not solver.kept
-        assert solver.init(other, x0).inverses is solver.kept
+        assert solver.init(problem, x0).inverses is not solver.inverses
+        assert solver.init(other, x0).inverses is solver.inverses

@@ -8,7 +8,7 @@ from lmd.operators import Identity
 from lmd.operators.matrix import Matrix
 from lmd.problems import Composite
 from lmd.solvers import QPInteriorPoint
-from lmd.terms import L1, Absolute, Box, BoxedSquares, Hinge, Simplex, Squares, Zero
+from lmd.terms import L1, Absolute, Box, Hinge, Simplex, Squares, Zero
 from lmd.terms.base import filled
 
 Z = torch.tensor([[0.3, -1.2, 2.5], [0.0, 0.9, -0.4]], dtype=torch.float64)
@@ -24,7 +24,6 @@ Y = torch.tensor([[0.1, 0.2, -0.5], [1.0, 0.0, 0.7]], dtype=torch.float64)
         Hinge(1.5),
         Squares(Y, 0.3),
         Squares(Y, 2.0, Y.abs()),
-        BoxedSquares(Y, -3.0, 3.0),
         Zero(),
     ],
     ids=lambda term: type(term).__name__,

@@ -7,7 +7,7 @@ import lmd
 from lmd.problems import LeastSquares, PenalisedProblem, Problem
 from lmd.solvers import ProximalGradient
 from lmd.terms import L1, Box, Simplex
-from lmd.terms.simplex import project_simplex
+from lmd.terms.domains import project_simplex
 
 F64 = torch.float64
 Y = torch.tensor([[2.0, 0.3, -1.0], [0.2, 0.2, 0.9]], dtype=F64)

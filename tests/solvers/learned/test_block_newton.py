@@ -19,13 +19,13 @@ def classes(sets=2, count=90, width=4, apart=3.0, ridge=0.0, starts=1):
 def test_blocks_are_gradient_and_second_derivative_along_each_row():
     problem = classes(apart=1.0, ridge=0.1)
     x = torch.randn(2, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    gradient, matrices = problem.blocks(x, x.new_zeros(()), 1.0)
+    gradient, matrices = problem.newton_blocks(x, x.new_zeros(()), 1.0)
     assert_close(gradient, problem.subgradient(x))
     for i in range(2):
         whole = torch.autograd.functional.jacobian(lambda y: problem.select([i]).subgradient(y[None])[0], x[i])  # noqa: B023
         for k in range(3):
             assert_close(matrices[i, k], whole[4 * k : 4 * k + 4, 4 * k : 4 * k + 4])
-    more = problem.blocks(x, x.new_ones(()), 1.0)[1] - matrices
+    more = problem.newton_blocks(x, x.new_ones(()), 1.0)[1] - matrices
     assert bool((torch.linalg.eigvalsh(more) > 0).all())
 
 
@@ -35,8 +35,8 @@ def test_the_pairs_that_are_furthest_from_right_take_part():
     scores = problem.features[0] @ x.reshape(3, 4).T
     right = scores.softmax(dim=1).gather(1, problem.labels[0][:, None])[:, 0]
     part = problem.minibatch(right.topk(8, largest=False).indices)
-    few, caution = problem.blocks(x, x.new_ones(()), 1 / 3)[1], x.new_ones(())
-    assert_close(few, part.blocks(x, caution, 1.0)[1] / 3)
+    few, caution = problem.newton_blocks(x, x.new_ones(()), 1 / 3)[1], x.new_ones(())
+    assert_close(few, part.newton_blocks(x, caution, 1.0)[1] / 3)
 
 
 def test_on_data_that_can_be_separated_every_step_divides_the_loss():

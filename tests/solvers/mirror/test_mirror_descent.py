@@ -7,14 +7,8 @@ from lmd.errors import DomainError, InputError
 from lmd.mirrors import DiagonalQuadratic, Entropic, Euclidean, EuclideanSimplex, OneLayer, Quadratic
 from lmd.mirrors.base import norm_of
 from lmd.problems import SimplexFamily
-from lmd.solvers import (
-    ConstantSteps,
-    GradientDescent,
-    LearnedMirrorDescent,
-    LearnedSteps,
-    MirrorDescent,
-    ProjectedGradient,
-)
+from lmd.solvers import GradientDescent, LearnedMirrorDescent, LearnedSteps, MirrorDescent, ProjectedGradient
+from lmd.solvers.steps import ConstantSteps
 
 
 def test_with_the_euclidean_mirror_it_is_gradient_descent(least_squares):

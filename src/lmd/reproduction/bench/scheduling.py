@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from lmd.problems.base import offers
-from lmd.problems.tv_families import as_float
+from lmd.problems.image_families import as_float
 from lmd.reproduction.bench.measuring import SOLVE, KnownInstances, MeasuredPeer, MeasuredSolve, MeasuredSolver, targets
 from lmd.reproduction.bench.plan import PROVEN, TEST_SEED, TUNING_SEED, Bench, Plan, contests, methods_for
 from lmd.reproduction.bench.timing import Timed, TimedPeer, TimedProof, TimedSolve, TimedSolver, time_all

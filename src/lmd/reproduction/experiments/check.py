@@ -17,7 +17,8 @@ from lmd.cli.common import Table
 from lmd.core.checks import check_choice
 from lmd.core.files import read_json, staged, writable_folder, write_json
 from lmd.errors import CapabilityError, InputError
-from lmd.guarantees import Diagnosis, Drift, Finding, Monitor, Promise, diagnose, promise
+from lmd.guarantees import Diagnosis, Drift, Monitor, Promise, diagnose, promise
+from lmd.guarantees.diagnosis import Finding
 from lmd.problems.base import Family
 from lmd.reproduction import recipes
 from lmd.reproduction.report.figures import figure
@@ -26,7 +27,7 @@ from lmd.reproduction.tasks.optima import gap_scale
 from lmd.solvers.base import Solver
 from lmd.solvers.saving import SOLVER_FILE
 from lmd.training import family_named
-from lmd.training.seeds import training_seed
+from lmd.training.settings import training_seed
 from lmd.training.stacking import stack_instances
 
 TARGET = 1e-2

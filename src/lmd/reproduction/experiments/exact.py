@@ -16,7 +16,7 @@ from lmd.errors import TrainingWarning
 from lmd.mirrors import Euclidean
 from lmd.problems import LeastSquaresFamily, TVDenoising, TVInpainting
 from lmd.problems.base import Problem
-from lmd.problems.tv_families import add_noise, random_masks
+from lmd.problems.image_families import add_noise, random_masks
 from lmd.reproduction import recipes
 from lmd.reproduction.experiments.base import Experiment, Session
 from lmd.reproduction.experiments.imaging import generator_for, images_for, psnr

@@ -13,7 +13,7 @@ from lmd.mirrors import Quadratic
 from lmd.mirrors.separable import Separable, frequencies
 from lmd.problems import TVDenoising
 from lmd.problems.base import Family, Problem
-from lmd.problems.tv_families import add_noise
+from lmd.problems.image_families import add_noise
 from lmd.reproduction.experiments.base import Experiment, Session
 from lmd.reproduction.experiments.exact import learned_solver_of
 from lmd.reproduction.experiments.imaging import generator_for, images_for

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from lmd import zoo
 from lmd.core.extras import require
+from lmd.problems.image_families import as_float
 from lmd.problems.tv import TVProblem
-from lmd.problems.tv_families import as_float
 from lmd.reproduction import recipes
 from lmd.reproduction.datasets import image_data, read_images
 from lmd.reproduction.datasets.images import CROP

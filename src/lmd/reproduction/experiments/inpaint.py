@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from lmd.problems import TVInpainting
-from lmd.problems.tv_families import add_noise, random_masks
+from lmd.problems.image_families import add_noise, random_masks
 from lmd.reproduction.experiments.base import Session
 from lmd.reproduction.experiments.imaging import PhotographExperiment, generator_for
 from lmd.reproduction.tasks.inpaint import KEPT

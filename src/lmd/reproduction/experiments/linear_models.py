@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lmd.cli.common import Table
-from lmd.problems.subsets import SubsetFamily, SubsetProblem
+from lmd.problems.classifiers import SubsetFamily, SubsetProblem
 from lmd.reproduction.experiments.base import MULTIPLIERS, Experiment, Session, measure, reached
 from lmd.reproduction.experiments.curves import HORIZON, draw_comparison
 from lmd.reproduction.report.rows import Row, best, distinct, select

@@ -18,11 +18,11 @@ from lmd.solvers import (
     CorrectedMirrorDescent,
     LearnedBlockNewton,
     LearnedSteps,
-    MeanInitialiser,
     Sequential,
     Solver,
     WithInitialiser,
 )
+from lmd.solvers.initialisers import MeanInitialiser
 
 SOURCE = Digits(LinearClassifierFamily, mnist=2000, digits=300)
 

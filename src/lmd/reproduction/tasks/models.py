@@ -14,7 +14,7 @@ from lmd.operators import Blur, Mask, ParallelBeam, gaussian_kernel, motion_kern
 from lmd.operators.blur import BORDERS
 from lmd.problems import Family, SecondOrderModel, TVDenoising, TVModel, random_masks
 from lmd.problems.base import offers
-from lmd.problems.model_families import Maker, ModelFamily, windows
+from lmd.problems.image_families import Maker, ModelFamily, windows
 from lmd.reproduction.tasks.optima import CertifiedBy
 from lmd.reproduction.tasks.task import Contest, Recipe, Task
 from lmd.reproduction.tasks.unrolled import PHOTOGRAPHS, WEIGHT

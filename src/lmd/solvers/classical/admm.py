@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -20,14 +20,14 @@ from lmd.solvers.classical.pdhg import SaddleProblem
 from lmd.terms.base import Scale, add_scaled, per_instance
 from lmd.terms.quadratic import times
 
-LARGEST_SYSTEM = 2048
+MAX_SIZE = 2048
 """Entries of x up to which a matrix of them is inverted."""
 
-FEW_BLOCKS = 4
-"""Up to so many blocks are tuned one by one."""
+MAX_TUNED_BLOCKS = 4
+"""Number of blocks up to which each is tuned by itself."""
 
-NO_STEP = 1e-12
-"""A prox with so short a step moves points no further than to where the term is finite."""
+TINY_STEP = 1e-12
+"""The step of a prox that only moves points to where the term is finite."""
 
 
 class SplitProblem(SaddleProblem, Protocol):
@@ -39,7 +39,7 @@ class SplitProblem(SaddleProblem, Protocol):
     def regulariser_prox(self, z: Tensor, step: Scale) -> Tensor: ...
 
 
-Numbers = tuple[Scale, Scale, Scale, Scale]
+Parameters = tuple[Scale, Scale, Scale, Scale]
 """r, 1 / r, s and a of one iteration, each a number, or one per instance `(B,)`; r also one per entry `(1, m)`."""
 
 
@@ -47,20 +47,20 @@ Numbers = tuple[Scale, Scale, Scale, Scale]
 class ADMMState(DualState):
     """The copies of x and of Kx that f and g are taken of; `dual` is the multiplier y of z = Kx."""
 
-    behind: Tensor
-    """z, in the shape of Kx."""
+    z: Tensor
+    """In the shape of Kx."""
 
-    copy: Tensor
-    """u, or x where f is a quadratic form."""
+    u: Tensor
+    """x where f is a quadratic form."""
 
-    pull: Tensor
-    """v, the multiplier of u = x, or q where f is a quadratic form."""
+    v: Tensor
+    """The multiplier of u = x, or q where f is a quadratic form."""
 
     inverses: Tensor
     """The matrices of the linear systems, inverted: `(N, n, n)`, or `(N, B, n, n)`."""
 
-    numbers: tuple[Numbers, ...]
-    """Those of the N iterations that have numbers of their own."""
+    schedule: tuple[Parameters, ...]
+    """Those of the N iterations that have parameters of their own."""
 
 
 class ADMM(Solver[ADMMState, SplitProblem]):
@@ -69,26 +69,25 @@ class ADMM(Solver[ADMMState, SplitProblem]):
         x_{k+1} = (r K'K + s)^{-1} (K'(r z_k - y_k) + s u_k - v_k)
         z_{k+1} = prox_{g/r}(z~ + y_k / r),  y_{k+1} = y_k + r (z~ - z_{k+1}),  z~ = a K x_{k+1} + (1 - a) z_k
 
-    and u, v with f and s in the same way. Where f is a quadratic form x'Px / 2 + q'x it stays with x: P stands for s,
-    and -q for s u - v. The penalties r and s and the relaxation a of each iteration are logarithms of multiples of the
-    problem's own scale. Those of the last of `iterations` are those of all later ones: constant, so that the method
-    converges from any point, for all penalties and 0 < a < 2 ([Eckstein and Bertsekas
-    1992](https://doi.org/10.1007/BF01581204)). Training unrolls the ones before it. One iteration is the classical
-    method. y is a dual point and certifies x. Where Kx consists of `blocks` of so many entries, each has an r of its
-    own: a diagonal matrix in place of the number, with K'rK for r K'K, for problems that share their matrices. With
-    `ends` the numbers are those of phases: the second ones take over before iteration ends[0], and so on.
+    and u, v with f and s in the same way. Where f is a quadratic form x'Px / 2 + q'x, P stands for s, and -q for
+    s u - v. The penalties r and s are multiples of the problem's own scale; they and the relaxation a are learned for
+    each iteration, and constant from the last of `iterations` on, so that the method converges from any point, for all
+    penalties and 0 < a < 2 ([Eckstein and Bertsekas 1992](https://doi.org/10.1007/BF01581204)). One iteration is the
+    classical method. y is a dual point and certifies x. Each of the `blocks` of Kx has an r of its own: a diagonal
+    matrix, with K'rK for r K'K, for problems that share their matrices. With `ends` the parameters are those of phases:
+    the second ones take over before iteration ends[0], and so on.
 
-    The inverted matrices of the class are kept with the solver (`keep_`), where instances share P and K and x has
-    `size` entries; for any other problem they are computed when a run begins. Where K is the identity and f a quadratic
-    form, the answer is z, where g is finite; where f is none, it is u, where f is finite.
+    `precompute_` stores the inverted matrices of a class with the solver, where instances share P and K; for any other
+    problem they are computed when a run begins. Where K is the identity and f a quadratic form, the answer is z, where
+    g is finite; where f is none, it is u, where f is finite.
 
     Args:
-        iterations: N, those with numbers of their own; the last ones go on.
-        size: Entries of x, for which inverted matrices are kept; 0 is none.
+        iterations: N, those with parameters of their own.
+        size: Entries of x, for which inverted matrices are stored; 0 is none.
         penalty: Each r and s to begin with, as a multiple of the problem's own scale.
         relaxation: Each a to begin with, between 0 and 2.
         blocks: Entries of each block of Kx that has an r of its own; () is one for all.
-        ends: N - 1 ascending iterations, where the numbers are those of phases; () is a number per iteration.
+        ends: N - 1 ascending iterations at which phases end; () is a phase per iteration.
 
     >>> import lmd
     >>> problem, x0 = lmd.problems.ControlFamily().sample(5, torch.Generator().manual_seed(0))
@@ -96,10 +95,13 @@ class ADMM(Solver[ADMMState, SplitProblem]):
     'TOLERANCE_REACHED'
     """
 
-    probed: Tensor
+    needs = ("operator", "dual_prox", "data_prox", "regulariser_prox")
+    ends_proven = True
+
     scales: Tensor
-    kept: Tensor
-    kept_for: Tensor
+    probe_image: Tensor
+    inverses: Tensor
+    inverse_penalties: Tensor
 
     def __init__(
         self,
@@ -125,20 +127,16 @@ class ADMM(Solver[ADMMState, SplitProblem]):
         """log r_k, of each block, and log s_k over the problem's scales `(N, J + 1)`."""
         self.relaxations = nn.Parameter(torch.full((iterations,), math.log(relaxation / (2 - relaxation))))
         """a_k / 2 as logits `(N,)`."""
-        self.register_buffer("probed", torch.zeros(size))
+        self.register_buffer("probe_image", torch.zeros(size))
         self.register_buffer("scales", torch.zeros(2))
-        self._cached = TensorCache[tuple[Numbers, ...]]()
-        self.register_buffer("kept", torch.zeros(iterations, size, size))
-        self.register_buffer("kept_for", torch.zeros(iterations, columns))
-
-    needs = ("operator", "dual_prox", "data_prox", "regulariser_prox")
+        self._cached = TensorCache[tuple[Parameters, ...]]()
+        self.register_buffer("inverses", torch.zeros(iterations, size, size))
+        self.register_buffer("inverse_penalties", torch.zeros(iterations, columns))
 
     @property
     def horizon(self) -> int | None:
-        """Those before the last numbers, which are the method's own."""
+        """The iterations before the last phase."""
         return self.ends[-1] if self.ends else self.iterations - 1 if self.iterations > 1 else None
-
-    ends_proven = True
 
     def keeps_to_domain(self, problem: Problem) -> bool:
         """As far as PDHG does."""
@@ -153,60 +151,65 @@ class ADMM(Solver[ADMMState, SplitProblem]):
         return {"operator": 1, "adjoint": 1}
 
     @torch.no_grad()
-    def keep_(self, problem: SplitProblem, x0: Tensor) -> ADMM:
-        """Keep the inverted matrices of a class whose instances share P and K, for the penalties as they are now."""
+    def precompute_(self, problem: SplitProblem, x0: Tensor) -> ADMM:
+        """Store the inverted matrices of a class whose instances share P and K, for the penalties as they are now."""
         image = _probe(problem, x0)
         if image is None or image.numel() != self.size:
             accepted = f"{self.size} entries and matrices that instances share"
             raise InputError("problem", f"{x0[0].numel()} entries, or a matrix for each instance", accepted)
-        self.probed, self.scales = image, _scales(problem, x0)
-        self.kept, self.kept_for = self._inverses(problem, x0, self._numbers(self.scales)), self.penalties.clone()
+        self.probe_image, self.scales = image, _scales(problem, x0)
+        self.inverses, self.inverse_penalties = (
+            self._invert(problem, x0, self._schedule(self.scales)),
+            self.penalties.clone(),
+        )
         return self
 
     def init(self, problem: SplitProblem, x0: Tensor) -> ADMMState:
-        """Where K is the identity and f a quadratic form, what x0 is outside says how much its bounds press."""
+        """Where K is the identity and f a quadratic form, y is r times how far x0 is outside of the bounds."""
         matrices = self._matrices(problem, x0)
         if not _stays_with_x(problem):
             image = problem.operator(x0)
-            return _begun(problem, x0, image, torch.zeros_like(image), *matrices)
-        inside = problem.regulariser_prox(x0, NO_STEP)
+            return _begin(problem, x0, image, torch.zeros_like(image), *matrices)
+        inside = problem.regulariser_prox(x0, TINY_STEP)
         pressure = per_instance(matrices[1][0][0], x0) * (x0 - inside)
-        return _begun(problem, inside, inside, pressure, *matrices)
+        return _begin(problem, inside, inside, pressure, *matrices)
 
     def resume(self, problem: SplitProblem, x: Tensor, dual: Tensor) -> ADMMState:
         stays = _stays_with_x(problem)
-        image = problem.regulariser_prox(x, NO_STEP) if stays else problem.operator(x)
-        return _begun(problem, image if stays else x, image, dual, *self._matrices(problem, x))
+        image = problem.regulariser_prox(x, TINY_STEP) if stays else problem.operator(x)
+        return _begin(problem, image if stays else x, image, dual, *self._matrices(problem, x))
 
-    def _matrices(self, problem: SplitProblem, x: Tensor) -> tuple[Tensor, tuple[Numbers, ...]]:
-        """The inverted matrices and the numbers: those that are kept, where these are problems of the class."""
+    def _matrices(self, problem: SplitProblem, x: Tensor) -> tuple[Tensor, tuple[Parameters, ...]]:
+        """The inverted matrices and the schedule: those that are stored, where these are problems of the class."""
         known, trained = self._knows(problem, x), torch.is_grad_enabled() and self.penalties.requires_grad
-        if known and not trained and (numbers := self._kept_numbers()):
-            return self.kept, numbers
-        numbers = self._numbers(self.scales if known else _scales(problem, x))
-        return self._inverses(problem, x, numbers), numbers if trained else _plain(numbers)
+        if known and not trained and (schedule := self._stored_schedule()):
+            return self.inverses, schedule
+        schedule = self._schedule(self.scales if known else _scales(problem, x))
+        return self._invert(problem, x, schedule), schedule if trained else _plain(schedule)
 
     def search_directions(self) -> Tensor:
-        """Along which the numbers of an iteration can be searched for: changes of log r, of few blocks each by itself,
-        of log s and of the logit of a `(D, J + 2)`."""
-        unit = torch.diag(torch.ones_like(self.kept_for[0, :1]).expand(self.kept_for.shape[1] + 1))
-        r = unit[:-2] if len(self.blocks) <= FEW_BLOCKS else unit[:-2].sum(dim=0, keepdim=True)
+        """The directions for a search of the parameters of an iteration `(D, J + 2)`.
+
+        Changes of log r, of few blocks each by itself, of log s and of the logit of a.
+        """
+        unit = torch.diag(torch.ones_like(self.inverse_penalties[0, :1]).expand(self.inverse_penalties.shape[1] + 1))
+        r = unit[:-2] if len(self.blocks) <= MAX_TUNED_BLOCKS else unit[:-2].sum(dim=0, keepdim=True)
         return torch.cat([r, unit[-2:]])
 
     @torch.no_grad()
     def move_(self, row: int, change: Tensor) -> None:
-        """Change the numbers in a row of the N `(J + 2,)`; the last are those of all iterations to come."""
+        """Change one of the N rows of parameters by `change` `(J + 2,)`."""
         self.penalties[row] += change[:-1].to(self.penalties)
         self.relaxations[row] += change[-1].to(self.relaxations)
 
     def _knows(self, problem: SplitProblem, x: Tensor) -> bool:
-        """Whether these are the matrices that were kept: they map one vector alike."""
-        if (self.size, self.probed.dtype) != (x[0].numel(), x.dtype):
+        """Whether the stored matrices are those of this problem: they map one vector alike."""
+        if (self.size, self.probe_image.dtype) != (x[0].numel(), x.dtype):
             return False
         image = _probe(problem, x)
-        return image is not None and _same(image, self.probed)
+        return image is not None and _same(image, self.probe_image)
 
-    def _numbers(self, scales: Tensor) -> tuple[Numbers, ...]:
+    def _schedule(self, scales: Tensor) -> tuple[Parameters, ...]:
         multiples, scales = self.penalties.to(scales.dtype).exp(), scales.reshape(2, -1)
         r = multiples[:, :1] * scales[0]
         if self.blocks:
@@ -216,18 +219,18 @@ class ADMM(Solver[ADMMState, SplitProblem]):
         a = (2 * self.relaxations.to(scales.dtype).sigmoid())[:, None].expand_as(s)
         return tuple(zip(r, 1 / r, s, a, strict=True))
 
-    def _kept_numbers(self) -> tuple[Numbers, ...]:
-        """Those of the class that is kept, made anew when what was learned changes; none if matrices are for others."""
+    def _stored_schedule(self) -> tuple[Parameters, ...]:
+        """The schedule that stored matrices belong to; () where they are for other penalties."""
 
-        def numbers() -> tuple[Numbers, ...]:
-            return _plain(self._numbers(self.scales)) if torch.equal(self.kept_for, self.penalties) else ()
+        def schedule() -> tuple[Parameters, ...]:
+            return _plain(self._schedule(self.scales)) if torch.equal(self.inverse_penalties, self.penalties) else ()
 
-        return self._cached.get([self.scales, self.kept_for, self.penalties, self.relaxations], numbers)
+        return self._cached.get([self.scales, self.inverse_penalties, self.penalties, self.relaxations], schedule)
 
-    def _inverses(self, problem: SplitProblem, x: Tensor, numbers: tuple[Numbers, ...]) -> Tensor:
+    def _invert(self, problem: SplitProblem, x: Tensor, schedule: tuple[Parameters, ...]) -> Tensor:
         """(P + K'rK)^{-1}, or (s + K'rK)^{-1} where there is no P, for each iteration; inverted in float64."""
         r, s = (
-            torch.stack([torch.as_tensor(each[i], dtype=torch.float64, device=x.device) for each in numbers])
+            torch.stack([torch.as_tensor(each[i], dtype=torch.float64, device=x.device) for each in schedule])
             for i in (0, 2)
         )
         form, operator, size = problem.quadratic, problem.operator, x[0].numel()
@@ -242,13 +245,13 @@ class ADMM(Solver[ADMMState, SplitProblem]):
         return (inverses[:, 0] if inverses.shape[1] == 1 else inverses).contiguous()
 
     def _row(self, iteration: int) -> int:
-        """Which of the N numbers an iteration has."""
+        """The row of the schedule that an iteration has."""
         return bisect.bisect_right(self.ends, iteration) if self.ends else min(iteration, self.iterations - 1)
 
     def step(self, problem: SplitProblem, state: ADMMState) -> ADMMState:
-        k, z, y = self._row(state.iteration), state.behind, state.dual
-        (r, short, s, a), inverse, operator = state.numbers[k], state.inverses[k], problem.operator
-        split, u, v = problem.quadratic is None, state.copy, state.pull
+        k, z, y = self._row(state.iteration), state.z, state.dual
+        (r, short, s, a), inverse, operator = state.schedule[k], state.inverses[k], problem.operator
+        split, u, v = problem.quadratic is None, state.u, state.v
         back = add_scaled(-y, r, z)
         right = (back if operator.is_identity else operator.adjoint(back)) - v
         right = add_scaled(right, s, u) if split else right
@@ -261,16 +264,7 @@ class ADMM(Solver[ADMMState, SplitProblem]):
             u = problem.data_prox(add_scaled(relaxed, 1 / s, v), 1 / s)
             v = add_scaled(v, s, relaxed - u)
         answer = u if split else z if operator.is_identity else x
-        return ADMMState(
-            answer,
-            state.iteration + 1,
-            dual=y,
-            behind=z,
-            copy=u,
-            pull=v,
-            inverses=state.inverses,
-            numbers=state.numbers,
-        )
+        return replace(state, x=answer, iteration=state.iteration + 1, dual=y, z=z, u=u, v=v)
 
 
 def _stays_with_x(problem: SplitProblem) -> bool:
@@ -278,17 +272,17 @@ def _stays_with_x(problem: SplitProblem) -> bool:
     return problem.quadratic is not None and problem.operator.is_identity
 
 
-def _begun(
-    problem: SplitProblem, x: Tensor, image: Tensor, dual: Tensor, inverses: Tensor, numbers: tuple[Numbers, ...]
+def _begin(
+    problem: SplitProblem, x: Tensor, z: Tensor, dual: Tensor, inverses: Tensor, schedule: tuple[Parameters, ...]
 ) -> ADMMState:
     form = problem.quadratic
-    pull = -problem.operator.adjoint(dual) if form is None else form[1]
-    return ADMMState(x, dual=dual, behind=image, copy=x, pull=pull, inverses=inverses, numbers=numbers)
+    v = -problem.operator.adjoint(dual) if form is None else form[1]
+    return ADMMState(x, dual=dual, z=z, u=x, v=v, inverses=inverses, schedule=schedule)
 
 
-def _plain(numbers: tuple[Numbers, ...]) -> tuple[Numbers, ...]:
-    """As plain numbers where all instances and entries share them, with which steps are faster."""
-    return tuple((_number(r), _number(short), _number(s), _number(a)) for r, short, s, a in numbers)
+def _plain(schedule: tuple[Parameters, ...]) -> tuple[Parameters, ...]:
+    """Plain numbers where all instances and entries share them, with which steps are faster."""
+    return tuple((_number(r), _number(short), _number(s), _number(a)) for r, short, s, a in schedule)
 
 
 def _number(scale: Scale) -> Scale:
@@ -318,8 +312,8 @@ def _scales(problem: SplitProblem, x: Tensor) -> Tensor:
     With a P, r is balanced between the ends of the spectrum of P^{-1}K'K ([Ghadimi, Teixeira, Shames and Johansson
     2015](https://doi.org/10.1109/TAC.2014.2354892)); without, s is f's smoothness. Computed in float64.
     """
-    if x[0].numel() > LARGEST_SYSTEM:
-        accepted = f"at most {LARGEST_SYSTEM}, as a matrix of them is inverted; take PDHG for more"
+    if x[0].numel() > MAX_SIZE:
+        accepted = f"at most {MAX_SIZE}, as a matrix of them is inverted; take PDHG for more"
         raise InputError("problem", f"{x[0].numel()} entries", accepted)
     gram = problem.operator.gram(x).double()
     if problem.quadratic is None:

@@ -1,4 +1,4 @@
-"""Splitting with Fourier transforms: squares behind blurs or projections, a term behind differences, a domain."""
+"""ADMM with Fourier transforms: squares behind blurs or projections, a term behind differences, a domain."""
 
 from __future__ import annotations
 
@@ -19,49 +19,40 @@ from lmd.solvers.classical.pdhg import check_step
 from lmd.terms import Term
 from lmd.terms.base import per_instance
 
-THRESHOLD = 0.12
-"""Differences below this share of the range of x are flattened by one step: b / rho, in units of the problem."""
-
-CLOSE = 0.01
-"""The penalty of the domain, in units of the smoothness of the misfit."""
+DOMAIN_PENALTY = 0.01
+"""e, in units of the smoothness of the misfit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CirculantState(DualState):
-    """The answer x = z, what splits are, and their dual points."""
+    """The answer z as `x`, and the variables of the formulas; Fourier coefficients have H, W // 2 + 1 for H, W."""
 
-    whole: Tensor
-    """The x of the quadratic step `(B, C, H, W)`, which may be outside of the domain."""
+    quadratic: Tensor
+    """x of the quadratic step `(B, C, H, W)`, which may be outside of the domain."""
 
     coefficients: Tensor
-    """Its Fourier coefficients `(B, C, H, W // 2 + 1)`."""
+    """The Fourier coefficients of it."""
 
-    rise: Tensor
-    """Its differences Kx `(B, C, 2, H, W)`."""
+    differences: Tensor
+    """Kx of it `(B, C, 2, H, W)`."""
 
-    split: Tensor
-    """w, in the same shape."""
-
-    tension: Tensor
-    """p, the dual point of the differences."""
-
-    push: Tensor
-    """The dual point of the domain, in the shape of x."""
-
+    w: Tensor
+    p: Tensor
+    q: Tensor
     data: Tensor
     """The coefficients of H x - grad h(x), which are the same for all x where H is the Hessian."""
 
     hessian: Tensor
-    """H, in Fourier coefficients `(H, W // 2 + 1)`."""
+    """H, in Fourier coefficients."""
 
     metric: Tensor
-    """M, the same `(B, 1, H, W // 2 + 1)`."""
+    """M `(B, 1, ...)`, the same."""
 
-    close: Tensor
-    """e `()`."""
+    e: Tensor
+    """`()`."""
 
-    penalty: Tensor
-    """rho `(B,)`."""
+    rho: Tensor
+    """`(B,)`."""
 
 
 class SpectralProblem(Protocol):
@@ -104,15 +95,15 @@ class CirculantADMM(Solver[CirculantState, SpectralProblem]):
     ([Fang, He, Liu and Yuan 2015](https://doi.org/10.1007/s12532-015-0078-2)). z is the answer; its dual point is p,
     and grad h(x) beside it.
 
-    An iteration costs two transforms, whatever the blur, and a gradient of h where H is not its Hessian. `threshold` is
-    b / rho in units of the range of x, b the size of an entry of p: differences below it are flattened by one step.
+    An iteration costs two transforms, whatever the blur, and a gradient of h where H is not its Hessian.
 
     Args:
-        threshold: b / rho, in units of the range of x, positive.
+        threshold: b / rho in units of the range of x, b the size of an entry of p: differences below it are flattened
+            by one step. Positive.
         relaxation: r, between 0 and 2.
     """
 
-    def __init__(self, threshold: float = THRESHOLD, relaxation: float = 1.8) -> None:
+    def __init__(self, threshold: float = 0.12, relaxation: float = 1.8) -> None:
         super().__init__()
         self.threshold, self.relaxation = check_step("threshold", threshold), check_positive("relaxation", relaxation)
         if self.relaxation >= 2:
@@ -140,42 +131,42 @@ class CirculantADMM(Solver[CirculantState, SpectralProblem]):
             raise CapabilityError(
                 "problem", "one without a circulant bound", "squares behind circular blurs or projections of images"
             )
-        hessian, rise, unit = hessian.to(x0), problem.differences(x0), problem.step_scale(x0)
+        hessian, differences, unit = hessian.to(x0), problem.differences(x0), problem.step_scale(x0)
         rho = torch.where(torch.isfinite(unit), 1 / (self.threshold * unit), 1.0)
-        close, p, coefficients = CLOSE * hessian.max(), torch.zeros_like(rise), torch.fft.rfft2(x0)
+        e, p, coefficients = DOMAIN_PENALTY * hessian.max(), torch.zeros_like(differences), torch.fft.rfft2(x0)
         return CirculantState(
             x0,
             dual=problem.dual_from(p, x0),
-            whole=x0,
+            quadratic=x0,
             coefficients=coefficients,
-            rise=rise,
-            split=rise,
-            tension=p,
-            push=torch.zeros_like(x0),
+            differences=differences,
+            w=differences,
+            p=p,
+            q=torch.zeros_like(x0),
             data=hessian * coefficients - torch.fft.rfft2(problem.data_gradient(x0)),
             hessian=hessian,
-            metric=hessian + per_instance(rho, x0) * laplacian.to(x0) + close,
-            close=close,
-            penalty=rho,
+            metric=hessian + per_instance(rho, x0) * laplacian.to(x0) + e,
+            e=e,
+            rho=rho,
         )
 
     def resume(self, problem: SpectralProblem, x: Tensor, dual: Tensor) -> CirculantState:
-        """With p, and what pushes x where the gradients do not add up to 0."""
+        """With p, and q such that the gradients add up to 0."""
         state, p = self.init(problem, x), problem.differences_part(dual)
-        push = -problem.data_gradient(x) - problem.differences.adjoint(p)
-        return replace(state, dual=dual, tension=p, push=push)
+        q = -problem.data_gradient(x) - problem.differences.adjoint(p)
+        return replace(state, dual=dual, p=p, q=q)
 
     def step(self, problem: SpectralProblem, state: CirculantState) -> CirculantState:
         return self.advance(problem, state, 1)
 
     def advance(self, problem: SpectralProblem, state: CirculantState, count: int) -> CirculantState:
-        """The dual point of the smooth terms is had at the end alone."""
-        x, hat, rise, close = state.whole, state.coefficients, state.rise, state.close
-        z, w, p, q = state.x, state.split, state.tension, state.push
-        r, size, rho = self.relaxation, x.shape[-2:], per_instance(state.penalty, w)
+        """The dual point of the smooth terms is computed at the end alone."""
+        x, hat, rise, e = state.quadratic, state.coefficients, state.differences, state.e
+        z, w, p, q = state.x, state.w, state.p, state.q
+        r, size, rho = self.relaxation, x.shape[-2:], per_instance(state.rho, w)
         circulant = is_circulant(problem.beside)
         for _ in range(count):
-            slope = problem.differences.adjoint(p + rho * (rise - w)) + q + close * (x - z)
+            slope = problem.differences.adjoint(p + rho * (rise - w)) + q + e * (x - z)
             if circulant:
                 slope_hat = torch.fft.rfft2(slope) + state.hessian * hat - state.data
             else:
@@ -184,20 +175,20 @@ class CirculantADMM(Solver[CirculantState, SpectralProblem]):
             x = torch.fft.irfft2(hat, s=size)
             rise = problem.differences(x)
             ahead, v = torch.lerp(w, rise, r), torch.lerp(z, x, r)
-            new = problem.variation.conjugate_prox(p + rho * ahead, state.penalty)
+            new = problem.variation.conjugate_prox(p + rho * ahead, state.rho)
             w, p = ahead + (p - new) / rho, new
-            z = problem.data_prox(v + q / close, 1 / close)
-            q = q + close * (v - z)
+            z = problem.data_prox(v + q / e, 1 / e)
+            q = q + e * (v - z)
         return replace(
             state,
             x=z,
             iteration=state.iteration + count,
-            evaluations={} if circulant else {"data_gradient": torch.full_like(state.penalty, count)},
+            evaluations={} if circulant else {"data_gradient": torch.full_like(state.rho, count)},
             dual=problem.dual_from(p, x),
-            whole=x,
+            quadratic=x,
             coefficients=hat,
-            rise=rise,
-            split=w,
-            tension=p,
-            push=q,
+            differences=rise,
+            w=w,
+            p=p,
+            q=q,
         )

@@ -1,4 +1,4 @@
-"""Composites of squares, slopes, folds and bounds as quadratic programs: a variable for each fold."""
+"""Composites of squares, slopes, folds and bounds as quadratic programs, with a variable for each fold."""
 
 from __future__ import annotations
 
@@ -24,6 +24,16 @@ class PiecewiseProblem(Protocol):
 
     @property
     def pieces(self) -> tuple[Pieces | None, tuple[Pieces, ...]] | None: ...
+
+
+def multiply(A: Tensor | None, x: Tensor) -> Tensor:
+    """Ax `(B, m)` for A `(m, n)` or `(B, m, n)`; None is the identity."""
+    return x if A is None else times(x, A.mT)
+
+
+def multiply_adjoint(A: Tensor | None, p: Tensor) -> Tensor:
+    """A'p `(B, n)`."""
+    return p if A is None else times(p, A)
 
 
 @dataclass
@@ -66,21 +76,13 @@ class Summand:
     def has_folds(self) -> bool:
         return bool((self.fold > 0).any())
 
-    @property
-    def is_bounded(self) -> bool:
-        return bool(self.low.isfinite().any() | self.high.isfinite().any())
-
     def total_matrix(self) -> Tensor:
         """What the sum of z is of x: `(1, n)` or `(B, 1, n)`."""
         return torch.ones_like(self.slope[:1]) if self.matrix is None else self.matrix.sum(dim=-2, keepdim=True)
 
-    def image(self, x: Tensor) -> Tensor:
-        """z `(B, m)`."""
-        return x if self.matrix is None else times(x, self.matrix.mT)
-
-    def pull(self, p: Tensor) -> Tensor:
-        """M'p `(B, n)`."""
-        return p if self.matrix is None else times(p, self.matrix)
+    def gradient(self, x: Tensor) -> Tensor:
+        """The gradient at z `(B, m)` of the squares and slopes."""
+        return self.curvature * multiply(self.matrix, x) + self.slope
 
     def hessian(self) -> Tensor:
         """M'cM `(n, n)`, or one for each instance `(B, n, n)`."""
@@ -90,17 +92,17 @@ class Summand:
         return (self.matrix.mT * c[..., None, :]) @ self.matrix
 
     def dual(self, x: Tensor, y: Tensor) -> Tensor:
-        """The subgradient at z `(B, m)` that the multipliers y of the program say."""
-        p = self.curvature * self.image(x) + self.slope
+        """The subgradient at z `(B, m)` that belongs to the multipliers y of the program."""
+        p = self.gradient(x)
         for rows in (self.bound_rows, self.fold_rows):
             p = p if rows is None else p + y[:, rows]
         return p if self.total_row is None else p + y[:, self.total_row, None]
 
-    def give_multipliers(self, x: Tensor, p: Tensor, y: Tensor) -> None:
+    def fill_multipliers(self, x: Tensor, p: Tensor, y: Tensor) -> None:
         """Write those that p is made of to y, of bounds or else of folds."""
         rows = self.bound_rows or self.fold_rows
         if rows is not None:
-            y[:, rows] = p - self.curvature * self.image(x) - self.slope
+            y[:, rows] = p - self.curvature * multiply(self.matrix, x) - self.slope
 
 
 @dataclass
@@ -134,7 +136,7 @@ class Epigraph:
         if problem.quadratic is not None:
             P, q = (each.detach().double() for each in problem.quadratic)
         for each in every:
-            P, q = P + each.hessian(), q + each.pull(each.slope)
+            P, q = P + each.hessian(), q + multiply_adjoint(each.matrix, each.slope)
             self._add_rows(each)
         if not self.rows:
             self._add(None, torch.full_like(q, -torch.inf), torch.full_like(q, torch.inf))
@@ -143,7 +145,7 @@ class Epigraph:
         self.P, self.q = P, torch.cat([q, weights], dim=1)
 
     def _add_rows(self, each: Summand) -> None:
-        if each.is_bounded:
+        if bool(each.low.isfinite().any() | each.high.isfinite().any()):
             each.bound_rows = self._add(each.matrix, each.low, each.high)
         if each.has_folds:
             low = torch.where(each.fold > 0, each.kink, -torch.inf)
@@ -161,23 +163,21 @@ class Epigraph:
     def point(self, x: Tensor) -> Tensor:
         """(x, t) with the least t that x allows `(B, N)`."""
         flat = x.double().flatten(1)
-        folds = [rows for rows in self.rows if rows.has_folds]
-        images = [flat if rows.matrix is None else times(flat, rows.matrix.mT) for rows in folds]
-        least = [(rows.low - image).clamp(min=0) for rows, image in zip(folds, images, strict=True)]
-        return torch.cat([flat, *least], dim=1)
+        folds = [(rows.low - multiply(rows.matrix, flat)).clamp(min=0) for rows in self.rows if rows.has_folds]
+        return torch.cat([flat, *folds], dim=1)
 
     def dual(self, v: Tensor, y: Tensor) -> Tensor:
-        """The dual point of the problem that multipliers y `(B, m)` say, in its shape."""
+        """The dual point of the problem that belongs to multipliers y `(B, m)`, in its shape."""
         x = v[:, : self.count]
         parts = [each.dual(x, y) / each.scale for each in self.behind]
         return parts[0].reshape(self.behind[0].shape) if len(parts) == 1 else torch.cat(parts, dim=1)
 
     def multipliers(self, x: Tensor, dual: Tensor) -> Tensor:
-        """y `(B, m)` that say about this dual point."""
+        """The multipliers y `(B, m)` that belong to a dual point of the problem."""
         y, x = torch.cat([torch.zeros_like(rows.low) for rows in self.rows], dim=1), x.double().flatten(1)
         sizes = [each.slope.shape[1] for each in self.behind]
         for each, part in zip(self.behind, torch.split(dual.double().flatten(1), sizes, dim=1), strict=True):
-            each.give_multipliers(x, each.scale * part, y)
+            each.fill_multipliers(x, each.scale * part, y)
         return y
 
 

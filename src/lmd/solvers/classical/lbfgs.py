@@ -14,13 +14,15 @@ from lmd.solvers.base import Solver, State
 
 SUFFICIENT_DECREASE = 1e-4
 CURVATURE = 0.9
-CAUTION = 1e-10
-"""A pair must have s'y > CAUTION ||g|| s's: with that, L-BFGS converges without strong convexity."""
+"""The constants of the Wolfe conditions."""
+
+MIN_CURVATURE = 1e-10
+"""A pair must have s'y > MIN_CURVATURE ||g|| s's: with that, L-BFGS converges without strong convexity."""
 
 
 @dataclass(frozen=True)
 class CurvaturePair:
-    """What one step taught about the curvature, all flat: `(B, n)`."""
+    """What one step showed of the curvature, all flat: `(B, n)`."""
 
     move: Tensor
     """s = x_{k+1} - x_k."""
@@ -33,14 +35,14 @@ class CurvaturePair:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LBFGSState(State):
-    """Points with their values and subgradients, and the pairs of the last steps, oldest first."""
+class DescentState(State):
+    """Points of a method whose values fall in every step."""
 
     value: Tensor
-    gradient: Tensor
-    pairs: tuple[CurvaturePair, ...]
+    """f(x) `(B,)`."""
+
     stuck: Tensor
-    """Which instances `(B,)` found nothing lower along their own subgradient, and look no further."""
+    """Which instances `(B,)` found nothing lower without what they learned on the way, and stay where they are."""
 
     @property
     def known_value(self) -> Tensor:
@@ -49,6 +51,14 @@ class LBFGSState(State):
     @property
     def settled(self) -> Tensor | None:
         return self.stuck
+
+
+@dataclass(frozen=True, kw_only=True)
+class LBFGSState(DescentState):
+    """Points with their values and subgradients, and the pairs of the last steps, oldest first."""
+
+    gradient: Tensor
+    pairs: tuple[CurvaturePair, ...]
 
 
 class LBFGS(Solver[LBFGSState]):
@@ -76,7 +86,7 @@ class LBFGS(Solver[LBFGSState]):
 
     @property
     def step_cost(self) -> dict[str, int]:
-        """Nothing that is known beforehand: the line search counts its evaluations in the state."""
+        """The evaluations of the line search are counted in the state."""
         return {}
 
     def init(self, problem: Problem, x0: Tensor) -> LBFGSState:
@@ -107,10 +117,10 @@ def _dot(x: Tensor, y: Tensor) -> Tensor:
 
 
 def curvature_pair(move: Tensor, change: Tensor, gradient: Tensor) -> CurvaturePair:
-    """A pair without clear curvature has no weight: it would make H indefinite, or large without bound."""
+    """The pair of a step; without clear curvature it has no weight, as it would make H indefinite or unbounded."""
     curvature = _dot(move, change)
     usable = curvature > torch.finfo(curvature.dtype).eps * _dot(change, change)
-    usable &= curvature > CAUTION * _dot(gradient, gradient).sqrt() * _dot(move, move)
+    usable &= curvature > MIN_CURVATURE * _dot(gradient, gradient).sqrt() * _dot(move, move)
     return CurvaturePair(move, change, torch.where(usable, 1 / torch.where(usable, curvature, 1), 0))
 
 

@@ -16,10 +16,10 @@ from lmd.problems.base import Problem
 from lmd.solvers.base import DualState, Solver
 from lmd.terms.base import Scale, add_scaled, per_instance
 
-LARGEST = 1e12
+MAX_STEP = 1e12
 """No step is longer, nor shorter than one over it: numbers in files may be anything."""
 
-SETTLING = 20
+SETTLING_START = 20
 """The iteration after which tau may begin to fall."""
 
 
@@ -61,16 +61,14 @@ class PDHG(Solver[PDHGState, SaddleProblem]):
     theta = 1 / \sqrt{1 + 2 gamma tau}, tau <- theta tau, sigma <- sigma / theta, gap O(1/k^2). Chambolle and Pock 2011,
     algorithms 1 and 2.
 
-    `tau` is 1 / (L ||K||) by default, L the smoothness of f (1 where it has none); `sigma` is 1 / (tau ||K||^2).
-    Larger tau favours x, smaller tau favours p: large is good for the first twenty iterations, small for the next
-    thousand, and ever smaller is bad for the last digits. So tau may `settle`: it falls to about tau / settle, by
-    acceleration or, where there is none, as 20/k, and stays there. From then on this is the plain method, which
-    converges from any point. For TV, settle = 16 changes nothing up to iteration 20 and makes iteration 1000 ten to a
-    hundred times as accurate; settle = 1 means not to settle: constant steps, or acceleration for ever.
+    Large tau is good for the first twenty iterations, small for the next thousand, and ever smaller is bad for the last
+    digits. So tau may `settle`: it falls to about tau / settle, by acceleration or else as 20/k, and stays there. From
+    then on this is the plain method, which converges from any point. For TV, settle = 16 makes iteration 1000 ten to a
+    hundred times as accurate; settle = 1 is constant steps, or acceleration for ever.
 
     Args:
-        tau: The primal step, positive; the first one where it is accelerated or settles.
-        sigma: The dual step, positive.
+        tau: The first primal step, positive; None is 1 / (L ||K||), L the smoothness of f (1 where it has none).
+        sigma: The dual step, positive; None is 1 / (tau ||K||^2).
         accelerated: Change the steps where f is strongly convex.
         settle: What tau falls by in all, 1 or more.
     """
@@ -112,7 +110,7 @@ class PDHG(Solver[PDHGState, SaddleProblem]):
     def resume(self, problem: SaddleProblem, x: Tensor, dual: Tensor) -> PDHGState:
         """At x and p, with the steps it has settled to, which disturb x least."""
         tau, sigma = self.steps(problem)
-        tau, sigma, settled = tau / self.settle, sigma * self.settle, math.ceil(SETTLING * self.settle)
+        tau, sigma, settled = tau / self.settle, sigma * self.settle, math.ceil(SETTLING_START * self.settle)
         return PDHGState(x, settled, dual=dual, ahead=x, tau=tau, sigma=sigma, least=tau)
 
     def steps(self, problem: SaddleProblem) -> tuple[Scale, Scale]:
@@ -153,13 +151,13 @@ class PDHG(Solver[PDHGState, SaddleProblem]):
 
     def _size(self, k: int) -> float:
         """tau at iteration k in units of the first."""
-        return min(1.0, max(1 / self.settle, SETTLING / max(k, 1)))
+        return min(1.0, max(1 / self.settle, SETTLING_START / max(k, 1)))
 
 
 def check_step(argument: str, value: float) -> float:
     """Return `value` if it is a positive number that leaves room in float32 for what it is multiplied with."""
-    if not 1 / LARGEST <= check_positive(argument, value) <= LARGEST:
-        raise InputError(argument, f"{value:g}", f"a number from {1 / LARGEST:g} to {LARGEST:g}")
+    if not 1 / MAX_STEP <= check_positive(argument, value) <= MAX_STEP:
+        raise InputError(argument, f"{value:g}", f"a number from {1 / MAX_STEP:g} to {MAX_STEP:g}")
     return float(value)
 
 

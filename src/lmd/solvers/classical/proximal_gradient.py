@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from lmd.problems.base import Problem
 from lmd.problems.penalised import Split, split_of
-from lmd.solvers.base import Solver, State
+from lmd.solvers.base import Solver
+from lmd.solvers.classical.lbfgs import DescentState
 from lmd.terms.base import inner, per_instance, size_of
 
-TRIALS = 60
+MAX_DOUBLINGS = 60
 """Doublings of the curvature in one step, after which an instance stays where it is."""
 
-EASE = 0.7
+CURVATURE_DECAY = 0.7
 """What the curvature of the step before is multiplied by for the first trial of a step."""
 
-SLACK = 8
+MAX_ROUNDINGS = 8
 """Units of rounding of the values by which the rule of a step may be missed."""
 
-PROBE = 1e-3
+PROBE_LENGTH = 1e-3
 """The length of the move that the first curvature is measured along, relative to the size of x or 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProximalGradientState(State):
+class ProximalGradientState(DescentState):
     """Two points, and what is known of the curvature between them."""
-
-    value: Tensor
-    """F(x) `(B,)`."""
 
     before: Tensor
     """The point one iteration earlier `(B, ...)`; x itself after a restart."""
@@ -41,25 +38,6 @@ class ProximalGradientState(State):
 
     pace: Tensor
     """t `(B,)`, of which the momentum is made: 1 after a restart."""
-
-    stuck: Tensor
-    """Which instances `(B,)` found nothing lower from a restart, and stay where they are."""
-
-    @property
-    def known_value(self) -> Tensor:
-        return self.value
-
-    @property
-    def settled(self) -> Tensor | None:
-        return self.stuck
-
-
-class Trial(NamedTuple):
-    """A step with the curvature M, instance by instance."""
-
-    x: Tensor
-    excess: Tensor
-    """How far f(x) is above what the rule allows `(B,)`."""
 
 
 class ProximalGradient(Solver[ProximalGradientState, Problem]):
@@ -87,7 +65,7 @@ class ProximalGradient(Solver[ProximalGradientState, Problem]):
 
     @property
     def step_cost(self) -> dict[str, int]:
-        """Nothing that is known beforehand: the trials are counted in the state."""
+        """The trials are counted in the state."""
         return {}
 
     def keeps_to_domain(self, problem: Problem) -> bool:
@@ -97,52 +75,48 @@ class ProximalGradient(Solver[ProximalGradientState, Problem]):
         """The first curvature is that of f along a short step."""
         split, none = split_of(problem), torch.zeros(len(x0), dtype=torch.bool, device=x0.device)
         gradient, tiny = split.gradient(x0), torch.finfo(x0.dtype).tiny
-        length = PROBE * (size_of(x0) + (size_of(x0) == 0)) / size_of(gradient).clamp(min=tiny)
+        length = PROBE_LENGTH * (size_of(x0) + (size_of(x0) == 0)) / size_of(gradient).clamp(min=tiny)
         probe = split.prox(x0 - per_instance(length, x0) * gradient, length)
-        moved = size_of(probe - x0)
-        curvature = size_of(split.gradient(probe) - gradient) / moved
+        curvature = size_of(split.gradient(probe) - gradient) / size_of(probe - x0)
         known = torch.isfinite(curvature) & (curvature > 0)
         curvature = torch.where(known, curvature, size_of(gradient).clamp(min=tiny) / (1 + size_of(x0)))
-        value = problem.value(x0)
-        return ProximalGradientState(
-            x0, value=value, before=x0, curvature=curvature, pace=torch.ones_like(curvature), stuck=none
-        )
+        value, pace = problem.value(x0), torch.ones_like(curvature)
+        return ProximalGradientState(x0, value=value, before=x0, curvature=curvature, pace=pace, stuck=none)
 
     def step(self, problem: Problem, state: ProximalGradientState) -> ProximalGradientState:
-        split, curvature = split_of(problem), EASE * state.curvature
+        split, curvature = split_of(problem), CURVATURE_DECAY * state.curvature
         pace = (1 + (1 + 4 * state.pace.square()).sqrt()) / 2
         y = torch.lerp(state.before, state.x, per_instance(1 + (state.pace - 1) / pace, state.x))
         y = y if split.term is None else split.term.nearest(y)
         known = y, split.value(y), split.gradient(y)
-        trial = _try(split, *known, curvature)
+        x, excess = _try(split, *known, curvature)
         trials = torch.ones_like(state.stuck, dtype=torch.int64)
-        for _ in range(TRIALS):
-            failed = ~(trial.excess <= 0) & ~state.stuck
+        for _ in range(MAX_DOUBLINGS):
+            failed = ~(excess <= 0) & ~state.stuck
             if not bool(failed.any()):
                 break
             curvature = torch.where(failed, 2 * curvature, curvature)
             trials = trials + failed
-            trial = _try(split, *known, curvature)
-        value = problem.value(trial.x)
-        falls = (trial.excess <= 0) & (value < state.value) & ~state.stuck
-        taken = per_instance(falls, trial.x)
-        assert isinstance(taken, Tensor)
-        x = torch.where(taken, trial.x, state.x)
+            x, excess = _try(split, *known, curvature)
+        value = problem.value(x)
+        falls = (excess <= 0) & (value < state.value) & ~state.stuck
+        taken = falls.reshape(-1, *(1,) * (x.ndim - 1))
         return ProximalGradientState(
-            x,
+            torch.where(taken, x, state.x),
             state.iteration + 1,
             evaluations={"value": trials + 2, "subgradient": torch.ones_like(trials)},
             value=torch.where(falls, value, state.value),
             before=state.x,
-            curvature=torch.where(trial.excess <= 0, curvature, state.curvature),
+            curvature=torch.where(excess <= 0, curvature, state.curvature),
             pace=torch.where(falls, pace, 1),
             stuck=state.stuck | (~falls & (state.pace == 1)),
         )
 
 
-def _try(split: Split, y: Tensor, before: Tensor, gradient: Tensor, curvature: Tensor) -> Trial:
+def _try(split: Split, y: Tensor, before: Tensor, gradient: Tensor, curvature: Tensor) -> tuple[Tensor, Tensor]:
+    """The step with the curvature M, and how far f is above what the rule allows `(B,)`."""
     x = split.prox(y - per_instance(1 / curvature, y) * gradient, 1 / curvature)
     after, move = split.value(x), x - y
     allowed = before + inner(gradient, move) + curvature / 2 * inner(move, move)
-    slack = SLACK * torch.finfo(x.dtype).eps * (before.abs() + after.abs())
-    return Trial(x, after - allowed - slack)
+    slack = MAX_ROUNDINGS * torch.finfo(x.dtype).eps * (before.abs() + after.abs())
+    return x, after - allowed - slack

@@ -1,10 +1,10 @@
-"""A primal-dual interior-point method for quadratic programs: what ends at the optimum, whatever the conditioning."""
+"""A primal-dual interior-point method for quadratic programs, whatever their conditioning."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from typing_extensions import Self
 from lmd.core.checks import check_positive
 from lmd.problems.base import Problem
 from lmd.solvers.base import DualState, Solver
-from lmd.solvers.classical.epigraph import Epigraph, PiecewiseProblem
+from lmd.solvers.classical.epigraph import Epigraph, PiecewiseProblem, multiply, multiply_adjoint
 from lmd.terms.quadratic import times
 
 MAX_SIZE = 2048
@@ -22,21 +22,21 @@ MAX_SIZE = 2048
 MAX_CHUNK = 1 << 24
 """Numbers of a matrix product for a chunk of instances."""
 
-NARROW = 1e-9
+MAX_EQUATION_WIDTH = 1e-9
 """Ends of a row that are so close, relative to their size, are one equation."""
 
-GIVE = 1e-8
-"""By how much an equation may give way to its multiplier in a step, beside what P + A'wA does: so that it may be there
+EQUATION_COMPLIANCE = 1e-8
+"""By how much an equation may give way to its multiplier in a step, relative to P + A'wA, so that it may be there
 twice."""
 
-BOUNDARY = 0.995
+BOUNDARY_SHARE = 0.995
 """The share of the way to the boundary that a step goes at most."""
 
-USUAL = 40
-"""Iterations that are enough but for programs on which Mehrotra's steps lead in circles: from then on, they are without
-corrections and no longer than the mean of the products falls."""
+MAX_CORRECTED_ITERATIONS = 40
+"""Enough but for programs on which Mehrotra's steps lead in circles: later steps are without corrections, and no longer
+than the mean of the products falls."""
 
-SPENT = 1e-4
+SPENT_SHARE = 1e-4
 """An instance whose products are this share of what is rounding has ended."""
 
 MIN_STEP = 1e-10
@@ -65,11 +65,11 @@ class Program(NamedTuple):
     high: Tensor
     """`(B, m)`."""
 
-    equal: Tensor
-    """Which rows `(B, m)` are equations."""
+    is_equation: Tensor
+    """`(B, m)`."""
 
     places: Tensor
-    """Those that are in any instance `(e,)`."""
+    """The rows that are equations in any instance `(e,)`."""
 
     equations: Tensor
     """The rows of A there `(B, e, n)`; 0 where an instance has none."""
@@ -80,7 +80,7 @@ class Program(NamedTuple):
 
     @classmethod
     def of(cls, epigraph: Epigraph) -> Self:
-        """The same program in these units."""
+        """The program of an epigraph in these units."""
         rows = epigraph.rows[:-1]
         low, high = (torch.cat([getattr(each, end) for each in epigraph.rows], dim=1) for end in ("low", "high"))
         column = _column_units(epigraph)
@@ -93,34 +93,37 @@ class Program(NamedTuple):
             lengths.append(size)
             fold_units += [size] if each.has_folds else []
         column = column.expand(len(low), epigraph.count)
-        columns = torch.cat([column, *fold_units], dim=1)
-        length = torch.cat([*lengths, *fold_units], dim=1)
-        P = (
-            column[..., None] * epigraph.P * column[..., None, :]
-            if epigraph.P.ndim == 3
-            else (column[0, :, None] * epigraph.P * column[0])
-        )
+        columns, length = torch.cat([column, *fold_units], dim=1), torch.cat([*lengths, *fold_units], dim=1)
+        own = column if epigraph.P.ndim == 3 else column[0]
+        P = own[..., None] * epigraph.P * own[..., None, :]
         q, low, high = columns * epigraph.q, low / length, high / length
-        unit, by = _size_of(P, q, low, high)
-        low, high, q, P = low / unit, high / unit, q * (unit / by), _scaled(P, unit.square() / by)
-        equal = high - low <= NARROW * torch.maximum(low.abs(), high.abs())
-        equal &= low.isfinite() & high.isfinite()
-        places = equal.any(dim=0).nonzero().flatten()
+        unit, by = _units(P, q, low, high)
+        low, high, q, by_P = low / unit, high / unit, q * (unit / by), unit.square() / by
+        P = P if bool((by_P == 1).all()) else P * by_P[..., None]  # one for each instance only where it has to be
+        is_equation = high - low <= MAX_EQUATION_WIDTH * torch.maximum(low.abs(), high.abs())
+        is_equation &= low.isfinite() & high.isfinite()
+        places = is_equation.any(dim=0).nonzero().flatten()
+        equations = q.new_zeros(len(q), 0, epigraph.count)
+        if len(places):
+            whole = torch.cat(_dense_blocks(blocks, len(q), P), dim=-2)
+            equations = whole[..., places, :] * is_equation[:, places, None]
         folds = tuple(each.low.shape[1] if each.has_folds else 0 for each in rows)
-        none = q.new_zeros(len(q), 0, epigraph.count)
-        made = cls(P, q, tuple(blocks), folds, low, high, equal, places, none, unit * columns, by / (unit * length))
-        if len(places) == 0:
-            return made
-        whole = torch.cat([made._dense(A) for A in _alike(blocks, len(q))], dim=-2)
-        return made._replace(equations=whole[..., places, :] * equal[:, places, None])
+        units = unit * columns, by / (unit * length)
+        return cls(P, q, tuple(blocks), folds, low, high, is_equation, places, equations, *units)
 
-    def _dense(self, A: Tensor | None) -> Tensor:
-        return torch.eye(self.P.shape[-1], dtype=self.q.dtype, device=self.q.device) if A is None else A
+    @property
+    def size(self) -> int:
+        """n, the entries of x."""
+        return self.P.shape[-1]
 
     def parts(self, v: Tensor) -> tuple[Tensor, Tensor]:
         """x and t."""
-        x, t = torch.split(v, [self.P.shape[-1], v.shape[1] - self.P.shape[-1]], dim=1)
-        return x, t
+        return v[:, : self.size], v[:, self.size :]
+
+    def split(self, y: Tensor) -> tuple[Tensor, ...]:
+        """The rows of each block, and those of t."""
+        sizes = [self.size if A is None else A.shape[-2] for A in self.blocks]
+        return torch.split(y, [*sizes, self.q.shape[1] - self.size], dim=1)
 
     def at_folds(self, t: Tensor) -> list[Tensor]:
         """t in the rows of folds and 0 in the others, block by block."""
@@ -131,33 +134,24 @@ class Program(NamedTuple):
     def of_folds(self, parts: Sequence[Tensor]) -> Tensor:
         """The rows of folds of blocks, in the order of t."""
         own = [part for part, count in zip(parts, self.folds, strict=True) if count]
-        return torch.cat(own, dim=1) if own else self.q[:, self.P.shape[-1] :]
-
-    def images(self, x: Tensor) -> list[Tensor]:
-        """Ax, block by block."""
-        return [x if A is None else times(x, A.mT) for A in self.blocks]
+        return torch.cat(own, dim=1) if own else self.q[:, self.size :]
 
     def image(self, v: Tensor) -> Tensor:
         """(Ax + t, t) `(B, m)`."""
         x, t = self.parts(v)
-        return torch.cat([*map(torch.add, self.images(x), self.at_folds(t)), t], dim=1)
+        return torch.cat([*map(torch.add, [multiply(A, x) for A in self.blocks], self.at_folds(t)), t], dim=1)
 
-    def pull(self, y: Tensor) -> Tensor:
+    def adjoint(self, y: Tensor) -> Tensor:
         """The adjoint of `image` `(B, N)`."""
         *parts, last = self.split(y)
-        return torch.cat([self.pull_blocks(parts), last + self.of_folds(parts)], dim=1)
+        return torch.cat([self.adjoint_of_blocks(parts), last + self.of_folds(parts)], dim=1)
 
-    def pull_blocks(self, parts: Sequence[Tensor]) -> Tensor:
+    def adjoint_of_blocks(self, parts: Sequence[Tensor]) -> Tensor:
         """A'y `(B, n)` for y in blocks."""
-        total = torch.zeros_like(self.q[:, : self.P.shape[-1]])
+        total = torch.zeros_like(self.q[:, : self.size])
         for A, part in zip(self.blocks, parts, strict=True):
-            total = total + (part if A is None else times(part, A))
+            total = total + multiply_adjoint(A, part)
         return total
-
-    def split(self, y: Tensor) -> tuple[Tensor, ...]:
-        count = self.P.shape[-1]
-        sizes = [count if A is None else A.shape[-2] for A in self.blocks]
-        return torch.split(y, [*sizes, self.q.shape[1] - count], dim=1)
 
     def form(self, v: Tensor) -> Tensor:
         """Px, and 0 for t `(B, N)`."""
@@ -166,31 +160,38 @@ class Program(NamedTuple):
 
     def gradient(self, v: Tensor, y: Tensor) -> Tensor:
         """Px + q + A'y `(B, N)`."""
-        return self.form(v) + self.q + self.pull(y)
+        return self.form(v) + self.q + self.adjoint(y)
 
-    def system(self, weight: Tensor) -> System:
-        """That of P + A'wA and the equations, factorised, w the weights `(B, m)` of the rows; t is eliminated."""
-        *parts, held = self.split(weight)
-        own = self.of_folds(parts)
-        both = zip(parts, self.at_folds(own * held / (own + held)), self.folds, strict=True)
+
+class LinearSystem:
+    """P + A'wA and the equations, factorised, w the weights `(B, m)` of the rows; t is eliminated."""
+
+    def __init__(self, program: Program, weight: Tensor) -> None:
+        self.program = program
+        *parts, self.held = program.split(weight)
+        self.own = program.of_folds(parts)
+        """The weights of the rows of folds, and of their t."""
+        both = zip(parts, program.at_folds(self.own * self.held / (self.own + self.held)), program.folds, strict=True)
         parts = [left if count else w for w, left, count in both]
-        count = self.P.shape[-1]
-        widest = max((A.shape[-2] for A in self.blocks if A is not None), default=1)
-        chunk = max(1, MAX_CHUNK // (count * max(widest, count)))
+        widest = max((A.shape[-2] for A in program.blocks if A is not None), default=1)
+        chunk = max(1, MAX_CHUNK // (program.size * max(widest, program.size)))
         matrix = torch.cat([self._matrix(parts, slice(i, i + chunk)) for i in range(0, len(weight), chunk)])
-        if len(self.places) == 0:
-            return System(self, weight, *_cholesky(matrix))
-        reach = (self.equations.square() / matrix.diagonal(dim1=1, dim2=2)[:, None]).sum(dim=2)
-        give = torch.where(self.equal[:, self.places], -GIVE * reach, -1.0)
-        below = torch.cat([self.equations, torch.diag_embed(give)], dim=2)
-        whole = torch.cat([torch.cat([matrix, self.equations.mT], dim=2), below], dim=1)
-        factor, pivots, _ = torch.linalg.lu_factor_ex(whole)
-        return System(self, weight, factor, pivots)
+        self.pivots: Tensor | None = None
+        if len(program.places) == 0:
+            self.factor = _cholesky(matrix)
+            return
+        equations, places = program.equations, program.places
+        reach = (equations.square() / matrix.diagonal(dim1=1, dim2=2)[:, None]).sum(dim=2)
+        compliance = torch.where(program.is_equation[:, places], -EQUATION_COMPLIANCE * reach, -1.0)
+        below = torch.cat([equations, torch.diag_embed(compliance)], dim=2)
+        whole = torch.cat([torch.cat([matrix, equations.mT], dim=2), below], dim=1)
+        self.factor, self.pivots, _ = torch.linalg.lu_factor_ex(whole)
 
     def _matrix(self, weights: Sequence[Tensor], index: slice) -> Tensor:
-        batch = len(weights[0][index]) if weights else len(self.q[index])
-        matrix = (self.P if self.P.ndim == 2 else self.P[index]).expand(batch, *self.P.shape[-2:]).clone()
-        for A, w in zip(self.blocks, weights, strict=True):
+        P = self.program.P
+        batch = len(weights[0][index]) if weights else len(self.program.q[index])
+        matrix = (P if P.ndim == 2 else P[index]).expand(batch, *P.shape[-2:]).clone()
+        for A, w in zip(self.program.blocks, weights, strict=True):
             if A is None:
                 matrix.diagonal(dim1=1, dim2=2).add_(w[index])
             else:
@@ -198,37 +199,20 @@ class Program(NamedTuple):
                 matrix += (A.mT * w[index][:, None]) @ A
         return matrix
 
-
-class System(NamedTuple):
-    """The linear system of a step, factorised."""
-
-    program: Program
-    weight: Tensor
-    """Of the rows `(B, m)`."""
-
-    factor: Tensor
-    """`(B, n, n)` of Cholesky's, or `(B, n + e, n + e)` of Gauss's with equations."""
-
-    pivots: Tensor | None
-
-    def solve(self, right: Tensor, broken: Tensor) -> tuple[Tensor, Tensor]:
-        """(x, t) `(B, N)`, and multipliers of the equations `(B, m)`, which are `broken` by so much."""
-        program = self.program
+    def solve(self, right: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """(x, t) `(B, N)`, and multipliers of the equations `(B, m)`, whose residuals are given `(B, m)`."""
+        program, own, both = self.program, self.own, self.own + self.held
         right, t = program.parts(right)
-        *parts, held = program.split(self.weight)
-        own = program.of_folds(parts)
-        x, hold = self._solve(right - program.pull_blocks(program.at_folds(own / (own + held) * t)), broken)
-        t = (t - own * program.of_folds(program.images(x))) / (own + held)
-        return torch.cat([x, t], dim=1), hold
-
-    def _solve(self, right: Tensor, broken: Tensor) -> tuple[Tensor, Tensor]:
-        program, hold = self.program, torch.zeros_like(broken)
+        right = right - program.adjoint_of_blocks(program.at_folds(own / both * t))
+        equality = torch.zeros_like(residual)
         if self.pivots is None:
-            return torch.cholesky_solve(right[..., None], self.factor)[..., 0], hold
-        whole = torch.cat([right, -broken[:, program.places]], dim=1)
-        found = torch.linalg.lu_solve(self.factor, self.pivots, whole[..., None])[..., 0]
-        x, change = torch.split(found, [right.shape[1], len(program.places)], dim=1)
-        return x, hold.index_copy(1, program.places, change)
+            x = torch.cholesky_solve(right[..., None], self.factor)[..., 0]
+        else:
+            whole = torch.cat([right, -residual[:, program.places]], dim=1)
+            found = torch.linalg.lu_solve(self.factor, self.pivots, whole[..., None])[..., 0]
+            x, equality = found[:, : program.size], equality.index_copy(1, program.places, found[:, program.size :])
+        t = (t - own * program.of_folds([multiply(A, x) for A in program.blocks])) / both
+        return torch.cat([x, t], dim=1), equality
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,10 +228,10 @@ class QPInteriorState(DualState):
     slack: Tensor
     """Distances to the lower and to the upper ends `(2, B, m)`, positive; 1 where there is no end."""
 
-    push: Tensor
-    """Their multipliers, positive; 0 where there is no end."""
+    multiplier: Tensor
+    """Those of the ends `(2, B, m)`, positive; 0 where there is no end."""
 
-    hold: Tensor
+    equality: Tensor
     """The multipliers of the equations `(B, m)`; 0 of other rows."""
 
     done: Tensor
@@ -257,6 +241,10 @@ class QPInteriorState(DualState):
     def settled(self) -> Tensor | None:
         return self.done
 
+    def y(self) -> Tensor:
+        """The multipliers of the rows `(B, m)`: those of upper ends and equations minus those of lower ends."""
+        return self.multiplier[1] - self.multiplier[0] + self.equality
+
 
 class QPInteriorPoint(Solver[QPInteriorState, PiecewiseProblem]):
     r"""min x'Px / 2 + q'x over l <= Kx <= u by Newton's method on the perturbed optimality conditions.
@@ -265,9 +253,9 @@ class QPInteriorPoint(Solver[QPInteriorState, PiecewiseProblem]):
     Px + q + K'y = 0, slacks that are those of x, and products s p of 0. A step aims at products of sigma mu, mu being
     their mean, by Mehrotra's corrected direction ([Mehrotra 1992](https://doi.org/10.1137/0802028); for quadratic
     programs [Nocedal and Wright 2006](https://doi.org/10.1007/978-0-387-40065-5), section 16.6). Rows with l = u are
-    equations, which have a multiplier and no slack. Ten to thirty iterations are usual, whatever the conditioning; each
-    factorises a matrix for each instance, of n and as many rows as there are equations. Everything is in float64,
-    in units in which P has the diagonal 1 and rows of K the length 1. y is a dual point and certifies x.
+    equations, which have a multiplier and no slack. Ten to thirty iterations are usual; each factorises a matrix for
+    each instance, of n and as many rows as there are equations. Everything is in float64, in units in which P has the
+    diagonal 1 and rows of K the length 1. y is a dual point and certifies x.
 
     Args:
         precision: The sum of all products, relative to the value, at which an instance is solved; positive.
@@ -279,13 +267,12 @@ class QPInteriorPoint(Solver[QPInteriorState, PiecewiseProblem]):
     ('TOLERANCE_REACHED', tensor([[1., 0.]]))
     """
 
+    needs = ("operator", "pieces")
+    ends_proven = True
+
     def __init__(self, precision: float = 1e-14) -> None:
         super().__init__()
         self.precision = check_positive("precision", precision)
-
-    needs = ("operator", "pieces")
-
-    ends_proven = True
 
     @property
     def step_cost(self) -> dict[str, int]:
@@ -301,24 +288,29 @@ class QPInteriorPoint(Solver[QPInteriorState, PiecewiseProblem]):
         epigraph = Epigraph(problem, x0)
         program = Program.of(epigraph)
         nearest = torch.zeros_like(program.low).clamp(program.low, program.high)
-        weight = (~program.equal).to(nearest)
-        point, _ = program.system(weight).solve(program.pull(weight * nearest) - program.q, (weight - 1) * nearest)
-        return _begun(epigraph, program, point, torch.zeros_like(nearest), x0)
+        weight = (~program.is_equation).to(nearest)
+        right = program.adjoint(weight * nearest) - program.q
+        point, _ = LinearSystem(program, weight).solve(right, (weight - 1) * nearest)
+        return _begin(epigraph, program, point, torch.zeros_like(nearest), x0)
 
     def resume(self, problem: PiecewiseProblem, x: Tensor, dual: Tensor) -> QPInteriorState:
         epigraph = Epigraph(problem, x)
         program, y = Program.of(epigraph), epigraph.multipliers(x, dual)
-        return _begun(epigraph, program, epigraph.point(x) / program.x_unit, y / program.y_unit, x)
+        return _begin(epigraph, program, epigraph.point(x) / program.x_unit, y / program.y_unit, x)
 
     def step(self, problem: PiecewiseProblem, state: QPInteriorState) -> QPInteriorState:
         if bool(state.done.all()):
             return replace(state, iteration=state.iteration + 1)
-        following = _Newton(state).advanced()
-        stays = state.done | ~following.point.isfinite().all(dim=1) | following.done
-        point, hold = (_kept(stays, getattr(state, name), getattr(following, name)) for name in ("point", "hold"))
-        slack, push = (_kept(stays, getattr(state, name), getattr(following, name), 1) for name in ("slack", "push"))
-        whole = replace(following, point=point, hold=hold, slack=slack, push=push)
-        return replace(_answered(whole, state.x), done=stays | _is_solved(whole, self.precision))
+        after = _Newton(state).step()
+        stays = state.done | ~after.point.isfinite().all(dim=1) | after.done
+        whole = replace(
+            after,
+            point=torch.where(stays[:, None], state.point, after.point),
+            equality=torch.where(stays[:, None], state.equality, after.equality),
+            slack=torch.where(stays[:, None], state.slack, after.slack),
+            multiplier=torch.where(stays[:, None], state.multiplier, after.multiplier),
+        )
+        return replace(_with_answer(whole, state.x), done=stays | _is_solved(whole, self.precision))
 
 
 class _Newton:
@@ -326,120 +318,118 @@ class _Newton:
 
     def __init__(self, state: QPInteriorState) -> None:
         self.state, program = state, state.program
-        ends, self.image = torch.stack([program.low, program.high]), program.image(state.point)
-        self.ended = ends.isfinite() & ~program.equal
+        ends, image = torch.stack([program.low, program.high]), program.image(state.point)
+        self.has_end = ends.isfinite() & ~program.is_equation
         self.sign = torch.tensor([1.0, -1.0], dtype=ends.dtype, device=ends.device)[:, None, None]
-        missed = self.sign * (self.image - ends) - state.slack
-        self.missed = torch.where(self.ended, missed, 0)
+        self.missed = torch.where(self.has_end, self.sign * (image - ends) - state.slack, 0)
         """By how much slacks are not those of x `(2, B, m)`."""
-        self.broken = torch.where(program.equal, self.image - program.low, 0)
-        """By how much equations are `(B, m)`."""
-        self.gradient = program.gradient(state.point, _multipliers(state))
-        self.stiffness = torch.where(self.ended, state.push / state.slack, 0)
-        self.system = program.system(self.stiffness.sum(dim=0))
-        self.count = self.ended.sum(dim=(0, 2)).clamp(min=1)
+        self.residual = torch.where(program.is_equation, image - program.low, 0)
+        """That of equations `(B, m)`."""
+        self.gradient = program.gradient(state.point, state.y())
+        self.stiffness = torch.where(self.has_end, state.multiplier / state.slack, 0)
+        self.system = LinearSystem(program, self.stiffness.sum(dim=0))
+        self.count = self.has_end.sum(dim=(0, 2)).clamp(min=1)
 
-    def mean(self, slack: Tensor, push: Tensor) -> Tensor:
+    def mean(self, slack: Tensor, multiplier: Tensor) -> Tensor:
         """The mean of all products `(B,)`."""
-        return (slack * push).sum(dim=(0, 2)) / self.count
+        return (slack * multiplier).sum(dim=(0, 2)) / self.count
 
     def direction(self, excess: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Changes of x, slacks, pushes and holds; the `excess` of products `(2, B, m)` is to go."""
+        """Changes of x, slacks, multipliers and those of equations that reduce products `(2, B, m)` by `excess`."""
         state, program = self.state, self.state.program
-        pressed = torch.where(self.ended, excess / state.slack, 0) + self.stiffness * self.missed
-        x, hold = self.system.solve(-self.gradient - program.pull((self.sign * pressed).sum(dim=0)), self.broken)
-        moved = program.image(x)
-        slack = torch.where(self.ended, self.sign * moved + self.missed, 0)
-        push = torch.where(self.ended, -excess / state.slack - self.stiffness * slack, 0)
-        return x, slack, push, hold
+        pressed = torch.where(self.has_end, excess / state.slack, 0) + self.stiffness * self.missed
+        right = -self.gradient - program.adjoint((self.sign * pressed).sum(dim=0))
+        x, equality = self.system.solve(right, self.residual)
+        slack = torch.where(self.has_end, self.sign * program.image(x) + self.missed, 0)
+        multiplier = torch.where(self.has_end, -excess / state.slack - self.stiffness * slack, 0)
+        return x, slack, multiplier, equality
 
-    def length(self, slack: Tensor, push: Tensor) -> Tensor:
-        """How far slacks and pushes stay positive along their changes, at most 1 `(B,)`."""
-        state = self.state
+    def length(self, slack: Tensor, multiplier: Tensor) -> Tensor:
+        """How far slacks and multipliers stay positive along their changes, at most 1 `(B,)`."""
         far = [
-            torch.where(self.ended & (change < 0), -size / change, torch.inf)
-            for size, change in ((state.slack, slack), (state.push, push))
+            torch.where(self.has_end & (change < 0), -size / change, torch.inf)
+            for size, change in ((self.state.slack, slack), (self.state.multiplier, multiplier))
         ]
         return torch.minimum(*far).amin(dim=(0, 2)).clamp(max=1)
 
-    def advanced(self) -> QPInteriorState:
-        """After Mehrotra's step; `done` is where it is too short to matter."""
-        state, products = self.state, self.state.slack * self.state.push
-        mean = self.mean(state.slack, state.push)
-        _, slack, push, _ = self.direction(products)
-        length = self.length(slack, push)[:, None]
-        after = self.mean(state.slack + length * slack, state.push + length * push)
+    def step(self) -> QPInteriorState:
+        """The state after Mehrotra's step; `done` is where it is too short to matter."""
+        state, products = self.state, self.state.slack * self.state.multiplier
+        mean = self.mean(state.slack, state.multiplier)
+        _, slack, multiplier, _ = self.direction(products)
+        length = self.length(slack, multiplier)[:, None]
+        after = self.mean(state.slack + length * slack, state.multiplier + length * multiplier)
         centring = torch.where(mean > 0, (after / mean).clamp(0, 1) ** 3, 0)
-        second, is_late = slack * push, state.iteration >= USUAL
+        second, is_late = slack * multiplier, state.iteration >= MAX_CORRECTED_ITERATIONS
         if is_late:
             second, centring = torch.zeros_like(second), centring.clamp(min=0.1)
-        x, slack, push, hold = self.direction(
-            torch.where(self.ended, products + second - (centring * mean)[:, None], 0)
-        )
-        reach = self.length(slack, push)
-        length = torch.where(reach < 1, BOUNDARY * reach, reach)[:, None]
+        excess = torch.where(self.has_end, products + second - (centring * mean)[:, None], 0)
+        x, slack, multiplier, equality = self.direction(excess)
+        reach = self.length(slack, multiplier)
+        length = torch.where(reach < 1, BOUNDARY_SHARE * reach, reach)[:, None]
         if is_late:  # the mean is that of a parabola: not past where it is least
-            bend = 2 * self.mean(slack, push).clamp(min=0)
+            bend = 2 * self.mean(slack, multiplier).clamp(min=0)
             length = torch.minimum(length, ((1 - centring) * mean / bend).nan_to_num(nan=1.0)[:, None])
         return replace(
             state,
             iteration=state.iteration + 1,
             point=state.point + length * x,
             slack=state.slack + length * slack,
-            push=state.push + length * push,
-            hold=state.hold + length * hold,
+            multiplier=state.multiplier + length * multiplier,
+            equality=state.equality + length * equality,
             done=~(length[:, 0] > MIN_STEP),
         )
 
 
-def _begun(epigraph: Epigraph, program: Program, point: Tensor, y: Tensor, x0: Tensor) -> QPInteriorState:
-    """At a point and multipliers: slacks and pushes that are large enough for steps to be long."""
-    ends, image = torch.stack([program.low, program.high]), program.image(point)
-    ended = ends.isfinite() & ~program.equal
+def _begin(epigraph: Epigraph, program: Program, point: Tensor, y: Tensor, x0: Tensor) -> QPInteriorState:
+    """At a point and multipliers: slacks and multipliers that are large enough for steps to be long."""
+    image = program.image(point)
+    has_end = torch.stack([program.low, program.high]).isfinite() & ~program.is_equation
     distance = torch.stack([image - program.low, program.high - image])
-    missed = torch.where(ended, -distance, 0).clamp(min=0).amax(dim=(0, 2))
-    width = torch.where(ended.all(dim=0), program.high - program.low, torch.inf)
+    missed = torch.where(has_end, -distance, 0).clamp(min=0).amax(dim=(0, 2))
+    width = torch.where(has_end.all(dim=0), program.high - program.low, torch.inf)
     least = torch.minimum(torch.maximum(missed, missed.new_tensor(1e-2))[:, None], 0.25 * width)
-    slack = torch.where(ended, torch.maximum(distance, least), 1.0)
+    slack = torch.where(has_end, torch.maximum(distance, least), 1.0)
     slope = program.gradient(point, torch.zeros_like(y)).abs().amax(dim=1).clamp(min=1e-2)
-    centred = (slope * torch.where(ended, slack, 0).sum(dim=(0, 2)) / ended.sum(dim=(0, 2)).clamp(min=1))[:, None]
+    centred = (slope * torch.where(has_end, slack, 0).sum(dim=(0, 2)) / has_end.sum(dim=(0, 2)).clamp(min=1))[:, None]
     given = torch.stack([-y, y]).clamp(min=0)
-    push = torch.where(ended, torch.maximum(given, torch.minimum(centred / slack, 1e3 * slope[:, None])), 0)
-    hold = torch.where(program.equal, y, 0)
-    done = ~point.isfinite().all(dim=1)
-    options: dict[str, Any] = {"epigraph": epigraph, "program": program, "point": point, "done": done}
-    state = QPInteriorState(x0, dual=y, slack=slack, push=push, hold=hold, **options)
-    return _answered(state, x0)
+    multiplier = torch.maximum(given, torch.minimum(centred / slack, 1e3 * slope[:, None]))
+    state = QPInteriorState(
+        x0,
+        dual=y,
+        epigraph=epigraph,
+        program=program,
+        point=point,
+        slack=slack,
+        multiplier=torch.where(has_end, multiplier, 0),
+        equality=torch.where(program.is_equation, y, 0),
+        done=~point.isfinite().all(dim=1),
+    )
+    return _with_answer(state, x0)
 
 
-def _answered(state: QPInteriorState, like: Tensor) -> QPInteriorState:
-    """With x and the dual points in the units and the dtype of the problem."""
-    program = state.program
-    v = state.point * program.x_unit
-    dual = state.epigraph.dual(v, _multipliers(state) * program.y_unit)
+def _with_answer(state: QPInteriorState, like: Tensor) -> QPInteriorState:
+    """The state with x and the dual points in the units and the dtype of the problem."""
+    v = state.point * state.program.x_unit
+    dual = state.epigraph.dual(v, state.y() * state.program.y_unit)
     x = v[:, : state.epigraph.count].reshape(like.shape)
     return replace(state, x=x.to(like.dtype), dual=dual.to(like.dtype))
 
 
-def _multipliers(state: QPInteriorState) -> Tensor:
-    """y `(B, m)`."""
-    return state.push[1] - state.push[0] + state.hold
-
-
 def _is_solved(state: QPInteriorState, precision: float) -> Tensor:
-    """Where products and residuals `(B,)` are rounding beside the parts of the value.
+    """Where products and residuals `(B,)` are rounding relative to the parts of the value.
 
-    Or products far less than that: what is then left of residuals is rounding, which steps do not end but spread.
+    Or products far less than that: what is then left of residuals is rounding, which steps do not reduce.
     """
     program, x = state.program, state.point
     form, slope = (x * program.form(x)).sum(dim=1), (x * program.q).abs().sum(dim=1)
     image = program.image(x)
     beyond = torch.maximum(program.low - image, image - program.high).clamp(min=0).amax(dim=1)
-    gradient = program.gradient(x, _multipliers(state)).abs().amax(dim=1)
+    gradient = program.gradient(x, state.y()).abs().amax(dim=1)
     size = 1 + x.abs().amax(dim=1)
-    products, least = (state.slack * state.push).sum(dim=(0, 2)), precision * (form + slope)
+    products, least = (state.slack * state.multiplier).sum(dim=(0, 2)), precision * (form + slope)
     within = (beyond <= 1e-13 * size) & (gradient <= 1e-13 * size)
-    return ((products <= least) & within) | (products <= SPENT * least)
+    return ((products <= least) & within) | (products <= SPENT_SHARE * least)
 
 
 def _column_units(epigraph: Epigraph) -> Tensor:
@@ -451,8 +441,8 @@ def _column_units(epigraph: Epigraph) -> Tensor:
     return torch.where(size > 0, size, 1).rsqrt()
 
 
-def _size_of(P: Tensor, q: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """The sizes `(B, 1)` of x and of the value: what the slope asks for, or bounds where P is 0 or there is no slope.
+def _units(P: Tensor, q: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """The sizes `(B, 1)` of x and of the value, from the slope, or from bounds where P is 0 or there is no slope.
 
     1 where all is 0.
     """
@@ -467,12 +457,7 @@ def _size_of(P: Tensor, q: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, T
     return size, torch.where(has_curves | (every == 0), size.square(), size * every)
 
 
-def _scaled(P: Tensor, by: Tensor) -> Tensor:
-    """P, one for each instance only where it has to be."""
-    return P if bool((by == 1).all()) else P * by[..., None]
-
-
-def _cholesky(matrix: Tensor) -> tuple[Tensor, None]:
+def _cholesky(matrix: Tensor) -> Tensor:
     """The factors of matrices `(B, n, n)`, with a little more on the diagonal where they need it; NaN if that fails."""
     factor, failed = torch.linalg.cholesky_ex(matrix)
     for power in (-15, -12):
@@ -480,20 +465,11 @@ def _cholesky(matrix: Tensor) -> tuple[Tensor, None]:
             break
         matrix.diagonal(dim1=1, dim2=2).mul_(1 + 10.0**power).add_(10.0**power)
         factor, failed = torch.linalg.cholesky_ex(matrix)
-    return torch.where((failed > 0)[:, None, None], torch.nan, factor), None
+    return torch.where((failed > 0)[:, None, None], torch.nan, factor)
 
 
-def _alike(blocks: list[Tensor | None], batch: int) -> list[Tensor | None]:
-    """Blocks with a matrix for each instance, where one of them has; the identity is made where it is needed."""
-    if all(A is None or A.ndim == 2 for A in blocks):
-        return blocks
-    size = next(A.shape[-1] for A in blocks if A is not None)
-    unit = next(torch.eye(size, dtype=A.dtype, device=A.device) for A in blocks if A is not None)
-    return [(unit if A is None else A).expand(batch, -1, -1) for A in blocks]
-
-
-def _kept(which: Tensor, old: Tensor, new: Tensor, dim: int = 0) -> Tensor:
-    """`old` for the instances in `which`, `new` for the others."""
-    shape = [1] * old.ndim
-    shape[dim] = -1
-    return torch.where(which.reshape(shape), old, new)
+def _dense_blocks(blocks: Sequence[Tensor | None], batch: int, like: Tensor) -> list[Tensor]:
+    """Blocks as matrices, the identity too, one for each instance where one of them has."""
+    unit = torch.eye(like.shape[-1], dtype=like.dtype, device=like.device)
+    dense = [unit if A is None else A for A in blocks]
+    return [A.expand(batch, -1, -1) for A in dense] if any(A.ndim == 3 for A in dense) else dense

@@ -151,7 +151,7 @@ def between(rough: float, count: int = NODES) -> tuple[int, float]:
 
 def roughness(problem: CoarserProblem) -> Tensor:
     """gamma mean |Ky| / b `(B,)`."""
-    return roughness_of(problem, problem.differences.value_behind(L1(1.0), problem.f.y))
+    return roughness_of(problem, L1(1.0).value(problem.differences(problem.f.y)))
 
 
 def roughness_of(problem: CoarserProblem, length: Tensor) -> Tensor:

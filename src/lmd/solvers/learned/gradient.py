@@ -193,7 +193,7 @@ class LearnedQuasiNewton(_MetricSolver[LearnedQuasiNewtonState]):
 class BlockProblem(Protocol):
     """What `LearnedBlockNewton` needs: the gradient, and the diagonal blocks of a matrix above the curvature."""
 
-    def blocks(self, x: Tensor, caution: Tensor, share: float) -> tuple[Tensor, Tensor]:
+    def newton_blocks(self, x: Tensor, caution: Tensor, share: float) -> tuple[Tensor, Tensor]:
         """The gradient `(B, n)` and K blocks `(B, K, n / K, n / K)`; more caution makes them larger."""
 
 
@@ -218,7 +218,7 @@ class LearnedBlockNewton(Solver[State, BlockProblem]):
         self.numbers = nn.Parameter(torch.zeros(iterations, 3))
         """Logarithms of t_k, c_k and d_k, as multiples of `INITIAL` `(N, 3)`."""
 
-    needs = ("blocks",)
+    needs = ("newton_blocks",)
 
     @property
     def horizon(self) -> int:
@@ -236,7 +236,7 @@ class LearnedBlockNewton(Solver[State, BlockProblem]):
         x, k = state.x, state.iteration
         learned = self.numbers[min(k, self.iterations - 1)].exp()
         length, caution, damping = (initial * number for initial, number in zip(INITIAL, learned, strict=True))
-        gradient, matrices = problem.blocks(x, caution, self.share)
+        gradient, matrices = problem.newton_blocks(x, caution, self.share)
         trace = matrices.diagonal(dim1=2, dim2=3).mean(dim=(1, 2)) + torch.finfo(x.dtype).tiny
         identity = torch.eye(matrices.shape[-1], dtype=x.dtype, device=x.device)
         damped = matrices + (damping * trace)[:, None, None, None] * identity

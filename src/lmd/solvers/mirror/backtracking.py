@@ -14,15 +14,15 @@ from lmd.mirrors.base import DUAL_NORM, Mirror, norm_of
 from lmd.problems.base import Problem
 from lmd.solvers.base import DualState, Solver
 from lmd.terms.base import inner
-from lmd.terms.domain import same_set
+from lmd.terms.domains import same_set
 
-TRIALS = 40
+MAX_DOUBLINGS = 40
 """Doublings of the curvature in one step; an instance that needs more stays where it is, and goes on in the next."""
 
-EASE = 0.9
+CURVATURE_DECAY = 0.9
 """What the curvature of the step before is multiplied by for the first trial of a step."""
 
-SLACK = 8
+MAX_ROUNDINGS = 8
 """Units of rounding of the values by which the rule may be missed."""
 
 
@@ -88,7 +88,7 @@ class BacktrackedMirrorDescent(Solver[BacktrackedState, Problem]):
 
     @property
     def step_cost(self) -> dict[str, int]:
-        """Nothing that is known beforehand: the trials are counted in the state."""
+        """The trials are counted in the state."""
         return {}
 
     def keeps_to_domain(self, problem: Problem) -> bool:
@@ -109,10 +109,10 @@ class BacktrackedMirrorDescent(Solver[BacktrackedState, Problem]):
 
     def step(self, problem: Problem, state: BacktrackedState) -> BacktrackedState:
         width = state.width * (self.delay / (self.delay + state.iteration))
-        curvature = EASE * state.curvature
+        curvature = CURVATURE_DECAY * state.curvature
         trial = self._try(problem, state, curvature, width)
         trials = torch.ones_like(curvature, dtype=torch.int64)
-        for _ in range(TRIALS):
+        for _ in range(MAX_DOUBLINGS):
             failed = ~(trial.excess <= 0)
             if not bool(failed.any()):
                 break
@@ -130,11 +130,11 @@ class BacktrackedMirrorDescent(Solver[BacktrackedState, Problem]):
         x = torch.lerp(state.x, mirrored, share)
         before, after = problem.smoothed_value(between, width), problem.smoothed_value(x, width)
         allowed = before + inner(gradient, x - between) + self.mirror.divergence(mirrored, state.mirrored) / weight
-        slack = SLACK * torch.finfo(x.dtype).eps * (before.abs() + after.abs())
+        slack = MAX_ROUNDINGS * torch.finfo(x.dtype).eps * (before.abs() + after.abs())
         return Trial(x, mirrored, weight, gradient, dual, after - allowed - slack)
 
     def _next(self, state: BacktrackedState, trial: Trial, curvature: Tensor, trials: Tensor) -> BacktrackedState:
-        """The state after the trial, where the rule holds; elsewhere the point before, and M to go on doubling from."""
+        """The state after the trial where the rule holds; elsewhere the point before, and M to go on doubling from."""
         good = trial.excess <= 0
         moved = per_point(good, state.x)
         observed = {} if trial.dual.numel() else self.observe(state, trial, curvature, good)
@@ -152,13 +152,9 @@ class BacktrackedMirrorDescent(Solver[BacktrackedState, Problem]):
 
     def observe(self, state: BacktrackedState, trial: Trial, curvature: Tensor, good: Tensor) -> dict[str, Tensor]:
         """What certificates need of a step on a smooth problem: a step that did not hold has no known size."""
-        size = torch.where(good, 1 / curvature, torch.nan)
+        smoothness = torch.where(good, curvature, torch.nan)
         norm = norm_of(trial.gradient, DUAL_NORM[self.mirror.norm])
-        return {
-            "step_size": size,
-            "subgradient_norm": norm,
-            "relative_smoothness": torch.where(good, curvature, torch.nan),
-        }
+        return {"step_size": 1 / smoothness, "subgradient_norm": norm, "relative_smoothness": smoothness}
 
 
 class AcceleratedBacktrackedMirrorDescent(BacktrackedMirrorDescent):

@@ -17,7 +17,7 @@ from lmd.problems.base import Problem
 from lmd.solvers.base import DualState
 from lmd.solvers.learned.prefix import LearnedPrefix
 from lmd.solvers.mirror.backtracking import AcceleratedBacktrackedMirrorDescent, per_point
-from lmd.terms.domain import same_set
+from lmd.terms.domains import same_set
 
 WIDTHS = (1e-4, 1e3)
 """What learned widths are kept in."""

@@ -14,7 +14,7 @@ from lmd.mirrors.base import DUAL_NORM, Mirror, norm_of
 from lmd.problems.base import Problem
 from lmd.solvers.base import S, Solver, State
 from lmd.solvers.steps import LearnedSteps, Steps, as_steps
-from lmd.terms.domain import same_set
+from lmd.terms.domains import same_set
 
 
 class MirrorSolver(Solver[S]):

@@ -16,7 +16,7 @@ from lmd.mirrors.quadratic import DiagonalQuadratic
 from lmd.solvers.mirror.mirror_descent import MirrorDescent, MirrorState
 from lmd.solvers.steps import Step
 from lmd.terms import L1, NegativeEntropy, Term
-from lmd.terms.base import Scale, per_instance
+from lmd.terms.base import per_instance
 
 ProximalMap = Callable[[Tensor, Step], Tensor]
 
@@ -25,12 +25,12 @@ class ProximalMirrorDescent(MirrorDescent):
     r"""x_{k+1} = argmin_x <grad f(x_k), x> + g(x) + B(x, x_k) / t_k for a `PenalisedProblem` f + g or a `Lasso`.
 
     That is y_k = to_dual(x_k) - t_k grad f(x_k), then x_{k+1} = argmin_x Psi(x) - <y_k, x> + t_k g(x), for the mirrors
-    and penalties that `proximal_map` knows. Duchi, Shalev-Shwartz, Singer and Tewari 2010, "Composite objective mirror
+    and penalties of `proximal_map`. Duchi, Shalev-Shwartz, Singer and Tewari 2010, "Composite objective mirror
     descent". With the Euclidean mirror it is the proximal gradient method, with a learned `DiagonalQuadratic` and
     `L1` it is iterative shrinkage with learned weights.
 
     Args:
-        mirror: One that `proximal_map` knows with the penalty.
+        mirror: One that `proximal_map` serves with the penalty.
         steps: The step-sizes t_k: a positive number, or `Steps`.
     """
 
@@ -49,32 +49,26 @@ class ProximalMirrorDescent(MirrorDescent):
 
 
 def proximal_map(mirror: Mirror, penalty: Term) -> ProximalMap:
-    """(y, t) to argmin_x Psi(x) - <y, x> + t g(x), where that has a closed form.
+    """Return the function from (y, t) to argmin_x Psi(x) - <y, x> + t g(x), where that has a closed form.
 
     Args:
         mirror: `Euclidean`, `EuclideanBox`, `EuclideanSimplex`, `DiagonalQuadratic` or `Entropic`.
         penalty: g: `L1`, or with `Entropic` also `NegativeEntropy`.
-
-    Returns:
-        A function of y `(B, ...)` and the step-size t.
     """
-    for mirrors, penalties, make in PROXIMAL:
+    for mirrors, penalties, make in CLOSED_FORMS:
         if type(mirror) in mirrors and type(penalty) in penalties:
             return make(mirror, penalty)
     known = "; ".join(
         f"{' or '.join(m.__name__ for m in mirrors)} with {' or '.join(p.__name__ for p in penalties)}"
-        for mirrors, penalties, _ in PROXIMAL
+        for mirrors, penalties, _ in CLOSED_FORMS
     )
     raise InputError("penalty", f"{type(penalty).__name__} with the mirror {type(mirror).__name__}", known)
 
 
-def _shrink(y: Tensor, by: Scale) -> Tensor:
-    return y.sign() * (y.abs() - by).clamp(min=0)
-
-
 def _shrink_and_map(mirror: Mirror, penalty: Any) -> ProximalMap:
     """Separable potentials: entry by entry a convex function, whose minimiser on an interval is the clipped one."""
-    return lambda y, t: mirror.to_primal(_shrink(y, t * per_instance(penalty.weight, y)))
+    weight = penalty.weight
+    return lambda y, t: mirror.to_primal(y.sign() * (y.abs() - t * per_instance(weight, y)).clamp(min=0))
 
 
 def _map_alone(mirror: Mirror, penalty: Any) -> ProximalMap:
@@ -87,11 +81,10 @@ def _temper(mirror: Mirror, penalty: Any) -> ProximalMap:
     return lambda y, t: mirror.to_primal(y / (1 + torch.as_tensor(t, dtype=y.dtype, device=y.device) * penalty.weight))
 
 
-Entry = tuple[tuple[type[Mirror], ...], tuple[type[Term], ...], Callable[[Mirror, Any], ProximalMap]]
-
-PROXIMAL: tuple[Entry, ...] = (
+CLOSED_FORMS: tuple[tuple[tuple[type[Mirror], ...], tuple[type[Term], ...], Callable[[Mirror, Any], ProximalMap]], ...]
+CLOSED_FORMS = (
     ((Euclidean, EuclideanBox, DiagonalQuadratic), (L1,), _shrink_and_map),
     ((Entropic, EuclideanSimplex), (L1,), _map_alone),
     ((Entropic,), (NegativeEntropy,), _temper),
 )
-"""What `proximal_map` knows."""
+"""Mirrors and penalties that `proximal_map` serves."""

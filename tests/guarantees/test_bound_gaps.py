@@ -3,11 +3,12 @@ import re
 import pytest
 import torch
 
+from lmd.guarantees import approximate
+from lmd.guarantees.promises import try_promise
 from lmd.problems import Family, LeastSquares, Problem
 from lmd.solvers import LBFGS, GradientDescent
 from lmd.solvers.base import Solver, State
-from lmd.training import instances
-from lmd.training.evidence import draw_apart, try_promise
+from lmd.training.instances import Instances, draw_separately
 from lmd.training.measure import curve
 
 SEEDS = range(60)
@@ -26,7 +27,7 @@ class Shared(Family):
 
 def test_a_promise_counts_batches_that_share_their_data_once():
     """60% of the class are there after one step; with all instances in one batch it would be all of them or none."""
-    batches = draw_apart(Shared(), SEEDS, torch.zeros(1, 4, dtype=torch.float64))
+    batches = draw_separately(Shared(), SEEDS, torch.zeros(1, 4, dtype=torch.float64))
     assert len(batches) == 2
     made, text = try_promise(GradientDescent(0.49995), batches, target=1e-3, iterations=1)
     within = sum(len(x0) for problem, x0 in batches if problem.W[0, 0] > 0.5)
@@ -80,8 +81,8 @@ class Same(Shared):
     ],
 )
 def test_without_proven_minima_of_different_instances_there_is_no_promise(monkeypatch, family, said):
-    monkeypatch.setattr(instances, "_strong", lambda problem, x0: [(LBFGS(), 20, 100)])
-    batches = draw_apart(family, range(12), family.sample(1, torch.Generator())[1])
+    monkeypatch.setattr(approximate, "_candidates", lambda problem, x0: [(LBFGS(), 20, 100)])
+    batches = draw_separately(family, range(12), family.sample(1, torch.Generator())[1])
     made, text = try_promise(GradientDescent(1e-9), batches, target=1e-3, iterations=1)
     assert made is None
     assert re.match(said, text)
@@ -100,8 +101,8 @@ class Leap(Solver):
 
 
 def test_a_solver_that_a_run_stops_on_its_way_neither_wins_nor_promises():
-    batches = draw_apart(Shared(), SEEDS, torch.zeros(1, 4, dtype=torch.float64))
+    batches = draw_separately(Shared(), SEEDS, torch.zeros(1, 4, dtype=torch.float64))
     made, text = try_promise(Leap(), batches, target=1e-3, iterations=2)
     assert made is None and text == "no promise: only 0 of 60 test instances are within 0.001 after 2 iterations"
-    solved = [instances.Instances.solve(*batch) for batch in batches]
+    solved = [Instances.solve(*batch) for batch in batches]
     assert curve(Leap(), solved, 4, 1e-3)[1:] == [torch.inf]

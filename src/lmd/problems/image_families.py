@@ -1,17 +1,21 @@
-"""Families of total variation problems on photographs: random crops, noise, weights and masks."""
+"""Families of total variation problems on photographs: random crops, noise, weights, masks, blurs and projections."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from lmd.core.checks import check_count, check_interval, check_positive, shape_of
+from lmd.core.checks import check_choice, check_count, check_interval, check_positive, shape_of
 from lmd.errors import InputError
+from lmd.operators.blur import BORDERS, Blur, gaussian_kernel
+from lmd.operators.projections import ParallelBeam
 from lmd.problems.base import Family
-from lmd.problems.tv import TVDenoising, TVInpainting, TVProblem
+from lmd.problems.tv import TVDeblurring, TVDenoising, TVInpainting, TVProblem, TVTomography
 
 Range = float | tuple[float, float]
 """One number for all instances, or (low, high) to draw one per instance from, uniformly."""
@@ -213,3 +217,110 @@ def check_range(argument: str, value: Range, *, zero: bool = False) -> tuple[flo
     low, high = check_interval(argument, value)
     check_positive(argument, low, zero=zero)
     return low, high
+
+
+class TVDeblurringFamily(TVFamily):
+    """TV deblurring of random crops, y = blurred image + noise; the start is y, clipped. See `TVFamily`.
+
+    The kernel is a Gaussian of deviation `blur` pixels, one for each sample: with a range, batches differ.
+
+    Args:
+        blur: The deviation of the kernel in pixels: a positive number, or (low, high) to draw one per sample from.
+        border: How images go on past their borders: "circular" or "replicate".
+    """
+
+    name = "tv-deblurring"
+
+    def __init__(
+        self,
+        images: Tensor | Sequence[Tensor],
+        noise: Range = 0.05,
+        crop: int | None = None,
+        weight: Range = 0.3,
+        isotropic: bool = False,
+        halved: bool = False,
+        dtype: torch.dtype = torch.float32,
+        blur: Range = 1.5,
+        border: str = "circular",
+    ) -> None:
+        super().__init__(images, noise, crop, weight, isotropic, halved, dtype)
+        self.blur, self.border = check_range("blur", blur), check_choice("border", border, BORDERS)
+
+    def sample(self, batch: int, generator: torch.Generator) -> tuple[TVProblem, Tensor]:
+        images = self.sample_images(batch, generator)
+        kernel = gaussian_kernel(float(self._uniform(self.blur, 1, generator)))
+        blurred = Blur(kernel, images.shape[2], images.shape[3], self.border)(images)
+        noisy = add_noise(blurred, self._uniform(self.noise, batch, generator), generator)
+        weight = self._uniform(self.weight, batch, generator)
+        problem = TVDeblurring(noisy, kernel, weight, self.border, self.isotropic, self.halved)
+        return problem, problem.start()
+
+
+class TomographyFamily(TVFamily):
+    """TV tomography of random crops, y = `angles` projections + noise; the start is flat. See `TVFamily`.
+
+    `noise` is in the units of `ParallelBeam`: line integrals, a pixel being 1 long, over the root of `angles`.
+
+    Args:
+        noise: The standard deviation of the noise, of sinograms: a number, or (low, high) to draw one per instance
+            from.
+        angles: How many projections a sinogram has.
+    """
+
+    name = "tv-tomography"
+
+    def __init__(
+        self,
+        images: Tensor | Sequence[Tensor],
+        noise: Range = 0.05,
+        crop: int | None = None,
+        weight: Range = 0.3,
+        isotropic: bool = False,
+        halved: bool = False,
+        dtype: torch.dtype = torch.float32,
+        angles: int = 30,
+    ) -> None:
+        super().__init__(images, noise, crop, weight, isotropic, halved, dtype)
+        height, width = self.images[0].shape[1:] if crop is None else (crop, crop)
+        self.beams = ParallelBeam(height, width, check_count("angles", angles))
+
+    def sample(self, batch: int, generator: torch.Generator) -> tuple[TVProblem, Tensor]:
+        images = self.sample_images(batch, generator)
+        noisy = add_noise(self.beams(images), self._uniform(self.noise, batch, generator), generator)
+        weight = self._uniform(self.weight, batch, generator)
+        size = (images.shape[2], images.shape[3])
+        problem = TVTomography(noisy, size, weight, self.isotropic, self.halved, beams=self.beams)
+        return problem, problem.start()
+
+
+Maker = Callable[..., Any]
+"""From clean images `(B, C, H, W)`, noise levels `(B, 1, 1, 1)`, weights `(B,)` and randomness to a problem."""
+
+
+class ModelFamily(TVFamily):
+    """Random crops as instances of one of several models, drawn for each sample; weights even in their logarithm.
+
+    A maker gets images in [0, 1] and says what noise does to them. See `TVFamily` for the other arguments.
+    """
+
+    name = "tv-models"
+
+    def __init__(
+        self, images: Tensor | Sequence[Tensor], makers: Sequence[Maker], noise: Range, crop: int, weight: Range
+    ) -> None:
+        super().__init__(images, noise, crop, weight)
+        self.makers = tuple(makers)
+
+    def sample(self, batch: int, generator: torch.Generator) -> tuple[Any, Tensor]:
+        (chosen,) = self._draw(1, len(self.makers), generator)
+        images = self.sample_images(batch, generator)
+        noise = self._uniform(self.noise, batch, generator).reshape(-1, 1, 1, 1)
+        weight = self._uniform((math.log(self.weight[0]), math.log(self.weight[1])), batch, generator).exp()
+        problem = self.makers[chosen](images, noise, weight, generator)
+        return problem, problem.start()
+
+
+def windows(images: Tensor, depth: int) -> Tensor:
+    """Volumes `(B, 1, depth, H - depth, W - depth)`: windows of grey images that move from plane to plane."""
+    grey, side = images.mean(dim=1), [n - depth for n in images.shape[2:]]
+    return torch.stack([grey[:, i : i + side[0], i : i + side[1]] for i in range(depth)], dim=1)[:, None]

@@ -1,0 +1,241 @@
+"""Promises about a class of problems, from held-out runs: exact binomial bounds, and a monitor of whether they hold."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmd.core.checks import check_count, check_positive
+from lmd.core.extras import require
+from lmd.errors import InputError, LmdError
+from lmd.guarantees.approximate import approximate_optima
+from lmd.guarantees.lower_bounds import in_float64, lower_bounds
+from lmd.guarantees.reference import optimum
+from lmd.problems.base import Problem
+from lmd.solvers import Solver, Status
+from lmd.solvers.run import run
+
+MAX_OPEN_SHARE = 0.1
+"""How wide the enclosure of a minimum may be, as a share of the target."""
+
+MIN_SHARE = 0.5
+"""Less than this share of a class is not promised."""
+
+
+@dataclass(frozen=True)
+class Promise:
+    """With confidence 1 - delta, at least a `share` of the class is within `target` after so many iterations.
+
+    It holds for the distribution that the `runs` were drawn from: independently of each other, one by one, and of the
+    training and the choice of the solver. Theorem and proof: docs/guarantees.md.
+    """
+
+    target: float
+    """The relative gap to get to."""
+
+    iterations: int
+    """Iterations of each run."""
+
+    runs: int
+    """Held-out instances that were run."""
+
+    within: int
+    """Runs that were within the target."""
+
+    share: float
+    """A lower bound on the share of the whole class."""
+
+    confidence: float
+    """1 - delta; of all `together`, that all of them hold."""
+
+    together: int = 1
+    """How many promises are made together, such as on one card."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the promise as JSON values."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        said = f"within {self.target:g} of the minimum after {self.iterations} iterations"
+        others = "" if self.together == 1 else f" for all {self.together} promises together"
+        return f"with confidence {self.confidence:.0%}{others}, at least {self.share:.1%} of the class are {said}"
+
+
+def promise(gaps: Tensor, target: float, iterations: int, confidence: float = 0.95, together: int = 1) -> Promise:
+    """Return what the relative gaps `(n,)` of held-out runs promise of the class they were drawn from.
+
+    The theorem asks for gaps that are never below the true ones, of instances that were drawn one by one, each from a
+    generator of its own: a family may share data within a batch. With several promises from the same runs, each is made
+    at the confidence 1 - (1 - confidence) / together, so that all hold together with `confidence` (Bonferroni).
+
+    Args:
+        gaps: Relative gaps `(n,)`, of instances that nothing was trained on or chosen by.
+        target: The relative gap that a run is to get to.
+        iterations: Iterations of each run.
+        confidence: Between 0 and 1.
+        together: How many promises are made, of which this is one.
+
+    >>> print(promise(torch.full((300,), 1e-4), target=1e-3, iterations=8))
+    with confidence 95%, at least 99.0% of the class are within 0.001 of the minimum after 8 iterations
+    """
+    runs, within = gaps.numel(), int((gaps <= target).sum())
+    share = least_share(within, runs, 1 - (1 - confidence) / check_count("together", together))
+    return Promise(target, iterations, runs, within, share, confidence, together)
+
+
+def least_share(within: int, runs: int, confidence: float = 0.95) -> float:
+    r"""Return the largest p such that `within` successes in `runs` trials refute all smaller p, at this confidence.
+
+    p solves P(X >= within) = 1 - confidence for a binomial X; 0 where nothing succeeded ([Clopper and Pearson
+    1934](https://doi.org/10.1093/biomet/26.4.404)). The probability that the true share is below it is at most
+    1 - confidence, whatever the share is.
+
+    >>> round(least_share(299, 299), 3), least_share(0, 10)
+    (0.99, 0.0)
+    """
+    check_count("runs", runs)
+    check_count("within", within, least=0, most=runs)
+    if not 0 < check_positive("confidence", confidence) < 1:
+        raise InputError("confidence", confidence, "a number between 0 and 1")
+    require("scipy")
+    from scipy.special import betaincinv
+
+    return float(betaincinv(within, runs - within + 1, 1 - confidence)) if within else 0.0
+
+
+class Drift(enum.Enum):
+    """What a monitor has seen so far."""
+
+    HOLDS = "nothing that was seen speaks against the promise"
+    MOVED = "too many instances are outside the target: the class has moved; learn again, on instances of today"
+
+
+class Monitor:
+    r"""A test of whether the class that a promise was made for has moved, from the gaps of a running solver.
+
+    A promise of a share p says that an instance is outside the target with probability at most 1 - p. Then
+    e = (1 + b) / (1 + b (1 - p)) for one that is outside, 1 / (1 + b (1 - p)) for one within, is 1 or less on average,
+    and S_t = e_t (S_{t-1} + 1 / t(t+1)) reaches 1 / delta with probability at most delta, over all times together
+    ([Ville 1939](http://www.numdam.org/item/THESE_1939__218__1_0/)): it may be looked at after every solve, and
+    instances that were within long ago do not hide those that are outside now. docs/guarantees.md.
+
+    Args:
+        promised: What was promised of the class.
+        delta: The probability of a false alarm, ever.
+        bet: b, positive: the larger, the sooner a great change is seen, and the later a small one.
+
+    >>> monitor = Monitor(promise(torch.full((300,), 1e-4), target=1e-3, iterations=8))
+    >>> monitor.see(torch.full((1000,), 1e-4)).name, monitor.see(torch.full((20,), 1e-2)).name
+    ('HOLDS', 'MOVED')
+    """
+
+    def __init__(self, promised: Promise, delta: float = 1e-3, bet: float = 4.0) -> None:
+        self.promised, self.limit = promised, 1 / check_positive("delta", delta)
+        fair = 1 + check_positive("bet", bet) * (1 - promised.share)
+        self.within, self.outside = 1 / fair, (1 + bet) / fair
+        self.seen, self.evidence, self.status = 0, 0.0, Drift.HOLDS
+
+    def see(self, gaps: Tensor) -> Drift:
+        """Return the status after the relative gaps `(n,)` of more solves, each of the promised iterations."""
+        for outside in (~(gaps <= self.promised.target)).flatten().tolist():
+            self.seen += 1
+            begun = self.evidence + 1 / (self.seen * (self.seen + 1))
+            self.evidence = min((self.outside if outside else self.within) * begun, self.limit)
+            if self.evidence >= self.limit:
+                self.status = Drift.MOVED
+        return self.status
+
+
+class UnprovenError(LmdError):
+    """Minima that are not proven; the message says of what and why."""
+
+
+def try_promise(
+    solver: Solver[Any], batches: Sequence[tuple[Problem, Tensor]], target: float, iterations: int
+) -> tuple[Promise | None, str]:
+    """Return a promise and its text; or None, and why there is none.
+
+    Args:
+        solver: As it is handed to the user.
+        batches: Instances that nothing else has seen, drawn one by one, with their starts.
+        target: The relative gap to promise.
+        iterations: At least 1.
+    """
+    try:
+        _check_different(batches)
+        gaps = [bound_gaps(solver, problem, x0, target, iterations) for problem, x0 in batches]
+    except UnprovenError as error:
+        return None, f"no promise: {error}"
+    found = promise(torch.cat(gaps), target, iterations)
+    if found.share < MIN_SHARE:
+        reached = f"{found.within} of {found.runs} test instances are within {target:g} after {iterations} iterations"
+        return None, f"no promise: only {reached}"
+    return found, str(found)
+
+
+def _check_different(batches: Sequence[tuple[Problem, Tensor]]) -> None:
+    """Raise where all generators gave one and the same instance."""
+    problem, x0 = batches[0]
+    if len(batches) > 1 or len(x0) == 1 or not torch.equal(x0, x0[:1].expand_as(x0)):
+        return
+    points = x0 + torch.linspace(0.1, 1, x0[0].numel(), dtype=x0.dtype, device=x0.device).reshape(1, *x0.shape[1:])
+    values = problem.relaxed_value(points)[0]
+    if torch.equal(values, values[:1].expand_as(values)):
+        raise UnprovenError("held_out gives the same instance for every generator")
+
+
+@torch.no_grad()
+def bound_gaps(solver: Solver[Any], problem: Any, x0: Tensor, target: float, iterations: int) -> Tensor:
+    """Return bounds on the relative gaps `(B,)` after a run, never below the true ones.
+
+    The violation of constraints is added. Infinite where `run` stops an instance before the iterations are done.
+    """
+    result = run(solver, problem, x0, iterations)
+    stopped = [status in (Status.DIVERGED, Status.NOT_FINITE) for status in result.status]
+    failed = torch.tensor(stopped, dtype=torch.bool, device=x0.device)
+    x = result.x.double()
+    exact, low, high = _enclose_minima(problem, x0, MAX_OPEN_SHARE * target)
+    values, violation = exact.relaxed_value(x)
+    inside = violation == 0
+    if bool((inside & (values < low - MAX_OPEN_SHARE * target * low.abs())).any()):
+        raise UnprovenError("values are below the minima that the problem says it has")
+    rise = torch.where(inside, (values - low).clamp(min=0), torch.maximum(values - low, high - values))
+    size = torch.linalg.vector_norm(x.flatten(1), dim=1).clamp(min=torch.finfo(x.dtype).tiny)
+    gaps = rise / torch.maximum(low, -high) + violation / size
+    return torch.where(gaps.isnan() | failed, torch.inf, gaps)
+
+
+def _enclose_minima(problem: Any, x0: Tensor, accuracy: float) -> tuple[Any, Tensor, Tensor]:
+    """Return the problem in float64, and bounds below and above each minimum, this close relative to it."""
+    exact = in_float64(problem, x0)
+    if exact is None:
+        raise UnprovenError("minima cannot be proven in float32; give the problem a method `double`")
+    x, dual = approximate_optima(problem, x0)
+    x = x.double()
+    width = accuracy * exact.relaxed_value(x)[0].abs()
+    x, low = lower_bounds(exact, x, None if dual is None else dual.double(), width)
+    high = exact.value(x)
+    for i in (~_is_proven(low, high, accuracy)).nonzero().flatten().tolist():
+        try:
+            found = optimum(exact.select(i))
+        except (LmdError, RuntimeError):
+            break
+        low[i], high[i] = found.bound[0], found.infimum[0]
+        if not bool(_is_proven(low[i], high[i], accuracy)):
+            break
+    if not bool((proven := _is_proven(low, high, accuracy)).all()):
+        reason = f"the minima of {int((~proven).sum())} of {len(x0)} test instances are not proven to {accuracy:g}"
+        advice = "a composite problem, a strong_convexity or a bounded domain would prove them"
+        raise UnprovenError(f"{reason}; {advice}")
+    return exact, low, high
+
+
+def _is_proven(low: Tensor, high: Tensor, accuracy: float) -> Tensor:
+    """Return whether a minimum between two bounds is known to this relative accuracy; never where it may be 0."""
+    size = torch.maximum(low, -high)
+    return (size > 0) & (high - low <= accuracy * size)

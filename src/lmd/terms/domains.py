@@ -1,0 +1,305 @@
+"""Closed convex sets as terms: boxes and the probability simplex."""
+
+from __future__ import annotations
+
+import abc
+import math
+
+import torch
+from torch import Tensor
+
+from lmd.core.checks import shape_of
+from lmd.errors import DomainError, InputError
+from lmd.terms.base import (
+    Pieces,
+    Scale,
+    Term,
+    clip,
+    filled,
+    per_instance,
+    rounding_of_sum,
+    size_of,
+    sum_instances,
+    written,
+)
+
+
+class Domain(Term):
+    """h(z) = 0 on a closed convex set, infinite elsewhere: its prox is the projection, h* the support function."""
+
+    @property
+    @abc.abstractmethod
+    def about(self) -> str:
+        """What a point of the set is, for messages."""
+
+    @abc.abstractmethod
+    def nearest(self, z: Tensor) -> Tensor:
+        """The nearest point of the set in the Euclidean norm, instance by instance."""
+
+    @abc.abstractmethod
+    def beyond(self, z: Tensor) -> Tensor:
+        """By how much each instance breaks a constraint `(B,)`, the largest of them; 0 inside."""
+
+    @property
+    def smoothness(self) -> Scale | None:
+        return 0.0
+
+    def value(self, z: Tensor) -> Tensor:
+        return torch.where(self.violation(z) > 0, torch.inf, z.new_zeros(len(z)))
+
+    def subgradient(self, z: Tensor) -> Tensor:
+        """0."""
+        return torch.zeros_like(z)
+
+    def prox(self, z: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
+        """The nearest point of the set."""
+        return written(self.nearest(z), out)
+
+    def check(self, argument: str, x: Tensor) -> Tensor:
+        """Return `x` if every instance is inside up to rounding; a NaN is left to whoever looks for NaNs."""
+        beyond = self.beyond(x).nan_to_num(nan=0.0)  # a NaN must not hide its neighbours
+        if bool((beyond > 1e3 * torch.finfo(x.dtype).eps).any()):
+            worst = int(beyond.argmax())
+            raise DomainError(argument, f"instance {worst}, which is {float(beyond[worst]):.3g} outside", self.about)
+        return x
+
+
+def same_set(domain: Domain | None, other: Domain | None) -> bool:
+    """Whether two domains, None being the whole space, are one set."""
+    return domain is other or (type(domain) is type(other) and vars(domain) == vars(other))
+
+
+def check_rows(argument: str, x: Tensor) -> Tensor:
+    """Return `x` if it is a batch of vectors `(B, d)`."""
+    if x.ndim != 2:
+        raise DomainError(argument, f"shape {shape_of(x)}", "a batch of vectors (B, d)")
+    return x
+
+
+BOX_TOLERANCE = torch.finfo(torch.float32).eps
+"""Relative distance to an end that counts as inside: a run in float32 that clips to 0.1 stores 0.1000000015."""
+
+
+class Box(Domain):
+    r"""h(z) = 0 where low <= z <= high, infinite elsewhere; z `(B, ...)`.
+
+    The ends are numbers, per instance `(B,)` or per entry, and may be infinite: `Box(0.0, math.inf)` is z >= 0. An end
+    is met to the rounding of float32. h*(p) = \sum max(low p, high p), finite everywhere where the ends are; else
+    p <= 0 where `high` is infinite, and p >= 0 where `low` is.
+
+    Args:
+        low: The lower end: a number, one per instance `(B,)` or one per entry; may be -infinity.
+        high: The upper end, likewise; may be infinity.
+
+    >>> term = Box(0.0, 1.0)
+    >>> term.prox(torch.tensor([[2.0, 0.5]]), step=1.0), term.conjugate(torch.tensor([[2.0, -3.0]]))
+    (tensor([[1.0000, 0.5000]]), tensor([2.]))
+    """
+
+    batched = ("low", "high")
+
+    def __init__(self, low: Scale = 0.0, high: Scale = 1.0) -> None:
+        ordered = high >= low
+        if not (bool(ordered.all()) if isinstance(ordered, Tensor) else ordered):
+            raise InputError("low, high", "ends in the wrong order, or not numbers", "low <= high")
+        self.low, self.high = low, high
+
+    @property
+    def conjugate_is_finite(self) -> bool:
+        ends = (self.low, self.high)
+        return all(bool(torch.isfinite(e).all()) if isinstance(e, Tensor) else math.isfinite(e) for e in ends)
+
+    @property
+    def conjugate_is_cone(self) -> bool:
+        return not self.conjugate_is_finite
+
+    @property
+    def about(self) -> str:
+        ends = (f"{end:g}" if isinstance(end, (int, float)) else "ends of its own" for end in (self.low, self.high))
+        return f"entries between {' and '.join(ends)}"
+
+    def _ends(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        return filled(self.low, z), filled(self.high, z)
+
+    def pieces(self, z: Tensor) -> Pieces:
+        return Pieces(low=self.low, high=self.high)
+
+    def _outside(self, z: Tensor) -> Tensor:
+        """How far each entry is past an end."""
+        low, high = self._ends(z)
+        past = torch.maximum(low - z, z - high).clamp(min=0)
+        met = BOX_TOLERANCE * torch.where(z > high, high, low).abs()
+        return torch.where(past > met, past, 0)
+
+    def prox(self, z: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
+        """The nearest point of the box."""
+        return clip(z, per_instance(self.low, z), per_instance(self.high, z), out)
+
+    def nearest(self, z: Tensor) -> Tensor:
+        return self.prox(z, 1.0)
+
+    def kinks(self, z: Tensor, p: Tensor, step: Scale) -> Tensor:
+        """Where z is at an end and p points out of the box."""
+        low, high = self._ends(z)
+        v = z + per_instance(step, z) * p
+        return (v < low) | (v > high)
+
+    def beyond(self, z: Tensor) -> Tensor:
+        low, high = self._ends(z)
+        return torch.maximum(low - z, z - high).clamp(min=0).flatten(1).amax(dim=1)
+
+    def _end(self, p: Tensor) -> Tensor:
+        """argmax <z, p> over the box: the end that p points to, and where p is 0 the point nearest to 0."""
+        low, high = self._ends(p)
+        nearest = clip(torch.zeros_like(p), low, high)
+        return torch.where(p > 0, high, torch.where(p < 0, low, nearest))
+
+    def conjugate(self, p: Tensor) -> Tensor:
+        return sum_instances(p * self._end(p))
+
+    def project(self, p: Tensor, out: Tensor | None = None) -> Tensor:
+        if self.conjugate_is_finite:
+            return written(p, out)
+        low, high = self._ends(p)
+        least = torch.where(torch.isfinite(low), -torch.inf, torch.zeros_like(low))
+        most = torch.where(torch.isfinite(high), torch.inf, torch.zeros_like(high))
+        return clip(p, least, most, out)
+
+    def conjugate_prox(self, p: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
+        """p minus the nearest point of step times the box: exactly 0 inside it."""
+        by = per_instance(step, p)
+        low, high = (_scaled(by, per_instance(end, p)) for end in (self.low, self.high))
+        return torch.sub(p, clip(p, low, high), out=out)
+
+    def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
+        return written(self._end(-u), out)
+
+    def residual(self, z: Tensor, p: Tensor) -> Tensor:
+        """sum p (end - z), each product of 0 or more; infinite outside the box."""
+        products = torch.where(p != 0, p * (self._end(p) - z), 0).clamp(min=0)
+        return torch.where(self.violation(z) > 0, torch.inf, sum_instances(products))
+
+    def rounding(self, z: Tensor, p: Tensor, z_error: Tensor, p_error: Tensor, residual: Tensor) -> Tensor:
+        """end - z is right relative to itself; how far a stored z or end is from the box counts as an error of z.
+
+        Moving z by d changes the residual by -<p, d>; in p it is r-Lipschitz, r = max(|z - low|, |z - high|), entry by
+        entry, as its derivative is a point of the box minus z; the two together add z_error p_error more. Points p of
+        the domain do not point to an end that is infinite: such ends do not count for r.
+        """
+        away = [torch.where(end.isfinite(), (z - end).abs(), 0) for end in self._ends(z)]
+        reach = size_of(torch.maximum(*away))
+        z_error = z_error + size_of(z - self.prox(z, 1.0)) + self._stored(z) * z[0].numel() ** 0.5
+        evaluation = 8 * torch.finfo(z.dtype).eps * residual
+        moved = z_error * (size_of(p) + p_error) + torch.where(p_error > 0, reach * p_error, 0)
+        return evaluation + moved + rounding_of_sum(z, residual)
+
+    def _stored(self, z: Tensor) -> float:
+        """How far an end that is a number can be from what the dtype of z stores."""
+        numbers = [end for end in (self.low, self.high) if not isinstance(end, Tensor) and math.isfinite(end)]
+        return max((abs(float(z.new_full((), end)) - end) for end in numbers), default=0.0)
+
+    def gauge(self, u: Tensor) -> Tensor:
+        """0, or infinite where u points to an end that is."""
+        return torch.where(torch.isfinite(self._end(u)).flatten(1).all(dim=1), u.new_zeros(len(u)), torch.inf)
+
+    def violation(self, z: Tensor) -> Tensor:
+        return size_of(self._outside(z))
+
+
+def _scaled(by: Scale, end: Scale) -> Scale:
+    """by * end; an infinite end stays as it is, so that its derivative by the factor is 0."""
+    if not isinstance(by, Tensor) or not by.requires_grad:
+        return by * end
+    if not isinstance(end, Tensor):
+        return by * end if math.isfinite(end) else end
+    finite = end.isfinite()
+    return torch.where(finite, by * torch.where(finite, end, 0), end)
+
+
+SIMPLEX_TOLERANCE = 1e3 * torch.finfo(torch.float32).eps
+"""Distance of entries and sums that counts as inside: rounding of runs in float32, also where evaluated in float64."""
+
+
+def project_simplex(x: Tensor) -> Tensor:
+    """Euclidean projection of each row of `x` `(..., d)` onto the simplex {x >= 0, sum x = 1}, by sorting.
+
+    [Held, Wolfe, Crowder 1974](https://doi.org/10.1007/BF01580223): x -> max(x - tau, 0), where tau makes the result
+    sum to one. Each row is first moved to have its maximum at 0, where tau is in [-1, 0): far from the simplex the sum
+    would otherwise be off by the rounding of x.
+
+    Args:
+        x: `(..., d)`.
+    """
+    x = x - x.detach().amax(dim=-1, keepdim=True)
+    ordered = x.sort(dim=-1, descending=True).values
+    count = torch.arange(1, x.shape[-1] + 1, dtype=x.dtype, device=x.device)
+    threshold = (ordered.cumsum(dim=-1) - 1) / count
+    support = (ordered > threshold).sum(dim=-1, keepdim=True).clamp(min=1)
+    return (x - threshold.gather(-1, support - 1)).clamp(min=0)
+
+
+def _below_top(z: Tensor) -> Tensor:
+    """max z - z along the last dimension, same shape as z: 0 or more, whatever is added to a row."""
+    return z.amax(dim=-1, keepdim=True) - z
+
+
+class Simplex(Domain):
+    r"""h(z) = 0 where each row of z `(B, ..., d)` is in the simplex {z >= 0, sum z = 1}, infinite elsewhere.
+
+    h*(p) = \sum of the largest entry of each row, finite everywhere.
+
+    >>> Simplex().prox(torch.tensor([[2.0, 0.5]]), step=1.0)
+    tensor([[1., 0.]])
+    """
+
+    @property
+    def conjugate_is_finite(self) -> bool:
+        return True
+
+    @property
+    def about(self) -> str:
+        return "a point of the simplex (entries of 0 or more that sum to 1)"
+
+    def beyond(self, z: Tensor) -> Tensor:
+        below, sums = (-z).clamp(min=0), (z.sum(dim=-1, keepdim=True) - 1).abs()
+        return torch.cat([below, sums], dim=-1).flatten(1).amax(dim=1)
+
+    def check(self, argument: str, x: Tensor) -> Tensor:
+        return super().check(argument, check_rows(argument, x))
+
+    def pieces(self, z: Tensor) -> Pieces | None:
+        return Pieces(low=0.0, total=1.0) if z.ndim == 2 else None
+
+    def conjugate(self, p: Tensor) -> Tensor:
+        return sum_instances(p.amax(dim=-1, keepdim=True))
+
+    def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
+        """The corner where u is smallest."""
+        corner = torch.zeros_like(u).scatter(-1, u.argmin(dim=-1, keepdim=True), 1.0)
+        return written(corner, out)
+
+    def residual(self, z: Tensor, p: Tensor) -> Tensor:
+        """sum z_i (max p - p_i); infinite outside the simplex."""
+        return torch.where(self.violation(z) > 0, torch.inf, sum_instances(z.clamp(min=0) * _below_top(p)))
+
+    def rounding(self, z: Tensor, p: Tensor, z_error: Tensor, p_error: Tensor, residual: Tensor) -> Tensor:
+        """Each product z_i (max p - p_i) is right to 8 eps relative to itself.
+
+        Moving z by d changes the sum by <d, max p - p>; moving p by d at most by 2 ||d|| a row, as z has length 1 at
+        most and the maximum moves by ||d|| at most; both together by (1 + root d) z_error p_error more. The distance
+        of the stored z from the simplex counts as an error of z, and costs that times ||p|| besides: the move need not
+        sum to 0.
+        """
+        eps, rows = torch.finfo(z.dtype).eps, z[0].numel() / z.shape[-1]
+        away = size_of(z - project_simplex(z))
+        z_error = z_error + away + 8 * eps * size_of(z)
+        moved = z_error * (size_of(_below_top(p)) + (1 + z.shape[-1] ** 0.5) * p_error) + 2 * rows**0.5 * p_error
+        return 8 * eps * residual + moved + away * size_of(p) + rounding_of_sum(z, residual)
+
+    def nearest(self, z: Tensor) -> Tensor:
+        return project_simplex(z)
+
+    def violation(self, z: Tensor) -> Tensor:
+        """The largest distance of a constraint; 0 inside up to rounding in float32."""
+        off = self.beyond(z)
+        return torch.where(off > SIMPLEX_TOLERANCE, off, 0)
