@@ -27,7 +27,7 @@ from torch.nn import functional
 from lmd.mirrors import ConvPair
 from lmd.mirrors.convolutional import ConvICNN
 from lmd.problems import TVDenoising
-from lmd.reproduction.experiments import peak
+from lmd.reproduction.experiments import cost
 from lmd.solvers import LearnedMirrorDescent
 from lmd.training.loss import UnrolledLoss
 from lmd.training.settings import TrainingSettings
@@ -207,13 +207,13 @@ def seconds(what: str, iterations: int, repeats: int) -> dict[str, dict[str, flo
 
 def peak_memory(what: str, way: str, iterations: int, threads: int) -> dict[str, float]:
     """Megabytes in a fresh process: the peak, and how much of it the work itself needed."""
-    return peak.fresh_process(measure_here, what, way, iterations, threads)
+    return cost.fresh_process(measure_here, what, way, iterations, threads)
 
 
 def measure_here(what: str, way: str, iterations: int, threads: int) -> dict[str, float]:
     torch.set_num_threads(threads)
     bench = Bench(way, iterations)
-    return peak.peak_memory(lambda: bench.work(what))
+    return cost.peak_memory(lambda: bench.work(what))
 
 
 def matmul_peak() -> float:

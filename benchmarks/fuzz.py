@@ -44,7 +44,7 @@ import lmd
 from lmd.cli import main as command_line
 from lmd.core.files import read_json
 from lmd.reproduction import experiments
-from lmd.reproduction.report.rows import row
+from lmd.reproduction.tables import row
 
 SECONDS = 60
 """How long a case may take."""

@@ -15,15 +15,14 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from lmd import run, zoo
-from lmd.reproduction.tasks.linear_classifier import SOURCE
-from lmd.reproduction.tasks.optima import optimum
-from lmd.reproduction.tasks.sources import HeldOut
+from lmd.reproduction.tasks.task import HeldOut, optimum
+from lmd.reproduction.tasks.vectors import CLASSIFIER_DIGITS
 from lmd.solvers import LBFGS
 
 
 def main():
-    ridged = SOURCE.train("standard", ridge=1e-4)
-    test = SOURCE.held_out(ridged, HeldOut("standard", subsets=10))
+    ridged = CLASSIFIER_DIGITS.train("standard", ridge=1e-4)
+    test = CLASSIFIER_DIGITS.held_out(ridged, HeldOut("standard", subsets=10))
     problem, x0 = test.sample(10, torch.Generator().manual_seed(2_000_000))
     generator = torch.Generator().manual_seed(3_000_000)
     mean = torch.stack([optimum(ridged.sample(1, generator)[0]).x[0] for _ in range(20)]).mean(dim=0)

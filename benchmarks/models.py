@@ -25,7 +25,7 @@ import lmd
 from lmd import zoo
 from lmd.reproduction import tasks
 from lmd.reproduction.tasks.models import ABSOLUTE, COUNTS, SADDLE, SECOND, STRONG
-from lmd.reproduction.tasks.sources import HeldOut
+from lmd.reproduction.tasks.task import HeldOut
 from lmd.solvers import PDHG
 
 RATIOS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)

@@ -50,7 +50,12 @@ FAULTS = [
     ),
     Fault("mathematics", "torch.stack([1 - share, share])", "torch.stack([share, 1 - share])", "tests/operators"),
     Fault("mathematics", "[-1].square()", "[-1]", "tests/mirrors"),
-    Fault("mathematics", "a.sum(dim=1) - 0.5 * (a @", "a.sum(dim=1) - 0.4 * (a @", "tests/problems"),
+    Fault(
+        "mathematics",
+        "a.sum(dim=1) - 0.5 * (a @",
+        "a.sum(dim=1) - 0.4 * (a @",
+        "tests/problems/test_svm.py tests/guarantees",
+    ),
     # mathematics: solvers and guarantees
     Fault(
         "mathematics",
@@ -80,13 +85,34 @@ FAULTS = [
     Fault("mathematics", "misfit + 2 * caution[owner]", "misfit + caution[owner]", "tests/imaging"),
     Fault("mathematics", "(0.3186 * 2**0.5)", "0.3186", "tests/imaging"),
     Fault("mathematics", "return x.double().round().clamp", "return x.double().floor().clamp", "tests/imaging"),
+    # C
+    Fault(
+        "C",
+        "if (uphill < 0) pace->m = 1;",
+        "if (uphill > 0) pace->m = 1;",
+        "tests/kernels tests/tv tests/solvers/classical",
+    ),
+    Fault("C", "? tv - sums[1] :", "? 0.9 * (tv - sums[1]) :", "tests/kernels tests/tv tests/zoo"),
+    Fault("C", "n.pull = 2 * job->scale", "n.pull = job->scale", "tests/kernels tests/tv tests/solvers/classical"),
+    Fault("C", "sums[1] + (sums[3] > 0 ? sums[3] : 0)", "sums[1]", "tests/kernels tests/tv tests/zoo"),
+    Fault(
+        "C", "v[k] *= w[k] / (w[k] + soft)", "v[k] *= w[k] / (w[k] + 2 * soft)", "tests/kernels tests/tv tests/problems"
+    ),
+    Fault("C", "over[k] = 2 * v[k] - p[k]", "over[k] = v[k]", "tests/kernels tests/tv tests/problems"),
+    Fault("C", "+= sum[j + left]", "+= sum[j]", "tests/kernels tests/operators"),
+    Fault("C", "C / 2 * (root - lean) / root", "C / 2 * (root + lean) / root", "tests/solvers/learned tests/kernels"),
     # files
     Fault("files", "if _checksum(found) != expected:", "if not expected:", "tests/core tests/solvers/test_saving.py"),
     Fault("files", 'path.name == "metrics.json"', 'path.name != "metrics.json"', "tests/core"),
     Fault("files", "indent=1, allow_nan=False", "indent=1, allow_nan=True", "tests/core"),
     Fault("files", "path.resolve().is_relative_to", "path.absolute().is_relative_to", "tests/core"),
     Fault("files", 'state["sha256"].get(name)', "sha256(path / STATE_FILE) and None", "tests/training"),
-    Fault("files", "_remove_all(by_age(folder)[KEEP:])\n    finally", "\n    finally", "tests/training"),
+    Fault(
+        "files",
+        'with_checksum({**checkpoint.state, "sha256": hashes})',
+        '{**checkpoint.state, "sha256": hashes}',
+        "tests/training",
+    ),
     Fault(
         "files",
         "os.path.realpath(image) == os.path.realpath(path)",

@@ -14,9 +14,8 @@ import torch
 from sklearn.svm import SVC
 
 from lmd import run, zoo
-from lmd.reproduction.tasks.optima import optimum
-from lmd.reproduction.tasks.sources import HeldOut
-from lmd.reproduction.tasks.svm import SOURCE
+from lmd.reproduction.tasks.task import HeldOut, optimum
+from lmd.reproduction.tasks.vectors import SVM_DIGITS
 from lmd.solvers import LBFGS, InteriorPoint
 
 
@@ -34,7 +33,7 @@ def said(gaps):
 
 
 def main():
-    family = SOURCE.held_out(SOURCE.train("standard"), HeldOut("standard", subsets=100))
+    family = SVM_DIGITS.held_out(SVM_DIGITS.train("standard"), HeldOut("standard", subsets=100))
     problem, x0 = family.sample(100, torch.Generator().manual_seed(7))
     solver, exact = zoo.load("svm-interior-10"), problem.double()
     one, first = problem.select(slice(0, 1)), x0[:1]
@@ -56,7 +55,7 @@ def main():
 
 
 def by_iteration(problem, x0, solver, least):
-    generator, family = torch.Generator().manual_seed(3_000_000), SOURCE.train("standard")
+    generator, family = torch.Generator().manual_seed(3_000_000), SVM_DIGITS.train("standard")
     mean = torch.stack([optimum(family.sample(1, generator)[0]).x[0] for _ in range(20)]).mean(dim=0)
     start = mean.to(x0).expand_as(x0).contiguous()
     runs = {"learned": run(solver, problem, x0, 20), "L-BFGS": run(LBFGS(), problem, start, 20)}

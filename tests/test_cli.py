@@ -21,7 +21,7 @@ from lmd.cli.program import COMMANDS
 from lmd.errors import FileError
 from lmd.mirrors import Quadratic
 from lmd.reproduction import recipes
-from lmd.reproduction.bench.plan import contests
+from lmd.reproduction.bench import contests
 from lmd.reproduction.datasets import datasets
 from lmd.solvers import LearnedMirrorDescent, load
 from lmd.testing.solvers import threads
@@ -309,7 +309,7 @@ def test_what_the_system_refuses_is_one_line(lmd, tmp_path: Path, monkeypatch: p
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "somewhere")
 
-    monkeypatch.setattr("lmd.reproduction.report.page.write_page", full)
+    monkeypatch.setattr("lmd.reproduction.page.write_page", full)
     assert_one_line(lmd("report", str(tmp_path)), "somewhere (No space left on device)")
 
 
@@ -363,7 +363,7 @@ def test_an_unexpected_error_is_one_line_too(lmd, tmp_path: Path, monkeypatch: p
     def broken(*_: object) -> None:
         raise RuntimeError("a bug\nof ours")
 
-    monkeypatch.setattr("lmd.reproduction.report.page.write_page", broken)
+    monkeypatch.setattr("lmd.reproduction.page.write_page", broken)
     outcome = lmd("report", str(tmp_path))
     assert outcome.code == 1
     assert outcome.err.count("\n") == 1

@@ -22,7 +22,7 @@ READERS = [
     "lmd.core.config",
     "lmd.reproduction.datasets",
     "lmd.core.files",
-    "lmd.reproduction.report",
+    "lmd.reproduction.page",
     "lmd.solvers.saving",
     "lmd.training.checkpoints",
 ]
@@ -38,8 +38,8 @@ with importlib.import_module("atheris").instrument_imports(include=READERS) if F
     from lmd.imaging.image_files import read_header, read_mask, read_picture
     from lmd.reproduction import experiments
     from lmd.reproduction.datasets import read_images
-    from lmd.reproduction.datasets.idx import parse_idx
-    from lmd.reproduction.report.page import write_page
+    from lmd.reproduction.datasets.files import parse_idx
+    from lmd.reproduction.page import write_page
     from lmd.training.checkpoints import TENSOR_FILES, read_checkpoint
     from lmd.zoo.published import import_checkpoint
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import lmd
-from lmd.problems import Lasso, TVDeblurring, TVDenoising, TVInpainting, gaussian_kernel, random_masks
+from lmd.operators import gaussian_kernel
+from lmd.problems import Lasso, TVDeblurring, TVDenoising, TVInpainting, random_masks
 from lmd.solvers import FGP, PDHG, LearnedDual, LearnedFGP, LearnedPDHG, LearnedSaddle
 
 METHODS = ("tilted_minimiser", "data_prox", "data_gradient", "dual_from")

@@ -3,7 +3,8 @@ import torch
 
 from lmd.errors import InputError
 from lmd.operators import Mask
-from lmd.terms import Absolute, KullbackLeibler, Masked, Squares
+from lmd.terms import Absolute, KullbackLeibler, Squares
+from lmd.terms.wrappers import Masked
 from lmd.testing.terms import TermConformance
 
 

@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from lmd.errors import InputError
-from lmd.terms import Boxed, MaskedSquares, Squares
+from lmd.terms import Boxed, Squares
+from lmd.terms.squares import MaskedSquares
 from lmd.testing.terms import OFFSET, TermConformance, normal, units
 
 

@@ -14,8 +14,9 @@ import lmd
 from lmd.cli import main
 from lmd.errors import InputError, TrainingWarning
 from lmd.guarantees import Drift, Monitor, Promise
-from lmd.problems import Box, ControlFamily, Family, LeastSquares, Problem
+from lmd.problems import ControlFamily, Family, LeastSquares, Problem
 from lmd.solvers import GradientDescent
+from lmd.terms import Box
 from lmd.training import card_rows, family_named
 from lmd.training.instances import Instances, draw
 from lmd.training.learn import _Learning

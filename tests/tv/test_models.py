@@ -9,7 +9,8 @@ from lmd import kernels
 from lmd.operators import Blur, LinearOperator, Mask, gaussian_kernel
 from lmd.problems import SecondOrderModel, TVDenoising, TVModel
 from lmd.solvers import LearnedFGP, Solver
-from lmd.terms import Absolute, Huber, KullbackLeibler, MaskedSquares, Squares
+from lmd.terms import Absolute, Huber, KullbackLeibler, Squares
+from lmd.terms.squares import MaskedSquares
 from lmd.terms.wrappers import Boxed
 from lmd.tv import PrimalDual, match, schedules
 from lmd.tv.matching import joint_of, misfit_model_of, second_order_of

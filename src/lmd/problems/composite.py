@@ -15,7 +15,8 @@ from typing_extensions import Self
 from lmd.core.batching import Index, chosen, doubled
 from lmd.core.checks import check_batch, shape_of
 from lmd.errors import CapabilityError, InputError
-from lmd.operators import LinearOperator, Stack
+from lmd.operators import LinearOperator
+from lmd.operators.stack import Stack
 from lmd.problems import duality, grids
 from lmd.problems.base import Problem, joined
 from lmd.terms import Term

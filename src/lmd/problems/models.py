@@ -10,13 +10,16 @@ from torch import Tensor
 
 from lmd.core.checks import check_batch, check_finite, check_interval, check_positive, check_same_kind, shape_of
 from lmd.errors import InputError
-from lmd.operators import Bends, Differences, LinearOperator, Slopes, Stack
+from lmd.operators import Differences, LinearOperator
+from lmd.operators.differences import Bends, Slopes
+from lmd.operators.stack import Stack
 from lmd.problems.composite import Composite
 from lmd.problems.grids import MAX_CONSTANT_GAUGE, balancing_size, dual_size
 from lmd.problems.tv import TVProblem, check_grid, check_scale, check_weight
-from lmd.terms import L1, Box, Boxed, GroupNorm, Huber, Stacked, Term, Zero
+from lmd.terms import L1, Box, Boxed, GroupNorm, Huber, Term, Zero
 from lmd.terms.base import Scale
 from lmd.terms.norms import Axes
+from lmd.terms.stacked import Stacked
 from lmd.terms.wrappers import data_of
 
 Interval = tuple[float, float]

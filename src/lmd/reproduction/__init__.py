@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from types import ModuleType
 
-__all__ = ["bench", "experiments", "report"]
+__all__ = ["bench", "datasets", "experiments", "tasks"]
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -122,7 +122,7 @@ def reproduce(
     from lmd.core.files import writable_folder
     from lmd.reproduction import experiments
     from lmd.reproduction.datasets import read_images
-    from lmd.reproduction.datasets.mnist import named_folder
+    from lmd.reproduction.datasets.files import named_folder
 
     chosen = experiments.names()
     if name != "all":
@@ -148,7 +148,7 @@ def report(folder: Path, paper: Path | None) -> None:
     """
     from lmd.reproduction.experiments import read
     from lmd.reproduction.experiments.paper import write_paper
-    from lmd.reproduction.report.page import write_page
+    from lmd.reproduction.page import write_page
 
     click.echo(f"page: {write_page(folder, read)}")
     if paper is not None:
@@ -173,7 +173,7 @@ def _reproduce_all(
 
     from lmd.reproduction import experiments
     from lmd.reproduction.experiments.base import reproduce as reproduce_experiment
-    from lmd.reproduction.report.page import write_page
+    from lmd.reproduction.page import write_page
 
     if len(names) > 1 and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)  # most have problems too small for several threads, and numbers are those of one
@@ -215,7 +215,7 @@ def _stops_all(error: Exception) -> bool:
 def _print_tables(path: Path) -> None:
     """Print the tables of a metrics.json."""
     from lmd.reproduction import experiments
-    from lmd.reproduction.report.metrics import read_metrics
+    from lmd.reproduction.page import read_metrics
 
     metrics = read_metrics(path)
     click.echo(f"\n{metrics['title']} ({metrics['paper']}, {metrics['preset']}, {metrics['seconds']:.1f} s)")
@@ -261,7 +261,7 @@ def learn(family: str, minutes: float, target: float, out: str | None, seed: int
     Example
       lmd learn examples.own_problem:HuberFamily --minutes 2 --out runs/mine
     """
-    from lmd.reproduction.experiments.own_class import write_learned
+    from lmd.reproduction.experiments.tour import write_learned
     from lmd.training import card_rows, family_named, learn
 
     folder = Path(out) if out else Path("runs") / family.rpartition(":")[2]
@@ -314,8 +314,7 @@ def bench(names: tuple[str, ...], json_file: str | None, out: str | None, quick:
 
     from lmd.core.files import writable_folder, writable_name
     from lmd.reproduction.bench import Plan, run_bench
-    from lmd.reproduction.bench.report import write
-    from lmd.reproduction.bench.tables import bench_tables
+    from lmd.reproduction.bench.report import bench_tables, write
 
     given = _bench_choices(names, choices)
     plan = Plan.quick(**given) if quick else Plan(**given)

@@ -8,25 +8,17 @@ import torch
 from torch import Tensor
 
 from lmd import kernels
-from lmd.operators import Bends, Blur, Differences, ParallelBeam, Slopes
+from lmd.operators import Blur, Differences, ParallelBeam
+from lmd.operators.differences import Bends, Slopes
 from lmd.problems import Composite
 from lmd.problems.grids import is_circulant
 from lmd.solvers.base import Solver
 from lmd.solvers.wrappers import Averaged, NoWorseThanStart
-from lmd.terms import (
-    L1,
-    Absolute,
-    Box,
-    Boxed,
-    GroupNorm,
-    Huber,
-    KullbackLeibler,
-    Masked,
-    MaskedSquares,
-    Squares,
-    Stacked,
-)
+from lmd.terms import L1, Absolute, Box, Boxed, GroupNorm, Huber, KullbackLeibler, Squares
 from lmd.terms.base import Scale, filled
+from lmd.terms.squares import MaskedSquares
+from lmd.terms.stacked import Stacked
+from lmd.terms.wrappers import Masked
 from lmd.tv import models, schedules
 from lmd.tv.denoising import MAX_COUPLED_CHANNELS, Denoising
 from lmd.tv.inpainting import Inpainting
@@ -121,7 +113,7 @@ def _kind(problem: Any) -> str | None:
     if type(terms[0]) not in NORMS or type(blocks[0]) is not Differences:
         return None
     if type(f) is Boxed and len(terms) == 1:
-        term = f.term.term if type(f.term) is Masked else f.term
+        term: Any = f.term.term if isinstance(f.term, Masked) else f.term
         if type(term) is KullbackLeibler:
             return "counts"
         if f.term is not term:

@@ -11,24 +11,24 @@ from lmd import zoo
 from lmd.cli import main
 from lmd.errors import FileError, InputError
 from lmd.guarantees.certify import run
-from lmd.reproduction.bench import Plan, plan, run_bench, scheduling
+from lmd.reproduction import bench as bench_module
+from lmd.reproduction.bench import Plan, contests, known_methods, methods_for, run_bench
 from lmd.reproduction.bench.measuring import (
+    CLASSICAL,
     KnownInstances,
     MeasuredPeer,
     MeasuredSolver,
     QualityTarget,
+    Setting,
     looks,
     quality_curve,
     targets,
 )
-from lmd.reproduction.bench.plan import contests, known_methods, methods_for
-from lmd.reproduction.bench.report import lines, to_json, write
-from lmd.reproduction.bench.tables import bench_tables
-from lmd.reproduction.bench.timing import TimedCall, _time_row
+from lmd.reproduction.bench.report import bench_tables, lines, to_json, write
+from lmd.reproduction.bench.timing import TimedCall, TimedCurve, _time_row
 from lmd.reproduction.experiments import read
-from lmd.reproduction.report.page import write_page
-from lmd.reproduction.tasks import Contest, Peer, Setting
-from lmd.reproduction.tasks.methods import CLASSICAL
+from lmd.reproduction.page import write_page
+from lmd.reproduction.tasks import Contest, Peer
 from lmd.solvers import FGP, PDHG
 
 TARGETS = targets((1e-1, 1e-2, 1e-3))
@@ -51,7 +51,7 @@ def images(count=2, side=16):
 @pytest.fixture
 def drawn(monkeypatch):
     """Images that need not be read."""
-    monkeypatch.setattr(scheduling, "_images", lambda plan, bench: ([({}, images(plan.count, 12))], images(1, 12)))
+    monkeypatch.setattr(bench_module, "_images", lambda plan, bench: ([({}, images(plan.count, 12))], images(1, 12)))
 
 
 def make(task):
@@ -254,7 +254,7 @@ def test_a_method_ends_at_its_limit():
 
 def test_lines_of_a_figure_are_the_best_within_a_time():
     def curve(method, *points, batch=1):
-        return plan.TimedCurve({"problem": "denoise", "noise": 5}, batch, method, points)
+        return TimedCurve({"problem": "denoise", "noise": 5}, batch, method, points)
 
     found = lines(
         [
@@ -276,8 +276,7 @@ def test_lines_of_a_figure_are_the_best_within_a_time():
 def test_an_absent_peer_is_named(monkeypatch, drawn):
     absent = Peer("nobody", "no_such_package", (1,), lambda problem: None, lambda problem, x: x)
     only = {"lasso": Contest(contests()["lasso"].make, peers=(absent,))}
-    for place in (plan, scheduling):
-        monkeypatch.setattr(place, "contests", lambda: only)
+    monkeypatch.setattr(bench_module, "contests", lambda: only)
     found = run_bench(Plan.quick(problems=("lasso",), methods=("nobody",), **SMALL))
     assert found.rows == [] and found.skipped[:1] == ["no_such_package: not installed; pip install 'lmd[bench]'"]
 
@@ -347,7 +346,7 @@ def test_every_name_that_the_rows_have_can_be_asked_for(denoised):
     ],
 )
 def test_what_cannot_be_run_is_said_before_anything_is(choice, words, monkeypatch):
-    monkeypatch.setattr(scheduling, "_images", None)
+    monkeypatch.setattr(bench_module, "_images", None)
     with pytest.raises(InputError, match=f"^{words}"):
         run_bench(Plan.quick(**choice))
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lmd.reproduction.datasets import mnist
+from lmd.reproduction.datasets import digits
 
 REAL_DATA = os.environ.get("LMD_DATA")
 
@@ -29,7 +29,7 @@ def own_cache(tmp_path, monkeypatch):
 @pytest.fixture
 def real_mnist():
     """The folder that LMD_DATA named when the tests began, if it holds MNIST."""
-    if not REAL_DATA or mnist.find(REAL_DATA) is None:
+    if not REAL_DATA or digits.find_mnist(REAL_DATA) is None:
         pytest.skip("needs MNIST in the folder that LMD_DATA names")
     return Path(REAL_DATA)
 
@@ -74,7 +74,7 @@ def tiny_mnist(tmp_path, monkeypatch):
     folder = tmp_path / "data" / "mnist"
     folder.mkdir(parents=True)
     parts = []
-    for part in mnist.PARTS:
+    for part in digits.MNIST_PARTS:
         shape = (20 if part.name.startswith("train") else 10, *part.shape[1:])
         content = idx(generator.integers(0, 10 if len(shape) == 1 else 256, shape))
         packed = gzip.compress(content)
@@ -84,5 +84,5 @@ def tiny_mnist(tmp_path, monkeypatch):
             (folder / part.name).write_bytes(content)
         digests = {"packed": hashlib.sha256(packed).hexdigest(), "unpacked": hashlib.sha256(content).hexdigest()}
         parts.append(dataclasses.replace(part, shape=shape, **digests))
-    monkeypatch.setattr(mnist, "PARTS", tuple(parts))
+    monkeypatch.setattr(digits, "MNIST_PARTS", tuple(parts))
     return folder

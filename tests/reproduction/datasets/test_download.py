@@ -3,8 +3,8 @@ import hashlib
 import pytest
 
 from lmd.errors import FileError, InputError
-from lmd.reproduction.datasets import datasets, fetch, mnist
-from lmd.reproduction.datasets.download import download
+from lmd.reproduction.datasets import datasets, digits, fetch
+from lmd.reproduction.datasets.files import download
 
 CONTENT = b"some bytes worth keeping" * 1000
 FILES = {"file.bin": hashlib.sha256(CONTENT).hexdigest()}
@@ -56,13 +56,13 @@ def test_a_cache_that_cannot_be_written(tmp_path):
 
 
 def test_mnist_from_nothing_to_present(server, tiny_mnist, own_cache, monkeypatch):
-    for part in mnist.PARTS:
+    for part in digits.MNIST_PARTS:
         packed = tiny_mnist / f"{part.name}.gz"
         if packed.is_file():
             packed.rename(server.folder / packed.name)
-    served = tuple(part for part in mnist.PARTS if (server.folder / f"{part.name}.gz").is_file())
-    monkeypatch.setattr(mnist, "PARTS", served)
-    monkeypatch.setattr(mnist, "SOURCES", (server.address,))
+    served = tuple(part for part in digits.MNIST_PARTS if (server.folder / f"{part.name}.gz").is_file())
+    monkeypatch.setattr(digits, "MNIST_PARTS", served)
+    monkeypatch.setattr(digits, "MNIST_SOURCES", (server.address,))
     present = {dataset.name: dataset.present for dataset in datasets()}
     assert present == {"digits": True, "photographs": True, "mnist": False, "stl10": False}
     assert fetch("mnist") == own_cache / "mnist"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lmd.errors import FileError
-from lmd.reproduction.datasets.idx import read_idx
+from lmd.reproduction.datasets.files import read_idx
 
 
 @pytest.mark.parametrize("shape", [(7,), (2, 3), (4, 28, 28)])

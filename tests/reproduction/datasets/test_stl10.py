@@ -8,7 +8,7 @@ import torch
 from torch.testing import assert_close
 
 from lmd.errors import FileError, InputError
-from lmd.reproduction.datasets import datasets, fetch, image_data, stl10
+from lmd.reproduction.datasets import datasets, fetch, image_data, images
 
 COUNTS = {"train": 3, "test": 2, "unlabeled": 4}
 
@@ -16,7 +16,7 @@ COUNTS = {"train": 3, "test": 2, "unlabeled": 4}
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
     """An STL-10 of nine images."""
-    monkeypatch.setattr(stl10, "COUNTS", COUNTS)
+    monkeypatch.setattr(images, "STL10_COUNTS", COUNTS)
 
 
 def pictures(part):
@@ -56,18 +56,19 @@ def test_images_are_found_and_upright(tmp_path, monkeypatch, place):
 
 def test_from_nothing_to_present(server, own_cache, monkeypatch):
     content = archive()
-    (server.folder / stl10.ARCHIVE).write_bytes(content)
-    monkeypatch.setattr(stl10, "SOURCES", (server.address,))
-    monkeypatch.setattr(stl10, "SHA256", hashlib.sha256(content).hexdigest())
+    (server.folder / images.STL10_ARCHIVE).write_bytes(content)
+    monkeypatch.setattr(images, "STL10_SOURCES", (server.address,))
+    monkeypatch.setattr(images, "STL10_SHA256", hashlib.sha256(content).hexdigest())
     for _ in range(2):
         assert fetch("stl10") == own_cache / "stl10"
-    assert server.requested == [f"/{stl10.ARCHIVE}"]
+    assert server.requested == [f"/{images.STL10_ARCHIVE}"]
     assert sorted(path.name for path in (own_cache / "stl10").iterdir()) == [
         f"{p}_X.bin" for p in ("test", "train", "unlabeled")
     ]
     assert {dataset.name: dataset.present for dataset in datasets()}["stl10"]
     assert_close(
-        torch.from_numpy(stl10.read(own_cache / "stl10", "unlabeled").copy()), torch.from_numpy(pictures("unlabeled"))
+        torch.from_numpy(images.read_stl10(own_cache / "stl10", "unlabeled").copy()),
+        torch.from_numpy(pictures("unlabeled")),
     )
     assert not (own_cache / "outside").exists() and not (own_cache.parent / "outside").exists()
 
@@ -75,10 +76,10 @@ def test_from_nothing_to_present(server, own_cache, monkeypatch):
 def test_an_archive_without_a_part_is_refused(tmp_path):
     (tmp_path / "a.tar.gz").write_bytes(archive(("train",)))
     with pytest.raises(FileError, match=r"^STL-10: got .*test_X\.bin.* expected the genuine archive"):
-        stl10.unpack(tmp_path / "a.tar.gz", tmp_path / "out")
+        images.unpack_stl10(tmp_path / "a.tar.gz", tmp_path / "out")
     (tmp_path / "a.tar.gz").write_bytes(archive()[:-100])
     with pytest.raises(FileError, match=r"^STL-10: got .*expected the genuine archive"):
-        stl10.unpack(tmp_path / "a.tar.gz", tmp_path / "out")
+        images.unpack_stl10(tmp_path / "a.tar.gz", tmp_path / "out")
 
 
 def test_what_is_missing_or_cut_short_is_said(tmp_path):
@@ -93,4 +94,4 @@ def test_what_is_missing_or_cut_short_is_said(tmp_path):
     with pytest.raises(FileError, match="which is not a folder"):
         image_data("stl10", tmp_path / "none")
     with pytest.raises(InputError, match=r"^part: got 'tets'"):
-        stl10.read(tmp_path, "tets")
+        images.read_stl10(tmp_path, "tets")

@@ -8,10 +8,12 @@ import torch
 from lmd.core.files import read_json
 from lmd.mirrors import Euclidean
 from lmd.reproduction import experiments
-from lmd.reproduction.experiments.ablation import METHODS, untrained
 from lmd.reproduction.experiments.base import reproduce
-from lmd.reproduction.report.rows import curve, select
+from lmd.reproduction.experiments.training import ABLATION_METHODS, untrained
+from lmd.reproduction.tables import curve, select
 from lmd.solvers import CorrectedMirrorDescent
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +30,7 @@ def values(metrics, method: str, metric: str) -> list[float]:
 
 
 def test_every_row_is_there(metrics) -> None:
-    for method in METHODS:
+    for method in ABLATION_METHODS:
         for metric in ("loss", "relative_gap", "seconds"):
             assert all(math.isfinite(value) for value in values(metrics, method, metric))
         if method != "lgd":
@@ -37,7 +39,7 @@ def test_every_row_is_there(metrics) -> None:
 
 
 def test_no_method_is_below_the_certified_minimum(metrics) -> None:
-    gaps = [value for method in METHODS for value in values(metrics, method, "relative_gap")]
+    gaps = [value for method in ABLATION_METHODS for value in values(metrics, method, "relative_gap")]
     assert min(gaps) > -1e-5
 
 
@@ -59,7 +61,7 @@ def test_two_trained_iterations_are_too_few(metrics) -> None:
 
 
 def test_a_variant_differs_in_one_thing() -> None:
-    solvers = {method: untrained(method, "quick", 0) for method in METHODS}
+    solvers = {method: untrained(method, "quick", 0) for method in ABLATION_METHODS}
     assert {method: solver.horizon for method, solver in solvers.items()} == {
         "lmd-adaptive": 10,
         "lmd-two-iterations": 2,

@@ -8,8 +8,8 @@ import pytest
 from lmd.core.files import read_json
 from lmd.reproduction import experiments
 from lmd.reproduction.experiments.base import reproduce
-from lmd.reproduction.experiments.consistency import PROBLEMS, SETTINGS, growth_epochs, ingredients
-from lmd.reproduction.report.rows import curve, select
+from lmd.reproduction.experiments.training import CONSISTENCY_SETTINGS, PROBLEMS, growth_epochs, ingredients
+from lmd.reproduction.tables import curve, select
 from lmd.solvers import CorrectedMirrorDescent
 from lmd.training.settings import TrainingSettings
 
@@ -63,16 +63,16 @@ def test_the_papers_algorithm_is_what_is_trained() -> None:
 
 def test_the_paper_preset_has_the_papers_growth() -> None:
     for problem, growths in (("svm", 199), ("inpaint", 21)):
-        settings = TrainingSettings.from_arguments(SETTINGS[problem]["paper"])
+        settings = TrainingSettings.from_arguments(CONSISTENCY_SETTINGS[problem]["paper"])
         assert settings.consistency_growth == 1.05
         assert settings.consistency_weight == 1.0
         assert growth_epochs(settings) == [50 * k for k in range(1, growths + 1)]
 
 
 def test_brought_images_take_the_place_of_the_held_out_ones(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    short = {"inpaint": {"quick": {**SETTINGS["inpaint"]["quick"], "updates": 10}}}
-    monkeypatch.setattr("lmd.reproduction.experiments.consistency.SETTINGS", short)
-    monkeypatch.setattr("lmd.reproduction.experiments.consistency.PROBLEMS", {"inpaint": "inpainting"})
+    short = {"inpaint": {"quick": {**CONSISTENCY_SETTINGS["inpaint"]["quick"], "updates": 10}}}
+    monkeypatch.setattr("lmd.reproduction.experiments.training.CONSISTENCY_SETTINGS", short)
+    monkeypatch.setattr("lmd.reproduction.experiments.training.PROBLEMS", {"inpaint": "inpainting"})
     images = np.random.default_rng(0).integers(0, 256, (2, 3, 20, 28), np.uint8)
     np.savez(tmp_path / "mine.npz", images=images)
     folder = reproduce(experiments.get("consistency"), tmp_path / "out", "quick", images=tmp_path / "mine.npz")

@@ -12,9 +12,8 @@ from lmd.errors import FileError, LmdError
 from lmd.reproduction import experiments
 from lmd.reproduction.experiments import cost
 from lmd.reproduction.experiments.base import Session, reproduce
-from lmd.reproduction.experiments.cost import SIZES, CostExperiment, expected_peak, job
-from lmd.reproduction.experiments.peak import fresh_process, peak_memory
-from lmd.reproduction.report.rows import curve, select
+from lmd.reproduction.experiments.cost import SIZES, CostExperiment, expected_peak, fresh_process, job, peak_memory
+from lmd.reproduction.tables import curve, select
 
 METRICS = ("seconds", "gigabytes", "work_gigabytes")
 

@@ -5,7 +5,9 @@ import pytest
 from lmd.core.files import read_json
 from lmd.reproduction import experiments
 from lmd.reproduction.experiments.base import reproduce
-from lmd.reproduction.report.rows import curve, select
+from lmd.reproduction.tables import curve, select
+
+pytestmark = pytest.mark.slow
 
 
 def rows_of(name: str, folder):

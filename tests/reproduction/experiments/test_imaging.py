@@ -12,10 +12,10 @@ from lmd.errors import InputError
 from lmd.mirrors import ConvPair
 from lmd.problems import TVDenoising
 from lmd.reproduction import experiments
-from lmd.reproduction.experiments import denoise, imaging, inpaint, noise_levels
+from lmd.reproduction.experiments import imaging
 from lmd.reproduction.experiments.base import MULTIPLIERS, Session, reproduce
 from lmd.reproduction.experiments.imaging import SteppedSolver, images_for, psnr, ssim
-from lmd.reproduction.report.rows import best, curve, distinct, select
+from lmd.reproduction.tables import best, curve, distinct, select
 from lmd.solvers import GradientDescent, MirrorDescent
 
 COMPARED = ("gd", "adam", "nesterov", "lmd", "pdhg")
@@ -88,7 +88,7 @@ def test_the_rows_of_table_1_are_there_and_best_is_best(levels) -> None:
                 found = [at(levels, method, k, metric, noise=noise) for k in ("best", 10, 20)]
                 assert found[0] >= max(found[1:])
             assert at(levels, method, 10, "psnr_worst", noise=noise) <= at(levels, method, 10, "psnr", noise=noise)
-    assert [table.columns[1] for table in noise_levels.noise_tables(levels["rows"])] == ["noise 1%"] * 6
+    assert [table.columns[1] for table in imaging.noise_tables(levels["rows"])] == ["noise 1%"] * 6
     assert len(levels["figures"]) == 1
 
 
@@ -105,7 +105,7 @@ def test_lmd_is_nearer_to_the_minimiser_than_gd_and_adam_and_never_diverges(leve
 def test_what_diverges_is_counted_and_stays_a_number() -> None:
     problem = TVDenoising(torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(0)))
     trial = SteppedSolver("gd", GradientDescent(1e30), 1.0)
-    tried = noise_levels._Tried(problem, lmd.guarantees.minimiser(problem), trial)
+    tried = imaging._Tried(problem, lmd.guarantees.minimiser(problem), trial)
     assert tried.diverged.tolist() == [True, True]
     assert tried.found["psnr"].shape == tried.found["ssim"].shape == (21, 2)
     assert bool(torch.isfinite(tried.found["psnr"]).all()) and bool(torch.isfinite(tried.found["ssim"]).all())
@@ -167,5 +167,5 @@ def test_psnr_and_ssim_are_per_image() -> None:
 
 
 def test_the_noise_and_the_mask_are_the_papers() -> None:
-    assert denoise.NOISE == inpaint.NOISE == 0.05
-    assert inpaint.KEPT == 0.8
+    assert imaging.NOISE == imaging.INPAINTING_NOISE == 0.05
+    assert imaging.KEPT == 0.8

@@ -9,8 +9,8 @@ from lmd.core.files import read_json
 from lmd.mirrors import Quadratic
 from lmd.reproduction import recipes
 from lmd.reproduction.experiments.base import MULTIPLIERS, reproduce
-from lmd.reproduction.experiments.least_squares import LeastSquaresExperiment, curvature_at_zero
-from lmd.reproduction.report.rows import best, curve, distinct, select
+from lmd.reproduction.experiments.plane import LeastSquaresExperiment, curvature_at_zero
+from lmd.reproduction.tables import best, curve, distinct, select
 
 
 @pytest.fixture(scope="module", params=["quick", "standard"])

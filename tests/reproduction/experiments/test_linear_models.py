@@ -5,7 +5,9 @@ import pytest
 from lmd.core.files import read_json
 from lmd.reproduction import experiments
 from lmd.reproduction.experiments.base import MULTIPLIERS, reproduce
-from lmd.reproduction.report.rows import best, curve, select
+from lmd.reproduction.tables import best, curve, select
+
+pytestmark = pytest.mark.slow
 
 COMPARED = ("gd", "adam", "nesterov", "lmd")
 ALONE = ("lbfgs", "warm-start", "lmd-adaptive", "gd-tuned", "adam-tuned", "warm-start-gd", "warm-start-lmd")

@@ -9,7 +9,7 @@ import pytest
 from lmd.errors import FileError
 from lmd.reproduction.experiments import get, names
 from lmd.reproduction.experiments.paper import CLAIMS, TABLE_1, TABLE_3, write_paper
-from lmd.reproduction.report.rows import row
+from lmd.reproduction.tables import row
 
 
 def write_metrics(folder: Path, experiment: str, rows: list[dict[str, object]]) -> None:

@@ -9,7 +9,9 @@ from lmd.problems import TVDenoisingFamily
 from lmd.reproduction import tasks
 from lmd.reproduction.experiments import get, read, safeguard
 from lmd.reproduction.experiments.base import reproduce
-from lmd.reproduction.report.rows import distinct, select
+from lmd.reproduction.tables import distinct, select
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

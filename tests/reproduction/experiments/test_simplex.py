@@ -7,8 +7,8 @@ import pytest
 from lmd.core.files import read_json
 from lmd.errors import InputError
 from lmd.reproduction.experiments.base import MULTIPLIERS, reproduce
-from lmd.reproduction.experiments.simplex import Simplex
-from lmd.reproduction.report.rows import best, curve, select
+from lmd.reproduction.experiments.plane import Simplex
+from lmd.reproduction.tables import best, curve, select
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_a_failing_experiment_leaves_the_old_results(tmp_path: Path, monkeypatch
     def broken(*_: object) -> None:
         raise RuntimeError("in the middle")
 
-    monkeypatch.setattr("lmd.reproduction.experiments.simplex.draw", broken)
+    monkeypatch.setattr("lmd.reproduction.experiments.plane.draw_simplex", broken)
     with pytest.raises(RuntimeError, match="in the middle"):
         reproduce(Simplex(), tmp_path, "quick", seed=1)
     assert (folder / "metrics.json").read_bytes() == before

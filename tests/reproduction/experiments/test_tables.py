@@ -7,7 +7,7 @@ import pytest
 
 from lmd.reproduction import experiments
 from lmd.reproduction.experiments import read
-from lmd.reproduction.report.rows import row
+from lmd.reproduction.tables import row
 
 ROWS = [
     row("svm", 20, "excess_over_fallback", 0.1),

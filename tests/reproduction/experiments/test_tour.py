@@ -10,20 +10,19 @@ import torch
 
 from lmd.reproduction import experiments
 from lmd.reproduction.experiments.base import reproduce
-from lmd.reproduction.experiments.own_class import OwnClass, write_learned
-from lmd.reproduction.experiments.photograph import PhotographTour
-from lmd.reproduction.report.rows import row, select
+from lmd.reproduction.experiments.tour import OwnClass, PhotographTour, write_learned
+from lmd.reproduction.tables import row, select
 from lmd.testing.solvers import threads
 
 
 def test_the_photograph_is_denoised_and_proven_and_the_race_is_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lmd.reproduction.experiments.photograph.SIDES", {"quick": 48})
-    monkeypatch.setattr("lmd.reproduction.experiments.photograph.TOLERANCES", (1e-1, 3e-2, 1e-2, 3e-3, 1e-3))
+    monkeypatch.setattr("lmd.reproduction.experiments.tour.SIDES", {"quick": 48})
+    monkeypatch.setattr("lmd.reproduction.experiments.tour.TOLERANCES", (1e-1, 3e-2, 1e-2, 3e-3, 1e-3))
     busy = SimpleNamespace(perf_counter=lambda: 1e6 * time.perf_counter(), process_time=time.process_time)
     monkeypatch.setattr(
-        "lmd.reproduction.experiments.photograph.time", busy
+        "lmd.reproduction.experiments.tour.time", busy
     )  # every call seems to take a million times as long
     metrics = json.loads((reproduce(experiments.get("photograph"), tmp_path) / "metrics.json").read_text())
     answer = {found["metric"]: found["value"] for found in select(metrics["rows"], iteration="answer")}
@@ -83,7 +82,7 @@ def test_a_class_is_learned_and_shown(tmp_path: Path, monkeypatch: pytest.Monkey
         assert torch.get_num_threads() == 1, "minutes are of the processor on one thread alone"
         return SimpleNamespace(card=CARD)
 
-    monkeypatch.setattr("lmd.reproduction.experiments.own_class.learn", learn)
+    monkeypatch.setattr("lmd.reproduction.experiments.tour.learn", learn)
     with threads(2):
         reproduce(OwnClass(), tmp_path)
         assert torch.get_num_threads() == 2

@@ -14,8 +14,10 @@ from lmd.operators import Differences
 from lmd.problems import Composite, LeastSquares, TVDenoising, TVInpaintingFamily
 from lmd.problems.base import FunctionProblem
 from lmd.reproduction import recipes, tasks
-from lmd.reproduction.tasks import CertifiedBy, Digits, Drawn, HeldOut, Images, optima
-from lmd.reproduction.tasks.task import Task
+from lmd.reproduction.tasks import CertifiedBy, Digits, Drawn, HeldOut, Images
+from lmd.reproduction.tasks.denoise import EXACT
+from lmd.reproduction.tasks.task import Task, gap_scale, minimum, optimum
+from lmd.reproduction.tasks.vectors import LASSO
 from lmd.terms import L1, Squares
 
 
@@ -40,7 +42,7 @@ def test_a_name_that_is_none():
 def test_a_task_of_another_package_is_known(registered):
     registered(("mine", "tests_own_task:TASK"))
     module = ModuleType("tests_own_task")
-    module.TASK = Task(name="mine", title="mine", recipes=tasks.lasso.TASK.recipes)
+    module.TASK = Task(name="mine", title="mine", recipes=LASSO.recipes)
     sys.modules["tests_own_task"] = module
     try:
         assert tasks.names()[-1] == "mine" and "mine-10" in recipes.names()
@@ -53,9 +55,9 @@ def test_a_task_of_another_package_is_known(registered):
     ("value", "said"),
     [
         ("no_such_package:TASK", "No module named 'no_such_package'"),
-        ("lmd.reproduction.tasks.lasso:NOTHING", "has no attribute 'NOTHING'"),
-        ("lmd.reproduction.tasks.lasso:make", "function, which is no lmd.reproduction.tasks.Task"),
-        ("lmd.reproduction.tasks.lasso:TASK", "a second task of the name lasso"),
+        ("lmd.reproduction.tasks.vectors:NOTHING", "has no attribute 'NOTHING'"),
+        ("lmd.reproduction.tasks.vectors:make_lasso", "function, which is no lmd.reproduction.tasks.Task"),
+        ("lmd.reproduction.tasks.vectors:LASSO", "a second task of the name lasso"),
     ],
 )
 def test_a_broken_one_is_named_in_one_line_and_the_others_stay(registered, value, said):
@@ -105,17 +107,17 @@ class TestOptima:
     def test_a_problem_of_parts_is_certified_and_remembered(self, monkeypatch, tmp_path):
         monkeypatch.setenv("LMD_CACHE", str(tmp_path))
         y = torch.rand(2, 12, generator=torch.Generator().manual_seed(0))
-        found = optima.optimum(Composite(Squares(y), (L1(0.3), Differences((12,))), start=y))
+        found = optimum(Composite(Squares(y), (L1(0.3), Differences((12,))), start=y))
         assert bool((found.bound <= found.value).all() & (found.value <= found.bound * (1 + 2e-6)).all())
         assert len(list((tmp_path / "optima").iterdir())) == 2
 
     def test_what_is_not_known_is_said(self):
         with pytest.raises(CapabilityError, match=r"^problem: got FunctionProblem, which no reference method is for"):
-            optima.minimum(FunctionProblem(lambda x: x.square().sum(dim=1)))
+            minimum(FunctionProblem(lambda x: x.square().sum(dim=1)))
 
     def test_gaps_are_divided_by_the_value_at_zero_where_the_minimum_is_nothing(self):
         problem = LeastSquares(torch.eye(2), torch.tensor([[3.0, 4.0], [3.0, 4.0]]))
-        scale = optima.gap_scale(problem, torch.tensor([0.0, 7.0]), torch.ones(2, 2))
+        scale = gap_scale(problem, torch.tensor([0.0, 7.0]), torch.ones(2, 2))
         assert scale.tolist() == [25.0, 7.0]
 
     def test_certified_by(self):
@@ -123,4 +125,4 @@ class TestOptima:
         problem = TVDenoising(torch.rand(1, 1, 6, 6, generator=torch.Generator().manual_seed(0)).double(), 0.3)
         values, x = task.reference(problem, problem.start())
         assert x is not None and torch.equal(problem.value(x), values)
-        assert CertifiedBy(tasks.denoise.EXACT, 1e-3)(problem, problem.start())[1] is None
+        assert CertifiedBy(EXACT, 1e-3)(problem, problem.start())[1] is None

@@ -6,15 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lmd
-from lmd.problems import (
-    ParallelBeam,
-    TVDeblurring,
-    TVInpainting,
-    TVProblem,
-    TVTomography,
-    gaussian_kernel,
-    random_masks,
-)
+from lmd.operators import ParallelBeam, gaussian_kernel
+from lmd.problems import TVDeblurring, TVInpainting, TVTomography, random_masks
+from lmd.problems.tv import TVProblem
 from lmd.solvers import PDHG, LearnedSaddle
 
 

@@ -1,13 +1,284 @@
 """`lmd bench`: every solver and every peer on the same instances from the same start, per iteration and per second.
 
-plan         what to run, as the tasks have it, and what came of it
 measuring    quality of iterates against certified answers, untimed, and tuning on other instances
 timing       seconds to a quality, interleaved and repeated
-scheduling   the order of all this
-report       JSON and figures
+report       tables, JSON and figures
 """
 
-from lmd.reproduction.bench.plan import Bench, Plan
-from lmd.reproduction.bench.scheduling import run_bench
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from lmd import zoo
+from lmd.core.checks import check_choice, check_count, check_positive
+from lmd.errors import InputError
+from lmd.problems.base import offers
+from lmd.problems.image_families import as_float
+from lmd.reproduction import tasks
+from lmd.reproduction.bench.measuring import (
+    CLASSICAL,
+    DUAL,
+    GAPS,
+    SOLVE,
+    KnownInstances,
+    MeasuredPeer,
+    MeasuredSolve,
+    MeasuredSolver,
+    Method,
+    Setting,
+    classical_methods,
+    targets,
+)
+from lmd.reproduction.bench.timing import (
+    PROVEN,
+    Timed,
+    TimedCurve,
+    TimedPeer,
+    TimedProof,
+    TimedSolve,
+    TimedSolver,
+    time_all,
+)
+from lmd.reproduction.datasets import image_data, read_images
+from lmd.reproduction.datasets.images import CROP, TEST_PHOTOGRAPHS, bundled, read_image
+from lmd.reproduction.experiments.imaging import images_to_test, middles
+from lmd.reproduction.tables import Row
+from lmd.reproduction.tasks.task import Contest
 
 __all__ = ["Bench", "Plan", "run_bench"]
+
+MOST = 1000
+"""How many iterations a method has to reach the targets."""
+
+LIMIT = 20.0
+"""Seconds that a method has to reach them, while it is looked at; a peer that takes longer is called no further."""
+
+LEAST_SIDE, MOST_SIDE = 8, 8192
+"""The sides of images that `sizes` may name."""
+
+LEAST_GAP = 1e-7
+"""Below this, minima are not known well enough."""
+
+TEST_SEED, TUNING_SEED = 7_000_000, 8_000_000
+
+
+def contests() -> dict[str, Contest]:
+    """What every task has for the bench: by its own name, and by those of the models that it serves."""
+    found: dict[str, Contest] = {}
+    for task in tasks.every():
+        found.update({} if task.contest is None else {task.name: task.contest}, **task.models)
+    return found
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run."""
+
+    problems: tuple[str, ...] = field(default_factory=lambda: tuple(contests()))
+    images: Path | None = None
+    count: int = 20
+    side: int = CROP
+    tuning: int = 4
+    """How many other images the methods are tuned on."""
+
+    batches: tuple[int, ...] = (1, 20)
+    repeats: int = 7
+    most: int = MOST
+    gaps: tuple[float, ...] = GAPS
+    """The relative gaps that methods are timed to."""
+
+    limit: float = LIMIT
+    noise: tuple[int, ...] | None = None
+    methods: tuple[str, ...] | None = None
+    sizes: tuple[int, ...] = ()
+    """The sides of one photograph, in place of the test images."""
+
+    seed: int = 0
+    preset: str = "full"
+
+    def check(self) -> None:
+        """Raise on what cannot be run, before anything is."""
+        for name in self.problems:
+            check_choice("problem", name, tuple(contests()))
+        for name in self.methods or ():
+            check_choice("methods", name, known_methods())
+        levels = sorted({level for contest in contests().values() for level in contest.noise})
+        for noise in self.noise or ():
+            if noise not in levels:
+                raise InputError("noise", repr(noise), f"some of {', '.join(map(str, levels))}, in percent")
+        for side in self.sizes:
+            check_count("sizes", side, least=LEAST_SIDE, most=MOST_SIDE)
+        for gap in self.gaps:
+            if not LEAST_GAP <= gap <= 1:
+                raise InputError("gaps", f"{gap:g}", f"numbers from {LEAST_GAP:g} to 1")
+        check_positive("limit", self.limit)
+        check_count("count", self.count)
+        check_count("repeats", self.repeats)
+
+    def wants(self, method: str) -> bool:
+        """Whether a method is among those that are asked for; at many sizes those that know more than subgradients."""
+        if self.methods is not None:
+            return method in self.methods
+        return not self.sizes or not method.startswith(("gd", "nesterov", "adam", "lbfgs", "lmd-"))
+
+    @classmethod
+    def quick(cls, **choices: Any) -> Plan:
+        """Seconds for each task, minutes for all: two small images, few repeats."""
+        small = {"count": 2, "side": 24, "tuning": 1, "batches": (1, 2), "repeats": 2, "most": 60, "limit": 2.0}
+        return cls(**{**small, "gaps": GAPS[:3], "preset": "quick", **choices})
+
+
+@dataclass
+class Bench:
+    """Rows, facts and what was skipped, as a run adds to them."""
+
+    plan: Plan
+    say: Callable[[str], None] = lambda text: None
+    rows: list[Row] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)
+    curves: list[TimedCurve] = field(default_factory=list)
+    seconds: float = 0.0
+    """How long all of it took."""
+
+
+def learned_names(contest: str) -> list[str]:
+    """What the bench calls the learned solvers of a task: lmd- and the name in the zoo, of those that ship."""
+    task = next(task for task in tasks.every() if contest in (task.name, *task.models))
+    return [f"lmd-{name}" for name, recipe in task.solvers.items() if name in zoo.names() and not recipe.rung]
+
+
+def known_methods() -> tuple[str, ...]:
+    """The name of every method and of every peer, installed or not."""
+    ours = [name for task in contests() for name in learned_names(task)]
+    theirs = [peer.name for contest in contests().values() for peer in contest.peers]
+    return tuple(dict.fromkeys((*CLASSICAL, *(name + PROVEN for name in DUAL), SOLVE, *ours, *theirs)))
+
+
+def methods_for(name: str, problem: Any, most: int) -> list[Method]:
+    """Our own methods for a problem: classical ones with their grids, learned ones as they ship.
+
+    Learned mirror descent on F itself, which has no proven rule to go on, gets up to 50 iterations. The schedules
+    of models are part of `lmd.solve`.
+    """
+    contest, learned = contests()[name], learned_names(name)
+    if name not in tasks.names():
+        learned = []
+    found = classical_methods(problem, contest.steps, contest.tau, most)
+    for each in learned:
+        solver = zoo.load(each.removeprefix("lmd-"), bare=True)
+        found.append(Method(each, (Setting(solver),), most if solver.ends_proven else min(most, 50)))
+    return found
+
+
+def run_bench(plan: Plan, say: Callable[[str], None] = lambda text: None) -> Bench:
+    """Run the plan; `say` is told what is being done."""
+    plan.check()
+    begun = time.perf_counter()
+    bench = Bench(plan, say)
+    sets, tuning = _images(plan, bench)
+    # A row must not name a batch that there are not enough images for.
+    most = max(len(images) for _, images in sets)
+    bench.plan = replace(plan, batches=tuple(dict.fromkeys(min(batch, most) for batch in plan.batches)))
+    bench.facts["threads"] = torch.get_num_threads()
+    reason = f"- where a gap is not reached in {plan.most} iterations and {plan.limit:g} s"
+    bench.facts["times"] = f"milliseconds of the whole call / of all processors; {reason}"
+    for problem, noise in _levels(bench):
+        for settings, images in sets:
+            if settings and not contests()[problem].sized:
+                bench.skipped.append(f"{problem}: it has no images, and one size alone")
+            else:
+                _bench_problem(bench, {"problem": problem, "noise": noise, **settings}, images, tuning)
+    bench.skipped = list(dict.fromkeys(bench.skipped))
+    bench.seconds = time.perf_counter() - begun
+    return bench
+
+
+def _levels(bench: Bench) -> Iterator[tuple[str, int]]:
+    """The problems, each at its noise levels that are wanted."""
+    for problem in bench.plan.problems:
+        own = contests()[problem].noise
+        levels = [noise for noise in own if bench.plan.noise is None or noise in bench.plan.noise]
+        if not levels:
+            bench.skipped.append(f"{problem}: not at this noise; it has {', '.join(map(str, own))}%")
+        yield from ((problem, noise) for noise in levels)
+
+
+def _images(plan: Plan, bench: Bench) -> tuple[list[tuple[dict[str, int], Tensor]], Tensor]:
+    """Test images, brought or bundled, or one of them by size; and tuning images, photographs of the train fold."""
+    side = min(plan.side, CROP)
+    tuning = as_float(middles(image_data("photographs").train_images[: plan.tuning], side), torch.float32)
+    bench.facts["tuned on"] = f"{len(tuning)} other images, photographs of the train fold"
+    if plan.sizes:
+        bench.facts["images"] = "one photograph, by size"
+        photograph = as_float(_largest_image(plan), torch.float32)[None]
+        scaled = (interpolate(photograph, (n, n), mode="bicubic", antialias=True).clamp(0, 1) for n in plan.sizes)
+        return [({"size": n}, image) for n, image in zip(plan.sizes, scaled, strict=True)], tuning
+    name, chosen = images_to_test(plan.images, plan.count, side)
+    bench.facts["images"] = f"{len(chosen)} of {chosen.shape[2]} x {chosen.shape[3]} from {name}"
+    return [({}, chosen)], tuning
+
+
+def _largest_image(plan: Plan) -> Tensor:
+    if plan.images is not None:
+        return max(read_images(plan.images).images, key=lambda image: image.numel())
+    return read_image(bundled(*TEST_PHOTOGRAPHS[0]))
+
+
+def _bench_problem(bench: Bench, settings: dict[str, Any], test: Tensor, tuning: Tensor) -> None:
+    plan, name, noise = bench.plan, settings["problem"], settings["noise"]
+    contest, words = contests()[name], ", ".join(f"{key} {value}" for key, value in settings.items())
+    bench.say(f"{words}: certified minimisers")
+    seed = 1000 * plan.seed + noise
+    kept, smallest = contest.kept and not plan.sizes, min(plan.gaps)
+    problems = [
+        contest.make(images, noise / 100, torch.Generator().manual_seed(first + seed))
+        for images, first in ((test, TEST_SEED), (tuning, TUNING_SEED))
+    ]
+    instances, trial = (KnownInstances.of(problem, kept, smallest) for problem in problems)
+    if (short := float(instances.proven.max())) > smallest:
+        bench.skipped.append(f"{name}, gaps below {short:.0e}: its minima are not known better")
+    if instances.problem.domain is not None:
+        bench.skipped.append(f"adam and lbfgs on {name}: they cannot keep x in its box")
+    runs = _runs(bench, name, words, instances, trial)
+    if not runs:
+        bench.skipped.append(f"{name}: none of the methods is for it")
+        return
+    for measured in dict.fromkeys(run.measured for run in runs):
+        bench.rows += measured.rows(plan.batches, settings)
+    for batch in plan.batches:
+        bench.say(f"{words}: timing, batch {batch}")
+        rows, curves = time_all(runs, targets(plan.gaps), len(instances), batch, plan.repeats, settings)
+        bench.rows += rows
+        bench.curves += curves
+
+
+def _runs(bench: Bench, name: str, words: str, instances: KnownInstances, trial: KnownInstances) -> list[Timed]:
+    """Every method and every peer that is for the problem and wanted, measured and ready to be timed."""
+    plan, wanted = bench.plan, targets(bench.plan.gaps)
+    found: list[Timed] = []
+    if plan.wants(SOLVE):
+        found.append(TimedSolve(MeasuredSolve(instances, wanted)))
+    for method in methods_for(name, instances.problem, plan.most):
+        kinds: list[Callable[[MeasuredSolver], Timed]] = [TimedSolver] if plan.wants(method.name) else []
+        if method.name in DUAL and offers(instances.problem, ("certified_gap",)) and plan.wants(method.name + PROVEN):
+            kinds.append(TimedProof)
+        if kinds:
+            bench.say(f"{words}: {method.name}")
+            measured = MeasuredSolver(method, instances, trial, wanted, plan.limit)
+            found += [kind(measured) for kind in kinds]
+    for peer in (peer for peer in contests()[name].peers if plan.wants(peer.name)):
+        if peer.installed:
+            bench.say(f"{words}: {peer.name}")
+            found.append(TimedPeer(MeasuredPeer(peer, instances, wanted, plan.most, plan.limit)))
+        else:
+            bench.skipped.append(f"{peer.package}: not installed; {peer.hint}")
+    return found

@@ -24,17 +24,32 @@ from lmd.reproduction.bench.measuring import (
     QualityTarget,
     looks,
 )
-from lmd.reproduction.bench.plan import PROVEN, TimedCurve
-from lmd.reproduction.report.rows import Row, row
-from lmd.reproduction.tasks.peers import numpy_errors_as_they_are
+from lmd.reproduction.tables import Row, row
+from lmd.reproduction.tasks.task import numpy_errors_as_they_are
 from lmd.solvers.result import Status
 from lmd.zoo.solve import solve
+
+PROVEN = "-proven"
+"""How the name of a classical method ends that goes on until a gap is proven."""
 
 SINGLES = 5
 """How many instances are timed one by one."""
 
 LONGEST = 10.0
 """Seconds that all repeats of one call may take: slow ones are repeated less often, and the rows say how often."""
+
+
+@dataclass(frozen=True)
+class TimedCurve:
+    """One method's calls, for the figures."""
+
+    settings: dict[str, Any]
+    """The problem, its noise and the size, where there are sizes."""
+
+    batch: int
+    method: str
+    points: tuple[tuple[float, float], ...]
+    """Seconds of a call and the mean relative gap of its answer, the fastest first."""
 
 
 @dataclass

@@ -12,10 +12,32 @@ The shortest useful program:
     images.train_images, images.test_images
 """
 
-from lmd.reproduction.datasets.catalogue import Dataset, datasets, fetch
-from lmd.reproduction.datasets.digits import DigitData, digits_data
-from lmd.reproduction.datasets.features import DigitFeatures, digit_features
-from lmd.reproduction.datasets.images import ImageData, ImageSet, image_data, read_image, read_images
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from lmd.core.checks import check_choice
+from lmd.core.extras import installed
+from lmd.reproduction.datasets.digits import (
+    DIGIT_DATA,
+    DigitData,
+    DigitFeatures,
+    digit_features,
+    digits_data,
+    fetch_mnist,
+    find_mnist,
+)
+from lmd.reproduction.datasets.images import (
+    IMAGE_DATA,
+    ImageData,
+    ImageSet,
+    fetch_stl10,
+    find_stl10,
+    image_data,
+    read_image,
+    read_images,
+)
 
 __all__ = [
     "Dataset",
@@ -31,3 +53,55 @@ __all__ = [
     "read_image",
     "read_images",
 ]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """One line of `lmd data list`."""
+
+    name: str
+    """What `fetch` takes."""
+
+    title: str
+    """What is in it, in a few words."""
+
+    source: str
+    """Where it comes from."""
+    present: bool
+    """Whether it can be used now, without a download."""
+    folder: Path | None
+    """Where its files are; None for what ships inside a dependency or is not present."""
+
+
+def datasets(data_dir: str | Path | None = None) -> list[Dataset]:
+    """All datasets, those that need no download first.
+
+    Args:
+        data_dir: A folder to look in; None is the one that LMD_DATA names, and the cache.
+
+    >>> [dataset.name for dataset in datasets()]
+    ['digits', 'photographs', 'mnist', 'stl10']
+    """
+    folder, stl10_folder = find_mnist(data_dir), find_stl10(data_dir)
+    title = "60000 + 10000 handwritten digits, 28 x 28"
+    bundled = "ships with scikit-image and scikit-learn"
+    photographs = installed("PIL", "skimage", "sklearn")
+    stl10_title = "5000 + 8000 photographs, 96 x 96, and 100000 without labels"
+    stl10_source = "binary files: LMD_DATA, or `lmd data fetch stl10` (2.6 GB)"
+    return [
+        Dataset("digits", "1797 handwritten digits, 8 x 8", "ships with scikit-learn", installed("sklearn"), None),
+        Dataset("photographs", "243 + 105 crops of ten photographs, 96 x 96", bundled, photographs, None),
+        Dataset("mnist", title, "IDX files: LMD_DATA, or `lmd data fetch mnist` (11 MB)", folder is not None, folder),
+        Dataset("stl10", stl10_title, stl10_source, stl10_folder is not None, stl10_folder),
+    ]
+
+
+def fetch(name: str) -> Path | None:
+    """Download a dataset to the cache, check it and return its folder; None where there is nothing to download.
+
+    Args:
+        name: "mnist", "stl10", or one that ships.
+    """
+    check_choice("dataset", name, (*DIGIT_DATA, *IMAGE_DATA))
+    downloads = {"mnist": fetch_mnist, "stl10": fetch_stl10}
+    return downloads[name]() if name in downloads else None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import importlib.util
 import math
+import shutil
+import tarfile
 import warnings
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -19,13 +21,91 @@ from torch import Tensor
 
 from lmd.core.checks import check_choice, check_count
 from lmd.core.extras import missing, require
+from lmd.core.files import atomic_path, cache_folder
 from lmd.core.memory import check_memory
 from lmd.errors import FileError, InputError
 from lmd.imaging.image_files import FORMATS, read_picture
 from lmd.imaging.picture import eight_bits
-from lmd.reproduction.datasets import stl10
+from lmd.reproduction.datasets.files import download, find_folder
 
-NAMES = ("photographs", "stl10")
+STL10_SOURCES = ("https://cs.stanford.edu/~acoates/stl10/", "http://ai.stanford.edu/~acoates/stl10/")
+STL10_ARCHIVE = "stl10_binary.tar.gz"
+STL10_SHA256 = "f31fd99273a1acb8609c8db427cebb1de3f71de77758cdc0e22956e1289b9866"
+"""Of the archive, 2.6 GB."""
+
+STL10_COUNTS = {"train": 5000, "test": 8000, "unlabeled": 100_000}
+"""How many images each part has."""
+
+STL10_SHAPE = (3, 96, 96)
+STL10_BYTES = 3 * 96 * 96
+
+
+def fetch_stl10() -> Path:
+    """Download STL-10 (2.6 GB) to the cache and unpack its images (3.1 GB), unless they are there; the folder."""
+    folder = cache_folder() / "stl10"
+    if not all(_is_complete(folder, part) for part in STL10_COUNTS):
+        (archive,) = download({STL10_ARCHIVE: STL10_SHA256}, STL10_SOURCES, folder)
+        unpack_stl10(archive, folder)
+        archive.unlink()
+    return folder
+
+
+def unpack_stl10(archive: Path, folder: Path) -> None:
+    """Write the image files of the archive to `folder`, each whole or not at all, and nothing else."""
+    try:
+        with tarfile.open(archive, "r:gz") as members:
+            for part in STL10_COUNTS:
+                packed = members.extractfile(f"stl10_binary/{_stl10_name(part)}")
+                if packed is None:
+                    raise FileError(
+                        "STL-10", f"{archive} with {_stl10_name(part)} that is no file", "the genuine archive"
+                    )
+                with atomic_path(folder / _stl10_name(part)) as path, open(path, "wb") as file:
+                    shutil.copyfileobj(packed, file, 1 << 20)
+    except (KeyError, tarfile.TarError, EOFError) as error:
+        raise FileError("STL-10", f"{archive} ({error})", "the genuine archive") from None
+
+
+def find_stl10(data_dir: str | Path | None = None) -> Path | None:
+    """The folder with STL-10's train and test images, or None.
+
+    Looked for in `data_dir` if given, else in LMD_DATA and then in the cache; in each of them, in the subfolders
+    `stl10` and `stl10_binary` first.
+    """
+    return find_folder(data_dir, _stl10_folder)
+
+
+def read_stl10(folder: Path, part: str = "train") -> np.ndarray:
+    """The images of a part, bytes `(n, 3, 96, 96)`, mapped into memory, not read."""
+    path = folder / _stl10_name(check_choice("part", part, tuple(STL10_COUNTS)))
+    if not path.is_file():
+        raise FileError("STL-10", f"{folder} without {path.name}", "all its files; `lmd data fetch stl10` gets them")
+    if not _is_complete(folder, part):
+        given = f"{path} of {path.stat().st_size} bytes"
+        raise FileError(
+            "STL-10", given, f"{STL10_COUNTS[part] * STL10_BYTES}: {STL10_COUNTS[part]} images of {STL10_BYTES}"
+        )
+    columns_first = np.memmap(path, dtype=np.uint8, mode="r", shape=(STL10_COUNTS[part], *STL10_SHAPE))
+    return columns_first.transpose(0, 1, 3, 2)
+
+
+def _stl10_name(part: str) -> str:
+    return f"{part}_X.bin"
+
+
+def _is_complete(folder: Path, part: str) -> bool:
+    path = folder / _stl10_name(part)
+    return path.is_file() and path.stat().st_size == STL10_COUNTS[part] * STL10_BYTES
+
+
+def _stl10_folder(folder: Path) -> Path | None:
+    for place in (folder / "stl10", folder / "stl10_binary", folder):
+        if any((place / _stl10_name(part)).is_file() for part in ("train", "test")):
+            return place
+    return None
+
+
+IMAGE_DATA = ("photographs", "stl10")
 
 SUFFIXES = tuple(suffix for suffix, kind in FORMATS.items() if kind != "NPY")
 """What counts as an image in a folder."""
@@ -102,10 +182,10 @@ def image_data(name: str = "auto", data_dir: str | Path | None = None) -> ImageD
     >>> data.name, data.train_images.shape, data.test_images.shape
     ('photographs', torch.Size([243, 3, 96, 96]), torch.Size([105, 3, 96, 96]))
     """
-    check_choice("name", name, ("auto", *NAMES))
-    folder = None if name == "photographs" else stl10.find(data_dir)
+    check_choice("name", name, ("auto", *IMAGE_DATA))
+    folder = None if name == "photographs" else find_stl10(data_dir)
     if folder is not None:
-        train, test = (_tensor(stl10.read(folder, part)) for part in ("train", "test"))
+        train, test = (_tensor(read_stl10(folder, part)) for part in ("train", "test"))
         return ImageData("stl10", train, test)
     if name == "stl10":
         given = f"no STL-10 in {data_dir}" if data_dir is not None else "no STL-10 in LMD_DATA or the cache"

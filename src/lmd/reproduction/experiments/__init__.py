@@ -1,4 +1,4 @@
-"""The experiments by name. Each lives in a file of its own that is imported when it is used."""
+"""The experiments by name. Their modules are imported when they are used."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from lmd.core.checks import check_choice
 
 if TYPE_CHECKING:
     from lmd.reproduction.experiments.base import Experiment
-    from lmd.reproduction.report.page import Reading
+    from lmd.reproduction.page import Reading
 
 __all__ = ["TOUR", "get", "names", "read"]
 
-_PLACES = {
-    "photograph": ("lmd.reproduction.experiments.photograph", "PhotographTour"),
-    "own-class": ("lmd.reproduction.experiments.own_class", "OwnClass"),
-    "simplex": ("lmd.reproduction.experiments.simplex", "Simplex"),
-    "least-squares": ("lmd.reproduction.experiments.least_squares", "LeastSquaresExperiment"),
-    "svm-closed-form": ("lmd.reproduction.experiments.svm_closed_form", "SVMClosedForm"),
-    "svm": ("lmd.reproduction.experiments.svm", "SVMExperiment"),
-    "linear-classifier": ("lmd.reproduction.experiments.linear_classifier", "LinearClassifierExperiment"),
-    "denoise": ("lmd.reproduction.experiments.denoise", "DenoiseExperiment"),
-    "denoise-noise-levels": ("lmd.reproduction.experiments.noise_levels", "NoiseLevelsExperiment"),
-    "inpaint": ("lmd.reproduction.experiments.inpaint", "InpaintExperiment"),
-    "safeguard": ("lmd.reproduction.experiments.safeguard", "SafeguardExperiment"),
-    "consistency": ("lmd.reproduction.experiments.consistency", "ConsistencyExperiment"),
-    "ablation": ("lmd.reproduction.experiments.ablation", "AblationExperiment"),
-    "exact": ("lmd.reproduction.experiments.exact", "ExactExperiment"),
-    "geometry": ("lmd.reproduction.experiments.geometry", "GeometryExperiment"),
-    "cost": ("lmd.reproduction.experiments.cost", "CostExperiment"),
+_CLASSES = {
+    "photograph": "tour.PhotographTour",
+    "own-class": "tour.OwnClass",
+    "simplex": "plane.Simplex",
+    "least-squares": "plane.LeastSquaresExperiment",
+    "svm-closed-form": "linear_models.SVMClosedForm",
+    "svm": "linear_models.SVMExperiment",
+    "linear-classifier": "linear_models.LinearClassifierExperiment",
+    "denoise": "imaging.DenoiseExperiment",
+    "denoise-noise-levels": "imaging.NoiseLevelsExperiment",
+    "inpaint": "imaging.InpaintExperiment",
+    "safeguard": "safeguard.SafeguardExperiment",
+    "consistency": "training.ConsistencyExperiment",
+    "ablation": "training.AblationExperiment",
+    "exact": "exact.ExactExperiment",
+    "geometry": "geometry.GeometryExperiment",
+    "cost": "cost.CostExperiment",
 }
 
 TOUR = ("photograph", "own-class", "simplex", "least-squares", "svm", "denoise", "inpaint")
@@ -38,7 +38,7 @@ TOUR = ("photograph", "own-class", "simplex", "least-squares", "svm", "denoise",
 
 def names() -> list[str]:
     """Every experiment: what is best, then the paper's in its order."""
-    return list(_PLACES)
+    return list(_CLASSES)
 
 
 def get(name: str) -> Experiment:
@@ -47,8 +47,8 @@ def get(name: str) -> Experiment:
     Args:
         name: One of `names()`.
     """
-    module, kind = _PLACES[check_choice("experiment", name, tuple(_PLACES))]
-    experiment: Experiment = getattr(importlib.import_module(module), kind)()
+    module, _, kind = _CLASSES[check_choice("experiment", name, tuple(_CLASSES))].partition(".")
+    experiment: Experiment = getattr(importlib.import_module(f"{__name__}.{module}"), kind)()
     return experiment
 
 
@@ -60,12 +60,12 @@ def read(metrics: dict[str, Any]) -> Reading:
     Args:
         metrics: The contents of a metrics.json.
     """
-    from lmd.reproduction.bench.tables import bench_tables
+    from lmd.reproduction.bench.report import bench_tables
     from lmd.reproduction.experiments.base import Experiment
-    from lmd.reproduction.report.page import Reading
+    from lmd.reproduction.page import Reading
 
-    name, rows, last = metrics["experiment"], metrics["rows"], len(_PLACES)
-    if name not in _PLACES:
+    name, rows, last = metrics["experiment"], metrics["rows"], len(_CLASSES)
+    if name not in _CLASSES:
         return Reading(bench_tables(rows) if name == "bench" else Experiment.tables(rows), place=last)
     known, chosen = get(name), {key: metrics.get(key) for key in ("preset", "seed")}
     command = f"lmd reproduce {name} --preset {chosen['preset']} --seed {chosen['seed']}"

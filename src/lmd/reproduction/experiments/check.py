@@ -21,9 +21,9 @@ from lmd.guarantees import Diagnosis, Drift, Monitor, Promise, diagnose, promise
 from lmd.guarantees.diagnosis import Finding
 from lmd.problems.base import Family
 from lmd.reproduction import recipes
-from lmd.reproduction.report.figures import figure
-from lmd.reproduction.report.tables import number
-from lmd.reproduction.tasks.optima import gap_scale
+from lmd.reproduction.figures import figure
+from lmd.reproduction.tables import number
+from lmd.reproduction.tasks.task import gap_scale
 from lmd.solvers.base import Solver
 from lmd.solvers.saving import SOLVER_FILE
 from lmd.training import family_named

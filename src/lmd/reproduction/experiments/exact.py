@@ -21,13 +21,12 @@ from lmd.reproduction import recipes
 from lmd.reproduction.experiments.base import Experiment, Session
 from lmd.reproduction.experiments.imaging import generator_for, images_for, psnr
 from lmd.reproduction.experiments.linear_models import TEST_SEED
-from lmd.reproduction.report.figures import figure, legend_below, plot_curve
-from lmd.reproduction.report.rows import Row, curve, distinct, select
-from lmd.reproduction.report.tables import method_tables
-from lmd.reproduction.tasks import linear_classifier, svm
-from lmd.reproduction.tasks.optima import minimiser, minimum
-from lmd.reproduction.tasks.sources import HeldOut
-from lmd.reproduction.tasks.unrolled import WEIGHT
+from lmd.reproduction.figures import figure, legend_below, plot_curve
+from lmd.reproduction.tables import Row, curve, distinct, method_tables, select
+from lmd.reproduction.tasks.task import HeldOut, minimiser, minimum
+from lmd.reproduction.tasks.training import WEIGHT
+from lmd.reproduction.tasks.vectors import CLASSIFIER_DIGITS as CLASSIFIERS
+from lmd.reproduction.tasks.vectors import SVM_DIGITS as SVMS
 from lmd.solvers import LBFGS, PDHG, GradientDescent, LearnedMirrorDescent, MirrorDescent, Solver, run
 from lmd.training import train
 
@@ -140,7 +139,7 @@ def _learned_gd(session: Session, name: str) -> Solver[Any]:
 def _linear_cases(session: Session) -> list[ExactCase]:
     generator, starts = torch.Generator().manual_seed(TEST_SEED + session.seed), STARTS[session.preset]
     families: dict[str, Any] = {"least-squares": LeastSquaresFamily()}
-    for name, source in (("svm", svm.SOURCE), ("linear-classifier", linear_classifier.SOURCE)):
+    for name, source in (("svm", SVMS), ("linear-classifier", CLASSIFIERS)):
         families[name] = source.held_out(source.train(session.preset), HeldOut(session.preset, subsets=1))
     cases = []
     for name, family in families.items():

@@ -17,13 +17,11 @@ from lmd.problems.image_families import add_noise
 from lmd.reproduction.experiments.base import Experiment, Session
 from lmd.reproduction.experiments.exact import learned_solver_of
 from lmd.reproduction.experiments.imaging import generator_for, images_for
-from lmd.reproduction.report.figures import figure
-from lmd.reproduction.report.rows import Row, select
-from lmd.reproduction.report.tables import method_tables
-from lmd.reproduction.tasks import linear_classifier
-from lmd.reproduction.tasks.optima import minimiser, optimum
-from lmd.reproduction.tasks.sources import HeldOut
-from lmd.reproduction.tasks.unrolled import WEIGHT
+from lmd.reproduction.figures import figure
+from lmd.reproduction.tables import Row, method_tables, select
+from lmd.reproduction.tasks.task import HeldOut, minimiser, optimum
+from lmd.reproduction.tasks.training import WEIGHT
+from lmd.reproduction.tasks.vectors import CLASSIFIER_DIGITS as CLASSIFIERS
 from lmd.solvers import LearnedMirrorDescent
 from lmd.terms.base import inner, size_of
 from lmd.training import train
@@ -192,7 +190,7 @@ def _least_squares(session: Session) -> None:
 
 def _classifier(session: Session) -> dict[str, Tensor]:
     """Principal directions of features: of the learned Hessians, and of the mean one near a solution; eigenvalues."""
-    source = linear_classifier.SOURCE
+    source = CLASSIFIERS
     family = source.held_out(source.train(session.preset), HeldOut(session.preset, subsets=1))
     family.ridge = RIDGE
     problem = family.sample(1, torch.Generator().manual_seed(session.seed))[0]

@@ -11,9 +11,8 @@ from lmd.cli.common import Table
 from lmd.core.files import write_text
 from lmd.errors import FileError
 from lmd.reproduction.experiments.base import reached
-from lmd.reproduction.report.metrics import read_metrics
-from lmd.reproduction.report.page import find_metrics
-from lmd.reproduction.report.rows import Row
+from lmd.reproduction.page import find_metrics, read_metrics
+from lmd.reproduction.tables import Row
 
 Rows = Sequence[Row]
 

@@ -23,11 +23,10 @@ from lmd.problems.base import offers
 from lmd.reproduction import recipes, tasks
 from lmd.reproduction.experiments.base import Experiment, Session
 from lmd.reproduction.experiments.imaging import images_to_test
-from lmd.reproduction.report.figures import figure, log_floor
-from lmd.reproduction.report.rows import Row, select
-from lmd.reproduction.report.tables import number
+from lmd.reproduction.figures import figure, log_floor
+from lmd.reproduction.tables import Row, number, select
 from lmd.reproduction.tasks import HeldOut
-from lmd.reproduction.tasks.optima import gap_scale, minimum
+from lmd.reproduction.tasks.task import gap_scale, minimum
 from lmd.solvers import PDHG, Solver
 from lmd.zoo.published import import_checkpoint
 from lmd.zoo.solve import solve

@@ -1,11 +1,9 @@
-"""What is known about each kind of problem: one file for each task, and the register of all of them.
+"""The tasks: recipes of the trained solvers for each kind of problem, and what `lmd bench` compares them with.
 
-    from lmd.reproduction import tasks
+from lmd.reproduction import tasks
 
-    tasks.names()                           # ours, and those of packages that name one by the entry point `lmd.tasks`
-    tasks.get("denoise").solvers            # the recipes of its trained solvers, by name
-
-The command line, the zoo, the bench, the cards, the safeguard experiment and `lmd.solve` read it here and nowhere else.
+tasks.names()                           # ours, and those of packages with an entry point in the group `lmd.tasks`
+tasks.get("denoise").solvers            # the recipes of its trained solvers, by name
 """
 
 from __future__ import annotations
@@ -15,24 +13,22 @@ import warnings
 from importlib.metadata import entry_points
 
 from lmd.core.checks import check_choice
-from lmd.reproduction.tasks import (
-    control,
-    deblur,
-    denoise,
-    denoise_isotropic,
-    inpaint,
-    lasso,
-    least_squares,
-    linear_classifier,
-    models,
-    svm,
-    tomography,
+from lmd.reproduction.tasks.denoise import DENOISE, DENOISE_ISOTROPIC
+from lmd.reproduction.tasks.inverse import DEBLUR, INPAINT, TOMOGRAPHY
+from lmd.reproduction.tasks.models import MODELS
+from lmd.reproduction.tasks.task import (
+    CertifiedBy,
+    Contest,
+    Digits,
+    Drawn,
+    HeldOut,
+    Images,
+    Peer,
+    Recipe,
+    Source,
+    Task,
 )
-from lmd.reproduction.tasks.methods import Method, Setting
-from lmd.reproduction.tasks.optima import CertifiedBy
-from lmd.reproduction.tasks.peers import Peer
-from lmd.reproduction.tasks.sources import Digits, Drawn, HeldOut, Images, Source
-from lmd.reproduction.tasks.task import Contest, Recipe, Task
+from lmd.reproduction.tasks.vectors import CONTROL, LASSO, LEAST_SQUARES, LINEAR_CLASSIFIER, SVM
 
 __all__ = [
     "CertifiedBy",
@@ -41,10 +37,8 @@ __all__ = [
     "Drawn",
     "HeldOut",
     "Images",
-    "Method",
     "Peer",
     "Recipe",
-    "Setting",
     "Source",
     "Task",
     "every",
@@ -52,34 +46,22 @@ __all__ = [
     "names",
 ]
 
-GROUP = "lmd.tasks"
-OWN = (
-    denoise,
-    denoise_isotropic,
-    inpaint,
-    deblur,
-    tomography,
-    models,
-    lasso,
-    svm,
-    linear_classifier,
-    least_squares,
-    control,
-)
+IMAGING = (DENOISE, DENOISE_ISOTROPIC, INPAINT, DEBLUR, TOMOGRAPHY, MODELS)
+OWN = (*IMAGING, LASSO, SVM, LINEAR_CLASSIFIER, LEAST_SQUARES, CONTROL)
 
 
 @functools.cache
 def _register() -> dict[str, Task]:
-    """Every task by name; one of another package that cannot be had is named in a warning, and left out."""
-    found = {module.TASK.name: module.TASK for module in OWN}
-    for entry in entry_points(group=GROUP):
+    """All tasks by name. A task of another package that cannot be loaded is left out, with a warning."""
+    found = {task.name: task for task in OWN}
+    for entry in entry_points(group="lmd.tasks"):
         try:
             task = entry.load()
             if not isinstance(task, Task):
                 raise TypeError(f"{type(task).__name__}, which is no lmd.reproduction.tasks.Task")
             if task.name in found:
                 raise ValueError(f"a second task of the name {task.name}")
-        except Exception as error:  # what others wrote may fail anyhow
+        except Exception as error:  # code of other packages may raise anything
             reason = " ".join(str(error).split())
             warnings.warn(f"task {entry.name} of {entry.value} left out: {reason}", stacklevel=2)
         else:
@@ -88,20 +70,17 @@ def _register() -> dict[str, Task]:
 
 
 def names() -> list[str]:
-    """Every task, ours first."""
+    """The names of all tasks, ours first."""
     return list(_register())
 
 
 def every() -> list[Task]:
-    """Every task, ours first."""
+    """All tasks, ours first."""
     return list(_register().values())
 
 
 def get(name: str) -> Task:
-    """A task by its name.
-
-    Args:
-        name: Of a task, such as "denoise".
+    """The task of that name, such as "denoise".
 
     >>> list(get("lasso").solvers)
     ['lasso-10']

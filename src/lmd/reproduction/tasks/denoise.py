@@ -1,9 +1,11 @@
-"""TV denoising, anisotropic: ||x - y||^2 + weight TV(x)."""
+"""TV denoising: ||x - y||^2 + weight TV(x), anisotropic and isotropic."""
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,13 +13,125 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from lmd import tv
 from lmd.problems import Family, TVDenoising, TVDenoisingFamily, add_noise
-from lmd.reproduction.tasks import exact, pairs, schedules
-from lmd.reproduction.tasks.optima import CertifiedBy
-from lmd.reproduction.tasks.peers import COUNTS, ONE_THREAD, Call, Peer, channels_last, stacked
-from lmd.reproduction.tasks.task import Contest, Recipe, Task
-from lmd.reproduction.tasks.unrolled import CROPS, PHOTOGRAPHS, WEAK, WEIGHT, solved, training
-from lmd.solvers import FGP, LearnedDual
+from lmd.problems.tv import TVProblem
+from lmd.reproduction.tasks.task import (
+    COUNTS,
+    ONE_THREAD,
+    Call,
+    CertifiedBy,
+    Contest,
+    Peer,
+    Recipe,
+    Task,
+    channels_last,
+    stacked,
+)
+from lmd.reproduction.tasks.training import (
+    CROPS,
+    PHOTOGRAPHS,
+    WEAK,
+    WEIGHT,
+    exact_recipe_for_images,
+    published_recipe,
+    small_recipe,
+    solved,
+    training,
+)
+from lmd.reproduction.tasks.training import EXACT_CROPS as EXACT_CROPS
+from lmd.reproduction.tasks.training import PAIR_CROPS as PAIR_CROPS
+from lmd.reproduction.tasks.training import PAIR_IMAGES as PAIR_IMAGES
+from lmd.solvers import FGP, LearnedDual, LearnedFGP, Solver
+from lmd.training.solved import SolvedFamily
+from lmd.tv.denoising import Denoising
+
+STEPS, SCALES = (2, 4, 8, 13, 21, 55), (19, 28, 42, 64, 100, 180)
+"""Lengths of the schedules from p = 0, and of those from coarser grids."""
+
+SCHEDULE_CROPS = {"quick": 24, "standard": 64}
+SCHEDULE_WEIGHTS = (0.02, 1.5)
+
+
+class AllWeights(TVDenoisingFamily):
+    """Weights drawn evenly in their logarithm, so that every roughness is met as often."""
+
+    def sample(self, batch: int, generator: torch.Generator) -> tuple[TVProblem, Tensor]:
+        images = self.sample_images(batch, generator)
+        noisy = add_noise(images, self._uniform(self.noise, batch, generator), generator)
+        logarithm = self._uniform((math.log(self.weight[0]), math.log(self.weight[1])), batch, generator)
+        return TVDenoising(noisy, logarithm.exp(), self.isotropic, self.halved), noisy
+
+
+def schedule_family(preset: str) -> Family:
+    """Half of the images twice as large: large flat pieces need the most iterations."""
+    images = PHOTOGRAPHS.train(preset)
+    doubled = interpolate(images.float(), scale_factor=2, mode="bicubic").round().clamp(0, 255).byte()
+    return AllWeights([*images, *doubled], noise=(0.0, 0.22), crop=SCHEDULE_CROPS[preset], weight=SCHEDULE_WEIGHTS)
+
+
+MIN_FLAT = {False: 34, True: 42}
+"""From so many iterations on, from p = 0 and from coarser grids, a solve ends with x drawn flat, as often as not: what
+counts then is the dual point, so that numbers are learned for its gap to the solution too."""
+
+SCHEDULE_POOLS = {"quick": 60, "standard": 3000}
+"""Instances that are drawn and solved before such numbers are learned."""
+
+
+def solved_family(preset: str) -> Family:
+    """The same with solutions."""
+    return SolvedFamily(
+        schedule_family(preset), SCHEDULE_POOLS[preset], FGP(restart=True), iterations=1, finish=_solution
+    )
+
+
+def _solution(problem: TVProblem, x: Tensor) -> Tensor:
+    plan = tv.match(problem, 1e-8)
+    return plan.solve(1e-8, 10_000, None).x if isinstance(plan, Denoising) else x
+
+
+def _settings(horizon: int, coarse: bool) -> dict[str, dict[str, Any]]:
+    """Many iterations are sensitive to their numbers and want a smaller rate. Those from coarser grids, and those for
+    two gaps, gain from more updates at half of it."""
+    both = horizon >= MIN_FLAT[coarse]
+    longer = coarse or both
+    rate = 0.1 if horizon < 60 else 2.4 / horizon
+    shared: dict[str, Any] = {
+        "objective": "both duality gaps" if both else "duality gap",
+        "value_weights": "last",
+        "learning_rate": rate / 2 if longer else rate,
+        "schedule": "cosine",
+        "clip_gradient": 20.0,
+    }
+    updates = 3000 if both else 2000 if coarse else 1000 if horizon >= 8 else 400
+    larger = {"updates": updates, "batch": 8, "warmup": 20, "validation_batch": 48, "checkpoint_every": 100}
+    return {"quick": {**shared, "updates": 40, "batch": 4}, "standard": {**shared, **larger}}
+
+
+def _learned(horizon: int, coarse: bool, seed: int) -> Solver[Any]:
+    return LearnedFGP(horizon, coarse)
+
+
+def _schedule_recipe(horizon: int, coarse: bool) -> Recipe:
+    start = ", begun on coarser grids" if coarse else ""
+    return Recipe(
+        iterations=horizon,
+        form="scales" if coarse else "steps",
+        rung=True,
+        title=f"fast gradient projection of {horizon} iterations with learned step-sizes and momenta{start}",
+        solver=functools.partial(_learned, horizon, coarse),
+        family=solved_family if horizon >= MIN_FLAT[coarse] else schedule_family,
+        source=PHOTOGRAPHS,
+        settings=_settings(horizon, coarse),
+        weak="Only the last trained iterate is good: `lmd.solve` takes the horizon that a tolerance needs.",
+    )
+
+
+SCHEDULES = (
+    *(_schedule_recipe(horizon, False) for horizon in STEPS),
+    *(_schedule_recipe(horizon, True) for horizon in SCALES),
+)
+
 
 EXACT = FGP(restart=True)
 REFERENCE = CertifiedBy(EXACT, 1e-6, unique=True)
@@ -42,15 +156,15 @@ def _smooth(preset: str) -> Family:
 
 def _for_pair(preset: str) -> Family:
     """Noise of up to 20%, so that no level of Table 1 is new to the solver."""
-    return TVDenoisingFamily(pairs.SOURCE.train(preset), noise=(0.0, 0.2), crop=pairs.CROPS[preset], weight=WEIGHT)
+    return TVDenoisingFamily(PAIR_IMAGES.train(preset), noise=(0.0, 0.2), crop=PAIR_CROPS[preset], weight=WEIGHT)
 
 
 def _for_exact(preset: str) -> Family:
-    return TVDenoisingFamily(pairs.SOURCE.train(preset), noise=(0.0, 0.2), crop=exact.CROPS[preset], weight=WEIGHT)
+    return TVDenoisingFamily(PAIR_IMAGES.train(preset), noise=(0.0, 0.2), crop=EXACT_CROPS[preset], weight=WEIGHT)
 
 
 def _published(preset: str) -> Family:
-    return TVDenoisingFamily(pairs.SOURCE.train(preset), noise=0.05, crop=pairs.CROPS[preset], weight=WEIGHT)
+    return TVDenoisingFamily(PAIR_IMAGES.train(preset), noise=0.05, crop=PAIR_CROPS[preset], weight=WEIGHT)
 
 
 def make(images: Tensor, noise: float, generator: torch.Generator, isotropic: bool = False) -> TVDenoising:
@@ -122,7 +236,7 @@ def _recipe(iterations: int, kernel: int = 5, **changes: Any) -> Recipe:
     )
 
 
-TASK = Task(
+DENOISE = Task(
     name="denoise",
     title="TV denoising of images, anisotropic",
     recipes=(
@@ -131,15 +245,69 @@ TASK = Task(
         _recipe(20, family=_smooth, settings=training("distance", 4e-3, updates=6000)),
         _recipe(7, kernel=3),
         _recipe(20, kernel=3, settings=training("gap", 4e-3, updates=4000)),
-        *schedules.RECIPES,
-        pairs.small_recipe("denoising", 0.5, _for_pair, 1400, (0.05,) * 5 + (0.1,) * 4 + (1.0,)),
-        exact.for_images("denoising", _for_exact, 700),
-        pairs.published_recipe("denoising", _published),
+        *SCHEDULES,
+        small_recipe("denoising", 0.5, _for_pair, 1400, (0.05,) * 5 + (0.1,) * 4 + (1.0,)),
+        exact_recipe_for_images("denoising", _for_exact, 700),
+        published_recipe("denoising", _published),
     ),
     reference=REFERENCE,
     contest=Contest(
         make,
         noise=(1, 2, 5, 10, 15, 20),
         peers=(*_prox_tv_peers(), SPLIT_BREGMAN),
+    ),
+)
+
+
+def _chambolle(problem: Any) -> Call:
+    """It minimises ||x - y||^2 / 2 + weight TV(x), isotropic, so its weight is half of ours."""
+    from skimage import restoration
+
+    images = [image.movedim(0, -1).contiguous().numpy() for image in problem.noisy]
+    weights = [float(weight) / 2 for weight in problem.weight]
+    chambolle: Any = restoration.denoise_tv_chambolle
+
+    def call(iterations: int) -> list[Any]:
+        options: Any = {"max_num_iter": iterations, "eps": 0, "channel_axis": -1}
+        return [chambolle(y, weight=w, **options) for y, w in zip(images, weights, strict=True)]
+
+    return call
+
+
+def _deepinv(problem: Any) -> Call:
+    """Over-relaxed Chambolle and Pock on ||x - y||^2 / 2 + w TV(x), isotropic; crit = 0 so that it does not stop."""
+    from deepinv.models import TVDenoiser
+
+    def call(iterations: int) -> Tensor:
+        denoiser = TVDenoiser(tau=0.35, n_it_max=iterations, crit=0.0)
+        answer: Tensor = denoiser(problem.noisy, float(problem.weight[0]) / 2)
+        return answer
+
+    return call
+
+
+_OWN = "deepinv in an environment of its own, as it wants torchvision"
+
+DENOISE_ISOTROPIC = Task(
+    name="denoise-isotropic",
+    title="TV denoising of images, isotropic",
+    recipes=(
+        Recipe(
+            iterations=10,
+            title="learned dual mirror descent of 10 iterations, 5 x 5, for isotropic TV denoising of any images",
+            solver=lambda seed: LearnedDual(10, 5),
+            family=partial(family, isotropic=True),
+            source=PHOTOGRAPHS,
+            settings=training("distance", 1e-2),
+            weak=WEAK + "Trained on isotropic total variation alone. Its steps are not compiled in one piece.",
+        ),
+    ),
+    reference=REFERENCE,
+    contest=Contest(
+        partial(make, isotropic=True),
+        peers=(
+            Peer("scikit-image", "skimage", COUNTS[3:], _chambolle, channels_last),
+            Peer("deepinv", "deepinv", COUNTS[3:], _deepinv, lambda _, answer: answer, _OWN),
+        ),
     ),
 )

@@ -15,9 +15,8 @@ from lmd.operators.blur import BORDERS
 from lmd.problems import Family, SecondOrderModel, TVDenoising, TVModel, random_masks
 from lmd.problems.base import offers
 from lmd.problems.image_families import Maker, ModelFamily, windows
-from lmd.reproduction.tasks.optima import CertifiedBy
-from lmd.reproduction.tasks.task import Contest, Recipe, Task
-from lmd.reproduction.tasks.unrolled import PHOTOGRAPHS, WEIGHT
+from lmd.reproduction.tasks.task import CertifiedBy, Contest, Recipe, Task
+from lmd.reproduction.tasks.training import PHOTOGRAPHS, WEIGHT
 from lmd.solvers import FGP, Averaged, RelaxedPDHG, Solver
 from lmd.terms import Absolute, KullbackLeibler, Squares
 
@@ -247,7 +246,7 @@ _COUNTED = "Poisson counts with a peak of 30, also with lost pixels"
 _STRUCK = "impulses in twice as many pixels, also with lost pixels besides"
 
 
-TASK = Task(
+MODELS = Task(
     name="models",
     title="TV models: volumes, coupled colours, maps of weights, Huber, boxes, counts, impulses, blurs, second order",
     recipes=(

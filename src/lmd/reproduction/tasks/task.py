@@ -1,22 +1,277 @@
-"""What a task is: all that is known about one kind of problem, in a record that everything else reads."""
+"""What a task is: the solvers trained for one kind of problem, their data, and what they are compared with."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import abc
+import copy
+import hashlib
+import importlib.util
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from lmd import guarantees
+from lmd.guarantees.certify import run
 from lmd.problems import Family
-from lmd.reproduction.tasks.optima import Reference, known
-from lmd.reproduction.tasks.peers import Peer
-from lmd.reproduction.tasks.sources import Source
+from lmd.reproduction.datasets import DigitFeatures, digit_features, digits_data, image_data
 from lmd.solvers import Solver
 
-NOISE = (0.01, 0.05, 0.1, 0.2)
+
+@dataclass(frozen=True)
+class HeldOut:
+    """How much of the data that nothing trains on, and in which dtype; None leaves that of the family."""
+
+    preset: str
+    """The one that the solver was trained with: quick, standard or paper."""
+
+    subsets: int = 2
+    """Data sets of a sample, where instances are subsets of features."""
+
+    side: int = 32
+    """The side of the pieces of images, small enough that their minima are quick to have."""
+
+    images: tuple[Tensor, ...] | None = None
+    """Images in place of the test images."""
+
+    dtype: torch.dtype | None = None
+    """Of the instances; None is that of the family."""
+
+
+class Source(abc.ABC):
+    """Where the instances of a family come from."""
+
+    @abc.abstractmethod
+    def name(self, preset: str) -> str:
+        """What the data are called."""
+
+    @abc.abstractmethod
+    def fingerprint(self, family: Any, preset: str) -> str:
+        """The SHA-256 of what is trained on."""
+
+    @abc.abstractmethod
+    def held_out(self, family: Any, wanted: HeldOut) -> Any:
+        """The same family on data that it does not train on."""
+
+
+@dataclass(frozen=True)
+class Images(Source):
+    """Images, for families with `images`, `crop` and `dtype`: the bundled photographs."""
+
+    large: bool = False
+    """Whether `paper` size is on STL-10, where it is at hand."""
+
+    whole: bool = False
+    """Whether a solver is for one size of images alone, that of its family."""
+
+    def name(self, preset: str) -> str:
+        return image_data("auto").name if self.large and preset == "paper" else "photographs"
+
+    def fingerprint(self, family: Any, preset: str) -> str:
+        return sha256_of(image_data(self.name(preset)).train_images)
+
+    def train(self, preset: str) -> Tensor:
+        """The images to train on, bytes `(n, 3, H, W)`."""
+        return image_data(self.name(preset)).train_images
+
+    def held_out(self, family: Any, wanted: HeldOut) -> Any:
+        """On other images, or on pieces of them: convolutions solve images of any size."""
+        other = copy.copy(family.inside)
+        own = image_data(self.name(wanted.preset)).test_images if wanted.images is None else wanted.images
+        side = (other.crop or min(other.images[0].shape[1:])) if self.whole else wanted.side
+        other.images = list(own)
+        other.crop = min([side, *(min(image.shape[1:]) for image in other.images)])
+        other.dtype = wanted.dtype or other.dtype
+        return other
+
+
+@dataclass(frozen=True)
+class Digits(Source):
+    """Subsets of features of digits, for families of one `kind`: MNIST where it is at hand, else the bundled digits."""
+
+    kind: Callable[..., Any]
+    """From features, labels, the pairs of a `subset` and how many `subsets` a sample has to a family."""
+
+    mnist: int
+    """Pairs in an instance of MNIST: the paper's number."""
+
+    digits: int
+    """Pairs in an instance of the bundled digits: what so few of them allow."""
+
+    def name(self, preset: str) -> str:
+        return "digits" if preset == "quick" else digits_data("auto").name
+
+    def fingerprint(self, family: Any, preset: str) -> str:
+        return digits_data(self.name(preset)).fingerprint()
+
+    def features(self, preset: str) -> DigitFeatures:
+        """The features of both folds; the result says which data they are from."""
+        return digit_features(digits_data(self.name(preset)))
+
+    def train(self, preset: str, **settings: Any) -> Any:
+        """The family on the features to train on."""
+        features = self.features(preset)
+        return self._family(features.data_name, features.train_features, features.train_labels, **settings)
+
+    def held_out(self, family: Any, wanted: HeldOut) -> Any:
+        """On the features of the test fold."""
+        features = self.features(wanted.preset)
+        tested = features.test_features.to(wanted.dtype or features.test_features.dtype)
+        return self._family(features.data_name, tested, features.test_labels, subsets=wanted.subsets)
+
+    def _family(self, data: str, features: Tensor, labels: Tensor, **settings: Any) -> Any:
+        return self.kind(features, labels, subset=self.mnist if data == "mnist" else self.digits, **settings)
+
+
+@dataclass(frozen=True)
+class Drawn(Source):
+    """Numbers that are drawn, so that every sample is a new one, but for arrays that all have in common."""
+
+    words: str
+    """What the numbers are called."""
+
+    arrays: tuple[str, ...] = ()
+    """Their names in the family."""
+
+    def name(self, preset: str) -> str:
+        return self.words
+
+    def fingerprint(self, family: Any, preset: str) -> str:
+        return sha256_of(*(getattr(family.inside, name) for name in self.arrays))
+
+    def held_out(self, family: Any, wanted: HeldOut) -> Any:
+        other = copy.copy(family.inside)
+        for name in self.arrays:
+            array = getattr(other, name)
+            setattr(other, name, array.to(wanted.dtype or array.dtype))
+        return other
+
+
+def sha256_of(*arrays: Tensor) -> str:
+    """The SHA-256 of shapes, dtypes and numbers."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(repr((tuple(array.shape), str(array.dtype))).encode())
+        digest.update(array.contiguous().numpy().data)
+    return digest.hexdigest()
+
+
+Reference = Callable[[Any, Tensor], tuple[Tensor, Tensor | None]]
+"""From a problem and starts to its minima `(B,)` and, where it is proven where they are, its minimisers."""
+
+
+def optimum(problem: Any) -> guarantees.Optimum:
+    """The certified optima of a batch, from the cache where they are in it."""
+    return guarantees.optimum(problem, guarantees.OptimumCache())
+
+
+def minimum(problem: Any) -> Tensor:
+    """The certified minima `(B,)`."""
+    return guarantees.minimum(problem, guarantees.OptimumCache())
+
+
+def minimiser(problem: Any) -> Tensor:
+    """The certified minimisers `(B, ...)`; where there are many, as in inpainting, the smoothest."""
+    return guarantees.smoothest_minimiser(problem, guarantees.OptimumCache())
+
+
+def gap_scale(problem: Any, minima: Tensor, like: Tensor) -> Tensor:
+    """What gaps are divided by `(B,)`: the minima, or the values at x = 0 where those are next to nothing beside."""
+    at_zero: Tensor = problem.value(like.new_zeros(like.shape))
+    return minima.where((minima > 1e-6 * at_zero) | torch.isinf(at_zero), at_zero)
+
+
+def known(problem: Any, x0: Tensor) -> tuple[Tensor, None]:
+    """Those of `lmd.guarantees.minimum`."""
+    return minimum(problem), None
+
+
+@dataclass(frozen=True)
+class CertifiedBy:
+    """Minima, certified to a `tolerance` by a classical solver; with `unique`, minimisers as well.
+
+    A tenth of the gap that a learned solver is expected to leave is enough: for tomographies less would take minutes.
+    """
+
+    solver: Solver[Any]
+    """One that keeps dual points."""
+
+    tolerance: float
+    """The relative gap to be proven."""
+
+    unique: bool = False
+    """Whether there is one minimiser, so that points can be compared with it."""
+
+    def __call__(self, problem: Any, x0: Tensor) -> tuple[Tensor, Tensor | None]:
+        found = run(self.solver, problem, x0, tolerance=self.tolerance)
+        return found.values, found.x if self.unique else None
+
+
+Call = Callable[[Any], Any]
+"""From a rung of the ladder to an answer in the peer's own form."""
+
+COUNTS = (1, 2, 3, 5, 10, 20, 35, 50, 100, 200, 500, 1000)
+TOLERANCES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-8, 1e-10)
+"""The ladders of peers that stop at a number of iterations, and of such that stop at a tolerance."""
+
+EXPERIMENTS = "pip install 'lmd[experiments]'"
+"""How to get the peers that experiments need too."""
+
+ONE_THREAD = "-1-thread"
+"""How the name of a peer ends that is there with all threads too."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A solver of another package, called whole for each number of iterations or each tolerance."""
+
+    name: str
+    """What it is called in tables."""
+
+    package: str
+    """What is imported."""
+
+    ladder: tuple[float, ...]
+    """The numbers of iterations, or the tolerances, to call it with: the cheapest first."""
+
+    prepare: Callable[[Any], Call]
+    """From a problem to what is timed: data in the peer's own form is made here, untimed."""
+
+    finish: Callable[[Any, Any], Tensor]
+    """From the problem and the answer to x, untimed."""
+
+    hint: str = "pip install 'lmd[bench]'"
+    """How to get it."""
+
+    @property
+    def installed(self) -> bool:
+        """Whether the package can be found, without importing it."""
+        return importlib.util.find_spec(self.package) is not None
+
+
+def stacked(problem: Any, answers: Any) -> Tensor:
+    """x of answers that are arrays, one for each instance, in their own precision."""
+    return torch.as_tensor(np.stack(answers))
+
+
+def channels_last(problem: Any, answers: Any) -> Tensor:
+    """x of answers that are images `(H, W, C)`."""
+    return stacked(problem, answers).movedim(-1, 1)
+
+
+@contextmanager
+def numpy_errors_as_they_are() -> Iterator[None]:
+    """Peers may divide by zero on flat images; that is theirs to handle."""
+    with np.errstate(all="ignore"):
+        yield
+
+
+NOISE_LEVELS = (0.01, 0.05, 0.1, 0.2)
 """The levels at which a family whose noise has a level is harder."""
 
 
@@ -93,7 +348,7 @@ class Contest:
 
 def conditions(family: Family) -> dict[str, Family]:
     """What is harder: 1 to 20% noise, where noise has a level; else shifted data, or starts that are farther away."""
-    noisy = {f"{noise:.0%} noise": family.with_noise(noise) for noise in NOISE}
+    noisy = {f"{noise:.0%} noise": family.with_noise(noise) for noise in NOISE_LEVELS}
     found = {condition: other for condition, other in noisy.items() if other is not None}
     if found:
         return found

@@ -3,8 +3,7 @@
 import math
 
 from lmd.cli.common import to_rich
-from lmd.reproduction.report.rows import best, curve, distinct, row, select, settings_of
-from lmd.reproduction.report.tables import method_tables, number
+from lmd.reproduction.tables import best, curve, distinct, method_tables, number, row, select, settings_of
 
 
 def example_rows() -> list[dict[str, object]]:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from lmd.errors import FileError
-from lmd.reproduction.report.metrics import read_metrics
-from lmd.reproduction.report.rows import row
+from lmd.reproduction.page import read_metrics
+from lmd.reproduction.tables import row
 
 GOOD: dict[str, Any] = {
     "experiment": "toy",

@@ -14,8 +14,8 @@ from lmd.errors import FileError
 from lmd.reproduction.experiments import TOUR, get, read
 from lmd.reproduction.experiments.base import Experiment, Session
 from lmd.reproduction.experiments.base import reproduce as reproduce_experiment
-from lmd.reproduction.report.figures import figure, label_lines, plot_curve
-from lmd.reproduction.report.page import write_page
+from lmd.reproduction.figures import figure, label_lines, plot_curve
+from lmd.reproduction.page import write_page
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -59,8 +59,8 @@ def tour_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two sections of what `lmd demo` shows, with pictures as large as there and fewer calls."""
     folder = tmp_path_factory.mktemp("tour")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lmd.reproduction.experiments.photograph.TOLERANCES", (1e-1, 3e-2, 1e-2))
-        patch.setattr("lmd.reproduction.experiments.photograph.MAX_SECONDS", {"quick": 0.02})
+        patch.setattr("lmd.reproduction.experiments.tour.TOLERANCES", (1e-1, 3e-2, 1e-2))
+        patch.setattr("lmd.reproduction.experiments.tour.MAX_SECONDS", {"quick": 0.02})
         for name in ("photograph", "simplex"):
             reproduce_experiment(get(name), folder)
     return write_page(folder, read)

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from lmd.errors import FileError
-from lmd.reproduction.report.figures import figure, legend_below, plot_curve, spread
-from lmd.reproduction.report.page import Reading, write_page
-from lmd.reproduction.report.rows import row
-from lmd.reproduction.report.tables import method_tables
+from lmd.reproduction.figures import figure, legend_below, plot_curve, spread
+from lmd.reproduction.page import Reading, write_page
+from lmd.reproduction.tables import method_tables, row
 
 
 def read(metrics: dict[str, Any]) -> Reading:

@@ -1,0 +1,183 @@
+"""TV inpainting, deblurring and tomography."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmd.guarantees.reference_tv import second_stage
+from lmd.operators import Blur, ParallelBeam, gaussian_kernel
+from lmd.problems import (
+    Family,
+    TomographyFamily,
+    TVDeblurring,
+    TVDeblurringFamily,
+    TVInpainting,
+    TVInpaintingFamily,
+    TVTomography,
+    add_noise,
+    random_masks,
+)
+from lmd.reproduction.tasks.task import CertifiedBy, Contest, Images, Recipe, Task
+from lmd.reproduction.tasks.training import (
+    CROPS,
+    PHOTOGRAPHS,
+    WEAK,
+    WEIGHT,
+    exact_recipe_for_images,
+    published_recipe,
+    small_recipe,
+    solved,
+    training,
+)
+from lmd.reproduction.tasks.training import EXACT_CROPS as EXACT_CROPS
+from lmd.reproduction.tasks.training import PAIR_CROPS as PAIR_CROPS
+from lmd.reproduction.tasks.training import PAIR_IMAGES as PAIR_IMAGES
+from lmd.solvers import PDHG, LearnedSaddle
+
+KEPT = 0.8
+INPAINTING_SOLVER = PDHG(tau=0.35, accelerated=False, settle=8)
+
+
+def _inpainting_family(preset: str) -> Family:
+    images = PHOTOGRAPHS.train(preset)
+    plain = TVInpaintingFamily(images, noise=(0.02, 0.1), crop=CROPS[preset], weight=WEIGHT, kept=(0.65, 0.95))
+    return solved(plain, preset, INPAINTING_SOLVER, iterations=1500)
+
+
+def _for_pair(preset: str) -> Family:
+    """A mask for each image, so that the solver learns no mask by heart."""
+    images, crop = PAIR_IMAGES.train(preset), PAIR_CROPS[preset]
+    return TVInpaintingFamily(images, noise=(0.0, 0.1), crop=crop, weight=WEIGHT, kept=(0.7, 0.9))
+
+
+def _for_exact(preset: str) -> Family:
+    images, crop = PAIR_IMAGES.train(preset), EXACT_CROPS[preset]
+    plain = TVInpaintingFamily(images, noise=(0.0, 0.2), crop=crop, weight=WEIGHT, kept=(0.7, 0.9))
+    return solved(plain, preset, INPAINTING_SOLVER, share=3, iterations=600, finish=_smooth)
+
+
+def _smooth(problem: TVInpainting, x: Tensor) -> Tensor:
+    """The smoothest of all minimisers, near enough for training."""
+    return second_stage(problem, x, evaluations=15)[0]
+
+
+def _published(preset: str) -> Family:
+    images, crop = PAIR_IMAGES.train(preset), PAIR_CROPS[preset]
+    return TVInpaintingFamily(images, noise=0.05, crop=crop, weight=WEIGHT, kept=KEPT)
+
+
+def make_inpainting(images: Tensor, noise: float, generator: torch.Generator) -> TVInpainting:
+    """The problem of clean images with a fifth of their pixels lost, a mask for each, and noise added."""
+    mask = random_masks(len(images), images.shape[2], images.shape[3], KEPT, generator).to(images)
+    return TVInpainting(add_noise(mask * images, noise, generator), mask, WEIGHT)
+
+
+def _recipe(iterations: int, kernel: int, settings: dict[str, dict[str, Any]]) -> Recipe:
+    size = f"{iterations} iterations, {kernel} x {kernel}"
+    return Recipe(
+        iterations=iterations,
+        fast=kernel == 3,
+        title=f"learned saddle mirror descent of {size}, for TV inpainting of any images",
+        solver=lambda seed: LearnedSaddle(iterations, kernel, primal_kernel=kernel),
+        family=_inpainting_family,
+        source=PHOTOGRAPHS,
+        settings=settings,
+        weak=WEAK + "Trained with 65% to 95% of the pixels kept, lost at random: large holes were not tried.",
+    )
+
+
+INPAINT = Task(
+    name="inpaint",
+    title="TV inpainting of images",
+    recipes=(
+        _recipe(10, 5, training("gap", 5e-3)),
+        _recipe(20, 5, training("gap", 1.5e-3)),
+        _recipe(7, 3, training("distance", 5e-3, updates=2500)),
+        _recipe(15, 3, training("gap", 3e-3, updates=3000)),
+        small_recipe("inpainting", 0.2, _for_pair, 800, (0.05,) * 4 + (0.3,) + (0.1,) * 4 + (1.0,)),
+        exact_recipe_for_images(
+            "inpainting", _for_exact, 3000, widths=2, objective="gap and distance", batch=6, clip_gradient=15.0
+        ),
+        published_recipe("inpainting", _published),
+    ),
+    reference=CertifiedBy(INPAINTING_SOLVER, 1e-5),
+    contest=Contest(make_inpainting),
+)
+
+
+BLUR_WIDTH = 1.5
+
+
+def _deblurring_family(preset: str) -> Family:
+    images = PHOTOGRAPHS.train(preset)
+    plain = TVDeblurringFamily(images, noise=(0.02, 0.08), crop=CROPS[preset], weight=WEIGHT, blur=(1.2, 1.8))
+    return solved(plain, preset, PDHG(0.1), share=2)
+
+
+def make_deblurring(images: Tensor, noise: float, generator: torch.Generator) -> TVDeblurring:
+    """The problem of clean images, blurred, with noise added."""
+    kernel = gaussian_kernel(BLUR_WIDTH)
+    blurred = Blur(kernel, images.shape[2], images.shape[3])(images)
+    return TVDeblurring(add_noise(blurred, noise, generator), kernel, WEIGHT)
+
+
+DEBLUR = Task(
+    name="deblur",
+    title="TV deblurring of images with Gaussian blurs",
+    recipes=(
+        Recipe(
+            iterations=20,
+            title="learned saddle mirror descent of 20 iterations, for TV deblurring of Gaussian blurs",
+            solver=lambda seed: LearnedSaddle(20, kernel=5, primal_kernel=7, masked=False, tau=0.1, settle=1.0),
+            family=_deblurring_family,
+            source=PHOTOGRAPHS,
+            settings=training("gap", 2e-3),
+            weak=WEAK + "Trained on Gaussian blurs of 1.2 to 1.8 pixels: others were not tried.",
+        ),
+    ),
+    reference=CertifiedBy(PDHG(0.1, accelerated=False), 1e-4),
+    slow=True,
+    contest=Contest(make_deblurring, tau=0.04),
+)
+
+
+ANGLES = 30
+WHOLE_PHOTOGRAPHS = Images(whole=True)
+
+
+def _tomography_family(preset: str) -> Family:
+    """Whole images: the spectrum of projections, unlike that of blurs, depends on their size."""
+    crop = CROPS[preset] if preset == "quick" else None
+    plain = TomographyFamily(WHOLE_PHOTOGRAPHS.train(preset), noise=(0.02, 0.08), crop=crop, weight=WEIGHT)
+    return solved(plain, preset, PDHG(0.03), share=6)
+
+
+def make_tomography(images: Tensor, noise: float, generator: torch.Generator) -> TVTomography:
+    """The problem of clean images, projected, with noise added."""
+    size = (images.shape[2], images.shape[3])
+    beams = ParallelBeam(*size, angles=ANGLES)
+    return TVTomography(add_noise(beams(images), noise, generator), size, WEIGHT, beams=beams)
+
+
+TOMOGRAPHY = Task(
+    name="tomography",
+    title="TV tomography with 30 angles",
+    recipes=(
+        Recipe(
+            iterations=20,
+            title="learned saddle mirror descent of 20 iterations, for TV tomography with 30 angles of 96 x 96 images",
+            solver=lambda seed: LearnedSaddle(20, kernel=5, primal_kernel=7, masked=False, tau=0.03, settle=1.0),
+            family=_tomography_family,
+            source=WHOLE_PHOTOGRAPHS,
+            settings=training("gap", 3e-3, updates=600, batch=3),
+            weak=WEAK + "Trained on 96 x 96 images and 30 angles: others were not tried.",
+        ),
+    ),
+    reference=CertifiedBy(PDHG(0.03, accelerated=False), 1e-3),
+    instances=2,
+    slow=True,
+    contest=Contest(make_tomography, steps=0.001, tau=0.012),
+)

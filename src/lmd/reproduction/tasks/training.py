@@ -1,0 +1,254 @@
+"""What the recipes share: data, pools of solved instances, settings of the training, learned pairs, exact mirrors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmd.guarantees import minimiser
+from lmd.mirrors import ConvPair, Cosine, Rotation, Separable, Splines
+from lmd.problems import Family
+from lmd.reproduction.datasets import digit_features, digits_data
+from lmd.reproduction.tasks.task import Digits, Images, Recipe
+from lmd.solvers import CorrectedMirrorDescent, ExactMirrorDescent, LearnedMirrorDescent, LearnedSteps, Solver
+from lmd.training.solved import SolvedFamily
+
+WEIGHT = 0.3
+"""The weight of the total variation, as in the paper, for images in [0, 1]."""
+
+PHOTOGRAPHS = Images()
+CROPS = {"quick": 24, "standard": 48, "paper": 64}
+POOLS = {"quick": 60, "standard": 1000, "paper": 4000}
+"""Instances that are drawn and solved before training begins."""
+
+WEAK = (
+    "Only the last trained iterate is good, not those before it: to stop early, take the solver of fewer iterations. "
+)
+
+
+def solved(
+    family: Family,
+    preset: str,
+    solver: Solver[Any],
+    share: int = 1,
+    iterations: int = 1000,
+    finish: Callable[[Any, Tensor], Tensor] | None = None,
+) -> Family:
+    """The family with solutions, in a pool that is this many times smaller than the usual one."""
+    iterations = 300 if preset == "quick" else iterations
+    return SolvedFamily(family, POOLS[preset] // share, solver, iterations=iterations, finish=finish)
+
+
+def training(objective: str, learning_rate: float, updates: int = 2000, batch: int = 6) -> dict[str, dict[str, Any]]:
+    """Arguments of `lmd.train` by preset; many iterations are sensitive to their kernels and want a smaller rate."""
+    shared: dict[str, Any] = {
+        "objective": objective,
+        "value_weights": "last",
+        "learning_rate": learning_rate,
+        "schedule": "cosine",
+        "clip_gradient": 5.0,
+    }
+    larger = {"updates": updates, "batch": batch, "warmup": 50, "validation_batch": 50, "checkpoint_every": 200}
+    return {
+        "quick": {**shared, "updates": 60, "batch": 4, "warmup": 5},
+        "standard": {**shared, **larger},
+        "paper": {**shared, "updates": 10_000, "batch": 16, "warmup": 50, "validation_batch": 100},
+    }
+
+
+PAIR_IMAGES = Images(large=True)
+PAIR_CROPS = {"quick": 16, "standard": 28, "paper": None}
+"""The side of the crops that are trained on: the networks are convolutions, and solve images of any size."""
+
+PAIR_TRAINING: dict[str, Any] = {
+    "batch": 4,
+    "learning_rate": 3e-3,
+    "schedule": "cosine",
+    "clip_gradient": 100.0,
+    "consistency_weight": 0.02,
+    "consistency_growth": 1.0,
+    "consistency_at": "start",
+    "checkpoint_every": 50,
+    "validation_batch": 8,
+}
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "paper": {
+        "updates": 100_000,
+        "batch": 10,
+        "learning_rate": 1e-5,
+        "consistency_at": "start",
+        "updates_per_epoch": 100,
+        "recompute": True,
+    }
+}
+"""The published settings; recomputing each iteration makes them fit into the memory of a workstation."""
+
+
+def small_pair(scale: float, seed: int) -> CorrectedMirrorDescent:
+    """Small enough for two cores: 8 filters forward, 24 backward; a border that repeats the nearest pixel.
+
+    A scale of 0.5 makes steps of about 0.02 the right ones for denoising. Lost pixels have further to go: 0.2 makes
+    the same steps longer.
+    """
+    options: dict[str, Any] = {"backward_filters": 24, "backward_layers": 2, "border": "replicate"}
+    mirror = ConvPair(3, 8, 1, scale=scale, seed=seed, **options)
+    return CorrectedMirrorDescent(mirror, LearnedSteps(10, 0.02, (1e-3, 1e-1), "min"))
+
+
+def small_recipe(
+    doing: str, scale: float, family: Callable[[str], Family], updates: int, weights: tuple[float, ...]
+) -> Recipe:
+    """The solver that a CPU can train; what counts is where ten iterations lead, the first ones weigh little."""
+    return Recipe(
+        form="pair",
+        iterations=10,
+        title=f"corrected adaptive LMD with a learned convolutional pair, for TV {doing}",
+        solver=lambda seed: small_pair(scale, seed),
+        family=family,
+        source=PAIR_IMAGES,
+        settings={
+            "quick": {**PAIR_TRAINING, "updates": 40},
+            "standard": {**PAIR_TRAINING, "updates": updates, "value_weights": weights},
+        },
+    )
+
+
+def published_recipe(doing: str, family: Callable[[str], Family]) -> Recipe:
+    """The published networks in the paper's algorithm."""
+    return Recipe(
+        form="published",
+        iterations=10,
+        title=f"the paper's adaptive LMD at its published size, for TV {doing}",
+        solver=lambda seed: LearnedMirrorDescent(ConvPair.published(seed=seed), 10, 0.01, (1e-3, 1e-1), "last"),
+        family=family,
+        source=PAIR_IMAGES,
+        settings=PUBLISHED,
+    )
+
+
+EXACT_CROPS = {"quick": 24, "standard": 48, "paper": None}
+KINDS = 10
+"""Weights for the frequencies of an image: nine intervals between them."""
+
+
+def _stiff(stiffness: float) -> Separable:
+    """Slopes 1 + s e, e the eigenvalues of differences: the Hessian of squares of pixels plus s times differences."""
+    eigenvalues = 8 * torch.linspace(0, 1, KINDS, dtype=torch.float64).square()
+    curves = Splines(KINDS)
+    with torch.no_grad():
+        curves.logs.copy_((1 + stiffness * eigenvalues).log()[:, None])
+    return Separable(Cosine(KINDS), curves)
+
+
+def _imaging(widths: int, seed: int) -> Solver[Any]:
+    """Each mirror begins as the Hessian of the smoothed objective, if half of the differences are within its width."""
+    solver = ExactMirrorDescent(_stiff(10.0), 10, width=0.6, final_width=0.05, widths=widths)
+    for k, width in enumerate(solver.log_widths[:-1, 0].exp().tolist()):
+        solver.mirrors[k] = _stiff(0.5 / width)
+    return solver
+
+
+_EXACT_TRAINING: dict[str, Any] = {
+    "batch": 8,
+    "learning_rate": 3e-2,
+    "schedule": "cosine",
+    "warmup": 20,
+    "clip_gradient": 50.0,
+    "value_weights": "last",
+    "validation_batch": 16,
+}
+
+
+class _Basis:
+    """Quadratic potentials in the basis of the principal directions of features `(n, d)`, which stays as it is."""
+
+    def __init__(self, features: Tensor) -> None:
+        points = features.double()
+        self.moments, directions = torch.linalg.eigh(points.T @ points / len(points))
+        self.directions = directions.T.contiguous()
+
+    def mirror(self, floor: float, stiffness: float) -> Separable:
+        """Slopes floor + stiffness e, e the second moments of the features along their principal directions."""
+        curves = Splines(len(self.moments), interval=(1e-4, 1e6))
+        with torch.no_grad():
+            curves.logs.copy_((floor + stiffness * self.moments).log()[:, None])
+        rotation = Rotation.from_matrix(self.directions).float()
+        rotation.vectors.requires_grad_(False)
+        return Separable(rotation, curves)
+
+
+def mean_optimum(family: Any, seed: int) -> Tensor:
+    """The mean of the optima of eight instances `(n,)`."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.cat([minimiser(family.sample(1, generator)[0]) for _ in range(8)]).mean(dim=0)
+
+
+def _svm(source: Digits, seed: int) -> Solver[Any]:
+    """From the mean of a few optima; mirrors as if a tenth, and in the end a fiftieth, of all hinges were near 1."""
+    family = source.train("standard")
+    size, basis = family.subset, _Basis(torch.nn.functional.pad(family.features, (0, 1), value=1.0))
+    solver = ExactMirrorDescent(basis.mirror(1.0, 0.2 * size), 10, width=1.0, final_width=0.1, dimension=51)
+    with torch.no_grad():
+        solver.guess.copy_(mean_optimum(family, seed))
+        solver.momenta[1:, 0] = 0.4
+    for k, width in enumerate(solver.log_widths[:-1, 0].exp().tolist()):
+        solver.mirrors[k] = basis.mirror(1.0, size * 0.1 * 0.2 ** (k / 9) / width)
+    return solver
+
+
+def _classifier(source: Digits, seed: int) -> Solver[Any]:
+    basis = _Basis(digit_features(digits_data("auto")).train_features)
+    return ExactMirrorDescent(basis.mirror(1e-3, 1 / float(basis.moments[-1])), 10, dimension=500)
+
+
+_LINEAR: dict[str, Any] = {"schedule": "cosine", "warmup": 20, "value_weights": "last"}
+_SVM: dict[str, dict[str, Any]] = {
+    "quick": {**_LINEAR, "updates": 40, "batch": 20, "learning_rate": 3e-3, "clip_gradient": 1e3},
+    "standard": {**_LINEAR, "updates": 600, "batch": 50, "learning_rate": 3e-3, "clip_gradient": 1e3},
+}
+_CLASSIFIER: dict[str, dict[str, Any]] = {
+    "quick": {**_LINEAR, "updates": 40, "batch": 5, "learning_rate": 3e-2, "clip_gradient": 1.0},
+    "standard": {**_LINEAR, "updates": 300, "batch": 10, "learning_rate": 3e-2, "clip_gradient": 1.0},
+}
+
+
+def exact_recipe_for_images(
+    doing: str, family: Callable[[str], Family], updates: int, widths: int = 1, **settings: Any
+) -> Recipe:
+    """Trained like the pairs, on crops of `EXACT_CROPS`, without their inconsistency term."""
+    settings = {**_EXACT_TRAINING, **settings}
+    return Recipe(
+        form="exact",
+        iterations=10,
+        title=f"mirror descent with exact mirrors in the cosine basis, for TV {doing}",
+        solver=partial(_imaging, widths),
+        family=family,
+        source=PAIR_IMAGES,
+        settings={"quick": {**settings, "updates": 40}, "standard": {**settings, "updates": updates}},
+    )
+
+
+def _linear(title: str, make: Callable[[Digits, int], Solver[Any]], source: Digits, settings: Any) -> Recipe:
+    return Recipe(
+        form="exact",
+        iterations=10,
+        title=f"mirror descent with exact mirrors in the basis of the features, for {title}",
+        solver=partial(make, source),
+        family=source.train,
+        source=source,
+        settings=settings,
+    )
+
+
+def for_svm(source: Digits) -> Recipe:
+    """Support vector machines."""
+    return _linear("SVMs on 50 features", _svm, source, _SVM)
+
+
+def for_classifier(source: Digits) -> Recipe:
+    """Linear classifiers."""
+    return _linear("linear classifiers of 10 classes", _classifier, source, _CLASSIFIER)

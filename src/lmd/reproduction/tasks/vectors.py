@@ -1,0 +1,460 @@
+"""Problems of vectors: least squares, the lasso, quadratic programs, support vector machines, linear classifiers."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lmd.mirrors import DensePair, Mirror, OneLayer, Quadratic
+from lmd.problems import (
+    ControlFamily,
+    Family,
+    Lasso,
+    LassoFamily,
+    LeastSquaresFamily,
+    LinearClassifierFamily,
+    SVMFamily,
+)
+from lmd.reproduction.tasks.task import (
+    COUNTS,
+    EXPERIMENTS,
+    TOLERANCES,
+    Call,
+    Contest,
+    Digits,
+    Drawn,
+    HeldOut,
+    Peer,
+    Recipe,
+    Task,
+    stacked,
+)
+from lmd.reproduction.tasks.training import WEAK, for_classifier, for_svm, mean_optimum, solved, training
+from lmd.solvers import (
+    LBFGS,
+    PDHG,
+    CorrectedMirrorDescent,
+    InteriorPoint,
+    LearnedBlockNewton,
+    LearnedInteriorPoint,
+    LearnedMirrorDescent,
+    LearnedPDHG,
+    LearnedSteps,
+    Sequential,
+    Solver,
+    WithInitialiser,
+)
+from lmd.solvers.initialisers import MeanInitialiser
+from lmd.training.solved import SolvedFamily
+
+PLANE = Drawn("right-hand sides and starts standard normal", arrays=("W",))
+
+
+def plane_family(preset: str) -> LeastSquaresFamily:
+    """The same at all sizes."""
+    return LeastSquaresFamily()
+
+
+def _plane_solver(mirror: Mirror) -> Solver[Any]:
+    return LearnedMirrorDescent(mirror, iterations=10, initial_step=0.1, interval=(0.05, 0.5)).double()
+
+
+def _plane_quadratic(seed: int) -> Solver[Any]:
+    """The paper's start: the identity plus a small random diagonal."""
+    noise = 0.001**0.5 * torch.randn(2, generator=torch.Generator().manual_seed(seed), dtype=torch.float32)
+    return _plane_solver(Quadratic(2, matrix=torch.diag(1 + noise)))
+
+
+def _plane_one_layer(seed: int) -> Solver[Any]:
+    return _plane_solver(OneLayer.random(2, torch.Generator().manual_seed(seed)))
+
+
+_PLANE_SETTINGS = {
+    "quick": {"updates": 300, "batch": 100, "learning_rate": 5e-2, "schedule": "cosine"},
+    "standard": {"updates": 3000, "batch": 1000, "learning_rate": 3e-2, "schedule": "cosine"},
+    "paper": {"updates": 20_000, "batch": 1000, "learning_rate": 1e-3, "schedule": "cosine"},
+}
+
+
+def _plane_recipe(form: str, solver: Any) -> Recipe:
+    return Recipe(
+        form=form,
+        iterations=10,
+        title=f"adaptive LMD with a {form} potential, for ||Wx - b||^2 in the plane",
+        solver=solver,
+        family=plane_family,
+        source=PLANE,
+        settings=_PLANE_SETTINGS,
+    )
+
+
+LEAST_SQUARES = Task(
+    name="least-squares",
+    title="least squares in the plane",
+    recipes=(_plane_recipe("quadratic", _plane_quadratic), _plane_recipe("one-layer", _plane_one_layer)),
+)
+
+
+def _lasso_family(preset: str) -> Family:
+    return solved(LassoFamily(), preset, PDHG(0.5), iterations=2000)
+
+
+def make_lasso(images: Tensor, noise: float, generator: torch.Generator) -> Lasso:
+    """As many regressions as there are images."""
+    return LassoFamily(noise=noise).sample(len(images), generator)[0]
+
+
+def _coordinate_descent(problem: Any) -> Call:
+    """A tolerance of 0, so that it does not stop before its iterations are over."""
+    from sklearn.linear_model import Lasso as TheirLasso
+
+    return _fit_lassos(TheirLasso, problem, lambda count: {"tol": 0.0, "max_iter": count, "copy_X": False})
+
+
+def _celer(problem: Any) -> Call:
+    """Coordinate descent on working sets; a tolerance is one on its duality gap, relative to ||b||^2."""
+    from celer import Lasso as TheirLasso
+
+    return _fit_lassos(TheirLasso, problem, lambda tolerance: {"tol": tolerance, "max_iter": 100})
+
+
+def _skglm(problem: Any) -> Call:
+    """The same with Anderson acceleration; a tolerance is one on the distance of subgradients to zero."""
+    from skglm import Lasso as TheirLasso
+
+    return _fit_lassos(TheirLasso, problem, lambda tolerance: {"tol": tolerance, "max_iter": 100})
+
+
+def _fit_lassos(estimator: Any, problem: Any, options: Callable[[Any], dict[str, Any]]) -> Call:
+    """Estimators whose loss is a mean over the rows of A, so that their weight is ours over m."""
+    A = np.asfortranarray(problem.A.double().numpy())
+    rows = [(b.double().numpy(), float(w) / len(A)) for b, w in zip(problem.b, problem.weight, strict=True)]
+
+    def call(rung: Any) -> list[Any]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that it did not converge
+            return [estimator(w, fit_intercept=False, **options(rung)).fit(A, b).coef_ for b, w in rows]
+
+    return call
+
+
+LASSO = Task(
+    name="lasso",
+    title="the lasso, sparse linear regression",
+    recipes=(
+        Recipe(
+            iterations=10,
+            title="learned saddle mirror descent of 10 iterations, steps and momenta alone, for lassos with one matrix",
+            solver=lambda seed: LearnedPDHG(10, tau=0.5),
+            family=_lasso_family,
+            source=Drawn("random sparse regressions", arrays=("A",)),
+            settings=training("gap", 2e-2, updates=1500, batch=10),
+            weak=WEAK + "Trained for one matrix, the one of LassoFamily(): for another one, train again, in a minute.",
+        ),
+    ),
+    contest=Contest(
+        make_lasso,
+        steps=0.1,
+        tau=0.5,
+        peers=(
+            Peer("scikit-learn", "sklearn", COUNTS, _coordinate_descent, stacked),
+            Peer("celer", "celer", TOLERANCES, _celer, stacked),
+            Peer("skglm", "skglm", TOLERANCES, _skglm, stacked),
+        ),
+        sized=False,
+    ),
+)
+
+
+def make_control(images: Tensor, noise: float, generator: torch.Generator) -> Any:
+    """As many states as there are images."""
+    return ControlFamily().sample(len(images), generator)[0]
+
+
+def _osqp(problem: Any) -> Call:
+    """One after the other, each begun where the one before it ended; the answer is clipped to the box."""
+    import osqp
+    from scipy import sparse
+
+    P, q = (each.double().numpy() for each in problem.quadratic)
+    low, high = (end[0].double().numpy() for end in (problem.g.low, problem.g.high))
+    box = sparse.identity(len(low), format="csc"), low, high
+
+    def call(tolerance: float) -> list[Any]:
+        solver = osqp.OSQP()
+        options: dict[str, Any] = {"eps_abs": tolerance, "eps_rel": tolerance, "max_iter": 10_000, "verbose": False}
+        solver.setup(sparse.triu(sparse.csc_matrix(P), format="csc"), q[0], *box, **options)
+        answers = []
+        for each in q:
+            solver.update(q=each)
+            answers.append(np.clip(solver.solve(raise_error=False).x, low, high))
+        return answers
+
+    return call
+
+
+CONTROL = Task(
+    name="control",
+    title="quadratic programs of receding-horizon control",
+    contest=Contest(
+        make_control,
+        noise=(0,),
+        steps=0.0,
+        tau=0.0,
+        peers=(Peer("osqp", "osqp", TOLERANCES, _osqp, stacked),),
+        kept=False,
+        sized=False,
+    ),
+)
+
+
+SVM_DIGITS = Digits(SVMFamily, mnist=1000, digits=100)
+STEPS = (1e-3, 1e-1)
+
+
+def dense_pair(dimension: int, width: int, backward_width: int, scale: float, seed: int) -> Mirror:
+    """The networks of the paper's dense pairs."""
+    options: dict[str, Any] = {"backward": "gradient", "backward_width": backward_width, "activation": "leaky"}
+    return DensePair(dimension, width, 2, scale=scale, seed=seed, **options)
+
+
+def _svm_solver(mirror: Mirror, extension: str = "decay") -> Solver[Any]:
+    return LearnedMirrorDescent(mirror, iterations=10, initial_step=0.01, interval=STEPS, extension=extension)
+
+
+def _quadratic(seed: int) -> Solver[Any]:
+    return _svm_solver(Quadratic(51, matrix=10 * torch.eye(51)))
+
+
+def _one_layer(seed: int) -> Solver[Any]:
+    """Weights of 20 make the range of the map wide enough for the gradients of a thousand hinges."""
+    return _svm_solver(OneLayer(51, weight=torch.full((51,), 20.0)))
+
+
+def _published_one_layer(seed: int) -> Solver[Any]:
+    """The paper's start, whose range is so narrow that most steps are clipped."""
+    return _svm_solver(OneLayer.random(51, torch.Generator().manual_seed(seed)))
+
+
+def _svm_pair(seed: int) -> Solver[Any]:
+    """A scale of 30 makes steps of 0.01 short enough for the gradients of a thousand hinges."""
+    return CorrectedMirrorDescent(dense_pair(51, 64, 96, 30.0, seed), LearnedSteps(10, 0.01, STEPS, "decay"))
+
+
+def _published(seed: int) -> Solver[Any]:
+    """The same networks in the paper's algorithm: nothing is corrected, the last step goes on for ever."""
+    return _svm_solver(dense_pair(51, 64, 96, 30.0, seed), "last")
+
+
+def _interior(seed: int) -> Solver[Any]:
+    """From the mean of a few optima."""
+    solver = LearnedInteriorPoint(51)
+    with torch.no_grad():
+        solver.guess.copy_(mean_optimum(SVM_DIGITS.train("standard"), seed))
+    return solver
+
+
+def _solved(preset: str) -> Family:
+    """Data sets that are drawn once, each in one instance, with their optima."""
+    count = 4 if preset == "quick" else 20
+    return SolvedFamily(SVM_DIGITS.train(preset, subsets=count), 10 * count, InteriorPoint(), iterations=30)
+
+
+_INTERIOR: dict[str, dict[str, Any]] = {
+    "quick": {
+        "updates": 20,
+        "batch": 4,
+        "objective": "gap",
+        "learning_rate": 1e-2,
+        "schedule": "cosine",
+        "clip_gradient": 100.0,
+        "validation_batch": 20,
+        "validate_every": 2,
+    },
+    "standard": {
+        "updates": 100,
+        "batch": 8,
+        "objective": "gap",
+        "learning_rate": 1e-2,
+        "schedule": "cosine",
+        "clip_gradient": 100.0,
+        "validation_batch": 20,
+        "validate_every": 20,
+    },
+}
+
+
+_CLIPPED: dict[str, Any] = {"schedule": "cosine", "clip_gradient": 1e3}
+_CLOSED_FORM: dict[str, dict[str, Any]] = {
+    "quick": {"updates": 60, "batch": 50, "learning_rate": 3e-2, **_CLIPPED},
+    "standard": {"updates": 3000, "batch": 500, "learning_rate": 3e-2, **_CLIPPED},
+    "paper": {"updates": 10_000, "batch": 2000, "learning_rate": 1e-3, "clip_gradient": 1e3},
+}
+_PAIRS: dict[str, dict[str, Any]] = {
+    "quick": {"updates": 60, "batch": 50, "learning_rate": 1e-2, **_CLIPPED},
+    "standard": {"updates": 1500, "batch": 200, "learning_rate": 3e-3, **_CLIPPED},
+    "paper": {"updates": 10_000, "batch": 2000, "learning_rate": 1e-3, "clip_gradient": 1e3, "consistency_at": "all"},
+}
+
+
+def make_svm(images: Tensor, noise: float, generator: torch.Generator) -> Any:
+    """As many machines as there are images, each on a subset of its own of the test fold."""
+    family = SVM_DIGITS.held_out(SVM_DIGITS.train("standard"), HeldOut("standard", subsets=len(images)))
+    return family.sample(len(images), generator)[0]
+
+
+def _fit_svms(estimator: Callable[[Any], Any], problem: Any) -> Call:
+    """An estimator by its tolerance; x is its weights and its bias."""
+    sets = list(zip(problem.features.double().numpy(), problem.labels.numpy(), strict=True))
+    chosen = [sets[k] for k in problem.subset.tolist()]
+
+    def call(tolerance: Any) -> list[Any]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that it did not converge
+            models = [estimator(tolerance).fit(*pair) for pair in chosen]
+        return [np.append(model.coef_[0], model.intercept_) for model in models]
+
+    return call
+
+
+def _libsvm(problem: Any) -> Call:
+    from sklearn.svm import SVC
+
+    return _fit_svms(lambda tolerance: SVC(kernel="linear", C=problem.C, tol=tolerance), problem)
+
+
+def _liblinear(problem: Any) -> Call:
+    """Dual coordinate descent. It penalises the bias too, here by a hundredth."""
+    from sklearn.svm import LinearSVC
+
+    options: dict[str, Any] = {"loss": "hinge", "intercept_scaling": 10.0, "max_iter": 100_000, "random_state": 0}
+    return _fit_svms(lambda tolerance: LinearSVC(C=problem.C, tol=tolerance, **options), problem)
+
+
+_FOR = "for SVMs on 50 features"
+_FORMS: dict[str, tuple[str, Any, Any]] = {
+    "quadratic": (f"adaptive LMD with a quadratic potential, {_FOR}", _quadratic, _CLOSED_FORM),
+    "one-layer": (f"adaptive LMD with a one-layer potential, {_FOR}", _one_layer, _CLOSED_FORM),
+    "one-layer-published": ("one-layer, from the paper's start, which has to clip", _published_one_layer, _CLOSED_FORM),
+    "pair": (f"corrected adaptive LMD with a learned mirror pair, {_FOR}", _svm_pair, _PAIRS),
+    "published": ("the paper's adaptive LMD with the networks of the pair", _published, _PAIRS),
+}
+
+SVM = Task(
+    name="svm",
+    title="support vector machines on features of digits",
+    recipes=(
+        *(
+            Recipe(
+                form=form,
+                iterations=10,
+                title=title,
+                solver=solver,
+                family=SVM_DIGITS.train,
+                source=SVM_DIGITS,
+                settings=settings,
+            )
+            for form, (title, solver, settings) in _FORMS.items()
+        ),
+        for_svm(SVM_DIGITS),
+        Recipe(
+            form="interior",
+            iterations=10,
+            title=f"interior-point steps from a learned start, {_FOR}",
+            solver=_interior,
+            family=_solved,
+            source=SVM_DIGITS,
+            settings=_INTERIOR,
+        ),
+    ),
+    contest=Contest(
+        make_svm,
+        noise=(0,),
+        steps=1e-4,
+        peers=(
+            Peer("libsvm", "sklearn", TOLERANCES, _libsvm, stacked, EXPERIMENTS),
+            Peer("liblinear", "sklearn", TOLERANCES, _liblinear, stacked, EXPERIMENTS),
+        ),
+        sized=False,
+    ),
+)
+
+
+CLASSIFIER_DIGITS = Digits(LinearClassifierFamily, mnist=2000, digits=300)
+
+
+def _classifier_pair(seed: int) -> Solver[Any]:
+    return CorrectedMirrorDescent(dense_pair(500, 48, 48, 0.2, seed), LearnedSteps(10, 0.01, STEPS, "last"))
+
+
+def _classifier_newton(seed: int) -> Solver[Any]:
+    """From the mean of a few optima with a small ridge: without one, data that can be separated have none.
+
+    Longer steps are for when all pairs are on their side. It is trained little: a rate of 3e-2 made three of four
+    hundred instances diverge for the sake of the others.
+    """
+    start, solver = MeanInitialiser([500]), LearnedBlockNewton()
+    start.fit_(start.mean[None], mean_optimum(CLASSIFIER_DIGITS.train("standard", ridge=1e-4), seed).float()[None])
+    with torch.no_grad():
+        solver.numbers[2:, 0] = math.log(2)
+        solver.numbers[2, 0] = math.log(1.5)
+    return Sequential(WithInitialiser(solver, start), LBFGS())
+
+
+_CLASSIFIER_SETTINGS: dict[str, dict[str, Any]] = {
+    "quick": {"updates": 100, "batch": 5, "learning_rate": 2e-2, "schedule": "cosine", "consistency_weight": 0.01},
+    "standard": {
+        "updates": 1500,
+        "batch": 20,
+        "learning_rate": 3e-3,
+        "schedule": "cosine",
+        "value_weights": "last",
+        "consistency_weight": 1e-4,
+        "clip_gradient": 1.0,
+    },
+    "paper": {"updates": 10_000, "batch": 2000, "learning_rate": 1e-3, "consistency_at": "all"},
+}
+
+_WEIGHTS = (1.0, 10.0, *(100.0,) * 8)
+_CAREFUL: dict[str, Any] = {
+    "learning_rate": 3e-3,
+    "schedule": "cosine",
+    "clip_gradient": 1.0,
+    "value_weights": _WEIGHTS,
+}
+_NEWTON: dict[str, dict[str, Any]] = {
+    "quick": {**_CAREFUL, "updates": 2, "batch": 16, "validation_batch": 16},
+    "standard": {**_CAREFUL, "updates": 60, "batch": 16, "validation_batch": 48, "validate_every": 10},
+}
+
+LINEAR_CLASSIFIER = Task(
+    name="linear-classifier",
+    title="linear classifiers on features of digits",
+    recipes=(
+        Recipe(
+            iterations=10,
+            title="corrected adaptive LMD with a learned mirror pair, for linear classifiers on 50 features",
+            solver=_classifier_pair,
+            family=CLASSIFIER_DIGITS.train,
+            source=CLASSIFIER_DIGITS,
+            settings=_CLASSIFIER_SETTINGS,
+        ),
+        for_classifier(CLASSIFIER_DIGITS),
+        Recipe(
+            form="newton",
+            iterations=10,
+            title="Newton's steps class by class from a learned start, for linear classifiers of 10 classes",
+            solver=_classifier_newton,
+            family=partial(CLASSIFIER_DIGITS.train, subsets=16),
+            source=CLASSIFIER_DIGITS,
+            settings=_NEWTON,
+        ),
+    ),
+)
