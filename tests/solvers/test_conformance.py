@@ -26,7 +26,6 @@ from lmd.problems import (
 )
 from lmd.reproduction import recipes
 from lmd.solvers.initialisers import NetworkInitialiser
-from lmd.solvers.learned.fgp import FORMS, PLACES
 from lmd.solvers.learned.gradient import DenseMetric, DiagonalMetric, LearnedGradient, LearnedQuasiNewton
 from lmd.terms import L1, Huber, Shifted
 from lmd.testing.solvers import SolverConformance
@@ -107,8 +106,6 @@ def rough(solver):
 def in_cosines():
     return Separable(Cosine(4), Splines(4, knots=1))
 
-
-REACH = [[[first * 0.5**place for place in range(PLACES)]] * FORMS for first in (0.5, 0.1)]
 
 SOLVERS = {
     "FGP": (lambda: solvers.FGP(), "denoising"),

@@ -21,7 +21,7 @@ from lmd.solvers import (
     ProximalMirrorDescent,
     Stochastic,
 )
-from lmd.solvers.mirror.proximal import proximal_map
+from lmd.solvers.mirror.mirror_descent import proximal_map
 from lmd.terms import L1, NegativeEntropy
 
 ROUNDING = {"rtol": 1e-12, "atol": 1e-12}

@@ -228,7 +228,7 @@ SECOND = {
     "box and spacing": lambda y: {"misfit": Squares(y), "weight": 0.1, "box": (0.2, 0.8), "spacing": (1.0, 2.0)},
     "distances": lambda y: {"misfit": Absolute(y), "weight": 0.4},
     "counts": lambda y: {"misfit": KullbackLeibler((20 * y).round()), "weight": 0.3},
-    "lost counts": lambda y: {"misfit": KullbackLeibler((20 * y).round()).kept((y > 0.3).float()), "weight": 0.3},
+    "lost counts": lambda y: {"misfit": KullbackLeibler((20 * y).round()).with_mask((y > 0.3).float()), "weight": 0.3},
 }
 
 
@@ -296,4 +296,4 @@ def test_second_order_of_misfits_that_are_not_compiled_is_solved_all_the_same(ki
 
 def test_squares_in_a_box_keep_it_behind_a_mask():
     y, mask = 2 * random(1, 1, 6, 7), (random(1, 1, 6, 7, seed=3) < 0.7).float()
-    assert MaskedSquares(y, mask).kept(mask) is None and Squares(y).kept(mask) is not None
+    assert MaskedSquares(y, mask).with_mask(mask) is None and Squares(y).with_mask(mask) is not None

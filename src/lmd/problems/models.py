@@ -80,7 +80,7 @@ class TVModel(TVProblem):
         shape = check_grid(self.noisy) if size is None else tuple(size)
         self.weight = _check_map(weight, self.noisy, shape, self.isotropic, self.coupled)
         variation = (_norm(self.bound, self.isotropic, self.coupled, self.huber), Differences(shape, spacing))
-        if forward is not None and forward.mask is not None and (kept := misfit.kept(forward.mask)) is not None:
+        if forward is not None and forward.mask is not None and (kept := misfit.with_mask(forward.mask)) is not None:
             misfit, forward, box = kept, None, (0.0, 1.0) if box is None else box
         self.forward = forward
         if forward is not None:

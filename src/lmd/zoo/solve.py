@@ -20,8 +20,7 @@ from lmd.problems import derivatives
 from lmd.problems.base import Problem, offers
 from lmd.problems.duality import relative_gap
 from lmd.solvers.base import Solver, check_solver, check_start, in_full_precision
-from lmd.solvers.certificate import Certificate
-from lmd.solvers.result import History, Result, Status
+from lmd.solvers.result import Certificate, History, Result, Status
 from lmd.solvers.stopping import LEAST, held_up
 from lmd.tv.solved import End, Outcome, Solved
 from lmd.zoo import stepwise

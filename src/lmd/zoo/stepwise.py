@@ -14,8 +14,7 @@ from lmd.problems.base import Problem, offers
 from lmd.problems.composite import Composite
 from lmd.problems.duality import project_onto_domains, relative_gap
 from lmd.solvers.base import Solver, State, check_solver
-from lmd.solvers.certificate import Certificate
-from lmd.solvers.result import Result, Status
+from lmd.solvers.result import Certificate, Result, Status
 from lmd.solvers.stopping import Looks, Marks, Stall
 from lmd.solvers.tracking import take
 from lmd.tv.solved import End, Outcome, Solved

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmd.core.batching import doubled
+from lmd.core.batching import to_double
 from lmd.operators.stack import Stack
 from lmd.problems.base import offers
 from lmd.reproduction.tables import Row, row
@@ -168,7 +168,7 @@ class KnownInstances:
     @classmethod
     def of(cls, problem: Any, kept: bool = True, smallest: float = GAPS[-1]) -> KnownInstances:
         """By the methods of the reference room, which keeps what it finds, or else by `lmd.solve` in float64."""
-        exact = doubled(problem)
+        exact = to_double(problem)
         if kept:
             known = optimum(problem)
             x, minimum, bound = known.x, known.value, known.bound

@@ -95,7 +95,7 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState, CoarserProblem]):
 
     @property
     def init_cost(self) -> dict[str, int]:
-        return {"operator": 1}
+        return {"operator": 2}
 
     def cost_of(self, k: int) -> dict[str, int]:
         """The first step of FGP needs K'p_N besides."""
