@@ -118,7 +118,10 @@ def _kind(problem: Any) -> str | None:
             return "counts"
         if f.term is not term:
             return None
-        return "absolute" if type(term) is Absolute else "saddle" if type(term) is Squares else None
+        if type(term) is Absolute:
+            return "absolute"
+        is_even = _is_even_squares(term) and not isinstance(f.low, Tensor) and not isinstance(f.high, Tensor)
+        return "saddle" if type(term) is Squares and not is_even else None
     if type(f) is not Box or len(terms) != 2:
         return None
     is_blurred = type(blocks[1]) is Blur and (type(terms[1]) is KullbackLeibler or _is_even_squares(terms[1]))

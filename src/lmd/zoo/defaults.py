@@ -74,5 +74,6 @@ def name_for(problem: Problem, tolerance: float) -> str:
     """The name of the method that `lmd.solve` takes for a problem and a tolerance."""
     plan = tv.match(problem, tolerance)
     if plan is not None and not isinstance(plan, Solver):
-        return f"{type(plan.method).__name__.lower()}, compiled"
+        name = type(plan.method).__name__.lower()
+        return "learned-fgp" if name == "fgp" else name
     return type(solver_for(problem) if plan is None else plan).__name__.lower()
