@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 import lmd
-from lmd.core.batching import doubled
+from lmd.core.batching import to_double
 from lmd.guarantees import DescentSafeguard, Safeguard
 from lmd.guarantees.lower_bounds import balance, enclose, lower_bounds
 from lmd.guarantees.promises import Monitor, Promise, least_share
@@ -168,7 +168,7 @@ class Bowls(Problem):
         return self.w.clamp(min=torch.finfo(self.w.dtype).tiny)
 
     def double(self) -> Bowls:
-        return doubled(self)
+        return to_double(self)
 
     def value(self, x: Tensor) -> Tensor:
         u, w = (x - self.b).abs(), self.w
@@ -355,7 +355,7 @@ class Setting(NamedTuple):
 
 
 def measured(problem: Problem, mirror: Mirror, start: Tensor) -> Setting:
-    exact = doubled(mirror) if isinstance(mirror, Stretched) else mirror
+    exact = to_double(mirror) if isinstance(mirror, Stretched) else mirror
     return Setting(problem, mirror, start, exact.divergence((problem.double() or problem).minimiser(), start.double()))
 
 

@@ -43,6 +43,7 @@ from torch import Tensor
 import lmd
 from lmd.guarantees import DescentSafeguard, Safeguard, default_fallback
 from lmd.mirrors import Entropic, Euclidean, EuclideanSimplex, Quadratic
+from lmd.operators import gaussian_kernel
 from lmd.problems import (
     SVM,
     KLDivergence,
@@ -55,7 +56,6 @@ from lmd.problems import (
     TVDenoising,
     TVInpainting,
     TVTomography,
-    gaussian_kernel,
 )
 from lmd.problems.duality import relative_gap
 from lmd.problems.simplex import uniform_simplex
@@ -287,7 +287,7 @@ def tomography(generator: torch.Generator, dtype: torch.dtype) -> Instance:
 
 @functools.cache
 def beams_of(size: int) -> Any:
-    from lmd.problems import ParallelBeam
+    from lmd.operators import ParallelBeam
 
     return ParallelBeam(size, size, angles=6)
 

@@ -18,8 +18,8 @@ from truth import Attempt, Instance, Kind, choose, composite_reference, shade, u
 
 import lmd
 from lmd.imaging import Info
-from lmd.operators import Matrix
-from lmd.problems import SecondOrderModel, TVDeblurring, TVDenoising, TVInpainting, TVModel, gaussian_kernel
+from lmd.operators import Matrix, gaussian_kernel
+from lmd.problems import SecondOrderModel, TVDeblurring, TVDenoising, TVInpainting, TVModel
 from lmd.problems.tv import TVReconstruction
 from lmd.terms import Absolute, KullbackLeibler, Squares
 

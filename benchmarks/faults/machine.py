@@ -24,8 +24,8 @@ def long_work() -> dict[str, Callable[[], Any]]:
 
     import lmd
     from faults.work import numbers, svm
-    from lmd.operators import Blur
-    from lmd.problems import TVDeblurring, TVDenoising, TVInpainting, gaussian_kernel
+    from lmd.operators import Blur, gaussian_kernel
+    from lmd.problems import TVDeblurring, TVDenoising, TVInpainting
 
     large, mask, never = numbers(1, 3, 1500, 1500), numbers(1500, 1500, seed=1) > 0.99, 1e-9
     volume, margins, few = numbers(1, 1, 100, 160, 160), svm(6000, 600), svm(6000, 50)

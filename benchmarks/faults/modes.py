@@ -114,7 +114,8 @@ def _half_tensors(trials: Trials) -> None:
 def _calls() -> dict[str, Callable[[Any], Any]]:
     """The functions that take pictures or batches of them."""
     import lmd
-    from lmd.problems import Lasso, LeastSquares, TVDeblurring, TVDenoising, TVInpainting, gaussian_kernel
+    from lmd.operators import gaussian_kernel
+    from lmd.problems import Lasso, LeastSquares, TVDeblurring, TVDenoising, TVInpainting
 
     return {
         "denoise": lambda x: lmd.denoise(x, weight=0.1),

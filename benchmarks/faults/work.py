@@ -8,16 +8,8 @@ from typing import Any
 import torch
 
 import lmd
-from lmd.problems import (
-    SVM,
-    Composite,
-    ControlFamily,
-    LeastSquaresFamily,
-    TVDeblurring,
-    TVDenoising,
-    TVInpainting,
-    gaussian_kernel,
-)
+from lmd.operators import gaussian_kernel
+from lmd.problems import SVM, Composite, ControlFamily, LeastSquaresFamily, TVDeblurring, TVDenoising, TVInpainting
 
 Work = Callable[[], Any]
 """Gives a tensor, or several, which are the same each time."""

@@ -13,7 +13,7 @@ import lmd
 axis = torch.linspace(-1, 1, 64)
 radius = (axis[:, None] ** 2 + axis**2).sqrt()
 truth = 0.3 * (radius < 0.9) + 0.5 * (((axis[:, None] - 0.3) ** 2 + axis**2) < 0.05) + 0.2 * (radius < 0.4)
-beams = lmd.problems.ParallelBeam(64, 64, angles=30)
+beams = lmd.operators.ParallelBeam(64, 64, angles=30)
 sinogram = beams(truth.float()[None, None])
 sinogram = sinogram + 0.02 * sinogram.max() * torch.randn(sinogram.shape, generator=torch.Generator().manual_seed(0))
 problem = lmd.problems.TVTomography(sinogram, (64, 64), weight=2.0, beams=beams)

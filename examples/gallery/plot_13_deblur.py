@@ -13,8 +13,8 @@ from skimage.data import astronaut
 import lmd
 
 truth = torch.from_numpy(astronaut()[20:116, 170:266].copy()).movedim(-1, 0)[None] / 255
-kernel = lmd.problems.gaussian_kernel(1.5)
-blurred = lmd.problems.Blur(kernel, 96, 96)(truth)
+kernel = lmd.operators.gaussian_kernel(1.5)
+blurred = lmd.operators.Blur(kernel, 96, 96)(truth)
 blurred = blurred + 0.01 * torch.randn(truth.shape, generator=torch.Generator().manual_seed(0))
 problem = lmd.problems.TVDeblurring(blurred, kernel, weight=0.001)
 result = lmd.solve(problem, tolerance=1e-3)

@@ -4,7 +4,7 @@ from functools import cached_property
 
 import torch
 
-from lmd.core.batching import Part, chosen, doubled
+from lmd.core.batching import Part, take_instances, to_double
 
 
 class Leaf(Part):
@@ -23,7 +23,7 @@ class Branch(Part):
 
 def test_tensors_at_every_depth_are_copied_and_the_original_stays():
     branch = Branch()
-    copy = doubled(branch)
+    copy = to_double(branch)
     for leaf in (copy.leaf, *copy.leaves):
         assert leaf.x.dtype == torch.float64 and not leaf.x.requires_grad
         assert leaf.places.dtype == torch.int64 and leaf.name == "leaf"
@@ -34,12 +34,12 @@ def test_tensors_at_every_depth_are_copied_and_the_original_stays():
 def test_what_was_computed_from_fewer_digits_is_computed_again():
     leaf = Leaf()
     assert leaf.third.dtype == torch.float32
-    assert torch.equal(doubled(leaf).third, torch.ones(2, dtype=torch.float64) / 3)
+    assert torch.equal(to_double(leaf).third, torch.ones(2, dtype=torch.float64) / 3)
 
 
 def test_chosen_instances_are_a_batch():
     x = torch.arange(6).reshape(3, 2)
-    assert torch.equal(chosen(x, 1), x[1:2]) and torch.equal(chosen(x, -1), x[2:])
-    assert torch.equal(chosen(x, slice(1, 3)), x[1:])
-    assert torch.equal(chosen(x, torch.tensor([2, 0])), x[[2, 0]])
-    assert torch.equal(chosen(x, torch.tensor([True, False, True])), x[[0, 2]])
+    assert torch.equal(take_instances(x, 1), x[1:2]) and torch.equal(take_instances(x, -1), x[2:])
+    assert torch.equal(take_instances(x, slice(1, 3)), x[1:])
+    assert torch.equal(take_instances(x, torch.tensor([2, 0])), x[[2, 0]])
+    assert torch.equal(take_instances(x, torch.tensor([True, False, True])), x[[0, 2]])

@@ -23,7 +23,7 @@ from lmd.guarantees.theorems import (
 )
 from lmd.mirrors import Entropic, Euclidean, EuclideanBox, EuclideanSimplex, OneLayer, Quadratic
 from lmd.mirrors.potentials import DenseICNN
-from lmd.problems import Box, LeastSquares, Problem, Simplex, SimplexFamily, TVDenoising
+from lmd.problems import LeastSquares, Problem, SimplexFamily, TVDenoising
 from lmd.solvers import (
     FGP,
     PDHG,
@@ -35,6 +35,7 @@ from lmd.solvers import (
     MirrorDescent,
     Stochastic,
 )
+from lmd.terms import Box, Simplex
 
 F64 = torch.float64
 

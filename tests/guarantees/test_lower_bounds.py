@@ -7,8 +7,8 @@ from lmd.errors import LmdError
 from lmd.guarantees.lower_bounds import in_float64, lower_bounds
 from lmd.guarantees.optimum import Effort, first_proven
 from lmd.operators import Identity
-from lmd.problems import Box, Composite, Problem, Simplex
-from lmd.terms import Squares
+from lmd.problems import Composite, Problem
+from lmd.terms import Box, Simplex, Squares
 
 
 class Own(Problem):

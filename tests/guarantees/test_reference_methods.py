@@ -41,7 +41,7 @@ def test_giving_up_is_said(limit_evaluations):
 
 
 def test_what_no_method_is_for_is_said():
-    unknown = lmd.problems.as_problem(lambda x: x.square().sum(dim=1))
+    unknown = lmd.problems.base.as_problem(lambda x: x.square().sum(dim=1))
     with pytest.raises(CapabilityError, match=r"^problem: got FunctionProblem, which no reference method is for"):
         optimum(unknown)
     for ask in (unknown.minimum, unknown.minimiser):

@@ -5,8 +5,8 @@ from torch.testing import assert_close
 
 from lmd.errors import LmdError
 from lmd.guarantees import OptimumCache, minimiser, minimum, optimum
-from lmd.operators import Blur, ParallelBeam
-from lmd.problems import TVDeblurring, TVTomography, gaussian_kernel
+from lmd.operators import Blur, ParallelBeam, gaussian_kernel
+from lmd.problems import TVDeblurring, TVTomography
 
 
 def random(*shape, seed=0):

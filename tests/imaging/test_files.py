@@ -92,7 +92,7 @@ class TestFiles:
         done = solve_file("denoise", tmp_path / f"in{suffix}", tmp_path / f"out{suffix}", iterations=5)
         after = read_picture(tmp_path / f"out{suffix}")
         assert (after.mode, after.bits) == (before.mode, before.bits)
-        assert (done.summary.size, done.summary.kind) == (before.size, f"{before.mode}, {before.bits} bits")
+        assert (done.summary.size, done.summary.mode, done.summary.bits) == (before.size, before.mode, before.bits)
         assert float(np.abs(after.colours - before.colours.astype(float)).mean()) < 0.1 * before.most
         if alpha:
             np.testing.assert_array_equal(after.alpha, before.alpha)

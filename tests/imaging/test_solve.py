@@ -297,7 +297,7 @@ class TestSummary:
             return replace(base, value_after=value, lower_bound=lower, grey_levels=grey_levels)
 
         base = Summary(
-            task="denoise", solver="fgp", model=DenoisingModel(), size=(2, 2), kind="grey, 8 bits", weight=1.0,
+            task="denoise", solver="fgp", model=DenoisingModel(), size=(2, 2), mode="grey", bits=8, weight=1.0,
             value_before=9.0, value_after=1.0, lower_bound=-math.inf, theorem="a theorem", grey_levels=math.inf,
             iterations=1, seconds=0.0,
         )  # fmt: skip

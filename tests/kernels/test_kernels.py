@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn.functional import conv2d
 
 from lmd import kernels
-from lmd.problems import TVDenoising, TVInpainting, TVProblem, random_masks
+from lmd.problems import TVDenoising, TVInpainting, random_masks
+from lmd.problems.tv import TVProblem
 from lmd.solvers import LearnedDual, LearnedSaddle, Solver
 from lmd.terms.base import per_instance
 

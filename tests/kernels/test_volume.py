@@ -12,7 +12,8 @@ from lmd.problems import SecondOrderModel, TVDenoising, TVModel
 from lmd.problems.compiled import composed_of, match_joint, second_of, split_of
 from lmd.solvers import RelaxedPDHG, Solver
 from lmd.solvers.learned.fgp import roughness
-from lmd.terms import Absolute, Huber, KullbackLeibler, MaskedSquares, Squares
+from lmd.terms import Absolute, Huber, KullbackLeibler, Squares
+from lmd.terms.squares import MaskedSquares
 from lmd.terms.wrappers import Boxed
 
 pytestmark = pytest.mark.skipif(kernels.library() is None, reason="no compiled kernels here")
@@ -209,7 +210,7 @@ SECOND = {
     "box and spacing": lambda y: {"misfit": Squares(y), "weight": 0.1, "box": (0.2, 0.8), "spacing": (1.0, 2.0)},
     "distances": lambda y: {"misfit": Absolute(y), "weight": 0.4},
     "counts": lambda y: {"misfit": KullbackLeibler((20 * y).round()), "weight": 0.3},
-    "lost counts": lambda y: {"misfit": KullbackLeibler((20 * y).round()).kept((y > 0.3).float()), "weight": 0.3},
+    "lost counts": lambda y: {"misfit": KullbackLeibler((20 * y).round()).with_mask((y > 0.3).float()), "weight": 0.3},
 }
 
 
@@ -274,4 +275,4 @@ def test_second_order_of_misfits_that_are_not_compiled_is_solved_all_the_same(ki
 
 def test_squares_in_a_box_keep_it_behind_a_mask():
     y, mask = 2 * random(1, 1, 6, 7), (random(1, 1, 6, 7, seed=3) < 0.7).float()
-    assert MaskedSquares(y, mask).kept(mask) is None and Squares(y).kept(mask) is not None
+    assert MaskedSquares(y, mask).with_mask(mask) is None and Squares(y).with_mask(mask) is not None

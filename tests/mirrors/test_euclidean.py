@@ -4,8 +4,8 @@ from torch.testing import assert_close
 
 from lmd.errors import DomainError, InputError
 from lmd.mirrors import Euclidean, EuclideanBox, EuclideanSimplex
-from lmd.problems import project_simplex
 from lmd.problems.simplex import uniform_simplex
+from lmd.terms.domains import project_simplex
 from lmd.testing.mirrors import MirrorConformance
 
 

@@ -3,7 +3,7 @@ import torch
 from torch.testing import assert_close
 
 from lmd.errors import InputError
-from lmd.operators import Bends, Slopes
+from lmd.operators.differences import Bends, Slopes
 from lmd.testing.operators import OperatorConformance
 
 

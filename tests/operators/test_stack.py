@@ -5,7 +5,8 @@ import torch
 from torch.testing import assert_close
 
 from lmd.errors import InputError
-from lmd.operators import Differences, Identity, Mask, Matrix, ParallelBeam, Stack
+from lmd.operators import Differences, Identity, Mask, Matrix, ParallelBeam
+from lmd.operators.stack import Stack
 from lmd.testing.operators import OperatorConformance
 
 BEAMS = ParallelBeam(4, 5, 3)

@@ -3,16 +3,8 @@ import torch
 from torch.testing import assert_close
 
 from lmd.errors import CapabilityError, InputError
-from lmd.problems import (
-    KLDivergence,
-    LeastSquares,
-    LeastSquaresFamily,
-    Problem,
-    SimplexFamily,
-    SquaredDistance,
-    as_problem,
-)
-from lmd.problems.base import autograd_subgradient, check_capabilities, check_values
+from lmd.problems import KLDivergence, LeastSquares, LeastSquaresFamily, Problem, SimplexFamily, SquaredDistance
+from lmd.problems.base import as_problem, autograd_subgradient, check_capabilities, check_values
 
 FAMILIES = [LeastSquaresFamily(), SimplexFamily("kl"), SimplexFamily("least-squares", dimension=5)]
 

@@ -8,14 +8,8 @@ from torch.testing import assert_close
 
 import lmd
 from lmd.errors import InputError
-from lmd.operators import Blur, ParallelBeam
-from lmd.problems import (
-    TomographyFamily,
-    TVDeblurring,
-    TVDeblurringFamily,
-    TVTomography,
-    gaussian_kernel,
-)
+from lmd.operators import Blur, ParallelBeam, gaussian_kernel
+from lmd.problems import TomographyFamily, TVDeblurring, TVDeblurringFamily, TVTomography
 from lmd.problems.base import autograd_subgradient
 from lmd.solvers import PDHG
 

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lmd
-from lmd.problems import Lasso, TVDeblurring, TVDenoising, TVInpainting, gaussian_kernel
+from lmd.operators import gaussian_kernel
+from lmd.problems import Lasso, TVDeblurring, TVDenoising, TVInpainting
 from lmd.problems.duality import evaluate, rounding_of_sums
 from lmd.solvers import FGP, PDHG
 

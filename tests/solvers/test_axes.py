@@ -8,7 +8,8 @@ from lmd.errors import CapabilityError
 from lmd.operators import Differences, Identity
 from lmd.problems import Composite, Family, Lasso, TVDenoising, TVInpainting
 from lmd.solvers import PDHG, LearnedDual, LearnedPDHG, LearnedSaddle
-from lmd.terms import L1, Box, GroupNorm, Huber, MaskedSquares, Shifted, Squares
+from lmd.terms import L1, Box, GroupNorm, Huber, Shifted, Squares
+from lmd.terms.squares import MaskedSquares
 
 SIZES = {1: (40,), 2: (9, 8), 3: (5, 6, 4)}
 AXES = pytest.mark.parametrize("axes", SIZES)

@@ -9,11 +9,10 @@ import lmd
 from lmd import kernels, solvers, terms, zoo
 from lmd.guarantees import Safeguard
 from lmd.mirrors import Cosine, Entropic, Euclidean, Quadratic, Rotation, Separable, Splines
+from lmd.operators import Differences, gaussian_kernel
 from lmd.problems import (
-    L1,
     SVM,
     Composite,
-    Differences,
     Lasso,
     LeastSquares,
     LinearClassifier,
@@ -24,13 +23,12 @@ from lmd.problems import (
     TVDenoising,
     TVInpainting,
     TVTomography,
-    gaussian_kernel,
 )
 from lmd.reproduction import recipes
 from lmd.solvers.initialisers import NetworkInitialiser
 from lmd.solvers.learned.fgp import FORMS, PLACES
 from lmd.solvers.learned.gradient import DenseMetric, DiagonalMetric, LearnedGradient, LearnedQuasiNewton
-from lmd.terms import Huber, Shifted
+from lmd.terms import L1, Huber, Shifted
 from lmd.testing.solvers import SolverConformance
 
 F32, F64 = torch.float32, torch.float64

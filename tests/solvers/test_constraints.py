@@ -8,9 +8,9 @@ from torch.testing import assert_close
 
 import lmd
 from lmd.operators import Identity, Matrix
-from lmd.problems import Box, Composite, Family, Problem
+from lmd.problems import Composite, Family, Problem
 from lmd.solvers import PDHG, LearnedPDHG, ProjectedGradient, Status
-from lmd.terms import Squares
+from lmd.terms import Box, Squares
 
 F64 = torch.float64
 

@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 import lmd
 from lmd import solvers
-from lmd.problems import Box, LeastSquares
+from lmd.problems import LeastSquares
 from lmd.solvers import (
     LBFGS,
     AcceleratedBacktrackedMirrorDescent,
@@ -28,6 +28,7 @@ from lmd.solvers import (
     ProjectedGradient,
     ProximalGradient,
 )
+from lmd.terms import Box
 
 
 def with_one_mirror(solver):

@@ -9,15 +9,7 @@ from torch.testing import assert_close
 import lmd
 from lmd.errors import CapabilityError, InputError
 from lmd.mirrors import DiagonalQuadratic, Entropic, Euclidean, EuclideanBox, EuclideanSimplex, OneLayer, Quadratic
-from lmd.problems import (
-    L1,
-    SVM,
-    LeastSquares,
-    LinearClassifier,
-    NegativeEntropy,
-    PenalisedProblem,
-    SimplexFamily,
-)
+from lmd.problems import SVM, LeastSquares, LinearClassifier, PenalisedProblem, SimplexFamily
 from lmd.solvers import (
     AcceleratedMirrorDescent,
     AcceleratedStochasticMirrorDescent,
@@ -29,7 +21,8 @@ from lmd.solvers import (
     ProximalMirrorDescent,
     Stochastic,
 )
-from lmd.solvers.mirror.proximal import proximal_map
+from lmd.solvers.mirror.mirror_descent import proximal_map
+from lmd.terms import L1, NegativeEntropy
 
 ROUNDING = {"rtol": 1e-12, "atol": 1e-12}
 
@@ -317,7 +310,7 @@ class TestProximal:
         """min <c, x> + w sum x log x has the minimiser softmax(-c / w)."""
 
         class Linear(lmd.problems.Problem):
-            domain = lmd.problems.Simplex()
+            domain = lmd.terms.Simplex()
 
             def value(self, x):
                 return x @ torch.arange(4.0).double()

@@ -8,7 +8,8 @@ import torch
 import lmd
 from lmd import kernels
 from lmd.kernels import loop
-from lmd.problems import Lasso, TVDeblurring, TVDenoising, TVInpainting, gaussian_kernel, random_masks
+from lmd.operators import gaussian_kernel
+from lmd.problems import Lasso, TVDeblurring, TVDenoising, TVInpainting, random_masks
 from lmd.solvers import FGP, PDHG, LearnedDual, LearnedFGP, LearnedPDHG, LearnedSaddle
 
 

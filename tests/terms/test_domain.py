@@ -69,14 +69,14 @@ class TestBox:
         box = Box(low, low + width)
         x = torch.tensor(x, dtype=torch.float64)
         point = box.nearest(x)
-        assert bool((box.beyond(point) <= 1e-12).all())
+        assert bool((box.max_violation(point) <= 1e-12).all())
         assert torch.equal(box.nearest(point), point)
         inside = (x >= box.low) & (x <= box.high)
         assert torch.equal(point[inside], x[inside])
 
     def test_how_far_beyond_is_the_largest_per_instance(self):
         x = torch.tensor([[[0.0, 0.5], [1.0, 1.0]], [[-0.5, 0.0], [3.0, 0.0]]])
-        assert_close(Box(0, 1).beyond(x), torch.tensor([0.0, 2.0]))
+        assert_close(Box(0, 1).max_violation(x), torch.tensor([0.0, 2.0]))
 
     @pytest.mark.parametrize("ends", [(1, 0), (0, math.inf), ("a", 1)])
     def test_ends_have_to_be_ordered_numbers(self, ends):

@@ -3,7 +3,8 @@ import torch
 
 from lmd.errors import InputError
 from lmd.operators import Mask
-from lmd.terms import Absolute, KullbackLeibler, Masked, Squares
+from lmd.terms import Absolute, KullbackLeibler, Squares
+from lmd.terms.wrappers import Masked
 from lmd.testing.terms import TermConformance
 
 
@@ -35,7 +36,7 @@ def test_a_misfit_with_lost_entries_is_the_one_behind_a_mask_up_to_what_is_const
     generator = torch.Generator().manual_seed(0)
     mask, y = mask_of(2, generator).double(), counts(2, torch.float64, generator)
     whole, x = kind(mask * y), 5 * torch.rand(2, 2, 3, generator=generator, dtype=torch.float64) + 0.1
-    term = whole.kept(mask)
+    term = whole.with_mask(mask)
     torch.testing.assert_close(term.value(x), whole.value(Mask(mask)(x)))
     torch.testing.assert_close(term.subgradient(x), mask * whole.subgradient(mask * x))
     torch.testing.assert_close(term.prox(x, 0.7), torch.where(mask > 0, whole.prox(x, 0.7), x))
@@ -43,15 +44,15 @@ def test_a_misfit_with_lost_entries_is_the_one_behind_a_mask_up_to_what_is_const
 
 def test_lost_entries_count_for_nothing_whatever_they_hold():
     y, mask = torch.tensor([[4.0, 7.0]]), torch.tensor([[1.0, 0.0]])
-    term = KullbackLeibler(y).kept(mask)
+    term = KullbackLeibler(y).with_mask(mask)
     assert term.value(torch.tensor([[4.0, -3.0]])) == 0 and term.violation(torch.tensor([[4.0, -3.0]])) == 0
     assert term.gauge(torch.tensor([[0.5, 0.1]])) == torch.inf
-    assert term.guess(torch.tensor([[4.0, 2.0]])).tolist() == [[4.0, 2.0]]
+    assert term.fill_unknown(torch.tensor([[4.0, 2.0]])).tolist() == [[4.0, 2.0]]
 
 
 def test_guesses_are_means_of_what_is_kept_around():
     y, mask = torch.tensor([[[[1.0, 9.0, 3.0]]]]), torch.tensor([[[[1.0, 0.0, 1.0]]]])
-    assert KullbackLeibler(y).kept(mask).guess(torch.zeros_like(y)).tolist() == [[[[0.0, 2.0, 0.0]]]]
+    assert KullbackLeibler(y).with_mask(mask).fill_unknown(torch.zeros_like(y)).tolist() == [[[[0.0, 2.0, 0.0]]]]
 
 
 def test_masks_that_do_not_fit():

@@ -7,22 +7,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from lmd.terms import (
-    L1,
-    Absolute,
-    Box,
-    GroupNorm,
-    Hinge,
-    Huber,
-    KullbackLeibler,
-    MaskedSquares,
-    Shifted,
-    Simplex,
-    Squares,
-    Stacked,
-)
+from lmd.terms import L1, Absolute, Box, GroupNorm, Hinge, Huber, KullbackLeibler, Shifted, Simplex, Squares
 from lmd.terms.base import inner, size_of
 from lmd.terms.domains import project_simplex
+from lmd.terms.squares import MaskedSquares
+from lmd.terms.stacked import Stacked
 
 F64 = torch.float64
 SHAPE = (3, 2, 4)

@@ -2,8 +2,10 @@ import pytest
 import torch
 
 from lmd.errors import InputError
-from lmd.problems import TVDeblurring, gaussian_kernel
-from lmd.terms import L1, Absolute, GroupNorm, Squares, Stacked
+from lmd.operators import gaussian_kernel
+from lmd.problems import TVDeblurring
+from lmd.terms import L1, Absolute, GroupNorm, Squares
+from lmd.terms.stacked import Stacked
 from lmd.testing.terms import OFFSET, TermConformance, normal, units
 
 

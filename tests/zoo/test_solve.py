@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 import lmd
 from lmd.errors import CapabilityError, InputError
-from lmd.operators import Identity
+from lmd.operators import Identity, gaussian_kernel
 from lmd.operators.matrix import Matrix
 from lmd.problems import (
     SVM,
@@ -25,7 +25,6 @@ from lmd.problems import (
     TVDeblurring,
     TVDenoising,
     TVInpainting,
-    gaussian_kernel,
 )
 from lmd.solvers import FGP, PDHG, GradientDescent, Status
 from lmd.terms import L1, Absolute, Box, NegativeEntropy, Simplex, Squares, Zero

@@ -19,12 +19,12 @@ class Part:
     """What is copied along with the thing that holds it: a problem, an operator."""
 
 
-def chosen(x: Tensor, index: Index) -> Tensor:
+def take_instances(x: Tensor, index: Index) -> Tensor:
     """Some of the instances of x `(B, ...)`, still as a batch."""
     return x[[index] if isinstance(index, int) else index]
 
 
-def doubled(item: T, device: str | None = None) -> T:
+def to_double(item: T, device: str | None = None) -> T:
     """A copy of a `Part`, and of those it holds, with every floating-point tensor in float64 and no graph.
 
     Other tensors keep their dtype; all go to the `device`, where one is given. What is held twice is copied once.

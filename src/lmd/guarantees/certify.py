@@ -22,8 +22,7 @@ from lmd.guarantees.theorems import (
 )
 from lmd.problems.base import Problem
 from lmd.solvers.base import Solver, State
-from lmd.solvers.certificate import Certificate
-from lmd.solvers.result import Result
+from lmd.solvers.result import Certificate, Result
 
 P = ParamSpec("P")
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lmd.core.batching import doubled
+from lmd.core.batching import to_double
 from lmd.errors import CapabilityError
 from lmd.problems.base import Problem, offers
 from lmd.terms.base import Scale, inner, sum_instances
@@ -37,7 +37,7 @@ def in_float64(problem: Problem, x: Tensor) -> Problem | None:
     if exact is not None or x.dtype == torch.float64:
         return problem if exact is None else exact
     try:
-        exact = doubled(problem)
+        exact = to_double(problem)
         values, wanted = exact.value(x.double()), problem.value(x)
     except (RuntimeError, TypeError):
         return None

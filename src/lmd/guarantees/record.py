@@ -13,8 +13,7 @@ from torch import Tensor
 from lmd.mirrors.base import DUAL_NORM, Mirror, norm_of
 from lmd.problems.base import Problem
 from lmd.solvers.base import Solver
-from lmd.solvers.certificate import Constant
-from lmd.solvers.result import Result
+from lmd.solvers.result import Constant, Result
 from lmd.terms.domains import same_set
 
 ROUNDING = 64

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lmd.core.batching import doubled
+from lmd.core.batching import to_double
 from lmd.errors import CapabilityError
 from lmd.guarantees import reference_linear, reference_tv
 from lmd.guarantees.optimum import Effort, Optimum, OptimumCache, Pair, first_proven, is_proven
@@ -32,7 +32,7 @@ def optimum(problem: Problem, cache: OptimumCache | None = None) -> Optimum:
     >>> found.x.flatten().round(decimals=4), bool(found.gap <= 1e-8 * found.value)
     (tensor([0.2500, 0.7500], dtype=torch.float64), True)
     """
-    exact: Problem = doubled(problem, "cpu")
+    exact: Problem = to_double(problem, "cpu")
     if offers(problem, ("minimiser",)):
         x = exact.minimiser()
         return Optimum.of(x, value := exact.value(x), value)
@@ -83,7 +83,7 @@ def smoothest_minimiser(problem: Any, cache: OptimumCache | None = None) -> Tens
     lost = offers(problem, needs) and problem.mask is not None and not bool((problem.mask > 0).all())
     if not lost:
         return minimiser(problem, cache)
-    found, exact = optimum(problem, cache), doubled(problem, "cpu")
+    found, exact = optimum(problem, cache), to_double(problem, "cpu")
     answers = [
         reference_tv.smoothest(exact.select([i]), found.x[i : i + 1], found.bound[i : i + 1])
         for i in range(len(found.x))

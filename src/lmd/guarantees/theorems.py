@@ -14,7 +14,7 @@ from lmd.errors import InputError
 from lmd.guarantees.record import ROUNDING, Record
 from lmd.mirrors.base import Mirror, norm_of
 from lmd.problems.penalised import split_of
-from lmd.solvers.certificate import Certificate, Constant
+from lmd.solvers.result import Certificate, Constant
 from lmd.terms import Box, Simplex
 from lmd.terms.base import Term, inner
 from lmd.terms.domains import Domain, same_set

@@ -175,7 +175,8 @@ def as_batch(
     plain = given if axes.channel is None or not axes.has_alpha else given.narrow(axes.channel, 0, COLOURS[0])
     is_single = white > 1 or (plain.dtype.is_floating_point and plain.dtype != torch.float64)
     pixels = plain.float() if is_single else plain.double()
-    low, high = [float(end) / white for end in torch.aminmax(pixels)]  # NaN where a pixel is
+    low, high = torch.stack(torch.aminmax(pixels)).tolist()  # NaN where a pixel is
+    low, high = low / white, high / white
     if not (math.isfinite(low) and math.isfinite(high)):
         share = f"{int((~torch.isfinite(pixels)).sum())} of {pixels.numel()} numbers that are not finite"
         accepted = "finite numbers; lmd.inpaint(..., mask=isfinite(image)), or `lmd solve inpaint`, fills pixels in"

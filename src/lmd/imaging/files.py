@@ -60,19 +60,12 @@ KERNELS = "gaussian:WIDTH, motion:LENGTH, motion:LENGTH:DEGREES, or a file: an i
 
 
 class PictureTask(NamedTuple):
-    """A task of `lmd solve`: a picture in, a picture out."""
+    """A task of `lmd solve`: the function for arrays, a word while it runs, help, and the name of a second argument."""
 
     function: Callable[..., Any]
-    """For arrays."""
-
     doing: str
-    """A word for it while it runs, such as denoising."""
-
     about: str
-    """A sentence, and the objective, for `--help`."""
-
     extra: str = ""
-    """The argument beside the picture: "mask" or "kernel"."""
 
 
 TASKS: Mapping[str, PictureTask] = {
@@ -102,17 +95,14 @@ TASKS: Mapping[str, PictureTask] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """The `Info` of a picture in numbers, and what is known of the picture."""
+    """The `Info` of a picture in numbers, and the facts of the picture."""
 
     task: str
     solver: str
-    """The name of the solver."""
-
     model: DenoisingModel
     size: tuple[int, ...]
-    kind: str
-    """Such as RGB, 8 bits."""
-
+    mode: str
+    bits: int
     weight: float
     value_before: float
     """F of the picture as it was, all channels together, with colours from 0 to 1."""
@@ -121,26 +111,19 @@ class Summary:
     """F of the answer; never more than `value_before`."""
 
     lower_bound: float
-    """On the minimum; proven."""
+    """On the minimum; proven by the `theorem`."""
 
     theorem: str
-    """What proves it."""
-
     grey_levels: float
     """A bound on the distance to the minimiser: see `Info.grey_levels`."""
 
     iterations: int
     seconds: float
-    """Of choosing the weight and solving, without reading and writing files."""
+    """Of choosing the weight, which took `choice_seconds`, and solving, without reading and writing files."""
 
     choice_seconds: float = 0.0
-    """The part of them that choosing the weight took."""
-
     choice: Choice | None = field(default=None, repr=False)
-    """How the weight was chosen, where it was."""
-
     notes: tuple[str, ...] = ()
-    """What else there is to know, such as a solver that diverged."""
 
     @property
     def bound(self) -> float:
@@ -183,11 +166,19 @@ class Summary:
 
     def as_json(self) -> dict[str, Any]:
         """Return the same for programs. JSON has no infinity: null stands for it."""
-        mode, bits = self.kind.split(", ")
         *depth, height, width = self.size
         told: dict[str, Any] = {"width": width, "height": height, **({"depth": depth[0]} if depth else {})}
-        told.update(mode=mode, bits=int(bits.split()[0]))
-        for name in ("task", "solver", "weight", "value_before", "value_after", "iterations", "seconds"):
+        for name in (
+            "mode",
+            "bits",
+            "task",
+            "solver",
+            "weight",
+            "value_before",
+            "value_after",
+            "iterations",
+            "seconds",
+        ):
             told[name] = getattr(self, name)
         told.update({name: getattr(self.model, name) for name in ("data", "order", "isotropic", "coupled", "huber")})
         if self.choice is not None:
@@ -227,29 +218,26 @@ class PictureSolver:
         isotropic: bool = False,
         **form: Any,
     ) -> None:
-        self.task = check_choice("task", task, tuple(TASKS))
+        self.task, self.name = check_choice("task", task, tuple(TASKS)), solver
         self.weight = _check_weight(weight)
-        self.options = {"isotropic": bool(isotropic), **form}
+        self.options: dict[str, Any] = {"isotropic": bool(isotropic)}
         coupled = form.pop("coupled", None)
         self.model = DenoisingModel(isotropic=bool(isotropic), coupled=bool(coupled), **form)
         is_plain = self.model == DenoisingModel(isotropic=bool(isotropic))
-        if task != "denoise":
-            if not is_plain:
-                names = ", ".join([*form, *(["coupled"] if coupled else [])])
-                raise InputError(names, f"given with {task}", "none of them, which are for denoise")
-            self.options = {"isotropic": bool(isotropic)}
+        if task == "denoise":
+            self.options.update(form, coupled=coupled if solver is None else bool(coupled))
+        elif not is_plain:
+            names = ", ".join([*form, *(["coupled"] if coupled else [])])
+            raise InputError(names, f"given with {task}", "none of them, which are for denoise")
         self.is_to_tolerance = tolerance is not None or iterations is None
         self.iterations = None if iterations is None else check_count("iterations", iterations)
         self.tolerance = None if tolerance is None else check_positive("tolerance", tolerance)
         if tolerance is not None and tolerance < MIN_TOLERANCE:
             raise InputError("tolerance", repr(tolerance), f"{MIN_TOLERANCE:.1g} or more, the precision of its numbers")
-        self.name, proves = solver, True
         self.solver: Solver[Any] | None = None
-        self.channels = 0
+        self.channels, proves = 0, True
         if solver is not None:
             self.solver, self.channels, proves = _find_solver(task, solver)
-        if solver is not None and task == "denoise":
-            self.options["coupled"] = bool(coupled)
             if not is_plain:
                 self._check_model()
         if tolerance is not None and not proves:
@@ -278,30 +266,25 @@ class PictureSolver:
     def solve(self, picture: Picture, extra: Any = None) -> tuple[Picture, Summary]:
         """Return the picture with its colours solved for and all else as it was, and a summary.
 
-        `extra` is the other argument of the task: a mask `(*size)` or a kernel `(h, w)`.
+        `extra` is the second argument of the task: a mask `(*size)` or a kernel `(h, w)`.
         """
-        colours, copies = picture.colours, 1
-        if self.channels in (0, len(colours)):
-            answer, info = self._call(colours[None], extra, self.weight)
-            found = answer[0]
-        else:
-            weight, chosen = self.weight, None
-            if weight == AUTO:
-                options = {"solver": None, "tolerance": DEFAULT_TOLERANCE, "iterations": 1}
-                chosen = self._call(colours[None], extra, AUTO, **options)[1]
-                weight = chosen.weight
-            if self.channels == 1:
-                answer, info = self._call(colours[:, None], extra, weight)
-                found = answer[:, 0]
-            else:  # copies of one channel: the mean of their answers is no worse than they are
-                copies = self.channels
-                _, info = self._call(np.broadcast_to(colours, (1, copies, *picture.size)), extra, weight)
-                x = info.solved.x.mean(dim=1, keepdim=True)
-                found = as_batch("image", colours[None], Axes(0, 1), x.dtype).back(x)[0]
-            if chosen is not None:
-                seconds = info.seconds + chosen.choice_seconds
-                info = replace(info, seconds=seconds, choice=chosen.choice, choice_seconds=chosen.choice_seconds)
-        answer = replace(picture, colours=found)
+        colours, weight, chosen = picture.colours, self.weight, None
+        if self.solver is not None and weight == AUTO:
+            options = {"solver": None, "tolerance": DEFAULT_TOLERANCE, "iterations": 1}
+            chosen = self._call(colours[None], extra, AUTO, **options)[1]
+            weight = chosen.weight
+        copies = max(1, self.channels // len(colours))
+        images = np.broadcast_to(colours[None], (1, copies * len(colours), *picture.size))
+        if self.channels == 1:
+            images = colours[:, None]
+        found, info = self._call(images, extra, weight)
+        if copies > 1:  # the mean of the answers is no worse than they are
+            x = info.solved.x.mean(dim=1, keepdim=True)
+            found = as_batch("image", colours[None], Axes(0, 1), x.dtype).back(x)
+        if chosen is not None:
+            seconds, total = chosen.choice_seconds, info.seconds + chosen.choice_seconds
+            info = replace(info, seconds=total, choice=chosen.choice, choice_seconds=seconds)
+        answer = replace(picture, colours=found.reshape(colours.shape))
         return answer, self._summarise(answer, info, copies)
 
     def _call(self, images: np.ndarray, extra: Any, weight: float | str, **options: Any) -> tuple[Any, Info]:
@@ -319,24 +302,24 @@ class PictureSolver:
         if self.is_to_tolerance and self.tolerance is not None and status is Status.FINISHED:
             count = int(result.iterations.max())
             notes.append(f"the tolerance of {self.tolerance:g} was not reached in {count} iterations")
-        with torch.no_grad():
-            before, after = result.problem.value(result.start), result.values
-            if copies > 1:
+        before, after = result.history.values[0], result.values
+        if copies > 1:
+            with torch.no_grad():
                 after = result.problem.value(result.x.mean(dim=1, keepdim=True).expand_as(result.x))
         value, lower = float(after.sum()) / copies, float(proven.lower_bound.sum()) / copies
         curvature, levels = result.problem.strong_convexity, math.inf
         if curvature is not None:
             mean_square = 2 * max(0.0, value - lower) * copies / (float(curvature.min()) * result.x.numel())
             levels = 255 / info.range * math.sqrt(mean_square)
-        coupled = self.options.get("coupled", None)
-        if coupled is None and self.task == "denoise":
-            coupled = len(picture.colours) == 3
+        coupled = self.options.get("coupled", False)
+        coupled = len(picture.colours) == 3 if coupled is None else coupled
         return Summary(
             task=self.task,
             solver=self.name or name_for(info.solved.problem, self.tolerance or DEFAULT_TOLERANCE),
-            model=replace(self.model, coupled=bool(coupled)),
+            model=replace(self.model, coupled=coupled),
             size=picture.size,
-            kind=f"{picture.mode}, {picture.bits} bits",
+            mode=picture.mode,
+            bits=picture.bits,
             weight=float(info.choice.weight if info.choice is not None else self.weight),
             value_before=value if info.notes else float(before.sum()) / copies,
             value_after=value,
@@ -432,7 +415,7 @@ class FileResult:
     @property
     def _facts(self) -> str:
         assert self.summary is not None
-        return f"{self.job.out}: {spoken(self.summary.size)}, {self.summary.kind}"
+        return f"{self.job.out}: {spoken(self.summary.size)}, {self.summary.mode}, {self.summary.bits} bits"
 
     def as_json(self) -> dict[str, Any]:
         """Return the same for programs."""

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from lmd.errors import InputError
 from lmd.guarantees.certify import certify, run
 from lmd.imaging.arrays import Axes, Axis, Batch, Units, as_batch, fill_lost, warn
 from lmd.imaging.models import (
+    MISFITS,
     Choice,
     DenoisingModel,
     choose_behind_blur,
@@ -44,8 +45,7 @@ from lmd.problems.duality import relative_gap
 from lmd.problems.tv import TVProblem, TVReconstruction
 from lmd.solvers import Result, Status
 from lmd.solvers.base import Solver
-from lmd.solvers.certificate import Certificate
-from lmd.solvers.result import RunReport
+from lmd.solvers.result import Certificate, RunReport
 from lmd.zoo.solve import MOST_ITERATIONS, solve
 
 MIN_TOLERANCE_FLOAT32 = 1e-5
@@ -88,6 +88,9 @@ class Info:
 
     solved: Result = field(repr=False)
     """The result in the units and the precision of the solve."""
+
+    units: Units = field(default_factory=Units)
+    """The units of the solve."""
 
     exact: Callable[[Result], Result] | None = field(default=None, repr=False)
     """From `solved` to `result`, where these differ."""
@@ -210,22 +213,24 @@ def denoise(
     >>> clean.shape, clean.dtype, info.relative < 1.001e-3
     ((32, 32), dtype('float64'), True)
     """
-    model = DenoisingModel(data, order, isotropic, bool(coupled), huber, spacing)
     settings = Settings(tolerance, warm, solver, iterations, info)
     if isinstance(image, (list, tuple)):
-        options = {**vars(model), "coupled": coupled, "noise": noise, "channel_axis": channel_axis}
-        return _unzip([denoise(one, weight, **options, **settings.options) for one in image], info)
-    batch = as_batch("image", image, channel_axis, settings.dtype, model.is_centred)
+        options: Any = {"data": data, "order": order, "noise": noise, "isotropic": isotropic, "coupled": coupled}
+        options.update(huber=huber, spacing=spacing, channel_axis=channel_axis, **settings.options)
+        return _unzip([denoise(one, weight, **options) for one in image], info)
+    is_centred = data != "poisson" and order == 1  # counts may not be moved, and slopes are held beside the image
+    batch = as_batch("image", image, channel_axis, settings.dtype, is_centred)
     if coupled is None:
-        model = replace(model, coupled=batch.images.shape[1] == 3 and not _is_map_by_channel(weight, batch))
-    if model.data == "poisson" and not (least := float(batch.exact.min())) >= 0:
+        coupled = batch.images.shape[1] == 3 and not _is_map_by_channel(weight, batch)
+    model = DenoisingModel(data, order, isotropic, coupled, huber, spacing)
+    if data == "poisson" and not (least := float(batch.exact.min())) >= 0:
         raise InputError("image", f"counts down to {least:g} with data='poisson'", "counts of 0 or more")
 
     def choose() -> Choice:
         return model.choose(batch.images, _noise_level(noise, batch), batch.units)
 
     chosen = _find_weight(weight, batch, choose, maps=True)
-    return settings.answer(model.problem, batch, chosen, model.degree)
+    return settings.answer(model.problem, batch, chosen, MISFITS[data].degree)
 
 
 def inpaint(
@@ -540,13 +545,10 @@ def _noise_and_contrast(frame: Any, options: dict[str, Any]) -> Tensor:
     return scale * torch.stack([measure(batch.images).level, batch.images.flatten(1).std(dim=1, correction=0)])
 
 
-@dataclass(frozen=True)
-class ChosenWeight:
-    """The weight, given or chosen."""
+class ChosenWeight(NamedTuple):
+    """The weight, given or chosen: `(B,)`, or a map, float64 and in the units of the pixels."""
 
     weight: Tensor
-    """`(B,)`, or a map, float64 and in the units of the pixels."""
-
     choice: Choice | None = None
     seconds: float = 0.0
 
@@ -604,7 +606,7 @@ class Settings:
         unit, weight = batch.units.unit, chosen.weight
         problem = model(batch.images, (weight / unit).to(batch.images), unit)
         dual_unit = unit ** (degree - 1)
-        before = _warm_start(self.warm, problem, batch.units, dual_unit)
+        before = None if self.warm is None else _warm_start(self.warm, problem, batch.units, dual_unit)
         notes: tuple[str, ...] = ()
         if self.tolerance is None and self.solver is not None:
             result = run(self.solver, problem, iterations=self.iterations, record=False)
@@ -613,7 +615,7 @@ class Settings:
             result = solve(problem, tolerance, solver=self.solver, warm=before, iterations=most)
         if self.iterations is not None or self.solver is not None:
             result, notes = _no_worse_than_start(result)
-        else:
+        elif set(result.status) != {Status.TOLERANCE_REACHED}:
             _warn_of_tolerance(result, self.tolerance or 0.0)
         answer = (back or batch.back)(problem.image(result.x))
         if not self.info:
@@ -630,14 +632,15 @@ class Settings:
         noise = None if choice is None else _one_or_all(choice.noise)
         shape, exactly = tuple(answer.shape), None if is_exact else exact
         details = (shape, choice, chosen.seconds, high - low, notes)
-        return answer, Info(_one_or_all(weight), noise, seconds, result, exactly, *details)
+        return answer, Info(_one_or_all(weight), noise, seconds, result, batch.units, exactly, *details)
 
 
 def _in_pixels(result: Result, problem: Any, batch: Batch, dual_unit: float, tolerance: float | None) -> Result:
     """Return a result about the pixels that came in, in float64: they may have been rounded for the solve."""
     x, start = batch.pixels(result.x), problem.start()
     dual = None if result.dual is None else result.dual.double() * dual_unit
-    report = RunReport(problem.value(x), result.iterations, result.evaluations, result.history)
+    history = replace(result.history, values=result.history.values.double() * dual_unit * batch.units.unit)
+    report = RunReport(problem.value(x), result.iterations, result.evaluations, history)
     found = replace(result, x=x, report=report, dual=dual, problem=problem, start=start, certifier=certify)
     if tolerance is None:
         return found
@@ -649,8 +652,8 @@ def _in_pixels(result: Result, problem: Any, batch: Batch, dual_unit: float, tol
 
 def _no_worse_than_start(result: Result) -> tuple[Result, tuple[str, ...]]:
     """Return the result with the start in place of answers above it, and a note; what is proven holds for both."""
-    exact, worse = result.problem.double(), result.values > result.history.values[0]
-    if exact is None or not bool(worse.any()):
+    worse = result.values > result.history.values[0]
+    if not bool(worse.any()) or (exact := result.problem.double()) is None:
         return result, ()
     values = exact.value(result.start.double())
     worse &= values < result.values
@@ -678,13 +681,11 @@ def _relative_bound(certificate: Certificate) -> float:
 
 def _warn_of_tolerance(result: Result, tolerance: float) -> None:
     """Warn where less was proven than was asked for."""
-    missed = [status for status in result.status if status is not Status.TOLERANCE_REACHED]
-    if not missed or result.certificate is None:
-        return
-    proven = _relative_bound(result.certificate)
+    proven = math.inf if result.certificate is None else _relative_bound(result.certificate)
     if not proven <= 1.001 * tolerance:
+        why = next(status.name for status in result.status if status is not Status.TOLERANCE_REACHED)
         what = f"{proven:.2g}" if math.isfinite(proven) else "nothing relative to the minimum"
-        warn(f"tolerance: {tolerance:g} was asked for, {what} is proven ({missed[0].name}); pass a larger one")
+        warn(f"tolerance: {tolerance:g} was asked for, {what} is proven ({why}); pass a larger one")
 
 
 def _one_or_all(each: Tensor) -> float | Tensor:
@@ -692,17 +693,19 @@ def _one_or_all(each: Tensor) -> float | Tensor:
     return float(each[0]) if each.numel() == 1 else each
 
 
-def _warm_start(warm: Info | None, problem: TVProblem, units: Units, dual_unit: float) -> Result | None:
+def _warm_start(warm: Any, problem: TVProblem, units: Units, dual_unit: float) -> Result:
     """Return the result to start from, in the units of the problem."""
-    if warm is None:
-        return None
     if not isinstance(warm, Info):
         raise InputError("warm", type(warm).__name__, "the Info of an earlier answer: lmd.denoise(..., info=True)")
-    result, like = warm.result, problem.start()
-    if result.x.shape != like.shape:
-        raise InputError("warm", f"an answer of shape {tuple(result.x.shape)}", f"shape {tuple(like.shape)}")
-    dual = None if result.dual is None else (result.dual / dual_unit).to(like)
-    return replace(result, x=units.to_solver(result.x).to(like), dual=dual)
+    like, shape = problem.start(), warm.solved.x.shape
+    if shape != like.shape:
+        raise InputError("warm", f"an answer of shape {tuple(shape)}", f"shape {tuple(like.shape)}")
+    if warm.units == units:
+        x, dual = warm.solved.x, warm.solved.dual
+    else:
+        x, dual = units.to_solver(warm.result.x), warm.result.dual
+        dual = None if dual is None else dual / dual_unit
+    return replace(warm.solved, x=x.to(like), dual=None if dual is None else dual.to(like))
 
 
 def _find_weight(weight: Any, batch: Batch, choose: Callable[[], Choice] | None, maps: bool = False) -> ChosenWeight:

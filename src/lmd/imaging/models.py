@@ -99,16 +99,6 @@ class DenoisingModel:
         if check_positive("huber", self.huber, zero=True) and self.order == 2:
             raise InputError("huber", f"{self.huber:g} with order=2", "0: the second order has no staircases to avoid")
 
-    @property
-    def degree(self) -> int:
-        """Of the model in the unit of the data."""
-        return MISFITS[self.data].degree
-
-    @property
-    def is_centred(self) -> bool:
-        """Whether data may be moved by a constant: counts may not, and slopes are held beside the image."""
-        return self.data != "poisson" and self.order == 1
-
     def __str__(self) -> str:
         """Return the keywords that differ from their defaults, for a person."""
         words = [
@@ -128,8 +118,8 @@ class DenoisingModel:
         is_plain = self.order == 1 and not self.coupled and self.huber == 0 and weight.ndim <= 1
         if self.data == "squares" and is_plain and not isinstance(kept, Tensor):
             return TVDenoising(y, weight, self.isotropic, spacing=self.spacing)
-        term, _, _ = MISFITS[self.data]
-        weight = weight * unit ** (2 - self.degree)
+        term, degree, _ = MISFITS[self.data]
+        weight = weight * unit ** (2 - degree)
         form: dict[str, Any] = {"isotropic": self.isotropic, "coupled": self.coupled, "spacing": self.spacing}
         if self.order == 2:
             return SecondOrderModel(term(y, kept), weight, **form)
@@ -199,7 +189,7 @@ def choose_by_risk(
     data: Tensor,
     noise: Noise | Tensor,
     path: Tensor,
-    predict: Callable[[Tensor], Tensor] = lambda x: x,
+    predict: Callable[[Tensor], Tensor] | None = None,
     kernel: Sequence[int] = (),
     least: float | None = None,
     effort: Effort = ROUGH_EFFORT,
@@ -216,7 +206,7 @@ def choose_by_risk(
         data: y `(B, C, *size)`.
         noise: By frequencies, or the deviation of each pixel.
         path: The weights to try `(W, B)`, which are solved for together.
-        predict: A.
+        predict: A; None is the identity.
         kernel: The size of the kernel of A, where it has one: see `cut`.
         least: The smallest number that the model takes; no data are moved below it.
         effort: Of each solve.
@@ -246,7 +236,7 @@ def choose_by_risk(
         count = len(weights)
         problem = model(moved.repeat(count, *(1,) * (data.ndim - 1)), weights[:, owner].repeat(1, 1 + probes).flatten())
         x = problem.image(solve(problem, effort[0], iterations=effort[1]).x)
-        x = predict(x).reshape(count, 1 + probes, *windows.shape)
+        x = (x if predict is None else predict(x)).reshape(count, 1 + probes, *windows.shape)
         here, there = x[:, 0], x[:, 1:]
         misfit = (here - windows).square().flatten(2).sum(2)
         follow = ((there - here[:, None]) * each).flatten(3).sum(3).mean(1)
@@ -384,9 +374,9 @@ def _least(path: Tensor, risk: Tensor) -> Tensor:
 
 def _vertex(places: Sequence[float], risks: Sequence[float]) -> float:
     """Return the minimum for one image, among the `places`; the place of the least risk where the parabola has none."""
-    tried = [at for at, risk in enumerate(risks) if math.isfinite(risk)] or list(range(len(risks)))
-    places, risks = ([each[at] for at in tried] for each in (places, risks))
-    lowest = min(range(len(risks)), key=risks.__getitem__)
+    pairs = list(zip(places, risks, strict=True))
+    places, risks = zip(*([pair for pair in pairs if math.isfinite(pair[1])] or pairs), strict=True)
+    lowest = risks.index(min(risks))
     at = min(max(lowest, 1), len(risks) - 2)
     (t0, t1, t2), (r0, r1, r2) = places[at - 1 : at + 2], risks[at - 1 : at + 2]
     down, up = (t1 - t0) * (r1 - r2), (t1 - t2) * (r1 - r0)

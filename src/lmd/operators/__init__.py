@@ -2,14 +2,12 @@
 
 from lmd.operators.base import Identity, LinearOperator
 from lmd.operators.blur import Blur, gaussian_kernel, motion_kernel
-from lmd.operators.differences import Bends, Differences, Slopes
+from lmd.operators.differences import Differences
 from lmd.operators.functions import FromFunctions
 from lmd.operators.matrix import Mask, Matrix
 from lmd.operators.projections import ParallelBeam
-from lmd.operators.stack import Stack
 
 __all__ = [
-    "Bends",
     "Blur",
     "Differences",
     "FromFunctions",
@@ -18,8 +16,6 @@ __all__ = [
     "Mask",
     "Matrix",
     "ParallelBeam",
-    "Slopes",
-    "Stack",
     "gaussian_kernel",
     "motion_kernel",
 ]

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from lmd.core.batching import Index, Part, doubled
+from lmd.core.batching import Index, Part, to_double
 from lmd.core.checks import shape_of
 from lmd.errors import InputError
 from lmd.terms import Term
@@ -156,7 +156,7 @@ class LinearOperator(Part, abc.ABC):
 
     def double(self: K) -> K:
         """The same operator with its tensors in float64, in which proofs are evaluated."""
-        return doubled(self)
+        return to_double(self)
 
     def select(self: K, index: Index) -> K:
         """The operator of some of the instances; a number selects a batch of one."""

@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from lmd.core.batching import Index, chosen
+from lmd.core.batching import Index, take_instances
 from lmd.core.checks import check_finite, check_floating, check_zero_one, shape_of
 from lmd.errors import InputError
 from lmd.operators.base import LinearOperator
@@ -62,7 +62,7 @@ class Matrix(LinearOperator):
         return self.A.mT @ self.A
 
     def select(self, index: Index) -> Matrix:
-        return self if self.A.ndim == 2 else Matrix(chosen(self.A, index))
+        return self if self.A.ndim == 2 else Matrix(take_instances(self.A, index))
 
 
 class Mask(LinearOperator):
@@ -98,4 +98,4 @@ class Mask(LinearOperator):
         return self._apply(z)
 
     def select(self, index: Index) -> Mask:
-        return self if len(self.mask) == 1 else Mask(chosen(self.mask, index))
+        return self if len(self.mask) == 1 else Mask(take_instances(self.mask, index))

@@ -14,8 +14,9 @@ from lmd.core.batching import Index
 from lmd.core.checks import check_positive, shape_of
 from lmd.errors import InputError
 from lmd.operators.base import LinearOperator
-from lmd.terms import Stacked, Term
+from lmd.terms import Term
 from lmd.terms.base import size_of
+from lmd.terms.stacked import Stacked
 
 
 class Stack(LinearOperator):

@@ -11,7 +11,7 @@ from typing import ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from lmd.core.batching import Index, Part, chosen
+from lmd.core.batching import Index, Part, take_instances
 from lmd.core.checks import check_same_kind, shape_of
 from lmd.errors import CapabilityError, InputError
 from lmd.terms import Domain
@@ -41,7 +41,7 @@ def autograd_subgradient(function: Callable[[Tensor], Tensor], x: Tensor) -> tup
     return (values, subgradient) if recording else (values.detach(), subgradient)
 
 
-def joined(data: Sequence[Tensor], name: str) -> Tensor:
+def flatten_data(data: Sequence[Tensor], name: str) -> Tensor:
     """Tensors `(B, ...)`, at least one, as one vector per instance `(B, m)`."""
     if not data:
         raise CapabilityError("problem", f"{name}, which has no data per instance", "one with `batched` tensors")
@@ -85,7 +85,7 @@ class Problem(Part, abc.ABC):
             return autograd_subgradient(self.value, x)
         return self.value(x), self.subgradient(x)
 
-    def filled(self, x: Tensor) -> Tensor:
+    def fill_unknown(self, x: Tensor) -> Tensor:
         """x with a guess in place of entries that nothing is known of; x itself where there are none."""
         return x
 
@@ -132,7 +132,7 @@ class Problem(Part, abc.ABC):
         """The problem of some of the instances; a number selects a batch of one."""
         part = copy.copy(self)
         for name in (*self.batched, *(() if self.reference is None else ("reference",))):
-            setattr(part, name, chosen(getattr(self, name), index))
+            setattr(part, name, take_instances(getattr(self, name), index))
         return part
 
     def double(self: P) -> P | None:
@@ -159,7 +159,7 @@ class Problem(Part, abc.ABC):
     def data_vector(self) -> Tensor:
         """What tells the instances apart, as one vector each `(B, m)`: every `batched` tensor of numbers, flat."""
         given = [getattr(self, name) for name in self.batched]
-        return joined([data for data in given if data.dtype.is_floating_point], type(self).__name__)
+        return flatten_data([data for data in given if data.dtype.is_floating_point], type(self).__name__)
 
     @property
     def terms(self) -> int | None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lmd.core.batching import doubled
+from lmd.core.batching import to_double
 from lmd.core.checks import check_count, check_finite, check_floating, check_positive, check_same_kind, shape_of
 from lmd.errors import InputError
 from lmd.problems.base import Family, Problem
@@ -82,7 +82,7 @@ class SubsetProblem(Problem):
         return super().check_start(x0)
 
     def double(self: Subset) -> Subset:
-        return doubled(self)
+        return to_double(self)
 
     def value(self, x: Tensor) -> Tensor:
         return _value(x, self)

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from lmd.core.batching import Index, chosen, doubled
+from lmd.core.batching import Index, take_instances, to_double
 from lmd.core.checks import check_batch, shape_of
 from lmd.errors import CapabilityError, InputError
-from lmd.operators import LinearOperator, Stack
+from lmd.operators import LinearOperator
+from lmd.operators.stack import Stack
 from lmd.problems import compiled, duality, grids
-from lmd.problems.base import Problem, joined
+from lmd.problems.base import Problem, flatten_data
 from lmd.terms import Term
 from lmd.terms.base import Pieces, Scale, per_instance, size_of, sum_instances
 
@@ -162,17 +163,17 @@ class Composite(Problem):
         vars(part).pop("feasible_block", None)
         for name in {*self.batched, "points", "reference"}:
             if isinstance(value := vars(self).get(name), Tensor):
-                setattr(part, name, chosen(value, index))
+                setattr(part, name, take_instances(value, index))
         part.operator = self.operator.select(index)
         part.f, part.regularisers = self.f.select(index), tuple(term.select(index) for term in self.regularisers)
         part._set_constants()
         return part
 
     def double(self) -> Self:
-        return doubled(self)
+        return to_double(self)
 
     def data_vector(self) -> Tensor:
-        return joined([*self.f.data(), *self.g.data()], type(self).__name__)
+        return flatten_data([*self.f.data(), *self.g.data()], type(self).__name__)
 
     # Values and gradients.
 
@@ -352,8 +353,8 @@ class Composite(Problem):
         """The nearest point of the domain of f, in which the minimisers lie; x itself where there is none."""
         return self.f.nearest(x)
 
-    def filled(self, x: Tensor) -> Tensor:
-        return self.f.guess(x)
+    def fill_unknown(self, x: Tensor) -> Tensor:
+        return self.f.fill_unknown(x)
 
     @property
     def variation(self) -> Term:

@@ -10,13 +10,16 @@ from torch import Tensor
 
 from lmd.core.checks import check_batch, check_finite, check_interval, check_positive, check_same_kind, shape_of
 from lmd.errors import InputError
-from lmd.operators import Bends, Differences, LinearOperator, Slopes, Stack
+from lmd.operators import Differences, LinearOperator
+from lmd.operators.differences import Bends, Slopes
+from lmd.operators.stack import Stack
 from lmd.problems.composite import Composite
 from lmd.problems.grids import MAX_CONSTANT_GAUGE, balancing_size, dual_size
 from lmd.problems.tv import TVProblem, check_grid, check_scale, check_weight
-from lmd.terms import L1, Box, Boxed, GroupNorm, Huber, Stacked, Term, Zero
+from lmd.terms import L1, Box, Boxed, GroupNorm, Huber, Term, Zero
 from lmd.terms.base import Scale
 from lmd.terms.norms import Axes
+from lmd.terms.stacked import Stacked
 from lmd.terms.wrappers import data_of
 
 Interval = tuple[float, float]
@@ -77,7 +80,7 @@ class TVModel(TVProblem):
         shape = check_grid(self.noisy) if size is None else tuple(size)
         self.weight = _check_map(weight, self.noisy, shape, self.isotropic, self.coupled)
         variation = (_norm(self.bound, self.isotropic, self.coupled, self.huber), Differences(shape, spacing))
-        if forward is not None and forward.mask is not None and (kept := misfit.kept(forward.mask)) is not None:
+        if forward is not None and forward.mask is not None and (kept := misfit.with_mask(forward.mask)) is not None:
             misfit, forward, box = kept, None, (0.0, 1.0) if box is None else box
         self.forward = forward
         if forward is not None:

@@ -15,7 +15,7 @@ from lmd.core.extras import require
 from lmd.errors import CapabilityError, InputError
 from lmd.operators import Identity, LinearOperator
 from lmd.operators.matrix import Matrix
-from lmd.problems.base import Family, Problem, joined
+from lmd.problems.base import Family, Problem, flatten_data
 from lmd.problems.composite import Composite
 from lmd.terms import Box, Quadratic, Simplex, Term
 
@@ -79,7 +79,7 @@ class QuadraticProgram(Composite):
     def data_vector(self) -> Tensor:
         """q, and what else each instance has of its own: 0 for a bound that is infinite."""
         if not self.bounds_vary:
-            return joined(self.f.data(), type(self).__name__)
+            return flatten_data(self.f.data(), type(self).__name__)
         data = super().data_vector()
         return torch.where(data.isfinite(), data, 0)
 

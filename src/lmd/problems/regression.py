@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from lmd.core.batching import doubled
+from lmd.core.batching import to_double
 from lmd.core.checks import (
     check_batch,
     check_count,
@@ -60,7 +60,7 @@ class LeastSquares(Problem):
         return super().check_start(x0)
 
     def double(self) -> LeastSquares:
-        return doubled(self)
+        return to_double(self)
 
     def value(self, x: Tensor) -> Tensor:
         return (x @ self.W.T - self.b).square().sum(dim=1)

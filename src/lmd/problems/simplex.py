@@ -7,7 +7,7 @@ from typing import ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from lmd.core.batching import doubled
+from lmd.core.batching import to_double
 from lmd.core.checks import check_batch, check_choice, check_count, shape_of
 from lmd.errors import InputError
 from lmd.problems.base import Family, Problem
@@ -33,7 +33,7 @@ class SimplexProblem(Problem):
         return super().check_start(x0)
 
     def double(self: S) -> S:
-        return doubled(self)
+        return to_double(self)
 
     def minimiser(self) -> Tensor:
         return self.y

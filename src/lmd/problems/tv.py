@@ -21,8 +21,9 @@ from lmd.problems.composite import Composite
 from lmd.problems.flat import drawn_flat, within_bound
 from lmd.problems.motion import followed
 from lmd.problems.scales import averaged, spread
-from lmd.terms import L1, Box, GroupNorm, MaskedSquares, Squares, Term
+from lmd.terms import L1, Box, GroupNorm, Squares, Term
 from lmd.terms.base import Scale, per_instance
+from lmd.terms.squares import MaskedSquares
 
 SPARE = 100.0
 """Room that squares of data leave below the largest number of their dtype, and above the smallest."""
@@ -338,7 +339,7 @@ class TVDeblurring(TVReconstruction):
         balance: c of `TVReconstruction`, for the steps of primal-dual methods.
 
     >>> import torch
-    >>> from lmd.problems import gaussian_kernel
+    >>> from lmd.operators import gaussian_kernel
     >>> problem = TVDeblurring(torch.rand(2, 3, 16, 16), gaussian_kernel(1.0))
     >>> problem.start().shape, problem.operator(problem.start()).shape
     (torch.Size([2, 3, 16, 16]), torch.Size([2, 2304]))

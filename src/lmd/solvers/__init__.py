@@ -4,11 +4,10 @@ from lmd.solvers.base import Solver, State
 from lmd.solvers.classical.admm import ADMM
 from lmd.solvers.classical.circulant_admm import CirculantADMM
 from lmd.solvers.classical.fgp import FGP
-from lmd.solvers.classical.gradient_descent import Adam, GradientDescent, Nesterov, ProjectedGradient
+from lmd.solvers.classical.gradient_descent import Adam, GradientDescent, Nesterov, ProjectedGradient, ProximalGradient
 from lmd.solvers.classical.interior_point import InteriorPoint
 from lmd.solvers.classical.lbfgs import LBFGS
 from lmd.solvers.classical.pdhg import PDHG
-from lmd.solvers.classical.proximal_gradient import ProximalGradient
 from lmd.solvers.classical.qp_interior_point import QPInteriorPoint
 from lmd.solvers.classical.relaxed_pdhg import RelaxedPDHG
 from lmd.solvers.learned.dual import LearnedDual
@@ -19,15 +18,14 @@ from lmd.solvers.learned.ladder import Ladder
 from lmd.solvers.learned.pdhg import LearnedPDHG
 from lmd.solvers.learned.saddle import LearnedSaddle
 from lmd.solvers.mirror.accelerated import AcceleratedMirrorDescent, AcceleratedStochasticMirrorDescent
-from lmd.solvers.mirror.backtracking import AcceleratedBacktrackedMirrorDescent, BacktrackedMirrorDescent
-from lmd.solvers.mirror.exact_mirror_descent import ExactMirrorDescent
+from lmd.solvers.mirror.exact import AcceleratedBacktrackedMirrorDescent, BacktrackedMirrorDescent, ExactMirrorDescent
 from lmd.solvers.mirror.mirror_descent import (
     CorrectedMirrorDescent,
     LazyMirrorDescent,
     LearnedMirrorDescent,
     MirrorDescent,
+    ProximalMirrorDescent,
 )
-from lmd.solvers.mirror.proximal import ProximalMirrorDescent
 from lmd.solvers.result import Result, Status
 from lmd.solvers.run import run
 from lmd.solvers.saving import load, save

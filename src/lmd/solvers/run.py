@@ -16,11 +16,10 @@ from lmd.problems.base import Problem, as_problem, check_capabilities, check_val
 from lmd.solvers.base import Solver, State, check_fit, in_full_precision
 from lmd.solvers.result import Result, Status
 from lmd.solvers.stopping import Callback, Calls, Residual, StoppingRule, Target, TimeLimit, Tolerance
-from lmd.solvers.tracking import Clock, Tracker, evaluate
+from lmd.solvers.tracking import DIVERGENCE_FACTOR, Clock, Tracker, evaluate
 
 DEFAULT_ITERATIONS = 100
 MAX_ITERATIONS = 100_000
-DIVERGENCE_FACTOR = 1e6
 
 MAX_TRACED_ITERATIONS = 64
 MAX_TRACED_NUMBERS = 1 << 22

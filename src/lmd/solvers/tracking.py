@@ -83,6 +83,14 @@ class Rows:
         return self._data[:rows].clone()
 
 
+DIVERGENCE_FACTOR = 1e6
+
+
+def divergence_ceiling(values: Tensor, factor: float = DIVERGENCE_FACTOR) -> Tensor:
+    """Return the values `(B,)` above which an instance has diverged, from those at the start."""
+    return values + factor * values.abs().clamp(min=1)
+
+
 class Tracker:
     """What `run` knows about each instance: whether it still runs, its best point, its answer, its history.
 
@@ -96,7 +104,7 @@ class Tracker:
         self.all_running = True
         self.status: list[Status | None] = [None] * x0.shape[0]
         self.stopped_at = torch.zeros(x0.shape[0], dtype=torch.int64, device=x0.device)
-        self.ceiling = values + divergence_factor * values.abs().clamp(min=1)
+        self.ceiling = divergence_ceiling(values, divergence_factor)
         self.answer, self.answer_values = x0, values  # never written to, so they need not be copies
         self.best, self.best_values = x0, values
         self.dual: Tensor | None = None

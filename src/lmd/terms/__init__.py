@@ -6,9 +6,8 @@ from lmd.terms.entropy import KullbackLeibler, NegativeEntropy
 from lmd.terms.hinge import Hinge
 from lmd.terms.norms import L1, Absolute, GroupNorm, Huber
 from lmd.terms.quadratic import Quadratic
-from lmd.terms.squares import MaskedSquares, Squares
-from lmd.terms.stacked import Stacked
-from lmd.terms.wrappers import Boxed, Masked, Shifted
+from lmd.terms.squares import Squares
+from lmd.terms.wrappers import Boxed, Shifted
 
 __all__ = [
     "L1",
@@ -20,14 +19,11 @@ __all__ = [
     "Hinge",
     "Huber",
     "KullbackLeibler",
-    "Masked",
-    "MaskedSquares",
     "NegativeEntropy",
     "Quadratic",
     "Shifted",
     "Simplex",
     "Squares",
-    "Stacked",
     "Term",
     "Zero",
 ]

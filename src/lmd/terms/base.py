@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from lmd.core.batching import Index, Part, chosen, doubled
+from lmd.core.batching import Index, Part, take_instances, to_double
 from lmd.core.checks import check_finite, check_floating, check_positive, shape_of
 from lmd.errors import CapabilityError, InputError
 
@@ -72,22 +72,22 @@ def inner(x: Tensor, y: Tensor) -> Tensor:
     return sum_instances(x * y)
 
 
-def largest(scale: Scale) -> Scale:
+def max_scale(scale: Scale) -> Scale:
     """The largest entry of each instance: a number or `(B,)`."""
     return scale.flatten(1).amax(dim=1) if isinstance(scale, Tensor) and scale.ndim > 1 else scale
 
 
-def smallest(scale: Scale) -> Scale:
+def min_scale(scale: Scale) -> Scale:
     """The smallest entry of each instance: a number or `(B,)`."""
     return scale.flatten(1).amin(dim=1) if isinstance(scale, Tensor) and scale.ndim > 1 else scale
 
 
-def positive(scale: Scale) -> bool:
+def is_positive(scale: Scale) -> bool:
     """Whether every entry is above 0."""
     return bool((scale > 0).all()) if isinstance(scale, Tensor) else scale > 0
 
 
-def divided(x: Tensor, by: Scale) -> Tensor:
+def divide_or_zero(x: Tensor, by: Scale) -> Tensor:
     """x / by, and 0 where `by` is 0, with the derivative 0 there."""
     if not isinstance(by, Tensor):
         return x / by
@@ -102,7 +102,7 @@ def clip(x: Tensor, low: Scale, high: Scale, out: Tensor | None = None) -> Tenso
     return torch.clamp(x, low, high, out=out)
 
 
-def written(answer: Tensor, out: Tensor | None) -> Tensor:
+def write_to(answer: Tensor, out: Tensor | None) -> Tensor:
     """The answer, in `out` where that is given."""
     return answer if out is None else out.copy_(answer)
 
@@ -278,7 +278,7 @@ class Term(Part, abc.ABC):
         """The nearest point of the domain of h*, same shape as p."""
         if not self.conjugate_is_finite:
             raise self._lacks("project")
-        return written(p, out)
+        return write_to(p, out)
 
     def conjugate_prox(self, p: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
         """argmin_q h*(q) + ||q - p||^2 / (2 step), same shape as p: p - step prox_{h/step}(p/step), by Moreau."""
@@ -334,11 +334,11 @@ class Term(Part, abc.ABC):
         """The nearest point of the domain of h; z itself where h is finite everywhere."""
         return z
 
-    def guess(self, z: Tensor) -> Tensor:
+    def fill_unknown(self, z: Tensor) -> Tensor:
         """z with a guess in place of entries that nothing is known of; z itself where there are none."""
         return z
 
-    def kept(self, mask: Tensor) -> Term | None:
+    def with_mask(self, mask: Tensor) -> Term | None:
         """h of z with some entries lost, as one of z itself, where it is a sum over entries and knows how.
 
         The mask is 1 where an entry is kept and 0 where it is lost; it broadcasts against z.
@@ -360,14 +360,14 @@ class Term(Part, abc.ABC):
         part = copy.copy(self)
         for name, value in vars(self).items():
             if name in self.batched and isinstance(value, Tensor) and value.ndim > 0:
-                setattr(part, name, chosen(value, index))
+                setattr(part, name, take_instances(value, index))
             else:
                 setattr(part, name, _changed(value, lambda term: term.select(index)))
         return part
 
     def double(self: T) -> T:
         """The same term with every floating-point tensor in float64 and no graph."""
-        return doubled(self)
+        return to_double(self)
 
     def _lacks(self, capability: str) -> CapabilityError:
         return CapabilityError("term", f"{type(self).__name__}, which has no {capability}", f"a term with {capability}")
@@ -400,14 +400,14 @@ class Zero(Term):
 
     def prox(self, z: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
         """z."""
-        return written(z, out)
+        return write_to(z, out)
 
     def conjugate(self, p: Tensor) -> Tensor:
         return p.new_zeros(len(p))
 
     def project(self, p: Tensor, out: Tensor | None = None) -> Tensor:
         """0."""
-        return written(torch.zeros_like(p), out)
+        return write_to(torch.zeros_like(p), out)
 
     def conjugate_prox(self, p: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
         """0."""
@@ -415,7 +415,7 @@ class Zero(Term):
 
     def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
         """0."""
-        return written(torch.zeros_like(u), out)
+        return write_to(torch.zeros_like(u), out)
 
     def residual(self, z: Tensor, p: Tensor) -> Tensor:
         """0."""

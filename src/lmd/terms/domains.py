@@ -20,7 +20,7 @@ from lmd.terms.base import (
     rounding_of_sum,
     size_of,
     sum_instances,
-    written,
+    write_to,
 )
 
 
@@ -29,7 +29,7 @@ class Domain(Term):
 
     @property
     @abc.abstractmethod
-    def about(self) -> str:
+    def description(self) -> str:
         """What a point of the set is, for messages."""
 
     @abc.abstractmethod
@@ -37,7 +37,7 @@ class Domain(Term):
         """The nearest point of the set in the Euclidean norm, instance by instance."""
 
     @abc.abstractmethod
-    def beyond(self, z: Tensor) -> Tensor:
+    def max_violation(self, z: Tensor) -> Tensor:
         """By how much each instance breaks a constraint `(B,)`, the largest of them; 0 inside."""
 
     @property
@@ -53,14 +53,16 @@ class Domain(Term):
 
     def prox(self, z: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
         """The nearest point of the set."""
-        return written(self.nearest(z), out)
+        return write_to(self.nearest(z), out)
 
     def check(self, argument: str, x: Tensor) -> Tensor:
         """Return `x` if every instance is inside up to rounding; a NaN is left to whoever looks for NaNs."""
-        beyond = self.beyond(x).nan_to_num(nan=0.0)  # a NaN must not hide its neighbours
+        beyond = self.max_violation(x).nan_to_num(nan=0.0)  # a NaN must not hide its neighbours
         if bool((beyond > 1e3 * torch.finfo(x.dtype).eps).any()):
             worst = int(beyond.argmax())
-            raise DomainError(argument, f"instance {worst}, which is {float(beyond[worst]):.3g} outside", self.about)
+            raise DomainError(
+                argument, f"instance {worst}, which is {float(beyond[worst]):.3g} outside", self.description
+            )
         return x
 
 
@@ -114,7 +116,7 @@ class Box(Domain):
         return not self.conjugate_is_finite
 
     @property
-    def about(self) -> str:
+    def description(self) -> str:
         ends = (f"{end:g}" if isinstance(end, (int, float)) else "ends of its own" for end in (self.low, self.high))
         return f"entries between {' and '.join(ends)}"
 
@@ -144,7 +146,7 @@ class Box(Domain):
         v = z + per_instance(step, z) * p
         return (v < low) | (v > high)
 
-    def beyond(self, z: Tensor) -> Tensor:
+    def max_violation(self, z: Tensor) -> Tensor:
         low, high = self._ends(z)
         return torch.maximum(low - z, z - high).clamp(min=0).flatten(1).amax(dim=1)
 
@@ -159,7 +161,7 @@ class Box(Domain):
 
     def project(self, p: Tensor, out: Tensor | None = None) -> Tensor:
         if self.conjugate_is_finite:
-            return written(p, out)
+            return write_to(p, out)
         low, high = self._ends(p)
         least = torch.where(torch.isfinite(low), -torch.inf, torch.zeros_like(low))
         most = torch.where(torch.isfinite(high), torch.inf, torch.zeros_like(high))
@@ -172,7 +174,7 @@ class Box(Domain):
         return torch.sub(p, clip(p, low, high), out=out)
 
     def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
-        return written(self._end(-u), out)
+        return write_to(self._end(-u), out)
 
     def residual(self, z: Tensor, p: Tensor) -> Tensor:
         """sum p (end - z), each product of 0 or more; infinite outside the box."""
@@ -257,10 +259,10 @@ class Simplex(Domain):
         return True
 
     @property
-    def about(self) -> str:
+    def description(self) -> str:
         return "a point of the simplex (entries of 0 or more that sum to 1)"
 
-    def beyond(self, z: Tensor) -> Tensor:
+    def max_violation(self, z: Tensor) -> Tensor:
         below, sums = (-z).clamp(min=0), (z.sum(dim=-1, keepdim=True) - 1).abs()
         return torch.cat([below, sums], dim=-1).flatten(1).amax(dim=1)
 
@@ -276,7 +278,7 @@ class Simplex(Domain):
     def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
         """The corner where u is smallest."""
         corner = torch.zeros_like(u).scatter(-1, u.argmin(dim=-1, keepdim=True), 1.0)
-        return written(corner, out)
+        return write_to(corner, out)
 
     def residual(self, z: Tensor, p: Tensor) -> Tensor:
         """sum z_i (max p - p_i); infinite outside the simplex."""
@@ -301,5 +303,5 @@ class Simplex(Domain):
 
     def violation(self, z: Tensor) -> Tensor:
         """The largest distance of a constraint; 0 inside up to rounding in float32."""
-        off = self.beyond(z)
+        off = self.max_violation(z)
         return torch.where(off > SIMPLEX_TOLERANCE, off, 0)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lmd.core.checks import check_batch, check_positive
 from lmd.errors import InputError
-from lmd.terms.base import Scale, Term, check_fits, filled, rounding_of_sum, size_of, sum_instances, written
+from lmd.terms.base import Scale, Term, check_fits, filled, rounding_of_sum, size_of, sum_instances, write_to
 from lmd.terms.wrappers import Masked
 
 
@@ -38,7 +38,7 @@ class NegativeEntropy(Term):
         return self.weight * sum_instances((p / self.weight - 1).exp())
 
     def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
-        return written((-u / self.weight - 1).exp(), out)
+        return write_to((-u / self.weight - 1).exp(), out)
 
     def nearest(self, z: Tensor) -> Tensor:
         return z.clamp(min=0)
@@ -129,7 +129,7 @@ class KullbackLeibler(Term):
         up, down = by * self.background, by * self.y
         root = positive_root(1 - p - up, down)
         down = down / torch.where(root > 0, root, 1)
-        return written(torch.where(p.abs() + up + down < root, p + up - down, 1 - root), out)
+        return write_to(torch.where(p.abs() + up + down < root, p + up - down, 1 - root), out)
 
     def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
         """y / (1 + u) - background."""
@@ -163,7 +163,7 @@ class KullbackLeibler(Term):
         """The largest entry, if above 0, and a few eps more, as the domain is open."""
         return u.flatten(1).amax(dim=1).clamp(min=0) * (1 + 4 * torch.finfo(u.dtype).eps)
 
-    def kept(self, mask: Tensor) -> Term:
+    def with_mask(self, mask: Tensor) -> Term:
         return Masked(self, mask)
 
     def violation(self, z: Tensor) -> Tensor:

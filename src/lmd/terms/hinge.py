@@ -16,7 +16,7 @@ from lmd.terms.base import (
     rounding_of_sum,
     size_of,
     sum_instances,
-    written,
+    write_to,
 )
 
 
@@ -50,7 +50,7 @@ class Hinge(Term):
     def prox(self, z: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
         """Up by step C, but from below 1 not past it."""
         raised = z + per_instance(step, z) * per_instance(self.C, z)
-        return written(torch.where(raised < 1, raised, z.clamp(min=1)), out)
+        return write_to(torch.where(raised < 1, raised, z.clamp(min=1)), out)
 
     def conjugate(self, p: Tensor) -> Tensor:
         return sum_instances(p)
@@ -63,7 +63,7 @@ class Hinge(Term):
 
     def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
         """1."""
-        return written(torch.ones_like(u), out)
+        return write_to(torch.ones_like(u), out)
 
     def residual(self, z: Tensor, p: Tensor) -> Tensor:
         """sum (C + p) max(0, 1 - z) - p max(0, z - 1)."""

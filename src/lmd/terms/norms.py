@@ -15,14 +15,14 @@ from lmd.terms.base import (
     clip,
     filled,
     inner,
-    largest,
+    max_scale,
     per_instance,
     rounding_of_sum,
     size_of,
     size_of_scale,
     sum_instances,
     weighted_sum,
-    written,
+    write_to,
 )
 from lmd.terms.wrappers import Shifted
 
@@ -144,7 +144,7 @@ class GroupNorm(Term):
 
     def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
         """0."""
-        return written(torch.zeros_like(u), out)
+        return write_to(torch.zeros_like(u), out)
 
     def residual(self, z: Tensor, p: Tensor) -> Tensor:
         """sum weight |z_g| - <z_g, p_g>."""
@@ -224,8 +224,8 @@ class Huber(Term):
         weight, delta = self.weight, self.delta
         if isinstance(weight, Tensor) and isinstance(delta, Tensor):
             like = max(weight, delta, key=lambda scale: scale.ndim)
-            return largest(per_instance(weight, like) / per_instance(delta, like))
-        return largest(weight / delta)
+            return max_scale(per_instance(weight, like) / per_instance(delta, like))
+        return max_scale(weight / delta)
 
     def _scales(self, z: Tensor) -> tuple[Tensor, Tensor]:
         return filled(self.weight, z), filled(self.delta, z)
@@ -316,7 +316,7 @@ class Absolute(Shifted):
     def __init__(self, y: Tensor, weight: Scale = 1.0) -> None:
         super().__init__(L1(check_fits("weight", weight, y)), y)
 
-    def kept(self, mask: Tensor) -> Absolute:
+    def with_mask(self, mask: Tensor) -> Absolute:
         weight = per_instance(self.term.weight, self.y) * mask.to(self.y)
         return Absolute(self.y, weight.expand_as(self.y))
 

@@ -7,10 +7,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from lmd.core.batching import Index, chosen
+from lmd.core.batching import Index, take_instances
 from lmd.core.checks import check_batch, check_finite, check_floating, check_same_kind, shape_of
 from lmd.errors import InputError
-from lmd.terms.base import Scale, Term, filled, inner, per_instance, size_of, written
+from lmd.terms.base import Scale, Term, filled, inner, per_instance, size_of, write_to
 
 
 def times(rows: Tensor, matrix: Tensor) -> Tensor:
@@ -97,13 +97,13 @@ class Quadratic(Term):
         values, vectors = (part.to(z.dtype) for part in self._spectrum)
         by = per_instance(step, z)
         turned = times(z - by * self.q, vectors)
-        return written(times(turned / (1 + by * values), vectors.mT), out)
+        return write_to(times(turned / (1 + by * values), vectors.mT), out)
 
     def conjugate(self, p: Tensor) -> Tensor:
         return 0.5 * inner(p - self.q, times(p - self.q, self._inverse)) - self.r
 
     def project(self, p: Tensor, out: Tensor | None = None) -> Tensor:
-        return written(p, out)
+        return write_to(p, out)
 
     def conjugate_prox(self, p: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
         """p - step (P + step)^{-1} (p - q), which keeps the digits of p where the step is small."""
@@ -113,7 +113,7 @@ class Quadratic(Term):
         return torch.sub(p, times(turned, vectors.mT), out=out)
 
     def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
-        return written(-times(self.q + u, self._inverse), out)
+        return write_to(-times(self.q + u, self._inverse), out)
 
     def residual(self, z: Tensor, p: Tensor) -> Tensor:
         """w'P^{-1}w / 2 with w = Pz + q - p."""
@@ -147,8 +147,8 @@ class Quadratic(Term):
 
     def select(self, index: Index) -> Quadratic:
         if self.P.ndim == 3:
-            r = chosen(self.r, index) if isinstance(self.r, Tensor) else self.r
-            return Quadratic(chosen(self.P, index), chosen(self.q, index), r)
+            r = take_instances(self.r, index) if isinstance(self.r, Tensor) else self.r
+            return Quadratic(take_instances(self.P, index), take_instances(self.q, index), r)
         return super().select(index)
 
     def double(self) -> Quadratic:

@@ -16,20 +16,20 @@ from lmd.terms.base import (
     check_fits,
     check_scale,
     clip,
-    divided,
+    divide_or_zero,
     filled,
     inner,
-    largest,
+    is_positive,
+    max_scale,
+    min_scale,
     per_instance,
-    positive,
     rounding_of_sum,
     size_of,
-    smallest,
     sum_instances,
     weighted_sum,
-    written,
+    write_to,
 )
-from lmd.terms.wrappers import around
+from lmd.terms.wrappers import fill_from_neighbours
 
 
 class Squares(Term):
@@ -70,15 +70,15 @@ class Squares(Term):
 
     @property
     def conjugate_is_finite(self) -> bool:
-        return positive(self.weight)
+        return is_positive(self.weight)
 
     @property
     def strong_convexity(self) -> Scale | None:
-        return 2 * smallest(self.curvature) if positive(self.weight) else None
+        return 2 * min_scale(self.curvature) if is_positive(self.weight) else None
 
     @property
     def smoothness(self) -> Scale | None:
-        return 2 * largest(self.curvature)
+        return 2 * max_scale(self.curvature)
 
     def value(self, z: Tensor) -> Tensor:
         return weighted_sum(self.curvature, (z - self.y).square())
@@ -105,7 +105,7 @@ class Squares(Term):
 
     def project(self, p: Tensor, out: Tensor | None = None) -> Tensor:
         if not isinstance(self.weight, Tensor):
-            return written(p, out)
+            return write_to(p, out)
         return torch.mul(p, (per_instance(self.weight, p) > 0), out=out)
 
     def conjugate_prox(self, p: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
@@ -120,7 +120,7 @@ class Squares(Term):
         """z + by p / c."""
         c = self.curvature
         if isinstance(c, Tensor):
-            return torch.add(z, divided(p, c), alpha=by, out=out)
+            return torch.add(z, divide_or_zero(p, c), alpha=by, out=out)
         return torch.add(z, p, alpha=by / c, out=out)
 
     def residual(self, z: Tensor, p: Tensor) -> Tensor:
@@ -137,12 +137,12 @@ class Squares(Term):
         """
         root = self.curvature**0.5
         least = torch.where(root > 0, root, torch.inf) if isinstance(root, Tensor) else root
-        eps, halved = torch.finfo(z.dtype).eps, divided(p, 2 * root)
+        eps, halved = torch.finfo(z.dtype).eps, divide_or_zero(p, 2 * root)
         off = 8 * eps * (size_of((z - self.y).mul_(root)) + size_of(halved))
-        off = off + largest(root) * z_error + p_error / (2 * smallest(least))
+        off = off + max_scale(root) * z_error + p_error / (2 * min_scale(least))
         return 2 * residual.sqrt() * off + off.square() + rounding_of_sum(z, residual + off.square())
 
-    def kept(self, mask: Tensor) -> Term | None:
+    def with_mask(self, mask: Tensor) -> Term | None:
         if type(self) is not Squares:  # those in a box have more to keep
             return None
         weight = per_instance(self.weight, self.y) * mask.to(self.y)
@@ -150,7 +150,7 @@ class Squares(Term):
 
     def best_multiple(self, p: Tensor, most: Scale) -> Tensor:
         """-h*(t p) is a parabola in t."""
-        bend = inner(p, divided(p, 2 * self.curvature))
+        bend = inner(p, divide_or_zero(p, 2 * self.curvature))
         top = -inner(p, self.y) / bend.clamp(min=torch.finfo(p.dtype).tiny)
         return clip(top, -most, most)
 
@@ -176,7 +176,7 @@ class MaskedSquares(Squares):
         scale: A positive number.
 
     >>> term = MaskedSquares(torch.tensor([[[1.0, 2.0, 9.0]]]), torch.tensor([1, 1, 0]))
-    >>> term.value(torch.ones(1, 1, 3)), term.high.item(), term.guess(torch.zeros(1, 1, 3))
+    >>> term.value(torch.ones(1, 1, 3)), term.high.item(), term.fill_unknown(torch.zeros(1, 1, 3))
     (tensor([1.]), 2.0, tensor([[[0.0000, 0.0000, 1.6667]]]))
     """
 
@@ -240,7 +240,7 @@ class MaskedSquares(Squares):
         return self._clip(torch.lerp(z, self.y, self.mask * (pull / (1 + pull)), out=out), out)
 
     def project(self, p: Tensor, out: Tensor | None = None) -> Tensor:
-        return written(p, out)
+        return write_to(p, out)
 
     def conjugate(self, p: Tensor) -> Tensor:
         """sum p y + v (p - c v), v = argmax <z, p> - h(z), both relative to y."""
@@ -255,7 +255,7 @@ class MaskedSquares(Squares):
 
     def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
         inside = self._clip(torch.add(self.y, u, alpha=-0.5 / self.scale))
-        return written(torch.where(self.mask > 0, inside, torch.where(u > 0, self.low, self.high)), out)
+        return write_to(torch.where(self.mask > 0, inside, torch.where(u > 0, self.low, self.high)), out)
 
     def residual(self, z: Tensor, p: Tensor) -> Tensor:
         """sum t (d + s t), t = z - y - v for v = argmax - y, and d = 2s v - p, 0 where v is inside the box; and
@@ -289,9 +289,9 @@ class MaskedSquares(Squares):
     def gauge(self, u: Tensor) -> Tensor:
         return u.new_zeros(len(u))
 
-    def guess(self, z: Tensor) -> Tensor:
+    def fill_unknown(self, z: Tensor) -> Tensor:
         """z with its lost entries replaced by a weighted mean of the kept ones around, 5 along each axis, if any."""
-        return around(z, self.y, self.mask)
+        return fill_from_neighbours(z, self.y, self.mask)
 
 
 def _check_mask(mask: Tensor, y: Tensor) -> Tensor:

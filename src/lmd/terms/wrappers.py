@@ -10,7 +10,7 @@ from torch import Tensor
 from lmd import kernels
 from lmd.core.checks import check_batch, check_zero_one, shape_of
 from lmd.errors import CapabilityError, InputError
-from lmd.terms.base import Pieces, Scale, Term, clip, filled, inner, per_instance, size_of, sum_instances, written
+from lmd.terms.base import Pieces, Scale, Term, clip, filled, inner, per_instance, size_of, sum_instances, write_to
 
 
 def data_of(term: Term) -> Tensor:
@@ -164,12 +164,12 @@ class Boxed(Wrapper):
     def nearest(self, z: Tensor) -> Tensor:
         return clip(z, per_instance(self.low, z), per_instance(self.high, z))
 
-    def guess(self, z: Tensor) -> Tensor:
-        return self.term.guess(z)
+    def fill_unknown(self, z: Tensor) -> Tensor:
+        return self.term.fill_unknown(z)
 
     def prox(self, z: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
         """The nearest point of the box to the prox of g: entries do not know of each other."""
-        return written(self.nearest(self.term.prox(z, step)), out)
+        return write_to(self.nearest(self.term.prox(z, step)), out)
 
     def kinks(self, z: Tensor, p: Tensor, step: Scale) -> Tensor:
         """Those of g, and where its prox is past an end."""
@@ -193,7 +193,7 @@ class Boxed(Wrapper):
         return self.term.conjugate(q) + sum_instances((p - q) * e)
 
     def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
-        return written(self._best(-u)[0], out)
+        return write_to(self._best(-u)[0], out)
 
     def residual(self, z: Tensor, p: Tensor) -> Tensor:
         e, q = self._best(p)
@@ -286,7 +286,7 @@ class Masked(Wrapper):
         return self._free(self.term.subgradient(self._at_rest(z)))
 
     def prox(self, z: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
-        return written(torch.where(self.weight > 0, self.term.prox(z, step), z), out)
+        return write_to(torch.where(self.weight > 0, self.term.prox(z, step), z), out)
 
     def kinks(self, z: Tensor, p: Tensor, step: Scale) -> Tensor | None:
         own = self.term.kinks(self._at_rest(z), self._free(p), step)
@@ -296,10 +296,10 @@ class Masked(Wrapper):
         return self.term.conjugate(self._free(p))
 
     def project(self, p: Tensor, out: Tensor | None = None) -> Tensor:
-        return written(self._free(self.term.project(p)), out)
+        return write_to(self._free(self.term.project(p)), out)
 
     def conjugate_prox(self, p: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
-        return written(self._free(self.term.conjugate_prox(p, step)), out)
+        return write_to(self._free(self.term.conjugate_prox(p, step)), out)
 
     def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
         return self.term.tilted_minimiser(self._free(u), out)
@@ -319,11 +319,11 @@ class Masked(Wrapper):
     def violation(self, z: Tensor) -> Tensor:
         return self.term.violation(self._at_rest(z))
 
-    def guess(self, z: Tensor) -> Tensor:
-        return around(z, self.y, self.weight) if z.ndim > 2 else z
+    def fill_unknown(self, z: Tensor) -> Tensor:
+        return fill_from_neighbours(z, self.y, self.weight) if z.ndim > 2 else z
 
 
-def around(z: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+def fill_from_neighbours(z: Tensor, y: Tensor, mask: Tensor) -> Tensor:
     """z `(B, C, *size)` with its lost entries replaced by a weighted mean of the kept y around, 5 along each axis.
 
     Entries without any around them stay.

@@ -23,8 +23,7 @@ from lmd.problems.compiled import model_of
 from lmd.problems.composite import Composite
 from lmd.problems.duality import project_onto_domains, relative_gap
 from lmd.solvers.base import Solver, State, check_solver, check_start, in_full_precision
-from lmd.solvers.certificate import Certificate
-from lmd.solvers.result import History, Result, Status
+from lmd.solvers.result import Certificate, History, Result, Status
 from lmd.solvers.stopping import LEAST, Looks, Marks, Stall, held_up
 from lmd.solvers.tracking import take
 from lmd.zoo.defaults import ladder, solver_for

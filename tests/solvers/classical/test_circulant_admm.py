@@ -5,9 +5,9 @@ import torch
 
 import lmd
 from lmd.errors import CapabilityError
-from lmd.operators import Blur, Differences, ParallelBeam
+from lmd.operators import Blur, Differences, ParallelBeam, gaussian_kernel
 from lmd.operators.blur import motion_kernel
-from lmd.problems import TVDeblurring, TVTomography, gaussian_kernel
+from lmd.problems import TVDeblurring, TVTomography
 from lmd.solvers import PDHG, CirculantADMM
 
 

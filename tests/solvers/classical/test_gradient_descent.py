@@ -4,8 +4,10 @@ from torch.testing import assert_close
 
 import lmd
 from lmd.errors import CapabilityError, DomainError
-from lmd.problems import Box, SimplexFamily, project_simplex
+from lmd.problems import SimplexFamily
 from lmd.solvers import DecayingSteps, GradientDescent, ProjectedGradient
+from lmd.terms import Box
+from lmd.terms.domains import project_simplex
 
 
 def test_gradient_descent_against_its_closed_form(least_squares):

@@ -4,8 +4,9 @@ import torch
 from torch.testing import assert_close
 
 import lmd
-from lmd.problems import SimplexFamily, SquaredDistance, project_simplex
+from lmd.problems import SimplexFamily, SquaredDistance
 from lmd.solvers import Nesterov, ProjectedGradient
+from lmd.terms.domains import project_simplex
 
 
 def test_against_the_recursion_written_out(least_squares):

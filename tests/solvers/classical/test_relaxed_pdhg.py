@@ -5,15 +5,8 @@ import torch
 
 import lmd
 from lmd.errors import InputError
-from lmd.problems import (
-    Composite,
-    Differences,
-    LassoFamily,
-    TVDeblurring,
-    TVDenoising,
-    TVInpainting,
-    gaussian_kernel,
-)
+from lmd.operators import Differences, gaussian_kernel
+from lmd.problems import Composite, LassoFamily, TVDeblurring, TVDenoising, TVInpainting
 from lmd.solvers import RelaxedPDHG
 from lmd.terms import L1, KullbackLeibler
 

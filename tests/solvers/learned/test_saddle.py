@@ -6,15 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lmd
-from lmd.problems import (
-    ParallelBeam,
-    TVDeblurring,
-    TVInpainting,
-    TVProblem,
-    TVTomography,
-    gaussian_kernel,
-    random_masks,
-)
+from lmd.operators import ParallelBeam, gaussian_kernel
+from lmd.problems import TVDeblurring, TVInpainting, TVTomography, random_masks
+from lmd.problems.tv import TVProblem
 from lmd.solvers import PDHG, LearnedSaddle
 
 
@@ -89,7 +83,7 @@ def test_filling_leaves_kept_pixels_and_takes_means_of_their_values(size: tuple[
         mask[..., 2, 3] = 0
     problem = TVInpainting(torch.full((1, 2, *size), 0.25), mask)
     torch.testing.assert_close(
-        problem.filled(torch.zeros(1, 2, *size) + mask), torch.where(mask > 0, mask, 0.25).expand(1, 2, *size)
+        problem.fill_unknown(torch.zeros(1, 2, *size) + mask), torch.where(mask > 0, mask, 0.25).expand(1, 2, *size)
     )
 
 

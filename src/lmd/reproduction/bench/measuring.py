@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmd.core.batching import doubled
-from lmd.operators import Stack
+from lmd.core.batching import to_double
+from lmd.operators.stack import Stack
 from lmd.problems.base import offers
 from lmd.reproduction.tables import Row, row
 from lmd.reproduction.tasks.task import Peer, numpy_errors_as_they_are, optimum
@@ -168,7 +168,7 @@ class KnownInstances:
     @classmethod
     def of(cls, problem: Any, kept: bool = True, smallest: float = GAPS[-1]) -> KnownInstances:
         """By the methods of the reference room, which keeps what it finds, or else by `lmd.solve` in float64."""
-        exact = doubled(problem)
+        exact = to_double(problem)
         if kept:
             known = optimum(problem)
             x, minimum, bound = known.x, known.value, known.bound

@@ -26,7 +26,7 @@ from lmd.reproduction.tables import number
 from lmd.reproduction.tasks.task import gap_scale
 from lmd.solvers.base import Solver
 from lmd.solvers.saving import SOLVER_FILE
-from lmd.training import family_named
+from lmd.training.instances import family_named
 from lmd.training.settings import training_seed
 from lmd.training.stacking import stack_instances
 

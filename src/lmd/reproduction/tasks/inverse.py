@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lmd.guarantees.reference_tv import second_stage
-from lmd.operators import Blur, ParallelBeam
+from lmd.operators import Blur, ParallelBeam, gaussian_kernel
 from lmd.problems import (
     Family,
     TomographyFamily,
@@ -18,7 +18,6 @@ from lmd.problems import (
     TVInpaintingFamily,
     TVTomography,
     add_noise,
-    gaussian_kernel,
     random_masks,
 )
 from lmd.reproduction.tasks.task import CertifiedBy, Contest, Images, Recipe, Task

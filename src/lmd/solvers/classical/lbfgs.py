@@ -10,7 +10,8 @@ from torch import Tensor
 
 from lmd.core.checks import check_count
 from lmd.problems.base import Problem
-from lmd.solvers.base import Solver, State
+from lmd.solvers.base import Solver
+from lmd.solvers.classical.gradient_descent import DescentState
 
 SUFFICIENT_DECREASE = 1e-4
 CURVATURE = 0.9
@@ -32,25 +33,6 @@ class CurvaturePair:
 
     weight: Tensor
     """1 / s'y `(B,)`, and 0 for an instance that learns nothing from this pair."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DescentState(State):
-    """Points of a method whose values fall in every step."""
-
-    value: Tensor
-    """f(x) `(B,)`."""
-
-    stuck: Tensor
-    """Which instances `(B,)` found nothing lower without what they learned on the way, and stay where they are."""
-
-    @property
-    def known_value(self) -> Tensor:
-        return self.value
-
-    @property
-    def settled(self) -> Tensor | None:
-        return self.stuck
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -65,7 +65,7 @@ class ScaledProblem(SaddleProblem, Protocol):
 
     def clip(self, x: Tensor) -> Tensor: ...
 
-    def filled(self, x: Tensor) -> Tensor: ...
+    def fill_unknown(self, x: Tensor) -> Tensor: ...
 
 
 class RelaxedPDHG(Solver[RelaxedState, ScaledProblem]):
@@ -125,7 +125,7 @@ class RelaxedPDHG(Solver[RelaxedState, ScaledProblem]):
         return {"operator": 1, "adjoint": 1, "data_prox": 1}
 
     def init(self, problem: ScaledProblem, x0: Tensor) -> RelaxedState:
-        x = problem.clip(problem.filled(x0))
+        x = problem.clip(problem.fill_unknown(x0))
         return self._at(problem, x, torch.zeros_like(problem.operator(x)), 0)
 
     def resume(self, problem: ScaledProblem, x: Tensor, dual: Tensor) -> RelaxedState:

@@ -60,7 +60,7 @@ class GridSaddleProblem(SaddleProblem, Protocol):
 
     def clip(self, x: Tensor) -> Tensor: ...
 
-    def filled(self, x: Tensor) -> Tensor: ...
+    def fill_unknown(self, x: Tensor) -> Tensor: ...
 
     @property
     def variation(self) -> Any: ...
@@ -170,7 +170,7 @@ class LearnedSaddle(LearnedPrefix[LearnedSaddleState, GridSaddleProblem]):
 
     def _first(self, problem: GridSaddleProblem, state: LearnedSaddleState) -> Tensor:
         """The x that a step starts from: lost pixels are filled before the first one."""
-        return state.x if state.iteration > 0 else problem.clip(problem.filled(state.x))
+        return state.x if state.iteration > 0 else problem.clip(problem.fill_unknown(state.x))
 
     def learned_step(self, problem: GridSaddleProblem, state: LearnedSaddleState) -> LearnedSaddleState:
         k, p, moved, dual_moved = state.iteration, state.differences_dual, state.moved, state.dual_moved

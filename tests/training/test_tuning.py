@@ -7,7 +7,7 @@ from torch import nn
 from lmd.problems import LeastSquares
 from lmd.solvers.base import Solver, State
 from lmd.training.instances import Instances
-from lmd.training.search import _crossing, climb, search_
+from lmd.training.tuning import _crossing, climb, search_
 
 
 class Shrink(Solver):

@@ -7,8 +7,8 @@ from lmd.problems import ControlFamily
 from lmd.solvers import ADMM
 from lmd.training.instances import Instances, draw
 from lmd.training.measure import quantile
-from lmd.training.proposals import Known, to_start
-from lmd.training.starting import fit_starts_
+from lmd.training.proposals import ClassInfo, propose_initialisers
+from lmd.training.tuning import fit_initialisers_
 
 
 @pytest.fixture(scope="module")
@@ -18,8 +18,8 @@ def control():
 
 @pytest.fixture
 def proposed(control):
-    known = Known(control)
-    return to_start(known, {"ADMM": ADMM(1, known.size).precompute_(control.problem, control.x0)})
+    info = ClassInfo(control)
+    return propose_initialisers(info, {"ADMM": ADMM(1, info.size).precompute_(control.problem, control.x0)})
 
 
 def gap(solver, instances):
@@ -28,25 +28,25 @@ def gap(solver, instances):
 
 
 def test_starts_come_nearer_to_the_optima(control, proposed):
-    told, wanted = proposed
-    before = gap(told, control)
-    fit_starts_(told, control, wanted, 60, 0)
-    assert gap(told, control) < 0.7 * before
+    solver, wanted = proposed
+    before = gap(solver, control)
+    fit_initialisers_(solver, control, wanted, 60, 0)
+    assert gap(solver, control) < 0.7 * before
 
 
 def test_nothing_else_of_the_solver_is_trained(control, proposed):
-    told, wanted = proposed
-    before = {name: tensor.clone() for name, tensor in told.solver.state_dict().items()}
-    fit_starts_(told, control, wanted, 2, 0)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in told.solver.state_dict().items())
+    solver, wanted = proposed
+    before = {name: tensor.clone() for name, tensor in solver.solver.state_dict().items()}
+    fit_initialisers_(solver, control, wanted, 2, 0)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in solver.solver.state_dict().items())
 
 
 def test_a_seed_gives_the_same_start(control, proposed):
     found = []
     for seed in (0, 0, 1):
-        told = copy.deepcopy(proposed[0])
-        fit_starts_(told, control, proposed[1], 3, seed)
-        found.append(told.start.linear.weight.detach())
+        solver = copy.deepcopy(proposed[0])
+        fit_initialisers_(solver, control, proposed[1], 3, seed)
+        found.append(solver.start.linear.weight.detach())
     assert torch.equal(found[0], found[1]) and not torch.equal(found[0], found[2])
 
 

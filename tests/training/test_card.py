@@ -8,9 +8,9 @@ from lmd.problems import ControlFamily, LeastSquaresFamily, QuadraticProgram
 from lmd.problems.base import Family
 from lmd.problems.composite import Composite
 from lmd.terms import Box, Quadratic
-from lmd.training import peers as module
+from lmd.training import card as module
+from lmd.training.card import peers
 from lmd.training.instances import Instances, draw
-from lmd.training.peers import peers
 
 
 class Programs(Family):
