@@ -26,9 +26,8 @@ from lmd.reproduction.tables import number
 from lmd.reproduction.tasks.task import gap_scale
 from lmd.solvers.base import Solver
 from lmd.solvers.saving import SOLVER_FILE
-from lmd.training.instances import family_named
+from lmd.training.instances import family_named, stack_instances
 from lmd.training.settings import training_seed
-from lmd.training.stacking import stack_instances
 
 TARGET = 1e-2
 """The relative gap that shares of a class are within, where no other was promised."""
