@@ -187,7 +187,7 @@ class Composite(Problem):
         return value
 
     def subgradient(self, x: Tensor) -> Tensor:
-        return _add_gradients(self.blocks, x, self.f.own_subgradient(x))
+        return _add_gradients(self.blocks, x, self.f.subgradient(x).clone())
 
     def relaxed_value(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """As in `Problem`; where g(Kx) is infinite, it is taken at prox_g(Kx), and the distance is the violation."""
@@ -373,7 +373,7 @@ class Composite(Problem):
 
     def data_gradient(self, x: Tensor) -> Tensor:
         """The gradient of everything but the term behind the differences."""
-        return _add_gradients(self.beside, x, self.f.own_subgradient(x))
+        return _add_gradients(self.beside, x, self.f.subgradient(x).clone())
 
     def differences_part(self, dual: Tensor) -> Tensor:
         """The part of a dual point that belongs to the differences."""

@@ -25,7 +25,7 @@ from lmd.terms import L1, Box, GroupNorm, Squares, Term
 from lmd.terms.base import Scale, per_instance
 from lmd.terms.squares import MaskedSquares
 
-SPARE = 100.0
+RANGE_MARGIN = 100.0
 """Room that squares of data leave below the largest number of their dtype, and above the smallest."""
 
 
@@ -236,7 +236,12 @@ def check_scale(argument: str, y: Tensor, weight: Tensor) -> None:
 def _limits(dtype: torch.dtype, count: int) -> tuple[float, float, float, float]:
     """The least and the largest range of `count` numbers, and the same of a weight times a range."""
     kind = torch.finfo(dtype)
-    return math.sqrt(SPARE * kind.tiny), math.sqrt(kind.max / (SPARE * count)), kind.tiny, kind.max / count
+    return (
+        math.sqrt(RANGE_MARGIN * kind.tiny),
+        math.sqrt(kind.max / (RANGE_MARGIN * count)),
+        kind.tiny,
+        kind.max / count,
+    )
 
 
 def check_weight(weight: float | Tensor, noisy: Tensor) -> Tensor:

@@ -70,8 +70,7 @@ MIN_FLAT = {False: 34, True: 42}
 """From so many iterations on, from p = 0 and from coarser grids, a solve ends with x drawn flat, as often as not: what
 counts then is the dual point, so that numbers are learned for its gap to the solution too."""
 
-SCHEDULE_POOLS = {"quick": 60, "standard": 3000}
-"""Instances that are drawn and solved before such numbers are learned."""
+SCHEDULE_POOLS = {"quick": 60, "standard": 3000}  # instances that are drawn and solved before such numbers are learned
 
 
 def solved_family(preset: str) -> Family:
@@ -225,10 +224,7 @@ def _recipe(iterations: int, kernel: int = 5, **changes: Any) -> Recipe:
         **changes,
     }
     return Recipe(
-        iterations=iterations,
-        solver=lambda seed: LearnedDual(iterations, kernel),
-        source=PHOTOGRAPHS,
-        **made,
+        iterations=iterations, solver=lambda seed: LearnedDual(iterations, kernel), source=PHOTOGRAPHS, **made
     )
 
 
@@ -247,11 +243,7 @@ DENOISE = Task(
         published_recipe("denoising", _published),
     ),
     reference=REFERENCE,
-    contest=Contest(
-        make,
-        noise=(1, 2, 5, 10, 15, 20),
-        peers=(*_prox_tv_peers(), SPLIT_BREGMAN),
-    ),
+    contest=Contest(make, noise=(1, 2, 5, 10, 15, 20), peers=(*_prox_tv_peers(), SPLIT_BREGMAN)),
 )
 
 
