@@ -18,8 +18,7 @@ from lmd.problems.base import Problem
 from lmd.solvers.base import Solver, State
 from lmd.solvers.result import Result
 from lmd.solvers.run import run
-from lmd.testing.cases import each_dtype
-from lmd.testing.terms import default_dtype
+from lmd.testing.cases import default_dtype, each_dtype
 
 Answer = dict[str, Tensor]
 
