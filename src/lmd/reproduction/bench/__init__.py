@@ -52,7 +52,6 @@ from lmd.reproduction.datasets.images import CROP, TEST_PHOTOGRAPHS, bundled, re
 from lmd.reproduction.experiments.imaging import images_to_test, middles
 from lmd.reproduction.tables import Row
 from lmd.reproduction.tasks.task import Contest
-from lmd.zoo.choice import trained_solvers
 
 __all__ = ["Bench", "Plan", "run_bench"]
 
@@ -154,13 +153,12 @@ def known_methods() -> tuple[str, ...]:
 def methods_for(name: str, problem: Any, most: int) -> list[Method]:
     """Our own methods for a problem: classical ones with their grids, learned ones as they ship.
 
-    Learned mirror descent on F itself, which has no proven rule to go on, gets up to 50 iterations. Of the solvers of a
-    task that serves many models those are taken that it chooses for the parts of this one.
+    Learned mirror descent on F itself, which has no proven rule to go on, gets up to 50 iterations. The schedules
+    of models are part of `lmd.solve`.
     """
     contest, learned = contests()[name], learned_names(name)
     if name not in tasks.names():
-        chosen = trained_solvers(problem.parts, 1.0)
-        learned = [each for each in learned if each.removeprefix("lmd-") in chosen]
+        learned = []
     found = classical_methods(problem, contest.steps, contest.tau, most)
     for each in learned:
         solver = zoo.load(each.removeprefix("lmd-"), bare=True)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from lmd import tv
 from lmd.problems import Family, TVDenoising, TVDenoisingFamily, add_noise
 from lmd.problems.tv import TVProblem
 from lmd.reproduction.tasks.task import (
@@ -42,8 +43,11 @@ from lmd.reproduction.tasks.training import EXACT_CROPS as EXACT_CROPS
 from lmd.reproduction.tasks.training import PAIR_CROPS as PAIR_CROPS
 from lmd.reproduction.tasks.training import PAIR_IMAGES as PAIR_IMAGES
 from lmd.solvers import FGP, LearnedDual, LearnedFGP, Solver
-from lmd.tasks.steps import SCALES, STEPS
 from lmd.training.solved import SolvedFamily
+from lmd.tv.denoising import Denoising
+
+STEPS, SCALES = (2, 4, 8, 13, 21, 55), (19, 28, 42, 64, 100, 180)
+"""Lengths of the schedules from p = 0, and of those from coarser grids."""
 
 SCHEDULE_CROPS = {"quick": 24, "standard": 64}
 SCHEDULE_WEIGHTS = (0.02, 1.5)
@@ -81,8 +85,8 @@ def solved_family(preset: str) -> Family:
 
 
 def _solution(problem: TVProblem, x: Tensor) -> Tensor:
-    found = FGP(restart=True).finish(problem, None, 1e-8, 10_000)
-    return x if found is None else found.x
+    plan = tv.match(problem, 1e-8)
+    return plan.solve(1e-8, 10_000, None).x if isinstance(plan, Denoising) else x
 
 
 def _settings(horizon: int, coarse: bool) -> dict[str, dict[str, Any]]:

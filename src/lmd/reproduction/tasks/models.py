@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmd.kernels import has
 from lmd.operators import Blur, Mask, ParallelBeam, gaussian_kernel, motion_kernel
 from lmd.operators.blur import BORDERS
 from lmd.problems import Family, SecondOrderModel, TVDenoising, TVModel, random_masks
@@ -206,7 +205,7 @@ def minima(problem: Any, x0: Tensor) -> tuple[Tensor, Tensor | None]:
     """Minima by FGP where the dual is smooth, elsewhere by relaxed PDHG, and less exactly behind operators."""
     if offers(problem, FGP().needs):
         return CertifiedBy(FGP(restart=True), 1e-6)(problem, x0)
-    return CertifiedBy(RelaxedPDHG(), 1e-6 if has("relaxed", problem.parts) else 2e-3)(problem, x0)
+    return CertifiedBy(RelaxedPDHG(), 1e-6 if len(problem.regularisers) == 1 else 2e-3)(problem, x0)
 
 
 TRIED = (
