@@ -142,7 +142,7 @@ class Composite(Problem):
 
     @property
     def pieces(self) -> tuple[Pieces | None, tuple[Pieces, ...]] | None:
-        """Those of f, None where it has a matrix, and of all g_j; None where a term has none."""
+        """The `Pieces` of f, None where it has a matrix, and of all g_j; None where a term has none."""
         of_f = None if self.quadratic is not None else self.f.pieces(self.points)
         behind = [term.pieces(K(self.points)) for term, K, _ in self.blocks]
         known = tuple(each for each in behind if each is not None)
@@ -188,7 +188,7 @@ class Composite(Problem):
         return _add_gradients(self.blocks, x, self.f.subgradient(x).clone())
 
     def relaxed_value(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """As in `Problem`; where g(Kx) is infinite, it is taken at prox_g(Kx), and the distance is the violation."""
+        """Finite values and violations `(B,)`; where g(Kx) is infinite, g is evaluated at prox_g(Kx)."""
         values, violation = super().relaxed_value(x)
         if bool((finite := torch.isfinite(values)).all()):
             return values, violation
