@@ -21,7 +21,7 @@ from lmd.problems.base import Problem, offers
 from lmd.problems.duality import relative_gap
 from lmd.solvers.base import Solver, check_solver, check_start, in_full_precision
 from lmd.solvers.result import Certificate, History, Result, Status
-from lmd.solvers.stopping import LEAST, held_up
+from lmd.solvers.stopping import MIN_STALL_ITERATIONS, is_limited_by_rounding
 from lmd.tv.solved import End, Outcome, Solved
 from lmd.zoo import stepwise
 from lmd.zoo.defaults import solver_for
@@ -200,9 +200,9 @@ def _result(
     outcomes = solved.outcomes
     status = [STATUS[End(outcome.end)] for outcome in outcomes]
     if any(outcome.end in (End.OUT_OF_ITERATIONS, End.STUCK, End.SLOW) for outcome in outcomes):
-        held = held_up(problem, solved.x, solved.gaps, solved.dual).tolist()
+        held = is_limited_by_rounding(problem, solved.x, solved.gaps, solved.dual).tolist()
         for n, outcome in enumerate(outcomes):
-            late = outcome.end == End.OUT_OF_ITERATIONS and outcome.iterations >= LEAST
+            late = outcome.end == End.OUT_OF_ITERATIONS and outcome.iterations >= MIN_STALL_ITERATIONS
             if late or outcome.end in (End.STUCK, End.SLOW):
                 status[n] = Status.STALLED if held[n] else Status.FINISHED
     for n, outcome in enumerate(outcomes):
@@ -240,7 +240,7 @@ def _continued(solved: Solved, solver: Solver[Any], problem: Any, x0: Tensor, to
     part = solved.ended(End.STUCK)
     if not bool(part.any()):
         return solved
-    part = part & ~held_up(problem, solved.x, solved.gaps, solved.dual)
+    part = part & ~is_limited_by_rounding(problem, solved.x, solved.gaps, solved.dual)
     if not bool(part.any()):
         return solved
     more, _ = stepwise.iterate(solver, problem.select(part), x0[part], tolerance, limit, solved.dual[part])
@@ -259,7 +259,7 @@ def _refined(solved: Solved, problem: Any, x0: Tensor, tolerance: float, limit: 
     stuck, late = solved.ended(End.STUCK, End.ROUNDED, End.SLOW), solved.ended(End.OUT_OF_ITERATIONS)
     if not bool((stuck | late).any()):
         return solved
-    held = held_up(problem, solved.x, solved.gaps, solved.dual)
+    held = is_limited_by_rounding(problem, solved.x, solved.gaps, solved.dual)
     for part, most in ((stuck & ~held, limit), ((stuck | late) & held, min(limit, MAX_REFINED_ITERATIONS))):
         if bool(part.any()):
             start = None if offers(problem, ("start",)) else x0[part].double()
