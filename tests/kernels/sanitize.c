@@ -5,6 +5,8 @@
    depend on the number of threads, and is finite where the input is. */
 
 #define DRIVER "sanitize"
+#include <math.h>
+
 #include "sanitize.h"
 
 #define malloc scarce_malloc

@@ -434,3 +434,27 @@ def test_planes_over_axes_of_every_length_are_levels_of_second_order(size):
     level, _ = problem.levelled(problem.start(), problem.operator(problem.start()))
     torch.testing.assert_close(problem.image(level), y)
     assert float(problem.value(level)) < 1e-20
+
+
+@pytest.mark.parametrize("isotropic", [False, True])
+def test_a_wide_box_does_not_weaken_proofs_of_second_order(isotropic):
+    y = 800 + random(2, 1, 5, 4).double()
+    narrow, wide = (SecondOrderModel(Absolute(y), 0.7, isotropic=isotropic, box=box) for box in ((0, 2e3), (-1e9, 1e9)))
+    result = lmd.solve(narrow, 1e-5)
+    x, dual = result.x, 1.0001 * result.dual  # outside of the domain of the misfit, as dual points of a run are
+    value, gap = wide.certified_gap(x, dual)
+    assert bool((gap < 1e-3 * value).all())
+    assert bool((value - gap <= lmd.solve(narrow, 1e-7).values).all())
+
+
+@pytest.mark.parametrize("term", [Squares, Absolute, KullbackLeibler])
+def test_data_that_are_lost_do_not_widen_the_range(term):
+    y = random(2, 2, 3, 4)
+    mask = (random(3, 4, seed=1) > 0.4)[None, None]
+    y = torch.where(mask, y, 1e6)
+    kept = y[..., mask[0, 0]]
+    f = TVModel(term(y), 0.3, forward=Mask(mask), box=(0.0, 1e7)).f
+    assert torch.equal(f.low.flatten(1), kept.amin(dim=2)) and torch.equal(f.high.flatten(1), kept.amax(dim=2))
+    weights = mask.to(y).expand_as(y)
+    if term is not KullbackLeibler:
+        assert torch.equal(TVModel(term(y, weight=weights), 0.3).f.high.flatten(1), kept.amax(dim=2))

@@ -6,9 +6,10 @@ import torch
 import lmd
 from lmd.errors import InputError
 from lmd.operators import Differences
-from lmd.problems import Composite, TVModel
+from lmd.problems import Composite, SecondOrderModel, TVModel
 from lmd.solvers import Averaged, GradientDescent, RelaxedPDHG
-from lmd.solvers.wrappers import WINDOW_ENDS
+from lmd.solvers.base import DualState
+from lmd.solvers.wrappers import WINDOW_ENDS, sum_steps
 from lmd.terms import L1, Absolute, KullbackLeibler
 from lmd.tv import PrimalDual
 
@@ -114,3 +115,41 @@ def test_a_solver_without_dual_points_is_refused():
     one = Composite(Absolute(y), (L1(0.5), Differences((9,))), start=y)
     with pytest.raises(InputError, match="dual point"):
         Averaged(GradientDescent(0.1)).init(one, y)
+
+
+class Still(GradientDescent):
+    """Stays where it is."""
+
+    def step(self, problem, state):
+        return state
+
+
+def test_means_of_points_that_are_far_from_0_are_exact():
+    x = 1e12 + torch.rand(1, 50, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    _, sums = sum_steps(Still(0.1), None, DualState(x, dual=-x), 3000)
+    assert sums.iterations == 3000
+    for mean, point in ((sums.x / 3000, x), (sums.dual / 3000, -x)):
+        torch.testing.assert_close(mean, point, rtol=3e-16, atol=0)
+
+
+def sharp():
+    y = torch.rand(2, 1, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    return SecondOrderModel(Absolute(800 + y), 90.0)
+
+
+def test_restarts_take_fewer_iterations(monkeypatch):
+    options = {"solver": Averaged(RelaxedPDHG()), "iterations": 2000}
+    assert {status.name for status in lmd.solve(sharp(), 1e-6, **options).status} == {"TOLERANCE_REACHED"}
+    monkeypatch.setattr(Averaged, "restart_from", lambda *_: None)
+    assert {status.name for status in lmd.solve(sharp(), 1e-6, **options).status} == {"FINISHED"}
+
+
+def test_a_restart_is_from_the_means_with_the_steps_there_are():
+    one, solver, every = sharp(), Averaged(RelaxedPDHG()), torch.tensor([True, True])
+    state = solver.advance(one, solver.init(one, one.start()), 200)
+    again = solver.restart_from(one, state, one.start(), ~every)
+    assert torch.equal(again.inner.relaxed, state.x) and torch.equal(again.inner.relaxed_dual, state.dual)
+    assert torch.equal(again.inner.tau, state.inner.tau) and again.iteration == 200
+    back, begun = solver.restart_from(one, state, one.start(), every), solver.init(one, one.start())
+    assert torch.equal(back.inner.relaxed, one.start()) and not bool(back.inner.relaxed_dual.any())
+    assert torch.equal(back.inner.tau, begun.inner.tau)

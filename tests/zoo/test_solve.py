@@ -22,6 +22,7 @@ from lmd.problems import (
     PenalisedProblem,
     Problem,
     QuadraticProgram,
+    SecondOrderModel,
     TVDeblurring,
     TVDenoising,
     TVInpainting,
@@ -354,3 +355,11 @@ def test_tensors_that_cannot_be_read_are_refused_in_one_line(hidden):
     for call in (solved, lambda y: lmd.denoise(y, weight=0.1).sum(), lambda y: lmd.inpaint(y, y > 0, weight=0.1).sum()):
         with pytest.raises(InputError, match=r"\A[^\n]+\Z"):
             hide(call)(given)
+
+
+def test_learned_steps_that_lead_astray_are_taken_back():
+    y = torch.zeros(1, 1, 1, 6, dtype=torch.float64)
+    y[..., 3] = 1e8
+    problem = SecondOrderModel(Absolute(y), 6e7, isotropic=True, spacing=3.0)
+    result = lmd.solve(problem, 1e-4, iterations=3000)
+    assert result.solver.horizon and result.status[0] is Status.TOLERANCE_REACHED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -209,13 +210,33 @@ class SecondOrderModel(Composite):
         room = torch.where(plane == 0, 1.0, room).nan_to_num(nan=0.0)
         return room.amin(dim=tuple(range(2, plane.ndim)), keepdim=True).clamp(0, 1)
 
+    def certified_gap(self, x: Tensor, dual: Tensor) -> tuple[Tensor, Tensor]:
+        """As in `Composite`; the smaller of the bounds that the dual proves with the box and without it.
+
+        With the box, a dual point costs the distance of K'p to the domain of the misfit times the width of the box;
+        without, it is multiplied by what brings K'p into that domain.
+        """
+        value, gap = super().certified_gap(x, dual)
+        misfit, rest = self.f.blocks
+        if not isinstance(misfit, Boxed) or misfit.term.conjugate_is_finite:
+            return value, gap
+        free = copy.copy(self)
+        vars(free).pop("feasible_block", None)
+        free.f = Stacked((misfit.term, rest), self.f.shapes)
+        _, free_gap = super(SecondOrderModel, free).certified_gap(x, dual)
+        return value, torch.where(torch.isfinite(value), torch.minimum(gap, free_gap), torch.inf)
+
     def feasible_dual(self, p: Tensor) -> Tensor:
         q = self.operator.split(self.project_dual(p))[1]
         slopes, eps = self.slopes.split(self.bends.adjoint(q))[1], torch.finfo(p.dtype).eps
-        error = self.bends.adjoint_error(q).reshape(-1, *(1,) * (slopes.ndim - 1)).expand_as(slopes)
-        norm = self.regularisers[0]
-        excess = ((1 + 16 * eps) * norm.gauge(slopes) + norm.gauge(error)).clamp(min=1)
-        return self.operator.join([part / excess.reshape(-1, *(1,) * (part.ndim - 1)) for part in (slopes, q)])
+        whole = self.operator.join([slopes, q])
+        u, norm, misfit = self.image(self.operator.adjoint(whole)), self.regularisers[0], self.f.blocks[0]
+        error = self.operator.adjoint_error(whole) + self.operator.norm * self.dual_error(whole)
+        of_norm, of_misfit = (
+            (1 + 16 * eps) * term.gauge(part) + term.gauge(off.reshape(-1, *(1,) * (part.ndim - 1)).expand_as(part))
+            for term, part, off in ((norm, slopes, self.bends.adjoint_error(q)), (misfit, -u, error))
+        )
+        return whole / torch.maximum(of_norm, of_misfit).clamp(min=1)[:, None]
 
     def dual_error(self, p: Tensor) -> Tensor:
         """p as computed is E'q up to the rounding of E' and of the quotients."""
@@ -235,23 +256,28 @@ def boxed(misfit: Term, box: Interval | None) -> Term:
 def within_range(misfit: Term, box: Interval | None) -> Term:
     """The same where it stands beside total variation: the part of the box in the range of the data is all that counts.
 
-    However wide the box is. Where the dual is finite without ends, these are numbers for all, or none if no data are
-    outside of the box.
+    However wide the box is, and whatever data are lost. Where the dual is finite without ends, these are numbers for
+    all, or none if no data are outside of the box.
     """
-    if box is None:
-        return boxed(misfit, box)
-    ends, y = check_interval("box", box), data_of(misfit)
     if not misfit.conjugate_is_finite:
-        return Boxed(misfit, *(end.clamp(*ends) for end in _range(y)))
+        limits = (-torch.inf, torch.inf) if box is None else check_interval("box", box)
+        return Boxed(misfit, *(end.clamp(*limits) for end in _range(data_of(misfit), misfit.counted)))
+    if box is None:
+        return misfit
+    ends, y = check_interval("box", box), data_of(misfit)
     low, high = (float(end) for end in torch.aminmax(y.detach()))
     inside = ends[0] <= low and high <= ends[1]
     return misfit if inside else Boxed(misfit, *(min(max(end, ends[0]), ends[1]) for end in (low, high)))
 
 
-def _range(y: Tensor) -> tuple[Tensor, Tensor]:
-    """The ends of the range of each channel `(B, C, 1, ...)`."""
+def _range(y: Tensor, counted: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The ends of the range of each channel `(B, C, 1, ...)`: of the entries that count, or of all if none does."""
     along = tuple(range(2, y.ndim))
-    return y.amin(along, keepdim=True), y.amax(along, keepdim=True)
+    if counted is None:
+        return y.amin(along, keepdim=True), y.amax(along, keepdim=True)
+    taken = counted | (counted.expand_as(y).sum(along, keepdim=True) == 0)
+    low, high = torch.where(taken, y, torch.inf), torch.where(taken, y, -torch.inf)
+    return low.amin(along, keepdim=True), high.amax(along, keepdim=True)
 
 
 def _norm(weight: Scale, isotropic: bool, coupled: bool, huber: float) -> Term:

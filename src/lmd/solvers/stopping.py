@@ -144,6 +144,31 @@ class GapSchedule:
         return max(least, min(int(wanted), int(self.MAX_GROWTH * k)))
 
 
+class Restarts:
+    """When to go on from means over iterations in place of the iterates, from iteration `MIN_STALL_ITERATIONS` on.
+
+    As soon as the gaps of all instances have fallen to `SHARE` of what they were at the last restart; or else after
+    `MAX_SHARE` of all iterations ([Applegate et al. 2023](https://doi.org/10.1007/s10107-022-01901-9)).
+    """
+
+    SHARE, MAX_SHARE, MIN_INTERVAL = 0.3, 0.36, 100
+
+    def __init__(self) -> None:
+        self._last: Tensor | None = None
+        self._at = 0
+
+    def is_due(self, k: int, gaps: Tensor, ended: Tensor) -> bool:
+        """Whether to restart after iteration k, from the gaps `(B,)` there and which instances have `ended` `(B,)`."""
+        since = k - self._at
+        if k < MIN_STALL_ITERATIONS or since < self.MIN_INTERVAL:
+            return False
+        fallen = self._last is None or bool((ended | (gaps <= self.SHARE * self._last)).all())
+        if fallen or since >= self.MAX_SHARE * k:
+            self._last, self._at = gaps if self._last is None else torch.minimum(gaps, self._last), k
+            return True
+        return False
+
+
 class StoppingRule(abc.ABC):
     """Ends a run, instance by instance. A rule serves one run, as it may keep a state.
 

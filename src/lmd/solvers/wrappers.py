@@ -132,6 +132,10 @@ class NoWorseThanStart(Wrapper[NoWorseState]):
         inner, value = self.solver.resume(problem, x, dual), problem.value(x)
         return NoWorseState(x, inner.iteration, inner=inner, value=value, start=x, start_value=value)
 
+    def restart_from(self, problem: Problem, state: NoWorseState, x0: Tensor, back: Tensor) -> NoWorseState | None:
+        inner = self.solver.restart_from(problem, state.inner, x0, back)
+        return None if inner is None else replace(state, inner=inner)
+
     def step(self, problem: Problem, state: NoWorseState) -> NoWorseState:
         return self.advance(problem, state, 1)
 
@@ -175,12 +179,15 @@ class IterateSums(NamedTuple):
 
 
 def sum_steps(solver: Solver[Any], problem: Any, state: Any, count: int) -> tuple[Any, IterateSums]:
-    """The state `count` steps later, and the sums over the iterates."""
-    sums = IterateSums.none(state)
+    """The state `count` steps later, and the sums over the iterates.
+
+    Distances to the first point are added up: sums of points that are far from 0 lose their differences.
+    """
+    x, dual, sums = state.x, state.dual_point, IterateSums.none(state)
     for _ in range(count):
         state = solver.step(problem, state)
-        sums = sums.plus(IterateSums(state.x, state.dual_point, 1))
-    return state, sums
+        sums = sums.plus(IterateSums(state.x - x, state.dual_point - dual, 1))
+    return state, sums.plus(IterateSums(count * x, count * dual, 0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,12 +233,6 @@ class Averaged(Wrapper[AveragedState]):
     def step_cost(self) -> dict[str, int]:
         return self.solver.step_cost
 
-    @property
-    def first_look(self) -> int | None:
-        """The end of the last window up to the horizon: means are best at ends."""
-        learned = self.solver.horizon
-        return None if learned is None else max((end for end in WINDOW_ENDS if end <= learned), default=learned)
-
     def init(self, problem: Any, x0: Tensor) -> AveragedState:
         return self._begin(self.solver.init(problem, x0))
 
@@ -259,6 +260,14 @@ class Averaged(Wrapper[AveragedState]):
         x, dual = total.x / total.iterations, problem.project_dual(total.dual / total.iterations)
         x = x if problem.domain is None else problem.domain.nearest(x)  # rounding would lead out of it
         return AveragedState(x, end, dual=dual, inner=inner, previous=previous, current=current)
+
+    def restart_from(self, problem: Any, state: AveragedState, x0: Tensor, back: Tensor) -> AveragedState | None:
+        """From the means: they are nearer to the limit than the iterates on their circle around it."""
+        move = getattr(self.solver, "move_to", None)
+        if move is None:
+            return None
+        x, dual = take(back, x0, state.x), take(back, torch.zeros_like(state.dual), state.dual)
+        return self._begin(move(problem, state.inner, x, dual, back))
 
     def _sum(self, problem: Any, inner: Any, count: int) -> tuple[Any, IterateSums]:
         """`sum_steps`, or the solver's own method of that name."""

@@ -199,6 +199,11 @@ class Term(Part, abc.ABC):
         return None
 
     @property
+    def counted(self) -> Tensor | None:
+        """Which entries of z the value depends on, as booleans that broadcast against z; None is all of them."""
+        return None
+
+    @property
     def zero_is_exact(self) -> bool:
         """Whether h is never below 0, and a value of 0 means that it is so without rounding: h of what is the same."""
         return False

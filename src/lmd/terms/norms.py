@@ -306,6 +306,10 @@ class Absolute(Shifted):
     def __init__(self, y: Tensor, weight: Scale = 1.0) -> None:
         super().__init__(L1(check_fits("weight", weight, y)), y)
 
+    @property
+    def counted(self) -> Tensor | None:
+        return filled(self.term.weight, self.y) > 0 if isinstance(self.term.weight, Tensor) else None
+
     def with_mask(self, mask: Tensor) -> Absolute:
         weight = per_instance(self.term.weight, self.y) * mask.to(self.y)
         return Absolute(self.y, weight.expand_as(self.y))

@@ -65,6 +65,10 @@ class Squares(Term):
         return per_instance(self.scale, self.y) * per_instance(self.weight, self.y)
 
     @property
+    def counted(self) -> Tensor | None:
+        return filled(self.weight, self.y) > 0 if isinstance(self.weight, Tensor) else None
+
+    @property
     def conjugate_is_finite(self) -> bool:
         return is_positive(self.weight)
 

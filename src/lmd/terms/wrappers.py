@@ -255,6 +255,10 @@ class Masked(Wrapper):
         return self.weight
 
     @property
+    def counted(self) -> Tensor:
+        return self.weight > 0
+
+    @property
     def conjugate_is_finite(self) -> bool:
         return False
 

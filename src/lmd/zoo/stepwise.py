@@ -15,7 +15,7 @@ from lmd.problems.composite import Composite
 from lmd.problems.duality import project_onto_domains, relative_gap
 from lmd.solvers.base import Solver, State, check_solver
 from lmd.solvers.result import Certificate, Result, Status
-from lmd.solvers.stopping import GapSchedule, ProgressMonitor, StallDetector
+from lmd.solvers.stopping import PROGRESS_SHARE, GapSchedule, ProgressMonitor, Restarts, StallDetector
 from lmd.solvers.tracking import take
 from lmd.tv.solved import End, Outcome, Solved
 
@@ -71,7 +71,7 @@ def iterate(
     if state.dual_point is None:
         given = f"{type(solver).__name__}, which keeps no dual point"
         raise CapabilityError("solver", given, "one that does, such as FGP or PDHG")
-    done, stall, schedule, best = 0, StallDetector(), GapSchedule(), _Best(state)
+    done, stall, schedule, best, restarts = 0, StallDetector(), GapSchedule(), _Best(state), Restarts()
     nothing = MIN_GAP**2 * problem.value(x0).abs().double().nan_to_num(posinf=0)
     stride = min(limit, max(1, (solver.horizon or GapSchedule.MIN_INTERVAL) - state.iteration))
     while True:
@@ -87,11 +87,43 @@ def iterate(
         going = ~(near | stalled | stuck)
         if not bool(going.any()) or done >= limit:
             break
+        state = _restarted(solver, problem, state, restarts, (x0, x, gap), ~going)
         left = (solver.horizon or 0) - state.iteration
         stride = min(left if left > 0 else schedule.next_interval(done, float(far[going].max())), limit - done)
     ends = torch.where(stuck, End.SLOW, End.OUT_OF_ITERATIONS)
     ends = torch.where(near, End.REACHED, torch.where(stalled, End.ROUNDED, ends))
     return best.solved(problem, done, ends)
+
+
+def _restarted(
+    solver: Solver[Any],
+    problem: Any,
+    state: State,
+    restarts: Restarts,
+    points: tuple[Tensor, Tensor, Tensor],
+    ended: Tensor,
+) -> State:
+    """The state to go on from: from means where that pays, and from x0 where learned steps led astray.
+
+    Learned steps are longer than those that are known to converge. `points` are x0, x and the gap of x.
+    """
+    x0, x, gap = points
+    back = torch.zeros_like(ended)
+    if state.iteration == solver.horizon and solver.ends_proven:
+        back = ~ended & _is_astray(problem, state, x0, x, gap)
+    if not bool(back.any()) and not restarts.is_due(state.iteration, gap, ended):
+        return state
+    restarted: State | None = solver.restart_from(problem, state, x0, back)
+    return state if restarted is None else restarted
+
+
+def _is_astray(problem: Any, state: State, x0: Tensor, x: Tensor, gap: Tensor) -> Tensor:
+    """Whose dual points prove hardly more of x than 0 does, or whose iterates are further away than the start."""
+    dual = state.dual_point
+    assert dual is not None
+    pairs = (x, torch.zeros_like(dual)), (x0, torch.zeros_like(dual)), (state.iterate, dual)
+    by_zero, of_start, of_iterate = (problem.certified_gap(*pair)[1] for pair in pairs)
+    return ~((gap < PROGRESS_SHARE * by_zero) & (of_iterate < of_start))
 
 
 def _evaluate(problem: Any, state: State, tolerance: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -127,6 +127,14 @@ class RelaxedPDHG(Solver[RelaxedState, ScaledProblem]):
     def resume(self, problem: ScaledProblem, x: Tensor, dual: Tensor) -> RelaxedState:
         return self._at(problem, x, dual, self.iterations)
 
+    def move_to(
+        self, problem: ScaledProblem, state: RelaxedState, x: Tensor, dual: Tensor, anew: Tensor
+    ) -> RelaxedState:
+        """The state at other points, with its steps, or with those of the beginning where `anew` `(B,)`."""
+        begun = self._at(problem, x, dual, state.iteration)
+        tau, known = torch.where(anew, begun.tau, state.tau), anew & begun.known | ~anew & state.known
+        return replace(begun, tau=tau, known=known)
+
     def _at(self, problem: ScaledProblem, x: Tensor, dual: Tensor, k: int) -> RelaxedState:
         scale, own = problem.step_scale(x), PDHG(accelerated=False).steps(problem)[0]
         known = torch.isfinite(scale)
