@@ -226,12 +226,6 @@ class Averaged(Wrapper[AveragedState]):
     def step_cost(self) -> dict[str, int]:
         return self.solver.step_cost
 
-    @property
-    def first_look(self) -> int | None:
-        """The end of the last window up to the horizon: means are best at ends."""
-        learned = self.solver.horizon
-        return None if learned is None else max((end for end in WINDOW_ENDS if end <= learned), default=learned)
-
     def init(self, problem: Any, x0: Tensor) -> AveragedState:
         return self._begin(self.solver.init(problem, x0))
 
