@@ -499,7 +499,7 @@ class TestSolve:
     def test_the_summary_names_the_model_and_the_solver(self, lmd) -> None:
         options = ("--coupled", "--huber", "0.1", "--isotropic", "--weight", "0.2")
         told = lmd("solve", "denoise", "in.png", "a.png", *options).out
-        assert "TV denoising, isotropic, coupled, huber 0.1, weight" in told and " of denoise-steps\n" in told
+        assert "TV denoising, isotropic, coupled, huber 0.1, weight" in told and " of learned-fgp\n" in told
         found = json.loads(
             lmd("solve", "denoise", "in.png", "b.png", "--order", "2", "--data", "absolute", "--json").out
         )

@@ -184,7 +184,7 @@ class Identity(LinearOperator):
         return z.clone()
 
 
-NORM_ITERATIONS, LANCZOS = 30, 20
+POWER_ITERATIONS, LANCZOS_ITERATIONS = 30, 20
 """Of bounds, and of estimates."""
 
 
@@ -195,7 +195,7 @@ def norm_bound(gram: Callable[[Tensor], Tensor], shape: tuple[int, ...]) -> floa
     for every v > 0. Power iterations bring the bound down to the eigenvalue; whenever they stop, it holds.
     """
     v, least = torch.ones(shape, dtype=torch.float64, device="cpu"), math.inf
-    for _ in range(NORM_ITERATIONS):
+    for _ in range(POWER_ITERATIONS):
         image = gram(v)
         least = min(least, float((image / v).max()))
         v = image + 1e-12 * float(image.max()) + torch.finfo(v.dtype).tiny  # positive, as the bound asks for
@@ -211,7 +211,7 @@ def norm_estimate(gram: Callable[[Tensor], Tensor], shape: tuple[int, ...]) -> f
     v = torch.rand(shape, dtype=torch.float64, device="cpu", generator=torch.Generator().manual_seed(0))
     before, v, length = torch.zeros_like(v), v / v.norm(), 0.0
     middle, beside = list[float](), list[float]()
-    for _ in range(min(LANCZOS, v.numel())):
+    for _ in range(min(LANCZOS_ITERATIONS, v.numel())):
         image = gram(v) - length * before
         middle.append(float((image * v).sum()))
         rest = image - middle[-1] * v

@@ -14,10 +14,10 @@ from lmd.errors import InputError
 from lmd.operators.base import LinearOperator
 from lmd.terms.base import size_of
 
-POWER_ITERATIONS, MARGIN = 60, 1.05
+POWER_ITERATIONS, NORM_MARGIN = 60, 1.05
 """A random start has a share in every direction: after so many products the norm is short of a few percent at most."""
 
-ALIKE = 1e-3
+ADJOINT_TOLERANCE = 1e-3
 """How well <Ax, z> and <x, A'z> have to agree, relative to ||Ax|| ||z||. What is left is part of `adjoint_error`."""
 
 MAX_EXACT = 128
@@ -64,7 +64,7 @@ class FromFunctions(LinearOperator):
         if back.shape != x.shape:
             raise InputError("adjoint", f"an answer of shape {shape_of(back[0, 0])}", f"shape {self.shape}, as x has")
         one, other = float((image * z).sum()), float((x * back).sum())
-        if not abs(one - other) <= ALIKE * float(size_of(image) * size_of(z)):
+        if not abs(one - other) <= ADJOINT_TOLERANCE * float(size_of(image) * size_of(z)):
             raise InputError("adjoint", f"<x, A'z> = {other:g} for <Ax, z> = {one:g}", "the adjoint of forward")
 
     def _apply(self, x: Tensor) -> Tensor:
@@ -119,7 +119,7 @@ class FromFunctions(LinearOperator):
         for _ in range(POWER_ITERATIONS):
             v = self._adjoint(self._apply(v / size_of(v).clamp(min=1e-300)))
             found = float(size_of(v)) ** 0.5
-        return MARGIN * found or 1.0
+        return NORM_MARGIN * found or 1.0
 
 
 def _noise(shape: Sequence[int], seed: int) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 from lmd.core.checks import check_count
 from lmd.operators.base import LinearOperator, check_ending, norm_bound, norm_estimate
 
-MARGIN = 1.02
+NORM_MARGIN = 1.02
 """How many times the estimate of a norm a bound is, where there is no better one."""
 
 
@@ -54,7 +54,7 @@ class ParallelBeam(LinearOperator):
             seen = self._gram(torch.fft.irfft2(far.sqrt() * torch.fft.rfft2(v), s=size))
             return torch.fft.irfft2(far.sqrt() * torch.fft.rfft2(seen), s=size)
 
-        return MARGIN * norm_estimate(scaled, (1, 1, *size)) / far
+        return NORM_MARGIN * norm_estimate(scaled, (1, 1, *size)) / far
 
     def _gram(self, x: Tensor) -> Tensor:
         return self._adjoint(self._apply(x))

@@ -108,7 +108,7 @@ class Stack(LinearOperator):
                 raise InputError(
                     "shapes", f"{shape} for a part of shape {shape_of(image)}", f"{tuple(image.shape[1:])}"
                 )
-        return self.join(images)
+        return self.join(images).to(x.dtype)  # of users' operators, some answer in another
 
     def _adjoint(self, z: Tensor) -> Tensor:
         first, *others = zip(self.parts, self.split(z), self.scales, strict=True)

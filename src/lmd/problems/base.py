@@ -19,7 +19,7 @@ from lmd.terms.base import Scale
 
 P = TypeVar("P", bound="Problem")
 
-FARTHER = 3.0
+START_FACTOR = 3.0
 """How many times as far from the origin the starts of a harder family are."""
 
 
@@ -279,7 +279,7 @@ class Family(abc.ABC):
 
     def harder(self) -> dict[str, Family]:
         """What a solver that was trained on it may meet beyond it, by name: at least starts that are farther away."""
-        return {f"starts {FARTHER:g} times as far": FartherStarts(self)}
+        return {f"starts {START_FACTOR:g} times as far": FartherStarts(self)}
 
     def with_noise(self, noise: float) -> Family | None:
         """The same with another level of noise; None where noise has no level."""
@@ -291,7 +291,7 @@ class FartherStarts(Family):
 
     name = "farther-starts"
 
-    def __init__(self, family: Family, factor: float = FARTHER) -> None:
+    def __init__(self, family: Family, factor: float = START_FACTOR) -> None:
         self.family, self.factor = family, factor
 
     def sample(self, batch: int, generator: torch.Generator) -> tuple[Problem, Tensor]:

@@ -115,7 +115,7 @@ def _nearest_datum(problem: Composite, constant: Tensor) -> Tensor:
     f = problem.f
     if not f.conjugate_is_finite:
         return constant
-    y, pull = f.tilted_minimiser(torch.zeros_like(constant)).flatten(2), f.own_subgradient(constant).flatten(2)
+    y, pull = f.tilted_minimiser(torch.zeros_like(constant)).flatten(2), f.subgradient(constant).flatten(2)
     far = torch.where(pull != 0, (y - constant.flatten(2)).abs(), torch.inf)
     least, place = far.min(dim=2, keepdim=True)
     datum = torch.where(least.isfinite(), y.gather(2, place), constant.flatten(2)[:, :, :1])

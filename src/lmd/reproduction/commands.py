@@ -99,14 +99,7 @@ def demo(out: str, seed: int, as_json: bool) -> None:
 @click.option("--data-dir", help="A folder with MNIST or STL-10 in it, in place of the one LMD_DATA names.")
 @JSON
 def reproduce(
-    name: str,
-    preset: str,
-    out: str,
-    seed: int,
-    retrain: bool,
-    images: str | None,
-    data_dir: str | None,
-    as_json: bool,
+    name: str, preset: str, out: str, seed: int, retrain: bool, images: str | None, data_dir: str | None, as_json: bool
 ) -> None:
     """Run the experiment NAME (or all) and write its numbers and figures.
 

@@ -258,10 +258,6 @@ class Term(Part, abc.ABC):
             raise self._lacks("kinks")
         return None
 
-    def own_subgradient(self, z: Tensor) -> Tensor:
-        """A subgradient at z in a tensor that the caller may write to."""
-        return self.subgradient(z).clone()
-
     def steepness(self, z: Tensor) -> Scale:
         """A bound on the length of a subgradient at z, a number or `(B,)`."""
         return size_of(self.subgradient(z))

@@ -26,7 +26,7 @@ from lmd.terms.base import (
 )
 from lmd.terms.wrappers import Shifted
 
-NONE = 1e-6
+ZERO_TOLERANCE = 1e-6
 """Lengths below this, in multiples of step weight, are taken for 0 where it is asked which stay so."""
 
 Axes = tuple[int, ...]
@@ -116,7 +116,7 @@ class GroupNorm(Term):
         direction alone would be held in the other.
         """
         by = per_instance(step, z)
-        return lengths(z + by * p, self.axes) <= (1 + NONE) * by * per_instance(self.weight, z)
+        return lengths(z + by * p, self.axes) <= (1 + ZERO_TOLERANCE) * by * per_instance(self.weight, z)
 
     def steepness(self, z: Tensor) -> Scale:
         for axis in self.axes:
