@@ -373,6 +373,7 @@ def test_an_unexpected_error_is_one_line_too(lmd, tmp_path: Path, monkeypatch: p
         main(["report", str(tmp_path)])
 
 
+@pytest.mark.slow
 def test_the_demo_tours_one_experiment_of_each_kind(lmd, tmp_path: Path) -> None:
     outcome = lmd("demo", "--out", str(tmp_path))
     assert outcome.code == 0, outcome.err

@@ -7,7 +7,7 @@ import torch
 import lmd
 from lmd.problems import LeastSquares, TVDenoising
 from lmd.solvers import FGP, GradientDescent, Status
-from lmd.solvers.stopping import Looks, Residual, StoppingRule, Target, Tolerance
+from lmd.solvers.stopping import GapSchedule, Residual, StoppingRule, Target, Tolerance
 
 
 def squares():
@@ -34,7 +34,7 @@ def test_whichever_comes_first_ends_an_instance():
 class Every(StoppingRule):
     """Ends instance i after 3 (i + 1) iterations."""
 
-    def look(self, problem, state, tracker, last):
+    def check(self, problem, state, tracker, last):
         limit = 3 * torch.arange(1, len(state.x) + 1)
         tracker.stop(state.iteration >= limit, Status.STOPPED)
 
@@ -47,10 +47,10 @@ def test_a_rule_of_ones_own():
 
 def test_looks_are_before_the_tolerance_is_met_and_few():
     def looks_until(gap, tolerance):
-        looks, k, seen = Looks(), 5, []
+        schedule, k, seen = GapSchedule(), 5, []
         while not gap(k) <= tolerance:
             seen.append(k)
-            k += looks.next_after(k, gap(k) / tolerance)
+            k += schedule.next_interval(k, gap(k) / tolerance)
         return k, seen
 
     for gap, met in ((lambda k: 1 / k, 1000), (lambda k: 100 / k**2, 317), (lambda k: 0.98**k, 342)):
@@ -60,7 +60,7 @@ def test_looks_are_before_the_tolerance_is_met_and_few():
 
 
 def test_looks_go_on_where_gaps_are_not_finite_or_rise():
-    looks = Looks()
-    assert looks.next_after(40, math.inf) == 5 and looks.next_after(400, math.nan) == 40
-    assert looks.next_after(400, 100.0) == 200  # steep as it may be, it is far
-    assert looks.next_after(800, 200.0) == 80
+    schedule = GapSchedule()
+    assert schedule.next_interval(40, math.inf) == 5 and schedule.next_interval(400, math.nan) == 40
+    assert schedule.next_interval(400, 100.0) == 200  # steep as it may be, it is far
+    assert schedule.next_interval(800, 200.0) == 80

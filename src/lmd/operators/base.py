@@ -1,4 +1,4 @@
-"""What an operator is: a linear map of each instance with its adjoint, a bound on its norm and one on its rounding."""
+"""Linear operators: maps of each instance with adjoints, bounds on norms and on rounding."""
 
 from __future__ import annotations
 
@@ -62,18 +62,13 @@ class LinearOperator(Part, abc.ABC):
     """
 
     @property
-    def name(self) -> str:
-        """What `lmd.kernels` knows it by, where there is compiled code for it as it is."""
-        return type(self).__name__
-
-    @property
     def spectrum(self) -> Tensor | None:
         """The eigenvalues of K'K `(H, W // 2 + 1)` in the order of `torch.fft.rfft2`, where it is circulant."""
         return None
 
     @property
     def wrapped_spectrum(self) -> Tensor | None:
-        """Those of a circulant matrix that is at least K'K and near it, as far as known; otherwise `spectrum`."""
+        """The eigenvalues of a circulant matrix that is at least K'K and near it; `spectrum` unless known otherwise."""
         return self.spectrum
 
     @property
@@ -93,7 +88,7 @@ class LinearOperator(Part, abc.ABC):
 
     @property
     def scales(self) -> tuple[float, ...]:
-        """What the `blocks` are multiplied by."""
+        """The factors of the `blocks`."""
         return (1.0,)
 
     def split(self, z: Tensor) -> tuple[Tensor, ...]:
@@ -185,7 +180,7 @@ class Identity(LinearOperator):
 
 
 POWER_ITERATIONS, LANCZOS_ITERATIONS = 30, 20
-"""Of bounds, and of estimates."""
+"""Iterations of `norm_bound` and of `norm_estimate`."""
 
 
 def norm_bound(gram: Callable[[Tensor], Tensor], shape: tuple[int, ...]) -> float:

@@ -18,10 +18,10 @@ from lmd.operators.base import LinearOperator, check_ending, norm_bound
 BORDERS = ("circular", "replicate")
 
 RANK_TOLERANCE = torch.finfo(torch.float64).eps
-"""How far a kernel may be from one of rank one and still be applied as such, times the root of its entries."""
+"""Relative distance to rank one, over the root of its entries, up to which a kernel is applied as column and row."""
 
 POINTS_PER_PIXEL = 16
-"""How many points a motion has for each pixel of its length."""
+"""Points of a motion for each pixel of its length."""
 
 
 class Blur(LinearOperator):
@@ -131,7 +131,7 @@ def _compiles(images: Tensor) -> bool:
 
 
 def _entries(taps: Tensor) -> list[tuple[tuple[int, int], float]]:
-    """Where the flipped kernel is not 0, and what it is there."""
+    """Return the places and values of the flipped kernel where it is not 0."""
     rows, columns = taps.shape
     flipped = taps.flip(0, 1).tolist()
     return [((a, b), flipped[a][b]) for a in range(rows) for b in range(columns) if flipped[a][b] != 0]

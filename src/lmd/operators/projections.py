@@ -13,7 +13,7 @@ from lmd.core.checks import check_count
 from lmd.operators.base import LinearOperator, check_ending, norm_bound, norm_estimate
 
 NORM_MARGIN = 1.02
-"""How many times the estimate of a norm a bound is, where there is no better one."""
+"""Factor from the estimate of a norm to what is used as its bound."""
 
 
 class ParallelBeam(LinearOperator):
@@ -73,7 +73,7 @@ class ParallelBeam(LinearOperator):
         return self._times(1, z).view(*z.shape[:-2], self.height, self.width)
 
     def _times(self, which: int, x: Tensor) -> Tensor:
-        """Each image or sinogram times A (0) or A' (1), `(images, ...)`."""
+        """Multiply each image by A (`which` 0) or each sinogram by A' (1), `(images, ...)`."""
         key = (x.dtype, x.device)
         if key not in self._matrices:
             self._matrices[key] = self._matrices_of(x.dtype, x.device)

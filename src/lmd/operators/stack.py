@@ -73,7 +73,7 @@ class Stack(LinearOperator):
         return sum(part.roundings for part in self.parts) + len(self.parts)
 
     def error(self, x: Tensor, z: Tensor) -> Tensor:
-        """Those of the parts, and of the products with their scales: right to eps relative to themselves."""
+        """The errors of the parts, and of the products with their scales: eps relative to themselves."""
         eps = torch.finfo(z.dtype).eps
         errors = [
             part.error(x, piece) if scale == 1 else scale * part.error(x, piece / scale) + eps * size_of(piece)
@@ -82,7 +82,7 @@ class Stack(LinearOperator):
         return torch.linalg.vector_norm(torch.stack(errors), dim=0)
 
     def adjoint_error(self, z: Tensor) -> Tensor:
-        """Those of the parts, and of their sum: none of its terms s_j K_j'z_j is larger than s_j norm_j ||z_j||."""
+        """The errors of the parts, and of their sum, whose terms s_j K_j'z_j are at most s_j norm_j ||z_j||."""
         eps = len(self.parts) * torch.finfo(z.dtype).eps
         pieces = zip(self.parts, self.split(z), self.scales, strict=True)
         errors = [scale * (part.adjoint_error(p) + eps * part.norm * size_of(p)) for part, p, scale in pieces]

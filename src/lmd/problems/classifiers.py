@@ -22,7 +22,7 @@ from lmd.terms.base import Scale, filled, per_instance
 Subset = TypeVar("Subset", bound="SubsetProblem")
 
 MAX_SCORES = 1 << 18
-"""How many scores to work on at a time: as many float32 as a processor's own cache holds, a megabyte."""
+"""Scores computed at a time: a megabyte of float32, which fits a processor's cache."""
 
 
 class SubsetProblem(Problem):
@@ -49,7 +49,7 @@ class SubsetProblem(Problem):
     @property
     @abc.abstractmethod
     def scores_per_instance(self) -> int:
-        """How many numbers an instance needs at once."""
+        """Number of scores of one instance."""
 
     @abc.abstractmethod
     def evaluate(self, data_set: int, x: Tensor, value: bool, gradient: bool) -> tuple[Tensor, ...]:
@@ -185,7 +185,7 @@ class SubsetFamily(Family):
         return {**super().harder(), **self.shifted()}
 
     def shifted(self) -> dict[str, Family]:
-        """On features that are off: all moved by half their deviation, doubled, or with 20% noise."""
+        """The same family on changed features: moved by half their deviation, doubled, or with 20% noise."""
         features, generator = self.features, torch.Generator().manual_seed(0)
         deviation = features.std(dim=0)
         offset, noise = (
@@ -263,7 +263,7 @@ class SVM(SubsetProblem):
         return self.rows.shape[1]
 
     def value(self, x: Tensor) -> Tensor:
-        """As of any problem; where each data set has one instance, all of them are one product."""
+        """As in `SubsetProblem`; one matrix product for all where each data set has one instance."""
         each = torch.arange(len(self.rows), device=self.subset.device)
         alone = torch.equal(self.subset, each) and x.shape == (len(each), self.dimension)
         if not alone or (torch.is_grad_enabled() and x.requires_grad):
@@ -285,7 +285,7 @@ class SVM(SubsetProblem):
         return tuple(answer)
 
     def smoothed_gradient(self, x: Tensor, width: Scale) -> tuple[Tensor, Tensor]:
-        """That of hinges with a parabola at their kink, and the slopes a = clip(shortfall / width, 0, C)."""
+        """The gradient with a parabola at the kink of each hinge, and the slopes a = clip(shortfall / width, 0, C)."""
 
         def parts(data_set: int, point: Tensor, wide: Tensor) -> tuple[Tensor, Tensor]:
             rows = self.rows[data_set]
@@ -537,7 +537,7 @@ class LinearClassifier(SubsetProblem):
 
 
 def _own_scores(labels: Tensor) -> Tensor:
-    """Where the own class of each pair is among the scores `(classes, m)`, flattened: labels `(S, m)` to `(S, m)`."""
+    """Return the index of the own class of each pair among the flattened scores `(classes, m)`, `(S, m)`."""
     pairs = labels.shape[1]
     return labels.long() * pairs + torch.arange(pairs, device=labels.device)
 

@@ -105,7 +105,6 @@ class Composite(Problem):
         if len(operators) > 1 or scales is not None:
             shapes = [operator.select(0)(start[:1]).shape[1:] for operator in operators]
             self.operator = Stack(operators, shapes, scales)
-        self._parts = (f.name, *(part.name for pair in behind for part in pair))
         found = [j for j, operator in enumerate(operators) if operator.grid is not None]
         self._place = found[0] if len(found) == 1 and self.operator.scales[found[0]] == 1 else -1
         self.differences = operators[self._place] if self._place >= 0 else None
@@ -126,11 +125,6 @@ class Composite(Problem):
         return list(zip(self.regularisers, self.operator.blocks, self.operator.scales, strict=True))
 
     @property
-    def parts(self) -> tuple[str, ...]:
-        """The names of f, g_1, K_1, g_2, ..."""
-        return self._parts
-
-    @property
     def strong_convexity(self) -> Tensor | None:
         constant, like = self.data_strong_convexity, self.points
         return None if constant is None else torch.as_tensor(constant, dtype=like.dtype, device=like.device)
@@ -142,7 +136,7 @@ class Composite(Problem):
 
     @property
     def pieces(self) -> tuple[Pieces | None, tuple[Pieces, ...]] | None:
-        """Those of f, None where it has a matrix, and of all g_j; None where a term has none."""
+        """The `Pieces` of f, None where it has a matrix, and of all g_j; None where a term has none."""
         of_f = None if self.quadratic is not None else self.f.pieces(self.points)
         behind = [term.pieces(K(self.points)) for term, K, _ in self.blocks]
         known = tuple(each for each in behind if each is not None)
@@ -188,7 +182,7 @@ class Composite(Problem):
         return _add_gradients(self.blocks, x, self.f.subgradient(x).clone())
 
     def relaxed_value(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """As in `Problem`; where g(Kx) is infinite, it is taken at prox_g(Kx), and the distance is the violation."""
+        """Finite values and violations `(B,)`; where g(Kx) is infinite, g is evaluated at prox_g(Kx)."""
         values, violation = super().relaxed_value(x)
         if bool((finite := torch.isfinite(values)).all()):
             return values, violation

@@ -14,7 +14,7 @@ from lmd.problems.composite import Composite
 from lmd.terms.base import Scale, inner, per_instance, size_of
 
 RESIDUAL_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10}
-"""How small conjugate gradients make the residual of the linearised system, relative to its right-hand side."""
+"""Residual of the linearised system at which conjugate gradients stop, relative to its right-hand side."""
 
 MAX_ITERATIONS = 2000
 """Iterations of conjugate gradients, at most."""
@@ -121,7 +121,7 @@ class _System:
 
 
 def _kinks(problem: Composite, x: Tensor, dual: Tensor, step: Scale) -> tuple[Tensor | None, Tensor | None]:
-    """Where differences stay 0 and where x stays at an end of its domain, while all else changes a little.
+    """Return where differences stay 0, and where x stays at an end of its domain, under small changes of the data.
 
     See `Term.kinks`; raises where another term has kinks, or none that are known.
     """

@@ -108,7 +108,7 @@ def level(problem: Composite, x: Tensor, dual: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _nearest_datum(problem: Composite, constant: Tensor) -> Tensor:
-    """In each channel, the datum of f nearest to a constant that pulls at it; the constant where there is none.
+    """Return, in each channel, the datum nearest to a constant that f pulls to it; the constant where there is none.
 
     Data that are all the same are met exactly, which means do not do: then the minimum is 0, and that is proven.
     """

@@ -293,7 +293,7 @@ class CVXPYFamily(Family):
         return torch.as_tensor(array, dtype=self.dtype, device="cpu")
 
     def unpack(self, problem: ReducedProgram, z: Tensor) -> dict[str, Tensor]:
-        """What points z `(B, n)` of a problem of this family say of the variables: by name, `(B, *shape)`."""
+        """Return the variables at points z `(B, n)` of a problem of this family: by name, `(B, *shape)`."""
         x = problem.particular.double() + z.double() @ torch.as_tensor(
             self.null.T, dtype=torch.float64, device=z.device
         )

@@ -287,7 +287,7 @@ class TVReconstruction(TVProblem):
         self.compose(self.domain, *behind, start=start, scales=(1.0, balance))
 
     def first_guess(self, size: tuple[int, ...]) -> Tensor:
-        """What the start is, before it is clipped to the box `(B, C, *size)`: its middle, if nothing is better."""
+        """The start `(B, C, *size)` before it is clipped to the box: the middle of the box by default."""
         return self.noisy.new_full((*self.noisy.shape[:2], *size), (self.low + self.high) / 2)
 
     @property

@@ -15,7 +15,7 @@ from lmd.errors import InputError
 from lmd.problems.base import Problem, as_problem, check_capabilities, check_values
 from lmd.solvers.base import Solver, State, check_fit, in_full_precision
 from lmd.solvers.result import Result, Status
-from lmd.solvers.stopping import Callback, Calls, Residual, StoppingRule, Target, TimeLimit, Tolerance
+from lmd.solvers.stopping import Callback, Callbacks, Residual, StoppingRule, Target, TimeLimit, Tolerance
 from lmd.solvers.tracking import DIVERGENCE_FACTOR, Clock, Tracker, evaluate
 
 DEFAULT_ITERATIONS = 100
@@ -78,7 +78,7 @@ def run(
     limit = check_count("iterations", default if iterations is None else iterations)
     check_positive("divergence_factor", divergence_factor)
     kinds: Any = {Target: target_value, Tolerance: tolerance, Residual: residual_tolerance}
-    kinds |= {Calls: tuple(callbacks) or None, TimeLimit: time_limit}
+    kinds |= {Callbacks: tuple(callbacks) or None, TimeLimit: time_limit}
     rules = [*(kind(given) for kind, given in kinds.items() if given is not None), *stop]
     if rules and not record:
         raise InputError("record", "False, with something to stop at or to call", "True, to record every iteration")
@@ -108,10 +108,10 @@ def _run(
         rule.begin(problem, state, tracker, type(solver).__name__)
     done = 0
     while done < limit and bool(tracker.running.any()):
-        steps = 1 if record else min([limit, *(rule.next_look(done) for rule in rules)]) - done
+        steps = 1 if record else min([limit, *(rule.next_check(done) for rule in rules)]) - done
         state, done = _advance(solver, problem, state, steps, tracker, clock), done + steps
         for rule in rules:
-            rule.look(problem, state, tracker, done == limit)
+            rule.check(problem, state, tracker, done == limit)
     if tracker.violation is not None and problem.domain is None:
         tracker.stop(tracker.violation > 0, Status.NOT_FEASIBLE)
     tracker.stop_all(Status.FINISHED)

@@ -1,4 +1,4 @@
-"""When to stop: rules that look at a run after each iteration and end it for the instances that have got there."""
+"""When to stop: rules that check a run after each iteration and end it for the instances that have got there."""
 
 from __future__ import annotations
 
@@ -23,59 +23,62 @@ from lmd.solvers.tracking import Tracker, take
 Callback = Callable[[State, Tensor], object]
 """Called after each iteration with the state and the values `(B,)`; a true answer ends the run."""
 
-PROGRESS, PATIENCE, LEAST = 0.9, 4, 400
-"""An instance may have stalled whose proven gap has not fallen to this share since iteration k / patience, k at least
-this."""
+PROGRESS_SHARE = 0.9
+PATIENCE = 4
+MIN_STALL_ITERATIONS = 400
+"""An instance may have stalled whose proven gap has not fallen to the share since iteration k / patience, for k of at
+least the minimum."""
+
+ROUNDED_ITERATIONS = 4 * MIN_STALL_ITERATIONS
+"""The iteration from which gaps that are no larger than the rounding of x count as stalled."""
+
+MAX_ROUNDINGS = 10.0
+MAX_LATE_ROUNDINGS = 100.0
+LATE_ITERATIONS = 4 * ROUNDED_ITERATIONS
+"""Roundings of x that can keep a gap from falling, and how many after many iterations, whose roundings add up."""
+
+MAX_STILL_ROUNDINGS = 2.0
+"""Roundings of its largest number that a point which has stopped moves by between two gap evaluations."""
 
 
-LONG = 4 * LEAST
-"""From so many iterations on, gaps that are no larger than what the rounding of x does are not waited for."""
-
-ROUNDINGS, LATE_ROUNDINGS, LATE = 10.0, 100.0, 4 * LONG
-"""Roundings of x that can hold a gap up, and how many from iteration `LATE` on: those of many iterations add up."""
-
-MAX_STILL = 2.0
-"""Roundings of its largest number that a point moves by at most between two looks, where it has stopped."""
-
-
-class Marks:
-    """Sees when gaps fall no further: since iteration k / patience, to less than the share that is progress."""
+class ProgressMonitor:
+    """Detects gaps that have not fallen to `PROGRESS_SHARE` since iteration k / `PATIENCE`."""
 
     def __init__(self) -> None:
-        self._seen: tuple[Tensor, Tensor] | None = None
+        self._marks: tuple[Tensor, Tensor] | None = None
 
-    def look(self, k: int, gaps: Tensor) -> Tensor:
+    def update(self, k: int, gaps: Tensor) -> Tensor:
         """Which instances `(B,)` have made no progress, from their gaps `(B,)` after iteration k."""
-        marks, marked_at = self._seen or (torch.full_like(gaps, torch.inf), torch.zeros_like(gaps))
-        fallen = gaps < PROGRESS * marks
+        marks, marked_at = self._marks or (torch.full_like(gaps, torch.inf), torch.zeros_like(gaps))
+        fallen = gaps < PROGRESS_SHARE * marks
         marked_at = torch.where(fallen, float(k), marked_at)
-        self._seen = torch.where(fallen, gaps, marks), marked_at
-        return (k >= PATIENCE * marked_at) & (k >= LEAST)
+        self._marks = torch.where(fallen, gaps, marks), marked_at
+        return (k >= PATIENCE * marked_at) & (k >= MIN_STALL_ITERATIONS)
 
 
-class Stall:
-    """Sees when proven gaps fall no further because of the precision of x, which a slow method alone does not explain.
+class StallDetector:
+    """Detects proven gaps that fall no further because of the precision of x, rather than of a slow method.
 
-    F changes by eps sum |g_i x_i| when each number in x moves by its rounding: gaps that stay above ten times that, or
-    after many iterations a hundred times, are not held up by it. Nor do they fall below the room for rounding that a
-    proof has, nor where points and dual points have stopped to move.
+    F changes by eps sum |g_i x_i| when each number in x moves by its rounding: rounding cannot keep gaps above ten
+    times that, or after many iterations a hundred times. Gaps do not fall below the rounding of their proof either,
+    nor where points and dual points have stopped moving.
     """
 
     def __init__(self) -> None:
-        self._marks = Marks()
+        self._progress = ProgressMonitor()
         self.stuck = torch.zeros((), dtype=torch.bool, device="cpu")
-        """Which instances `(B,)` made no progress at the last look, whatever held them up."""
+        """Which instances `(B,)` made no progress at the last update, for whatever reason."""
         self._before: tuple[Tensor, Tensor | None] | None = None
 
-    def look(self, k: int, gaps: Tensor, problem: Problem, x: Tensor, dual: Tensor | None) -> Tensor:
+    def update(self, k: int, gaps: Tensor, problem: Problem, x: Tensor, dual: Tensor | None) -> Tensor:
         """Which instances `(B,)` have stalled, from their gaps `(B,)` at the points of iteration k."""
-        stalled = self.stuck = self._marks.look(k, gaps)
+        stuck = self.stuck = self._progress.update(k, gaps)
         before, self._before = self._before, (x, dual)
-        if k < LEAST or not bool((stalled | (k >= LONG)).any()):
-            return stalled
-        roundings = LATE_ROUNDINGS if k >= LATE else ROUNDINGS
-        held = stalled & (held_up(problem, x, gaps, dual, roundings) | _is_still(x, dual, before))
-        return held | (gaps <= rounding_of(problem, x)) if k >= LONG else held
+        if k < MIN_STALL_ITERATIONS or not bool((stuck | (k >= ROUNDED_ITERATIONS)).any()):
+            return stuck
+        roundings = MAX_LATE_ROUNDINGS if k >= LATE_ITERATIONS else MAX_ROUNDINGS
+        stalled = stuck & (is_limited_by_rounding(problem, x, gaps, dual, roundings) | _is_still(x, dual, before))
+        return stalled | (gaps <= value_rounding(problem, x)) if k >= ROUNDED_ITERATIONS else stalled
 
 
 def _is_still(x: Tensor, dual: Tensor | None, before: tuple[Tensor, Tensor | None] | None) -> Tensor:
@@ -84,19 +87,21 @@ def _is_still(x: Tensor, dual: Tensor | None, before: tuple[Tensor, Tensor | Non
     for now, was in zip((x, dual), before or (), strict=False):
         if now is not None and was is not None:
             moved, size = (each.abs().flatten(1).amax(dim=1) for each in (now - was, now))
-            still &= moved <= MAX_STILL * torch.finfo(now.dtype).eps * size
+            still &= moved <= MAX_STILL_ROUNDINGS * torch.finfo(now.dtype).eps * size
     return still
 
 
-def held_up(problem: Any, x: Tensor, gaps: Tensor, dual: Tensor | None, roundings: float = ROUNDINGS) -> Tensor:
+def is_limited_by_rounding(
+    problem: Any, x: Tensor, gaps: Tensor, dual: Tensor | None, roundings: float = MAX_ROUNDINGS
+) -> Tensor:
     """Which gaps `(B,)` are so small that the rounding of x, or that of their proof, can keep them from falling."""
-    floor = roundings * rounding_of(problem, x)
+    floor = roundings * value_rounding(problem, x)
     if dual is not None and isinstance(problem, Composite):
         floor = floor + 4 * proven_gap(problem, x, dual)[2]
     return gaps <= floor
 
 
-def rounding_of(problem: Any, x: Tensor) -> Tensor:
+def value_rounding(problem: Any, x: Tensor) -> Tensor:
     """What F changes by `(B,)` when each number in x moves by its rounding, float64.
 
     To first order eps sum |g_i x_i|; where neighbours are equal that leaves out what they cost when they no longer are,
@@ -113,49 +118,48 @@ def rounding_of(problem: Any, x: Tensor) -> Tensor:
     return torch.maximum(first, change.abs().nan_to_num(nan=0.0, posinf=0.0))
 
 
-class Looks:
-    """When to look at a proven gap next: a look costs as much as several iterations.
+class GapSchedule:
+    """Decides when to evaluate a proven gap next, which costs as much as several iterations.
 
-    Gaps that fall like powers of k, as those of the last two looks did, meet the tolerance at an iteration that can be
-    foretold: the next look is before it, so that hardly an iteration is in vain, after no more than half as many
-    iterations as were done so far, and no fewer than a tenth of them.
+    Gaps are taken to fall like a power of k, as between the last two evaluations. The next evaluation is after `SHARE`
+    of the iterations to where the tolerance is then met, but after no more than `MAX_GROWTH` k iterations and no fewer
+    than `MIN_GROWTH` k.
     """
 
-    SHORTEST, GROWTH, MOST, SHARE, STEEP = 5, 0.1, 0.5, 0.6, 2.0
+    MIN_INTERVAL, MIN_GROWTH, MAX_GROWTH, SHARE, INITIAL_SLOPE = 5, 0.1, 0.5, 0.6, 2.0
 
     def __init__(self) -> None:
         self._last: tuple[int, float] | None = None
 
-    def next_after(self, k: int, far: float) -> int:
-        """How many iterations to do after k of them; `far` is the largest gap there, as a multiple of the tolerance."""
-        least, last = max(self.SHORTEST, int(self.GROWTH * k)), self._last
-        if not (math.isfinite(far) and far > 0):
+    def next_interval(self, k: int, ratio: float) -> int:
+        """The number of iterations to do after k of them; `ratio` is that of the largest gap to the tolerance."""
+        least, last = max(self.MIN_INTERVAL, int(self.MIN_GROWTH * k)), self._last
+        if not (math.isfinite(ratio) and ratio > 0):
             self._last = None
             return least
-        self._last = k, math.log(far)
-        slope = self.STEEP if last is None else (last[1] - self._last[1]) / math.log(k / last[0])
-        ahead = self._last[1] / slope if slope > 0 else 0.0  # what rises foretells nothing
+        self._last = k, math.log(ratio)
+        slope = self.INITIAL_SLOPE if last is None else (last[1] - self._last[1]) / math.log(k / last[0])
+        ahead = self._last[1] / slope if slope > 0 else 0.0  # no forecast from gaps that rise
         wanted = self.SHARE * k * math.expm1(min(ahead, 1.0))
-        return max(least, min(int(wanted), int(self.MOST * k)))
+        return max(least, min(int(wanted), int(self.MAX_GROWTH * k)))
 
 
 class StoppingRule(abc.ABC):
-    """Ends a run, instance by instance. A rule serves one run: it may remember what it saw.
+    """Ends a run, instance by instance. A rule serves one run, as it may keep a state.
 
-    Rules compose by standing side by side: `lmd.run(..., stop=(Tolerance(1e-3), TimeLimit(2.0)))` ends each instance by
-    whichever comes first, as the arguments of `lmd.run` of these names do.
+    `lmd.run(..., stop=(Tolerance(1e-3), TimeLimit(2.0)))` ends each instance by the rule that is met first.
     """
 
     def begin(self, problem: Problem, state: State, tracker: Tracker, name: str) -> None:  # noqa: B027
         """Before the first iteration of the solver `name`: raise where the rule cannot work, or stop at once."""
 
-    def next_look(self, k: int) -> int:
-        """The first iteration past k after which it has to look: the very next, unless a rule needs fewer."""
+    def next_check(self, k: int) -> int:
+        """The first iteration past k after which `check` has to be called."""
         return k + 1
 
     @abc.abstractmethod
-    def look(self, problem: Problem, state: State, tracker: Tracker, last: bool) -> None:
-        """After an iteration, the `last` one or another: `tracker.stop` what has got there."""
+    def check(self, problem: Problem, state: State, tracker: Tracker, last: bool) -> None:
+        """Call `tracker.stop` for the instances that end after this iteration, which may be the `last` one."""
 
 
 class Target(StoppingRule):
@@ -166,9 +170,9 @@ class Target(StoppingRule):
 
     def begin(self, problem: Problem, state: State, tracker: Tracker, name: str) -> None:
         self.values = _per_instance("target_value", self.value, tracker.x)
-        self.look(problem, state, tracker, False)
+        self.check(problem, state, tracker, False)
 
-    def look(self, problem: Problem, state: State, tracker: Tracker, last: bool) -> None:
+    def check(self, problem: Problem, state: State, tracker: Tracker, last: bool) -> None:
         tracker.stop(tracker.values.last <= self.values, Status.TARGET_REACHED)
 
 
@@ -178,7 +182,7 @@ class Residual(StoppingRule):
     def __init__(self, tolerance: float) -> None:
         self.tolerance = check_positive("residual_tolerance", tolerance)
 
-    def look(self, problem: Problem, state: State, tracker: Tracker, last: bool) -> None:
+    def check(self, problem: Problem, state: State, tracker: Tracker, last: bool) -> None:
         tracker.stop(tracker.residuals.last <= self.tolerance, Status.RESIDUAL_REACHED)
 
 
@@ -191,26 +195,26 @@ class TimeLimit(StoppingRule):
     def begin(self, problem: Problem, state: State, tracker: Tracker, name: str) -> None:
         self.begun = time.perf_counter() - tracker.seconds[0]
 
-    def look(self, problem: Problem, state: State, tracker: Tracker, last: bool) -> None:
+    def check(self, problem: Problem, state: State, tracker: Tracker, last: bool) -> None:
         if time.perf_counter() - self.begun >= self.seconds:
             tracker.stop_all(Status.TIME_UP)
 
 
-class Calls(StoppingRule):
+class Callbacks(StoppingRule):
     """Calls functions after each iteration; a true answer of any of them ends the run."""
 
     def __init__(self, callbacks: Iterable[Callback]) -> None:
         self.callbacks = tuple(callbacks)
 
-    def look(self, problem: Problem, state: State, tracker: Tracker, last: bool) -> None:
-        if any([callback(state, tracker.looked) for callback in self.callbacks]):
+    def check(self, problem: Problem, state: State, tracker: Tracker, last: bool) -> None:
+        if any([callback(state, tracker.latest_values) for callback in self.callbacks]):
             tracker.stop_all(Status.STOPPED)
 
 
 class Tolerance(StoppingRule):
     """A relative duality gap that proves a point to be so near to the minimum; and stalling, where no more is proven.
 
-    Looks are seldom, as one costs as much as a step: never more than a tenth of the iterations late.
+    A gap evaluation costs as much as a step, so there are few: one is never more than a tenth of the iterations late.
     """
 
     def __init__(self, tolerance: float) -> None:
@@ -224,12 +228,12 @@ class Tolerance(StoppingRule):
         values = tracker.values.last
         self.gaps = torch.full_like(values, torch.inf, dtype=torch.float64)
         """The smallest that were proven `(B,)`."""
-        self.best, self.stall = (tracker.x, state.dual_point, values), Stall()
+        self.best, self.stall = (tracker.x, state.dual_point, values), StallDetector()
 
-    def next_look(self, k: int) -> int:
+    def next_check(self, k: int) -> int:
         return max(k + 1, math.ceil(self.next))
 
-    def look(self, problem: Problem, state: State, tracker: Tracker, last: bool) -> None:
+    def check(self, problem: Problem, state: State, tracker: Tracker, last: bool) -> None:
         k, dual = state.iteration, state.dual_point
         if dual is None or not (last or k >= self.next):
             return
@@ -245,7 +249,7 @@ class Tolerance(StoppingRule):
         best_values = take(better, tracker.values.last.clone(), best_values)
         self.best = take(better, tracker.x, x), take(better, dual, best_dual), best_values
         self.gaps = take(better, gaps, self.gaps)
-        tracker.stop_at(self.stall.look(k, gaps, problem, tracker.x, dual), Status.STALLED, *self.best)
+        tracker.stop_at(self.stall.update(k, gaps, problem, tracker.x, dual), Status.STALLED, *self.best)
 
 
 def _certified_gap(problem: Any) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:

@@ -115,7 +115,7 @@ class Tracker:
         self.diagnostics: dict[str, Rows] = {}
         self.evaluations: dict[str, Tensor] = {}
         self.finite = torch.ones_like(self.running)
-        self.x, self.looked = x0, values
+        self.x, self.latest_values = x0, values
         self.violation: Tensor | None = None
         self.answer_violation = torch.zeros_like(values)
         self._note_violation(0, violation)
@@ -149,7 +149,7 @@ class Tracker:
         self.stopped_at += steps * self.running
         for name, counts in state.evaluations.items():
             self.evaluations[name] = self.evaluations.get(name, 0) + torch.where(self.running, counts, 0)
-        self.x, self.dual, self.looked = state.x, state.dual_point, values[-1]
+        self.x, self.dual, self.latest_values = state.x, state.dual_point, values[-1]
 
     def _improve(self, better: Tensor, x: Tensor, values: Tensor) -> None:
         better = self.running & better

@@ -62,7 +62,7 @@ def directions(z: Tensor, axes: Axes) -> Tensor:
 
 
 def project_ball(p: Tensor, radius: Scale, axes: Axes, out: Tensor | None = None) -> Tensor:
-    """Each group drawn to a length of at most `radius`; what is inside stays exactly as it is."""
+    """Project each group onto the ball of this `radius`; points inside stay exactly as they are."""
     if not axes:
         return clip(p, -radius, radius, out)
     # Squares over radius^2, so that a point inside is multiplied by exactly 1, and a zero has a derivative.
@@ -71,7 +71,7 @@ def project_ball(p: Tensor, radius: Scale, axes: Axes, out: Tensor | None = None
 
 
 def group_roundings(z: Tensor, each: Tensor) -> float:
-    """How many eps of their size the length and the product of a group of n entries are off by: 24 + 4n."""
+    """Rounding of the length and the product of a group of n entries, in eps of their size: 24 + 4n."""
     return 24 + 4 * (z.numel() / each.numel())
 
 
@@ -96,11 +96,6 @@ class GroupNorm(Term):
     def __init__(self, weight: Scale, axes: int | Axes) -> None:
         self.weight = check_scale("weight", weight)
         self.axes = check_axes(axes)
-
-    @property
-    def name(self) -> str:
-        alike = not isinstance(self.weight, Tensor) or self.weight.ndim < 2
-        return "lengths" if type(self) is GroupNorm and alike and self.axes == (2,) else super().name
 
     def value(self, z: Tensor) -> Tensor:
         return weighted_sum(self.weight, lengths(z, self.axes))
@@ -186,11 +181,6 @@ class L1(GroupNorm):
         self.weight = check_scale("weight", weight, zero=True)
         self.axes = ()
 
-    @property
-    def name(self) -> str:
-        alike = not isinstance(self.weight, Tensor) or self.weight.ndim < 2
-        return "l1" if alike and type(self) is L1 else type(self).__name__
-
     def pieces(self, z: Tensor) -> Pieces:
         """w |z| = w z + 2w max(0, -z)."""
         return Pieces(slope=self.weight, fold=2 * self.weight)
@@ -273,7 +263,7 @@ class Huber(Term):
         return near, z - near
 
     def residual(self, z: Tensor, p: Tensor) -> Tensor:
-        """That of the norm at the part of z beyond delta, plus sum weight/2 delta (near - delta p / weight)^2."""
+        """Residual of the norm at the part of z beyond delta, plus sum weight/2 delta (near - delta p / weight)^2."""
         weight, delta = self._scales(z)
         near, rest = self._split(z)
         squares = (weight / (2 * delta)) * (near - p * (delta / weight)).square()

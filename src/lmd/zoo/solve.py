@@ -21,7 +21,7 @@ from lmd.problems.base import Problem, offers
 from lmd.problems.duality import relative_gap
 from lmd.solvers.base import Solver, check_solver, check_start, in_full_precision
 from lmd.solvers.result import Certificate, History, Result, Status
-from lmd.solvers.stopping import LEAST, held_up
+from lmd.solvers.stopping import MIN_STALL_ITERATIONS, is_limited_by_rounding
 from lmd.tv.solved import End, Outcome, Solved
 from lmd.zoo import stepwise
 from lmd.zoo.defaults import solver_for
@@ -188,7 +188,7 @@ class _Report:
     def certificate(self, _: Result) -> Certificate:
         x, outcomes = self.solved.x, self.solved.outcomes
         kind = ctypes.c_double if x.dtype == torch.float64 else ctypes.c_float
-        reported = [max(kind(each.value).value, each.value + each.room) for each in outcomes]  # at least F(x)
+        reported = [max(kind(each.value).value, each.value) for each in outcomes]  # at least F(x)
         return gap_certificate([each.value for each in outcomes], [each.gap for each in outcomes], reported, x)
 
 
@@ -200,9 +200,9 @@ def _result(
     outcomes = solved.outcomes
     status = [STATUS[End(outcome.end)] for outcome in outcomes]
     if any(outcome.end in (End.OUT_OF_ITERATIONS, End.STUCK, End.SLOW) for outcome in outcomes):
-        held = held_up(problem, solved.x, solved.gaps, solved.dual).tolist()
+        held = is_limited_by_rounding(problem, solved.x, solved.gaps, solved.dual).tolist()
         for n, outcome in enumerate(outcomes):
-            late = outcome.end == End.OUT_OF_ITERATIONS and outcome.iterations >= LEAST
+            late = outcome.end == End.OUT_OF_ITERATIONS and outcome.iterations >= MIN_STALL_ITERATIONS
             if late or outcome.end in (End.STUCK, End.SLOW):
                 status[n] = Status.STALLED if held[n] else Status.FINISHED
     for n, outcome in enumerate(outcomes):
@@ -231,7 +231,7 @@ def _levelled_where_open(solved: Solved, problem: Any, tolerance: float) -> Solv
     x, dual, value, gap = stepwise.levelled(open_problem, x, dual, value, gap, tolerance)
     near, old = relative_gap(value, gap) <= tolerance, [each for each in solved.outcomes if each.end != End.REACHED]
     rows = zip(old, near.tolist(), value.tolist(), gap.tolist(), strict=True)
-    new = [Outcome(0, End.REACHED if close else each.end, v, g, 0.0) for each, close, v, g in rows]
+    new = [Outcome(0, End.REACHED if close else each.end, v, g) for each, close, v, g in rows]
     return solved.updated(part, x, dual, new)
 
 
@@ -240,7 +240,7 @@ def _continued(solved: Solved, solver: Solver[Any], problem: Any, x0: Tensor, to
     part = solved.ended(End.STUCK)
     if not bool(part.any()):
         return solved
-    part = part & ~held_up(problem, solved.x, solved.gaps, solved.dual)
+    part = part & ~is_limited_by_rounding(problem, solved.x, solved.gaps, solved.dual)
     if not bool(part.any()):
         return solved
     more, _ = stepwise.iterate(solver, problem.select(part), x0[part], tolerance, limit, solved.dual[part])
@@ -259,7 +259,7 @@ def _refined(solved: Solved, problem: Any, x0: Tensor, tolerance: float, limit: 
     stuck, late = solved.ended(End.STUCK, End.ROUNDED, End.SLOW), solved.ended(End.OUT_OF_ITERATIONS)
     if not bool((stuck | late).any()):
         return solved
-    held = held_up(problem, solved.x, solved.gaps, solved.dual)
+    held = is_limited_by_rounding(problem, solved.x, solved.gaps, solved.dual)
     for part, most in ((stuck & ~held, limit), ((stuck | late) & held, min(limit, MAX_REFINED_ITERATIONS))):
         if bool(part.any()):
             start = None if offers(problem, ("start",)) else x0[part].double()
@@ -280,5 +280,5 @@ def _rounded(solved: Solved, problem: Any, part: Tensor, better: Result, toleran
     for n, place in enumerate(part.nonzero().flatten().tolist()):
         proven = better.status[n] in (Status.TOLERANCE_REACHED, Status.STALLED)
         end = End.REACHED if near[n] else End.ROUNDED if proven else solved.outcomes[place].end
-        new.append(Outcome(int(better.iterations[n]), end, float(values[n]), float(gaps[n]), 0.0))
+        new.append(Outcome(int(better.iterations[n]), end, float(values[n]), float(gaps[n])))
     return solved.updated(part, x, dual, new)

@@ -15,7 +15,7 @@ from lmd.problems.composite import Composite
 from lmd.problems.duality import project_onto_domains, relative_gap
 from lmd.solvers.base import Solver, State, check_solver
 from lmd.solvers.result import Certificate, Result, Status
-from lmd.solvers.stopping import Looks, Marks, Stall
+from lmd.solvers.stopping import GapSchedule, ProgressMonitor, StallDetector
 from lmd.solvers.tracking import take
 from lmd.tv.solved import End, Outcome, Solved
 
@@ -71,9 +71,9 @@ def iterate(
     if state.dual_point is None:
         given = f"{type(solver).__name__}, which keeps no dual point"
         raise CapabilityError("solver", given, "one that does, such as FGP or PDHG")
-    done, stall, looks, best = 0, Stall(), Looks(), _Best(state)
+    done, stall, schedule, best = 0, StallDetector(), GapSchedule(), _Best(state)
     nothing = MIN_GAP**2 * problem.value(x0).abs().double().nan_to_num(posinf=0)
-    stride = min(limit, max(1, (solver.horizon or looks.SHORTEST) - state.iteration))
+    stride = min(limit, max(1, (solver.horizon or GapSchedule.MIN_INTERVAL) - state.iteration))
     while True:
         state = solver.advance(problem, state, stride)
         done += stride
@@ -81,14 +81,14 @@ def iterate(
         best.see(x, p, value, gap)
         far = relative_gap(best.value, best.gap) / tolerance
         near = far <= 1
-        stalled = stall.look(done, gap, problem, state.x, state.dual_point) | (best.gap <= nothing)
+        stalled = stall.update(done, gap, problem, state.x, state.dual_point) | (best.gap <= nothing)
         stalled = (stalled if state.settled is None else stalled | state.settled) & ~near
         stuck = stall.stuck & refines & ~near & ~stalled
         going = ~(near | stalled | stuck)
         if not bool(going.any()) or done >= limit:
             break
         left = (solver.horizon or 0) - state.iteration
-        stride = min(left if left > 0 else looks.next_after(done, float(far[going].max())), limit - done)
+        stride = min(left if left > 0 else schedule.next_interval(done, float(far[going].max())), limit - done)
     ends = torch.where(stuck, End.SLOW, End.OUT_OF_ITERATIONS)
     ends = torch.where(near, End.REACHED, torch.where(stalled, End.ROUNDED, ends))
     return best.solved(problem, done, ends)
@@ -149,7 +149,7 @@ class _Best:
             value, ends = torch.where(broken, relaxed.double(), value), torch.where(broken, End.NOT_FEASIBLE, ends)
             violation = torch.where(broken, violation, 0)
         rows = zip(ends.tolist(), value.tolist(), self.gap.tolist(), strict=True)
-        return Solved(self.x, self.dual, [Outcome(iterations, *row, 0.0) for row in rows]), violation
+        return Solved(self.x, self.dual, [Outcome(iterations, *row) for row in rows]), violation
 
 
 def watch(solver: Solver[Any], problem: Problem, x0: Tensor, tolerance: float, iterations: int) -> Result:
@@ -164,21 +164,21 @@ class _Watched(Watch):
 
     def __init__(self, solver: Solver[Any], problem: Problem, x0: Tensor, tolerance: float) -> None:
         super().__init__(solver, problem, x0)
-        self.tolerance, self.next, self.marks = tolerance, float(Looks.SHORTEST), Marks()
+        self.tolerance, self.next, self.progress = tolerance, float(GapSchedule.MIN_INTERVAL), ProgressMonitor()
 
     def __call__(self, state: State, values: Tensor) -> bool:
         super().__call__(state, values)
         k = len(self.rows)
         if k < self.next:
             return False
-        self.next = k + max(Looks.SHORTEST, Looks.GROWTH * k)
+        self.next = k + max(GapSchedule.MIN_INTERVAL, GapSchedule.MIN_GROWTH * k)
         near, ended = self._look(k, state, self.certificate())
         return bool((near | ended).all())
 
     def _look(self, k: int, state: State, certificate: Certificate) -> tuple[Tensor, Tensor]:
         """Which instances are within the tolerance, and which get no further: their bounds fall no more."""
         near = relative_gap(certificate.value, certificate.bound) <= self.tolerance
-        still = (self.marks.look(k, certificate.bound) & certificate.proven) | self._is_flat(k)
+        still = (self.progress.update(k, certificate.bound) & certificate.proven) | self._is_flat(k)
         return near, still if state.settled is None else still | state.settled
 
     def _is_flat(self, k: int) -> Tensor:
