@@ -24,29 +24,7 @@ from lmd.errors import InputError
 from lmd.problems.base import offers
 from lmd.problems.image_families import as_float
 from lmd.reproduction import tasks
-from lmd.reproduction.bench.measuring import (
-    CLASSICAL,
-    DUAL,
-    GAPS,
-    SOLVE,
-    KnownInstances,
-    MeasuredPeer,
-    MeasuredSolver,
-    Method,
-    Setting,
-    classical_methods,
-    targets,
-)
-from lmd.reproduction.bench.timing import (
-    PROVEN,
-    Timed,
-    TimedCurve,
-    peer_jobs,
-    proof_jobs,
-    solve_jobs,
-    solver_jobs,
-    time_all,
-)
+from lmd.reproduction.bench import measuring, timing
 from lmd.reproduction.datasets import image_data, read_images
 from lmd.reproduction.datasets.images import CROP, TEST_PHOTOGRAPHS, bundled, read_image
 from lmd.reproduction.experiments.imaging import images_to_test, middles
@@ -84,7 +62,7 @@ class Plan:
     batches: tuple[int, ...] = (1, 20)
     repeats: int = 7
     most: int = MOST
-    gaps: tuple[float, ...] = GAPS  # the relative gaps that methods are timed to
+    gaps: tuple[float, ...] = measuring.GAPS  # the relative gaps that methods are timed to
     limit: float = LIMIT
     noise: tuple[int, ...] | None = None
     methods: tuple[str, ...] | None = None
@@ -121,7 +99,7 @@ class Plan:
     def quick(cls, **choices: Any) -> Plan:
         """Seconds for each task, minutes for all: two small images, few repeats."""
         small = {"count": 2, "side": 24, "tuning": 1, "batches": (1, 2), "repeats": 2, "most": 60, "limit": 2.0}
-        return cls(**{**small, "gaps": GAPS[:3], "preset": "quick", **choices})
+        return cls(**{**small, "gaps": measuring.GAPS[:3], "preset": "quick", **choices})
 
 
 @dataclass
@@ -133,7 +111,7 @@ class Bench:
     rows: list[Row] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
-    curves: list[TimedCurve] = field(default_factory=list)
+    curves: list[timing.TimedCurve] = field(default_factory=list)
     seconds: float = 0.0  # how long all of it took
 
 
@@ -147,10 +125,14 @@ def known_methods() -> tuple[str, ...]:
     """The name of every method and of every peer, installed or not."""
     ours = [name for task in contests() for name in learned_names(task)]
     theirs = [peer.name for contest in contests().values() for peer in contest.peers]
-    return tuple(dict.fromkeys((*CLASSICAL, *(name + PROVEN for name in DUAL), SOLVE, *ours, *theirs)))
+    return tuple(
+        dict.fromkeys(
+            (*measuring.CLASSICAL, *(name + timing.PROVEN for name in measuring.DUAL), measuring.SOLVE, *ours, *theirs)
+        )
+    )
 
 
-def methods_for(name: str, problem: Any, most: int) -> list[Method]:
+def methods_for(name: str, problem: Any, most: int) -> list[measuring.Method]:
     """Our own methods for a problem: classical ones with their grids, learned ones as they ship.
 
     Learned mirror descent on F itself, which has no proven rule to go on, gets up to 50 iterations. The schedules
@@ -159,10 +141,12 @@ def methods_for(name: str, problem: Any, most: int) -> list[Method]:
     contest, learned = contests()[name], learned_names(name)
     if name not in tasks.names():
         learned = []
-    found = classical_methods(problem, contest.steps, contest.tau, most)
+    found = measuring.classical_methods(problem, contest.steps, contest.tau, most)
     for each in learned:
         solver = zoo.load(each.removeprefix("lmd-"), bare=True)
-        found.append(Method(each, (Setting(solver),), most if solver.ends_proven else min(most, 50)))
+        found.append(
+            measuring.Method(each, (measuring.Setting(solver),), most if solver.ends_proven else min(most, 50))
+        )
     return found
 
 
@@ -230,7 +214,7 @@ def _bench_problem(bench: Bench, settings: dict[str, Any], test: Tensor, tuning:
         contest.make(images, noise / 100, torch.Generator().manual_seed(first + seed))
         for images, first in ((test, TEST_SEED), (tuning, TUNING_SEED))
     ]
-    instances, trial = (KnownInstances.of(problem, kept, smallest) for problem in problems)
+    instances, trial = (measuring.KnownInstances.of(problem, kept, smallest) for problem in problems)
     if (short := float(instances.proven.max())) > smallest:
         bench.skipped.append(f"{name}, gaps below {short:.0e}: its minima are not known better")
     if instances.problem.domain is not None:
@@ -243,30 +227,38 @@ def _bench_problem(bench: Bench, settings: dict[str, Any], test: Tensor, tuning:
         bench.rows += measured.rows(plan.batches, settings)
     for batch in plan.batches:
         bench.say(f"{words}: timing, batch {batch}")
-        rows, curves = time_all(runs, targets(plan.gaps), len(instances), batch, plan.repeats, settings)
+        rows, curves = timing.time_all(
+            runs, measuring.targets(plan.gaps), len(instances), batch, plan.repeats, settings
+        )
         bench.rows += rows
         bench.curves += curves
 
 
-def _runs(bench: Bench, name: str, words: str, instances: KnownInstances, trial: KnownInstances) -> list[Timed]:
+def _runs(
+    bench: Bench, name: str, words: str, instances: measuring.KnownInstances, trial: measuring.KnownInstances
+) -> list[timing.Timed]:
     """Every method and every peer that is for the problem and wanted, measured and ready to be timed."""
-    plan, wanted = bench.plan, targets(bench.plan.gaps)
-    found: list[Timed] = []
-    if plan.wants(SOLVE):
-        found.append(Timed(SOLVE, partial(solve_jobs, instances, wanted)))
+    plan, wanted = bench.plan, measuring.targets(bench.plan.gaps)
+    found: list[timing.Timed] = []
+    if plan.wants(measuring.SOLVE):
+        found.append(timing.Timed(measuring.SOLVE, partial(timing.solve_jobs, instances, wanted)))
     for method in methods_for(name, instances.problem, plan.most):
-        kinds = {method.name: solver_jobs} if plan.wants(method.name) else {}
-        if method.name in DUAL and offers(instances.problem, ("certified_gap",)) and plan.wants(method.name + PROVEN):
-            kinds[method.name + PROVEN] = proof_jobs
+        kinds = {method.name: timing.solver_jobs} if plan.wants(method.name) else {}
+        if (
+            method.name in measuring.DUAL
+            and offers(instances.problem, ("certified_gap",))
+            and plan.wants(method.name + timing.PROVEN)
+        ):
+            kinds[method.name + timing.PROVEN] = timing.proof_jobs
         if kinds:
             bench.say(f"{words}: {method.name}")
-            measured = MeasuredSolver(method, instances, trial, wanted, plan.limit)
-            found += [Timed(kind, partial(jobs, measured), measured) for kind, jobs in kinds.items()]
+            measured = measuring.MeasuredSolver(method, instances, trial, wanted, plan.limit)
+            found += [timing.Timed(kind, partial(jobs, measured), measured) for kind, jobs in kinds.items()]
     for peer in (peer for peer in contests()[name].peers if plan.wants(peer.name)):
         if peer.installed:
             bench.say(f"{words}: {peer.name}")
-            called = MeasuredPeer(peer, instances, wanted, plan.most, plan.limit)
-            found.append(Timed(peer.name, partial(peer_jobs, called), called))
+            called = measuring.MeasuredPeer(peer, instances, wanted, plan.most, plan.limit)
+            found.append(timing.Timed(peer.name, partial(timing.peer_jobs, called), called))
         else:
             bench.skipped.append(f"{peer.package}: not installed; {peer.hint}")
     return found

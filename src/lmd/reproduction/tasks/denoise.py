@@ -30,6 +30,9 @@ from lmd.reproduction.tasks.task import (
 )
 from lmd.reproduction.tasks.training import (
     CROPS,
+    EXACT_CROPS,
+    PAIR_CROPS,
+    PAIR_IMAGES,
     PHOTOGRAPHS,
     WEAK,
     WEIGHT,
@@ -39,9 +42,6 @@ from lmd.reproduction.tasks.training import (
     solved,
     training,
 )
-from lmd.reproduction.tasks.training import EXACT_CROPS as EXACT_CROPS
-from lmd.reproduction.tasks.training import PAIR_CROPS as PAIR_CROPS
-from lmd.reproduction.tasks.training import PAIR_IMAGES as PAIR_IMAGES
 from lmd.solvers import FGP, LearnedDual, LearnedFGP, Solver
 from lmd.training.solved import SolvedFamily
 from lmd.tv.denoising import Denoising

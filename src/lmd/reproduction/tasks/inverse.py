@@ -7,22 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lmd import problems
 from lmd.guarantees.reference_tv import second_stage
 from lmd.operators import Blur, ParallelBeam, gaussian_kernel
-from lmd.problems import (
-    Family,
-    TomographyFamily,
-    TVDeblurring,
-    TVDeblurringFamily,
-    TVInpainting,
-    TVInpaintingFamily,
-    TVTomography,
-    add_noise,
-    random_masks,
-)
 from lmd.reproduction.tasks.task import CertifiedBy, Contest, Images, Recipe, Task
 from lmd.reproduction.tasks.training import (
     CROPS,
+    EXACT_CROPS,
+    PAIR_CROPS,
+    PAIR_IMAGES,
     PHOTOGRAPHS,
     WEAK,
     WEIGHT,
@@ -32,47 +25,44 @@ from lmd.reproduction.tasks.training import (
     solved,
     training,
 )
-from lmd.reproduction.tasks.training import EXACT_CROPS as EXACT_CROPS
-from lmd.reproduction.tasks.training import PAIR_CROPS as PAIR_CROPS
-from lmd.reproduction.tasks.training import PAIR_IMAGES as PAIR_IMAGES
 from lmd.solvers import PDHG, LearnedSaddle
 
 KEPT = 0.8
 INPAINTING_SOLVER = PDHG(tau=0.35, accelerated=False, settle=8)
 
 
-def _inpainting_family(preset: str) -> Family:
+def _inpainting_family(preset: str) -> problems.Family:
     images = PHOTOGRAPHS.train(preset)
-    plain = TVInpaintingFamily(images, noise=(0.02, 0.1), crop=CROPS[preset], weight=WEIGHT, kept=(0.65, 0.95))
+    plain = problems.TVInpaintingFamily(images, noise=(0.02, 0.1), crop=CROPS[preset], weight=WEIGHT, kept=(0.65, 0.95))
     return solved(plain, preset, INPAINTING_SOLVER, iterations=1500)
 
 
-def _for_pair(preset: str) -> Family:
+def _for_pair(preset: str) -> problems.Family:
     """A mask for each image, so that the solver learns no mask by heart."""
     images, crop = PAIR_IMAGES.train(preset), PAIR_CROPS[preset]
-    return TVInpaintingFamily(images, noise=(0.0, 0.1), crop=crop, weight=WEIGHT, kept=(0.7, 0.9))
+    return problems.TVInpaintingFamily(images, noise=(0.0, 0.1), crop=crop, weight=WEIGHT, kept=(0.7, 0.9))
 
 
-def _for_exact(preset: str) -> Family:
+def _for_exact(preset: str) -> problems.Family:
     images, crop = PAIR_IMAGES.train(preset), EXACT_CROPS[preset]
-    plain = TVInpaintingFamily(images, noise=(0.0, 0.2), crop=crop, weight=WEIGHT, kept=(0.7, 0.9))
+    plain = problems.TVInpaintingFamily(images, noise=(0.0, 0.2), crop=crop, weight=WEIGHT, kept=(0.7, 0.9))
     return solved(plain, preset, INPAINTING_SOLVER, share=3, iterations=600, finish=_smooth)
 
 
-def _smooth(problem: TVInpainting, x: Tensor) -> Tensor:
+def _smooth(problem: problems.TVInpainting, x: Tensor) -> Tensor:
     """The smoothest of all minimisers, near enough for training."""
     return second_stage(problem, x, evaluations=15)[0]
 
 
-def _published(preset: str) -> Family:
+def _published(preset: str) -> problems.Family:
     images, crop = PAIR_IMAGES.train(preset), PAIR_CROPS[preset]
-    return TVInpaintingFamily(images, noise=0.05, crop=crop, weight=WEIGHT, kept=KEPT)
+    return problems.TVInpaintingFamily(images, noise=0.05, crop=crop, weight=WEIGHT, kept=KEPT)
 
 
-def make_inpainting(images: Tensor, noise: float, generator: torch.Generator) -> TVInpainting:
+def make_inpainting(images: Tensor, noise: float, generator: torch.Generator) -> problems.TVInpainting:
     """The problem of clean images with a fifth of their pixels lost, a mask for each, and noise added."""
-    mask = random_masks(len(images), images.shape[2], images.shape[3], KEPT, generator).to(images)
-    return TVInpainting(add_noise(mask * images, noise, generator), mask, WEIGHT)
+    mask = problems.random_masks(len(images), images.shape[2], images.shape[3], KEPT, generator).to(images)
+    return problems.TVInpainting(problems.add_noise(mask * images, noise, generator), mask, WEIGHT)
 
 
 def _recipe(iterations: int, kernel: int, settings: dict[str, dict[str, Any]]) -> Recipe:
@@ -111,17 +101,17 @@ INPAINT = Task(
 BLUR_WIDTH = 1.5
 
 
-def _deblurring_family(preset: str) -> Family:
+def _deblurring_family(preset: str) -> problems.Family:
     images = PHOTOGRAPHS.train(preset)
-    plain = TVDeblurringFamily(images, noise=(0.02, 0.08), crop=CROPS[preset], weight=WEIGHT, blur=(1.2, 1.8))
+    plain = problems.TVDeblurringFamily(images, noise=(0.02, 0.08), crop=CROPS[preset], weight=WEIGHT, blur=(1.2, 1.8))
     return solved(plain, preset, PDHG(0.1), share=2)
 
 
-def make_deblurring(images: Tensor, noise: float, generator: torch.Generator) -> TVDeblurring:
+def make_deblurring(images: Tensor, noise: float, generator: torch.Generator) -> problems.TVDeblurring:
     """The problem of clean images, blurred, with noise added."""
     kernel = gaussian_kernel(BLUR_WIDTH)
     blurred = Blur(kernel, images.shape[2], images.shape[3])(images)
-    return TVDeblurring(add_noise(blurred, noise, generator), kernel, WEIGHT)
+    return problems.TVDeblurring(problems.add_noise(blurred, noise, generator), kernel, WEIGHT)
 
 
 DEBLUR = Task(
@@ -148,18 +138,18 @@ ANGLES = 30
 WHOLE_PHOTOGRAPHS = Images(whole=True)
 
 
-def _tomography_family(preset: str) -> Family:
+def _tomography_family(preset: str) -> problems.Family:
     """Whole images: the spectrum of projections, unlike that of blurs, depends on their size."""
     crop = CROPS[preset] if preset == "quick" else None
-    plain = TomographyFamily(WHOLE_PHOTOGRAPHS.train(preset), noise=(0.02, 0.08), crop=crop, weight=WEIGHT)
+    plain = problems.TomographyFamily(WHOLE_PHOTOGRAPHS.train(preset), noise=(0.02, 0.08), crop=crop, weight=WEIGHT)
     return solved(plain, preset, PDHG(0.03), share=6)
 
 
-def make_tomography(images: Tensor, noise: float, generator: torch.Generator) -> TVTomography:
+def make_tomography(images: Tensor, noise: float, generator: torch.Generator) -> problems.TVTomography:
     """The problem of clean images, projected, with noise added."""
     size = (images.shape[2], images.shape[3])
     beams = ParallelBeam(*size, angles=ANGLES)
-    return TVTomography(add_noise(beams(images), noise, generator), size, WEIGHT, beams=beams)
+    return problems.TVTomography(problems.add_noise(beams(images), noise, generator), size, WEIGHT, beams=beams)
 
 
 TOMOGRAPHY = Task(

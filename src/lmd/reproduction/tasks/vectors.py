@@ -12,16 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lmd import problems, solvers
 from lmd.mirrors import DensePair, Mirror, OneLayer, Quadratic
-from lmd.problems import (
-    ControlFamily,
-    Family,
-    Lasso,
-    LassoFamily,
-    LeastSquaresFamily,
-    LinearClassifierFamily,
-    SVMFamily,
-)
 from lmd.reproduction.tasks.task import (
     COUNTS,
     EXPERIMENTS,
@@ -37,42 +29,28 @@ from lmd.reproduction.tasks.task import (
     stacked,
 )
 from lmd.reproduction.tasks.training import WEAK, for_classifier, for_svm, mean_optimum, solved, training
-from lmd.solvers import (
-    LBFGS,
-    PDHG,
-    CorrectedMirrorDescent,
-    InteriorPoint,
-    LearnedBlockNewton,
-    LearnedInteriorPoint,
-    LearnedMirrorDescent,
-    LearnedPDHG,
-    LearnedSteps,
-    Sequential,
-    Solver,
-    WithInitialiser,
-)
 from lmd.solvers.initialisers import MeanInitialiser
 from lmd.training.solved import SolvedFamily
 
 PLANE = Drawn("right-hand sides and starts standard normal", arrays=("W",))
 
 
-def plane_family(preset: str) -> LeastSquaresFamily:
+def plane_family(preset: str) -> problems.LeastSquaresFamily:
     """The same at all sizes."""
-    return LeastSquaresFamily()
+    return problems.LeastSquaresFamily()
 
 
-def _plane_solver(mirror: Mirror) -> Solver[Any]:
-    return LearnedMirrorDescent(mirror, iterations=10, initial_step=0.1, interval=(0.05, 0.5)).double()
+def _plane_solver(mirror: Mirror) -> solvers.Solver[Any]:
+    return solvers.LearnedMirrorDescent(mirror, iterations=10, initial_step=0.1, interval=(0.05, 0.5)).double()
 
 
-def _plane_quadratic(seed: int) -> Solver[Any]:
+def _plane_quadratic(seed: int) -> solvers.Solver[Any]:
     """The paper's start: the identity plus a small random diagonal."""
     noise = 0.001**0.5 * torch.randn(2, generator=torch.Generator().manual_seed(seed), dtype=torch.float32)
     return _plane_solver(Quadratic(2, matrix=torch.diag(1 + noise)))
 
 
-def _plane_one_layer(seed: int) -> Solver[Any]:
+def _plane_one_layer(seed: int) -> solvers.Solver[Any]:
     return _plane_solver(OneLayer.random(2, torch.Generator().manual_seed(seed)))
 
 
@@ -102,13 +80,13 @@ LEAST_SQUARES = Task(
 )
 
 
-def _lasso_family(preset: str) -> Family:
-    return solved(LassoFamily(), preset, PDHG(0.5), iterations=2000)
+def _lasso_family(preset: str) -> problems.Family:
+    return solved(problems.LassoFamily(), preset, solvers.PDHG(0.5), iterations=2000)
 
 
-def make_lasso(images: Tensor, noise: float, generator: torch.Generator) -> Lasso:
+def make_lasso(images: Tensor, noise: float, generator: torch.Generator) -> problems.Lasso:
     """As many regressions as there are images."""
-    return LassoFamily(noise=noise).sample(len(images), generator)[0]
+    return problems.LassoFamily(noise=noise).sample(len(images), generator)[0]
 
 
 def _coordinate_descent(problem: Any) -> Call:
@@ -152,7 +130,7 @@ LASSO = Task(
         Recipe(
             iterations=10,
             title="learned saddle mirror descent of 10 iterations, steps and momenta alone, for lassos with one matrix",
-            solver=lambda seed: LearnedPDHG(10, tau=0.5),
+            solver=lambda seed: solvers.LearnedPDHG(10, tau=0.5),
             family=_lasso_family,
             source=Drawn("random sparse regressions", arrays=("A",)),
             settings=training("gap", 2e-2, updates=1500, batch=10),
@@ -175,7 +153,7 @@ LASSO = Task(
 
 def make_control(images: Tensor, noise: float, generator: torch.Generator) -> Any:
     """As many states as there are images."""
-    return ControlFamily().sample(len(images), generator)[0]
+    return problems.ControlFamily().sample(len(images), generator)[0]
 
 
 def _osqp(problem: Any) -> Call:
@@ -215,7 +193,7 @@ CONTROL = Task(
 )
 
 
-SVM_DIGITS = Digits(SVMFamily, mnist=1000, digits=100)
+SVM_DIGITS = Digits(problems.SVMFamily, mnist=1000, digits=100)
 STEPS = (1e-3, 1e-1)
 
 
@@ -225,46 +203,48 @@ def dense_pair(dimension: int, width: int, backward_width: int, scale: float, se
     return DensePair(dimension, width, 2, scale=scale, seed=seed, **options)
 
 
-def _svm_solver(mirror: Mirror, extension: str = "decay") -> Solver[Any]:
-    return LearnedMirrorDescent(mirror, iterations=10, initial_step=0.01, interval=STEPS, extension=extension)
+def _svm_solver(mirror: Mirror, extension: str = "decay") -> solvers.Solver[Any]:
+    return solvers.LearnedMirrorDescent(mirror, iterations=10, initial_step=0.01, interval=STEPS, extension=extension)
 
 
-def _quadratic(seed: int) -> Solver[Any]:
+def _quadratic(seed: int) -> solvers.Solver[Any]:
     return _svm_solver(Quadratic(51, matrix=10 * torch.eye(51)))
 
 
-def _one_layer(seed: int) -> Solver[Any]:
+def _one_layer(seed: int) -> solvers.Solver[Any]:
     """Weights of 20 make the range of the map wide enough for the gradients of a thousand hinges."""
     return _svm_solver(OneLayer(51, weight=torch.full((51,), 20.0)))
 
 
-def _published_one_layer(seed: int) -> Solver[Any]:
+def _published_one_layer(seed: int) -> solvers.Solver[Any]:
     """The paper's start, whose range is so narrow that most steps are clipped."""
     return _svm_solver(OneLayer.random(51, torch.Generator().manual_seed(seed)))
 
 
-def _svm_pair(seed: int) -> Solver[Any]:
+def _svm_pair(seed: int) -> solvers.Solver[Any]:
     """A scale of 30 makes steps of 0.01 short enough for the gradients of a thousand hinges."""
-    return CorrectedMirrorDescent(dense_pair(51, 64, 96, 30.0, seed), LearnedSteps(10, 0.01, STEPS, "decay"))
+    return solvers.CorrectedMirrorDescent(
+        dense_pair(51, 64, 96, 30.0, seed), solvers.LearnedSteps(10, 0.01, STEPS, "decay")
+    )
 
 
-def _published(seed: int) -> Solver[Any]:
+def _published(seed: int) -> solvers.Solver[Any]:
     """The same networks in the paper's algorithm: nothing is corrected, the last step goes on for ever."""
     return _svm_solver(dense_pair(51, 64, 96, 30.0, seed), "last")
 
 
-def _interior(seed: int) -> Solver[Any]:
+def _interior(seed: int) -> solvers.Solver[Any]:
     """From the mean of a few optima."""
-    solver = LearnedInteriorPoint(51)
+    solver = solvers.LearnedInteriorPoint(51)
     with torch.no_grad():
         solver.guess.copy_(mean_optimum(SVM_DIGITS.train("standard"), seed))
     return solver
 
 
-def _solved(preset: str) -> Family:
+def _solved(preset: str) -> problems.Family:
     """Data sets that are drawn once, each in one instance, with their optima."""
     count = 4 if preset == "quick" else 20
-    return SolvedFamily(SVM_DIGITS.train(preset, subsets=count), 10 * count, InteriorPoint(), iterations=30)
+    return SolvedFamily(SVM_DIGITS.train(preset, subsets=count), 10 * count, solvers.InteriorPoint(), iterations=30)
 
 
 _INTERIOR: dict[str, dict[str, Any]] = {
@@ -387,25 +367,27 @@ SVM = Task(
 )
 
 
-CLASSIFIER_DIGITS = Digits(LinearClassifierFamily, mnist=2000, digits=300)
+CLASSIFIER_DIGITS = Digits(problems.LinearClassifierFamily, mnist=2000, digits=300)
 
 
-def _classifier_pair(seed: int) -> Solver[Any]:
-    return CorrectedMirrorDescent(dense_pair(500, 48, 48, 0.2, seed), LearnedSteps(10, 0.01, STEPS, "last"))
+def _classifier_pair(seed: int) -> solvers.Solver[Any]:
+    return solvers.CorrectedMirrorDescent(
+        dense_pair(500, 48, 48, 0.2, seed), solvers.LearnedSteps(10, 0.01, STEPS, "last")
+    )
 
 
-def _classifier_newton(seed: int) -> Solver[Any]:
+def _classifier_newton(seed: int) -> solvers.Solver[Any]:
     """From the mean of a few optima with a small ridge: without one, data that can be separated have none.
 
     Longer steps are for when all pairs are on their side. It is trained little: a rate of 3e-2 made three of four
     hundred instances diverge for the sake of the others.
     """
-    start, solver = MeanInitialiser([500]), LearnedBlockNewton()
+    start, solver = MeanInitialiser([500]), solvers.LearnedBlockNewton()
     start.fit_(start.mean[None], mean_optimum(CLASSIFIER_DIGITS.train("standard", ridge=1e-4), seed).float()[None])
     with torch.no_grad():
         solver.numbers[2:, 0] = math.log(2)
         solver.numbers[2, 0] = math.log(1.5)
-    return Sequential(WithInitialiser(solver, start), LBFGS())
+    return solvers.Sequential(solvers.WithInitialiser(solver, start), solvers.LBFGS())
 
 
 _CLASSIFIER_SETTINGS: dict[str, dict[str, Any]] = {
