@@ -62,11 +62,6 @@ class LinearOperator(Part, abc.ABC):
     """
 
     @property
-    def name(self) -> str:
-        """What `lmd.kernels` knows it by, where there is compiled code for it as it is."""
-        return type(self).__name__
-
-    @property
     def spectrum(self) -> Tensor | None:
         """The eigenvalues of K'K `(H, W // 2 + 1)` in the order of `torch.fft.rfft2`, where it is circulant."""
         return None

@@ -44,11 +44,6 @@ class Differences(LinearOperator):
         self.spacing = _check_spacing(spacing, len(self.shape))
 
     @property
-    def name(self) -> str:
-        plain = type(self) is Differences and len(self.shape) == 2 and all(h == 1 for h in self.spacing)
-        return "differences" if plain else super().name
-
-    @property
     def grid(self) -> tuple[int, ...]:
         return self.shape
 

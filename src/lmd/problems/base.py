@@ -180,11 +180,6 @@ class Problem(Part, abc.ABC):
         return self.value(self.minimiser())
 
     @property
-    def parts(self) -> tuple[str, ...]:
-        """The names of what it is made of, by which `lmd.kernels` knows whether there is compiled code for it."""
-        return ()
-
-    @property
     def smoothness(self) -> Tensor | None:
         """A Lipschitz constant of each gradient in the Euclidean norm `(B,)` or `()`, where there is one."""
         return None

@@ -105,7 +105,6 @@ class Composite(Problem):
         if len(operators) > 1 or scales is not None:
             shapes = [operator.select(0)(start[:1]).shape[1:] for operator in operators]
             self.operator = Stack(operators, shapes, scales)
-        self._parts = (f.name, *(part.name for pair in behind for part in pair))
         found = [j for j, operator in enumerate(operators) if operator.grid is not None]
         self._place = found[0] if len(found) == 1 and self.operator.scales[found[0]] == 1 else -1
         self.differences = operators[self._place] if self._place >= 0 else None
@@ -124,11 +123,6 @@ class Composite(Problem):
     def blocks(self) -> list[Block]:
         """(g_j, K_j, scale) for each j."""
         return list(zip(self.regularisers, self.operator.blocks, self.operator.scales, strict=True))
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        """The names of f, g_1, K_1, g_2, ..."""
-        return self._parts
 
     @property
     def strong_convexity(self) -> Tensor | None:

@@ -189,11 +189,6 @@ class Term(Part, abc.ABC):
     """Names of the attributes that, where they are tensors, have the instance for their first dimension."""
 
     @property
-    def name(self) -> str:
-        """What `lmd.kernels` knows it by, where there is compiled code for it as it is."""
-        return type(self).__name__
-
-    @property
     def blocks(self) -> tuple[Term, ...]:
         """The terms of the parts of its array, where it is stacked; otherwise itself."""
         return (self,)

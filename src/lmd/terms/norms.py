@@ -97,11 +97,6 @@ class GroupNorm(Term):
         self.weight = check_scale("weight", weight)
         self.axes = check_axes(axes)
 
-    @property
-    def name(self) -> str:
-        alike = not isinstance(self.weight, Tensor) or self.weight.ndim < 2
-        return "lengths" if type(self) is GroupNorm and alike and self.axes == (2,) else super().name
-
     def value(self, z: Tensor) -> Tensor:
         return weighted_sum(self.weight, lengths(z, self.axes))
 
@@ -185,11 +180,6 @@ class L1(GroupNorm):
     def __init__(self, weight: Scale = 1.0) -> None:
         self.weight = check_scale("weight", weight, zero=True)
         self.axes = ()
-
-    @property
-    def name(self) -> str:
-        alike = not isinstance(self.weight, Tensor) or self.weight.ndim < 2
-        return "l1" if alike and type(self) is L1 else type(self).__name__
 
     def pieces(self, z: Tensor) -> Pieces:
         """w |z| = w z + 2w max(0, -z)."""

@@ -65,10 +65,6 @@ class Squares(Term):
         return per_instance(self.scale, self.y) * per_instance(self.weight, self.y)
 
     @property
-    def name(self) -> str:
-        return "squares" if type(self) is Squares and not isinstance(self.curvature, Tensor) else super().name
-
-    @property
     def conjugate_is_finite(self) -> bool:
         return is_positive(self.weight)
 
@@ -191,10 +187,6 @@ class MaskedSquares(Squares):
         self.low = torch.where(at, y, torch.inf).flatten(2).amin(dim=2).reshape(ends)
         self.high = torch.where(at, y, -torch.inf).flatten(2).amax(dim=2).reshape(ends)
         self.y = torch.where(at, y, self.low)
-
-    @property
-    def name(self) -> str:
-        return "kept squares" if type(self) is MaskedSquares else super().name
 
     @property
     def mask(self) -> Tensor:

@@ -136,11 +136,6 @@ class Boxed(Wrapper):
         self.term, self.low, self.high = term, low, high
 
     @property
-    def name(self) -> str:
-        numbers = not isinstance(self.low, Tensor) and not isinstance(self.high, Tensor)
-        return f"boxed {self.term.name if numbers or self.term.name != 'squares' else 'Squares'}"
-
-    @property
     def conjugate_is_finite(self) -> bool:
         return True
 
@@ -249,10 +244,6 @@ class Masked(Wrapper):
         if mask.ndim != y.ndim or any(m not in (1, n) for m, n in zip(mask.shape, y.shape, strict=True)):
             raise InputError("mask", f"shape {shape_of(mask)}", f"one that broadcasts to {shape_of(y)}")
         self.term, self.weight = term, check_zero_one("mask", mask).to(y).expand(len(y), *mask.shape[1:])
-
-    @property
-    def name(self) -> str:
-        return f"kept {self.term.name}"
 
     @property
     def y(self) -> Tensor:
