@@ -9,22 +9,22 @@
 #include "calls.h"
 #include "threads.h"
 
-enum { GIVEN = 29 };
+enum { GIVEN = 21 };
 
 /* An address; None is NULL. */
 static void *address(PyObject *given) { return given == Py_None ? NULL : PyLong_AsVoidPtr(given); }
 
-/* A number for each instance, or one for all, to every `stride`th place. */
-static int fill(PyObject *given, long batch, long stride, double *out)
+/* A number for each instance, or one for all. */
+static int fill(PyObject *given, long batch, double *out)
 {
     if (PyFloat_Check(given)) {
-        for (long n = 0; n < batch; n++) out[n * stride] = PyFloat_AS_DOUBLE(given);
+        for (long n = 0; n < batch; n++) out[n] = PyFloat_AS_DOUBLE(given);
         return 1;
     }
     PyObject *each = PySequence_Fast(given, "a number, or one for each instance");
     if (!each) return 0;
     const int fits = PySequence_Fast_GET_SIZE(each) == batch;
-    for (long n = 0; n < batch && fits; n++) out[n * stride] = PyFloat_AsDouble(PySequence_Fast_GET_ITEM(each, n));
+    for (long n = 0; n < batch && fits; n++) out[n] = PyFloat_AsDouble(PySequence_Fast_GET_ITEM(each, n));
     Py_DECREF(each);
     if (!fits) PyErr_SetString(PyExc_ValueError, "not one number for each instance");
     return fits && !PyErr_Occurred();
@@ -69,28 +69,26 @@ static PyObject *raise_again(PyObject *self, PyObject *none)
 
 static PyObject *fgp(PyObject *self, PyObject *const *given, Py_ssize_t count)
 {
-    void *at[10];
+    void *at[6];
     double reals[5], few[1 + REPORT], *room = few;
-    long whole[13];
+    long whole[9];
     (void)self;
     if (count != GIVEN) return PyErr_Format(PyExc_TypeError, "fgp takes %d arguments, not %zd", GIVEN, count);
-    for (int n = 0; n < 4; n++) at[n] = address(given[n]);
-    for (int n = 0; n < 2; n++) at[4 + n] = address(given[5 + n]);
-    for (int n = 0; n < 3; n++) at[6 + n] = address(given[25 + n]);
-    for (int n = 0; n < 5; n++) reals[n] = PyFloat_AsDouble(given[7 + n]);
-    for (int n = 0; n < 13; n++) whole[n] = PyLong_AsLong(given[12 + n]);
+    const int pointers[6] = {0, 1, 3, 18, 19, 20};
+    for (int n = 0; n < 6; n++) at[n] = address(given[pointers[n]]);
+    for (int n = 0; n < 5; n++) reals[n] = PyFloat_AsDouble(given[4 + n]);
+    for (int n = 0; n < 9; n++) whole[n] = PyLong_AsLong(given[9 + n]);
     if (PyErr_Occurred()) return NULL;
     const long batch = whole[0];
     if (batch != 1) room = PyMem_Malloc((size_t)(batch * (1 + REPORT)) * sizeof(double));
     if (!room) return PyErr_NoMemory();
     double *report = room + batch;
     PyObject *answer = NULL;
-    if (fill(given[4], batch, 1, room) && fill(given[28], batch, REPORT, report)) {
+    if (fill(given[2], batch, room)) {
         int failed;
         Py_BEGIN_ALLOW_THREADS;
-        failed = lmd_fgp(at[0], at[1], at[2], at[3], room, at[4], at[5], reals[0], reals[1], reals[2], reals[3], reals[4], batch,
-                         whole[1], whole[2], whole[3], whole[4], whole[5], whole[6], whole[7], whole[8], whole[9], whole[10],
-                         whole[11], (int)whole[12], at[6], at[7], at[8], report);
+        failed = lmd_fgp(at[0], at[1], room, at[2], reals[0], reals[1], reals[2], reals[3], reals[4], batch, whole[1], whole[2],
+                         whole[3], whole[4], whole[5], whole[6], whole[7], (int)whole[8], at[3], at[4], at[5], report);
         Py_END_ALLOW_THREADS;
         if (failed & INTERRUPTED)
             PyErr_Restore(raised[0], raised[1], raised[2]);
@@ -111,7 +109,7 @@ static int start(PyObject *module)
 }
 
 static PyMethodDef methods[] = {
-    {"fgp", (PyCFunction)(void (*)(void))fgp, METH_FASTCALL, "Whole solves: lmd.kernels.loop."},
+    {"fgp", (PyCFunction)(void (*)(void))fgp, METH_FASTCALL, "Whole solves of denoising: lmd.tv.denoising."},
     {"raise_again", raise_again, METH_NOARGS, "Raise what a signal handler raised during a solve."},
     {0},
 };

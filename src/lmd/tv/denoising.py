@@ -22,10 +22,6 @@ MAX_COUPLED_CHANNELS = 8
 EXTRAPOLATED_BELOW = 5e-5
 """Solves to tolerances below this keep the extrapolated dual point too, to go on from in float64: as in loop.c."""
 
-FIRST_EVALUATION, RESTART_EVERY = 8, 8
-"""Iterations before the first gap evaluation without a schedule, and between two looks at the momentum."""
-
-
 METHOD = FGP(restart=True)
 
 
@@ -77,12 +73,11 @@ class Denoising(NamedTuple):
         q = torch.empty_like(p) if tolerance < EXTRAPOLATED_BELOW else None
         start = None if dual is None else _checked(dual, y, field)
         report = _function()(
-            y.data_ptr(), None if start is None else start.data_ptr(), None, None, bound, None,
-            (table or schedules.table()).address, self.scale, 2 * self.scale / self.norm**2, tolerance,
-            self.norm, self.roundings, batch, channels, height, width, 0, 0, limit, FIRST_EVALUATION,
-            self.isotropic, self.coupled, RESTART_EVERY, y.dtype == torch.float64,
+            y.data_ptr(), None if start is None else start.data_ptr(), bound, (table or schedules.table()).address,
+            self.scale, 2 * self.scale / self.norm**2, tolerance, self.norm, self.roundings,
+            batch, channels, height, width, limit, self.isotropic, self.coupled, y.dtype == torch.float64,
             torch.get_num_threads() if y.numel() >= kernels.SMALL else 1,
-            p.data_ptr(), None if q is None else q.data_ptr(), x.data_ptr(), 1.0,
+            p.data_ptr(), None if q is None else q.data_ptr(), x.data_ptr(),
         )  # fmt: skip
         return Solved(x, p, outcomes_of(report))
 

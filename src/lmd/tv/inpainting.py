@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lmd import kernels
 from lmd.solvers.classical.relaxed_pdhg import RelaxedPDHG
-from lmd.tv.solved import REPORT, Solved, outcomes_of
+from lmd.tv.solved import Solved, outcomes_of
 
 FIRST_EVALUATION = 12
 """Iterations before the first gap evaluation."""
@@ -66,7 +66,7 @@ class Inpainting(NamedTuple):
         batch, channels, height, width = y.shape
         held = [each.detach().expand(batch, -1, -1, -1).contiguous() for each in (self.mask, self.low, self.high)]
         bound = torch.as_tensor(self.bound, dtype=torch.float64, device="cpu").detach().expand(batch).contiguous()
-        report = torch.zeros(batch, REPORT, dtype=torch.float64, device="cpu")
+        report = torch.zeros(batch, 6, dtype=torch.float64, device="cpu")
         report[:, 0] = state.tau
         found, dual = torch.empty_like(y), y.new_empty(batch, channels, 2, height, width)
         failed = _function()(
@@ -77,7 +77,7 @@ class Inpainting(NamedTuple):
             found.data_ptr(), dual.data_ptr(), report.data_ptr(),
         )  # fmt: skip
         kernels.check_code(failed, "the working rows of a compiled solve")
-        return Solved(found, dual, outcomes_of(report.flatten().tolist()))
+        return Solved(found, dual, outcomes_of(report[:, 1:5].flatten().tolist()))
 
 
 @functools.cache

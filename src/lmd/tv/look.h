@@ -1,7 +1,6 @@
 /* Looks at where a solve stands: x(p) of each row, and the sums that its gap is made of. A part of loop.h.
 
-   A look is exact to the rounding of double precision, or, on the way to tolerances that leave room for it, brief: sums of
-   float numbers, in a third of the time (docs/guarantees.md, Theorem 3c, has the room). */
+   Sums are exact to the rounding of double precision. */
 
 /* p of one row as it is given out, within the bound, where that is another type. */
 static void NAME(outer)(const Job *job, const NAME(Piece) *piece, long i, REAL *restrict down, REAL *restrict right)
@@ -35,7 +34,7 @@ static void NAME(answer)(const Job *job, const NAME(Team) *team, const NAME(Piec
 
 /* Rows that a look goes through: x of this row and of the next one, p of this row and, along the columns, of the last. */
 typedef struct {
-    int kind; /* EXACT, BRIEF, or FLAT: x is there already */
+    int kind; /* EXACT, or FLAT: x is there already */
     IO *x, *next;
     const REAL *above, *down, *right;
     REAL *made[3]; /* room for p, where it is not given out as it is */
@@ -162,55 +161,6 @@ INLINE REAL NAME(in_all)(NAME(Vector) v)
     return v[0];
 }
 
-/* The same of a row in whole vectors, where x is 0 past its end, in REAL numbers for RUN vectors at a time; in place of the
-   square of x - x(p), that of x: Theorem 3c. */
-INLINE void NAME(brief_sum)(const Job *job, const NAME(Lines) *lines, const NAME(Team) *team, long columns, const REAL *y,
-                            const int isotropic, const int coupled, double *out)
-{
-    REAL *squares = (REAL *)lines->squares, *others = (REAL *)(lines->squares + NAME(padded)(job));
-    const REAL *x = (const REAL *)lines->x, *next = (const REAL *)lines->next;
-    for (int c = 0; c < SUMS; c++) out[c] = 0;
-    for (long from = 0; from < columns; from += RUN * NAME(LANES)) {
-        NAME(Vector) length = {0}, cross = {0}, square = {0}, misfit = {0};
-        for (long j = from; j < least(columns, from + RUN * NAME(LANES)); j += NAME(LANES)) {
-            const NAME(Vector) here = NAME(at)(x + j), along = NAME(at)(next + j) - here, off = here - NAME(at)(y + j);
-            const NAME(Mask) inner = NAME(at)(team->bound + j) > 0; /* to the right of the last pixel is nothing */
-            const NAME(Vector) across = NAME(where)(inner, NAME(at)(x + j + 1) - here);
-            if (coupled) {
-                *(NAME(Vector) *)(squares + j) += along * along;
-                *(NAME(Vector) *)(others + j) += across * across;
-            } else if (isotropic)
-                length += NAME(root)(along * along + across * across);
-            else
-                length += NAME(absolute)(along) + NAME(absolute)(across);
-            cross += along * NAME(at)(lines->down + j) + across * NAME(at)(lines->right + j);
-            square += here * here;
-            misfit += off * off;
-        }
-        out[0] += (double)NAME(in_all)(length), out[1] += (double)NAME(in_all)(cross);
-        out[2] += (double)NAME(in_all)(square), out[3] += (double)NAME(in_all)(misfit);
-    }
-}
-
-/* As `coupled_lengths`. */
-static double NAME(brief_lengths)(const Job *job, const NAME(Lines) *lines, long columns)
-{
-    REAL *squares = (REAL *)lines->squares, *others = (REAL *)(lines->squares + NAME(padded)(job));
-    double total = 0;
-    for (long from = 0; from < columns; from += RUN * NAME(LANES)) {
-        NAME(Vector) length = {0};
-        for (long j = from; j < least(columns, from + RUN * NAME(LANES)); j += NAME(LANES)) {
-            const NAME(Vector) along = NAME(at)(squares + j), across = NAME(at)(others + j);
-            if (job->isotropic)
-                length += NAME(root)(along + across);
-            else
-                length += NAME(root)(along) + NAME(root)(across);
-            *(NAME(Vector) *)(squares + j) = *(NAME(Vector) *)(others + j) = (NAME(Vector)){0};
-        }
-        total += (double)NAME(in_all)(length);
-    }
-    return total;
-}
 #endif
 
 /* Row i of x, as it is given out: what is there already, or else x(p), which goes there. */
@@ -222,7 +172,7 @@ static void NAME(next_row)(const Job *job, const NAME(Team) *team, const NAME(Pi
         memcpy(x, given, bytes);
         return;
     }
-    NAME(answer)(job, team, piece, i, kind == BRIEF ? piece->columns : job->width, x);
+    NAME(answer)(job, team, piece, i, job->width, x);
     if (given && piece->top + i < piece->end) memcpy(given, x, bytes);
 }
 
@@ -245,33 +195,21 @@ static void NAME(look_at)(const Job *job, const NAME(Team) *team, const NAME(Pie
         NAME(next_row)(job, team, piece, i, lines->kind, lines->next);
     lines->above = lines->down;
     NAME(turn)(job, piece, i - 1, lines);
-#ifdef FIRST
-    if (lines->kind == BRIEF && job->coupled)
-        NAME(brief_sum)(job, lines, team, piece->columns, y, 0, 1, out);
-    else if (lines->kind == BRIEF && job->isotropic)
-        NAME(brief_sum)(job, lines, team, piece->columns, y, 1, 0, out);
-    else if (lines->kind == BRIEF)
-        NAME(brief_sum)(job, lines, team, piece->columns, y, 0, 0, out);
-    if (lines->kind == BRIEF && job->coupled && piece->beside + 1 == job->channels)
-        out[0] = NAME(brief_lengths)(job, lines, piece->columns);
-#endif
-    if (lines->kind != BRIEF) {
-        x[width] = x[width - 1];
-        if (job->coupled)
-            NAME(sum)(job, lines, y, 0, 1, out);
-        else if (job->isotropic)
-            NAME(sum)(job, lines, y, 1, 0, out);
-        else
-            NAME(sum)(job, lines, y, 0, 0, out);
-    }
-    if (job->coupled && lines->kind != BRIEF && piece->beside + 1 == job->channels) out[0] = NAME(coupled_lengths)(job, lines);
+    x[width] = x[width - 1];
+    if (job->coupled)
+        NAME(sum)(job, lines, y, 0, 1, out);
+    else if (job->isotropic)
+        NAME(sum)(job, lines, y, 1, 0, out);
+    else
+        NAME(sum)(job, lines, y, 0, 0, out);
+    if (job->coupled && piece->beside + 1 == job->channels) out[0] = NAME(coupled_lengths)(job, lines);
     lines->x = lines->next, lines->next = x;
 }
 
 /* The sums of all rows of the pieces of a thread. */
 static int NAME(sums)(const Job *job, const NAME(Team) *team, int kind, double *sums)
 {
-    NAME(Lines) lines[ABREAST];
+    NAME(Lines) lines[MAX_COUPLED];
     const long abreast = job->coupled ? job->channels : 1;
     if (!NAME(lines)(job, kind, abreast, lines)) return 0;
     for (long n = 0; n < team->count; n += abreast) {
@@ -283,17 +221,11 @@ static int NAME(sums)(const Job *job, const NAME(Team) *team, int kind, double *
     return 1;
 }
 
-/* What is proven where it stands, by all threads, each for itself; x goes to where it is asked for. The sums go to `place`, or
-   where the room of a brief look is too much to the last of three. */
-static void NAME(look)(const Job *job, Shared *shared, const NAME(Team) *team, int brief, long place, int threads, Pace *pace)
+/* What is proven where it stands, by all threads, each for itself; x goes to where it is asked for, the sums to `place`. */
+static void NAME(look)(const Job *job, Shared *shared, const NAME(Team) *team, long place, int threads, Pace *pace)
 {
-    const long rows = job->channels * job->height;
-    double *sums = shared->sums + SUMS * rows * place;
-    if (!NAME(sums)(job, team, brief ? BRIEF : EXACT, sums)) fail_with(&shared->meeting, NO_MEMORY);
-    wait_for(shared, threads);
-    if (shared->meeting.stop || certify(job, sums, brief, pace)) return;
-    sums = shared->sums + SUMS * rows * 2;
+    double *sums = shared->sums + SUMS * job->channels * job->height * place;
     if (!NAME(sums)(job, team, EXACT, sums)) fail_with(&shared->meeting, NO_MEMORY);
     wait_for(shared, threads);
-    certify(job, sums, 0, pace);
+    if (!shared->meeting.stop) certify(job, sums, pace);
 }

@@ -8,7 +8,7 @@
    by the same operations whoever computes it, so that the answer does not depend on their number.
 
    What was learned is chosen here too: by the tolerance and the roughness of y, and its numbers by the roughness; from
-   dual points of a frame before also by the gap that they prove, once they have moved along with the picture.
+   a dual point that is given also by the gap that it proves.
    Some begin on coarser grids: y averaged over 2 x 2 pixels with half the bound has the same minimiser among images
    that are constant on them, and its dual field, twice as large, interpolated between the edges of these squares, is
    where the finer grid begins. lmd.problems.scales has the formulas. */
@@ -35,15 +35,40 @@ enum { VECTOR = 16 };
 #endif
 #define INLINE static inline __attribute__((always_inline))
 
-enum { DEPTH = 16, DEEP = 12, USUAL = 8, SOON = 3, SUMS = 4, SHORTEST = 8, FAR = 3, LARGE = 1 << 19, NEAR = 1 << 18, CLOSE = 32000, FEW = 128, ABREAST = 8, MANY = 40, PLACES = 64, LEVELS = 16, SMALLEST = 16, LONG_ROW = 6000, PART = 2048, WINDOW = 128, NARROW = 8, TRIED = 6, RUN = 16, FORMS = 4, STRIP = 128, QUICK = 16, LOOK = 8, WORTH = 13, MOTION = 20, ROOM = 144 };
+enum {
+    DEPTH = 16,        /* iterations that may go through the memory together, */
+    DEEP = 12,         /* those that do on planes larger than LARGE, */
+    USUAL = 8,         /* and on others */
+    RESTART = 8,       /* iterations between two checks of the momentum of FGP */
+    FIRST_LOOK = 8,    /* the iteration after which a gap is first evaluated where nothing was learned */
+    SHORTEST = 8,      /* iterations between two gap evaluations, at least */
+    SUMS = 4,          /* numbers that a row has of the gap */
+    SOON = 3,          /* rows ahead that are asked for from memory */
+    FAR = 3,           /* times the roughest data of the schedules: beyond, FGP is faster */
+    LARGE = 1 << 19,   /* pixels of a plane that does not stay in the cache */
+    NEAR = 1 << 18,    /* bytes of rows that stay in the nearer cache */
+    CLOSE = 32000,     /* bytes of rows that stay in the nearest cache */
+    FEW = 128,         /* rows that one thread does better alone */
+    MAX_COUPLED = 8,   /* channels that are coupled, at most, and planes that lie abreast */
+    MANY = 40,         /* lines of the cache from which on rows may collide in it, */
+    PLACES = 64,       /* and the number of places there */
+    LEVELS = 16,       /* coarser grids, at most */
+    SMALLEST = 16,     /* the shorter side of an image that is made coarser, at least */
+    LONG_ROW = 6000,   /* bytes of a row from which on it is done in parts, */
+    PART = 2048,       /* and bytes of a part */
+    FORMS = 4,         /* forms of total variation that reaches are known for: as in schedules.py */
+    STRIP = 128,       /* columns of coupled channels that are done together */
+    WARM_COST = 16,    /* iterations that finding out about a dual point costs, */
+    LOOK = 8,          /* and a gap evaluation, */
+    WORTH = 13,        /* and one of the answer averaged over regions */
+    ROOM = 144         /* iterations of a schedule that is taken up again, at most */
+};
 enum { GOING, FINISHED, REACHED, STUCK };
-enum { EXACT, BRIEF, FLAT }; /* kinds of looks */
+enum { EXACT, FLAT }; /* kinds of looks */
 #define ROUNDED 5e-5 /* relative gaps below this are left to double precision, */
-#define ROOMY 5e-4   /* looks are brief on the way to tolerances from this on */
+#define ROOMY 5e-4   /* answers to tolerances below this are averaged over regions in the end */
 #define NEAR_GAP 0.5 /* dual points that prove a larger relative gap are no start */
 #define GROWN 1.6    /* gaps at the horizon on large planes, over those that schedules get to on small ones */
-#define LITTLE 0.2   /* of the tolerance, what is left to the border of a picture that has moved */
-#define ALIKE 0.1    /* of frames, the differences of neighbours in what is left between them, as a share of their own */
 #define FLATTER 8    /* what `flatter` is to begin with after learned iterations, about what it usually is; */
 #define LESS_FLAT 25 /* of lengths of gradients, where fewer pixels are flat; */
 #define BY_FGP 0.4   /* as a share of these from the beginning of FGP on, whose dual points tell regions better */
@@ -56,7 +81,6 @@ typedef struct {
     const double *numbers; /* step-sizes and momenta (2, learned - begun) */
     double step, momentum, m; /* of the next iteration; m is that of FGP */
     double value, gap, mark;
-    double room; /* how far F(x) may be above its value */
     double flatter; /* the relative gap of x drawn flat is about this times the power 3/2 of that of x */
     double ahead;   /* how many iterations the start is worth */
     double entry;   /* the gap where learned numbers were taken up again; 0 where they are not to be any more */
@@ -77,15 +101,12 @@ struct Schedules {
 /* One instance: its arrays, and what is asked for. */
 typedef struct {
     const void *y, *p, *q, *coarse; /* coarse: p of the coarser grid, in place of p and q */
-    const void *before; /* y of the frame that p is of, if any */
     void *p_out, *q_out, *x_out;
     const double *numbers; /* step-sizes and momenta (2, learned) of the first iterations */
     const Schedules *schedules; /* to choose them from, once p has been looked at */
     long learned, limit, channels, height, width, depth;
     long restart; /* momentum is looked at after so many iterations; 0 is never */
     int isotropic, coupled, once; /* once: few iterations from nothing, and what they find, piece by piece */
-    long frozen;         /* how many planes have a last row of p that stays as it is */
-    long lower, further; /* how many rows and columns the picture has moved by since p was its own */
     double bound, inverse, scale, step, tolerance, norm, roundings;
     double asked; /* the tolerance in the end, where these numbers do not prove it */
     Meeting *meeting;
@@ -100,24 +121,11 @@ typedef struct {
     Job levels[LEVELS];   /* the coarser grids, finest first */
     long coarser, chosen; /* how many; the schedule */
     int cold;             /* whether p given is no better than none; */
-    int mended;           /* whether it was worked on along the border */
     double rough, most;   /* the roughness of y, where p is given, and how many iterations it would take without */
     void *memory;         /* theirs, and that of all numbers */
     Regions regions;
     void *flat; /* the memory of regions, where any were looked for */
 } Shared;
-
-/* Has memory that is given back stay with the process, once: where it goes back to the system, the next solve has it
-   cleared page by page again, which takes as long as many iterations. glibc keeps twice what was given back in one piece. */
-static void keep_memory(void)
-{
-#ifdef __GLIBC__
-    static int kept;
-    if (__atomic_exchange_n(&kept, 1, __ATOMIC_RELAXED)) return;
-    void *volatile piece = malloc((32 << 20) - (1 << 16)); /* volatile, as what is given back at once is not asked for */
-    free(piece);
-#endif
-}
 
 static void use_large_pages(void *memory, long bytes)
 {
@@ -170,7 +178,7 @@ static long abreast_of(const Job *job, long threads, size_t size)
     if (job->coupled) return job->channels;
     const long all = job->channels, line = (job->width * (long)size + 63) / 64 * 64;
     const int close = 5 * all * line * (job->depth + 1) <= CLOSE, alone = threads == 1 || job->once || all * job->height < FEW;
-    return close && alone && all <= ABREAST && !job->frozen ? all : 1;
+    return close && alone && all <= MAX_COUPLED ? all : 1;
 }
 
 /* How many threads get rows of their own: those of a coarser grid may be too few for all of them. */
@@ -223,26 +231,8 @@ static int looks(const Job *job, const Pace *pace)
 /* Whether squares of the bound are float numbers, which lengths are compared with. */
 static int is_squarable(const Job *job) { return !(job->isotropic || job->coupled) || (job->bound >= 1e-15 && job->bound <= 1e18); }
 
-/* Whether looks may be brief, in numbers of so many bytes. */
-static int is_roomy(const Job *job, size_t size) { return size == sizeof(float) && job->tolerance >= ROOMY; }
-
-/* What the sums of float numbers may hide of F(x), and of a gap: docs/guarantees.md, Theorem 3c. */
-static double hidden(const Job *job, double value)
-{
-    const double pixels = (double)(job->channels * job->height * job->width), tiny = job->isotropic || job->coupled ? 2e-19 : 1e-37;
-    return 24 * FLT_EPSILON * value + pixels * (1 + job->scale + job->bound) * tiny;
-}
-
-static double hidden_of_gap(const Job *job, const double *sums, double value)
-{
-    const double unit = FLT_EPSILON / 2, pixels = (double)(job->channels * job->height * job->width);
-    const double edge = 16 * job->inverse * job->bound;
-    return 4 * hidden(job, value) + 3 * unit * unit * job->scale * (sums[2] + pixels * edge * edge);
-}
-
-/* F(x) and a bound on F(x) - min F, from the sums of all rows: docs/guarantees.md, Theorem 3b. Returns whether that is all there
-   is to know: not so where brief sums hide too much of the tolerance. */
-static int certify(const Job *job, const double *of_rows, int brief, Pace *pace)
+/* F(x) and a bound on F(x) - min F, from the sums of all rows: docs/guarantees.md, Theorem 3b. */
+static void certify(const Job *job, const double *of_rows, Pace *pace)
 {
     const double eps = DBL_EPSILON, rows = (double)(job->channels * job->height), pixels = rows * (double)job->width;
     double sums[SUMS] = {0};
@@ -251,12 +241,11 @@ static int certify(const Job *job, const double *of_rows, int brief, Pace *pace)
     const double tv = job->bound * sums[0], longest = job->bound * sqrt(2 * pixels); /* of all dual points */
     const double slack = tv > sums[1] ? tv - sums[1] : 0 * (tv - sums[1]); /* a NaN stays one */
     const double value = job->scale * sums[3] + tv, off = job->roundings * eps * (sqrt(sums[3]) + job->norm * job->inverse * longest);
-    double gap = slack + (brief ? hidden_of_gap(job, sums, value) : job->scale * sums[2]);
+    double gap = slack + job->scale * sums[2];
     const double rounding = 32 * eps * tv + 2 * sqrt(job->scale * gap) * off + job->scale * off * off;
     gap += rounding + (3 * pixels + 8) * eps * (fabs(value) + gap);
-    pace->value = value, pace->room = brief ? hidden(job, value) : 0;
+    pace->value = value;
     pace->gap = value == 0 ? 0 : gap; /* no value is below 0 */
-    return !brief || hidden_of_gap(job, sums, value) <= job->tolerance / 16 * value;
 }
 
 /* After a block, and a look at its gap if it is time: whether momentum leads downhill, whether to go on. All threads decide
@@ -303,12 +292,12 @@ static int may_be_flat(const Job *job, const Pace *pace)
 static int decide_flat(const Job *job, const Shared *shared, Pace *pace)
 {
     Pace flat = *pace;
-    certify(job, shared->sums + SUMS * 2 * job->channels * job->height, 0, &flat);
+    certify(job, shared->sums + SUMS * 2 * job->channels * job->height, &flat);
     const int reached = flat.gap <= job->tolerance * (flat.value - flat.gap);
     const double gap = relative(pace);
     pace->flatter = relative(&flat) / (gap * sqrt(gap));
     if (pace->status == GOING ? !reached : !(flat.gap < pace->gap)) return 0;
-    pace->value = flat.value, pace->gap = flat.gap, pace->room = flat.room;
+    pace->value = flat.value, pace->gap = flat.gap;
     if (reached) pace->status = REACHED;
     return 1;
 }
@@ -440,14 +429,6 @@ static int plan_levels(Job *job, Shared *shared, const Schedules *all, long chos
     return 1;
 }
 
-/* How many iterations it costs to find out whether p of a frame before is worth to start from. To find its motion
-   takes as long as MOTION of them on one plane of the window that is looked at. */
-static double cost_to_follow(const Job *job)
-{
-    const long window = least(job->height, WINDOW) * least(job->width, WINDOW);
-    return QUICK + (job->before ? MOTION * (double)window / (double)(job->channels * job->height * job->width) : 0);
-}
-
 /* How many iterations a schedule costs: coarser grids are a third of the work again, and four to set up. */
 static double cost_of(const Schedules *all, const Job *job, long chosen)
 {
@@ -456,14 +437,12 @@ static double cost_of(const Schedules *all, const Job *job, long chosen)
     return all->coarse[chosen] && least(job->height, job->width) >= SMALLEST ? 4 + 1.38 * own : own;
 }
 
-/* The schedule to go on with from dual points that prove this gap; -1 where a start from nothing is better. What has moved
-   in, or changed here and there, is what is left to do: the gap falls by N^1.1 to N^1.7 in N iterations, the more the
-   rougher y is; more slowly where the border was mended, as what is left is everywhere (docs/speed.md). */
+/* The schedule to go on with from dual points that prove this gap; -1 where a start from nothing is better. The
+   gap falls by N^1.1 to N^1.7 in N iterations, the more the rougher y is. */
 static long choose_from(const Schedules *all, const Job *job, const Shared *shared, double gap)
 {
     const double power = within_double(1.1 + 0.2 * log(shared->rough / 0.15), 1.05, 1.7), times = gap / job->tolerance;
     double needed = pow(times, 1 / power);
-    if (shared->mended) needed = fmax(needed, fmin(30 * times - 25, 34));
     long chosen = -1;
     for (long n = 0; n < all->count; n++) {
         if (all->coarse[n]) continue;
@@ -471,27 +450,6 @@ static long choose_from(const Schedules *all, const Job *job, const Shared *shar
         if ((double)all->horizons[n] >= needed) break;
     }
     return gap <= NEAR_GAP && chosen >= 0 && (double)all->horizons[chosen] + LOOK < shared->most ? chosen : -1;
-}
-
-/* How far from what has moved in or out iterations are made along the border: about as far as they carry anything. */
-static long reach_along(long iterations) { return (long)(2 * sqrt((double)iterations)); }
-
-/* How many iterations are worth to be made along the border, where a picture has moved by so many rows and columns; 0 is
-   none. On the pixels that they are made for, which are as many as have moved in and out, they get to the gap that they get
-   to from nothing. */
-static long iterations_along(const Job *job, const Shared *shared, long tall, long wide)
-{
-    const double height = (double)job->height, width = (double)job->width;
-    const double moved = 2 * (double)tall / height + 2 * (double)wide / width;
-    Job near = *job;
-    near.tolerance = moved > 0 ? job->tolerance * LITTLE / moved : 1;
-    const long chosen = choose(job->schedules, &near, shared->rough, 0), n = chosen < 0 ? 0 : job->schedules->horizons[chosen];
-    const long reach = reach_along(n);
-    const double rows = tall ? 2 * (double)(tall + reach) / height : 0;
-    const double columns = wide ? 2 * (double)(wide + reach) / width : 0;
-    if (rows > 1 || columns > 1 || (double)n * (rows + columns) + LOOK > 0.8 * shared->most) return 0;
-    if (chosen >= 0) interpolate(job->schedules, chosen, shared->rough, (double *)job->numbers);
-    return moved > 0 ? n : 0;
 }
 
 /* Past what was learned, learned numbers once more from where it stands, those of as many iterations as the gap asks for: from
@@ -519,8 +477,6 @@ static void go_on(const Job *job, const Shared *shared, Pace *pace, double *room
     pace->numbers = room, pace->begun = pace->iteration;
     pace->learned = pace->next_look = pace->iteration + all->horizons[chosen];
 }
-
-#include "motion.h"
 
 static double total_of(const double *rows, long count)
 {
@@ -555,14 +511,13 @@ static double total_of(const double *rows, long count)
 
 /* What is given for all instances alike. */
 typedef struct {
-    const char *y, *p, *q, *before;
+    const char *y, *p;
     char *p_out, *q_out, *x_out;
-    const double *bound, *numbers;
+    const double *bound;
     const Schedules *schedules;
     double *report;
     double scale, step, tolerance, norm, roundings;
-    long channels, height, width, learned, begin, limit, first_look;
-    long restart;
+    long channels, height, width, limit;
     int isotropic, coupled, kind;
 } Batch;
 
@@ -609,45 +564,37 @@ typedef Team_double Team_any; /* pointers and counts: of one size for all types 
 static Job job_of(const Batch *all, long n)
 {
     long size = (all->kind == 2 ? 8 : 4) * all->channels * all->height * all->width;
-    double *report = all->report + REPORT * n;
     Job job = {0};
     job.y = all->y + n * size;
     job.p = all->p ? all->p + 2 * n * size : NULL;
-    job.q = all->q ? all->q + 2 * n * size : NULL;
-    job.before = all->before ? all->before + n * size : NULL;
     job.p_out = all->p_out + 2 * n * size;
     job.q_out = all->q_out ? all->q_out + 2 * n * size : NULL;
     job.x_out = all->x_out + n * size;
-    job.numbers = all->numbers ? all->numbers + 2 * all->learned * n : NULL;
-    job.learned = all->learned, job.limit = all->limit;
+    job.limit = all->limit;
     job.channels = all->channels, job.height = all->height, job.width = all->width, job.depth = depth_for(all->height, all->width);
-    job.isotropic = all->isotropic, job.coupled = all->coupled, job.restart = all->restart;
+    job.isotropic = all->isotropic, job.coupled = all->coupled, job.restart = RESTART;
     job.bound = all->bound[n], job.inverse = 0.5 / all->scale, job.scale = all->scale, job.step = all->step;
     job.asked = job.tolerance = all->tolerance, job.norm = all->norm, job.roundings = all->roundings;
-    job.pace.iteration = all->begin;
-    job.pace.next_look = all->tolerance >= 0 ? all->first_look : all->limit;
-    job.pace.flatter = (all->isotropic || all->coupled ? LESS_FLAT : FLATTER) * (all->schedules || all->learned ? 1 : BY_FGP);
-    job.pace.m = report[0], job.pace.entry = job.pace.mark = INFINITY, job.pace.mark_at = all->begin;
+    job.pace.next_look = all->tolerance >= 0 ? FIRST_LOOK : all->limit;
+    job.pace.flatter = (all->isotropic || all->coupled ? LESS_FLAT : FLATTER) * (all->schedules ? 1 : BY_FGP);
+    job.pace.m = 1, job.pace.entry = job.pace.mark = INFINITY;
     return job;
 }
 
 static void report_of(const Job *job, double *report)
 {
-    report[0] = job->pace.m, report[1] = (double)job->pace.iteration, report[2] = job->pace.status;
-    report[3] = job->pace.value, report[4] = job->pace.gap, report[5] = job->pace.room;
+    report[0] = (double)job->pace.iteration, report[1] = job->pace.status;
+    report[2] = job->pace.value, report[3] = job->pace.gap;
 }
 
 /* calls.h says what is given. */
-int lmd_fgp(const void *y, const void *p, const void *q, const void *before, const double *bound, const double *numbers,
-            const Schedules *schedules, double scale,
-            double step, double tolerance, double norm, double roundings, long batch, long channels, long height,
-            long width, long learned, long begin, long limit, long first_look, long isotropic, long coupled,
-            long restart, long doubles, int threads, void *p_out, void *q_out, void *x_out, double *report)
+int lmd_fgp(const void *y, const void *p, const double *bound, const Schedules *schedules, double scale, double step,
+            double tolerance, double norm, double roundings, long batch, long channels, long height, long width, long limit,
+            long isotropic, long coupled, long doubles, int threads, void *p_out, void *q_out, void *x_out, double *report)
 {
-    Batch all = {y, p, q, before, p_out, q_out, x_out, bound, numbers, schedules, report, scale, step, tolerance, norm, roundings,
-                 channels, height, width, learned, begin, limit, first_look, restart, (int)isotropic, (int)coupled, doubles ? 2 : 0};
+    Batch all = {y, p, p_out, q_out, x_out, bound, schedules, report, scale, step, tolerance, norm, roundings,
+                 channels, height, width, limit, (int)isotropic, (int)coupled, doubles ? 2 : 0};
     long rows = channels * height, bytes = batch * rows * width * (doubles ? 8 : 4);
-    keep_memory();
     use_large_pages(p_out, 2 * bytes);
     use_large_pages(q_out, 2 * bytes);
     use_large_pages(x_out, bytes);

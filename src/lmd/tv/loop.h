@@ -458,7 +458,6 @@ static void NAME(block)(const Job *job, const NAME(Team) *team, const NAME(Piece
                         long rim, NAME(Lines) *lines, double *sums)
 {
     const long lanes = 64 / (long)sizeof(REAL), row = piece->stride + lanes, rows = piece->end - piece->top;
-    const long kept = !piece->below && piece->plane < job->frozen; /* the last row, which stays as it is */
     const long columns = job->coupled ? piece->columns : piece->across, most_of = PART / (long)sizeof(REAL) / (job->coupled ? 2 : 1);
     const long part = piece->across * (long)sizeof(REAL) > LONG_ROW ? most_of : columns;
     const int far = !lines && rows * piece->pitch * (long)sizeof(REAL) > NEAR;
@@ -469,7 +468,7 @@ static void NAME(block)(const Job *job, const NAME(Team) *team, const NAME(Piece
         for (long begin = 0; begin < columns; begin += part)
             for (long s = 0; s < count; s++) {
                 long i = front - s, margin = rim + count - 1 - s;
-                long first = piece->above ? -margin : 0, end = piece->below ? rows + margin : rows - kept;
+                long first = piece->above ? -margin : 0, end = piece->below ? rows + margin : rows;
                 long from = most(0, begin - s * lanes), to = begin + part < columns ? begin + part - s * lanes : columns;
                 if (far && !begin && front + SOON < rows + piece->below) NAME(ask)(piece, front + SOON, s, count);
                 if (i < first || i >= end) continue;
@@ -624,7 +623,7 @@ static void NAME(join)(const Job *job, const NAME(Team) *teams, int threads, con
                     add_up(all, r, least(r + width, end));
                 if (pass == 2 && !(job->coupled && piece->beside)) {
                     const long together = job->coupled ? job->channels : 1;
-                    double pixels[ABREAST];
+                    double pixels[MAX_COUPLED];
                     for (long c = 0; c < together; c++) pixels[c] = NAME(pixel_of)(job, piece + c);
                     for (long r = first; r < end && !watch(job->meeting, together * width); r += width)
                         take_means(all, r, least(r + width, end), job->scale, pixels, together, job->height * width);
@@ -728,7 +727,7 @@ static void NAME(solve)(Job *job, Shared *shared, NAME(Team) *teams, int thread,
             }
             looked = looks(job, &pace);
             if (looked)
-                NAME(look)(job, shared, team, is_roomy(job, sizeof(REAL)), pace.blocks % 2, threads, &pace);
+                NAME(look)(job, shared, team, pace.blocks % 2, threads, &pace);
             else
                 wait_for(shared, threads);
             decide(job, shared, &pace);
@@ -762,36 +761,24 @@ static int NAME(lay_out)(const Job *job, int thread, int threads, NAME(Team) *te
     return team->memory != NULL;
 }
 
-/* An exact look at p_out, where it lies. */
-static void NAME(look_again)(const Job *job, Shared *shared, NAME(Team) *teams, int thread, int threads, Pace *pace)
-{
-    NAME(Team) *team = teams + thread;
-    double *sums = shared->sums + SUMS * 2 * job->channels * job->height;
-    if (!NAME(lay_out)(job, thread, threads, team) || !NAME(sums)(job, team, EXACT, sums)) fail_with(&shared->meeting, NO_MEMORY);
-    NAME(drop)(team);
-    wait_for(shared, threads);
-    if (!shared->meeting.stop) certify(job, sums, 0, pace);
-}
-
 /* Few iterations from nothing, the gap and the answer, one piece after the other and each in one pass over its rows: what they
    work on stays in the cache, and threads wait for each other once. Where it was not enough, the solve goes on from p. */
 static void NAME(at_once)(Job *job, Shared *shared, NAME(Team) *teams, int thread, int threads)
 {
     NAME(Team) *team = teams + thread;
     NAME(Stage) stages[DEPTH];
-    NAME(Lines) lines[ABREAST] = {{0}};
+    NAME(Lines) lines[MAX_COUPLED] = {{0}};
     Pace pace = NAME(entered)(job);
-    const int brief = is_roomy(job, sizeof(REAL));
     NAME(prepare)(job, &pace, stages, job->learned, 1);
     int able = NAME(cut)(job, thread, threads, team);
-    able = able && NAME(lines)(job, brief ? BRIEF : EXACT, team->abreast, lines);
+    able = able && NAME(lines)(job, EXACT, team->abreast, lines);
     if (!able) fail_with(&shared->meeting, NO_MEMORY);
     for (long n = 0; n < team->count && able; n += team->abreast)
         NAME(block)(job, team, team->pieces + n, stages, job->learned, 1, lines, shared->sums);
     free(lines->memory);
     NAME(drop)(team);
     wait_for(shared, threads);
-    if (!shared->meeting.stop && !certify(job, shared->sums, brief, &pace)) NAME(look_again)(job, shared, teams, thread, threads, &pace);
+    if (!shared->meeting.stop) certify(job, shared->sums, &pace);
     decide(job, shared, &pace);
     wait_for(shared, threads);
     if (thread) return;
@@ -854,14 +841,14 @@ static double NAME(roughness)(const Job *job, Shared *shared, int thread, int th
     return thread ? 0 : roughness_of(job, total_of(shared->sums, job->channels * job->height));
 }
 
-#include "follow.h"
+#include "warm.h"
 
 /* Chooses among the schedules by tolerance and roughness, and goes through the coarser grids. Returns 1 where it goes all the
    way from p instead, in float numbers as far as those can prove. */
 static int NAME(begin)(Job *job, Shared *shared, const Schedules *schedules, NAME(Team) *teams, int thread, int threads)
 {
     if (!schedules || job->tolerance < 0) return 0; /* in this order: without schedules the tolerance may change already */
-    if (job->p && NAME(follow)(job, shared, schedules, teams, thread, threads)) return 1;
+    if (job->p && NAME(warm_start)(job, shared, schedules, teams, thread, threads)) return 1;
     const double rough = NAME(roughness)(job, shared, thread, threads);
     if (thread == 0) {
         long chosen = choose(schedules, job, rough, least(job->height, job->width) >= SMALLEST);

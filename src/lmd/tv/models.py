@@ -8,15 +8,18 @@ import torch
 from torch import Tensor
 
 from lmd.problems.base import offers
-from lmd.solvers.classical.fgp import FGP
+from lmd.solvers.classical.fgp import FGP, RESTART_EVERY
 from lmd.solvers.learned.fgp import roughness
 from lmd.tv import schedules
 from lmd.tv.calls import as_row, as_row_field, call, grid_of, weight_of
-from lmd.tv.denoising import FIRST_EVALUATION, METHOD, RESTART_EVERY
+from lmd.tv.denoising import METHOD
 from lmd.tv.solved import Outcome, Solved
 
 MIN_TOLERANCE = 1e-5
 """Smaller relative gaps are left to other code: dual points are float32 numbers here, scaled down by 5e-7."""
+
+FIRST_EVALUATION = 8
+"""Iterations before the first gap evaluation without a schedule."""
 
 
 class SquaresModel(NamedTuple):
@@ -123,4 +126,4 @@ def _iterate(
     options = (model.isotropic, model.coupled, model.box is not None, cold)
     call("lmd_model", (y[n], weights, values.double().contiguous()), (reals, counts, options), (p, x, report))
     iterations, end, value, gap, _ = report.tolist()
-    return Outcome(int(iterations), int(end), value, gap, 0.0)
+    return Outcome(int(iterations), int(end), value, gap)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-REPORT = 6
+REPORT = 4
 """How many numbers compiled code reports of an instance: REPORT of calls.h."""
 
 
@@ -45,9 +45,6 @@ class Outcome(NamedTuple):
 
     gap: float
     """A bound on F(x) - min F, with room for its rounding."""
-
-    room: float
-    """By how much F(x) may be above `value`."""
 
 
 class Solved(NamedTuple):
@@ -87,4 +84,4 @@ class Solved(NamedTuple):
 def outcomes_of(report: Sequence[float]) -> list[Outcome]:
     """The outcomes of all instances, from the numbers that compiled code reports."""
     rows = (report[n : n + REPORT] for n in range(0, len(report), REPORT))
-    return [Outcome(int(row[1]), int(row[2]), *row[3:]) for row in rows]
+    return [Outcome(int(row[0]), int(row[1]), *row[2:]) for row in rows]

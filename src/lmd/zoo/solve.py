@@ -188,7 +188,7 @@ class _Report:
     def certificate(self, _: Result) -> Certificate:
         x, outcomes = self.solved.x, self.solved.outcomes
         kind = ctypes.c_double if x.dtype == torch.float64 else ctypes.c_float
-        reported = [max(kind(each.value).value, each.value + each.room) for each in outcomes]  # at least F(x)
+        reported = [max(kind(each.value).value, each.value) for each in outcomes]  # at least F(x)
         return gap_certificate([each.value for each in outcomes], [each.gap for each in outcomes], reported, x)
 
 
@@ -231,7 +231,7 @@ def _levelled_where_open(solved: Solved, problem: Any, tolerance: float) -> Solv
     x, dual, value, gap = stepwise.levelled(open_problem, x, dual, value, gap, tolerance)
     near, old = relative_gap(value, gap) <= tolerance, [each for each in solved.outcomes if each.end != End.REACHED]
     rows = zip(old, near.tolist(), value.tolist(), gap.tolist(), strict=True)
-    new = [Outcome(0, End.REACHED if close else each.end, v, g, 0.0) for each, close, v, g in rows]
+    new = [Outcome(0, End.REACHED if close else each.end, v, g) for each, close, v, g in rows]
     return solved.updated(part, x, dual, new)
 
 
@@ -280,5 +280,5 @@ def _rounded(solved: Solved, problem: Any, part: Tensor, better: Result, toleran
     for n, place in enumerate(part.nonzero().flatten().tolist()):
         proven = better.status[n] in (Status.TOLERANCE_REACHED, Status.STALLED)
         end = End.REACHED if near[n] else End.ROUNDED if proven else solved.outcomes[place].end
-        new.append(Outcome(int(better.iterations[n]), end, float(values[n]), float(gaps[n]), 0.0))
+        new.append(Outcome(int(better.iterations[n]), end, float(values[n]), float(gaps[n])))
     return solved.updated(part, x, dual, new)

@@ -149,7 +149,7 @@ class _Best:
             value, ends = torch.where(broken, relaxed.double(), value), torch.where(broken, End.NOT_FEASIBLE, ends)
             violation = torch.where(broken, violation, 0)
         rows = zip(ends.tolist(), value.tolist(), self.gap.tolist(), strict=True)
-        return Solved(self.x, self.dual, [Outcome(iterations, *row, 0.0) for row in rows]), violation
+        return Solved(self.x, self.dual, [Outcome(iterations, *row) for row in rows]), violation
 
 
 def watch(solver: Solver[Any], problem: Problem, x0: Tensor, tolerance: float, iterations: int) -> Result:
