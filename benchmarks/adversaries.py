@@ -40,6 +40,7 @@ from lmd.guarantees.theorems import (
 )
 from lmd.mirrors import Entropic, EuclideanBox, EuclideanSimplex, Mirror, Quadratic
 from lmd.problems import Composite, KLDivergence, LeastSquares, Problem, SquaredDistance, TVDenoising, TVInpainting
+from lmd.problems.duality import proven_gap
 from lmd.solvers import (
     AcceleratedBacktrackedMirrorDescent,
     BacktrackedMirrorDescent,
@@ -790,7 +791,7 @@ def rooms(generator: torch.Generator, halved: str | None) -> Case:
         p = torch.nn.functional.pad(1.2 * b * torch.tanh(taken.take(n - 1)), (0, 1)).clamp(-b, b)
         p = (torch.round(2**20 * p) / 2**20 if few else p).clamp(-b, b)[:, None, None]
         x = problem.primal_from_dual(p) + 10**-digits * (taken.powers(1, 1) * taken.take(n))[:, None]
-        _, gap, room = problem.proven_gap(x, p)
+        _, gap, room = proven_gap(problem, x, p)
         each = zip(*(rows.reshape(len(y), n).tolist() for rows in (x, y, p)), gap.tolist(), strict=True)
         missed = [float(exact_gap(a, d, q, scale, b) - Fraction(found)) for a, d, q, found in each]
         room = room / (64 if halved == "room / 64" else 1)

@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from lmd.problems import TVDenoising
-from lmd.problems.scales import averaged, spread
+from lmd.problems.grids import average_squares, refine_dual
 
 
 def numbers(*shape):
@@ -27,7 +27,7 @@ def test_a_dual_field_that_is_spread_moves_the_means_as_before(size):
     coarse = fine.coarser()
     p = coarse.project_dual(numbers(1, 2, 2, *coarse.noisy.shape[2:]) - 0.5)
     whole = tuple(slice(0, n // 2) for n in size)  # squares that are cut off by the border have fewer pixels
-    means = averaged(fine.differences.adjoint(spread(p, *size)))[(..., *whole)]
+    means = average_squares(fine.differences.adjoint(refine_dual(p, *size)))[(..., *whole)]
     assert_close(means, coarse.differences.adjoint(p)[(..., *whole)])
 
 
@@ -53,5 +53,5 @@ def test_volumes_and_spacings_are_made_coarser_as_images_are():
     offsets = [cut.value(one) - 8 * cut.coarser().value(each) for one, each in zip(whole, x, strict=True)]
     assert_close(*offsets)
     p = coarse.project_dual(numbers(1, 1, 3, 8, 9, 9) - 0.5)
-    means = averaged(fine.differences.adjoint(spread(p, 16, 18, 17)))[..., :8]
+    means = average_squares(fine.differences.adjoint(refine_dual(p, 16, 18, 17)))[..., :8]
     assert_close(means, coarse.differences.adjoint(p)[..., :8])

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 PRESETS = ("quick", "standard", "paper")
 MAX_ITERATIONS = 1_000_000
-MOST_SEED = 2**32 - 1
+MAX_SEED = 2**32 - 1
 
 
 class Integer(click.IntRange):
@@ -36,7 +36,7 @@ PRESET = click.option(
     show_default=True,
     help="quick: seconds to a few minutes; standard: up to an hour or two on two cores; paper: the published sizes.",
 )
-SEED = click.option("--seed", type=Integer(0, MOST_SEED), default=0, show_default=True, help="Seed of all randomness.")
+SEED = click.option("--seed", type=Integer(0, MAX_SEED), default=0, show_default=True, help="Seed of all randomness.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 
 

@@ -5,16 +5,14 @@ from lmd.mirrors.entropic import Entropic
 from lmd.mirrors.euclidean import Euclidean, EuclideanBox, EuclideanSimplex
 from lmd.mirrors.one_layer import OneLayer
 from lmd.mirrors.pairs import ConvPair, DensePair
-from lmd.mirrors.quadratic import DiagonalBox, DiagonalQuadratic, DiagonalSimplex, Quadratic
+from lmd.mirrors.quadratic import DiagonalQuadratic, Quadratic
 from lmd.mirrors.separable import Cosine, Rotation, Separable, Splines
 
 __all__ = [
     "ConvPair",
     "Cosine",
     "DensePair",
-    "DiagonalBox",
     "DiagonalQuadratic",
-    "DiagonalSimplex",
     "Entropic",
     "Euclidean",
     "EuclideanBox",

@@ -126,15 +126,11 @@ class ConvICNN(PotentialNetwork):
         *,
         border: str = "circular",
         reduction: str = "sum",
-        mixing: float = 0.1,
-        quadratic: bool = True,
-        activation: str = "smooth",
-        beta: float = 10.0,
-        constraint: str = "clip",
         curvature: bool = True,
         seed: int = 0,
+        **options: Any,
     ) -> None:
-        super().__init__(mixing=mixing, quadratic=quadratic, activation=activation, beta=beta, constraint=constraint)
+        super().__init__(**options)
         self.channels = check_count("channels", channels)
         self.filters = check_count("filters", filters)
         self.layers = check_count("layers", layers)

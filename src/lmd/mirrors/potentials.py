@@ -96,7 +96,15 @@ class PotentialNetwork(nn.Module, Configurable, abc.ABC):
     that an entry is about 1 and one learning rate suits all parameters.
     """
 
-    def __init__(self, *, mixing: float, quadratic: bool, activation: str, beta: float, constraint: str) -> None:
+    def __init__(
+        self,
+        *,
+        mixing: float = 0.1,
+        quadratic: bool = True,
+        activation: str = "smooth",
+        beta: float = 10.0,
+        constraint: str = "clip",
+    ) -> None:
         super().__init__()
         if not isinstance(mixing, (int, float)) or not 0 < mixing < 1:
             raise InputError("mixing", mixing, "a number in (0, 1)")
@@ -257,15 +265,11 @@ class DenseICNN(PotentialNetwork):
         width: int = 64,
         layers: int = 2,
         *,
-        mixing: float = 0.1,
-        quadratic: bool = True,
-        activation: str = "smooth",
-        beta: float = 10.0,
-        constraint: str = "clip",
         curvature: bool = True,
         seed: int = 0,
+        **options: Any,
     ) -> None:
-        super().__init__(mixing=mixing, quadratic=quadratic, activation=activation, beta=beta, constraint=constraint)
+        super().__init__(**options)
         self.dimension = check_count("dimension", dimension)
         self.width = check_count("width", width)
         self.layers = check_count("layers", layers)
@@ -276,7 +280,7 @@ class DenseICNN(PotentialNetwork):
         self._set_parameters(shapes, {"linear": dimension, "hidden": width, "out": width / dimension}, curvature, seed)
         # The last layer's own terms start at nothing, or for the square, which has no derivative there, next to it.
         self.out_linear = nn.Parameter(torch.zeros(dimension))
-        if quadratic:
+        if self.has_roots:
             self.out_quadratic = nn.Parameter(torch.full((dimension,), 1e-4))
 
     def config(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from lmd.operators.differences import Differences
 from lmd.operators.projections import ParallelBeam
 from lmd.operators.stack import Stack
 from lmd.problems.composite import Composite
-from lmd.problems.scales import averaged, spread
+from lmd.problems.grids import average_squares, refine_dual
 from lmd.terms import L1, Box, GroupNorm, Squares, Term
 from lmd.terms.base import Scale
 from lmd.terms.squares import MaskedSquares
@@ -115,15 +115,15 @@ class TVDenoising(TVProblem):
         self.compose(Squares(noisy, self.scale), self._tv_term(size, spacing), start=noisy)
 
     def coarser(self) -> TVDenoising | None:
-        """The same on squares of 2 x 2 pixels, or cubes (`lmd.problems.scales`); None for signals and few pixels."""
-        means = averaged(self.noisy)
+        """The same on squares of 2 x 2 pixels, or cubes (`lmd.problems.grids`); None for signals and few pixels."""
+        means = average_squares(self.noisy)
         if means is None:
             return None
         return TVDenoising(means, self.weight / 2, self.isotropic, self.halved, self.differences.spacing)
 
     def from_coarser(self, dual: Tensor) -> Tensor:
         """The dual points `(B, C, axes, *size)` to begin with where those of `coarser` are known."""
-        fine = spread(dual, *self.noisy.shape[2:])
+        fine = refine_dual(dual, *self.noisy.shape[2:])
         return self.project_dual(fine, out=fine)
 
 

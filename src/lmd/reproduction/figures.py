@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from lmd.core.extras import require
@@ -32,23 +33,7 @@ COLOURS = {
 }
 """The colour of a method's family, the same in every figure."""
 
-STYLE: dict[Any, Any] = {
-    "font.size": 12,
-    "axes.titlesize": 12,
-    "axes.labelsize": 12,
-    "legend.fontsize": 10.5,
-    "xtick.labelsize": 10.5,
-    "ytick.labelsize": 10.5,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.alpha": 0.25,
-    "grid.linewidth": 0.6,
-    "lines.linewidth": 1.7,
-    "figure.dpi": 100,
-    "savefig.dpi": 160,
-    "mathtext.fontset": "cm",
-}
+STYLE = Path(__file__).with_suffix(".mplstyle")  # fonts, grids and line widths
 
 
 @contextmanager
@@ -58,7 +43,7 @@ def figure(width: float, height: float) -> Iterator[Any]:
     import matplotlib
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(fname=STYLE):
         yield Figure(figsize=(width, height), layout="constrained")
 
 
@@ -138,13 +123,9 @@ def log_floor(curves: Sequence[Sequence[float]], least: float) -> float:
     return max(least, min(positive, default=least) / 3)
 
 
-def legend_below(drawing: Any, methods: Sequence[str], styles: Mapping[str, Any] | None = None) -> None:
-    """A legend under the panels, where it covers no curve: the methods by colour and style."""
+def legend_below(drawing: Any, methods: Sequence[str]) -> None:
+    """A legend under the panels, where it covers no curve: the methods by colour."""
     from matplotlib.lines import Line2D
 
-    looks = styles or {}
-    handles = [
-        Line2D([], [], label=method, color=method_colour(method), linewidth=2.4, linestyle=looks.get(method, "solid"))
-        for method in methods
-    ]
+    handles = [Line2D([], [], label=method, color=method_colour(method), linewidth=2.4) for method in methods]
     drawing.legend(handles=handles, loc="outside lower center", ncols=6, frameon=False, handlelength=2.6)

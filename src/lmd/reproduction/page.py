@@ -16,7 +16,7 @@ from lmd.core.files import inside, read_json, writable_folder, write_text
 from lmd.errors import FileError
 from lmd.reproduction.tables import CORE
 
-MOST = 2**53  # the largest whole number that is told from its neighbours everywhere
+MAX_INTEGER = 2**53  # the largest whole number that is told from its neighbours everywhere
 
 
 def read_metrics(path: Path) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def _is_number(value: object) -> bool:
     """Whether `value` is a number that floating point holds."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
-    return math.isfinite(value) if isinstance(value, float) else abs(value) <= MOST
+    return math.isfinite(value) if isinstance(value, float) else abs(value) <= MAX_INTEGER
 
 
 def _is_plain(value: object) -> bool:

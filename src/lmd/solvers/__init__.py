@@ -16,9 +16,10 @@ from lmd.solvers.learned.gradient import LearnedBlockNewton
 from lmd.solvers.learned.interior_point import LearnedInteriorPoint
 from lmd.solvers.learned.pdhg import LearnedPDHG
 from lmd.solvers.learned.saddle import LearnedSaddle
-from lmd.solvers.mirror.accelerated import AcceleratedMirrorDescent, AcceleratedStochasticMirrorDescent
 from lmd.solvers.mirror.exact import AcceleratedBacktrackedMirrorDescent, BacktrackedMirrorDescent, ExactMirrorDescent
 from lmd.solvers.mirror.mirror_descent import (
+    AcceleratedMirrorDescent,
+    AcceleratedStochasticMirrorDescent,
     CorrectedMirrorDescent,
     LazyMirrorDescent,
     LearnedMirrorDescent,

@@ -33,12 +33,12 @@ from lmd.reproduction.tasks.task import Contest
 
 __all__ = ["Bench", "Plan", "run_bench"]
 
-MOST = 1000  # how many iterations a method has to reach the targets
-LIMIT = 20.0
+MAX_ITERATIONS = 1000  # how many iterations a method has to reach the targets
+MAX_SECONDS = 20.0
 """Seconds that a method has to reach them, while it is looked at; a peer that takes longer is called no further."""
 
-LEAST_SIDE, MOST_SIDE = 8, 8192  # the sides of images that `sizes` may name
-LEAST_GAP = 1e-7  # below this, minima are not known well enough
+MIN_SIDE, MAX_SIDE = 8, 8192  # the sides of images that `sizes` may name
+MIN_GAP = 1e-7  # below this, minima are not known well enough
 TEST_SEED, TUNING_SEED = 7_000_000, 8_000_000
 
 
@@ -61,9 +61,9 @@ class Plan:
     tuning: int = 4  # how many other images the methods are tuned on
     batches: tuple[int, ...] = (1, 20)
     repeats: int = 7
-    most: int = MOST
+    most: int = MAX_ITERATIONS
     gaps: tuple[float, ...] = measuring.GAPS  # the relative gaps that methods are timed to
-    limit: float = LIMIT
+    limit: float = MAX_SECONDS
     noise: tuple[int, ...] | None = None
     methods: tuple[str, ...] | None = None
     sizes: tuple[int, ...] = ()  # the sides of one photograph, in place of the test images
@@ -81,10 +81,10 @@ class Plan:
             if noise not in levels:
                 raise InputError("noise", repr(noise), f"some of {', '.join(map(str, levels))}, in percent")
         for side in self.sizes:
-            check_count("sizes", side, least=LEAST_SIDE, most=MOST_SIDE)
+            check_count("sizes", side, least=MIN_SIDE, most=MAX_SIDE)
         for gap in self.gaps:
-            if not LEAST_GAP <= gap <= 1:
-                raise InputError("gaps", f"{gap:g}", f"numbers from {LEAST_GAP:g} to 1")
+            if not MIN_GAP <= gap <= 1:
+                raise InputError("gaps", f"{gap:g}", f"numbers from {MIN_GAP:g} to 1")
         check_positive("limit", self.limit)
         check_count("count", self.count)
         check_count("repeats", self.repeats)

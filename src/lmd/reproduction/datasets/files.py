@@ -17,7 +17,7 @@ from lmd.core.files import cache_folder, writable_folder
 from lmd.core.progress import LateBar
 from lmd.errors import FileError
 
-SECONDS_TO_WAIT = 30  # for a server that does not answer
+TIMEOUT_SECONDS = 30  # for a server that does not answer
 
 
 def download(files: Mapping[str, str], sources: Sequence[str], folder: Path) -> list[Path]:
@@ -40,7 +40,7 @@ def _download_one(name: str, digest: str, sources: Sequence[str], folder: Path) 
     trouble = []
     for source in sources:
         with LateBar(name) as bar:
-            fetch = pooch.HTTPDownloader(progressbar=bar, chunk_size=1 << 16, timeout=SECONDS_TO_WAIT)
+            fetch = pooch.HTTPDownloader(progressbar=bar, chunk_size=1 << 16, timeout=TIMEOUT_SECONDS)
             try:
                 return Path(pooch.retrieve(source + name, f"sha256:{digest}", name, folder, downloader=fetch))
             except ValueError:

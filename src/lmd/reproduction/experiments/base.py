@@ -28,7 +28,7 @@ from lmd.solvers import MirrorDescent, Result, Solver, run
 from lmd.solvers.result import RunReport
 
 PRESETS = ("quick", "standard", "paper")
-MOST_SEED = 2**32 - 1  # the largest seed: what every library that draws numbers takes
+MAX_SEED = 2**32 - 1  # the largest seed: what every library that draws numbers takes
 TUNED = ("multiplier", "seed")
 """Settings that a method is tuned over: a table shows the best of them, as the paper does."""
 
@@ -208,7 +208,7 @@ def reproduce(
     what was there before.
     """
     check_choice("preset", preset, PRESETS)
-    check_count("seed", seed, least=0, most=MOST_SEED)
+    check_count("seed", seed, least=0, most=MAX_SEED)
     if images is not None and not experiment.imaging:
         raise InputError("images", str(images), f"none with {experiment.name}, which has no test images")
     final = Path(out) / experiment.name

@@ -248,29 +248,12 @@ def _solved(preset: str) -> problems.Family:
 
 
 _INTERIOR: dict[str, dict[str, Any]] = {
-    "quick": {
-        "updates": 20,
-        "batch": 4,
-        "objective": "gap",
-        "learning_rate": 1e-2,
-        "schedule": "cosine",
-        "clip_gradient": 100.0,
-        "validation_batch": 20,
-        "validate_every": 2,
-    },
-    "standard": {
-        "updates": 100,
-        "batch": 8,
-        "objective": "gap",
-        "learning_rate": 1e-2,
-        "schedule": "cosine",
-        "clip_gradient": 100.0,
-        "validation_batch": 20,
-        "validate_every": 20,
-    },
+    preset: {
+        **{"updates": updates, "batch": batch, "validate_every": every, "objective": "gap"},
+        **{"learning_rate": 1e-2, "schedule": "cosine", "clip_gradient": 100.0, "validation_batch": 20},
+    }
+    for preset, updates, batch, every in (("quick", 20, 4, 2), ("standard", 100, 8, 20))
 }
-
-
 _CLIPPED: dict[str, Any] = {"schedule": "cosine", "clip_gradient": 1e3}
 _CLOSED_FORM: dict[str, dict[str, Any]] = {
     "quick": {"updates": 60, "batch": 50, "learning_rate": 3e-2, **_CLIPPED},
@@ -390,30 +373,16 @@ def _classifier_newton(seed: int) -> solvers.Solver[Any]:
     return solvers.Sequential(solvers.WithInitialiser(solver, start), solvers.LBFGS())
 
 
+_CAREFUL: dict[str, Any] = {"learning_rate": 3e-3, "schedule": "cosine", "clip_gradient": 1.0}
 _CLASSIFIER_SETTINGS: dict[str, dict[str, Any]] = {
     "quick": {"updates": 100, "batch": 5, "learning_rate": 2e-2, "schedule": "cosine", "consistency_weight": 0.01},
-    "standard": {
-        "updates": 1500,
-        "batch": 20,
-        "learning_rate": 3e-3,
-        "schedule": "cosine",
-        "value_weights": "last",
-        "consistency_weight": 1e-4,
-        "clip_gradient": 1.0,
-    },
+    "standard": {**_CAREFUL, "updates": 1500, "batch": 20, "value_weights": "last", "consistency_weight": 1e-4},
     "paper": {"updates": 10_000, "batch": 2000, "learning_rate": 1e-3, "consistency_at": "all"},
 }
-
-_WEIGHTS = (1.0, 10.0, *(100.0,) * 8)
-_CAREFUL: dict[str, Any] = {
-    "learning_rate": 3e-3,
-    "schedule": "cosine",
-    "clip_gradient": 1.0,
-    "value_weights": _WEIGHTS,
-}
+_LATER: dict[str, Any] = {**_CAREFUL, "value_weights": (1.0, 10.0, *(100.0,) * 8)}
 _NEWTON: dict[str, dict[str, Any]] = {
-    "quick": {**_CAREFUL, "updates": 2, "batch": 16, "validation_batch": 16},
-    "standard": {**_CAREFUL, "updates": 60, "batch": 16, "validation_batch": 48, "validate_every": 10},
+    "quick": {**_LATER, "updates": 2, "batch": 16, "validation_batch": 16},
+    "standard": {**_LATER, "updates": 60, "batch": 16, "validation_batch": 48, "validate_every": 10},
 }
 
 LINEAR_CLASSIFIER = Task(

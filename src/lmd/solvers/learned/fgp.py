@@ -61,7 +61,7 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState, CoarserProblem]):
     has them for roughnesses in geometric progression; in between they are interpolated in log r.
 
     p_0 = 0, or, where it is `coarse`, what the same N iterations found on squares of 2 x 2 pixels, where they began
-    likewise, down to a few pixels (`lmd.problems.scales`): information that would need an iteration for each pixel on
+    likewise, down to a few pixels (`lmd.problems.grids`): information that would need an iteration for each pixel on
     its way is there from the start, for a third of the work again. The iterations that are counted are those on the
     pixels themselves. Of x0 only the shape matters.
 
