@@ -1,11 +1,12 @@
-"""The compiled kernels; everything else about the package is in pyproject.toml."""
+"""The compiled code; everything else about the package is in pyproject.toml."""
+
+from pathlib import Path
 
 from setuptools import Extension, setup
 
-PARTS = ("tv", "loop", "saddle", "unrolled", "volume", "second", "blur", "interior", "module")
-SOURCES = [f"src/lmd/kernels/{name}.c" for name in PARTS]
-INCLUDED = ("calls", "follow", "look", "loop", "motion", "regions", "rows", "saddle", "threads")
-HEADERS = [f"src/lmd/kernels/{name}.h" for name in INCLUDED]
+FOLDERS = [Path("src/lmd/kernels"), Path("src/lmd/tv")]
+SOURCES = [str(path) for folder in FOLDERS for path in sorted(folder.glob("*.c"))]
+HEADERS = [str(path) for folder in FOLDERS for path in sorted(folder.glob("*.h"))]
 OPTIONS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-fopenmp"]
 AVX2 = ["-mavx2", "-mfma"]
 AVX512 = ["-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mfma", "-mprefer-vector-width=512"]
@@ -17,6 +18,7 @@ def compiled(name: str, options: list[str]) -> Extension:
         f"lmd.kernels.{name}",
         SOURCES,
         depends=HEADERS,
+        include_dirs=[str(folder) for folder in FOLDERS],
         define_macros=[("MODULE", name)],
         extra_compile_args=[*OPTIONS, *options],
         extra_link_args=["-fopenmp"],
@@ -24,4 +26,4 @@ def compiled(name: str, options: list[str]) -> Extension:
     )
 
 
-setup(ext_modules=[compiled("_tv", []), compiled("_tv_avx2", AVX2), compiled("_tv_avx512", AVX512)])
+setup(ext_modules=[compiled("_native", []), compiled("_native_avx2", AVX2), compiled("_native_avx512", AVX512)])

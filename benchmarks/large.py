@@ -16,13 +16,13 @@ import time
 from collections.abc import Callable
 
 import torch
+from lmd.problems.compiled import model_of
 from torch import Tensor
 from torch.nn.functional import interpolate
 
 from lmd import zoo
 from lmd.kernels import loop
 from lmd.problems import TVDenoising, add_noise
-from lmd.problems.compiled import model_of
 from lmd.reproduction.datasets import image_data
 from lmd.reproduction.datasets.images import TEST_PHOTOGRAPHS, bundled, read_image
 

@@ -18,11 +18,11 @@ import lmd
 from lmd.operators import Differences, Identity
 from lmd.problems import Composite, ControlFamily, Family, Problem
 from lmd.terms import L1, Huber, Shifted
+from lmd.training.card import peers
 from lmd.training.instances import Instances, draw
 from lmd.training.measure import curve, milliseconds, reached
-from lmd.training.peers import peers
-from lmd.training.proposals import Known, to_tune
-from lmd.training.search import climb
+from lmd.training.proposals import ClassInfo, propose_classical
+from lmd.training.tuning import climb
 
 LONGEST = 1000
 
@@ -82,7 +82,7 @@ CLASSES = {"logistic": LogisticFamily, "control": ControlFamily, "fused": FusedF
 def best_classical(known, validation, test, accuracy):
     """The fastest tuned classical method on the test instances, tuned on the validation instances: name, count, ms."""
     best = ("none", None, float("inf"))
-    for name, settings in to_tune(known).items():
+    for name, settings in propose_classical(known).items():
         fastest = best[2]
 
         def rank(places, settings=settings):
@@ -104,7 +104,7 @@ def best_classical(known, validation, test, accuracy):
 def compare(name, minutes, out, say):
     family = CLASSES[name]()
     solver = lmd.learn(family, minutes=minutes, out=out, resume=out is not None, progress=say)
-    known = Known(Instances.solve(*draw(family, 400, 0)))
+    known = ClassInfo(Instances.solve(*draw(family, 400, 0)))
     validation = Instances.solve(*draw(family, 100, 1, held_out=True))
     test = Instances.solve(*draw(family, 100, 1000, held_out=True))
     print(f"{name}: {solver.card['winner']}")

@@ -63,7 +63,7 @@ FAULTS = [
         "(1 + 4 * problem.data_strong_convexity",
         "tests/solvers/classical",
     ),
-    Fault("mathematics", "(1 + (1 + 4 * now**2)", "(1 + (1 + 2 * now**2)", "tests/solvers/classical"),
+    Fault("mathematics", "(1 + (1 + 4 * now**2)", "(1 + (1 + 2 * now**2)", "tests/solvers"),
     Fault(
         "mathematics", "curvature / 2 * inner(move, move)", "curvature * inner(move, move)", "tests/solvers/classical"
     ),
@@ -82,9 +82,19 @@ FAULTS = [
     Fault(
         "mathematics", "mul_(self.settings.clip_gradient / norm)", "mul_(self.settings.clip_gradient)", "tests/training"
     ),
-    Fault("mathematics", "misfit + 2 * caution[owner]", "misfit + caution[owner]", "tests/imaging"),
-    Fault("mathematics", "(0.3186 * 2**0.5)", "0.3186", "tests/imaging"),
-    Fault("mathematics", "return x.double().round().clamp", "return x.double().floor().clamp", "tests/imaging"),
+    Fault(
+        "mathematics",
+        "misfit + 2 * caution[owner]",
+        "misfit + caution[owner]",
+        "tests/imaging/test_weights.py tests/imaging",
+    ),
+    Fault("mathematics", "(0.3186 * 2**0.5)", "0.3186", "tests/imaging/test_noise.py tests/imaging"),
+    Fault(
+        "mathematics",
+        "return x.double().round().clamp",
+        "return x.double().floor().clamp",
+        "tests/imaging/test_arrays.py",
+    ),
     # C
     Fault(
         "C",

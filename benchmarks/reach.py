@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lmd.tasks.steps import SCALES, STEPS
 
 import lmd
 from lmd.problems import TVDenoising, TVModel, add_noise
@@ -25,7 +26,6 @@ from lmd.reproduction.datasets.images import image_data
 from lmd.solvers import FGP
 from lmd.solvers.base import State
 from lmd.solvers.learned.fgp import LOWEST, PLACES, RATIO, roughness
-from lmd.tasks.steps import SCALES, STEPS
 from lmd.terms import Squares
 
 

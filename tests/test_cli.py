@@ -373,6 +373,7 @@ def test_an_unexpected_error_is_one_line_too(lmd, tmp_path: Path, monkeypatch: p
         main(["report", str(tmp_path)])
 
 
+@pytest.mark.slow
 def test_the_demo_tours_one_experiment_of_each_kind(lmd, tmp_path: Path) -> None:
     outcome = lmd("demo", "--out", str(tmp_path))
     assert outcome.code == 0, outcome.err
@@ -499,7 +500,7 @@ class TestSolve:
     def test_the_summary_names_the_model_and_the_solver(self, lmd) -> None:
         options = ("--coupled", "--huber", "0.1", "--isotropic", "--weight", "0.2")
         told = lmd("solve", "denoise", "in.png", "a.png", *options).out
-        assert "TV denoising, isotropic, coupled, huber 0.1, weight" in told and " of denoise-steps\n" in told
+        assert "TV denoising, isotropic, coupled, huber 0.1, weight" in told and " of learned-fgp\n" in told
         found = json.loads(
             lmd("solve", "denoise", "in.png", "b.png", "--order", "2", "--data", "absolute", "--json").out
         )

@@ -29,16 +29,19 @@ SETTINGS = {"checkpoint_every": 4, "validate_every": 4, "log_every": 2}
 def make_small() -> None:
     """Few instances, settings, solvers to learn and updates, so that a class is learned in a second or two."""
     settings: Any = importlib.import_module("lmd.training.learn")
-    settings.TRAINING, settings.VALIDATION, settings.TEST, settings.RUNGS, settings.MOST_TIMES = 40, 20, 60, 2, 1
-    settings.MOST_UPDATES, settings.FEWEST, settings.TAIL_TRIALS, settings.TIMED = 10, 2, 1, 1
-    tunes, learns = settings.to_tune, settings.to_learn
+    tuning: Any = importlib.import_module("lmd.training.tuning")
+    settings.N_TRAINING, settings.N_VALIDATION, settings.N_TEST = 40, 20, 60
+    settings.N_RUNGS, settings.MAX_TRAINING_FACTOR = 2, 1
+    settings.MIN_UPDATES, settings.MAX_UPDATES, settings.MAX_INITIALISER_UPDATES = 2, 10, 120
+    settings.N_TIMED_UPDATES = tuning.N_TIMED_UPDATES = tuning.N_TAIL_TRIALS = 1
+    tunes, learns = settings.propose_classical, settings.propose_learned
 
     def first(setting: Any) -> Any:
         axes = tuple((axis[place],) for axis, place in zip(setting.axes, setting.first, strict=True))
         return dataclasses.replace(setting, axes=axes, first=(0,) * len(axes))
 
-    settings.to_tune = lambda known: {name: first(setting) for name, setting in tunes(known).items()}
-    settings.to_learn = lambda *given: dict(list(learns(*given).items())[:2])
+    settings.propose_classical = lambda info: {name: first(grid) for name, grid in tunes(info).items()}
+    settings.propose_learned = lambda *given: dict(list(learns(*given).items())[:2])
 
 
 def family() -> Any:

@@ -221,6 +221,15 @@ class TestStaged:
         assert names_in(final) == ["figures", "metrics.json", "notes"] and names_in(tmp_path / "new") == ["bench"]
         assert (final / "figures" / "one.png").read_text() == "a figure"
 
+    def test_the_metrics_come_last(self, tmp_path, monkeypatch):
+        """Who reads metrics.json finds all that it names."""
+        moved, replace = [], os.replace
+        monkeypatch.setattr(os, "replace", lambda one, other: (moved.append(other.name), replace(one, other)))
+        with files.staged("out", tmp_path / "bench") as folder:
+            for name in ("a.png", "metrics.json", "z.jsonl"):
+                (folder / name).write_text("")
+        assert moved == ["a.png", "z.jsonl", "metrics.json"]
+
     def test_a_full_disk_leaves_nothing(self, tmp_path):
         def write_on_a_full_disk():
             with files.staged("out", tmp_path / "bench") as folder:

@@ -32,7 +32,12 @@ TIMEOUT = 30
 """Seconds that one input may take."""
 
 CLANG = ("clang", "-O1", "-g", "-fopenmp", "-mavx2", "-mfma", "-fno-math-errno", "-fno-trapping-math", "-DFUZZER")
-CLANG += ("-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all", f"-I{ROOT / 'src/lmd/kernels'}")
+CLANG += (
+    "-fsanitize=fuzzer,address,undefined",
+    "-fno-sanitize-recover=all",
+    f"-I{ROOT / 'src/lmd/kernels'}",
+    f"-I{ROOT / 'src/lmd/tv'}",
+)
 CLANG += ("-Wno-pass-failed",)
 
 

@@ -279,7 +279,7 @@ class TestNoWorseThanStart:
 class TestDefaults:
     @pytest.mark.parametrize(
         ("task", "extra", "name"),
-        [("denoise", None, "denoise-steps"), ("inpaint", torch.ones(20, 26) > 0, "relaxedpdhg")],
+        [("denoise", None, "learned-fgp"), ("inpaint", torch.ones(20, 26) > 0, "relaxedpdhg")],
     )
     def test_what_lmd_solve_takes(self, task, extra, name):
         _, summary = PictureSolver(task, coupled=False).solve(noisy(), extra)
@@ -295,7 +295,7 @@ class TestDefaults:
         assert_close(coupled.value_after, float(info.result.values), rtol=2e-3, atol=0)
         assert coupled.value_after < 0.99 * plain.value_after
         grey = replace(before, colours=before.colours[:1])
-        assert PictureSolver("denoise", weight=0.2).solve(grey)[1].solver == "denoise-steps"
+        assert PictureSolver("denoise", weight=0.2).solve(grey)[1].solver == "learned-fgp"
 
     @pytest.mark.parametrize("weight", [1e300, 1e-300, 2e6])
     def test_a_weight_that_single_precision_has_no_use_for(self, weight):

@@ -1,4 +1,4 @@
-/* Random calls of loop.c and unrolled.c, for the sanitizers: `make sanitize`.
+/* Random calls of loop.c, for the sanitizers: `make sanitize`.
 
    As in sanitize.c every array is malloc'ed to its exact size, and memory runs out now and then. What is checked
    besides: an answer does not depend on the number of threads, and is within its bounds. */
@@ -9,7 +9,6 @@
 #define malloc scarce_malloc
 #define calloc scarce_calloc
 #include "loop.c"
-#include "unrolled.c"
 #undef malloc
 #undef calloc
 
@@ -55,35 +54,4 @@ static void check_loop(void)
     free(report[0]), free(report[1]), free(y), free(p), free(before), free(bound), free(numbers), free(reach), free(table);
 }
 
-/* The unrolled iterations and their derivatives. */
-static void check_unrolled(void)
-{
-    long batch = 1 + below(2), channels = 1 + below(3), height = SIDES[below(9)], width = SIDES[below(9)];
-    long steps = 1 + below(9), size = 2 * height * width, planes = batch * channels, isotropic = below(2);
-    float *y = random_array(planes * height * width, 0), *bound = random_array(batch, 0), *numbers = random_array(2 * batch * steps, 0);
-    float *points = random_array(planes * (steps + 1) * size, 0), *gradient = random_array(planes * size, 0);
-    double *out = random_array(planes * 2 * steps, 1);
-    float *start = below(2) ? random_array(planes * size, 0) : NULL;
-    for (long e = 0; start && e < planes * size; e++) start[e] *= bound[e / size / channels];
-    int threads = 1 + below(3);
-    while (lmd_unroll(y, start, bound, numbers, 0.5f, batch, channels, height, width, steps, isotropic, threads, points))
-        scarce = 0;
-    for (long e = 0; e < planes * (steps + 1) * size; e++)
-        if (fabsf(points[e]) > bound[e / ((steps + 1) * size) / channels] * 1.0001f) fail("points out of bounds");
-    while (lmd_unroll_backward(y, bound, numbers, points, gradient, 0.5f, batch, channels, height, width, steps, isotropic,
-                               threads, out))
-        scarce = 0;
-    for (long e = 0; e < planes * 2 * steps; e++)
-        if (!isfinite(out[e])) fail("derivatives");
-    free(y), free(bound), free(numbers), free(points), free(gradient), free(out), free(start);
-}
-
-static void check(void)
-{
-    if (below(3))
-        check_loop();
-    else
-        check_unrolled();
-}
-
-DRIVE(check)
+DRIVE(check_loop)

@@ -10,11 +10,12 @@ import torch
 
 import lmd
 from lmd import kernels
-from lmd.kernels import loop, saddle, volume
 from lmd.kernels.blur import Taps
 from lmd.problems import SecondOrderModel, TVDenoising, TVInpainting, TVModel
-from lmd.problems.compiled import composed_of, iterations_of, masked_of, model_of
 from lmd.terms import KullbackLeibler, Squares
+from lmd.tv import match
+from lmd.tv.matching import iterations_for
+from lmd.tv.models import model_of
 
 pytestmark = pytest.mark.skipif(kernels.library() is None, reason="no compiled kernels: installed without a C compiler")
 
@@ -36,11 +37,11 @@ def images(*shape):
 
 def denoise(coupled):
     problem = TVModel(Squares(images(1, 3, 160, 160)), 0.3, coupled=coupled)
-    loop.fgp(model_of(problem), loop.NOTHING, MANY)
+    match(problem, 1e-3).solve(1e-15, MANY, None)
 
 
 def denoise_a_batch():
-    loop.fgp(model_of(TVDenoising(images(8, 1, 160, 160), 0.3)), loop.NOTHING, MANY)
+    match(TVDenoising(images(8, 1, 160, 160), 0.3), 1e-3).solve(1e-15, MANY, None)
 
 
 def hard(place, *shape):
@@ -51,32 +52,28 @@ def hard(place, *shape):
 
 
 def denoise_unevenly(place):
-    loop.fgp(model_of(TVDenoising(hard(place, 5, 1, 400, 400), 3.0)), loop.NOTHING, 10 * MANY, tolerance=1e-15)
+    match(TVDenoising(hard(place, 5, 1, 400, 400), 3.0), 1e-3).solve(1e-15, 10 * MANY, None)
 
 
 def inpaint_unevenly(place):
     noisy = hard(place, 5, 1, 400, 400)
     mask = ((noisy == 0.5) | (noisy > 0.9)).double()
-    start, numbers, tau = (noisy, None), torch.zeros(0, 3), torch.ones(5)
-    model = masked_of(TVInpainting(noisy, mask, 3.0))
-    saddle.pdhg(model, start, tau, 10 * MANY, numbers=numbers, relaxation=1.8, tolerance=1e-15)
+    match(TVInpainting(noisy, mask, 3.0), 1e-3).solve(1e-15, 10 * MANY)
 
 
 def denoise_a_volume():
-    model = composed_of(TVDenoising(images(1, 1, 40, 50, 50), 0.3), 1e-4)
-    volume.fgp(model, MANY, tolerance=-1.0, numbers=torch.zeros(2, 1, 0))
+    model_of(TVDenoising(images(1, 1, 40, 50, 50), 0.3)).solve(1e-15, MANY, None)
 
 
 def inpaint():
     problem = TVInpainting(images(1, 1, 200, 200), (images(200, 200) > 0.5).float(), 0.3)
-    start, numbers = (problem.start(), None), torch.zeros(0, 3)
-    saddle.pdhg(masked_of(problem), start, torch.ones(1), MANY, numbers=numbers, relaxation=1.8)
+    match(problem, 1e-3).solve(-1.0, MANY)
 
 
 def iterate(problem):
     x = problem.start()
     dual = torch.zeros_like(problem.operator(x))
-    iterations_of(problem, x, dual)(x, dual, torch.full((1, MANY, 3), 0.1), False)
+    iterations_for(problem, x, dual)(x, dual, torch.full((1, MANY, 3), 0.1), False)
 
 
 LONG = {
@@ -151,27 +148,6 @@ def interior():
     return lambda: kernels.call("lmd_interior", inputs, 1.0, (1, rows, size, rows, count), outputs, kind=torch.float64)
 
 
-def unroll(backward, count=20):
-    plane, field, sizes = (1, 1, 500, 500), (1, 1, 2, 500, 500), (1, 1, 500, 500, count, 0)
-    points = (1, 1, count + 1, 2, 500, 500)
-    if not backward:
-        inputs = random_inputs(y=plane, start=field, bound=(1,), numbers=(1, 2, count))
-        return lambda: kernels.call("lmd_unroll", inputs, 0.5, sizes, (points,))
-    inputs = random_inputs(y=plane, bound=(1,), numbers=(1, 2, count), points=points, gradient=field)
-    return lambda: kernels.call("lmd_unroll_backward", inputs, 0.5, sizes, ((1, 1, 2, count),), kind=torch.float64)
-
-
-def dual_steps(planes):
-    x, each = images(planes, 1, 200, 200), images(400, 2, 4, 5, 5)
-    return lambda: kernels.dual_steps(x, None, None, x, 0.1, 1.0, each)
-
-
-def saddle_steps():
-    x, ends = images(1, 1, 200, 200), (torch.zeros(1, 1, 1, 1), torch.ones(1, 1, 1, 1))
-    both = images(400, 2, 6, 5, 5), images(400, 2, 3, 5, 5)
-    return lambda: kernels.saddle_steps((x, None, None, None), x, x, ends, 0.1, 1.0, both)
-
-
 def convolve(backward):
     x, kernel = images(20, 64, 64, 64), images(64, 64, 9, 9)
     return lambda: kernels._by_kernel(x, x, kernel) if backward else kernels.convolve(x, kernel)
@@ -182,30 +158,19 @@ def blur(adjoint):
     return lambda: taps(x, adjoint)
 
 
-def smoothed_gradient():
-    x, each = images(1, 1, 500, 500), images(1000)
-    return lambda: kernels.smoothed_gradient(x, x, None, 0.1, 1.0, each, each)
-
-
 CALLS = {
     "learned interior points": interior,
-    "unrolled": lambda: unroll(backward=False),
-    "unrolled, backward": lambda: unroll(backward=True),
-    "dual steps": lambda: dual_steps(1),
-    "dual steps of a batch": lambda: dual_steps(5),
-    "saddle steps": saddle_steps,
     "a convolution": lambda: convolve(backward=False),
     "its derivative": lambda: convolve(backward=True),
     "a blur": lambda: blur(adjoint=False),
     "its adjoint": lambda: blur(adjoint=True),
-    "smoothed gradients": smoothed_gradient,
 }
 
 
 @pytest.fixture
 def looks():
     """What compiled code is told each time it looks for signals, in place of what Python knows: the last, then 0."""
-    loop.fgp(model_of(TVDenoising(images(1, 1, 4, 4), 0.3)), loop.NOTHING, 1)  # which sets the hook
+    lmd.solve(TVDenoising(images(1, 1, 4, 4), 0.3), 1e-1)  # which sets the hook
     hook, answers, found = ctypes.c_void_p.in_dll(kernels.library(), "lmd_interrupted"), [], []
     before = hook.value
     look = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: found.append(1) or (answers.pop() if answers else 0))
@@ -230,6 +195,6 @@ def test_a_signal_ends_a_call(name, threads, looks, monkeypatch):
 
 def test_signals_are_looked_for_while_planes_are_loaded_and_stored(looks):
     """Each time that 2^22 numbers were copied: y and four parts of dual fields to begin with, and these in the end."""
-    model = model_of(TVDenoising(torch.zeros(1, 1, 3000, 3000), 0.3))
-    loop.fgp(model, loop.NOTHING._replace(dual=torch.zeros(1, 1, 2, 3000, 3000), iteration=1), 1)
+    problem = TVDenoising(images(1, 1, 3000, 3000), 0.3)
+    match(problem, 1e-3).solve(1e-9, 1, torch.zeros(1, 1, 2, 3000, 3000))
     assert len(looks[0]) >= 15

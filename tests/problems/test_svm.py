@@ -83,7 +83,7 @@ class TestValueAndSubgradient:
         problem = SVM(features, labels, starts=5)
         x = torch.randn(10, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
         values, subgradients = problem.value_and_subgradient(x)
-        monkeypatch.setattr("lmd.problems.classifiers.CHUNK", 70)  # two instances at a time
+        monkeypatch.setattr("lmd.problems.classifiers.MAX_SCORES", 70)  # two instances at a time
         assert_close(problem.value(x), values)
         assert_close(problem.subgradient(x), subgradients)
         mixed = torch.tensor([7, 0, 9, 1])

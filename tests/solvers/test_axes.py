@@ -9,7 +9,6 @@ from lmd.operators import Differences, Identity
 from lmd.problems import Composite, Family, Lasso, TVDenoising, TVInpainting
 from lmd.solvers import PDHG, LearnedDual, LearnedPDHG, LearnedSaddle
 from lmd.terms import L1, Box, GroupNorm, Huber, Shifted, Squares
-from lmd.terms.squares import MaskedSquares
 
 SIZES = {1: (40,), 2: (9, 8), 3: (5, 6, 4)}
 AXES = pytest.mark.parametrize("axes", SIZES)
@@ -79,21 +78,6 @@ def test_a_few_updates_help_and_the_certificate_holds(name, axes):
     assert bool((result.certificate.bound >= gap).all()) and bool(torch.isfinite(result.certificate.bound).all())
     late = lmd.run(solver, problem, x0, tolerance=1e-3)
     assert {status.name for status in late.status} == {"TOLERANCE_REACHED"}
-
-
-@pytest.mark.skipif(lmd.kernels.library() is None, reason="no compiled kernels: installed without a C compiler")
-def test_a_composite_of_the_parts_of_a_model_takes_its_compiled_steps():
-    generator = torch.Generator().manual_seed(0)
-    y, mask, K = torch.rand(2, 3, 12, 10, generator=generator), torch.ones(12, 10), Differences((12, 10))
-    mask[3:5, 2:6] = 0
-    pairs = (
-        (LearnedDual(4, 3), TVDenoising(y, 0.3), Composite(Squares(y), (L1(0.3), K), start=y)),
-        (LearnedSaddle(4, 3, 3), TVInpainting(y, mask, 0.3), Composite(MaskedSquares(y, mask), (L1(0.3), K), start=y)),
-    )
-    for solver, model, parts in pairs:
-        with torch.no_grad():
-            assert model.parts == parts.parts and solver.compiles(parts, solver.init(parts, y))
-        torch.testing.assert_close(lmd.run(solver, parts, iterations=6).x, lmd.run(solver, model, iterations=6).x)
 
 
 def test_what_they_cannot_run_on_is_refused():

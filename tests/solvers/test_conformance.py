@@ -26,7 +26,6 @@ from lmd.problems import (
 )
 from lmd.reproduction import recipes
 from lmd.solvers.initialisers import NetworkInitialiser
-from lmd.solvers.learned.fgp import FORMS, PLACES
 from lmd.solvers.learned.gradient import DenseMetric, DiagonalMetric, LearnedGradient, LearnedQuasiNewton
 from lmd.terms import L1, Huber, Shifted
 from lmd.testing.solvers import SolverConformance
@@ -108,8 +107,6 @@ def in_cosines():
     return Separable(Cosine(4), Splines(4, knots=1))
 
 
-REACH = [[[first * 0.5**place for place in range(PLACES)]] * FORMS for first in (0.5, 0.1)]
-
 SOLVERS = {
     "FGP": (lambda: solvers.FGP(), "denoising"),
     "FGP with restarts": (lambda: solvers.FGP(restart=True), "isotropic denoising"),
@@ -119,7 +116,6 @@ SOLVERS = {
     "LearnedFGP": (lambda: rough(solvers.LearnedFGP(3)), "denoising"),
     "LearnedFGP in colour": (lambda: rough(solvers.LearnedFGP(5)), "denoising in colour"),
     "LearnedFGP isotropic": (lambda: rough(solvers.LearnedFGP(3)), "isotropic denoising"),
-    "Ladder": (lambda: rough(solvers.Ladder([solvers.LearnedFGP(2), solvers.LearnedFGP(4)], REACH)), "denoising"),
     "LearnedDual": (lambda: rough(solvers.LearnedDual(3, 3)), "denoising"),
     "LearnedDual in colour": (lambda: rough(solvers.LearnedDual(5, 5)), "denoising in colour"),
     "LearnedDual isotropic": (lambda: rough(solvers.LearnedDual(3, 7)), "isotropic denoising"),
@@ -320,12 +316,6 @@ class Plain(Conformance):
     table = property(lambda self: (lambda: self.kind(0.01), self.problem))
 
 
-class Compiled(Conformance):
-    """Compiled steps, by the wrong kernels below."""
-
-    table = property(lambda self: (lambda: rough(solvers.LearnedDual(3, 3)), "denoising in colour"))
-
-
 def step(change):
     """Gradient descent whose points are changed by `change(points, state before)` after each step."""
 
@@ -384,69 +374,6 @@ def test_a_solver_that_is_wrong_is_noticed(change, name, arguments):
     suite.kind = type("Wrong", (solvers.GradientDescent,), change)
     with pytest.raises((AssertionError, IndexError)):
         named(suite, name)(*arguments)
-
-
-def without_strides(patch):
-    """The boundary to C as it was: pointers are passed on as they are."""
-    patch.setattr(kernels, "_rows", lambda argument, tensor, shape: tensor)
-
-
-def outputs_like_inputs(patch):
-    """Outputs with the strides of the images, which C writes rows to."""
-    right = kernels.dual_steps
-
-    def wrong(x, *arguments, **words):
-        *others, found = right(x, *arguments, **words)
-        for each in found.view(-1, *x.shape):
-            scrambled = torch.empty_like(x)
-            scrambled.as_strided((x.numel(),), (1,)).copy_(each.flatten())
-            each.copy_(scrambled)
-        return *others, found
-
-    patch.setattr(kernels, "dual_steps", wrong)
-
-
-def bound_of_the_default_dtype(patch):
-    """A tensor that is made without a dtype, and goes to C as it is."""
-    patch.setattr(kernels, "_per_plane", lambda bound, x: (torch.full((6,), float(bound)), (6,)))
-    patch.setattr(kernels, "_rows", lambda argument, tensor, shape: None if tensor is None else tensor.contiguous())
-
-
-def wrong_with_threads(patch):
-    """Threads that do not wait for each other: what several steps compute is lost."""
-    right = kernels.dual_steps
-    patch.setattr(
-        kernels,
-        "dual_steps",
-        lambda *given, **words: right(
-            *given[:-1], given[-1] * (torch.get_num_threads() == 1 or len(given[-1]) == 1), **words
-        ),
-    )
-
-
-def wrong_build(patch):
-    """A build whose gradient is off by a percent."""
-    right = kernels.dual_steps
-    patch.setattr(kernels, "dual_steps", lambda *given, **words: right(*given[:-1], 1.01 * given[-1], **words))
-
-
-WRONG_KERNELS = [
-    (without_strides, "the_layout_in_memory", (F32,)),
-    (without_strides, "instances_that_share", (F32,)),
-    (outputs_like_inputs, "the_layout_in_memory", (F32,)),
-    (bound_of_the_default_dtype, "the_default_dtype", (F32,)),
-    (wrong_with_threads, "the_threads", ()),
-    (wrong_build, "the_kernels", ()),
-]
-
-
-@pytest.mark.skipif(kernels.library() is None, reason="no compiled kernels: installed without a C compiler")
-@pytest.mark.parametrize(("change", "name", "arguments"), WRONG_KERNELS)
-def test_a_kernel_that_is_wrong_is_noticed(change, name, arguments, monkeypatch):
-    named(Compiled(), name)(*arguments)
-    change(monkeypatch)
-    with pytest.raises(AssertionError):
-        named(Compiled(), name)(*arguments)
 
 
 def test_the_suite_says_what_to_give_it():

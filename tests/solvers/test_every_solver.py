@@ -76,7 +76,6 @@ def test_none_is_forgotten():
     elsewhere |= {solvers.WithInitialiser, solvers.Sequential}
     elsewhere |= {
         solvers.Averaged,
-        solvers.Ladder,
         solvers.LearnedInteriorPoint,
     }  # each has a file of its own
     for kind in public - {solvers.Solver, *MAKE} - elsewhere:

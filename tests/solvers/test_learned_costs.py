@@ -6,18 +6,9 @@ import pytest
 import torch
 
 import lmd
-from lmd import kernels
-from lmd.kernels import loop
 from lmd.operators import gaussian_kernel
 from lmd.problems import Lasso, TVDeblurring, TVDenoising, TVInpainting, random_masks
 from lmd.solvers import FGP, PDHG, LearnedDual, LearnedFGP, LearnedPDHG, LearnedSaddle
-
-
-@pytest.fixture(autouse=True)
-def steps_in_pytorch(monkeypatch):
-    """A compiled step counts as what it stands for: here it is what is counted."""
-    monkeypatch.setattr(loop, "serves", lambda *tensors: False)
-
 
 METHODS = ("tilted_minimiser", "data_prox", "data_gradient", "dual_from")
 
@@ -122,17 +113,3 @@ def test_a_run_reports_the_same_at_once_and_step_by_step(solver, kind):
             result = lmd.run(solver, PROBLEMS[kind](), x0, iterations, record=record)
             found = {name: counts.tolist() for name, counts in result.evaluations.items() if bool(counts.any())}
             assert found == {name: [count] * 2 for name, count in calls.items()}
-
-
-@pytest.mark.skipif(kernels.library() is None, reason="no compiled kernels: installed without a C compiler")
-@pytest.mark.parametrize("kind", ["denoising", "inpainting"])
-def test_compiled_steps_count_as_what_they_stand_for(kind):
-    solver = LearnedDual(3, 3) if kind == "denoising" else LearnedSaddle(3, 3, 3)
-    counts = []
-    for dtype in (torch.float32, torch.float64):
-        mask = random_masks(2, 6, 7, 0.7, torch.Generator().manual_seed(1))
-        noisy = NOISY.to(dtype)
-        problem = TVDenoising(noisy) if kind == "denoising" else TVInpainting(noisy, mask)
-        result = lmd.run(solver.to(dtype), problem, iterations=5)
-        counts.append({name: count.tolist() for name, count in result.evaluations.items()})
-    assert counts[0] == counts[1]

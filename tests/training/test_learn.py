@@ -17,34 +17,37 @@ from lmd.guarantees import Drift, Monitor, Promise
 from lmd.problems import ControlFamily, Family, LeastSquares, Problem
 from lmd.solvers import GradientDescent
 from lmd.terms import Box
-from lmd.training import card_rows, family_named
-from lmd.training.instances import Instances, draw
+from lmd.training.card import card_rows
+from lmd.training.instances import Instances, draw, family_named
 from lmd.training.learn import _Learning
 from lmd.training.measure import Speed
-from lmd.training.proposals import Settings
+from lmd.training.proposals import Grid
 
-settings = importlib.import_module("lmd.training.learn")
+settings, tuning = (importlib.import_module(f"lmd.training.{name}") for name in ("learn", "tuning"))
 
 
 SMALL = """
 import importlib
 
 settings = importlib.import_module("lmd.training.learn")
-settings.TRAINING, settings.VALIDATION, settings.TEST, settings.RUNGS, settings.MOST_TIMES = 40, 20, 20, 2, 1
-settings.PROMISED = 60
-settings.MOST_UPDATES, settings.FEWEST, settings.TAIL_TRIALS, settings.TIMED = 10, 2, 1, 1
-learns = settings.to_learn
+settings.N_TRAINING, settings.N_VALIDATION, settings.N_TEST, settings.N_PROMISE = 40, 20, 20, 60
+settings.N_RUNGS, settings.MAX_TRAINING_FACTOR = 2, 1
+settings.MIN_UPDATES, settings.MAX_UPDATES, settings.MAX_INITIALISER_UPDATES = 2, 10, 120
+tuning = importlib.import_module("lmd.training.tuning")
+settings.N_TIMED_UPDATES = tuning.N_TIMED_UPDATES = tuning.N_TAIL_TRIALS = 1
+learns = settings.propose_learned
 settings.climb = lambda sizes, first, rank: (rank(first), first)[1]
-settings.to_learn = lambda *given: dict(list(learns(*given).items())[:2])
+settings.propose_learned = lambda *given: dict(list(learns(*given).items())[:2])
 """
 """Few instances, settings, solvers to learn and updates: seconds. For processes of their own as well."""
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    for name, value in vars(settings).items():
-        if not name.startswith("__"):
-            monkeypatch.setattr(settings, name, value)  # and that it is again afterwards
+    for module in (settings, tuning):
+        for name, value in vars(module).items():
+            if not name.startswith("__"):
+                monkeypatch.setattr(module, name, value)  # and that it is again afterwards
     exec(SMALL, {})
     torch.set_num_threads(1)
 
@@ -138,7 +141,7 @@ def test_a_solver_that_fails_the_test_is_not_the_answer(monkeypatch, fails, winn
     """Of two that reach the target on validation; neither on the test is said as loudly."""
     monkeypatch.setattr(settings, "curve", lambda solver, *rest: [1.0] if solver in fails else [1e-9])
     run, said = object.__new__(_Learning), []
-    run.longest, run.target, run.notes, run.say = 8, 1e-3, [], said.append
+    run.max_iterations, run.target, run.notes, run.say = 8, 1e-3, [], said.append
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         ranks = {"never": (math.inf, 1e-9), "slow": (1.0, 1e-4), "fast": (2.0, 1e-3)}
@@ -154,9 +157,9 @@ def test_each_method_has_its_share_of_the_time_to_tune(monkeypatch):
     run.minutes, run.target, run.accuracies, run.say = 1e-3, 1e-3, (1e-2, 1e-3, 1e-4), lambda line: None
     run.measured = {"speeds": {name: {"start": 0.0, "each": 1.0} for name in ("slow", "quick")}}
     run.validation = [Instances.solve(*draw(Bowls(), 8, 0))]
-    run.settings = {
-        "slow": Settings(GradientDescent, ((1e-9, 2e-9, 3e-9, 4e-9, 5e-9),), (2,)),
-        "quick": Settings(GradientDescent, ((1e-9, 1e-3, 0.01, 0.1, 0.4, 0.5),), (2,)),
+    run.grids = {
+        "slow": Grid(GradientDescent, ((1e-9, 2e-9, 3e-9, 4e-9, 5e-9),), (2,)),
+        "quick": Grid(GradientDescent, ((1e-9, 1e-3, 0.01, 0.1, 0.4, 0.5),), (2,)),
     }
     _, ranks = run._tune()
     assert math.isinf(ranks["slow"][0]) and math.isfinite(ranks["quick"][0])
@@ -170,11 +173,11 @@ def test_instances_are_drawn_one_by_one_and_no_two_share_a_seed():
 
     run = object.__new__(_Learning)
     run.family, run.seed, run.like = Shared(), 0, torch.zeros(1, 3)
-    assert len(run._apart(20, 3)) == 20
-    validation = run._evaluation(20, 1)
+    assert len(run._draw_separately(20, 3)) == 20
+    validation = run._draw_evaluation(20, 1)
     assert not run.is_stackable and len({each.problem.bend for each in validation}) == settings.MAX_BATCHES
     run.family = Bowls()
-    assert [len(each.x0) for each in run._evaluation(20, 1)] == [20] and run.is_stackable
+    assert [len(each.x0) for each in run._draw_evaluation(20, 1)] == [20] and run.is_stackable
     seeds = [run._seed(kind, place) for kind in range(4) for place in range(400)]
     assert len(set(seeds)) == len(seeds)
 
@@ -264,7 +267,7 @@ def test_values_that_fall_without_bound_are_refused(tmp_path):
 
 
 def test_a_budget_that_is_too_small_says_how_much_it_takes(monkeypatch, tmp_path):
-    monkeypatch.setattr(settings, "FEWEST", 10**6)
+    monkeypatch.setattr(settings, "MIN_UPDATES", 10**6)
     with pytest.raises(InputError, match=r"minutes: got 0.01, expected at least \d"):
         lmd.learn(Bowls(), minutes=0.01, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -340,8 +343,8 @@ def test_killed_at_any_moment_the_command_line_ends_with_the_same_solver(monkeyp
 
 def test_what_the_clock_says_decides_and_nothing_else_does(monkeypatch):
     """Two runs by one seed and one clock are the same to the last number."""
-    monkeypatch.setattr(_Learning, "_update_seconds", lambda self, solver: (0.01, 0.001))
-    monkeypatch.setattr(_Learning, "_start_seconds", lambda self, told, wanted: 0.01)
+    monkeypatch.setattr(tuning.Trainer, "update_seconds", lambda self, solver: (0.01, 0.001))
+    monkeypatch.setattr(_Learning, "_initialiser_seconds", lambda self, solver, wanted: 0.01)
     monkeypatch.setattr(settings, "speed", lambda solver, *rest: Speed(0.01, 0.1))
     one, two = (lmd.learn(Bowls(), minutes=1) for _ in range(2))
     assert one.card["learned"] and one.card["tried"] == two.card["tried"] and same(one, two)

@@ -3,7 +3,8 @@ import torch
 
 import lmd
 from lmd import InputError
-from lmd.training import TrainingSettings, UnrolledLoss
+from lmd.training import TrainingSettings
+from lmd.training.loss import UnrolledLoss
 
 
 def sample(family, batch=5, seed=0):

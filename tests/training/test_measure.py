@@ -54,7 +54,6 @@ def test_curves_end_where_they_are_told_to(solver):
     found = curve(solver, [Near()], 10, 5e-4)
     assert found == pytest.approx([1, 1e-1, 1e-2, 1e-3, 1e-4]) and reached(found, 1e-2) == 2
     assert len(curve(solver, [Near()], 2, 5e-4)) == 3 and reached(found, 1e-9) is None
-    assert len(curve(solver, [Near()], 10, 5e-4, seconds=3e-3)) == 3
 
 
 def test_several_batches_count_as_one(solver):

@@ -179,7 +179,13 @@ def test_more_updates_would_change_a_cosine_schedule(train):
 
 
 @pytest.mark.parametrize(
-    ("name", "damage"), [("weights.safetensors", "cut"), ("best.safetensors", "missing"), ("state.json", "cut")]
+    ("name", "damage"),
+    [
+        ("weights.safetensors", "cut"),
+        ("weights.safetensors", "older"),
+        ("best.safetensors", "missing"),
+        ("state.json", "cut"),
+    ],
 )
 def test_a_damaged_checkpoint_is_passed_over(train, tmp_path, name, damage):
     train("whole")
@@ -187,6 +193,8 @@ def test_a_damaged_checkpoint_is_passed_over(train, tmp_path, name, damage):
     path = tmp_path / "damaged" / "checkpoints" / "updates-00000020" / name
     if damage == "cut":
         path.write_bytes(path.read_bytes()[:-9])
+    elif damage == "older":
+        path.write_bytes((path.parents[1] / "updates-00000014" / name).read_bytes())
     else:
         path.unlink()
     train("damaged", resume=True)

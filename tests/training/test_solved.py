@@ -7,7 +7,8 @@ import lmd
 from lmd.errors import InputError
 from lmd.problems import TVDenoisingFamily
 from lmd.solvers import FGP, LearnedDual
-from lmd.training import TrainingSettings, UnrolledLoss
+from lmd.training import TrainingSettings
+from lmd.training.loss import UnrolledLoss
 from lmd.training.solved import SolvedFamily
 
 IMAGES = torch.rand(4, 1, 16, 16, generator=torch.Generator().manual_seed(0))

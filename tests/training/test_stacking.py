@@ -4,7 +4,7 @@ import torch
 from lmd.operators import Identity, Matrix
 from lmd.problems import Composite, ControlFamily, LeastSquares, SimplexFamily, TVDenoising
 from lmd.terms import L1, Squares
-from lmd.training.stacking import stack_instances
+from lmd.training.instances import stack_instances
 
 
 def drawn(sample, count=5):

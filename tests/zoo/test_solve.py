@@ -28,7 +28,7 @@ from lmd.problems import (
 )
 from lmd.solvers import FGP, PDHG, GradientDescent, Status
 from lmd.terms import L1, Absolute, Box, NegativeEntropy, Simplex, Squares, Zero
-from lmd.zoo import defaults
+from lmd.tv import schedules
 
 
 def noisy(*shape, dtype=torch.float32, seed=0):
@@ -124,7 +124,8 @@ def test_strong_convexity_that_proves_the_tolerance_says_so() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_first_call_may_be_in_inference_mode(dtype):
-    defaults._ladder.cache_clear(), defaults._cached.cache_clear()
+    for cached in (schedules._tensors, schedules.denoising, schedules.table):
+        cached.cache_clear()
     for problem in problems(dtype):
         with torch.inference_mode():
             first = lmd.solve(problem, 1e-3)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
 PRESETS = ("quick", "standard", "paper")
-MOST_ITERATIONS = 1_000_000
+MAX_ITERATIONS = 1_000_000
 MOST_SEED = 2**32 - 1
 
 

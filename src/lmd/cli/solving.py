@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lmd.cli.common import MOST_ITERATIONS, Integer, Number, Ordered
+from lmd.cli.common import MAX_ITERATIONS, Integer, Number, Ordered
 from lmd.errors import InputError
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ _PICTURE_OPTIONS: list[click.Parameter] = [
     click.Option(["--solver"], help="fgp, pdhg, a solver from `lmd list`, or a folder.  [default: chosen by lmd]"),
     click.Option(
         ["--iterations"],
-        type=Integer(1, MOST_ITERATIONS),
+        type=Integer(1, MAX_ITERATIONS),
         help="Maximum number of iterations.  [default: that of the solver]",
     ),
     click.Option(["--weight"], type=_Weight(), help="Weight of the regulariser; larger is smoother.  [default: auto]"),

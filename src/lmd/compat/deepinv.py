@@ -22,7 +22,7 @@ from torch import Tensor
 from lmd.errors import InputError
 from lmd.mirrors.base import Mirror
 from lmd.operators.base import LinearOperator
-from lmd.operators.functions import MARGIN, POWER_ITERATIONS
+from lmd.operators.functions import NORM_MARGIN, POWER_ITERATIONS
 from lmd.problems import TVDenoising, TVInpainting, TVReconstruction
 from lmd.problems.tv import TVProblem
 from lmd.solvers.result import Result
@@ -170,7 +170,7 @@ class OfPhysics(LinearOperator):
         for _ in range(POWER_ITERATIONS):
             v = self._adjoint(self._apply(v / size_of(v).clamp(min=1e-300)))
             found = float(size_of(v)) ** 0.5
-        return MARGIN * found or 1.0
+        return NORM_MARGIN * found or 1.0
 
 
 class MirrorPotential(Bregman):

@@ -46,7 +46,8 @@ from lmd.problems.tv import TVProblem, TVReconstruction
 from lmd.solvers import Result, Status
 from lmd.solvers.base import Solver
 from lmd.solvers.result import Certificate, RunReport
-from lmd.zoo.solve import MOST_ITERATIONS, solve
+from lmd.zoo.solve import MAX_ITERATIONS as MAX_SOLVE_ITERATIONS
+from lmd.zoo.solve import solve
 
 MIN_TOLERANCE_FLOAT32 = 1e-5
 """Relative gaps down to this are proven in single precision; below it everything is in double."""
@@ -590,7 +591,7 @@ class Settings:
         batch: Batch,
         chosen: ChosenWeight,
         degree: int = 2,
-        limit: int = MOST_ITERATIONS,
+        limit: int = MAX_SOLVE_ITERATIONS,
         back: Callable[[Tensor], Any] | None = None,
     ) -> Any:
         """Solve for a batch and return the answer for its array, with its `Info` where that is asked for.

@@ -1,7 +1,7 @@
-"""Compiled steps for the CPU: the same numbers as PyTorch's to rounding, in one pass; without them only time changes.
+"""Compiled code for the CPU: how it is found and called, and convolutions of few channels.
 
-`tv.c` is compiled when the package is installed, where there is a C compiler: once for every x86-64 or ARM processor,
-and again for those with AVX2 and with AVX-512. Nothing is compiled when a program runs. The threads are PyTorch's own,
+C is compiled when the package is installed, where there is a compiler: once for every x86-64 or ARM processor, and
+again for those with AVX2 and with AVX-512. Nothing is compiled when a program runs. The threads are PyTorch's own,
 as many as `torch.get_num_threads()` says. `LMD_KERNELS=0` in the environment leaves them out.
 """
 
@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -39,42 +39,15 @@ Inputs = dict[str, tuple[Tensor | None, tuple[int, ...]]]
 NOTHING = (0,)
 """The shape of an output that is not asked for: NULL to C."""
 
-BUILDS = {"AVX512": ("_tv_avx512", "_tv_avx2", "_tv"), "AVX2": ("_tv_avx2", "_tv")}
+BUILDS = {"AVX512": ("_native_avx512", "_native_avx2", "_native"), "AVX2": ("_native_avx2", "_native")}
 """What may run on a processor, by PyTorch's name for what it can do; the best first."""
 
+PLAIN = ("_native",)
+"""What runs on every processor of its kind."""
 
-INSTRUCTIONS = {"_tv_avx512": "AVX-512", "_tv_avx2": "AVX2", "_tv": f"all of {platform.machine()}"}
+
+INSTRUCTIONS = {"_native_avx512": "AVX-512", "_native_avx2": "AVX2", "_native": f"all of {platform.machine()}"}
 """What the builds were compiled for."""
-
-
-NORMS = ("l1", "L1", "lengths", "GroupNorm", "Huber")
-"""What total variation is made of."""
-
-TABLE: dict[tuple[str, ...], frozenset[str]] = {
-    ("squares", "l1", "differences"): frozenset({"dual_steps", "tv_sums", "fgp", "smoothed_gradient"}),
-    ("squares", "lengths", "differences"): frozenset({"fgp"}),
-    ("squares", "GroupNorm", "differences"): frozenset({"fgp", "model"}),
-    ("kept squares", "l1", "differences"): frozenset({"saddle_steps", "pdhg", "smoothed_gradient"}),
-    ("kept squares", "lengths", "differences"): frozenset({"pdhg"}),
-    ("l1", "differences"): frozenset({"tv_sums"}),
-    **{(f, g, "Differences"): frozenset({"model"}) for f in ("squares", "boxed squares") for g in NORMS},
-    **{("squares", g, "differences"): frozenset({"model"}) for g in ("L1", "Huber")},
-    **{("boxed squares", g, "differences"): frozenset({"model"}) for g in NORMS},
-    **{("Stacked", g, "Slopes", g, "Bends"): frozenset({"second"}) for g in NORMS},
-    **{("Box", g, field): frozenset({"beside"}) for g in NORMS for field in ("differences", "Differences")},
-    **{
-        (f"boxed {f}", g, field): frozenset({"relaxed"})
-        for f in ("Squares", "KullbackLeibler", "kept KullbackLeibler", "Absolute")
-        for g in NORMS
-        for field in ("differences", "Differences")
-    },
-}
-"""Which functions here serve which problems, by the names of their parts: f, g and K of f(x) + g(Kx), or g and K."""
-
-
-def has(function: str, parts: tuple[str, ...]) -> bool:
-    """Whether there is compiled code of that name for problems of these parts."""
-    return function in TABLE.get(parts, ())
 
 
 INTERRUPTED = 2
@@ -86,7 +59,7 @@ def library() -> ctypes.CDLL | None:
     """The compiled code for this processor; None where there is none."""
     if os.environ.get("LMD_KERNELS", "1") == "0":
         return None
-    builds = BUILDS.get(torch.backends.cpu.get_cpu_capability(), ("_tv",))
+    builds = BUILDS.get(torch.backends.cpu.get_cpu_capability(), PLAIN)
     found = next((found for build in builds if (found := load(build)) is not None), None)
     if found is None:
         advice = "install a wheel, or install again where there is a C compiler; LMD_KERNELS=0 says nothing"
@@ -165,129 +138,6 @@ def serves(*tensors: Tensor) -> bool:
     return not recording and there()
 
 
-def dual_steps(
-    x: Tensor,
-    p: Tensor | None,
-    before: Tensor | None,
-    noisy: Tensor,
-    bound: float | Tensor,
-    gamma: float,
-    kernels: Tensor,
-    *,
-    every: bool = False,
-) -> tuple[Tensor, Tensor | None, Tensor]:
-    """p_{k+n} `(B, C, 2, H, W)`, p_{k+n-1} and x_{k+n} `(B, C, H, W)` of `LearnedDual`, from x_k, p_k and p_{k-1}.
-
-    There is a step for each of the kernels `(n, 2, 4, s, s)`. None is 0, where it is given; as p_{k+n-1} it is p_k.
-    With `every` the third are x_{k+1}, ..., x_{k+n}, `(n, B, C, H, W)`.
-    """
-    image, field, sizes = _shapes(x)
-    steps, size = len(kernels), kernels.shape[-1]
-    inputs: Inputs = {
-        "x": (x, image),
-        "p": (p, field),
-        "before": (before, field),
-        "noisy": (noisy, image),
-        "kernels": (kernels, (steps, 2, 4, size, size)),
-        "bound": _per_plane(bound, x),
-    }
-    outputs = (field, field if steps > 1 else NOTHING, (steps, *image) if every else image)
-    name = "lmd_dual_trace" if every else "lmd_dual_steps"
-    new_p, last_p, new_x = call(name, inputs, gamma, (*sizes, size, steps), outputs)
-    return new_p, last_p if steps > 1 else None, new_x
-
-
-def saddle_steps(
-    start: tuple[Tensor, Tensor | None, Tensor | None, Tensor | None],
-    noisy: Tensor,
-    mask: Tensor,
-    box: tuple[Tensor, Tensor],
-    bound: float | Tensor,
-    smoothness: float,
-    kernels: tuple[Tensor, Tensor],
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """x_{k+n}, its move from x_{k+n-1}, p_{k+n} and its move of `LearnedSaddle`, from those of k.
-
-    There is a step for each of the kernels `(n, 2, 6, s, s)` and `(n, 2, 3, t, t)`. `mask` is `(B, 1, H, W)` or
-    `(B, C, H, W)`, the ends of the box `(B, C, 1, 1)`. All but x may be None at the start, which is 0.
-    """
-    x, moved, p, dual_moved = start
-    image, field, (planes, height, width) = _shapes(x)
-    steps, size, primal_size = len(kernels[0]), kernels[0].shape[-1], kernels[1].shape[-1]
-    masks = 1 if mask.shape[1] == 1 else image[1]
-    inputs: Inputs = {
-        "x": (x, image),
-        "moved": (moved, image),
-        "p": (p, field),
-        "dual_moved": (dual_moved, field),
-        "noisy": (noisy, image),
-        "mask": (mask, (image[0], masks, height, width)),
-        "dual kernels": (kernels[0], (steps, 2, 6, size, size)),
-        "primal kernels": (kernels[1], (steps, 2, 3, primal_size, primal_size)),
-        "bound": _per_plane(bound, x),
-        "low": (box[0], (*image[:2], 1, 1)),
-        "high": (box[1], (*image[:2], 1, 1)),
-    }
-    sizes = (planes, image[1] // masks, height, width, size, primal_size, steps)
-    new_x, new_moved, new_p, new_dual_moved = call(
-        "lmd_saddle_steps", inputs, smoothness, sizes, (image, image, field, field)
-    )
-    return new_x, new_moved, new_p, new_dual_moved
-
-
-class TVSums(NamedTuple):
-    """Sums over each image `(B,)`, in float64: what values, gaps and their rounding are made of."""
-
-    length: Tensor
-    """|Kx|."""
-
-    slack: Tensor
-    """b |Kx| - <Kx, p>."""
-
-    square: Tensor
-    """(x - y + inverse K'p)^2."""
-
-    misfit: Tensor
-    """(x - y)^2."""
-
-    dual: Tensor
-    """p^2."""
-
-
-def tv_sums(x: Tensor, p: Tensor | None, y: Tensor | None, bound: float | Tensor, inverse: float = 1.0) -> TVSums:
-    """The sums of images x, y `(B, C, H, W)` and a dual field p `(B, C, 2, H, W)`, taken within the bound b.
-
-    Evaluated in float64 from float32 numbers. Without p it is 0, without y there are no squares but those of p.
-    """
-    image, field, sizes = _shapes(x)
-    inputs: Inputs = {"x": (x, image), "p": (p, field), "y": (y, image), "bound": _per_plane(bound, x)}
-    (out,) = call("lmd_tv_sums", inputs, inverse, sizes, ((*image[:2], len(TVSums._fields)),), kind=torch.float64)
-    return TVSums(*out.sum(dim=1).unbind(dim=1))
-
-
-def smoothed_gradient(
-    x: Tensor, y: Tensor, mask: Tensor | None, bound: float | Tensor, smoothness: float, widths: Tensor, shares: Tensor
-) -> tuple[Tensor, Tensor]:
-    r"""L Z(x - y) + K'p `(B, C, H, W)` and p = \sum_j shares_j clip(Kx / widths_j, -b, b) `(B, C, 2, H, W)`.
-
-    The gradient of smoothed total variation. L is the `smoothness`, Z the mask `(B, 1, H, W)` or `(B, C, H, W)`, None
-    where nothing is lost; `widths` and `shares` are `(J,)`.
-    """
-    image, field, (planes, height, width) = _shapes(x)
-    masks = 1 if mask is None or mask.shape[1] == 1 else image[1]
-    inputs: Inputs = {
-        "x": (x, image),
-        "y": (y, image),
-        "mask": (mask, (image[0], masks, height, width)),
-        "bound": _per_plane(bound, x),
-        "widths": (1 / widths, tuple(widths.shape[:1])),
-        "shares": (shares, tuple(widths.shape[:1])),
-    }
-    sizes = (planes, image[1] // masks, height, width, len(widths))
-    gradient, p = call("lmd_smoothed_gradient", inputs, smoothness, sizes, (image, field))
-    return gradient, p
-
-
 def convolve(x: Tensor, kernel: Tensor) -> Tensor:
     """Convolution with zeros around: x `(n, I, *size)`, kernel `(O, I, k, ...)` of an odd k, to `(n, O, *size)`.
 
@@ -342,30 +192,6 @@ def _by_kernel(x: Tensor, gradient: Tensor, kernel: Tensor) -> Tensor:
     sizes = (images, fields, even, height, width, size)
     (found,) = call("lmd_convolve_backward", inputs, None, sizes, ((even, fields, size, size),))
     return found[:outputs]
-
-
-def _shapes(x: Tensor) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, int, int]]:
-    """The shape of images `(B, C, H, W)`, of their dual fields `(B, C, 2, H, W)`, and (B C, H, W)."""
-    if x.ndim != 4:
-        raise InputError("x", f"shape {shape_of(x)}", "images (B, C, H, W)")
-    batch, channels, height, width = x.shape
-    return (batch, channels, height, width), (batch, channels, 2, height, width), (batch * channels, height, width)
-
-
-def _per_plane(bound: float | Tensor, x: Tensor) -> tuple[Tensor, tuple[int]]:
-    """The bound of each image and channel `(B C,)`, and that shape."""
-    batch, channels = x.shape[:2]
-    each = (
-        bound.repeat_interleave(channels, dim=-1)
-        if isinstance(bound, Tensor)
-        else x.new_full((batch * channels,), bound)
-    )
-    return each, (batch * channels,)
-
-
-def per_image(bound: float | Tensor, y: Tensor) -> Tensor:
-    """The bound of each image `(B,)`."""
-    return bound if isinstance(bound, Tensor) else y.new_full((len(y),), bound)
 
 
 def call(

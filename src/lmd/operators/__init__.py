@@ -1,4 +1,4 @@
-"""Linear maps of each instance, with adjoints and bounds on norms: what terms of a composite problem stand behind."""
+"""Linear maps of each instance, with adjoints and bounds on their norms."""
 
 from lmd.operators.base import Identity, LinearOperator
 from lmd.operators.blur import Blur, gaussian_kernel, motion_kernel

@@ -1,4 +1,4 @@
-"""What an operator is: a linear map of each instance with its adjoint, a bound on its norm and one on its rounding."""
+"""Linear operators: maps of each instance with adjoints, bounds on norms and on rounding."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class LinearOperator(Part, abc.ABC):
 
     @property
     def wrapped_spectrum(self) -> Tensor | None:
-        """Those of a circulant matrix that is at least K'K and near it, as far as known; otherwise `spectrum`."""
+        """The eigenvalues of a circulant matrix that is at least K'K and near it; `spectrum` unless known otherwise."""
         return self.spectrum
 
     @property
@@ -93,7 +93,7 @@ class LinearOperator(Part, abc.ABC):
 
     @property
     def scales(self) -> tuple[float, ...]:
-        """What the `blocks` are multiplied by."""
+        """The factors of the `blocks`."""
         return (1.0,)
 
     def split(self, z: Tensor) -> tuple[Tensor, ...]:
@@ -184,8 +184,8 @@ class Identity(LinearOperator):
         return z.clone()
 
 
-NORM_ITERATIONS, LANCZOS = 30, 20
-"""Of bounds, and of estimates."""
+POWER_ITERATIONS, LANCZOS_ITERATIONS = 30, 20
+"""Iterations of `norm_bound` and of `norm_estimate`."""
 
 
 def norm_bound(gram: Callable[[Tensor], Tensor], shape: tuple[int, ...]) -> float:
@@ -195,7 +195,7 @@ def norm_bound(gram: Callable[[Tensor], Tensor], shape: tuple[int, ...]) -> floa
     for every v > 0. Power iterations bring the bound down to the eigenvalue; whenever they stop, it holds.
     """
     v, least = torch.ones(shape, dtype=torch.float64, device="cpu"), math.inf
-    for _ in range(NORM_ITERATIONS):
+    for _ in range(POWER_ITERATIONS):
         image = gram(v)
         least = min(least, float((image / v).max()))
         v = image + 1e-12 * float(image.max()) + torch.finfo(v.dtype).tiny  # positive, as the bound asks for
@@ -211,7 +211,7 @@ def norm_estimate(gram: Callable[[Tensor], Tensor], shape: tuple[int, ...]) -> f
     v = torch.rand(shape, dtype=torch.float64, device="cpu", generator=torch.Generator().manual_seed(0))
     before, v, length = torch.zeros_like(v), v / v.norm(), 0.0
     middle, beside = list[float](), list[float]()
-    for _ in range(min(LANCZOS, v.numel())):
+    for _ in range(min(LANCZOS_ITERATIONS, v.numel())):
         image = gram(v) - length * before
         middle.append(float((image * v).sum()))
         rest = image - middle[-1] * v

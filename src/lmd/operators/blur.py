@@ -17,11 +17,11 @@ from lmd.operators.base import LinearOperator, check_ending, norm_bound
 
 BORDERS = ("circular", "replicate")
 
-ROUNDING = torch.finfo(torch.float64).eps
-"""How far a kernel may be from one of rank one and still be applied as such, times the root of its entries."""
+RANK_TOLERANCE = torch.finfo(torch.float64).eps
+"""Relative distance to rank one, over the root of its entries, up to which a kernel is applied as column and row."""
 
-POINTS = 16
-"""How many points a motion has for each pixel of its length."""
+POINTS_PER_PIXEL = 16
+"""Points of a motion for each pixel of its length."""
 
 
 class Blur(LinearOperator):
@@ -46,7 +46,7 @@ class Blur(LinearOperator):
                 "kernel", f"shape {shape_of(kernel)}", f"at most the size of the images ({height}, {width})"
             )
         left, values, right = torch.linalg.svd(self.kernel)
-        if float(values[1:].sum()) <= ROUNDING * self.kernel.numel() ** 0.5 * float(values[0]):
+        if float(values[1:].sum()) <= RANK_TOLERANCE * self.kernel.numel() ** 0.5 * float(values[0]):
             scale = float(values[0]) ** 0.5
             self._passes = [scale * left[:, :1], scale * right[:1]]
         else:
@@ -131,7 +131,7 @@ def _compiles(images: Tensor) -> bool:
 
 
 def _entries(taps: Tensor) -> list[tuple[tuple[int, int], float]]:
-    """Where the flipped kernel is not 0, and what it is there."""
+    """Return the places and values of the flipped kernel where it is not 0."""
     rows, columns = taps.shape
     flipped = taps.flip(0, 1).tolist()
     return [((a, b), flipped[a][b]) for a in range(rows) for b in range(columns) if flipped[a][b] != 0]
@@ -170,7 +170,7 @@ def motion_kernel(length: float, angle: float) -> Tensor:
     """
     if not (isinstance(angle, (int, float)) and math.isfinite(angle)):
         raise InputError("angle", repr(angle), "a finite number of radians")
-    reach, points = math.ceil(check_positive("length", length) / 2), POINTS * math.ceil(length)
+    reach, points = math.ceil(check_positive("length", length) / 2), POINTS_PER_PIXEL * math.ceil(length)
     along = length * ((torch.arange(points, dtype=torch.float64, device="cpu") + 0.5) / points - 0.5)
     at = torch.arange(-reach, reach + 1, dtype=torch.float64, device="cpu")[:, None]
     rows, columns = ((1 - (at - place * along).abs()).clamp(min=0) for place in (-math.sin(angle), math.cos(angle)))

@@ -54,7 +54,7 @@ class Differences(LinearOperator):
 
     @property
     def wrapped_spectrum(self) -> Tensor | None:
-        """That of differences which wrap around: they have all of these, and more. Of two axes."""
+        """The spectrum of differences that wrap around, which include all of these; of two axes."""
         if len(self.shape) != 2:
             return None
         turns = [torch.arange(n, dtype=torch.float64, device="cpu") * (2 * math.pi / n) for n in self.shape]
@@ -105,7 +105,7 @@ class Differences(LinearOperator):
         return x
 
     def _axes(self, z: Tensor) -> list[tuple[int, Tensor, int, float]]:
-        """Of each axis its place, counted from the end, the part of z that belongs to it, its length and spacing."""
+        """Return for each axis its place, counted from the end, its part of z, its length and its spacing."""
         axes = len(self.shape)
         parts = z.unbind(-axes - 1)
         return list(zip(range(-axes, 0), parts, self.shape, self.spacing, strict=True))
@@ -121,7 +121,7 @@ class Differences(LinearOperator):
         return torch.from_numpy(fft.idctn(spectrum.numpy(), axes=axes, norm="ortho", overwrite_x=True))
 
     def eigenvalues(self) -> Tensor:
-        """Those of K'K in the basis of the cosine transform, of this `shape`, float64."""
+        """The eigenvalues of K'K in the basis of the cosine transform, in this `shape`, float64."""
         along = [
             4 * torch.sin(torch.arange(n, dtype=torch.float64, device="cpu") * (math.pi / (2 * n))).square() / (h * h)
             for n, h in zip(self.shape, self.spacing, strict=True)
@@ -161,7 +161,7 @@ def _check_spacing(spacing: float | Sequence[float] | None, axes: int) -> tuple[
 
 
 class _WithSlopes(LinearOperator):
-    """Of arrays X `(B, n)` that hold images x `(B, C, *shape)` and fields of slopes w `(B, C, d, *shape)`, in turn.
+    """Operators on arrays X `(B, n)` of an image x `(B, C, *shape)` and a field of slopes w `(B, C, d, *shape)`.
 
     Along axis a slopes lie between neighbours: the last w_a along it is none, and is left out everywhere.
     """
@@ -256,7 +256,7 @@ class Bends(_WithSlopes):
         return 8 * torch.finfo(z.dtype).eps * size_of(self.differences._apply(self.split(X)[1].flatten(1, 2)))
 
     def _terms(self, w: Tensor, z: Tensor) -> list[tuple[Tensor, Tensor, int, float]]:
-        """Of each derivative: a part of w, where it goes, the axis of the difference, what it is multiplied by."""
+        """Return for each derivative its part of w, its place in z, the axis of the difference, and its factor."""
         found = []
         for place, (a, b) in enumerate(self.pairs):
             into, once = z.select(-len(self.shape) - 1, place), a == b

@@ -14,21 +14,21 @@ from lmd.errors import InputError
 from lmd.operators.base import LinearOperator
 from lmd.terms.base import size_of
 
-POWER_ITERATIONS, MARGIN = 60, 1.05
+POWER_ITERATIONS, NORM_MARGIN = 60, 1.05
 """A random start has a share in every direction: after so many products the norm is short of a few percent at most."""
 
-ALIKE = 1e-3
-"""How well <Ax, z> and <x, A'z> have to agree, relative to ||Ax|| ||z||. What is left is part of `adjoint_error`."""
+ADJOINT_TOLERANCE = 1e-3
+"""Largest difference of <Ax, z> and <x, A'z>, relative to ||Ax|| ||z||; `adjoint_error` includes the rest."""
 
 MAX_EXACT = 128
-"""Up to so many entries of x, the error of A'z is measured along every axis."""
+"""Entries of x up to which the error of A'z is measured along every axis."""
 
 PROBES, LOW_QUANTILE = 16, 0.565
 """Otherwise along so many random directions: a sum of so many squared normal numbers is below the second number with
 probability 1e-9."""
 
 LINEARITY_FACTOR = 16
-"""How much larger than the measured departure from linearity the rounding of A is taken to be."""
+"""Assumed rounding of A over the measured departure from linearity."""
 
 
 class FromFunctions(LinearOperator):
@@ -64,7 +64,7 @@ class FromFunctions(LinearOperator):
         if back.shape != x.shape:
             raise InputError("adjoint", f"an answer of shape {shape_of(back[0, 0])}", f"shape {self.shape}, as x has")
         one, other = float((image * z).sum()), float((x * back).sum())
-        if not abs(one - other) <= ALIKE * float(size_of(image) * size_of(z)):
+        if not abs(one - other) <= ADJOINT_TOLERANCE * float(size_of(image) * size_of(z)):
             raise InputError("adjoint", f"<x, A'z> = {other:g} for <Ax, z> = {one:g}", "the adjoint of forward")
 
     def _apply(self, x: Tensor) -> Tensor:
@@ -80,7 +80,7 @@ class FromFunctions(LinearOperator):
         return images.reshape(*x.shape[:2], *images.shape[1:])
 
     def error(self, x: Tensor, z: Tensor) -> Tensor:
-        """That of a float64 map, and a multiple of what sums of random arrays showed."""
+        """The error of a float64 map plus a multiple of the measured departure from linearity."""
         return super().error(x, z) + self._unit * size_of(x)
 
     def adjoint_error(self, z: Tensor) -> Tensor:
@@ -119,7 +119,7 @@ class FromFunctions(LinearOperator):
         for _ in range(POWER_ITERATIONS):
             v = self._adjoint(self._apply(v / size_of(v).clamp(min=1e-300)))
             found = float(size_of(v)) ** 0.5
-        return MARGIN * found or 1.0
+        return NORM_MARGIN * found or 1.0
 
 
 def _noise(shape: Sequence[int], seed: int) -> Tensor:

@@ -48,7 +48,7 @@ class Matrix(LinearOperator):
         return self._times("z", self.A, z)
 
     def _times(self, argument: str, right: Tensor, rows: Tensor) -> Tensor:
-        """Each row times the matrix to its right, `(B, ...)`."""
+        """Multiply each row by the matrix `right`, `(B, ...)`."""
         batch = len(rows) if self.A.ndim == 2 else len(self.A)
         if rows.shape != (batch, right.shape[-2]):
             expected = f"({'B' if self.A.ndim == 2 else batch}, {right.shape[-2]}) to go with A {shape_of(self.A)}"

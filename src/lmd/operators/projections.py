@@ -12,8 +12,8 @@ from torch import Tensor
 from lmd.core.checks import check_count
 from lmd.operators.base import LinearOperator, check_ending, norm_bound, norm_estimate
 
-MARGIN = 1.02
-"""How many times the estimate of a norm a bound is, where there is no better one."""
+NORM_MARGIN = 1.02
+"""Factor from the estimate of a norm to what is used as its bound."""
 
 
 class ParallelBeam(LinearOperator):
@@ -54,7 +54,7 @@ class ParallelBeam(LinearOperator):
             seen = self._gram(torch.fft.irfft2(far.sqrt() * torch.fft.rfft2(v), s=size))
             return torch.fft.irfft2(far.sqrt() * torch.fft.rfft2(seen), s=size)
 
-        return MARGIN * norm_estimate(scaled, (1, 1, *size)) / far
+        return NORM_MARGIN * norm_estimate(scaled, (1, 1, *size)) / far
 
     def _gram(self, x: Tensor) -> Tensor:
         return self._adjoint(self._apply(x))
@@ -73,7 +73,7 @@ class ParallelBeam(LinearOperator):
         return self._times(1, z).view(*z.shape[:-2], self.height, self.width)
 
     def _times(self, which: int, x: Tensor) -> Tensor:
-        """Each image or sinogram times A (0) or A' (1), `(images, ...)`."""
+        """Multiply each image by A (`which` 0) or each sinogram by A' (1), `(images, ...)`."""
         key = (x.dtype, x.device)
         if key not in self._matrices:
             self._matrices[key] = self._matrices_of(x.dtype, x.device)

@@ -73,7 +73,7 @@ class Stack(LinearOperator):
         return sum(part.roundings for part in self.parts) + len(self.parts)
 
     def error(self, x: Tensor, z: Tensor) -> Tensor:
-        """Those of the parts, and of the products with their scales: right to eps relative to themselves."""
+        """The errors of the parts, and of the products with their scales: eps relative to themselves."""
         eps = torch.finfo(z.dtype).eps
         errors = [
             part.error(x, piece) if scale == 1 else scale * part.error(x, piece / scale) + eps * size_of(piece)
@@ -82,7 +82,7 @@ class Stack(LinearOperator):
         return torch.linalg.vector_norm(torch.stack(errors), dim=0)
 
     def adjoint_error(self, z: Tensor) -> Tensor:
-        """Those of the parts, and of their sum: none of its terms s_j K_j'z_j is larger than s_j norm_j ||z_j||."""
+        """The errors of the parts, and of their sum, whose terms s_j K_j'z_j are at most s_j norm_j ||z_j||."""
         eps = len(self.parts) * torch.finfo(z.dtype).eps
         pieces = zip(self.parts, self.split(z), self.scales, strict=True)
         errors = [scale * (part.adjoint_error(p) + eps * part.norm * size_of(p)) for part, p, scale in pieces]
@@ -108,7 +108,7 @@ class Stack(LinearOperator):
                 raise InputError(
                     "shapes", f"{shape} for a part of shape {shape_of(image)}", f"{tuple(image.shape[1:])}"
                 )
-        return self.join(images)
+        return self.join(images).to(x.dtype)  # of users' operators, some answer in another
 
     def _adjoint(self, z: Tensor) -> Tensor:
         first, *others = zip(self.parts, self.split(z), self.scales, strict=True)

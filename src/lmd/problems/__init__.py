@@ -1,4 +1,4 @@
-"""What is minimised: batches of convex functions with values, subgradients and what else they can offer."""
+"""Batches of convex problems, models as constructors, and families that sample problems."""
 
 from lmd.problems.base import Family, Problem
 from lmd.problems.classifiers import SVM, LinearClassifier, LinearClassifierFamily, SVMFamily

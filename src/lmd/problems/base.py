@@ -1,4 +1,4 @@
-"""What a problem is: a batch of B convex functions, minimised together; and a family, which samples them."""
+"""Problems, which are batches of convex functions, and families, which sample problems."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from lmd.terms.base import Scale
 
 P = TypeVar("P", bound="Problem")
 
-FARTHER = 3.0
-"""How many times as far from the origin the starts of a harder family are."""
+START_FACTOR = 3.0
+"""Factor by which the starts of a harder family are farther from the origin."""
 
 
 def autograd_subgradient(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
@@ -157,13 +157,13 @@ class Problem(Part, abc.ABC):
         return values, torch.where(finite, violation, distance)
 
     def data_vector(self) -> Tensor:
-        """What tells the instances apart, as one vector each `(B, m)`: every `batched` tensor of numbers, flat."""
+        """The data of each instance as one vector `(B, m)`: every `batched` floating-point tensor, flattened."""
         given = [getattr(self, name) for name in self.batched]
         return flatten_data([data for data in given if data.dtype.is_floating_point], type(self).__name__)
 
     @property
     def terms(self) -> int | None:
-        """How many terms each function is the sum or mean of, where it is one; None where it is not."""
+        """Number of terms that each function is the sum or mean of; None where it is no such sum."""
         return None
 
     def minibatch(self, indices: Tensor) -> Problem:
@@ -278,8 +278,8 @@ class Family(abc.ABC):
         return self
 
     def harder(self) -> dict[str, Family]:
-        """What a solver that was trained on it may meet beyond it, by name: at least starts that are farther away."""
-        return {f"starts {FARTHER:g} times as far": FartherStarts(self)}
+        """Harder families, by name, to test a solver that was trained on this one: at least farther starts."""
+        return {f"starts {START_FACTOR:g} times as far": FartherStarts(self)}
 
     def with_noise(self, noise: float) -> Family | None:
         """The same with another level of noise; None where noise has no level."""
@@ -291,7 +291,7 @@ class FartherStarts(Family):
 
     name = "farther-starts"
 
-    def __init__(self, family: Family, factor: float = FARTHER) -> None:
+    def __init__(self, family: Family, factor: float = START_FACTOR) -> None:
         self.family, self.factor = family, factor
 
     def sample(self, batch: int, generator: torch.Generator) -> tuple[Problem, Tensor]:

@@ -21,8 +21,8 @@ from lmd.terms.base import Scale, filled, per_instance
 
 Subset = TypeVar("Subset", bound="SubsetProblem")
 
-CHUNK = 1 << 18
-"""How many scores to work on at a time: as many float32 as a processor's own cache holds, a megabyte."""
+MAX_SCORES = 1 << 18
+"""Scores computed at a time: a megabyte of float32, which fits a processor's cache."""
 
 
 class SubsetProblem(Problem):
@@ -49,7 +49,7 @@ class SubsetProblem(Problem):
     @property
     @abc.abstractmethod
     def scores_per_instance(self) -> int:
-        """How many numbers an instance needs at once."""
+        """Number of scores of one instance."""
 
     @abc.abstractmethod
     def evaluate(self, data_set: int, x: Tensor, value: bool, gradient: bool) -> tuple[Tensor, ...]:
@@ -101,7 +101,7 @@ class SubsetProblem(Problem):
         if any(point.shape != (len(self.subset), self.dimension) for point in points):
             shape = (len(self.subset), self.dimension)
             raise InputError("x", f"shape {shape_of(points[0])}", f"shape {shape}, as the problem has")
-        size = max(1, CHUNK // self.scores_per_instance)
+        size = max(1, MAX_SCORES // self.scores_per_instance)
         runs, counts = torch.unique_consecutive(self.subset, return_counts=True)
         parts, begin = [], 0
         for data_set, count in zip(runs.tolist(), counts.tolist(), strict=True):
@@ -185,7 +185,7 @@ class SubsetFamily(Family):
         return {**super().harder(), **self.shifted()}
 
     def shifted(self) -> dict[str, Family]:
-        """On features that are off: all moved by half their deviation, doubled, or with 20% noise."""
+        """The same family on changed features: moved by half their deviation, doubled, or with 20% noise."""
         features, generator = self.features, torch.Generator().manual_seed(0)
         deviation = features.std(dim=0)
         offset, noise = (
@@ -263,7 +263,7 @@ class SVM(SubsetProblem):
         return self.rows.shape[1]
 
     def value(self, x: Tensor) -> Tensor:
-        """As of any problem; where each data set has one instance, all of them are one product."""
+        """As in `SubsetProblem`; one matrix product for all where each data set has one instance."""
         each = torch.arange(len(self.rows), device=self.subset.device)
         alone = torch.equal(self.subset, each) and x.shape == (len(each), self.dimension)
         if not alone or (torch.is_grad_enabled() and x.requires_grad):
@@ -285,7 +285,7 @@ class SVM(SubsetProblem):
         return tuple(answer)
 
     def smoothed_gradient(self, x: Tensor, width: Scale) -> tuple[Tensor, Tensor]:
-        """That of hinges with a parabola at their kink, and the slopes a = clip(shortfall / width, 0, C)."""
+        """The gradient with a parabola at the kink of each hinge, and the slopes a = clip(shortfall / width, 0, C)."""
 
         def parts(data_set: int, point: Tensor, wide: Tensor) -> tuple[Tensor, Tensor]:
             rows = self.rows[data_set]
@@ -396,7 +396,7 @@ class SVMFamily(SubsetFamily):
         return SVM(features, labels, self.C, starts)
 
 
-FLOOR = -60.0
+MIN_SCORE = -60.0
 """Scores that are further below the highest count as this far: exp(-60) is nothing beside 1, but the far smaller
 numbers that random starts would give are not normal ones, and processors are a hundred times slower on those."""
 
@@ -462,7 +462,7 @@ class LinearClassifier(SubsetProblem):
         # and a small gradient keep their digits.
         scores, own = _below_highest(self._scores(data_set, x)), self.own[data_set]
         lead = scores.flatten(1).index_select(1, own)
-        others = scores.clamp_(min=FLOOR).exp_()
+        others = scores.clamp_(min=MIN_SCORE).exp_()
         others.flatten(1).index_fill_(1, own, 0)
         rest = others.sum(dim=1)
         answer = []
@@ -476,7 +476,7 @@ class LinearClassifier(SubsetProblem):
         return tuple(answer)
 
     def curvature(self, data_set: int, x: Tensor, v: Tensor) -> Tensor:
-        probability = _below_highest(self._scores(data_set, x)).clamp_(min=FLOOR).exp_()
+        probability = _below_highest(self._scores(data_set, x)).clamp_(min=MIN_SCORE).exp_()
         probability /= probability.sum(dim=1, keepdim=True)
         change = self._scores(data_set, v)
         change -= (probability * change).sum(dim=1, keepdim=True)
@@ -496,7 +496,7 @@ class LinearClassifier(SubsetProblem):
 
         def parts(data_set: int, part: Tensor) -> tuple[Tensor, Tensor]:
             features, scores = self.features[data_set], self._scores(data_set, part)
-            odds = (scores - scores.detach().amax(dim=1, keepdim=True)).clamp(min=FLOOR).exp()
+            odds = (scores - scores.detach().amax(dim=1, keepdim=True)).clamp(min=MIN_SCORE).exp()
             own = self.labels[data_set] == torch.arange(self.classes, device=x.device)[:, None]
             others = odds.masked_fill(own, 0) / odds.sum(dim=1, keepdim=True)
             rest = others.sum(dim=1, keepdim=True)
@@ -537,7 +537,7 @@ class LinearClassifier(SubsetProblem):
 
 
 def _own_scores(labels: Tensor) -> Tensor:
-    """Where the own class of each pair is among the scores `(classes, m)`, flattened: labels `(S, m)` to `(S, m)`."""
+    """Return the index of the own class of each pair among the flattened scores `(classes, m)`, `(S, m)`."""
     pairs = labels.shape[1]
     return labels.long() * pairs + torch.arange(pairs, device=labels.device)
 

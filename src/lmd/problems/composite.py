@@ -17,7 +17,7 @@ from lmd.core.checks import check_batch, shape_of
 from lmd.errors import CapabilityError, InputError
 from lmd.operators import LinearOperator
 from lmd.operators.stack import Stack
-from lmd.problems import compiled, duality, grids
+from lmd.problems import duality, grids
 from lmd.problems.base import Problem, flatten_data
 from lmd.terms import Term
 from lmd.terms.base import Pieces, Scale, per_instance, size_of, sum_instances
@@ -142,7 +142,7 @@ class Composite(Problem):
 
     @property
     def pieces(self) -> tuple[Pieces | None, tuple[Pieces, ...]] | None:
-        """Those of f, None where it has a matrix, and of all g_j; None where a term has none."""
+        """The `Pieces` of f, None where it has a matrix, and of all g_j; None where a term has none."""
         of_f = None if self.quadratic is not None else self.f.pieces(self.points)
         behind = [term.pieces(K(self.points)) for term, K, _ in self.blocks]
         known = tuple(each for each in behind if each is not None)
@@ -178,8 +178,6 @@ class Composite(Problem):
     # Values and gradients.
 
     def value(self, x: Tensor) -> Tensor:
-        if (value := compiled.value_of(self, x)) is not None:
-            return value
         value = self.data_value(x)
         for term, K, _ in self.blocks:
             z = K(x)
@@ -187,10 +185,10 @@ class Composite(Problem):
         return value
 
     def subgradient(self, x: Tensor) -> Tensor:
-        return _add_gradients(self.blocks, x, self.f.own_subgradient(x))
+        return _add_gradients(self.blocks, x, self.f.subgradient(x).clone())
 
     def relaxed_value(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """As in `Problem`; where g(Kx) is infinite, it is taken at prox_g(Kx), and the distance is the violation."""
+        """Finite values and violations `(B,)`; where g(Kx) is infinite, g is evaluated at prox_g(Kx)."""
         values, violation = super().relaxed_value(x)
         if bool((finite := torch.isfinite(values)).all()):
             return values, violation
@@ -204,14 +202,10 @@ class Composite(Problem):
 
         g - w/2 max ||p||^2 <= g_w <= g ([Nesterov 2005](https://doi.org/10.1007/s10107-004-0552-5)).
         """
-        if isinstance(width, Tensor) and not width.ndim:
-            return self.mixed_gradient(x, width[None], torch.ones_like(width)[None])
         p, _ = self._smoothed_dual(self.operator(x), width)
         return self.f.subgradient(x) + self.operator.adjoint(p), p
 
     def mixed_gradient(self, x: Tensor, widths: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
-        if (found := compiled.gradient_of(self, x, widths, shares)) is not None:
-            return found
         z = self.operator(x)
         parts = (self._smoothed_dual(z, width)[0] for width in widths)
         p = functools.reduce(torch.add, map(torch.mul, shares, parts))
@@ -309,8 +303,6 @@ class Composite(Problem):
         The sum of the residuals f(x) + f*(-K'p) + <Kx, p> and g(Kx) + g*(p) - <Kx, p>: the same number as
         F(x) - dual_value(dual), without the cancellation, where terms add them up from what is never negative.
         """
-        if (sums := compiled.sums_of(self, x, dual)) is not None:
-            return sums.gap.to(x.dtype)
         p = self.feasible_dual(dual)
         residual = self.f.residual(x, self.operator.adjoint(p).neg_())
         return residual + self.g.residual(duality.image(self, x), p)
@@ -373,7 +365,7 @@ class Composite(Problem):
 
     def data_gradient(self, x: Tensor) -> Tensor:
         """The gradient of everything but the term behind the differences."""
-        return _add_gradients(self.beside, x, self.f.own_subgradient(x))
+        return _add_gradients(self.beside, x, self.f.subgradient(x).clone())
 
     def differences_part(self, dual: Tensor) -> Tensor:
         """The part of a dual point that belongs to the differences."""

@@ -13,10 +13,10 @@ from lmd.problems.base import Problem, offers
 from lmd.problems.composite import Composite
 from lmd.terms.base import Scale, inner, per_instance, size_of
 
-ACCURACY = {torch.float32: 1e-4, torch.float64: 1e-10}
-"""How small conjugate gradients make the residual of the linearised system, relative to its right-hand side."""
+RESIDUAL_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10}
+"""Residual of the linearised system at which conjugate gradients stop, relative to its right-hand side."""
 
-MOST = 2000
+MAX_ITERATIONS = 2000
 """Iterations of conjugate gradients, at most."""
 
 Map = Callable[[Tensor], Tensor]
@@ -121,7 +121,7 @@ class _System:
 
 
 def _kinks(problem: Composite, x: Tensor, dual: Tensor, step: Scale) -> tuple[Tensor | None, Tensor | None]:
-    """Where differences stay 0 and where x stays at an end of its domain, while all else changes a little.
+    """Return where differences stay 0, and where x stays at an end of its domain, under small changes of the data.
 
     See `Term.kinks`; raises where another term has kinks, or none that are known.
     """
@@ -134,10 +134,10 @@ def _kinks(problem: Composite, x: Tensor, dual: Tensor, step: Scale) -> tuple[Te
 
 
 def _conjugate_gradients(multiply: Map, right: Tensor) -> Tensor:
-    """The solution q of multiply(q) = right, each instance to `ACCURACY`."""
+    """The solution q of multiply(q) = right, each instance to `RESIDUAL_TOLERANCE`."""
     q, residual, direction = torch.zeros_like(right), right, right
-    square, enough = inner(right, right), ACCURACY[right.dtype] * size_of(right)
-    for _ in range(MOST):
+    square, enough = inner(right, right), RESIDUAL_TOLERANCE[right.dtype] * size_of(right)
+    for _ in range(MAX_ITERATIONS):
         going = square.sqrt() > enough
         if not bool(going.any()):
             break

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from lmd.core.batching import Part
 from lmd.operators import LinearOperator
-from lmd.problems import compiled
 from lmd.terms import Domain, Term
 from lmd.terms.base import filled, size_of
 from lmd.terms.quadratic import times
@@ -81,13 +80,9 @@ class FeasibleBlock(Part):
 
 def proven_gap(problem: Composite, x: Tensor, dual: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return F(x), the gap as computed and the room for its rounding `(B,)`, in float64."""
-    if (sums := compiled.sums_of(problem, x, dual)) is not None:
-        value, gap, eps = sums.value, sums.gap, compiled.EPSILON
-        rounding = sums.rounding(problem.operator.norm, problem.operator.roundings)
-    else:
-        _ = problem.feasible_block  # found once, and copied to float64 with the rest
-        x, exact, eps = x.double(), problem.double(), torch.finfo(torch.float64).eps
-        value, gap, rounding = evaluate(exact, x, exact.feasible_dual(dual.double()))
+    _ = problem.feasible_block  # found once, and copied to float64 with the rest
+    x, exact, eps = x.double(), problem.double(), torch.finfo(torch.float64).eps
+    value, gap, rounding = evaluate(exact, x, exact.feasible_dual(dual.double()))
     return value, gap, rounding + rounding_of_sums(x, dual, eps, value, gap)
 
 

@@ -108,14 +108,14 @@ def level(problem: Composite, x: Tensor, dual: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _nearest_datum(problem: Composite, constant: Tensor) -> Tensor:
-    """In each channel, the datum of f nearest to a constant that pulls at it; the constant where there is none.
+    """Return, in each channel, the datum nearest to a constant that f pulls to it; the constant where there is none.
 
     Data that are all the same are met exactly, which means do not do: then the minimum is 0, and that is proven.
     """
     f = problem.f
     if not f.conjugate_is_finite:
         return constant
-    y, pull = f.tilted_minimiser(torch.zeros_like(constant)).flatten(2), f.own_subgradient(constant).flatten(2)
+    y, pull = f.tilted_minimiser(torch.zeros_like(constant)).flatten(2), f.subgradient(constant).flatten(2)
     far = torch.where(pull != 0, (y - constant.flatten(2)).abs(), torch.inf)
     least, place = far.min(dim=2, keepdim=True)
     datum = torch.where(least.isfinite(), y.gather(2, place), constant.flatten(2)[:, :, :1])

@@ -102,14 +102,14 @@ class TVModel(TVProblem):
 
     @property
     def bound(self) -> Scale:
-        """As in `TVProblem`; a map as differences have it, `(B, 1 or C, 1 or axes, *size)`."""
+        """b of `TVProblem`; of a map, in the shape of the differences `(B, 1 or C, 1 or axes, *size)`."""
         if self.weight.ndim == 1:
             return super().bound
         return self.weight if self.weight.ndim > self.noisy.ndim else self.weight.unsqueeze(2)
 
     @property
     def balance(self) -> float | None:
-        """What weighs the steps that primal-dual methods take for Ax and for differences, where there is an A."""
+        """Scale of Ax beside differences in the steps of primal-dual methods; None without A."""
         return self.operator.scales[1] if self.forward is not None else None
 
 

@@ -180,10 +180,10 @@ class PortfolioFamily(Family):
 Draw = Callable[[int, torch.Generator], Tensor]
 """From a number of instances B and randomness to values `(B, *shape)` of a parameter."""
 
-SAME = 1e-9
+MATRIX_TOLERANCE = 1e-9
 """Differences of matrices and vectors, relative to their size, that are rounding."""
 
-CONDITION = 1e4
+MAX_CONDITION = 1e4
 """The largest condition number that entries of x as coordinates may have."""
 
 
@@ -212,7 +212,7 @@ class CVXPYFamily(Family):
         self.null, self.solve = _coordinates(A, (F != 0)[(F != 0).sum(axis=1) == 1].any(axis=0))
         self.P, self.F = self.null.T @ P @ self.null, F
         rows = F @ self.null
-        rows[np.abs(rows) <= SAME * np.abs(rows).max(axis=1, initial=0, keepdims=True)] = 0
+        rows[np.abs(rows) <= MATRIX_TOLERANCE * np.abs(rows).max(axis=1, initial=0, keepdims=True)] = 0
         self.single = (rows != 0).sum(axis=1) == 1
         self.rows, self.ends = rows[~self.single], rows[self.single]
         self.full, self.lengths = P, (len(P), len(A), len(F))
@@ -229,7 +229,8 @@ class CVXPYFamily(Family):
         data = [self._data(row) for row in values]
         for name, first, *others in zip(("P", "A", "F"), *(each[:3] for each in data), strict=True):
             if any(
-                np.abs(other - first).max(initial=0) > SAME * (1 + np.abs(first).max(initial=0)) for other in others
+                np.abs(other - first).max(initial=0) > MATRIX_TOLERANCE * (1 + np.abs(first).max(initial=0))
+                for other in others
             ):
                 accepted = "parameters of which linear terms and right-hand sides depend alone"
                 raise InputError("parameters", f"some that change the matrix {name} of the program", accepted)
@@ -292,7 +293,7 @@ class CVXPYFamily(Family):
         return torch.as_tensor(array, dtype=self.dtype, device="cpu")
 
     def unpack(self, problem: ReducedProgram, z: Tensor) -> dict[str, Tensor]:
-        """What points z `(B, n)` of a problem of this family say of the variables: by name, `(B, *shape)`."""
+        """Return the variables at points z `(B, n)` of a problem of this family: by name, `(B, *shape)`."""
         x = problem.particular.double() + z.double() @ torch.as_tensor(
             self.null.T, dtype=torch.float64, device=z.device
         )
@@ -327,7 +328,7 @@ def _coordinates(A: Any, bounded: Any) -> tuple[Any, Any]:
     free = np.setdiff1d(np.arange(A.shape[1]), following)
     null, solve, inverse = np.zeros((A.shape[1], len(free))), np.zeros(A.T.shape), np.linalg.pinv(A[:, following])
     null[free, np.arange(len(free))], null[following], solve[following] = 1, -inverse @ A[:, free], inverse
-    return (null, solve) if np.linalg.cond(null) < CONDITION else (turned[rank:].T, np.linalg.pinv(A))
+    return (null, solve) if np.linalg.cond(null) < MAX_CONDITION else (turned[rank:].T, np.linalg.pinv(A))
 
 
 def from_cvxpy(problem: Any, parameters: Mapping[Any, Draw], dtype: torch.dtype = torch.float32) -> CVXPYFamily:

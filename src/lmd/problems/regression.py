@@ -82,7 +82,7 @@ class LeastSquares(Problem):
 
     @cached_property
     def _hessian_eigenvalues(self) -> Tensor:
-        """Of W alone, so the same for any part of the batch."""
+        """Eigenvalues of 2 W'W, the same for any part of the batch."""
         return 2 * torch.linalg.eigvalsh(self.W.T @ self.W)
 
     @property

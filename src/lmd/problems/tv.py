@@ -18,14 +18,12 @@ from lmd.operators.differences import Differences
 from lmd.operators.projections import ParallelBeam
 from lmd.operators.stack import Stack
 from lmd.problems.composite import Composite
-from lmd.problems.flat import drawn_flat, within_bound
-from lmd.problems.motion import followed
 from lmd.problems.scales import averaged, spread
 from lmd.terms import L1, Box, GroupNorm, Squares, Term
-from lmd.terms.base import Scale, per_instance
+from lmd.terms.base import Scale
 from lmd.terms.squares import MaskedSquares
 
-SPARE = 100.0
+RANGE_MARGIN = 100.0
 """Room that squares of data leave below the largest number of their dtype, and above the smallest."""
 
 
@@ -115,26 +113,6 @@ class TVDenoising(TVProblem):
         size = check_grid(noisy)
         check_scale("noisy", noisy, self.weight)
         self.compose(Squares(noisy, self.scale), self._tv_term(size, spacing), start=noisy)
-
-    def carried(self, dual: Tensor, before: TVDenoising) -> Tensor | None:
-        """The dual points of the frame before, moved along with the picture; None where the frames are not alike."""
-        if dual.ndim == 5:
-            triples = zip(dual, before.noisy.to(self.noisy), self.noisy, strict=True)
-            found = [followed(p, was, now) for p, was, now in triples]
-            alike = [p for p in found if p is not None]
-            if len(alike) < len(found):
-                return None
-            dual = torch.stack(alike)
-        return self.project_dual(dual)
-
-    def flattened(self, dual: Tensor) -> Tensor:
-        """x(p) of dual points p, drawn flat where these say that the minimiser is: see `lmd.problems.flat`."""
-        x = self.primal_from_dual(dual)
-        slopes = self.differences(x.double())
-        lengths = slopes.norm(dim=2) if self.isotropic else slopes.abs().sum(dim=2)
-        slack = per_instance(self.bound, lengths) * lengths - (slopes * dual).sum(dim=2)
-        first = self.noisy.flatten(2)[:, :, 0].double().reshape(*x.shape[:2], *[1] * (x.ndim - 2))
-        return drawn_flat(x, within_bound(dual, self.bound, self.isotropic), slack, self.scale, first)
 
     def coarser(self) -> TVDenoising | None:
         """The same on squares of 2 x 2 pixels, or cubes (`lmd.problems.scales`); None for signals and few pixels."""
@@ -236,7 +214,12 @@ def check_scale(argument: str, y: Tensor, weight: Tensor) -> None:
 def _limits(dtype: torch.dtype, count: int) -> tuple[float, float, float, float]:
     """The least and the largest range of `count` numbers, and the same of a weight times a range."""
     kind = torch.finfo(dtype)
-    return math.sqrt(SPARE * kind.tiny), math.sqrt(kind.max / (SPARE * count)), kind.tiny, kind.max / count
+    return (
+        math.sqrt(RANGE_MARGIN * kind.tiny),
+        math.sqrt(kind.max / (RANGE_MARGIN * count)),
+        kind.tiny,
+        kind.max / count,
+    )
 
 
 def check_weight(weight: float | Tensor, noisy: Tensor) -> Tensor:
@@ -304,7 +287,7 @@ class TVReconstruction(TVProblem):
         self.compose(self.domain, *behind, start=start, scales=(1.0, balance))
 
     def first_guess(self, size: tuple[int, ...]) -> Tensor:
-        """What the start is, before it is clipped to the box `(B, C, *size)`: its middle, if nothing is better."""
+        """The start `(B, C, *size)` before it is clipped to the box: the middle of the box by default."""
         return self.noisy.new_full((*self.noisy.shape[:2], *size), (self.low + self.high) / 2)
 
     @property

@@ -99,14 +99,7 @@ def demo(out: str, seed: int, as_json: bool) -> None:
 @click.option("--data-dir", help="A folder with MNIST or STL-10 in it, in place of the one LMD_DATA names.")
 @JSON
 def reproduce(
-    name: str,
-    preset: str,
-    out: str,
-    seed: int,
-    retrain: bool,
-    images: str | None,
-    data_dir: str | None,
-    as_json: bool,
+    name: str, preset: str, out: str, seed: int, retrain: bool, images: str | None, data_dir: str | None, as_json: bool
 ) -> None:
     """Run the experiment NAME (or all) and write its numbers and figures.
 
@@ -262,7 +255,9 @@ def learn(family: str, minutes: float, target: float, out: str | None, seed: int
       lmd learn examples.own_problem:HuberFamily --minutes 2 --out runs/mine
     """
     from lmd.reproduction.experiments.tour import write_learned
-    from lmd.training import card_rows, family_named, learn
+    from lmd.training import learn
+    from lmd.training.card import card_rows
+    from lmd.training.instances import family_named
 
     folder = Path(out) if out else Path("runs") / family.rpartition(":")[2]
     found = learn(

@@ -71,18 +71,6 @@ def method_colour(method: str) -> str:
     return COLOURS.get(method, COLOURS.get(method.split("-")[0], COLOURS["truth"]))
 
 
-def method_styles(methods: Sequence[str]) -> dict[str, Any]:
-    """A line style for each method, so that those of one colour are told apart; the first of a colour is solid."""
-    styles = ("solid", (0, (4, 1.2)), (0, (1.2, 1.2)), (0, (6, 1.2, 1.2, 1.2)), (0, (3, 1, 1, 1, 1, 1)), (0, (8, 3)))
-    seen: dict[str, int] = {}
-    found = {}
-    for method in dict.fromkeys(methods):
-        place = seen.get(method_colour(method), 0)
-        seen[method_colour(method)] = place + 1
-        found[method] = styles[place % len(styles)]
-    return found
-
-
 def plot_curve(
     axes: Any, x: Sequence[float], y: Sequence[float], method: str, style: Any = "solid", *, faint: bool = False
 ) -> None:

@@ -16,8 +16,7 @@ from lmd.core.files import inside, read_json, writable_folder, write_text
 from lmd.errors import FileError
 from lmd.reproduction.tables import CORE
 
-MOST = 2**53
-"""The largest whole number that is told from its neighbours everywhere."""
+MOST = 2**53  # the largest whole number that is told from its neighbours everywhere
 
 
 def read_metrics(path: Path) -> dict[str, Any]:
@@ -109,14 +108,9 @@ class Reading:
     """What a metrics.json says to a person."""
 
     tables: list[Table]
-    headline: str = ""
-    """One sentence with numbers in it."""
-
-    command: str = ""
-    """What made it."""
-
-    place: int = 0
-    """Sections are in the order of their places."""
+    headline: str = ""  # one sentence with numbers in it
+    command: str = ""  # what made it
+    place: int = 0  # sections are in the order of their places
 
 
 Read = Callable[[dict[str, Any]], Reading]
@@ -142,14 +136,7 @@ def write_page(
     title: str = "Learned mirror descent: results",
     skipped: Mapping[str, str] = MappingProxyType({}),
 ) -> Path:
-    """Write FOLDER/index.html: headlines, figures, tables, settings and versions, all inside the one file.
-
-    Args:
-        folder: Every metrics.json under it becomes a section.
-        read: From a metrics.json to what it says.
-        title: Of the page.
-        skipped: The names of experiments that failed, and why; the page begins with them.
-    """
+    """Write FOLDER/index.html: headlines, figures, tables, settings and versions, all inside the one file."""
     require("jinja2")
     import jinja2
 

@@ -26,8 +26,7 @@ SEED = 5_000_000
 GAP = "relative gap"
 DISTANCE = "PSNR to the minimiser, dB"
 
-SHIPPED_PRESET = "standard"
-"""The preset that the shipped solvers were trained with."""
+SHIPPED_PRESET = "standard"  # the preset that the shipped solvers were trained with
 
 
 def names() -> list[str]:
@@ -63,15 +62,7 @@ def origin(name: str, preset: str, *, retrain: bool = False) -> str:
 def obtain(
     name: str, preset: str, *, retrain: bool = False, seed: int = 0, progress: bool | None = None
 ) -> Solver[Any]:
-    """Load the shipped solver where there is one for this preset and its data, or train one; without a safeguard.
-
-    Args:
-        name: The name of a solver.
-        preset: "quick", "standard" or "paper".
-        retrain: Train even if a solver ships.
-        seed: The seed of the training.
-        progress: Whether to show a progress bar; None shows one on a terminal.
-    """
+    """Load the shipped solver where there is one for this preset and its data, or train one; without a safeguard."""
     if ships_for(name, preset) and not retrain:
         return zoo.load(name, bare=True)
     return train_recipe(name, preset, seed=seed, progress=progress)
@@ -86,16 +77,7 @@ def train_recipe(
     resume: bool = False,
     progress: bool | None = None,
 ) -> Solver[Any]:
-    """Train a solver from its recipe.
-
-    Args:
-        name: The name of a solver.
-        preset: "quick", "standard" or "paper".
-        out: The folder of the run; None writes nothing.
-        seed: The seed of the solver and the training.
-        resume: Continue the run in `out`.
-        progress: Whether to show a progress bar; None shows one on a terminal.
-    """
+    """Train a solver from its recipe; `out` is the folder of the run, and None writes nothing."""
     chosen = recipe(name)
     settings = chosen.settings[check_choice("preset", preset, tuple(chosen.settings))]
     solver, family = chosen.solver(seed), chosen.family(preset)

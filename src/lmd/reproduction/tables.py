@@ -15,8 +15,7 @@ Row = dict[str, Any]
 
 CORE = ("method", "iteration", "metric", "value")
 
-LARGER = ("psnr", "ssim", "accuracy")
-"""Metrics of which more is better."""
+LARGER = ("psnr", "ssim", "accuracy")  # metrics of which more is better
 
 
 def row(method: str, iteration: int | str, metric: str, value: float, **settings: Any) -> Row:

@@ -14,7 +14,6 @@ from lmd.solvers.learned.dual import LearnedDual
 from lmd.solvers.learned.fgp import LearnedFGP
 from lmd.solvers.learned.gradient import LearnedBlockNewton
 from lmd.solvers.learned.interior_point import LearnedInteriorPoint
-from lmd.solvers.learned.ladder import Ladder
 from lmd.solvers.learned.pdhg import LearnedPDHG
 from lmd.solvers.learned.saddle import LearnedSaddle
 from lmd.solvers.mirror.accelerated import AcceleratedMirrorDescent, AcceleratedStochasticMirrorDescent
@@ -50,7 +49,6 @@ __all__ = [
     "ExactMirrorDescent",
     "GradientDescent",
     "InteriorPoint",
-    "Ladder",
     "LazyMirrorDescent",
     "LearnedBlockNewton",
     "LearnedDual",

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple
+from typing import Any, Generic
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,6 @@ from typing_extensions import ParamSpec, TypeVar
 from lmd.core.checks import check_batch
 from lmd.core.config import Configurable
 from lmd.errors import CapabilityError, InputError
-from lmd.kernels import loop
 from lmd.mirrors.base import Mirror
 from lmd.problems.base import Problem, check_capabilities
 
@@ -74,25 +73,8 @@ class DualState(State):
         return self.dual if self.dual.numel() else None
 
 
-class Trace(NamedTuple):
-    """What several iterations went through."""
-
-    points: Tensor
-    """The iterates after each of them `(n, B, ...)`."""
-
-    state: Any
-    """After the last; its `evaluations` are those of all of them."""
-
-    values: Tensor | None = None
-    """f(x) `(n, B)` after each of them, where they had to be evaluated; x is the iterate wherever they fall."""
-
-
 S = TypeVar("S", bound=State)
 P = TypeVar("P", default=Any)
-
-
-WORTH = 10.0
-"""The relative gap of a warm start and its dual point above which a learned solver starts as if it had none."""
 
 
 class Solver(nn.Module, Configurable, abc.ABC, Generic[S, P]):
@@ -158,38 +140,6 @@ class Solver(nn.Module, Configurable, abc.ABC, Generic[S, P]):
         accepted = "one that can, such as FGP, PDHG or a learned solver that ends in them"
         raise CapabilityError("solver", f"{type(self).__name__}, which cannot start from a dual point", accepted)
 
-    def unrolled(self, problem: P, x0: Tensor) -> S | None:
-        """The state at the horizon, with derivatives by the parameters, in one compiled call; None without one."""
-        return None
-
-    def finish(self, problem: P, dual: Tensor | None, tolerance: float, limit: int) -> loop.Solved | None:
-        """A whole solve to a relative gap of `tolerance` in one compiled call, from a feasible dual point or from
-        nothing; None where there is no such call."""
-        return None
-
-    def follow(self, problem: P, dual: Tensor, before: Any, tolerance: float, limit: int) -> loop.Solved | None:
-        """The same from the dual point of an earlier problem, if that is worth to start from, in one compiled call;
-        None where there is no such call."""
-        return None
-
-    @property
-    def first_look(self) -> int | None:
-        """The iteration after which a gap is worth to be looked at for the first time: the horizon, if there is one."""
-        return self.horizon
-
-    def worth(self, problem: Any, x0: Tensor, dual: Tensor) -> Tensor | None:
-        """The dual point to go on from; None where learned iterations from nothing are known to be better than it.
-
-        They are where it proves next to nothing.
-        """
-        if self.horizon is None:
-            return dual
-        return dual if bool((problem.relative_gap(x0, dual) <= WORTH).all()) else None
-
-    def trace(self, problem: P, state: S, count: int) -> Trace | None:
-        """The next iterations, at most `count`, in compiled code, for who watches; None where there is none."""
-        return None
-
     def advance(self, problem: P, state: S, count: int) -> S:
         """The state `count` iterations later: as many steps, or faster where nothing between them has to be kept.
 
@@ -223,11 +173,6 @@ class Wrapper(Solver[S, P]):
         return self.solver.horizon
 
     @property
-    def first_look(self) -> int | None:
-        look: int | None = self.solver.first_look
-        return look
-
-    @property
     def ends_proven(self) -> bool:
         return self.solver.ends_proven
 
@@ -250,9 +195,6 @@ class Passing(Wrapper[State]):
     def step(self, problem: Problem, state: State) -> State:
         following: State = self.solver.step(problem, state)
         return following
-
-    def trace(self, problem: Problem, state: State, count: int) -> Trace | None:
-        return self.solver.trace(problem, state, count)
 
     def advance(self, problem: Problem, state: State, count: int) -> State:
         following: State = self.solver.advance(problem, state, count)

@@ -39,16 +39,16 @@ class Certificate:
     """f(x) `(B,)`."""
 
     lower_bound: Tensor
-    """What no value can be below, `(B,)`; minus infinity where nothing is proven."""
+    """A lower bound on the minimum `(B,)`; minus infinity where nothing is proven."""
 
     theorem: str
-    """What proves it, in words."""
+    """The theorem that proves it, in words."""
 
     norm: str
     """The norm of the statement; dual vectors are measured in its dual norm."""
 
     constants: Mapping[str, Constant] = field(default_factory=dict)
-    """What the theorem needed to know, by name."""
+    """The constants of the theorem, by name."""
 
     parts: tuple[Certificate, ...] = ()
     """The certificates this is the best of, instance by instance."""
@@ -92,7 +92,7 @@ def _numbers(value: Tensor) -> str:
 
 
 class Status(enum.Enum):
-    """What became of one instance; `message` says what it means and what to do about it."""
+    """The outcome of one instance; `message` says what it means and what to do about it."""
 
     FINISHED = "ran all its iterations; ask for more, or for a target_value, if the answer is not good enough"
     TARGET_REACHED = "reached the target value"
@@ -125,7 +125,7 @@ class Status(enum.Enum):
 
 @dataclass(frozen=True)
 class History:
-    """How a run went; row k belongs to x_k, row 0 to the start. An instance that has stopped keeps its last numbers."""
+    """The history of a run; row k belongs to x_k, row 0 to the start. A stopped instance keeps its last numbers."""
 
     values: Tensor
     """f_i(x_k) `(K+1, B)`."""
@@ -137,7 +137,7 @@ class History:
     """Time spent in the solver until x_k `(K+1,)`, without the time it took to record this history."""
 
     diagnostics: Mapping[str, Tensor] = field(default_factory=dict)
-    """What the solver noticed about x_k `(K+1, B)`, such as `dual_residual`; NaN where it did not look."""
+    """Diagnostics of the solver at x_k `(K+1, B)`, such as `dual_residual`; NaN where not evaluated."""
 
     def __len__(self) -> int:
         return int(self.values.shape[0])

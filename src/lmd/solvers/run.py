@@ -16,15 +16,10 @@ from lmd.problems.base import Problem, as_problem, check_capabilities, check_val
 from lmd.solvers.base import Solver, State, check_fit, in_full_precision
 from lmd.solvers.result import Result, Status
 from lmd.solvers.stopping import Callback, Calls, Residual, StoppingRule, Target, TimeLimit, Tolerance
-from lmd.solvers.tracking import Clock, Tracker, evaluate
+from lmd.solvers.tracking import DIVERGENCE_FACTOR, Clock, Tracker, evaluate
 
 DEFAULT_ITERATIONS = 100
 MAX_ITERATIONS = 100_000
-DIVERGENCE_FACTOR = 1e6
-
-MAX_TRACED_ITERATIONS = 64
-MAX_TRACED_NUMBERS = 1 << 22
-"""Number of iterations, and of entries of their points, that compiled code goes through before they are recorded."""
 
 
 @in_full_precision
@@ -111,34 +106,16 @@ def _run(
     tracker = Tracker(x0, (values, violation), clock.seconds, divergence_factor)
     for rule in rules:
         rule.begin(problem, state, tracker, type(solver).__name__)
-    done, most = 0, max(1, min(MAX_TRACED_ITERATIONS, MAX_TRACED_NUMBERS // x0.numel())) if record else limit
+    done = 0
     while done < limit and bool(tracker.running.any()):
-        steps = min([limit, done + most, *(rule.next_look(done) for rule in rules)]) - done
-        traced = _trace(solver, problem, state, steps, tracker, clock) if record and most > 1 else None
-        if traced is None:
-            most, steps = (1, 1) if record else (limit, steps)  # one by one from here on
-            traced = _advance(solver, problem, state, steps, tracker, clock), steps
-        state, done = traced[0], done + traced[1]
+        steps = 1 if record else min([limit, *(rule.next_look(done) for rule in rules)]) - done
+        state, done = _advance(solver, problem, state, steps, tracker, clock), done + steps
         for rule in rules:
             rule.look(problem, state, tracker, done == limit)
     if tracker.violation is not None and problem.domain is None:
         tracker.stop(tracker.violation > 0, Status.NOT_FEASIBLE)
     tracker.stop_all(Status.FINISHED)
     return tracker.result(solver, problem, x0, time.perf_counter() - begun)
-
-
-def _trace(
-    solver: Solver[Any], problem: Problem, state: State, steps: int, tracker: Tracker, clock: Clock
-) -> tuple[State, int] | None:
-    """The state after at most so many compiled steps, all of them recorded, and their number.
-
-    None where steps have to be taken one by one: there is no compiled code, or one of them fails.
-    """
-    with clock:
-        traced = solver.trace(problem, state, steps)
-    if traced is None or not tracker.record_trace(problem, state, traced, clock.seconds):
-        return None
-    return traced.state, len(traced.points)
 
 
 def _advance(

@@ -30,24 +30,14 @@ FORMAT = 1
 SOLVER_FILE = "solver.json"
 WEIGHTS_FILE = "weights.safetensors"
 
-FLOATS = (torch.float32, torch.float64)
-"""What weights may be: solvers run in these."""
+WEIGHT_DTYPES = (torch.float32, torch.float64)
 
-MAKERS = (
-    torch.arange,
-    torch.empty,
-    torch.eye,
-    torch.full,
-    torch.linspace,
-    torch.ones,
-    torch.rand,
-    torch.randn,
-    torch.zeros,
-)
-"""What makes a tensor of any size out of nothing."""
+FACTORY_NAMES = ("arange", "empty", "eye", "full", "linspace", "ones", "rand", "randn", "zeros")
+FACTORIES = tuple(getattr(torch, name) for name in FACTORY_NAMES)
+"""Functions that allocate a tensor of any size."""
 
-EXCESS, SPARE = 8, 1_000_000
-"""A solver may make so many times the numbers of its weights while it is built, and so many more."""
+MAX_BUILD_RATIO, MAX_BUILD_EXTRA = 8, 1_000_000
+"""Numbers that are allocated at most while a solver is built: those of its weights times the ratio, and the extra."""
 
 
 def save(
@@ -105,9 +95,9 @@ def load(folder: str | Path) -> Solver[Any]:
 
 
 def _build(path: Path, config: object, numbers: int) -> Configurable:
-    """What the configuration describes, if it takes about as many numbers as the weights have, which is seen first."""
+    """Build what the configuration describes, if it has about as many numbers as the weights."""
     try:
-        with Allowance(EXCESS * numbers + SPARE):
+        with AllocationLimit(MAX_BUILD_RATIO * numbers + MAX_BUILD_EXTRA):
             return from_config(config)
     except InputError:
         raise
@@ -116,8 +106,8 @@ def _build(path: Path, config: object, numbers: int) -> Configurable:
         raise FileError("solver", f"{path}, which does not fit ({reason:.120})", "what lmd wrote") from None
 
 
-class Allowance(TorchFunctionMode):
-    """Refuses to make tensors of more than `numbers` numbers altogether, before memory is taken for them."""
+class AllocationLimit(TorchFunctionMode):
+    """Refuses to allocate tensors of more than `numbers` numbers altogether."""
 
     def __init__(self, numbers: int) -> None:
         super().__init__()
@@ -125,7 +115,7 @@ class Allowance(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in MAKERS:
+        if func in FACTORIES:
             try:
                 self.left -= 1 + _numbers_of(func, args, kwargs)
             except (RuntimeError, TypeError, ArithmeticError):  # no tensor can be so large
@@ -136,7 +126,7 @@ class Allowance(TorchFunctionMode):
 
 
 def _numbers_of(func: Any, args: Any, kwargs: Any) -> int:
-    """How many numbers a tensor would have; `arange` is counted here, as PyTorch imports half of itself to do it."""
+    """The size of the tensor; `arange` is counted here, as PyTorch imports half of itself to do it."""
     if func is torch.arange and not {"start", "end", "step"} & set(kwargs):
         start, end, step = (0, *args, 1) if len(args) == 1 else (*args, 1)[:3]
         return max(0, math.ceil((end - start) / step))
@@ -153,7 +143,7 @@ def load_weights(module: Any, weights: dict[str, Any]) -> Any:
     for name, tensor in weights.items():
         if tensor.shape != own[name].shape:
             raise InputError("weights", f"{name} of shape {tuple(tensor.shape)}", f"shape {tuple(own[name].shape)}")
-        kinds = FLOATS if own[name].dtype.is_floating_point else (own[name].dtype,)
+        kinds = WEIGHT_DTYPES if own[name].dtype.is_floating_point else (own[name].dtype,)
         if tensor.dtype not in kinds:
             raise InputError("weights", f"{name} of {tensor.dtype}", " or ".join(map(str, kinds)))
     floats = sorted({str(tensor.dtype) for tensor in weights.values() if tensor.dtype.is_floating_point})

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lmd.mirrors.base import norm_of
 from lmd.problems.base import Problem
-from lmd.solvers.base import Solver, State, Trace
+from lmd.solvers.base import Solver, State
 from lmd.solvers.result import History, Result, RunReport, Status
 
 Evaluation = tuple[Tensor, Tensor | None]
@@ -83,6 +83,14 @@ class Rows:
         return self._data[:rows].clone()
 
 
+DIVERGENCE_FACTOR = 1e6
+
+
+def divergence_ceiling(values: Tensor, factor: float = DIVERGENCE_FACTOR) -> Tensor:
+    """Return the values `(B,)` above which an instance has diverged, from those at the start."""
+    return values + factor * values.abs().clamp(min=1)
+
+
 class Tracker:
     """What `run` knows about each instance: whether it still runs, its best point, its answer, its history.
 
@@ -96,7 +104,7 @@ class Tracker:
         self.all_running = True
         self.status: list[Status | None] = [None] * x0.shape[0]
         self.stopped_at = torch.zeros(x0.shape[0], dtype=torch.int64, device=x0.device)
-        self.ceiling = values + divergence_factor * values.abs().clamp(min=1)
+        self.ceiling = divergence_ceiling(values, divergence_factor)
         self.answer, self.answer_values = x0, values  # never written to, so they need not be copies
         self.best, self.best_values = x0, values
         self.dual: Tensor | None = None
@@ -132,24 +140,6 @@ class Tracker:
             self.x = take(violation > 0, problem.domain.nearest(state.x), state.x)
         self.finite = torch.isfinite(values) & torch.isfinite(change)  # one entry that is not finite makes it so
         self._improve(self.finite & (values < self.best_values), self.x, values)
-
-    def record_trace(self, problem: Problem, previous: State, trace: Trace, seconds: float) -> bool:
-        """Record several iterations, which took as long each; return false and record nothing where one failed."""
-        points, state, values = trace
-        values = torch.stack([problem.value(x) for x in points]) if values is None else values
-        before = [previous.iterate, *points[:-1]]
-        change = torch.stack([norm_of(x - last, "l2") for x, last in zip(points, before, strict=True)])
-        fine = torch.isfinite(values) & torch.isfinite(change) & (values <= self.ceiling)
-        if self.violation is not None or not bool(fine.all()):
-            return False
-        sizes = torch.stack([norm_of(x, "l2") for x in before])
-        count, begun = len(points), self.seconds[-1]
-        times = [begun + (seconds - begun) * (k + 1) / count for k in range(count)]
-        self._append(state, values, change / sizes.clamp(min=1), times, count)
-        self.finite = torch.ones_like(self.finite)
-        least, place = values.min(dim=0)
-        self._improve(least < self.best_values, points[place, torch.arange(len(place), device=place.device)], least)
-        return True
 
     def _append(self, state: State, values: Tensor, residuals: Tensor, seconds: list[float], steps: int) -> None:
         row = len(self.values)

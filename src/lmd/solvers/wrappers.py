@@ -15,7 +15,7 @@ from lmd.core.checks import check_count, check_same_kind
 from lmd.errors import InputError
 from lmd.mirrors.base import Mirror
 from lmd.problems.base import Problem
-from lmd.solvers.base import DualState, Passing, Solver, State, Trace, Wrapper, add_evaluations
+from lmd.solvers.base import DualState, Passing, Solver, State, Wrapper, add_evaluations
 from lmd.solvers.initialisers import Initialiser
 from lmd.solvers.tracking import take
 
@@ -134,15 +134,6 @@ class NoWorseThanStart(Wrapper[NoWorseState]):
 
     def step(self, problem: Problem, state: NoWorseState) -> NoWorseState:
         return self.advance(problem, state, 1)
-
-    def trace(self, problem: Problem, state: NoWorseState, count: int) -> Trace | None:
-        traced = self.solver.trace(problem, state.inner, count)
-        if traced is None:
-            return None
-        points, inner, known = traced
-        values = torch.stack([problem.value(x) for x in points]) if known is None else known
-        last = self._compared(state, inner, values[-1], len(values) if known is None else 0)
-        return Trace(points, last, torch.where(values <= state.start_value, values, state.start_value))
 
     def advance(self, problem: Problem, state: NoWorseState, count: int) -> NoWorseState:
         inner = self.solver.advance(problem, state.inner, count)

@@ -1,4 +1,4 @@
-"""What a term is: a convex function of one array per instance, with its prox, its conjugate and their residual."""
+"""Terms: convex functions of one array per instance, with prox, conjugate and residual."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def write_to(answer: Tensor, out: Tensor | None) -> Tensor:
 
 
 def rounding_of_sum(x: Tensor, total: Tensor) -> Tensor:
-    """How far a sum over an instance of x of what is never negative can be off `(B,)`: docs/guarantees.md."""
+    """Bound on the rounding of a sum of nonnegative numbers over an instance of x `(B,)`: docs/guarantees.md."""
     return (x[0].numel() + 8) * torch.finfo(x.dtype).eps * total
 
 
@@ -164,7 +164,7 @@ class Pieces(NamedTuple):
     high: Scale = math.inf
 
     total: float | None = None
-    """What all entries of an instance sum to, where that is a constraint."""
+    """The sum of all entries of an instance, where it is constrained."""
 
 
 class Term(Part, abc.ABC):
@@ -250,17 +250,13 @@ class Term(Part, abc.ABC):
         return gradient
 
     def kinks(self, z: Tensor, p: Tensor, step: Scale) -> Tensor | None:
-        """Where z stays at a kink of h while all else changes a little, for p a subgradient at z; None: nowhere.
+        """Where z stays at a kink of h under small changes, for p a subgradient at z; None: nowhere.
 
         True and false, broadcasting against z: where prox(z + step p), which is z, does not follow z + step p.
         """
         if self.smoothness is None:
             raise self._lacks("kinks")
         return None
-
-    def own_subgradient(self, z: Tensor) -> Tensor:
-        """A subgradient at z in a tensor that the caller may write to."""
-        return self.subgradient(z).clone()
 
     def steepness(self, z: Tensor) -> Scale:
         """A bound on the length of a subgradient at z, a number or `(B,)`."""
@@ -301,7 +297,7 @@ class Term(Part, abc.ABC):
         return (self.value(z) + self.conjugate(p) - inner(z, p)).clamp(min=0)
 
     def rounding(self, z: Tensor, p: Tensor, z_error: Tensor, p_error: Tensor, residual: Tensor) -> Tensor:
-        """How far `residual`, as computed of z and p, can be below that of the true z and p `(B,)`.
+        """Bound on the amount by which the computed `residual` can be below that of the true z and p `(B,)`.
 
         The true points are in the domains of h and h*, at most `z_error` and `p_error` `(B,)` away in the Euclidean
         norm; the rounding of the evaluation itself is included.
@@ -309,7 +305,7 @@ class Term(Part, abc.ABC):
         raise self._lacks("rounding")
 
     def value_rounding(self, z: Tensor) -> Tensor:
-        """How far the computed value can be off `(B,)`, beyond what sums of numbers of one sign are."""
+        """Bound on the rounding of the value `(B,)`, beyond that of sums of numbers of one sign."""
         return z.new_zeros(len(z))
 
     def best_multiple(self, p: Tensor, most: Scale) -> Tensor:
@@ -327,7 +323,7 @@ class Term(Part, abc.ABC):
         return u.new_zeros(len(u))
 
     def violation(self, z: Tensor) -> Tensor:
-        """How far z is outside the domain of h `(B,)`; 0 inside."""
+        """Distance of z to the domain of h `(B,)`; 0 inside."""
         return z.new_zeros(len(z))
 
     def nearest(self, z: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ class Domain(Term):
     @property
     @abc.abstractmethod
     def description(self) -> str:
-        """What a point of the set is, for messages."""
+        """Description of the points of the set, for messages."""
 
     @abc.abstractmethod
     def nearest(self, z: Tensor) -> Tensor:
@@ -38,7 +38,7 @@ class Domain(Term):
 
     @abc.abstractmethod
     def max_violation(self, z: Tensor) -> Tensor:
-        """By how much each instance breaks a constraint `(B,)`, the largest of them; 0 inside."""
+        """Largest violation of a constraint by each instance `(B,)`; 0 inside."""
 
     @property
     def smoothness(self) -> Scale | None:
@@ -127,7 +127,7 @@ class Box(Domain):
         return Pieces(low=self.low, high=self.high)
 
     def _outside(self, z: Tensor) -> Tensor:
-        """How far each entry is past an end."""
+        """Distance of each entry to the box; 0 up to rounding."""
         low, high = self._ends(z)
         past = torch.maximum(low - z, z - high).clamp(min=0)
         met = BOX_TOLERANCE * torch.where(z > high, high, low).abs()
@@ -196,7 +196,7 @@ class Box(Domain):
         return evaluation + moved + rounding_of_sum(z, residual)
 
     def _stored(self, z: Tensor) -> float:
-        """How far an end that is a number can be from what the dtype of z stores."""
+        """Largest rounding of an end in the dtype of z."""
         numbers = [end for end in (self.low, self.high) if not isinstance(end, Tensor) and math.isfinite(end)]
         return max((abs(float(z.new_full((), end)) - end) for end in numbers), default=0.0)
 

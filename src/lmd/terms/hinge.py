@@ -48,7 +48,7 @@ class Hinge(Term):
         return Pieces(fold=self.C, kink=1.0)
 
     def prox(self, z: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
-        """Up by step C, but from below 1 not past it."""
+        """z + step C, but at most 1 for z below 1."""
         raised = z + per_instance(step, z) * per_instance(self.C, z)
         return write_to(torch.where(raised < 1, raised, z.clamp(min=1)), out)
 

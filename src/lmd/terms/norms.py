@@ -26,7 +26,7 @@ from lmd.terms.base import (
 )
 from lmd.terms.wrappers import Shifted
 
-NONE = 1e-6
+ZERO_TOLERANCE = 1e-6
 """Lengths below this, in multiples of step weight, are taken for 0 where it is asked which stay so."""
 
 Axes = tuple[int, ...]
@@ -62,7 +62,7 @@ def directions(z: Tensor, axes: Axes) -> Tensor:
 
 
 def project_ball(p: Tensor, radius: Scale, axes: Axes, out: Tensor | None = None) -> Tensor:
-    """Each group drawn to a length of at most `radius`; what is inside stays exactly as it is."""
+    """Project each group onto the ball of this `radius`; points inside stay exactly as they are."""
     if not axes:
         return clip(p, -radius, radius, out)
     # Squares over radius^2, so that a point inside is multiplied by exactly 1, and a zero has a derivative.
@@ -71,7 +71,7 @@ def project_ball(p: Tensor, radius: Scale, axes: Axes, out: Tensor | None = None
 
 
 def group_roundings(z: Tensor, each: Tensor) -> float:
-    """How many eps of their size the length and the product of a group of n entries are off by: 24 + 4n."""
+    """Rounding of the length and the product of a group of n entries, in eps of their size: 24 + 4n."""
     return 24 + 4 * (z.numel() / each.numel())
 
 
@@ -116,7 +116,7 @@ class GroupNorm(Term):
         direction alone would be held in the other.
         """
         by = per_instance(step, z)
-        return lengths(z + by * p, self.axes) <= (1 + NONE) * by * per_instance(self.weight, z)
+        return lengths(z + by * p, self.axes) <= (1 + ZERO_TOLERANCE) * by * per_instance(self.weight, z)
 
     def steepness(self, z: Tensor) -> Scale:
         for axis in self.axes:
@@ -273,7 +273,7 @@ class Huber(Term):
         return near, z - near
 
     def residual(self, z: Tensor, p: Tensor) -> Tensor:
-        """That of the norm at the part of z beyond delta, plus sum weight/2 delta (near - delta p / weight)^2."""
+        """Residual of the norm at the part of z beyond delta, plus sum weight/2 delta (near - delta p / weight)^2."""
         weight, delta = self._scales(z)
         near, rest = self._split(z)
         squares = (weight / (2 * delta)) * (near - p * (delta / weight)).square()

@@ -14,7 +14,7 @@ from lmd.terms.base import Scale, Term, filled, inner, per_instance, size_of, wr
 
 
 def times(rows: Tensor, matrix: Tensor) -> Tensor:
-    """Each row `(B, n)` times the matrix to its right, `(n, m)` for all of them or its own `(B, n, m)`."""
+    """Return each row `(B, n)` times a matrix `(n, m)`, or times one of its own `(B, n, m)`."""
     return rows @ matrix if matrix.ndim == 2 else (rows[:, None] @ matrix)[:, 0]
 
 
@@ -56,7 +56,7 @@ class Quadratic(Term):
 
     @cached_property
     def _range(self) -> tuple[Tensor, Tensor]:
-        """What the eigenvalues are surely not below, and not above: `()`, or `(B,)` for a matrix each."""
+        """Lower and upper bounds on the eigenvalues: `()`, or `(B,)` for a matrix each."""
         low, high = self._spectrum[0][..., 0], self._spectrum[0][..., -1]
         room = 4 * self.P.shape[-1] * torch.finfo(torch.float64).eps * high
         return low - room, high + room

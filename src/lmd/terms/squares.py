@@ -93,9 +93,6 @@ class Squares(Term):
     def pieces(self, z: Tensor) -> Pieces:
         return Pieces(curvature=2 * self.curvature, slope=-2 * self.curvature * self.y)
 
-    def own_subgradient(self, z: Tensor) -> Tensor:
-        return self.subgradient(z)
-
     def prox(self, z: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
         pull = 2 * self.curvature * per_instance(step, z)
         return torch.lerp(z, self.y, pull / (1 + pull), out=out)

@@ -14,7 +14,7 @@ from lmd.errors import InputError
 from lmd.terms.base import Scale, Term, size_of
 
 Method = Callable[[Term, Tensor, float, Tensor | None], Tensor]
-"""What to do with a term, its part of an array, its scale and, where it is given, its part of `out`."""
+"""A function of a term, its part of an array, its scale and, where given, its part of `out`."""
 
 
 class Stacked(Term):
@@ -58,7 +58,7 @@ class Stacked(Term):
         return self.terms
 
     def _parts(self, *arrays: Tensor) -> Iterator[tuple[Term, float, tuple[Tensor, ...]]]:
-        """Each term with its scale and its parts of the arrays."""
+        """Yield each term with its scale and its parts of the arrays."""
         return zip(self.terms, self.scales, zip(*(self.split(z) for z in arrays), strict=True), strict=True)
 
     def _map(self, method: Method, z: Tensor, out: Tensor | None) -> Tensor:

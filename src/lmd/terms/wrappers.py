@@ -94,7 +94,7 @@ class Shifted(Wrapper):
         return self.term.residual(z - self.y, p)
 
     def rounding(self, z: Tensor, p: Tensor, z_error: Tensor, p_error: Tensor, residual: Tensor) -> Tensor:
-        """That of g, where z - y is off by z_error and by eps relative to itself."""
+        """The rounding of g, where z - y is off by z_error and by eps relative to itself."""
         away = z - self.y
         z_error = z_error + torch.finfo(z.dtype).eps * size_of(away)
         return self.term.rounding(away, p, z_error, p_error, residual)
@@ -172,7 +172,7 @@ class Boxed(Wrapper):
         return write_to(self.nearest(self.term.prox(z, step)), out)
 
     def kinks(self, z: Tensor, p: Tensor, step: Scale) -> Tensor:
-        """Those of g, and where its prox is past an end."""
+        """The kinks of g, and where its prox is past an end."""
         low, high = self._ends(z)
         free, own = self.term.prox(z + per_instance(step, z) * p, step), self.term.kinks(z, p, step)
         past = (free < low) | (free > high)
@@ -200,7 +200,7 @@ class Boxed(Wrapper):
         return self.term.residual(z, q) + sum_instances(((p - q) * (e - z)).clamp(min=0))
 
     def rounding(self, z: Tensor, p: Tensor, z_error: Tensor, p_error: Tensor, residual: Tensor) -> Tensor:
-        """That of g at (z, q), and of the products.
+        """The rounding of g at (z, q), and of the products.
 
         h* is Lipschitz in p, with a point of the box for its derivative: moving p by d changes the residual by at most
         r |d|, r = max(|z - low|, |z - high|), entry by entry. Moving z by d adds <q - p, d> to what it does to g. A q
@@ -308,11 +308,11 @@ class Masked(Wrapper):
         return self.term.residual(self._at_rest(z), self._free(p))
 
     def rounding(self, z: Tensor, p: Tensor, z_error: Tensor, p_error: Tensor, residual: Tensor) -> Tensor:
-        """That of g: an entry at rest adds nothing to the residual, and to its rounding no less than nothing."""
+        """The rounding of g: an entry at its minimiser adds 0 to the residual, and no less to its rounding."""
         return self.term.rounding(self._at_rest(z), self._free(p), z_error, p_error, residual)
 
     def gauge(self, u: Tensor) -> Tensor:
-        """That of g, or infinite where u is not 0 at an entry that is lost."""
+        """The gauge of g; infinite where u is not 0 at a lost entry."""
         lost = ((self.weight == 0) & (u != 0)).flatten(1).any(dim=1)
         return torch.where(lost, torch.inf, self.term.gauge(self._free(u)))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
@@ -19,7 +18,7 @@ from lmd.core.files import read_tensors, write_tensors
 from lmd.errors import DomainError
 from lmd.mirrors.base import DUAL_NORM, Mirror, norm_of
 from lmd.terms.base import inner
-from lmd.testing.cases import each, each_batch, each_dtype
+from lmd.testing.cases import at_most, check_derivative, each, each_batch, each_dtype
 
 
 class MirrorConformance:
@@ -89,7 +88,7 @@ class MirrorConformance:
             bow = mirror.strong_convexity / 2 * t * (1 - t) * norm_of(x - z, mirror.norm).square()
             middle = mirror.potential(weight * x + (1 - weight) * z)
             slack = self.tolerance[dtype] * (1 + mirror.potential(x).abs() + mirror.potential(z).abs())
-        _at_most(middle, ends - bow + slack, "the potential inside a segment")
+        at_most(middle, ends - bow + slack, "the potential inside a segment")
 
     @each_dtype
     @each_batch
@@ -110,9 +109,9 @@ class MirrorConformance:
             least = mirror.strong_convexity / 2 * norm_of(x - z, mirror.norm).square()
             at_itself = mirror.divergence(x, x)
         assert divergence.shape == (batch,)
-        _at_most((divergence - (psi_x - psi_z - slope)).abs(), slack, "the difference from the definition")
-        _at_most(least - slack, divergence, "sigma/2 ||x - z||^2")
-        _at_most(at_itself.abs(), slack, "the divergence of a point from itself")
+        at_most((divergence - (psi_x - psi_z - slope)).abs(), slack, "the difference from the definition")
+        at_most(least - slack, divergence, "sigma/2 ||x - z||^2")
+        at_most(at_itself.abs(), slack, "the divergence of a point from itself")
 
     def test_strong_convexity_is_one_number_of_0_or_more(self) -> None:
         sigma = self._start(torch.float64)[0].strong_convexity
@@ -130,7 +129,7 @@ class MirrorConformance:
             most = mirror.smoothness / 2 * norm_of(x - z, mirror.norm).square()
             divergence = mirror.divergence(x, z)
             slack = self.tolerance[dtype] * (1 + mirror.potential(x).abs() + mirror.potential(z).abs())
-        _at_most(divergence, most + slack, "the divergence")
+        at_most(divergence, most + slack, "the divergence")
 
     # The inverse.
 
@@ -147,9 +146,9 @@ class MirrorConformance:
                 return
             gap = mirror.to_dual(again) - dual
         rounding = self.tolerance[dtype]
-        _at_most(norm_of(gap, "l2"), self.residual_tolerance[dtype] + rounding, "the dual residual")
+        at_most(norm_of(gap, "l2"), self.residual_tolerance[dtype] + rounding, "the dual residual")
         promised = norm_of(gap, DUAL_NORM[mirror.norm]) + rounding
-        _at_most(mirror.strong_convexity * norm_of(again - x, mirror.norm), promised, "sigma times the error")
+        at_most(mirror.strong_convexity * norm_of(again - x, mirror.norm), promised, "sigma times the error")
 
     @each_dtype
     @each_batch
@@ -164,10 +163,10 @@ class MirrorConformance:
             0 if mirror.is_exact else self.residual_tolerance[dtype]
         )
         if mirror.domain is None:
-            _at_most(norm_of(gap, "l2"), allowed, "the dual residual")
+            at_most(norm_of(gap, "l2"), allowed, "the dual residual")
         else:
             mirror.domain.check("to_primal(y)", x)
-            _at_most(inner(gap, z - x), allowed * (1 + norm_of(z - x, "l2")), "<y - to_dual(x), z - x>")
+            at_most(inner(gap, z - x), allowed * (1 + norm_of(z - x, "l2")), "<y - to_dual(x), z - x>")
 
     @each_dtype
     @each_batch
@@ -237,7 +236,7 @@ class MirrorConformance:
             if not mirror.is_exact:
                 refined = self._to_primal(mirror, bad_y)[1:]
                 residual = norm_of(mirror.to_dual(refined) - y[1:], "l2")
-                _at_most(residual, self.residual_tolerance[dtype] + self.tolerance[dtype], "the dual residual")
+                at_most(residual, self.residual_tolerance[dtype] + self.tolerance[dtype], "the dual residual")
 
     @each_batch
     def test_float32_agrees_with_float64(self, batch: int) -> None:
@@ -258,9 +257,9 @@ class MirrorConformance:
         x, z = (self.points(batch, torch.float64, generator) for _ in range(2))
         y = self.dual_points(mirror, batch, torch.float64, generator)
         towards = torch.randn(y.shape, dtype=y.dtype, generator=generator)
-        _check_derivative(lambda t: mirror.potential(x + t * (z - x)))
-        _check_derivative(lambda t: mirror.to_dual(x + t * (z - x)))
-        _check_derivative(lambda t: mirror.to_primal(y + t * towards))
+        check_derivative(lambda t: mirror.potential(x + t * (z - x)))
+        check_derivative(lambda t: mirror.to_dual(x + t * (z - x)))
+        check_derivative(lambda t: mirror.to_primal(y + t * towards))
 
     @each_batch
     def test_derivatives_in_the_parameters(self, batch: int) -> None:
@@ -378,15 +377,11 @@ class MirrorConformance:
         assert mirror.strong_convexity >= 0, f"strong_convexity is {mirror.strong_convexity:g}"
         least = mirror.strong_convexity * norm_of(x - z, mirror.norm).square()
         slack = self.tolerance[dtype] * (1 + norm_of(x - z, "l2") * (norm_of(dual_x, "l2") + norm_of(dual_z, "l2")))
-        _at_most(least - slack, inner(dual_x - dual_z, x - z), "sigma ||x - z||^2")
+        at_most(least - slack, inner(dual_x - dual_z, x - z), "sigma ||x - z||^2")
 
     def _training_loss(self, mirror: Mirror, x: Tensor, y: Tensor) -> Tensor:
         """A number that depends on all three maps."""
         return mirror.potential(x).sum() + mirror.to_dual(x).square().sum() + mirror.to_primal(y).square().sum()
-
-
-def _at_most(small: Tensor, large: Tensor | float, what: str) -> None:
-    assert bool((small <= large).all()), f"{what}: {small.tolist()} should be at most {torch.as_tensor(large).tolist()}"
 
 
 def _constrain(mirror: Mirror) -> None:
@@ -394,14 +389,3 @@ def _constrain(mirror: Mirror) -> None:
         constrain = getattr(module, "constrain_", None)
         if constrain is not None:
             constrain()
-
-
-def _check_derivative(curve: Callable[[Tensor], Tensor]) -> None:
-    """The derivative of a curve at 0 by autograd, against a central difference; both of one mixture of its entries."""
-    zero, width = torch.zeros((), dtype=torch.float64, requires_grad=True), 1e-5
-    answer = curve(zero)
-    mixture = torch.randn(answer.shape, dtype=answer.dtype, generator=torch.Generator().manual_seed(1))
-    (slope,) = torch.autograd.grad((mixture * answer).sum(), zero)
-    with torch.no_grad():
-        difference = (mixture * (curve(zero + width) - curve(zero - width))).sum() / (2 * width)
-    assert_close(slope, difference, rtol=1e-4, atol=1e-6)

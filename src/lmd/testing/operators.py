@@ -12,8 +12,8 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.testing import assert_close
 
 from lmd.operators.base import LinearOperator
-from lmd.terms.base import size_of
-from lmd.testing.cases import each, each_batch, each_dtype
+from lmd.terms.base import inner, size_of
+from lmd.testing.cases import at_most, default_dtype, each, each_batch, each_dtype
 
 POWER_ITERATIONS = 300
 OFFSETS = (0.0, 1e4)
@@ -52,8 +52,8 @@ class OperatorConformance:
     @each_batch
     def test_the_adjoint_is_one(self, batch: int) -> None:
         operator, x, z = self._start(batch, torch.float64)
-        left, right = _inner(operator(x), z), _inner(x, operator.adjoint(z))
-        _at_most((left - right).abs(), 1e-12 * operator.norm * size_of(x) * size_of(z), "<Kx, z> - <x, K'z>")
+        left, right = inner(operator(x), z), inner(x, operator.adjoint(z))
+        at_most((left - right).abs(), 1e-12 * operator.norm * size_of(x) * size_of(z), "<Kx, z> - <x, K'z>")
 
     @each_batch
     def test_both_are_linear(self, batch: int) -> None:
@@ -64,7 +64,7 @@ class OperatorConformance:
         ):
             apart = apply(0.3 * point - 2 * other) - (0.3 * apply(point) - 2 * apply(other))
             allowed = 1e-12 * operator.norm * (size_of(point) + size_of(other))
-            _at_most(size_of(apart), allowed, "K(ax + by) - aKx - bKy")
+            at_most(size_of(apart), allowed, "K(ax + by) - aKx - bKy")
             assert not bool(apply(torch.zeros_like(point)).any()), "0 is not mapped to 0"
 
     @each_batch
@@ -72,10 +72,10 @@ class OperatorConformance:
         operator, x, z = self._start(batch, torch.float64)
         norm = operator.norm
         assert isinstance(norm, float) and math.isfinite(norm) and norm > 0, f"norm is {norm!r}"
-        _at_most(size_of(operator(x)), norm * size_of(x) * (1 + 1e-12), "||Kx||")
-        _at_most(size_of(operator.adjoint(z)), norm * size_of(z) * (1 + 1e-12), "||K'z||")
+        at_most(size_of(operator(x)), norm * size_of(x) * (1 + 1e-12), "||Kx||")
+        at_most(size_of(operator.adjoint(z)), norm * size_of(z) * (1 + 1e-12), "||K'z||")
         largest = self._power(operator, x)
-        _at_most(largest, norm * (1 + 1e-12), "||Kx|| / ||x|| after power iterations")
+        at_most(largest, norm * (1 + 1e-12), "||Kx|| / ||x|| after power iterations")
         if self.norm_is_tight:
             assert norm <= 1.05 * float(largest.max()), f"norm is {norm:g} where {float(largest.max()):g} was reached"
 
@@ -86,7 +86,7 @@ class OperatorConformance:
         operator, x, z = self._start(batch, torch.float64)
         for apply, back, point, other in ((operator, operator.adjoint, x, z), (operator.adjoint, operator, z, x)):
             point = point.clone().requires_grad_()
-            (slope,) = torch.autograd.grad(_inner(apply(point), other).sum(), point)
+            (slope,) = torch.autograd.grad(inner(apply(point), other).sum(), point)
             assert_close(slope, back(other), rtol=1e-12, atol=1e-12 * operator.norm)
 
     def test_derivatives_of_first_and_second_order(self) -> None:
@@ -114,10 +114,10 @@ class OperatorConformance:
         Kx, Kz = operator(x), operator.adjoint(z)
         for i in range(batch):
             alone, here = operator.select(i), slice(i, i + 1)
-            _at_most(size_of(alone(x[here]) - Kx[here]), 2 * operator.error(x, Kx)[here], "the difference")
-            _at_most(size_of(alone.adjoint(z[here]) - Kz[here]), 2 * operator.adjoint_error(z)[here], "the difference")
+            at_most(size_of(alone(x[here]) - Kx[here]), 2 * operator.error(x, Kx)[here], "the difference")
+            at_most(size_of(alone.adjoint(z[here]) - Kz[here]), 2 * operator.adjoint_error(z)[here], "the difference")
         some = torch.arange(batch - 1, -1, -2)
-        _at_most(size_of(operator.select(some)(x[some]) - Kx[some]), 2 * operator.error(x, Kx)[some], "the difference")
+        at_most(size_of(operator.select(some)(x[some]) - Kx[some]), 2 * operator.error(x, Kx)[some], "the difference")
 
     @each_dtype
     @each("batch", (7,))
@@ -164,8 +164,8 @@ class OperatorConformance:
             (exact.adjoint(z.double()) - operator.adjoint(z), operator.adjoint_error(z)),
         ):
             assert bound.shape == (batch,) and bound.dtype == torch.float32
-            _at_most(size_of(off), bound, "the error in float32")
-        _at_most(operator.error(x, Kx), self._general_error(operator, x), "a bound of its own, beside the general one")
+            at_most(size_of(off), bound, "the error in float32")
+        at_most(operator.error(x, Kx), self._general_error(operator, x), "a bound of its own, beside the general one")
 
     def test_the_copy_in_float64_leaves_the_operator_alone(self) -> None:
         operator, x, z = self._start(2, torch.float32)
@@ -178,12 +178,8 @@ class OperatorConformance:
     @each_dtype
     def test_the_default_dtype_does_not_matter(self, dtype: torch.dtype) -> None:
         expected = self._answers(dtype)
-        before = torch.get_default_dtype()
-        torch.set_default_dtype(torch.float64)
-        try:
+        with default_dtype(torch.float64):
             found = self._answers(dtype)
-        finally:
-            torch.set_default_dtype(before)
         for answer, other in zip(found, expected, strict=True):
             assert answer.dtype == dtype and torch.equal(answer, other)
 
@@ -210,14 +206,6 @@ class OperatorConformance:
     def _general_error(self, operator: LinearOperator, x: Tensor) -> Tensor:
         """What `roundings` promises, at least a few units."""
         return max(operator.roundings, 4.0) * torch.finfo(x.dtype).eps * operator.norm * size_of(x)
-
-
-def _inner(x: Tensor, y: Tensor) -> Tensor:
-    return (x * y).flatten(1).sum(dim=1)
-
-
-def _at_most(small: Tensor, large: Tensor | float, what: str) -> None:
-    assert bool((small <= large).all()), f"{what}: {small.tolist()} should be at most {torch.as_tensor(large).tolist()}"
 
 
 def _curved(apply: Map, norm: float) -> Map:

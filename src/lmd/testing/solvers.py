@@ -18,8 +18,7 @@ from lmd.problems.base import Problem
 from lmd.solvers.base import Solver, State
 from lmd.solvers.result import Result
 from lmd.solvers.run import run
-from lmd.testing.cases import each_dtype
-from lmd.testing.terms import default_dtype
+from lmd.testing.cases import default_dtype, each_dtype
 
 Answer = dict[str, Tensor]
 
@@ -166,7 +165,7 @@ class SolverConformance:
         data = self.data(torch.float32)
         with compiled(None):
             expected, points = self._solve(data), self._advanced(data)
-        for build in kernels.BUILDS.get(torch.backends.cpu.get_cpu_capability(), ("_tv",)):
+        for build in kernels.BUILDS.get(torch.backends.cpu.get_cpu_capability(), (kernels.PLAIN)):
             with compiled(build):
                 self._same(self._solve(data), expected, build)
                 self._same(self._advanced(data), points, f"{build}, all steps at once")

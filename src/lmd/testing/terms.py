@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from typing import ClassVar, TypeVar
 
@@ -15,7 +15,7 @@ from torch.testing import assert_close
 
 from lmd.errors import CapabilityError
 from lmd.terms.base import Scale, Term, inner, per_instance, size_of
-from lmd.testing.cases import each, each_batch, each_dtype
+from lmd.testing.cases import at_most, check_derivative, default_dtype, each, each_batch, each_dtype
 
 each_step = each("step", (1e-8, 0.3, 1e8, None))
 
@@ -90,7 +90,7 @@ class TermConformance:
         bow = sigma / 2 * t * (1 - t) * size_of(z - w).square()
         middle = term.value(z.lerp(w, filled_like(t, z)))
         ends = (1 - t) * term.value(z) + t * term.value(w)
-        _at_most(middle, ends - bow + self._slack(term, z, w), "the value inside a segment")
+        at_most(middle, ends - bow + self._slack(term, z, w), "the value inside a segment")
 
     @each_batch
     def test_subgradient_inequality_and_its_constants(self, batch: int) -> None:
@@ -99,9 +99,9 @@ class TermConformance:
         rise = term.value(w) - term.value(z) - inner(term.subgradient(z), w - z)
         slack, squares = self._slack(term, z, w), size_of(z - w).square()
         sigma = 0.0 if term.strong_convexity is None else term.strong_convexity
-        _at_most(sigma / 2 * squares, rise + slack, "the linear part and the strong convexity")
+        at_most(sigma / 2 * squares, rise + slack, "the linear part and the strong convexity")
         if term.smoothness is not None:
-            _at_most(rise, term.smoothness / 2 * squares + slack, "the value over its linear part")
+            at_most(rise, term.smoothness / 2 * squares + slack, "the value over its linear part")
 
     @each_batch
     def test_constants_are_numbers_or_one_per_instance(self, batch: int) -> None:
@@ -152,7 +152,7 @@ class TermConformance:
         assert bool(torch.isfinite(least).all()), "the prox is outside the domain"
         slack = 1e-12 * (1 + least.abs() + term.value(v).abs())
         for w in self._near(v):
-            _at_most(least, objective(w) + slack, "the value at the prox")
+            at_most(least, objective(w) + slack, "the value at the prox")
 
     @each_batch
     def test_prox_is_where_its_subgradient_says(self, batch: int) -> None:
@@ -161,7 +161,7 @@ class TermConformance:
         v = self._try(term.prox, z, by)
         p = (z - v) / per_instance(by, z)
         self._close(term.project(p), p)
-        _at_most(term.residual(v, term.project(p)), self._slack(term, v) * (1 + size_of(p)), "the residual of a prox")
+        at_most(term.residual(v, term.project(p)), self._slack(term, v) * (1 + size_of(p)), "the residual of a prox")
 
     @each_step
     @each_batch
@@ -172,7 +172,7 @@ class TermConformance:
         t = per_instance(by, z)
         v = self._try(term.prox, z, by)
         off = size_of(v + t * term.conjugate_prox(z / t, 1 / by) - z)
-        _at_most(off, 1e-9 * (1 + size_of(z) + size_of(v)), "the distance from Moreau's identity")
+        at_most(off, 1e-9 * (1 + size_of(z) + size_of(v)), "the distance from Moreau's identity")
 
     @each_step
     @each_batch
@@ -185,11 +185,11 @@ class TermConformance:
             return term.conjugate(r) + size_of(r - p).square() / (2 * by)
 
         near = term.project(q)
-        _at_most(size_of(near - q), 1e-9 * (1 + size_of(q)), "the distance from the domain of the conjugate")
+        at_most(size_of(near - q), 1e-9 * (1 + size_of(q)), "the distance from the domain of the conjugate")
         least = objective(near)
         slack = 1e-9 * (1 + least.abs() + term.conjugate(near).abs())
         for r in self._near(q):
-            _at_most(least, objective(term.project(r)) + slack, "the value at the conjugate's prox")
+            at_most(least, objective(term.project(r)) + slack, "the value at the conjugate's prox")
 
     @each_batch
     def test_project_is_the_nearest_point_and_leaves_what_is_inside(self, batch: int) -> None:
@@ -199,7 +199,7 @@ class TermConformance:
         self._close(term.project(near), near)
         for q in (inside, term.project(self._noise(inside)), torch.zeros_like(p)):
             q = term.project(q)
-            _at_most(inner(p - near, q - near), 1e-9 * (1 + size_of(p)) * (1 + size_of(q)), "the angle at a projection")
+            at_most(inner(p - near, q - near), 1e-9 * (1 + size_of(p)) * (1 + size_of(q)), "the angle at a projection")
         if term.conjugate_is_finite:
             assert torch.equal(near, p)
 
@@ -210,15 +210,15 @@ class TermConformance:
         term, z, p = self._start(batch, F64)
         residual, parts = term.residual(z, p), (term.value(z), term.conjugate(p), inner(z, p))
         slack = 1e-9 * (1 + sum(part.abs() for part in parts))
-        _at_most((residual - (parts[0] + parts[1] - parts[2])).abs(), slack, "the difference from the definition")
+        at_most((residual - (parts[0] + parts[1] - parts[2])).abs(), slack, "the difference from the definition")
 
     @each_dtype
     @each_batch
     def test_residual_is_never_negative_and_0_at_a_subgradient(self, dtype: torch.dtype, batch: int) -> None:
         term, z, p = self._start(batch, dtype)
-        _at_most(z.new_zeros(batch), term.residual(z, p), "0")
+        at_most(z.new_zeros(batch), term.residual(z, p), "0")
         at = term.residual(z, term.project(term.subgradient(z)))
-        _at_most(at, self._slack(term, z), "the residual of a subgradient")
+        at_most(at, self._slack(term, z), "the residual of a subgradient")
 
     @each_batch
     def test_tilted_minimiser_minimises(self, batch: int) -> None:
@@ -227,9 +227,9 @@ class TermConformance:
         least = term.value(v) - inner(v, p)
         slack = 1e-9 * (1 + term.value(v).abs() + size_of(v) * size_of(p))
         for w in (z, self._other_points(term, batch, F64), *self._near(v)):
-            _at_most(least, term.value(w) - inner(w, p) + slack, "the tilted minimum")
-        _at_most((term.tilted_minimum(-p) - least).abs(), slack, "its distance from tilted_minimum")
-        _at_most((term.conjugate(p) + least).abs(), slack, "its distance from minus the conjugate")
+            at_most(least, term.value(w) - inner(w, p) + slack, "the tilted minimum")
+        at_most((term.tilted_minimum(-p) - least).abs(), slack, "its distance from tilted_minimum")
+        at_most((term.conjugate(p) + least).abs(), slack, "its distance from minus the conjugate")
 
     @each_batch
     def test_gauge_is_the_smallest_that_makes_feasible(self, batch: int) -> None:
@@ -257,7 +257,7 @@ class TermConformance:
             self._close(term.project(q), q)
             plain = p * filled_like(torch.as_tensor(most, dtype=F64).clamp(max=1).expand(batch), p)
             slack = 1e-9 * (1 + term.conjugate(plain).abs())
-            _at_most(term.conjugate(q), term.conjugate(plain) + slack, "the conjugate at the best multiple")
+            at_most(term.conjugate(q), term.conjugate(plain) + slack, "the conjugate at the best multiple")
 
     # Rounding.
 
@@ -270,9 +270,9 @@ class TermConformance:
             allowed = self._try(term.rounding, z, point, none, none, computed)
             whole = term.double()
             true = whole.residual(z.double(), whole.project(point.double()))
-            _at_most(true, computed.double() + allowed.double(), "the residual in float64")
+            at_most(true, computed.double() + allowed.double(), "the residual in float64")
             sizes = 1 + term.value(z).abs() + term.conjugate(point).abs() + (1 + size_of(z)) * (1 + size_of(point))
-            _at_most(allowed, 3e-4 * sizes, "what is allowed for rounding")
+            at_most(allowed, 3e-4 * sizes, "what is allowed for rounding")
 
     @each_batch
     @each("size", (1e-9, 1e-3, 0.1))
@@ -284,7 +284,7 @@ class TermConformance:
                 q = term.project(point + size * self._noise(p, seed))
                 errors, residual = (size_of(w - z), size_of(q - point)), term.residual(z, point)
                 allowed = self._try(term.rounding, z, point, *errors, residual)
-                _at_most(term.residual(w, q), residual + allowed, "the residual of points that are off")
+                at_most(term.residual(w, q), residual + allowed, "the residual of points that are off")
 
     @each_batch
     def test_data_far_from_0_cost_the_residual_no_digits(self, batch: int) -> None:
@@ -296,8 +296,8 @@ class TermConformance:
         p = term.project(0.7 * term.subgradient(z) + 0.1)
         computed, true = term.residual(z, p), whole.residual(z.double(), whole.project(p.double()))
         assert_close(computed.double(), true, rtol=1e-5, atol=1e-6)
-        _at_most(true, (computed + term.rounding(z, p, none, none, computed)).double(), "the residual in float64")
-        _at_most(term.rounding(z, p, none, none, computed), 1e-3 * (1 + computed), "what is allowed for rounding")
+        at_most(true, (computed + term.rounding(z, p, none, none, computed)).double(), "the residual in float64")
+        at_most(term.rounding(z, p, none, none, computed), 1e-3 * (1 + computed), "what is allowed for rounding")
 
     # Batches, kinds and memory.
 
@@ -383,7 +383,7 @@ class TermConformance:
             lambda t: term.residual(z + t * toward, term.project(p + t * away)),
         ):
             with suppress(CapabilityError):
-                _check_derivative(curve)
+                check_derivative(curve)
 
     def test_derivatives_in_its_own_tensors(self) -> None:
         term, z, _ = self._start(2, F64)
@@ -397,7 +397,7 @@ class TermConformance:
                 setattr(owner, name, tensor + t * towards)
                 return torch.cat([other.prox(z, 0.7).flatten(), other.conjugate_prox(p, 0.7).flatten()])
 
-            self._try(_check_derivative, loss, name)
+            self._try(check_derivative, loss, name)
 
     def test_derivatives_are_finite_at_0_and_at_the_edges(self) -> None:
         term, z, _ = self._start(2, F64)
@@ -501,17 +501,6 @@ def filled_like(numbers: Tensor, z: Tensor) -> Tensor:
     return numbers.reshape(-1, *(1,) * (z.ndim - 1))
 
 
-@contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Torch's default dtype, for a while."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
 def _offered(calls: dict[str, Callable[[], Tensor]]) -> Iterator[tuple[str, Tensor]]:
     for name, call in calls.items():
         try:
@@ -539,22 +528,3 @@ def _tensors(term: Term) -> Iterator[tuple[Term, str, Tensor]]:
 
 def _same(name: str, actual: Tensor, expected: Tensor) -> None:
     assert_close(actual, expected, msg=lambda message: f"{name}: {message}")
-
-
-def _at_most(small: Scale, large: Scale, what: str) -> None:
-    right = torch.as_tensor(small <= large)
-    assert bool(right.all()), f"{what}: {small} should be at most {large}"
-
-
-def _check_derivative(curve: Callable[[Tensor], Tensor], name: str = "") -> Tensor:
-    """The derivative of a curve at 0 by autograd, against a central difference; both of one mixture of its entries."""
-    zero, width = torch.zeros((), dtype=F64, requires_grad=True), 1e-6
-    answer = curve(zero)
-    mixture = torch.randn(answer.shape, dtype=F64, generator=torch.Generator().manual_seed(1))
-    with torch.no_grad():
-        difference = (mixture * (curve(zero + width) - curve(zero - width))).sum() / (2 * width)
-    slope = torch.zeros_like(difference)
-    if answer.requires_grad:
-        (slope,) = torch.autograd.grad((mixture * answer).sum(), zero)
-    assert_close(slope, difference, rtol=1e-4, atol=1e-5, msg=lambda m: f"{name}: {m}")
-    return slope

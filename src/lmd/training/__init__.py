@@ -1,9 +1,7 @@
 """Training: `train` unrolls a solver on a family, `learn` finds the fastest solver for a class of one's own."""
 
-from lmd.training.card import card_rows, family_named
 from lmd.training.learn import learn
-from lmd.training.loss import UnrolledLoss
 from lmd.training.settings import TrainingSettings
 from lmd.training.train import TrainingResult, train
 
-__all__ = ["TrainingResult", "TrainingSettings", "UnrolledLoss", "card_rows", "family_named", "learn", "train"]
+__all__ = ["TrainingResult", "TrainingSettings", "learn", "train"]

@@ -1,4 +1,4 @@
-"""What a run of `lmd.learn` has found out so far, so that one that was killed goes on as it would have."""
+"""The journal of a run of `lmd.learn`, from which a run that was killed continues as it would have."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ JOURNAL_FILE = "learn.json"
 
 
 class Journal:
-    """Answers by name, each computed once and written down before it is used; in memory where there is no folder.
+    """Answers by name, each computed once and written before it is used; in memory where there is no folder.
 
-    What was measured, such as milliseconds, is different each time; all else in a run follows from the seed and from
-    these answers.
+    Measurements such as milliseconds differ each time; all else in a run follows from the seed and these answers.
     """
 
     def __init__(self, folder: str | Path | None, settings: dict[str, Any], resume: bool) -> None:
@@ -26,7 +25,7 @@ class Journal:
         self.settings = settings
         self.answers: dict[str, Any] = {}
         self._lock: FolderLock | None = None
-        self._made = False
+        self._is_new = False
         if resume and folder is None:
             raise InputError("resume", "True without out", "out=FOLDER, the folder of the run to go on with")
         if self.folder is None:
@@ -39,7 +38,7 @@ class Journal:
             )
         if before is not None:
             self._take(before)
-        self._made = not self.folder.exists()
+        self._is_new = not self.folder.exists()
         self._lock = FolderLock("out", writable_folder("out", self.folder))
 
     def _take(self, before: Any) -> None:
@@ -52,7 +51,7 @@ class Journal:
         self.answers = dict(before["answers"])
 
     def once(self, name: str, compute: Callable[[], Any]) -> Any:
-        """The answer of that name, as JSON values: the one that was written down, or a new one."""
+        """Return the answer of that name, as JSON values: from the journal, or computed."""
         if name not in self.answers:
             self.answers[name] = compute()
             if self.folder is not None:
@@ -61,10 +60,10 @@ class Journal:
         return self.answers[name]
 
     def close(self) -> None:
-        """Let other runs into the folder; one that was made for a run which was refused is gone again."""
+        """Unlock the folder, and remove it if it is new and the run was refused."""
         if self._lock is not None and self.folder is not None:
             self._lock.release()
             self._lock = None
-            if self._made and not self.answers:
+            if self._is_new and not self.answers:
                 with suppress(OSError):
                     self.folder.rmdir()

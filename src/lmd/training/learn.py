@@ -1,4 +1,4 @@
-"""A solver for a class of one's own, from one call: propose, train, tune the classical methods, compare, guard."""
+"""The fastest solver for a class of one's own, from one call: propose, train, tune the classical methods, compare."""
 
 from __future__ import annotations
 
@@ -15,71 +15,65 @@ import torch
 from torch import Tensor
 
 from lmd.core.checks import check_count, check_positive
-from lmd.errors import InputError, TrainingError, TrainingWarning
+from lmd.errors import InputError, TrainingWarning
 from lmd.guarantees.promises import Promise, try_promise
 from lmd.guarantees.safeguard import guard
 from lmd.problems.base import Family
 from lmd.solvers import Solver, WithInitialiser, save
-from lmd.training.instances import DrawnAgain, Instances, check_family, check_minima, draw, draw_separately
+from lmd.training.card import peers
+from lmd.training.instances import Instances, ResampledFamily, check_family, check_minima, draw, draw_separately
 from lmd.training.journal import Journal
 from lmd.training.measure import Speed, clock, curve, milliseconds, quantile, reached, speed
-from lmd.training.peers import peers
-from lmd.training.proposals import LONGEST, Known, Settings, to_learn, to_start, to_tune
-from lmd.training.search import climb, search_
+from lmd.training.proposals import (
+    MAX_ITERATIONS,
+    ClassInfo,
+    Grid,
+    propose_classical,
+    propose_initialisers,
+    propose_learned,
+)
 from lmd.training.settings import training_seed
-from lmd.training.starting import EMPHASIS, fit_starts_
-from lmd.training.train import train
+from lmd.training.tuning import N_TIMED_UPDATES, Trainer, climb, fit_initialisers_
 
-TRAINING, VALIDATION, TEST = 300, 100, 100
-"""Instances to train on, to choose by, and to test what was chosen on."""
+N_TRAINING, N_VALIDATION, N_TEST = 300, 100, 100
+"""Instances to train on, to choose by, and to test what was chosen."""
 
-PROMISED, PROMISED_ALONE = 300, 60
-"""Instances that a promise is made from, which nothing else sees; fewer where they do not stack or are hard."""
+N_PROMISE, N_PROMISE_HARD = 300, 60
+"""Instances that a promise is made from, which nothing else sees; fewer where they do not stack or are not solved."""
 
 MAX_BATCHES = 8
-"""Batches that validation and test instances are in at most."""
+"""Batches of validation and test instances."""
 
-SEEDS_OF_A_KIND = 1_000_000
-"""Seeds for each kind of instances."""
+SEEDS_PER_USE = 1_000_000
+TRAINING, VALIDATION, TEST, PROMISE = range(4)
+"""The uses of instances; no two share a seed."""
 
-MOST_TIMES = 16
-"""Where instances are solved quickly, so many times as many are drawn for training."""
+MAX_TRAINING_FACTOR = 16
+"""Where instances are solved quickly, up to so many times as many are drawn for training."""
 
-TRAINING_SHARE, STARTS_SHARE, TUNING_SHARE = 0.85, 0.25, 0.1
-"""The share of the time for training, that of it in which networks learn where to start, and that for tuning."""
+TRAINING_SHARE, INITIALISER_SHARE, TUNING_SHARE = 0.85, 0.25, 0.1
+"""Shares of the time: for training, that of it for initialisers, and for tuning."""
 
-STARTS_TIMES = 12
-"""The most updates of networks that say where to start, in `MOST_UPDATES`."""
+N_RUNGS = 3
+"""Rounds of successive halving."""
 
-TRIAL = 2.0
-"""Iterations of a trial of numbers for phases, in those before the last phase."""
+MIN_UPDATES, MAX_UPDATES, MAX_INITIALISER_UPDATES = 10, 3000, 36_000
+"""Updates of one rung, and of initialisers."""
 
-RUNGS, BATCH = 3, 64
-RATE, FEW_NUMBERS = (2e-2, 1e-3), 1000
-"""Learning rates of solvers with few numbers to learn, and with more."""
+TRIAL_FACTOR = 2.0
+"""Iterations of a trial of random search, in those before the last phase."""
 
-TIMED = 10
-"""Updates by which it is found out how long one takes."""
+N_TUNING = 25
+"""Validation instances on which settings of classical methods are compared."""
 
-FEWEST, MOST_UPDATES = 10, 3000
-"""Updates of one rung: with fewer nothing is learned, and more are not needed."""
+MAX_SLOWDOWN = 4.0
+"""A classical method that takes so many times as long as another is stopped."""
 
-FEW = 25
-"""Validation instances that settings of classical methods are compared on."""
-
-PATIENCE = 4.0
-"""A classical method that takes so many times as long as another is not waited for."""
-
-MAX_TIMES_LONGER = 10
-"""Where nothing reaches the target, methods go on for so many times as many iterations, at most."""
-
-SEARCHED, TAIL_TRIALS = 160, 24
-"""Training instances that few numbers are searched on, and changes that are tried of those past what was learned."""
-
-Say = Callable[[str], object]
+MAX_EXTENSION = 10
+"""Where nothing reaches the target, methods get up to so many times as many iterations."""
 
 Rank = tuple[float, float]
-"""Milliseconds in the mean, infinite where the target is not reached, and the least gap: what is smaller is better."""
+"""Mean milliseconds, infinite where the target is not reached, and the least gap: smaller is better."""
 
 
 def learn(
@@ -90,32 +84,26 @@ def learn(
     *,
     seed: int = 0,
     resume: bool = False,
-    progress: Say | None = None,
+    progress: Callable[[str], object] | None = None,
 ) -> Solver[Any]:
-    """The fastest solver that could be learned for a family within so many minutes, with its card.
+    """Return the fastest solver that could be learned for a family within so many minutes, with its `card`.
 
-    Looks at what the problems can do, proposes solvers with something to learn (where to start, the metric, steps,
-    penalties, relaxations, the paper's mirrors), and trains them by successive halving on the milliseconds until 95% of
-    the validation instances are within ten times `target`, `target` and a tenth of it of their minima, relative to
-    them: on the geometric mean of the three, in which a solver that is twice as fast to one of them is as good as one
-    that is to another.
-    Classical methods are tuned on the same instances, from the given starts and from the mean of the training optima.
-    The fastest of all that get there is the answer, be it a classical method; it goes on past what was learned with a
-    method that converges, or is guarded. If it does not get there on test instances, the fastest that does takes its
-    place. Where no solver gets there, the one that gets nearest is the answer, with a `TrainingWarning`, and
-    `card["reached"]` is false.
+    Proposes solvers by what the problems offer (initialisers, metrics, steps, penalties, relaxations, the paper's
+    mirrors), and trains them by successive halving. They are ranked by the milliseconds until 95% of the validation
+    instances are within ten times `target`, `target` and a tenth of it of their minima, relative to them: by the
+    geometric mean of the three. Classical methods are tuned on the same instances, from the given starts and from the
+    mean of the training optima. The fastest that reaches the target on validation and test instances is returned, be it
+    a classical method; past what was learned it continues with a method that converges, or is guarded. Where no solver
+    reaches the target, the nearest is returned, with a `TrainingWarning`, and `card["reached"]` is false.
 
-    `card` of the answer says what was tried, how long each takes to ten times, one and a tenth of the target on the
-    test instances, for a batch and for one alone, and what is promised of the class: with
-    `lmd.guarantees.Monitor(Promise(**card["promise"]))` a running solver sees when the class has moved. The promise is
-    made from instances that nothing else has seen, drawn one by one, and from gaps to minima that are proven to a
-    tenth of the target. Where they cannot be, there is no `card["promise"]`, and `card["promised"]` says why.
+    `card` has what was tried, the times of each method on the test instances, for a batch and for one alone, and what
+    is promised of the class: `lmd.guarantees.Monitor(Promise(**card["promise"]))` notices when the class has moved. The
+    promise is made from instances that nothing else has seen, drawn one by one, and from gaps to minima that are proven
+    to a tenth of the target. Where they cannot be, there is no `card["promise"]`, and `card["promised"]` says why.
 
-    On one thread `minutes` are of the processor, so that other programs change nothing but how long one waits for them.
-
-    With `out`, the folder gets the solver, and a run that was killed goes on with `resume` and ends with the same one:
-    speeds are measured once, before anything is tuned or trained, and written down; everything else follows from them
-    and the seed. `progress` is called with a line after each step.
+    On one thread `minutes` are processor time. With `out`, the folder gets the solver, and a run that was killed
+    continues with `resume` to the same solver: speeds are measured once and written down, and everything else follows
+    from them and the seed.
 
         solver = lmd.learn(lmd.problems.ControlFamily(), minutes=5, out="runs/control")
         result = lmd.run(solver, problem, x0, iterations=10)
@@ -124,13 +112,10 @@ def learn(
         family: What problems and starting points are drawn from.
         minutes: How long to learn.
         out: A folder for the run; None writes nothing.
-        target: The relative gap to get to.
-        seed: What instances and solvers are drawn from.
-        resume: Go on with the run in `out`.
-        progress: Called with a line of text after each step; None says nothing.
-
-    Returns:
-        The solver, with its `card`.
+        target: The relative gap to reach.
+        seed: Of instances and solvers.
+        resume: Continue the run in `out`.
+        progress: Called with a line of text after each step.
     """
     check_positive("minutes", minutes), check_positive("target", target), check_count("seed", seed, least=0)
     begun, say = clock(), progress or (lambda line: None)
@@ -144,10 +129,10 @@ def learn(
 
 
 class _Learning:
-    """A run of `learn`: its instances, what was found, and the stages.
+    """The state of `learn` and its stages.
 
-    Everything that the clock decides is in one answer of the journal, written before anything is decided: the rest is
-    computed from it and the seed, and comes out the same after any interruption.
+    Everything that depends on the clock is in one answer of the journal, written before anything is decided: the rest
+    is computed from it and the seed, and is the same after any interruption.
     """
 
     def __init__(
@@ -157,7 +142,7 @@ class _Learning:
         target: float,
         seed: int,
         journal: Journal,
-        say: Say,
+        say: Callable[[str], object],
         begun: float,
         like: Tensor,
     ) -> None:
@@ -165,37 +150,39 @@ class _Learning:
         self.accuracies = (10 * target, target, target / 10)
         self.journal, self.say, self.like = journal, say, like
         self.say("drawing instances and solving them to compare with")
-        self.longest, self.notes = LONGEST, list[str]()
-        self.validation = self._evaluation(VALIDATION, 1)
+        self.max_iterations, self.notes = MAX_ITERATIONS, list[str]()
+        self.validation = self._draw_evaluation(N_VALIDATION, VALIDATION)
         check_minima(self.validation)
-        few, before = self._training(TRAINING), journal.answers.get("measured")
-        count = before["training"] if before else self._affordable(clock() - begun)
-        self.known = Known(few if count == TRAINING else self._training(count))
-        check_minima([self.known.train])
+        few, before = self._draw_training(N_TRAINING), journal.answers.get("measured")
+        count = before["training"] if before else self._affordable_instances(clock() - begun)
+        self.info = ClassInfo(few if count == N_TRAINING else self._draw_training(count))
+        check_minima([self.info.train])
         self._note_unsolved()
-        self.drawn = DrawnAgain(self.known.train, family.name)
-        self.settings = to_tune(self.known)
+        resampled = ResampledFamily(self.info.train, family.name)
+        self.trainer = Trainer(self.info.train, resampled, self.accuracies, seed, journal.folder, say)
+        self.grids = propose_classical(self.info)
         self.measured = journal.once("measured", lambda: {"training": count, **self._measure()})
 
-    def _seed(self, kind: int, place: int = 0) -> int:
-        """The seed of a draw for training (0), validation (1), the test (2) or the promise (3): no two share one."""
-        return training_seed(self.seed, kind * SEEDS_OF_A_KIND + place)
+    # Instances
 
-    def _training(self, count: int) -> Instances:
-        return Instances.solve(*draw(self.family, count, self._seed(0), like=self.like))
+    def _seed(self, use: int, place: int = 0) -> int:
+        return training_seed(self.seed, use * SEEDS_PER_USE + place)
 
-    def _evaluation(self, count: int, kind: int) -> list[Instances]:
-        """Held-out instances with their optima, drawn one by one; in a few batches where these do not stack."""
-        batches = self._apart(count, kind)
+    def _draw_training(self, count: int) -> Instances:
+        return Instances.solve(*draw(self.family, count, self._seed(TRAINING), like=self.like))
+
+    def _draw_evaluation(self, count: int, use: int) -> list[Instances]:
+        """Draw held-out instances one by one, with their optima; in a few batches where they do not stack."""
+        batches = self._draw_separately(count, use)
         self.is_stackable = len(batches) <= MAX_BATCHES
         if not self.is_stackable:
-            seeds = [self._seed(kind, count + place) for place in range(MAX_BATCHES)]
+            seeds = [self._seed(use, count + place) for place in range(MAX_BATCHES)]
             each = math.ceil(count / MAX_BATCHES)
             batches = [draw(self.family, each, seed, held_out=True, like=self.like) for seed in seeds]
         return [Instances.solve(*batch) for batch in batches]
 
-    def _apart(self, count: int, kind: int) -> list[tuple[Any, Tensor]]:
-        return draw_separately(self.family, [self._seed(kind, place) for place in range(count)], self.like)
+    def _draw_separately(self, count: int, use: int) -> list[tuple[Any, Tensor]]:
+        return draw_separately(self.family, [self._seed(use, place) for place in range(count)], self.like)
 
     def _note_unsolved(self) -> None:
         solved = torch.cat([each.is_solved() for each in self.validation])
@@ -204,212 +191,149 @@ class _Learning:
             share = float((~solved).double().mean())
             self._note(f"the minima of {share:.0%} of the validation instances were not found; gaps are too small")
 
+    def _affordable_instances(self, seconds: float) -> int:
+        """Return how many training instances a twentieth of the time can solve, after the first took so long."""
+        times = 60 * self.minutes / 20 / max(seconds, 1e-3)
+        return N_TRAINING * min(MAX_TRAINING_FACTOR, 2 ** max(0, int(math.log2(max(times, 1.0)))))
+
     def _note(self, line: str) -> None:
-        """What the card has to say beside its numbers."""
+        """Add a line to the card."""
         self.notes.append(line)
         self.say(line)
 
-    def _affordable(self, seconds: float) -> int:
-        """How many training instances a twentieth of the time is enough to solve, after the first took so long."""
-        times = 60 * self.minutes / 20 / max(seconds, 1e-3)
-        return TRAINING * min(MOST_TIMES, 2 ** max(0, int(math.log2(max(times, 1.0)))))
+    # Time
 
     def _measure(self) -> dict[str, Any]:
-        """What a solve takes with each method, and an update of each of the solvers to train, before it is trained."""
-        classical = {name: settings.solver(settings.first) for name, settings in self.settings.items()}
-        proposed = to_start(self.known, classical)
-        told = None if proposed is None else proposed[0]
-        makes = to_learn(self.known, classical, told, self.target)
+        """Measure a solve with each method, and an update of each of the solvers to train."""
+        classical = {name: grid.solver(grid.first) for name, grid in self.grids.items()}
+        proposed = propose_initialisers(self.info, classical)
+        initialised = None if proposed is None else proposed[0]
+        makes = propose_learned(self.info, classical, initialised, self.target)
         learned = {name: make() for name, make in makes.items()}
         speeds = {
             name: asdict(speed(solver, self.validation, min(solver.horizon or 8, 8)))
             for name, solver in (classical | learned).items()
         }
-        updates = {name: self._update_seconds(solver) for name, solver in learned.items()}
-        least = FEWEST * RUNGS * sum(once for once, _ in updates.values()) / 60 / TRAINING_SHARE
+        updates = {name: self.trainer.update_seconds(solver) for name, solver in learned.items()}
+        least = MIN_UPDATES * N_RUNGS * sum(once for once, _ in updates.values()) / 60 / TRAINING_SHARE
         if self.minutes < least:
             raise InputError("minutes", f"{self.minutes:g}", f"at least {least:.2g} for this class, to train anything")
-        start = None if proposed is None else self._start_seconds(*proposed)
-        return {"speeds": speeds, "updates": updates, "start": start}
+        initialiser = None if proposed is None else self._initialiser_seconds(*proposed)
+        return {"speeds": speeds, "updates": updates, "start": initialiser}
 
-    def _start_seconds(self, told: WithInitialiser, wanted: tuple[Tensor, ...]) -> float:
-        """How long an update of the networks that say where to start takes; the first one takes longer."""
+    def _initialiser_seconds(self, initialised: WithInitialiser, wanted: tuple[Tensor, ...]) -> float:
+        """Return how long an update of the initialisers takes; the first one takes longer."""
         seconds = 0.0
-        for updates in (1, TIMED):
+        for updates in (1, N_TIMED_UPDATES):
             begun = clock()
-            fit_starts_(copy.deepcopy(told), self.known.train, wanted, updates, self.seed)
+            fit_initialisers_(copy.deepcopy(initialised), self.info.train, wanted, updates, self.seed)
             seconds = clock() - begun
-        return seconds / TIMED
-
-    def _update_seconds(self, solver: Solver[Any]) -> tuple[float, float]:
-        """How long an update takes, and, where numbers are searched for, each iteration of a trial beyond that."""
-        if _phases(solver):
-            part = self.known.train.select(slice(0, SEARCHED))
-            moments = [clock()]
-            for look in (lambda: self._keep(solver), lambda: curve(solver, [part], TIMED, 0.0)):
-                look()
-                moments.append(clock())
-            return moments[1] - moments[0], (moments[2] - moments[1]) / TIMED
-        moments = []
-        for updates in (1, 1, 1 + TIMED):  # the first one takes longer
-            train(solver, self.drawn, progress=False, updates=updates, batch=BATCH, objective="gap", validate_every=0)
-            moments.append(clock())
-        return max((moments[2] - 2 * moments[1] + moments[0]) / TIMED, 1e-4), 0.0
-
-    def run(self) -> Solver[Any]:
-        classical, scores = self._tune()
-        told = self._start(classical)
-        makes = to_learn(self.known, classical, told, self.target)
-        learned = self._halve({name: make() for name, make in makes.items()}, told is not None)
-        scores |= {name: self._rank(name, solver) for name, solver in learned.items()}
-        solvers = classical | learned
-        if not any(math.isfinite(score) for score, _ in scores.values()):
-            scores = self._wait(solvers)
-        test = self._evaluation(TEST, 2)
-        winner, is_reached = self._choose(solvers, scores, test)
-        return self._finish(winner, is_reached, learned, classical, scores, test)
-
-    def _start(self, classical: dict[str, Solver[Any]]) -> WithInitialiser | None:
-        """Networks that say where to start, trained for a share of the time."""
-        proposed = to_start(self.known, classical)
-        if proposed is None:
-            return None
-        told, wanted = proposed
-        affordable = int(STARTS_SHARE * 60 * self.minutes / self.measured["start"])
-        fit_starts_(told, self.known.train, wanted, max(1, min(STARTS_TIMES * MOST_UPDATES, affordable)), self.seed)
-        with torch.no_grad():
-            gaps = [each.errors(told.init(each.problem, each.x0).x) for each in self.validation]
-        begun = quantile(torch.cat(gaps))
-        self.say(f"where to start, learned: 95% of the instances begin within {begun:.2g} of their minima")
-        return told
-
-    def _tune(self) -> tuple[dict[str, Solver[Any]], dict[str, Rank]]:
-        """Classical methods, each with its best setting on some of the validation instances, and their ranks on all.
-
-        Each has an equal share of the time that is left; the setting that is found is ranked however much it took. A
-        setting that takes `PATIENCE` times as long as another method is not waited for.
-        """
-        found, ranks, places = dict[str, Solver[Any]](), dict[str, Rank](), dict[str, tuple[int, ...]]()
-        few = [each.select(slice(0, math.ceil(FEW / len(self.validation)))) for each in self.validation]
-        best, left = math.inf, TUNING_SHARE * 6e4 * self.minutes
-        for place, (name, settings) in enumerate(self.settings.items()):
-            each, share = self.speed_of(name).each, left / (len(self.settings) - place)
-            tuner = _Tuner(self, name, settings, few, min(LONGEST, PATIENCE * best / each), share)
-            first = places.get(name.partition(",")[0], settings.first)
-            places[name] = climb(settings.sizes, first, tuner.rank)
-            found[name] = settings.solver(places[name])
-            ranks[name] = self._rank(name, found[name], LONGEST)
-            best, left = min(best, tuner.best), left - tuner.spent
-            self.say(f"{name}: {_time(ranks[name][0])}, the best of {tuner.count} settings")
-        return found, ranks
+        return seconds / N_TIMED_UPDATES
 
     def speed_of(self, name: str) -> Speed:
         return Speed(**self.measured["speeds"][name])
 
-    def _updates(self, solvers: dict[str, Solver[Any]], rung: int, starts: bool) -> int:
-        """How many updates of each solver a rung has time for, where half of them are left after each."""
+    # Stages
+
+    def run(self) -> Solver[Any]:
+        classical, ranks = self._tune()
+        initialised = self._train_initialisers(classical)
+        makes = propose_learned(self.info, classical, initialised, self.target)
+        learned = self._halve({name: make() for name, make in makes.items()}, initialised is not None)
+        ranks |= {name: self._rank(name, solver) for name, solver in learned.items()}
+        solvers = classical | learned
+        if not any(math.isfinite(score) for score, _ in ranks.values()):
+            ranks = self._extend(solvers)
+        test = self._draw_evaluation(N_TEST, TEST)
+        winner, is_reached = self._choose(solvers, ranks, test)
+        return self._finish(winner, is_reached, learned, classical, ranks, test)
+
+    def _tune(self) -> tuple[dict[str, Solver[Any]], dict[str, Rank]]:
+        """Return classical methods with the best setting on some validation instances, and their ranks on all.
+
+        Each has an equal share of the time that is left. A setting that takes `MAX_SLOWDOWN` times as long as another
+        method is stopped.
+        """
+        found, ranks, places = dict[str, Solver[Any]](), dict[str, Rank](), dict[str, tuple[int, ...]]()
+        few = [each.select(slice(0, math.ceil(N_TUNING / len(self.validation)))) for each in self.validation]
+        best, left = math.inf, TUNING_SHARE * 6e4 * self.minutes
+        for place, (name, grid) in enumerate(self.grids.items()):
+            each, share = self.speed_of(name).each, left / (len(self.grids) - place)
+            tuner = _Tuner(self, name, grid, few, min(MAX_ITERATIONS, MAX_SLOWDOWN * best / each), share)
+            first = places.get(name.partition(",")[0], grid.first)
+            places[name] = climb(grid.sizes, first, tuner.rank)
+            found[name] = grid.solver(places[name])
+            ranks[name] = self._rank(name, found[name], MAX_ITERATIONS)
+            best, left = min(best, tuner.best), left - tuner.spent
+            self.say(f"{name}: {_time(ranks[name][0])}, the best of {tuner.count} settings")
+        return found, ranks
+
+    def _train_initialisers(self, classical: dict[str, Solver[Any]]) -> WithInitialiser | None:
+        proposed = propose_initialisers(self.info, classical)
+        if proposed is None:
+            return None
+        initialised, wanted = proposed
+        affordable = int(INITIALISER_SHARE * 60 * self.minutes / self.measured["start"])
+        updates = max(1, min(MAX_INITIALISER_UPDATES, affordable))
+        fit_initialisers_(initialised, self.info.train, wanted, updates, self.seed)
+        with torch.no_grad():
+            gaps = [each.errors(initialised.init(each.problem, each.x0).x) for each in self.validation]
+        begun = quantile(torch.cat(gaps))
+        self.say(f"where to start, learned: 95% of the instances begin within {begun:.2g} of their minima")
+        return initialised
+
+    def _halve(self, solvers: dict[str, Solver[Any]], with_initialisers: bool) -> dict[str, Solver[Any]]:
+        """Return the solvers after the last rung of successive halving that each of them was trained in."""
+        alive = list(solvers)
+        counts = [self._updates(solvers, rung, with_initialisers) for rung in range(N_RUNGS)]
+        for rung, updates in enumerate(counts):
+            for name in alive:
+                self.trainer.improve(solvers[name], name, updates, rung)
+            ranks = {name: self._rank(name, solvers[name]) for name in alive}
+            alive = sorted(alive, key=lambda name: ranks[name])[: max(1, len(alive) // 2)]
+            self.say(f"round {rung + 1} of {N_RUNGS}: {alive[0]} leads with {_time(ranks[alive[0]][0])}")
+        return solvers
+
+    def _updates(self, solvers: dict[str, Solver[Any]], rung: int, with_initialisers: bool) -> int:
+        """Return how many updates of each solver a rung has time for, where half of them are left after each."""
         seconds = []
         for name, solver in solvers.items():
             once, each = self.measured["updates"][name]
-            seconds.append(once + each * TRIAL * (solver.horizon or 0))
-        share = TRAINING_SHARE - (STARTS_SHARE if starts else 0)
+            seconds.append(once + each * TRIAL_FACTOR * (solver.horizon or 0))
+        share = TRAINING_SHARE - (INITIALISER_SHARE if with_initialisers else 0)
         alive = sorted(seconds)[: max(1, len(seconds) >> rung)]
-        return max(FEWEST, min(MOST_UPDATES, int(share * 60 * self.minutes / RUNGS / sum(alive))))
+        return max(MIN_UPDATES, min(MAX_UPDATES, int(share * 60 * self.minutes / N_RUNGS / sum(alive))))
 
-    def _halve(self, solvers: dict[str, Solver[Any]], starts: bool) -> dict[str, Solver[Any]]:
-        """The solvers after the last rung that each of them was trained in."""
-        alive = list(solvers)
-        counts = [self._updates(solvers, rung, starts) for rung in range(RUNGS)]
-        for rung, updates in enumerate(counts):
-            for name in alive:
-                if phases := _phases(solvers[name]):
-                    self._search(solvers[name], phases, updates, rung)
-                else:
-                    solvers[name] = self._train(solvers[name], self._place(name, rung), updates, rung)
-            scores = {name: self._rank(name, solvers[name]) for name in alive}
-            alive = sorted(alive, key=lambda name: scores[name])[: max(1, len(alive) // 2)]
-            self.say(f"round {rung + 1} of {RUNGS}: {alive[0]} leads with {_time(scores[alive[0]][0])}")
-        return solvers
-
-    def _place(self, name: str, rung: int) -> Path | None:
-        words = "".join(letter if letter.isalnum() else "-" for letter in name)
-        return None if self.journal.folder is None else self.journal.folder / "tried" / f"{words}-{rung + 1}"
-
-    def _train(self, solver: Solver[Any], folder: Path | None, updates: int, rung: int) -> Solver[Any]:
-        """Train for a rung, or go on with one that was stopped; matrices that follow from what was learned are kept."""
-        count = sum(parameter.numel() for parameter in solver.parameters() if parameter.requires_grad)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", TrainingWarning)
-            try:
-                train(
-                    solver,
-                    self.drawn,
-                    out=folder,
-                    resume=folder is not None,
-                    progress=False,
-                    updates=updates,
-                    batch=BATCH,
-                    validation_batch=min(self.drawn.kept, 2 * BATCH),
-                    validate_every=max(1, updates // 10),
-                    checkpoint_every=max(1, updates // 4),
-                    objective="gap",
-                    emphasis=EMPHASIS,
-                    start_weight=1.0,  # or iterations are learned that make the points they begin at worse
-                    learning_rate=RATE[count > FEW_NUMBERS] / 2**rung,
-                    schedule="cosine",
-                    clip_gradient=10.0,
-                    seed=self.seed + rung,
-                )
-            except TrainingError as error:
-                self.say(f"given up: {error}")
-        self._keep(solver)
-        if rung > 0:
-            self._search(solver, _searched(solver), TAIL_TRIALS, rung, tail=True)
-        return solver
-
-    def _keep(self, solver: Solver[Any]) -> None:
-        for part in solver.modules():
-            if callable(keep := getattr(part, "precompute_", None)):
-                keep(self.known.train.problem, self.known.train.x0)
-
-    def _search(self, solver: Solver[Any], parts: list[Any], trials: int, rung: int, tail: bool = False) -> None:
-        """Search for numbers of parts of a solver, or for those past its learned iterations alone."""
-        few = self.known.train.select(slice(0, SEARCHED))
-        accuracies = self.accuracies[-1:] if tail else self.accuracies
-        for part in parts:
-            rows = [part.iterations - 1] if tail else range(part.iterations)
-            search_(solver, part, rows, lambda: self._keep(solver), few, accuracies, trials, self.seed + rung)
+    def _extend(self, solvers: dict[str, Solver[Any]]) -> dict[str, Rank]:
+        """Return ranks after more iterations, as many as each has time for."""
+        share, ranks = TUNING_SHARE * 6e4 * self.minutes / len(solvers), dict[str, Rank]()
+        counts = {name: int(share / self.speed_of(name).each) for name in solvers}
+        self.max_iterations = max(MAX_ITERATIONS, min(MAX_EXTENSION * MAX_ITERATIONS, max(counts.values())))
+        self.say(f"nothing gets there in {MAX_ITERATIONS} iterations; going on for up to {self.max_iterations}")
+        for name, solver in solvers.items():
+            ranks[name] = self._rank(name, solver, max(MAX_ITERATIONS, min(self.max_iterations, counts[name])))
+        return ranks
 
     def rank_of(self, name: str, quantiles: list[float]) -> Rank:
-        """The mean of the milliseconds to `accuracies`, geometric, and the least gap.
+        """Return the geometric mean of the milliseconds to `accuracies`, and the least gap.
 
         Very many to the last accuracy where it is not reached, infinite where one of the others is not.
         """
         speed, counts = self.speed_of(name), [reached(quantiles, accuracy) for accuracy in self.accuracies]
         *first, last = counts
-        many = 2 * max(LONGEST, len(quantiles))
+        many = 2 * max(MAX_ITERATIONS, len(quantiles))
         each = [speed.milliseconds(count) for count in (*first, many if last is None else last)]
         return math.inf if math.inf in each else statistics.geometric_mean(each), min(quantiles)
 
-    def _rank(self, name: str, solver: Solver[Any], most: int = LONGEST // 2) -> Rank:
+    def _rank(self, name: str, solver: Solver[Any], most: int = MAX_ITERATIONS // 2) -> Rank:
         return self.rank_of(name, curve(solver, self.validation, most, self.target / 10))
 
-    def _wait(self, solvers: dict[str, Solver[Any]]) -> dict[str, Rank]:
-        """Ranks after more iterations: as many as each has time for, where none is there after `LONGEST`."""
-        share, ranks = TUNING_SHARE * 6e4 * self.minutes / len(solvers), dict[str, Rank]()
-        counts = {name: int(share / self.speed_of(name).each) for name in solvers}
-        self.longest = max(LONGEST, min(MAX_TIMES_LONGER * LONGEST, max(counts.values())))
-        self.say(f"nothing gets there in {LONGEST} iterations; going on for up to {self.longest}")
-        for name, solver in solvers.items():
-            ranks[name] = self._rank(name, solver, max(LONGEST, min(self.longest, counts[name])))
-        return ranks
-
     def _choose(self, solvers: dict[str, Any], ranks: dict[str, Rank], test: list[Instances]) -> tuple[str, bool]:
-        """The fastest on validation that reaches the target on the test as well; or the nearest, where none does."""
+        """Return the fastest on validation that reaches the target on the test as well, or the nearest."""
         order = sorted(ranks, key=lambda name: ranks[name])
         reaching = [name for name in order if math.isfinite(ranks[name][0])]
         for name in reaching:
-            quantiles = curve(solvers[name], test, self.longest, self.target)
+            quantiles = curve(solvers[name], test, self.max_iterations, self.target)
             if reached(quantiles, self.target) is not None:
                 if name != order[0]:
                     self._warn(f"{order[0]} was fastest on validation and failed the test; {name} takes its place")
@@ -426,6 +350,8 @@ class _Learning:
         self._note(line)
         warnings.warn(f"lmd.learn: {line}", TrainingWarning, stacklevel=5)
 
+    # The answer
+
     def _finish(
         self,
         winner: str,
@@ -435,7 +361,7 @@ class _Learning:
         ranks: dict[str, Rank],
         test: list[Instances],
     ) -> Solver[Any]:
-        """The answer, saved, with the card that the test instances give it and what can be promised."""
+        """Return the solver with its card, and save it."""
         self.say(f"{winner} it is; testing" + ("" if winner in learned else ": a classical method, tuned, is fastest"))
         solver, problem = (learned | classical)[winner], test[0].problem
         guarded = solver if solver.ends_proven or winner in classical else guard(solver, problem) or solver
@@ -443,7 +369,7 @@ class _Learning:
         shown = sorted(learned, key=lambda name: ranks[name])[:3]
         rows = [self._row(name, learned[name], test, True) for name in shown]
         rows += [self._row(name, solver, test, False) for name, solver in classical.items()]
-        card = {
+        guarded.card = {
             **self.journal.settings,
             "winner": winner,
             "learned": winner in learned,
@@ -455,26 +381,22 @@ class _Learning:
             "notes": self.notes,
             "tried": {name: score if math.isfinite(score) else None for name, (score, _) in ranks.items()},
         }
-        guarded.card = card
         if self.journal.folder is not None:
             save(guarded, self.journal.folder)
         self.say(text)
         return guarded
 
     def _promise(self, solver: Solver[Any], test: list[Instances]) -> tuple[Promise | None, str]:
-        """After the iterations that 95% of the validation and test instances take, from instances of its own."""
-        count = reached(curve(solver, [*self.validation, *test], self.longest, self.target), self.target)
+        """Promise the target after the iterations that 95% of the validation and test instances take."""
+        count = reached(curve(solver, [*self.validation, *test], self.max_iterations, self.target), self.target)
         if count is None:
-            return None, f"no promise: guarded, {self.longest} iterations are not enough"
-        apart = self._apart(PROMISED if self.is_stackable and self.is_solved else PROMISED_ALONE, 3)
-        return try_promise(solver, apart, self.target, max(1, count))
+            return None, f"no promise: guarded, {self.max_iterations} iterations are not enough"
+        instances = N_PROMISE if self.is_stackable and self.is_solved else N_PROMISE_HARD
+        return try_promise(solver, self._draw_separately(instances, PROMISE), self.target, max(1, count))
 
     def _row(self, name: str, solver: Solver[Any], test: list[Instances], is_learned: bool) -> dict[str, Any]:
-        """Iterations and milliseconds to ten times, one and a tenth of the target: for a batch, and for one alone.
-
-        And what curves are drawn of: the 95% quantile of the gaps after each iteration, and how long these take.
-        """
-        quantiles = curve(solver, test, self.longest, self.target / 10)
+        """Return iterations and milliseconds to each accuracy, for a batch and for one alone, and the gap curve."""
+        quantiles = curve(solver, test, self.max_iterations, self.target / 10)
         row: dict[str, Any] = {"method": name, "learned": is_learned, "iterations": {}, "milliseconds": {}, "one": {}}
         row |= {
             "gaps": [float(f"{gap:.3g}") for gap in quantiles if math.isfinite(gap)],
@@ -494,38 +416,24 @@ class _Learning:
 class _Tuner:
     """Ranks settings of one method on some instances, for as long as its share of the time lasts."""
 
-    def __init__(
-        self, run: _Learning, name: str, settings: Settings, few: list[Instances], most: float, share: float
-    ) -> None:
-        self.run, self.name, self.settings, self.few = run, name, settings, few
+    def __init__(self, run: _Learning, name: str, grid: Grid, few: list[Instances], most: float, share: float) -> None:
+        self.run, self.name, self.grid, self.few = run, name, grid, few
         self.most, self.share = max(1, int(most)), share
         self.count, self.spent, self.best = 0, 0.0, math.inf
 
     def rank(self, places: tuple[int, ...]) -> Rank:
-        """The rank of a setting; the worst there is where no time is left for it, unless it is the first."""
+        """Return the rank of a setting; the worst there is where no time is left for it, unless it is the first."""
         if self.count and self.spent > self.share:
             return math.inf, math.inf
         accuracy, each = self.run.accuracies[-1], self.run.speed_of(self.name).each
-        quantiles = curve(self.settings.solver(places), self.few, self.most, accuracy)
+        quantiles = curve(self.grid.solver(places), self.few, self.most, accuracy)
         self.count, self.spent = self.count + 1, self.spent + each * len(quantiles)
         if quantiles[-1] <= accuracy:
             self.best = min(self.best, each * len(quantiles))
         return self.run.rank_of(self.name, quantiles)
 
 
-def _searched(solver: Solver[Any]) -> list[Any]:
-    """Its parts whose numbers can be searched for."""
-    return [part for part in solver.modules() if hasattr(part, "search_directions")]
-
-
-def _phases(solver: Solver[Any]) -> list[Any]:
-    """Those with numbers of phases of many iterations, which are searched for, not trained."""
-    return [part for part in _searched(solver) if part.horizon and part.horizon > part.iterations]
-
-
 def _time(score: float) -> str:
-    return (
-        f"{score:.3g} ms in the mean to ten times, one and a tenth of the target"
-        if math.isfinite(score)
-        else "not there"
-    )
+    if not math.isfinite(score):
+        return "not there"
+    return f"{score:.3g} ms in the mean to ten times, one and a tenth of the target"

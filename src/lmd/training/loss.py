@@ -88,10 +88,6 @@ class UnrolledLoss(nn.Module):
 
         With a weight of 0 the inconsistency is measured only where no graph is recorded.
         """
-        last = self._last(problem, x0)
-        if last is not None:
-            value = self.value_weights[-1] * self._counted(self._score(problem, last)).mean()
-            return LossParts(value, value.detach(), torch.zeros_like(value.detach()))
         measured = self.mirror is not None and (consistency_weight > 0 or not torch.is_grad_enabled())
         points = self.settings.consistency_at if measured else "none"
         state = self.solver.init(problem, x0)
@@ -107,12 +103,6 @@ class UnrolledLoss(nn.Module):
         mean_value, mean_inconsistency = value.mean(), inconsistency.mean()
         loss = mean_value + consistency_weight * mean_inconsistency if measured else mean_value
         return LossParts(loss, mean_value.detach(), mean_inconsistency.detach())
-
-    def _last(self, problem: Problem, x0: Tensor) -> State | None:
-        """Return the state after all iterations at once, where only that counts and the solver can."""
-        alone = not any((self.settings.start_weight, *self.value_weights[:-1]))
-        alone = alone and len(self.value_weights) == self.solver.horizon
-        return self.solver.unrolled(problem, x0) if alone else None
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call `function`; with `recompute`, so that it runs again in the backward pass instead of being stored."""

@@ -1,4 +1,4 @@
-"""How far a solver is after each iteration, over many instances, and how long that takes."""
+"""The gaps of a solver after each iteration, over many instances, and how long the iterations take."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import torch
 from torch import Tensor
 
 from lmd.solvers import Solver
-from lmd.solvers.run import DIVERGENCE_FACTOR
+from lmd.solvers.tracking import divergence_ceiling
 from lmd.training.instances import Instances
 
 QUANTILE = 0.95
 """The share of the instances that has to be within a target."""
 
-LOST = 1e12
-"""A relative gap that no solver comes back from."""
+MAX_GAP = 1e12
+"""A relative gap from which no solver recovers."""
 
 
 def clock() -> float:
-    """Seconds; on one thread those of the processor, which other programs do not disturb."""
+    """Return seconds; on one thread those of the processor, which other programs do not disturb."""
     return time.process_time() if torch.get_num_threads() == 1 else time.perf_counter()
 
 
@@ -36,27 +36,22 @@ class Speed:
     each: float
 
     def milliseconds(self, iterations: int | None) -> float:
-        """Infinite where there is no such number of iterations."""
+        """Return the time of so many iterations, infinite for None."""
         return math.inf if iterations is None else self.start + self.each * iterations
 
 
 @torch.no_grad()
-def curve(
-    solver: Solver[Any], instances: Sequence[Instances], most: int, least: float, seconds: float = math.inf
-) -> list[float]:
-    """The 95% quantile of the relative gaps after 0, 1, ... iterations, until it is `least` or `most` are done.
+def curve(solver: Solver[Any], instances: Sequence[Instances], most: int, least: float) -> list[float]:
+    """Return the 95% quantile of the relative gaps after 0, 1, ... iterations, until it is `least` or `most` are done.
 
-    Over all instances, which are in one batch or in several. Or until the iterations have taken so many `seconds`, or
-    led nowhere. An instance whose value rises so far that `run` stops it does not come back.
+    Over all instances, in one batch or in several. An instance that `run` would stop as diverged counts as infinite.
     """
-    states, spent = [solver.init(each.problem, each.x0) for each in instances], 0.0
+    states = [solver.init(each.problem, each.x0) for each in instances]
     errors = torch.cat([each.errors(state.x) for each, state in zip(instances, states, strict=True)])
     ceilings, found = torch.cat([_ceiling(each) for each in instances]), [quantile(errors)]
     failed = torch.zeros_like(errors, dtype=torch.bool)
-    while found[-1] > least and len(found) <= most and spent < seconds and not found[-1] > LOST:
-        begun = clock()
+    while found[-1] > least and len(found) <= most and not found[-1] > MAX_GAP:
         states = [solver.step(each.problem, state) for each, state in zip(instances, states, strict=True)]
-        spent += clock() - begun
         errors = torch.cat([each.errors(state.x) for each, state in zip(instances, states, strict=True)])
         failed |= errors > ceilings
         found.append(quantile(torch.where(failed, torch.inf, errors)))
@@ -64,25 +59,25 @@ def curve(
 
 
 def _ceiling(instances: Instances) -> Tensor:
-    """The relative gaps `(B,)` above which `run` says that an instance diverged."""
+    """Return the relative gaps `(B,)` above which `run` stops an instance as diverged."""
     values, _ = instances.problem.relaxed_value(instances.x0)
     size = instances.minima.abs().clamp(min=torch.finfo(values.dtype).tiny)
-    return (values - instances.minima + DIVERGENCE_FACTOR * values.abs().clamp(min=1)) / size
+    return (divergence_ceiling(values) - instances.minima) / size
 
 
 def reached(quantiles: list[float], target: float) -> int | None:
-    """The first iteration at which the target is met."""
+    """Return the first iteration at which the target is met."""
     return next((k for k, quantile in enumerate(quantiles) if quantile <= target), None)
 
 
 def milliseconds(solver: Solver[Any], instances: Sequence[Instances], iterations: int, repeats: int = 7) -> float:
-    """The median time of a whole solve of so many iterations, nothing recorded."""
+    """Return the median time of a whole solve of so many iterations, nothing recorded."""
     return statistics.median(_times(solver, instances, iterations, repeats))
 
 
 @torch.no_grad()
 def _times(solver: Solver[Any], instances: Sequence[Instances], iterations: int, repeats: int) -> list[float]:
-    """Those of some solves, after one that is not counted."""
+    """Return the times of some solves, after one that is not counted."""
     times = []
     for _ in range(repeats + 1):
         begun = clock()
@@ -95,12 +90,12 @@ def _times(solver: Solver[Any], instances: Sequence[Instances], iterations: int,
 
 
 def speed(solver: Solver[Any], instances: Sequence[Instances], iterations: int) -> Speed:
-    """From the fastest of some solves of no and of many iterations, which other programs disturb least."""
+    """Return the speed by the fastest of some solves of no and of many iterations."""
     start, whole = (min(_times(solver, instances, count, 15)) for count in (0, iterations))
     return Speed(start, max((whole - start) / iterations, 1e-6))
 
 
 def quantile(errors: Tensor) -> float:
-    """The smallest number that 95% of the errors are not above."""
+    """Return the smallest number that 95% of the errors are not above."""
     place = math.ceil(QUANTILE * errors.numel()) - 1
     return float(errors.double().sort().values[place])

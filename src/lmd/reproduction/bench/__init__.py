@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,6 @@ from lmd.reproduction.bench.measuring import (
     SOLVE,
     KnownInstances,
     MeasuredPeer,
-    MeasuredSolve,
     MeasuredSolver,
     Method,
     Setting,
@@ -41,10 +41,10 @@ from lmd.reproduction.bench.timing import (
     PROVEN,
     Timed,
     TimedCurve,
-    TimedPeer,
-    TimedProof,
-    TimedSolve,
-    TimedSolver,
+    peer_jobs,
+    proof_jobs,
+    solve_jobs,
+    solver_jobs,
     time_all,
 )
 from lmd.reproduction.datasets import image_data, read_images
@@ -52,22 +52,15 @@ from lmd.reproduction.datasets.images import CROP, TEST_PHOTOGRAPHS, bundled, re
 from lmd.reproduction.experiments.imaging import images_to_test, middles
 from lmd.reproduction.tables import Row
 from lmd.reproduction.tasks.task import Contest
-from lmd.zoo.choice import trained_solvers
 
 __all__ = ["Bench", "Plan", "run_bench"]
 
-MOST = 1000
-"""How many iterations a method has to reach the targets."""
-
+MOST = 1000  # how many iterations a method has to reach the targets
 LIMIT = 20.0
 """Seconds that a method has to reach them, while it is looked at; a peer that takes longer is called no further."""
 
-LEAST_SIDE, MOST_SIDE = 8, 8192
-"""The sides of images that `sizes` may name."""
-
-LEAST_GAP = 1e-7
-"""Below this, minima are not known well enough."""
-
+LEAST_SIDE, MOST_SIDE = 8, 8192  # the sides of images that `sizes` may name
+LEAST_GAP = 1e-7  # below this, minima are not known well enough
 TEST_SEED, TUNING_SEED = 7_000_000, 8_000_000
 
 
@@ -87,21 +80,15 @@ class Plan:
     images: Path | None = None
     count: int = 20
     side: int = CROP
-    tuning: int = 4
-    """How many other images the methods are tuned on."""
-
+    tuning: int = 4  # how many other images the methods are tuned on
     batches: tuple[int, ...] = (1, 20)
     repeats: int = 7
     most: int = MOST
-    gaps: tuple[float, ...] = GAPS
-    """The relative gaps that methods are timed to."""
-
+    gaps: tuple[float, ...] = GAPS  # the relative gaps that methods are timed to
     limit: float = LIMIT
     noise: tuple[int, ...] | None = None
     methods: tuple[str, ...] | None = None
-    sizes: tuple[int, ...] = ()
-    """The sides of one photograph, in place of the test images."""
-
+    sizes: tuple[int, ...] = ()  # the sides of one photograph, in place of the test images
     seed: int = 0
     preset: str = "full"
 
@@ -147,8 +134,7 @@ class Bench:
     facts: dict[str, Any] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
     curves: list[TimedCurve] = field(default_factory=list)
-    seconds: float = 0.0
-    """How long all of it took."""
+    seconds: float = 0.0  # how long all of it took
 
 
 def learned_names(contest: str) -> list[str]:
@@ -167,13 +153,12 @@ def known_methods() -> tuple[str, ...]:
 def methods_for(name: str, problem: Any, most: int) -> list[Method]:
     """Our own methods for a problem: classical ones with their grids, learned ones as they ship.
 
-    Learned mirror descent on F itself, which has no proven rule to go on, gets up to 50 iterations. Of the solvers of a
-    task that serves many models those are taken that it chooses for the parts of this one.
+    Learned mirror descent on F itself, which has no proven rule to go on, gets up to 50 iterations. The schedules
+    of models are part of `lmd.solve`.
     """
     contest, learned = contests()[name], learned_names(name)
     if name not in tasks.names():
-        chosen = trained_solvers(problem.parts, 1.0)
-        learned = [each for each in learned if each.removeprefix("lmd-") in chosen]
+        learned = []
     found = classical_methods(problem, contest.steps, contest.tau, most)
     for each in learned:
         solver = zoo.load(each.removeprefix("lmd-"), bare=True)
@@ -254,7 +239,7 @@ def _bench_problem(bench: Bench, settings: dict[str, Any], test: Tensor, tuning:
     if not runs:
         bench.skipped.append(f"{name}: none of the methods is for it")
         return
-    for measured in dict.fromkeys(run.measured for run in runs):
+    for measured in dict.fromkeys(run.measured for run in runs if run.measured is not None):
         bench.rows += measured.rows(plan.batches, settings)
     for batch in plan.batches:
         bench.say(f"{words}: timing, batch {batch}")
@@ -268,19 +253,20 @@ def _runs(bench: Bench, name: str, words: str, instances: KnownInstances, trial:
     plan, wanted = bench.plan, targets(bench.plan.gaps)
     found: list[Timed] = []
     if plan.wants(SOLVE):
-        found.append(TimedSolve(MeasuredSolve(instances, wanted)))
+        found.append(Timed(SOLVE, partial(solve_jobs, instances, wanted)))
     for method in methods_for(name, instances.problem, plan.most):
-        kinds: list[Callable[[MeasuredSolver], Timed]] = [TimedSolver] if plan.wants(method.name) else []
+        kinds = {method.name: solver_jobs} if plan.wants(method.name) else {}
         if method.name in DUAL and offers(instances.problem, ("certified_gap",)) and plan.wants(method.name + PROVEN):
-            kinds.append(TimedProof)
+            kinds[method.name + PROVEN] = proof_jobs
         if kinds:
             bench.say(f"{words}: {method.name}")
             measured = MeasuredSolver(method, instances, trial, wanted, plan.limit)
-            found += [kind(measured) for kind in kinds]
+            found += [Timed(kind, partial(jobs, measured), measured) for kind, jobs in kinds.items()]
     for peer in (peer for peer in contests()[name].peers if plan.wants(peer.name)):
         if peer.installed:
             bench.say(f"{words}: {peer.name}")
-            found.append(TimedPeer(MeasuredPeer(peer, instances, wanted, plan.most, plan.limit)))
+            called = MeasuredPeer(peer, instances, wanted, plan.most, plan.limit)
+            found.append(Timed(peer.name, partial(peer_jobs, called), called))
         else:
             bench.skipped.append(f"{peer.package}: not installed; {peer.hint}")
     return found

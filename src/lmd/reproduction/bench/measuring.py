@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import copy
 import math
 import time
@@ -25,9 +24,7 @@ from lmd.zoo.solve import solve
 CLASSICAL = ("gd", "nesterov", "pdhg", "relaxed-pdhg", "adam", "lbfgs", "fgp")
 """The names of the methods that need no training."""
 
-DUAL = ("pdhg", "relaxed-pdhg", "fgp")
-"""Those of them that keep dual points, and so can prove what they have."""
-
+DUAL = ("pdhg", "relaxed-pdhg", "fgp")  # those of them that keep dual points, and so can prove what they have
 SUBGRADIENTS = 100
 """How many iterations methods get that know no more than subgradients; none of them comes nearer with more."""
 
@@ -36,11 +33,8 @@ SUBGRADIENTS = 100
 class Setting:
     """A solver with one choice of what it is tuned over."""
 
-    solver: Solver[Any]
-    """As it is set."""
-
-    balance: float = 1.0
-    """What PDHG multiplies the `balance` of a problem by, where it has one."""
+    solver: Solver[Any]  # as it is set
+    balance: float = 1.0  # what PDHG multiplies the `balance` of a problem by, where it has one
 
     def adapt(self, problem: Any) -> Any:
         """The same problem as this setting wants it."""
@@ -55,14 +49,9 @@ class Setting:
 class Method:
     """A name and what it is tuned over: one setting for a method that has nothing to tune."""
 
-    name: str
-    """What it is called in tables."""
-
-    settings: tuple[Setting, ...]
-    """Those that it is tuned over."""
-
-    most: int
-    """How many iterations it is run for at most."""
+    name: str  # what it is called in tables
+    settings: tuple[Setting, ...]  # those that it is tuned over
+    most: int  # how many iterations it is run for at most
 
 
 def classical_methods(problem: Any, steps: float, tau: float, most: int) -> list[Method]:
@@ -110,15 +99,9 @@ def _pdhg(problem: Any, tau: float) -> tuple[Setting, ...]:
 
 GAPS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 DECIBELS = (30, 40, 50)
-SHOWN = (5, 10, 20, 50)
-"""The iterations whose quality is reported."""
-
-EVERY = 1.05
-"""Past the last of them, iterates are looked at after so many times as many iterations."""
-
-SOLVE = "lmd.solve"
-"""What the rows call it."""
-
+SHOWN = (5, 10, 20, 50)  # the iterations whose quality is reported
+EVERY = 1.05  # past the last of them, iterates are looked at after so many times as many iterations
+SOLVE = "lmd.solve"  # what the rows call it
 SPARE, PATIENCE = 10.0, 20_000
 """Where nothing keeps minima, they are proven to so much less than the smallest gap that is asked for, in at most so
 many iterations."""
@@ -128,9 +111,7 @@ many iterations."""
 class QualityTarget:
     """A quality that a method is timed to."""
 
-    metric: str
-    """psnr, relative_gap or certified_gap."""
-
+    metric: str  # psnr, relative_gap or certified_gap
     level: float
 
     @property
@@ -156,14 +137,11 @@ class KnownInstances:
     """Instances whose answers are known: a problem with certified minimisers and minima."""
 
     problem: Any
-    exact: Any
-    """The same in float64, which values are taken of: single precision has no gaps of 1e-6."""
-
+    exact: Any  # the same in float64, which values are taken of: single precision has no gaps of 1e-6
     x0: Tensor
     minimiser: Tensor
     minimum: Tensor
-    proven: Tensor
-    """How far minima may be from the truth, relative to them `(B,)`."""
+    proven: Tensor  # how far minima may be from the truth, relative to them `(B,)`
 
     @classmethod
     def of(cls, problem: Any, kept: bool = True, smallest: float = GAPS[-1]) -> KnownInstances:
@@ -203,17 +181,7 @@ class KnownInstances:
         return found
 
 
-class Measured(abc.ABC):
-    """A method on the test instances: what it reached at which iteration."""
-
-    name: str
-
-    @abc.abstractmethod
-    def rows(self, batches: Sequence[int], settings: Mapping[str, Any]) -> list[Row]:
-        """Mean quality over the instances at the iterations that are shown, once for each batch."""
-
-
-class MeasuredSolver(Measured):
+class MeasuredSolver:
     """A method of ours. It is tuned on other instances, anew for each number that is reported."""
 
     def __init__(
@@ -256,6 +224,7 @@ class MeasuredSolver(Measured):
         return at.index(min(soonest)) if soonest else self.best_at(target.metric, -1)
 
     def rows(self, batches: Sequence[int], settings: Mapping[str, Any]) -> list[Row]:
+        """Mean quality over the instances at the iterations that are shown, once for each batch."""
         found = []
         for k in (k for k in SHOWN if k <= self.method.most):
             for metric in ("psnr", "relative_gap", "certified_gap"):
@@ -267,19 +236,7 @@ class MeasuredSolver(Measured):
         return found
 
 
-class MeasuredSolve(Measured):
-    """`lmd.solve`, which picks its solver and stops where it is proven: it is timed to tolerances alone."""
-
-    name = SOLVE
-
-    def __init__(self, instances: KnownInstances, wanted: Sequence[QualityTarget]) -> None:
-        self.instances, self.wanted = instances, tuple(wanted)
-
-    def rows(self, batches: Sequence[int], settings: Mapping[str, Any]) -> list[Row]:
-        return []
-
-
-class MeasuredPeer(Measured):
+class MeasuredPeer:
     """A peer, called whole for each rung of its ladder until it has every gap or takes longer than a limit."""
 
     def __init__(
@@ -302,6 +259,7 @@ class MeasuredPeer(Measured):
         self.quality = {metric: torch.stack([each[metric] for each in found]) for metric in found[0]}
 
     def rows(self, batches: Sequence[int], settings: Mapping[str, Any]) -> list[Row]:
+        """Mean quality over the instances at the iterations that are shown, once for each batch."""
         return [
             row(self.name, int(k), metric, float(curve[place].mean()), batch=batch, **settings)
             for place, k in enumerate(self.rungs)

@@ -17,9 +17,7 @@ from lmd.reproduction.figures import COLOURS, figure, label_lines, log_floor
 from lmd.reproduction.tables import Row, cell, distinct, select
 from lmd.reproduction.tasks.task import ONE_THREAD
 
-SHOWN_QUALITIES = (("psnr", 10), ("psnr", 20), ("relative_gap", 10), ("relative_gap", 20))
-"""Metrics at iterations."""
-
+SHOWN_QUALITIES = (("psnr", 10), ("psnr", 20), ("relative_gap", 10), ("relative_gap", 20))  # metrics at iterations
 TO_GAP = "seconds_to_gap_"
 
 
@@ -62,9 +60,7 @@ def _milliseconds(found: Sequence[Row]) -> str:
     return " / ".join(f"{1e3 * each:.{3 if each < 1 else 5}g}" for each in both if each is not None)
 
 
-FLOOR = 1e-7
-"""What is nearer than this is drawn here."""
-
+FLOOR = 1e-7  # what is nearer than this is drawn here
 PEER_COLOURS = ("#b5651d", "#1f77b4", "#2e8b57", "#c2185b", "#00838f", "#8d6e63", "#5c6bc0", "#9e9d24")
 
 

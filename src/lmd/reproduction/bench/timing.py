@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import math
 import statistics
 import time
@@ -15,26 +14,14 @@ from torch import Tensor
 
 from lmd.guarantees.certify import run
 from lmd.problems.base import offers
-from lmd.reproduction.bench.measuring import (
-    KnownInstances,
-    Measured,
-    MeasuredPeer,
-    MeasuredSolve,
-    MeasuredSolver,
-    QualityTarget,
-    looks,
-)
+from lmd.reproduction.bench.measuring import KnownInstances, MeasuredPeer, MeasuredSolver, QualityTarget, looks
 from lmd.reproduction.tables import Row, row
 from lmd.reproduction.tasks.task import numpy_errors_as_they_are
 from lmd.solvers.result import Status
 from lmd.zoo.solve import solve
 
-PROVEN = "-proven"
-"""How the name of a classical method ends that goes on until a gap is proven."""
-
-SINGLES = 5
-"""How many instances are timed one by one."""
-
+PROVEN = "-proven"  # how the name of a classical method ends that goes on until a gap is proven
+SINGLES = 5  # how many instances are timed one by one
 LONGEST = 10.0
 """Seconds that all repeats of one call may take: slow ones are repeated less often, and the rows say how often."""
 
@@ -43,13 +30,11 @@ LONGEST = 10.0
 class TimedCurve:
     """One method's calls, for the figures."""
 
-    settings: dict[str, Any]
-    """The problem, its noise and the size, where there are sizes."""
-
+    settings: dict[str, Any]  # the problem, its noise and the size, where there are sizes
     batch: int
     method: str
+    # seconds of a call and the mean relative gap of its answer, the fastest first
     points: tuple[tuple[float, float], ...]
-    """Seconds of a call and the mean relative gap of its answer, the fastest first."""
 
 
 @dataclass
@@ -57,17 +42,10 @@ class TimedCall:
     """A whole call that is timed."""
 
     call: Callable[[], object]
-    count: float
-    """How many iterations it has, or what a peer is called with."""
-
-    gap: float
-    """The mean relative gap of what it answers."""
-
-    of: tuple[QualityTarget, ...] = ()
-    """The targets that it is the first to reach."""
-
-    samples: list[tuple[float, float]] = field(default_factory=list)
-    """Seconds, and seconds of all processors."""
+    count: float  # how many iterations it has, or what a peer is called with
+    gap: float  # the mean relative gap of what it answers
+    of: tuple[QualityTarget, ...] = ()  # the targets that it is the first to reach
+    samples: list[tuple[float, float]] = field(default_factory=list)  # seconds, and seconds of all processors
 
     def sample(self) -> tuple[float, float]:
         """One call: seconds, and seconds of all processors."""
@@ -80,76 +58,67 @@ class TimedCall:
         return statistics.median(times[which] for times in self.samples)
 
 
-class Timed(abc.ABC):
-    """A method that was measured, and how to time it."""
+@dataclass(frozen=True)
+class Timed:
+    """A method to time: its name, and the calls for some of the instances; a target is that of their mean."""
 
-    measured: Measured
-
-    @property
-    def name(self) -> str:
-        """What the rows call it."""
-        return self.measured.name
-
-    @abc.abstractmethod
-    def jobs(self, part: slice) -> list[TimedCall]:
-        """What to time on some of the instances: a target counts as reached where their mean reaches it."""
+    name: str
+    jobs: Callable[[slice], list[TimedCall]]
+    measured: MeasuredSolver | MeasuredPeer | None = None  # the quality of its iterates, where it was measured
 
 
-class TimedSolver(Timed):
-    """A method of ours: for each target one `lmd.run` that records nothing, as far as the target needs."""
-
-    def __init__(self, measured: MeasuredSolver) -> None:
-        self.measured: MeasuredSolver = measured
-
-    def jobs(self, part: slice) -> list[TimedCall]:
-        chosen, found = self.measured.instances.part(part), []
-        for target in self.measured.wanted:
-            which = self.measured.best_to(target)
-            curve = self.measured.curve(which)
-            place = target.reached(curve[target.metric][:, part].mean(dim=1).tolist())
-            if place is not None:
-                k = looks(self.measured.method.most)[place]
-                setting = self.measured.method.settings[which]
-                problem = setting.adapt(chosen.problem)
-                call = partial(run, setting.solver, problem, chosen.x0, max(1, k), record=False)
-                found.append(TimedCall(call, k, float(curve["relative_gap"][place, part].mean()), (target,)))
-        return found
+def solver_jobs(measured: MeasuredSolver, part: slice) -> list[TimedCall]:
+    """For each target one `lmd.run` that records nothing, as far as the target needs."""
+    chosen, found = measured.instances.part(part), []
+    for target in measured.wanted:
+        which = measured.best_to(target)
+        curve = measured.curve(which)
+        place = target.reached(curve[target.metric][:, part].mean(dim=1).tolist())
+        if place is not None:
+            k = looks(measured.method.most)[place]
+            setting = measured.method.settings[which]
+            call = partial(run, setting.solver, setting.adapt(chosen.problem), chosen.x0, max(1, k), record=False)
+            found.append(TimedCall(call, k, float(curve["relative_gap"][place, part].mean()), (target,)))
+    return found
 
 
-class TimedSolve(Timed):
-    """`lmd.solve`, called for each gap that is a target, with the certificate asked for."""
-
-    def __init__(self, measured: MeasuredSolve) -> None:
-        self.measured: MeasuredSolve = measured
-
-    def jobs(self, part: slice) -> list[TimedCall]:
-        chosen, found = self.measured.instances.part(part), []
-        for target in (target for target in self.measured.wanted if target.metric == "relative_gap"):
-            found.append(_proven(chosen, target, partial(_certified, chosen.problem, chosen.x0, target.level)))
-        return found
+def solve_jobs(instances: KnownInstances, wanted: Sequence[QualityTarget], part: slice) -> list[TimedCall]:
+    """`lmd.solve`, which picks its solver and stops where it is proven, for each gap, with its certificate."""
+    chosen = instances.part(part)
+    return [
+        _proven(chosen, target, partial(_certified, chosen.problem, chosen.x0, target.level))
+        for target in wanted
+        if target.metric == "relative_gap"
+    ]
 
 
-class TimedProof(Timed):
+def proof_jobs(measured: MeasuredSolver, part: slice) -> list[TimedCall]:
     """A classical method of ours as `lmd.solve` runs it: until a gap is proven, and not until it is there."""
+    chosen, found = measured.instances.part(part), []
+    for target in (target for target in measured.wanted if target.metric == "relative_gap"):
+        setting = measured.method.settings[measured.best_to(QualityTarget("certified_gap", target.level))]
+        options = {"solver": setting.solver, "iterations": measured.method.most}
+        call = partial(_certified, setting.adapt(chosen.problem), chosen.x0, target.level, **options)
+        found.append(_proven(chosen, target, call))
+        if not found[-1].of:
+            break  # the smaller gaps are farther
+    return found
 
-    def __init__(self, measured: MeasuredSolver) -> None:
-        self.measured: MeasuredSolver = measured
 
-    @property
-    def name(self) -> str:
-        return self.measured.name + PROVEN
+def peer_jobs(measured: MeasuredPeer, part: slice) -> list[TimedCall]:
+    """A peer, called whole for each rung of its ladder."""
+    quality = {metric: each[:, part].mean(dim=1).tolist() for metric, each in measured.quality.items()}
+    prepared = measured.peer.prepare(measured.instances.part(part).problem)
 
-    def jobs(self, part: slice) -> list[TimedCall]:
-        chosen, found = self.measured.instances.part(part), []
-        for target in (target for target in self.measured.wanted if target.metric == "relative_gap"):
-            which = self.measured.best_to(QualityTarget("certified_gap", target.level))
-            setting = self.measured.method.settings[which]
-            options = {"solver": setting.solver, "iterations": self.measured.method.most}
-            call = partial(_certified, setting.adapt(chosen.problem), chosen.x0, target.level, **options)
-            found.append(_proven(chosen, target, call))
-            if not found[-1].of:
-                break  # the smaller gaps are farther
-        return found
+    def call(rung: float) -> None:
+        with numpy_errors_as_they_are():
+            prepared(rung)
+
+    firsts = {target: target.reached(quality[target.metric]) for target in measured.wanted}
+    return [
+        TimedCall(partial(call, rung), rung, gap, tuple(target for target, first in firsts.items() if first == place))
+        for place, (rung, gap) in enumerate(zip(measured.rungs, quality["relative_gap"], strict=True))
+    ]
 
 
 def _certified(problem: Any, x0: Tensor, tolerance: float, **options: Any) -> Any:

@@ -59,25 +59,15 @@ __all__ = [
 class Dataset:
     """One line of `lmd data list`."""
 
-    name: str
-    """What `fetch` takes."""
-
-    title: str
-    """What is in it, in a few words."""
-
-    source: str
-    """Where it comes from."""
-    present: bool
-    """Whether it can be used now, without a download."""
-    folder: Path | None
-    """Where its files are; None for what ships inside a dependency or is not present."""
+    name: str  # what `fetch` takes
+    title: str  # what is in it, in a few words
+    source: str  # where it comes from
+    present: bool  # whether it can be used now, without a download
+    folder: Path | None  # where its files are; None for what ships inside a dependency or is not present
 
 
 def datasets(data_dir: str | Path | None = None) -> list[Dataset]:
     """All datasets, those that need no download first.
-
-    Args:
-        data_dir: A folder to look in; None is the one that LMD_DATA names, and the cache.
 
     >>> [dataset.name for dataset in datasets()]
     ['digits', 'photographs', 'mnist', 'stl10']
@@ -97,11 +87,7 @@ def datasets(data_dir: str | Path | None = None) -> list[Dataset]:
 
 
 def fetch(name: str) -> Path | None:
-    """Download a dataset to the cache, check it and return its folder; None where there is nothing to download.
-
-    Args:
-        name: "mnist", "stl10", or one that ships.
-    """
+    """Download a dataset to the cache, check it and return its folder; None where there is nothing to download."""
     check_choice("dataset", name, (*DIGIT_DATA, *IMAGE_DATA))
     downloads = {"mnist": fetch_mnist, "stl10": fetch_stl10}
     return downloads[name]() if name in downloads else None

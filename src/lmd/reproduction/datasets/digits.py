@@ -138,20 +138,11 @@ last ones were mostly written by other people; a random split would put every wr
 class DigitData:
     """Images in [0, 1] `(n, H, W)`, float32, with their labels 0 to 9 `(n,)`, int64, in a train and a test fold."""
 
-    name: str
-    """Which data these are: `mnist` or `digits`. Results carry it."""
-
-    train_images: Tensor
-    """`(n, H, W)`."""
-
-    train_labels: Tensor
-    """`(n,)`."""
-
-    test_images: Tensor
-    """`(n, H, W)`."""
-
-    test_labels: Tensor
-    """`(n,)`."""
+    name: str  # which data these are: `mnist` or `digits`. Results carry it
+    train_images: Tensor  # `(n, H, W)`
+    train_labels: Tensor  # `(n,)`
+    test_images: Tensor  # `(n, H, W)`
+    test_labels: Tensor  # `(n,)`
 
     def fingerprint(self) -> str:
         """The SHA-256 of name, shapes and every number: equal for equal data."""
@@ -165,12 +156,7 @@ class DigitData:
 def digits_data(name: str = "auto", data_dir: str | Path | None = None) -> DigitData:
     """The images called `name`: `mnist`, `digits`, or `auto`, which is MNIST where it is at hand and else the digits.
 
-    MNIST is at hand in `data_dir`, or else in the folder that LMD_DATA names, or in the cache after
-    `lmd.reproduction.datasets.fetch("mnist")`. Nothing is downloaded here.
-
-    Args:
-        name: "mnist", "digits" or "auto".
-        data_dir: A folder to look in; None is the one that LMD_DATA names, and the cache.
+    MNIST is looked for in `data_dir`, or in LMD_DATA and the cache; nothing is downloaded.
 
     >>> data = digits_data("digits")
     >>> data.name, tuple(data.train_images.shape), tuple(data.test_images.shape)
@@ -245,26 +231,13 @@ SETTINGS = {
 class DigitFeatures:
     """Features `(n, 50)`, float32 and never negative, with their labels `(n,)`, in the folds of the data."""
 
-    data_name: str
-    """Which data they are from. Results carry it."""
-
-    train_features: Tensor
-    """`(n, 50)`."""
-
-    train_labels: Tensor
-    """`(n,)`."""
-
-    test_features: Tensor
-    """`(n, 50)`."""
-
-    test_labels: Tensor
-    """`(n,)`."""
-
-    accuracy: float
-    """The network's own accuracy on the test fold."""
-
-    key: str
-    """The hash of data, network and training: equal keys, equal features."""
+    data_name: str  # which data they are from. Results carry it
+    train_features: Tensor  # `(n, 50)`
+    train_labels: Tensor  # `(n,)`
+    test_features: Tensor  # `(n, 50)`
+    test_labels: Tensor  # `(n,)`
+    accuracy: float  # the network's own accuracy on the test fold
+    key: str  # the hash of data, network and training: equal keys, equal features
 
 
 class FeatureNetwork(nn.Module):
@@ -304,11 +277,6 @@ def digit_features(data: DigitData, *, settings: Settings | None = None, retrain
 
     The network and its features are cached under a hash of the data and the settings; the networks of the default
     settings ship with the package. `retrain` trains anew, about a minute on MNIST, and caches the outcome.
-
-    Args:
-        data: The images, in two folds.
-        settings: Of the network and its training; None is the default for the data.
-        retrain: Train anew.
     """
     settings = _settings_for(data) if settings is None else settings
     key = _key(data, settings)

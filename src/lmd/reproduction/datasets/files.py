@@ -17,8 +17,7 @@ from lmd.core.files import cache_folder, writable_folder
 from lmd.core.progress import LateBar
 from lmd.errors import FileError
 
-SECONDS_TO_WAIT = 30
-"""For a server that does not answer."""
+SECONDS_TO_WAIT = 30  # for a server that does not answer
 
 
 def download(files: Mapping[str, str], sources: Sequence[str], folder: Path) -> list[Path]:
@@ -69,8 +68,7 @@ def find_folder(data_dir: str | Path | None, holder: Callable[[Path], Path | Non
     return found or holder(cache_folder())
 
 
-UNSIGNED_BYTE = 0x08
-"""The type code of MNIST's numbers, and the only one read here."""
+UNSIGNED_BYTE = 0x08  # the type code of MNIST's numbers, and the only one read here
 
 
 def read_bytes(path: Path) -> bytes:

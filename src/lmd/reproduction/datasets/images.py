@@ -30,12 +30,8 @@ from lmd.reproduction.datasets.files import download, find_folder
 
 STL10_SOURCES = ("https://cs.stanford.edu/~acoates/stl10/", "http://ai.stanford.edu/~acoates/stl10/")
 STL10_ARCHIVE = "stl10_binary.tar.gz"
-STL10_SHA256 = "f31fd99273a1acb8609c8db427cebb1de3f71de77758cdc0e22956e1289b9866"
-"""Of the archive, 2.6 GB."""
-
-STL10_COUNTS = {"train": 5000, "test": 8000, "unlabeled": 100_000}
-"""How many images each part has."""
-
+STL10_SHA256 = "f31fd99273a1acb8609c8db427cebb1de3f71de77758cdc0e22956e1289b9866"  # of the archive, 2.6 GB
+STL10_COUNTS = {"train": 5000, "test": 8000, "unlabeled": 100_000}  # how many images each part has
 STL10_SHAPE = (3, 96, 96)
 STL10_BYTES = 3 * 96 * 96
 
@@ -107,15 +103,9 @@ def _stl10_folder(folder: Path) -> Path | None:
 
 IMAGE_DATA = ("photographs", "stl10")
 
-SUFFIXES = tuple(suffix for suffix, kind in FORMATS.items() if kind != "NPY")
-"""What counts as an image in a folder."""
-
-CROP = 96
-"""The side of the crops of the bundled photographs: that of STL-10."""
-
-SIDES = (96, 192, 288, 384)
-"""The photographs are shrunk until their shorter side is one of these, then cut."""
-
+SUFFIXES = tuple(suffix for suffix, kind in FORMATS.items() if kind != "NPY")  # what counts as an image in a folder
+CROP = 96  # the side of the crops of the bundled photographs: that of STL-10
+SIDES = (96, 192, 288, 384)  # the photographs are shrunk until their shorter side is one of these, then cut
 TRAIN_PHOTOGRAPHS = (
     ("skimage", "data/astronaut.png"),
     ("sklearn", "datasets/images/china.jpg"),
@@ -138,25 +128,17 @@ pair is left out for the same reason.)"""
 class ImageData:
     """Colour images `(n, 3, 96, 96)`, bytes, in a train and a test fold."""
 
-    name: str
-    """Which data these are: `photographs` or `stl10`. Results carry it."""
-
-    train_images: Tensor
-    """`(n, 3, 96, 96)`."""
-
-    test_images: Tensor
-    """`(n, 3, 96, 96)`."""
+    name: str  # which data these are: `photographs` or `stl10`. Results carry it
+    train_images: Tensor  # `(n, 3, 96, 96)`
+    test_images: Tensor  # `(n, 3, 96, 96)`
 
 
 @dataclass(frozen=True)
 class ImageSet:
     """Images that somebody brought: bytes, each `(3, H, W)`, of any sizes."""
 
-    name: str
-    """The name of the folder or file they are from. Results carry it."""
-
-    images: tuple[Tensor, ...]
-    """Each `(3, H, W)`."""
+    name: str  # the name of the folder or file they are from. Results carry it
+    images: tuple[Tensor, ...]  # each `(3, H, W)`
 
     def crops(self, side: int) -> Tensor:
         """The middle `side` x `side` pixels of each `(n, 3, side, side)`."""
@@ -173,10 +155,6 @@ def image_data(name: str = "auto", data_dir: str | Path | None = None) -> ImageD
 
     STL-10 is at hand in `data_dir`, or else in the folder that LMD_DATA names, or in the cache after
     `lmd.reproduction.datasets.fetch("stl10")`. Nothing is downloaded here.
-
-    Args:
-        name: "photographs", "stl10" or "auto".
-        data_dir: A folder to look in; None is the one that LMD_DATA names, and the cache.
 
     >>> data = image_data("photographs")
     >>> data.name, data.train_images.shape, data.test_images.shape
@@ -195,11 +173,7 @@ def image_data(name: str = "auto", data_dir: str | Path | None = None) -> ImageD
 
 
 def read_images(path: str | Path) -> ImageSet:
-    """The images of a folder (PNG, JPEG, TIFF), of an `.npz` with bytes `images` `(n, 3, H, W)`, or one image file.
-
-    Args:
-        path: The folder or file.
-    """
+    """The images of a folder (PNG, JPEG, TIFF), of an `.npz` with bytes `images` `(n, 3, H, W)`, or one image file."""
     path = Path(path).expanduser()
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES and file.is_file())
@@ -212,11 +186,7 @@ def read_images(path: str | Path) -> ImageSet:
 
 
 def read_image(path: str | Path) -> Tensor:
-    """An image file in colour, upright, as bytes `(3, H, W)`; transparency is left out, 16 bits become 8.
-
-    Args:
-        path: The file.
-    """
+    """An image file in colour, upright, as bytes `(3, H, W)`; transparency is left out, 16 bits become 8."""
     picture = read_picture(path)
     if len(picture.size) > 2 or picture.colours.dtype.kind == "f":
         raise FileError("image", f"{path}, a volume or floating-point numbers", "an image of 8 or 16 bits")

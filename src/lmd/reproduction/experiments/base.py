@@ -28,14 +28,11 @@ from lmd.solvers import MirrorDescent, Result, Solver, run
 from lmd.solvers.result import RunReport
 
 PRESETS = ("quick", "standard", "paper")
-MOST_SEED = 2**32 - 1
-"""The largest seed: what every library that draws numbers takes."""
-
+MOST_SEED = 2**32 - 1  # the largest seed: what every library that draws numbers takes
 TUNED = ("multiplier", "seed")
 """Settings that a method is tuned over: a table shows the best of them, as the paper does."""
 
-MULTIPLIERS = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""The step-size multipliers of the paper's figures."""
+MULTIPLIERS = (0.25, 0.5, 1.0, 2.0, 4.0)  # the step-size multipliers of the paper's figures
 
 
 @dataclass
@@ -48,13 +45,11 @@ class Session:
     folder: Path
     retrain: bool = False
     progress: bool = False
-    images: Path | None = None
-    """A folder or file of images to take in place of the test images."""
-
+    images: Path | None = None  # a folder or file of images to take in place of the test images
     rows: list[Row] = field(default_factory=list)
     figures: list[dict[str, Any]] = field(default_factory=list)
+    # what a reader should know beside the rows, such as which data they are from
     facts: dict[str, Any] = field(default_factory=dict)
-    """What a reader should know beside the rows, such as which data they are from."""
 
     @property
     def repeats(self) -> int:
@@ -132,14 +127,9 @@ class Experiment(abc.ABC):
 
     name: ClassVar[str]
     title: ClassVar[str]
-    paper: ClassVar[str]
-    """Which figures or tables it reproduces."""
-
-    solvers: ClassVar[tuple[str, ...]] = ()
-    """The trained solvers it uses, by their names in the zoo."""
-
-    imaging: ClassVar[bool] = False
-    """Whether it has test images, which `images` may replace."""
+    paper: ClassVar[str]  # which figures or tables it reproduces
+    solvers: ClassVar[tuple[str, ...]] = ()  # the trained solvers it uses, by their names in the zoo
+    imaging: ClassVar[bool] = False  # whether it has test images, which `images` may replace
 
     @abc.abstractmethod
     def run(self, session: Session) -> None:
@@ -246,8 +236,7 @@ def reproduce(
     return final
 
 
-HORIZON = 10
-"""Where the trained iterations end: N of the paper."""
+HORIZON = 10  # where the trained iterations end: N of the paper
 
 
 def best_multiplier(rows: Sequence[Row], method: str, metric: str = "loss", iteration: int = HORIZON) -> float | None:

@@ -26,18 +26,12 @@ from lmd.reproduction.tables import number
 from lmd.reproduction.tasks.task import gap_scale
 from lmd.solvers.base import Solver
 from lmd.solvers.saving import SOLVER_FILE
-from lmd.training import family_named
+from lmd.training.instances import family_named, stack_instances
 from lmd.training.settings import training_seed
-from lmd.training.stacking import stack_instances
 
-TARGET = 1e-2
-"""The relative gap that shares of a class are within, where no other was promised."""
-
-RUNS = 100
-"""Instances that a promise about a class is tested on."""
-
-PRESET = "quick"
-"""The size of the families that a solver of the zoo is checked on."""
+TARGET = 1e-2  # the relative gap that shares of a class are within, where no other was promised
+RUNS = 100  # instances that a promise about a class is tested on
+PRESET = "quick"  # the size of the families that a solver of the zoo is checked on
 
 
 def check(

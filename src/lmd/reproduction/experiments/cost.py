@@ -104,8 +104,7 @@ def _megabytes(name: str) -> float:
 
 ITERATIONS = (2, 5, 10, 20, 50)
 WORK = ("solve", "train", "train-recompute")
-RESERVE = 0.8
-"""The share of the available memory that a measurement may be expected to take."""
+RESERVE = 0.8  # the share of the available memory that a measurement may be expected to take
 
 
 @dataclass(frozen=True)
@@ -114,18 +113,12 @@ class Size:
 
     filters: int
     backward_filters: int
-    side: int
-    """Pixels along each side of an image."""
-
+    side: int  # pixels along each side of an image
     batch: int
     repeats: int
 
 
-SIZES = {
-    "quick": Size(4, 4, 16, 2, 1),
-    "standard": Size(60, 75, 96, 1, 2),
-    "paper": Size(60, 75, 96, 25, 3),
-}
+SIZES = {"quick": Size(4, 4, 16, 2, 1), "standard": Size(60, 75, 96, 1, 2), "paper": Size(60, 75, 96, 25, 3)}
 """Filters of the paper's networks and its images at `standard`, one image at a time; its batch as well at `paper`."""
 
 

@@ -47,9 +47,7 @@ METRICS = ("relative_gap", "psnr")
 METHODS = ("gd", "lgd", "lbfgs", "pdhg", "published", "pair", "exact")
 NETWORKS = ("published", "pair")
 STEPS_TRAINING: dict[str, Any] = {"batch": 4, "learning_rate": 2e-3, "schedule": "cosine", "value_weights": "last"}
-STEPS_UPDATES = {"quick": 20, "standard": 200, "paper": 200}
-"""How the steps of learned gradient descent are trained."""
-
+STEPS_UPDATES = {"quick": 20, "standard": 200, "paper": 200}  # how the steps of learned gradient descent are trained
 PAIRS = {
     "svm": "svm-pair-10",
     "linear-classifier": "linear-classifier-10",
@@ -58,8 +56,7 @@ PAIRS = {
 }
 """The learned pairs, by problem."""
 
-PUBLISHED = {"svm": "svm-published-10"}
-"""Those of the published networks, trained as the paper says."""
+PUBLISHED = {"svm": "svm-published-10"}  # those of the published networks, trained as the paper says
 
 
 @dataclass(frozen=True)
@@ -71,8 +68,7 @@ class ExactCase:
     x0: Tensor
     minimum: Tensor
     solvers: Mapping[str, Solver[Any]]
-    minimiser: Tensor | None = None
-    """Of an image: what PSNR is to; of inpainting, which has many, the smoothest."""
+    minimiser: Tensor | None = None  # of an image: what PSNR is to; of inpainting, which has many, the smoothest
 
 
 class ExactExperiment(Experiment):

@@ -27,21 +27,15 @@ from lmd.terms.base import inner, size_of
 from lmd.training import train
 
 NOISE = 0.05
-SMOOTHNESS = 2.0
-"""Of ||x - y||^2."""
-
+SMOOTHNESS = 2.0  # of ||x - y||^2
 IMAGES = {"quick": 1, "standard": 6, "paper": 12}
 PROBES = {"quick": 2, "standard": 16, "paper": 64}
 DIRECTIONS = 5
 BINS = 12
-RIDGE = 1e-4
-"""With it a linear classifier of separable data has a minimiser, near which its Hessian is taken."""
-
+RIDGE = 1e-4  # with it a linear classifier of separable data has a minimiser, near which its Hessian is taken
 ROWS = 150
 LOGISTIC_RIDGE = 0.01
-RADIUS = 0.3
-"""The deviation of each weight of a start from the minimiser."""
-
+RADIUS = 0.3  # the deviation of each weight of a start from the minimiser
 LOGISTIC_UPDATES = {"quick": 30, "standard": 300, "paper": 1000}
 LOGISTIC: dict[str, Any] = {
     "batch": 32,

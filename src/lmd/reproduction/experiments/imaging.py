@@ -43,16 +43,10 @@ from lmd.solvers import FGP, PDHG, Adam, GradientDescent, MirrorDescent, Nestero
 ITERATIONS = 20
 BASE_STEP = 0.01
 ADAM_STEP = 0.05
-TAU = 0.2
-"""The primal step of PDHG that its multipliers multiply; its own default is 0.18 here."""
-
+TAU = 0.2  # the primal step of PDHG that its multipliers multiply; its own default is 0.18 here
 TEST_SEED = 4_000_000
-COUNTS = {"quick": 2, "standard": 24, "paper": 100}
-"""How many test images."""
-
-SIDES = {"quick": 48, "standard": CROP, "paper": CROP}
-"""Their size."""
-
+COUNTS = {"quick": 2, "standard": 24, "paper": 100}  # how many test images
+SIDES = {"quick": 48, "standard": CROP, "paper": CROP}  # their size
 LABELS = {"loss": "mean loss", "relative_gap": "mean relative gap", "psnr": "mean PSNR to the minimiser, dB"}
 
 
@@ -61,12 +55,9 @@ class PhotographExperiment(Experiment):
 
     imaging = True
     methods: ClassVar[tuple[str, ...]]
-    tuned: ClassVar[tuple[str, ...]]
-    """Those of which only the best step is drawn."""
-
+    tuned: ClassVar[tuple[str, ...]]  # those of which only the best step is drawn
     figures: ClassVar[tuple[str, str]]
-    damaged: ClassVar[str]
-    """What has been done to the images, in words."""
+    damaged: ClassVar[str]  # what has been done to the images, in words
 
     @classmethod
     def headline(cls, rows: Sequence[Row]) -> str:
@@ -235,12 +226,7 @@ def snapshots(solver: Solver[Any], problem: TVProblem, iterations: Sequence[int]
 
 
 def draw_pictures(
-    session: Session,
-    name: str,
-    images: Tensor,
-    problems: TVProblem,
-    learned: MirrorDescent,
-    damaged: str,
+    session: Session, name: str, images: Tensor, problems: TVProblem, learned: MirrorDescent, damaged: str
 ) -> None:
     """Pictures of one instance: truth, start, ratio of the forward map to it, LMD, Adam, PDHG, the minimiser.
 
@@ -399,11 +385,8 @@ NOISE_PERCENT = (1, 2, 5, 10, 15, 20)
 NOISE_LEVEL_METHODS = ("gd", "adam", "fgp", "pdhg", "lmd", "lmd-adaptive")
 QUALITY_METRICS = {"psnr": psnr, "ssim": ssim}
 SHOWN_ITERATIONS = (HORIZON, ITERATIONS)
-DIVERGED = 10.0
-"""An instance has diverged if its value is not finite, or so many times what it started from."""
-
-FAR = 1e6
-"""Pixels beyond this, or not finite, count as this far away: an average over images stays a number."""
+DIVERGED = 10.0  # an instance has diverged if its value is not finite, or so many times what it started from
+FAR = 1e6  # pixels beyond this, or not finite, count as this far away: an average over images stays a number
 
 
 class NoiseLevelsExperiment(Experiment):

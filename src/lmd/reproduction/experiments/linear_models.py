@@ -58,17 +58,10 @@ class DigitInstances:
 
     problem: SubsetProblem
     x0: Tensor
-    minimum: Tensor
-    """f* of each instance `(B,)`."""
-
-    scale: Tensor
-    """What gaps are divided by `(B,)`: f*, or where f* is 0 the value at x = 0."""
-
-    accuracy: Callable[[Tensor], Tensor]
-    """The share of the whole test fold that each x classifies well `(B,)`."""
-
-    warm_start: Tensor
-    """The mean of the optima of some training instances, for every instance `(B, n)`."""
+    minimum: Tensor  # f* of each instance `(B,)`
+    scale: Tensor  # what gaps are divided by `(B,)`: f*, or where f* is 0 the value at x = 0
+    accuracy: Callable[[Tensor], Tensor]  # the share of the whole test fold that each x classifies well `(B,)`
+    warm_start: Tensor  # the mean of the optima of some training instances, for every instance `(B, n)`
 
     def relative_gap(self, values: Tensor) -> Tensor:
         """(f - f*) / scale of each instance, `(..., B)`."""

@@ -23,12 +23,8 @@ class Claim:
 
     place: str
     experiment: str
-    says: str
-    """What it claims, in our words."""
-
-    paper: str
-    """The paper's numbers, where it prints any."""
-
+    says: str  # what it claims, in our words
+    paper: str  # the paper's numbers, where it prints any
     ours: Callable[[Rows], str]
     differs: str = "nothing that matters"
 

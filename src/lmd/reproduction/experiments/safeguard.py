@@ -34,19 +34,13 @@ from lmd.zoo.solve import solve
 INSTANCES = {"quick": 4, "standard": 50, "paper": 100}
 SUBSETS = {"quick": 2, "standard": 10, "paper": 20}
 ITERATIONS = {"quick": 100, "standard": 1000, "paper": 1000}
-SHOWN = {"quick": 2, "standard": 8, "paper": 16}
-"""Images in the figure."""
-
-SHOWN_CONDITION = 1
-"""Which of the conditions it shows: 5% noise, or shifted features."""
-
+SHOWN = {"quick": 2, "standard": 8, "paper": 16}  # images in the figure
+SHOWN_CONDITION = 1  # which of the conditions it shows: 5% noise, or shifted features
 SHOWN_ITERATIONS = {"quick": 30, "standard": 100, "paper": 100}
 SIDE = 96
 CROP = {"quick": 32, "standard": SIDE, "paper": SIDE}
 
-CLOSE = 1e-5
-"""A run of a problem whose minimum is known ends when all its instances are as close as this."""
-
+CLOSE = 1e-5  # a run of a problem whose minimum is known ends when all its instances are as close as this
 TEST_SEED = 4_000_000
 CHECKPOINTS = {"inpainting_780": "published-inpainting", "svm_3000": "published-svm"}
 """The published checkpoints by file name, and what their rows are called."""
@@ -60,8 +54,7 @@ class Case:
     condition: str
     problem: Problem
     x0: Tensor
-    proven: Tensor | None
-    """A lower bound on the minima `(B,)`, found once for all solvers, where a solve proves one."""
+    proven: Tensor | None  # a lower bound on the minima `(B,)`, found once for all solvers, where a solve proves one
 
 
 class SafeguardExperiment(Experiment):

@@ -37,8 +37,7 @@ MAX_SECONDS = {"quick": 0.5, "standard": 3.0, "paper": 10.0}
 """A method whose call takes more processor time than this is not asked for a smaller gap. Other programs do not change
 processor time, so that they do not change which rows there are."""
 
-GAP = 1e-3
-"""What the headline is about."""
+GAP = 1e-3  # what the headline is about
 
 
 class PhotographTour(Experiment):
@@ -122,8 +121,7 @@ def _timed(call: Callable[[], Any]) -> tuple[float, Any]:
     return time.perf_counter() - begun, found
 
 
-Timed = tuple[Callable[[], Any], Callable[[Any], Tensor]]
-"""What is timed, and from what it answers to x."""
+Timed = tuple[Callable[[], Any], Callable[[Any], Tensor]]  # what is timed, and from what it answers to x
 
 
 def _methods(problem: TVDenoising) -> Iterator[tuple[str, list[Timed]]]:
@@ -173,8 +171,7 @@ def _draw_race(session: Session) -> None:
 
 MINUTES = {"quick": 0.4, "standard": 5.0, "paper": 10.0}
 TARGET = 1e-3
-SHOWN = 3
-"""Learned solvers, and classical methods, whose curves are drawn."""
+SHOWN = 3  # learned solvers, and classical methods, whose curves are drawn
 
 
 class OwnClass(Experiment):

@@ -176,12 +176,7 @@ CONSISTENCY_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "inpaint": {
         "quick": {**_CONSISTENCY, "updates": 46, "consistency_growth_every": 2},
         "standard": {**_CONSISTENCY, "updates": 460, "consistency_growth_every": 5, "updates_per_epoch": 4},
-        "paper": {
-            **PUBLISHED["paper"],
-            "updates": 110_000,
-            "consistency_growth_every": 50,
-            "consistency_growth": 1.05,
-        },
+        "paper": {**PUBLISHED["paper"], "updates": 110_000, "consistency_growth_every": 50, "consistency_growth": 1.05},
     },
 }
 """Arguments of `lmd.train`, on top of the recipes'. In the shorter runs s grows in about as many leaps as in the

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from lmd import tv
 from lmd.problems import Family, TVDenoising, TVDenoisingFamily, add_noise
 from lmd.problems.tv import TVProblem
 from lmd.reproduction.tasks.task import (
@@ -42,8 +43,11 @@ from lmd.reproduction.tasks.training import EXACT_CROPS as EXACT_CROPS
 from lmd.reproduction.tasks.training import PAIR_CROPS as PAIR_CROPS
 from lmd.reproduction.tasks.training import PAIR_IMAGES as PAIR_IMAGES
 from lmd.solvers import FGP, LearnedDual, LearnedFGP, Solver
-from lmd.tasks.steps import SCALES, STEPS
 from lmd.training.solved import SolvedFamily
+from lmd.tv.denoising import Denoising
+
+STEPS, SCALES = (2, 4, 8, 13, 21, 55), (19, 28, 42, 64, 100, 180)
+"""Lengths of the schedules from p = 0, and of those from coarser grids."""
 
 SCHEDULE_CROPS = {"quick": 24, "standard": 64}
 SCHEDULE_WEIGHTS = (0.02, 1.5)
@@ -70,8 +74,7 @@ MIN_FLAT = {False: 34, True: 42}
 """From so many iterations on, from p = 0 and from coarser grids, a solve ends with x drawn flat, as often as not: what
 counts then is the dual point, so that numbers are learned for its gap to the solution too."""
 
-SCHEDULE_POOLS = {"quick": 60, "standard": 3000}
-"""Instances that are drawn and solved before such numbers are learned."""
+SCHEDULE_POOLS = {"quick": 60, "standard": 3000}  # instances that are drawn and solved before such numbers are learned
 
 
 def solved_family(preset: str) -> Family:
@@ -82,8 +85,8 @@ def solved_family(preset: str) -> Family:
 
 
 def _solution(problem: TVProblem, x: Tensor) -> Tensor:
-    found = FGP(restart=True).finish(problem, None, 1e-8, 10_000)
-    return x if found is None else found.x
+    plan = tv.match(problem, 1e-8)
+    return plan.solve(1e-8, 10_000, None).x if isinstance(plan, Denoising) else x
 
 
 def _settings(horizon: int, coarse: bool) -> dict[str, dict[str, Any]]:
@@ -225,10 +228,7 @@ def _recipe(iterations: int, kernel: int = 5, **changes: Any) -> Recipe:
         **changes,
     }
     return Recipe(
-        iterations=iterations,
-        solver=lambda seed: LearnedDual(iterations, kernel),
-        source=PHOTOGRAPHS,
-        **made,
+        iterations=iterations, solver=lambda seed: LearnedDual(iterations, kernel), source=PHOTOGRAPHS, **made
     )
 
 
@@ -247,11 +247,7 @@ DENOISE = Task(
         published_recipe("denoising", _published),
     ),
     reference=REFERENCE,
-    contest=Contest(
-        make,
-        noise=(1, 2, 5, 10, 15, 20),
-        peers=(*_prox_tv_peers(), SPLIT_BREGMAN),
-    ),
+    contest=Contest(make, noise=(1, 2, 5, 10, 15, 20), peers=(*_prox_tv_peers(), SPLIT_BREGMAN)),
 )
 
 

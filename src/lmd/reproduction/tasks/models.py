@@ -4,22 +4,54 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lmd.kernels import has
 from lmd.operators import Blur, Mask, ParallelBeam, gaussian_kernel, motion_kernel
 from lmd.operators.blur import BORDERS
 from lmd.problems import Family, SecondOrderModel, TVDenoising, TVModel, random_masks
 from lmd.problems.base import offers
-from lmd.problems.image_families import Maker, ModelFamily, windows
+from lmd.problems.image_families import Range, TVFamily
 from lmd.reproduction.tasks.task import CertifiedBy, Contest, Recipe, Task
 from lmd.reproduction.tasks.training import PHOTOGRAPHS, WEIGHT
 from lmd.solvers import FGP, Averaged, RelaxedPDHG, Solver
 from lmd.terms import Absolute, KullbackLeibler, Squares
+
+Maker = Callable[..., Any]
+"""From clean images `(B, C, H, W)`, noise levels `(B, 1, 1, 1)`, weights `(B,)` and randomness to a problem."""
+
+
+class ModelFamily(TVFamily):
+    """Random crops as instances of one of several models, drawn for each sample; weights even in their logarithm.
+
+    A maker gets images in [0, 1] and says what noise does to them. See `TVFamily` for the other arguments.
+    """
+
+    name = "tv-models"
+
+    def __init__(
+        self, images: Tensor | Sequence[Tensor], makers: Sequence[Maker], noise: Range, crop: int, weight: Range
+    ) -> None:
+        super().__init__(images, noise, crop, weight)
+        self.makers = tuple(makers)
+
+    def sample(self, batch: int, generator: torch.Generator) -> tuple[Any, Tensor]:
+        (chosen,) = self._draw(1, len(self.makers), generator)
+        images = self.sample_images(batch, generator)
+        noise = self._uniform(self.noise, batch, generator).reshape(-1, 1, 1, 1)
+        weight = self._uniform((math.log(self.weight[0]), math.log(self.weight[1])), batch, generator).exp()
+        problem = self.makers[chosen](images, noise, weight, generator)
+        return problem, problem.start()
+
+
+def windows(images: Tensor, depth: int) -> Tensor:
+    """Volumes `(B, 1, depth, H - depth, W - depth)`: windows of grey images that move from plane to plane."""
+    grey, side = images.mean(dim=1), [n - depth for n in images.shape[2:]]
+    return torch.stack([grey[:, i : i + side[0], i : i + side[1]] for i in range(depth)], dim=1)[:, None]
+
 
 CROPS = {"quick": 24, "standard": 56}
 DEPTH = {24: 8, 56: 24}
@@ -67,8 +99,7 @@ def in_forms(models: tuple[tuple[str, Maker, dict[str, Any]], ...]) -> dict[str,
     }
 
 
-STRONG = in_forms(_SQUARES)
-"""Models with squares of all entries: their duals are smooth."""
+STRONG = in_forms(_SQUARES)  # models with squares of all entries: their duals are smooth
 
 
 def counted(images: Tensor, generator: torch.Generator) -> Tensor:
@@ -143,19 +174,9 @@ def _second_absolute(
     return SecondOrderModel(Absolute(impulses(images, noise, generator)), 2 * weight, **form)
 
 
-COUNTS = in_forms((("counts", _counts, {}), ("masked counts", _masked_counts, {})))
-"""Poisson counts."""
-
-ABSOLUTE = in_forms((("absolute", _absolute, {}), ("masked absolute", _masked, {})))
-"""Impulses."""
-
-SADDLE = in_forms(
-    (
-        ("blurred", _blurred, {}),
-        ("blurred counts", _blurred_counts, {}),
-        ("tomography", _projected, {}),
-    )
-)
+COUNTS = in_forms((("counts", _counts, {}), ("masked counts", _masked_counts, {})))  # poisson counts
+ABSOLUTE = in_forms((("absolute", _absolute, {}), ("masked absolute", _masked, {})))  # impulses
+SADDLE = in_forms((("blurred", _blurred, {}), ("blurred counts", _blurred_counts, {}), ("tomography", _projected, {})))
 """Models with an operator before their misfit."""
 
 SECOND = in_forms((("second order", _second, {}), ("second order, absolute", _second_absolute, {})))
@@ -184,7 +205,7 @@ def minima(problem: Any, x0: Tensor) -> tuple[Tensor, Tensor | None]:
     """Minima by FGP where the dual is smooth, elsewhere by relaxed PDHG, and less exactly behind operators."""
     if offers(problem, FGP().needs):
         return CertifiedBy(FGP(restart=True), 1e-6)(problem, x0)
-    return CertifiedBy(RelaxedPDHG(), 1e-6 if has("relaxed", problem.parts) else 2e-3)(problem, x0)
+    return CertifiedBy(RelaxedPDHG(), 1e-6 if len(problem.regularisers) == 1 else 2e-3)(problem, x0)
 
 
 TRIED = (

@@ -27,20 +27,11 @@ from lmd.solvers import Solver
 class HeldOut:
     """How much of the data that nothing trains on, and in which dtype; None leaves that of the family."""
 
-    preset: str
-    """The one that the solver was trained with: quick, standard or paper."""
-
-    subsets: int = 2
-    """Data sets of a sample, where instances are subsets of features."""
-
-    side: int = 32
-    """The side of the pieces of images, small enough that their minima are quick to have."""
-
-    images: tuple[Tensor, ...] | None = None
-    """Images in place of the test images."""
-
-    dtype: torch.dtype | None = None
-    """Of the instances; None is that of the family."""
+    preset: str  # the one that the solver was trained with: quick, standard or paper
+    subsets: int = 2  # data sets of a sample, where instances are subsets of features
+    side: int = 32  # the side of the pieces of images, small enough that their minima are quick to have
+    images: tuple[Tensor, ...] | None = None  # images in place of the test images
+    dtype: torch.dtype | None = None  # of the instances; None is that of the family
 
 
 class Source(abc.ABC):
@@ -63,11 +54,8 @@ class Source(abc.ABC):
 class Images(Source):
     """Images, for families with `images`, `crop` and `dtype`: the bundled photographs."""
 
-    large: bool = False
-    """Whether `paper` size is on STL-10, where it is at hand."""
-
-    whole: bool = False
-    """Whether a solver is for one size of images alone, that of its family."""
+    large: bool = False  # whether `paper` size is on STL-10, where it is at hand
+    whole: bool = False  # whether a solver is for one size of images alone, that of its family
 
     def name(self, preset: str) -> str:
         return image_data("auto").name if self.large and preset == "paper" else "photographs"
@@ -94,14 +82,10 @@ class Images(Source):
 class Digits(Source):
     """Subsets of features of digits, for families of one `kind`: MNIST where it is at hand, else the bundled digits."""
 
+    # from features, labels, the pairs of a `subset` and how many `subsets` a sample has to a family
     kind: Callable[..., Any]
-    """From features, labels, the pairs of a `subset` and how many `subsets` a sample has to a family."""
-
-    mnist: int
-    """Pairs in an instance of MNIST: the paper's number."""
-
-    digits: int
-    """Pairs in an instance of the bundled digits: what so few of them allow."""
+    mnist: int  # pairs in an instance of MNIST: the paper's number
+    digits: int  # pairs in an instance of the bundled digits: what so few of them allow
 
     def name(self, preset: str) -> str:
         return "digits" if preset == "quick" else digits_data("auto").name
@@ -132,11 +116,8 @@ class Digits(Source):
 class Drawn(Source):
     """Numbers that are drawn, so that every sample is a new one, but for arrays that all have in common."""
 
-    words: str
-    """What the numbers are called."""
-
-    arrays: tuple[str, ...] = ()
-    """Their names in the family."""
+    words: str  # what the numbers are called
+    arrays: tuple[str, ...] = ()  # their names in the family
 
     def name(self, preset: str) -> str:
         return self.words
@@ -198,55 +179,34 @@ class CertifiedBy:
     A tenth of the gap that a learned solver is expected to leave is enough: for tomographies less would take minutes.
     """
 
-    solver: Solver[Any]
-    """One that keeps dual points."""
-
-    tolerance: float
-    """The relative gap to be proven."""
-
-    unique: bool = False
-    """Whether there is one minimiser, so that points can be compared with it."""
+    solver: Solver[Any]  # one that keeps dual points
+    tolerance: float  # the relative gap to be proven
+    unique: bool = False  # whether there is one minimiser, so that points can be compared with it
 
     def __call__(self, problem: Any, x0: Tensor) -> tuple[Tensor, Tensor | None]:
         found = run(self.solver, problem, x0, tolerance=self.tolerance)
         return found.values, found.x if self.unique else None
 
 
-Call = Callable[[Any], Any]
-"""From a rung of the ladder to an answer in the peer's own form."""
-
+Call = Callable[[Any], Any]  # from a rung of the ladder to an answer in the peer's own form
 COUNTS = (1, 2, 3, 5, 10, 20, 35, 50, 100, 200, 500, 1000)
 TOLERANCES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-8, 1e-10)
 """The ladders of peers that stop at a number of iterations, and of such that stop at a tolerance."""
 
-EXPERIMENTS = "pip install 'lmd[experiments]'"
-"""How to get the peers that experiments need too."""
-
-ONE_THREAD = "-1-thread"
-"""How the name of a peer ends that is there with all threads too."""
+EXPERIMENTS = "pip install 'lmd[experiments]'"  # how to get the peers that experiments need too
+ONE_THREAD = "-1-thread"  # how the name of a peer ends that is there with all threads too
 
 
 @dataclass(frozen=True)
 class Peer:
     """A solver of another package, called whole for each number of iterations or each tolerance."""
 
-    name: str
-    """What it is called in tables."""
-
-    package: str
-    """What is imported."""
-
-    ladder: tuple[float, ...]
-    """The numbers of iterations, or the tolerances, to call it with: the cheapest first."""
-
-    prepare: Callable[[Any], Call]
-    """From a problem to what is timed: data in the peer's own form is made here, untimed."""
-
-    finish: Callable[[Any, Any], Tensor]
-    """From the problem and the answer to x, untimed."""
-
-    hint: str = "pip install 'lmd[bench]'"
-    """How to get it."""
+    name: str  # what it is called in tables
+    package: str  # what is imported
+    ladder: tuple[float, ...]  # the numbers of iterations, or the tolerances, to call it with: the cheapest first
+    prepare: Callable[[Any], Call]  # from a problem to what is timed: data in the peer's own form is made here, untimed
+    finish: Callable[[Any, Any], Tensor]  # from the problem and the answer to x, untimed
+    hint: str = "pip install 'lmd[bench]'"  # how to get it
 
     @property
     def installed(self) -> bool:
@@ -271,43 +231,24 @@ def numpy_errors_as_they_are() -> Iterator[None]:
         yield
 
 
-NOISE_LEVELS = (0.01, 0.05, 0.1, 0.2)
-"""The levels at which a family whose noise has a level is harder."""
+NOISE_LEVELS = (0.01, 0.05, 0.1, 0.2)  # the levels at which a family whose noise has a level is harder
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """What `lmd train NAME` does: everything needed to make a trained solver again."""
 
-    title: str
-    """What the solver is, in a few words."""
-
-    solver: Callable[[int], Solver[Any]]
-    """The untrained solver, from a seed."""
-
-    family: Callable[[str], Family]
-    """What it is trained on, by preset."""
-
-    source: Source
-    """Where the instances of the family come from. A solver ships for the data that its card names."""
-
-    settings: Mapping[str, Mapping[str, Any]]
-    """Arguments of `lmd.train` by preset."""
-
-    iterations: int
-    """How many it is trained for."""
-
-    form: str = ""
-    """What tells it from other solvers of the task, such as its mirror; nothing for the usual one."""
-
-    fast: bool = False
-    """Whether it is made for speed, with smaller kernels than the others."""
-
+    title: str  # what the solver is, in a few words
+    solver: Callable[[int], Solver[Any]]  # the untrained solver, from a seed
+    family: Callable[[str], Family]  # what it is trained on, by preset
+    source: Source  # where the instances of the family come from. A solver ships for the data that its card names
+    settings: Mapping[str, Mapping[str, Any]]  # arguments of `lmd.train` by preset
+    iterations: int  # how many it is trained for
+    form: str = ""  # what tells it from other solvers of the task, such as its mirror; nothing for the usual one
+    fast: bool = False  # whether it is made for speed, with smaller kernels than the others
+    # whether it is one of many horizons that `lmd.solve` chooses from: the bench has them through it alone
     rung: bool = False
-    """Whether it is one of many horizons that `lmd.solve` chooses from: the bench has them through it alone."""
-
-    weak: str = ""
-    """Where the trained solver is weak, for its card."""
+    weak: str = ""  # where the trained solver is weak, for its card
 
     def name(self, task: str) -> str:
         """Task, form, iterations, speed: `denoise-20-fast`, `svm-quadratic-10`."""
@@ -324,26 +265,14 @@ takes their number alone."""
 class Contest:
     """What `lmd bench` does with a problem: how instances are made, at which noise, the grids, and the peers."""
 
-    make: Make
-    """From clean images, a noise level and randomness to a problem."""
-
-    noise: tuple[int, ...] = (5,)
-    """Percent."""
-
-    steps: float = 0.01
-    """What the grids of gradient methods are multiples of; 0 for none of these methods."""
-
-    tau: float = 0.2
-    """What the grid of PDHG is multiples of; 0 for the step that it takes by itself."""
-
-    peers: tuple[Peer, ...] = ()
-    """Other people's solvers for it."""
-
+    make: Make  # from clean images, a noise level and randomness to a problem
+    noise: tuple[int, ...] = (5,)  # percent
+    steps: float = 0.01  # what the grids of gradient methods are multiples of; 0 for none of these methods
+    tau: float = 0.2  # what the grid of PDHG is multiples of; 0 for the step that it takes by itself
+    peers: tuple[Peer, ...] = ()  # other people's solvers for it
+    # whether optima are those of the room `reference`, which keeps them; else `lmd.solve` proves them in float64
     kept: bool = True
-    """Whether optima are those of the room `reference`, which keeps them; else `lmd.solve` proves them in float64."""
-
-    sized: bool = True
-    """Whether it is about images, which `sizes` may enlarge."""
+    sized: bool = True  # whether it is about images, which `sizes` may enlarge
 
 
 def conditions(family: Family) -> dict[str, Family]:
@@ -363,32 +292,16 @@ class Task:
     A package of your own adds one by an entry point of the group `lmd.tasks` that names it: examples/own_task.py.
     """
 
-    name: str
-    """Its name, which those of its solvers begin with."""
-
-    title: str
-    """What it is, in a few words."""
-
-    recipes: tuple[Recipe, ...] = ()
-    """Those of its trained solvers."""
-
-    reference: Reference = known
-    """How certified minima are found for the cards."""
-
-    instances: int = 8
-    """How many held-out instances are on a card."""
-
-    slow: bool = False
-    """Whether certified minima take too long for experiments of quick size."""
-
-    contest: Contest | None = None
-    """What the bench does with it; None where it has no part in it."""
-
-    models: Mapping[str, Contest] = field(default_factory=dict)
-    """Contests of the models that it serves, by their names."""
-
+    name: str  # its name, which those of its solvers begin with
+    title: str  # what it is, in a few words
+    recipes: tuple[Recipe, ...] = ()  # those of its trained solvers
+    reference: Reference = known  # how certified minima are found for the cards
+    instances: int = 8  # how many held-out instances are on a card
+    slow: bool = False  # whether certified minima take too long for experiments of quick size
+    contest: Contest | None = None  # what the bench does with it; None where it has no part in it
+    models: Mapping[str, Contest] = field(default_factory=dict)  # contests of the models that it serves, by their names
+    # harder families, by what is harder about them, from the held-out one
     conditions: Callable[[Family], dict[str, Family]] = conditions
-    """Harder families, by what is harder about them, from the held-out one."""
 
     @cached_property
     def solvers(self) -> dict[str, Recipe]:

@@ -17,14 +17,10 @@ from lmd.reproduction.tasks.task import Digits, Images, Recipe
 from lmd.solvers import CorrectedMirrorDescent, ExactMirrorDescent, LearnedMirrorDescent, LearnedSteps, Solver
 from lmd.training.solved import SolvedFamily
 
-WEIGHT = 0.3
-"""The weight of the total variation, as in the paper, for images in [0, 1]."""
-
+WEIGHT = 0.3  # the weight of the total variation, as in the paper, for images in [0, 1]
 PHOTOGRAPHS = Images()
 CROPS = {"quick": 24, "standard": 48, "paper": 64}
-POOLS = {"quick": 60, "standard": 1000, "paper": 4000}
-"""Instances that are drawn and solved before training begins."""
-
+POOLS = {"quick": 60, "standard": 1000, "paper": 4000}  # instances that are drawn and solved before training begins
 WEAK = (
     "Only the last trained iterate is good, not those before it: to stop early, take the solver of fewer iterations. "
 )
@@ -131,8 +127,7 @@ def published_recipe(doing: str, family: Callable[[str], Family]) -> Recipe:
 
 
 EXACT_CROPS = {"quick": 24, "standard": 48, "paper": None}
-KINDS = 10
-"""Weights for the frequencies of an image: nine intervals between them."""
+KINDS = 10  # weights for the frequencies of an image: nine intervals between them
 
 
 def _stiff(stiffness: float) -> Separable:

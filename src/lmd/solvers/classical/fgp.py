@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from lmd.core.checks import check_positive
-from lmd.kernels import loop
 from lmd.operators.base import LinearOperator
 from lmd.problems.base import Problem
-from lmd.problems.compiled import model_of
-from lmd.solvers.base import DualState, Solver, Trace
+from lmd.solvers.base import DualState, Solver
 from lmd.terms.base import Scale, add_scaled, inner, per_instance
+
+RESTART_EVERY = 8
+"""Iterations between two checks of the momentum."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +58,8 @@ class FGP(Solver[FGPState, DualProblem]):
     gradient-based algorithms for constrained total variation image denoising and deblurring problems".
 
     `restart` sets an instance's momentum back to m = 1 where it points downhill, <q_k - p_{k+1}, p_{k+1} - p_k> > 0
-    (O'Donoghue and Candes 2015), which is looked at after every eighth iteration. It changes nothing before the first
+    (O'Donoghue and Candes 2015), which is checked after every eighth iteration. It changes nothing before the first
     such iteration, some hundred for TV, and makes convergence linear after it.
-
-    Denoising on the CPU runs through `lmd.kernels.loop` where it is compiled: the same numbers to rounding.
 
     Args:
         multiplier: Of the step that the constants allow, positive.
@@ -102,50 +101,7 @@ class FGP(Solver[FGPState, DualProblem]):
         momentum = x.new_ones(len(x)) if self.restart else 1.0
         return FGPState(x, dual=dual, adjoint=adjoint, ahead=dual, ahead_adjoint=adjoint, momentum=momentum)
 
-    def finish(self, problem: Any, dual: Tensor | None, tolerance: float, limit: int) -> loop.Solved | None:
-        model = model_of(problem)
-        if model is None:
-            return None
-        start = loop.Progress(dual)
-        return loop.fgp(model, start, limit, tolerance=tolerance, restart=self.restart, multiplier=self.multiplier)
-
-    def advance(self, problem: Any, state: FGPState, count: int) -> FGPState:
-        model = model_of(problem, state.x, state.dual, state.ahead)
-        return super().advance(problem, state, count) if model is None else self._compiled(model, problem, state, count)
-
-    def trace(self, problem: Any, state: FGPState, count: int) -> Trace | None:
-        model = model_of(problem, state.x, state.dual, state.ahead)
-        if model is None:
-            return None
-        begin, points = loop.Progress(state.dual, state.ahead, state.momentum, state.iteration), []
-        for _ in range(count):
-            found = self._iterate(model, begin, 1)
-            begin = loop.Progress(found.dual, found.ahead, found.momentum, begin.iteration + 1)
-            points.append(found.x)
-        return Trace(torch.stack(points), self._state(problem, found, begin.iteration))
-
-    def _iterate(self, model: loop.Model, begin: loop.Progress, count: int) -> loop.Solved:
-        return loop.fgp(model, begin, begin.iteration + count, restart=self.restart, multiplier=self.multiplier)
-
-    def _compiled(self, model: loop.Model, problem: DualProblem, state: FGPState, count: int) -> FGPState:
-        begin = loop.Progress(state.dual, state.ahead, state.momentum, state.iteration)
-        return self._state(problem, self._iterate(model, begin, count), state.iteration + count)
-
-    def _state(self, problem: DualProblem, found: loop.Solved, end: int) -> FGPState:
-        return FGPState(
-            found.x,
-            end,
-            dual=found.dual,
-            adjoint=problem.operator.adjoint(found.dual),
-            ahead=found.ahead,
-            ahead_adjoint=problem.operator.adjoint(found.ahead),
-            momentum=found.x.new_tensor(found.momentum) if self.restart else found.momentum[0],
-        )
-
     def step(self, problem: DualProblem, state: FGPState) -> FGPState:
-        model = model_of(problem, state.x, state.dual, state.ahead)
-        if model is not None:
-            return self._compiled(model, problem, state, 1)
         t = self.multiplier * problem.data_strong_convexity / problem.operator.norm**2
         rise = problem.operator(problem.tilted_minimiser(state.ahead_adjoint))
         buffer = None if torch.is_grad_enabled() else rise
@@ -155,7 +111,7 @@ class FGP(Solver[FGPState, DualProblem]):
         now = state.momentum
         momentum = (1 + (1 + 4 * now**2) ** 0.5) / 2
         ahead = 1 + (now - 1) / momentum  # how far past p_k, in units of p_{k+1} - p_k
-        if self.restart and (state.iteration + 1) % loop.RESTART == 0:
+        if self.restart and (state.iteration + 1) % RESTART_EVERY == 0:
             momentum = self._restarted(state, dual, momentum)
         return FGPState(
             problem.tilted_minimiser(adjoint),

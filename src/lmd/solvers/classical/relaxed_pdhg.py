@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -11,12 +10,9 @@ from torch import Tensor, nn
 
 from lmd.core.checks import check_count
 from lmd.errors import InputError
-from lmd.kernels import loop, saddle
 from lmd.problems.base import Problem, offers
-from lmd.problems.compiled import Iterations, iterations_of, masked_of
 from lmd.solvers.base import DualState, Solver
 from lmd.solvers.classical.pdhg import PDHG, SaddleProblem, check_step
-from lmd.solvers.wrappers import IterateSums, sum_steps
 from lmd.terms.base import Scale, add_scaled, size_of
 
 RATIO = 0.03
@@ -140,15 +136,6 @@ class RelaxedPDHG(Solver[RelaxedState, ScaledProblem]):
             x, k, dual=dual, relaxed=x, relaxed_dual=dual, tau=tau, anchor=x, anchor_dual=dual, known=known
         )
 
-    def finish(self, problem: Any, dual: Tensor | None, tolerance: float, limit: int) -> loop.Solved | None:
-        model = None if dual is not None else masked_of(problem)
-        if model is None:
-            return None
-        state, numbers = self.init(problem, problem.start()), self.numbers.detach().double()
-        numbers = torch.cat([numbers[:, :2].exp(), numbers[:, 2:]], dim=1)
-        options = {"relaxation": self.relaxation, "tolerance": tolerance}
-        return saddle.pdhg(model, (state.x, None), state.tau, limit, numbers=numbers, **options)
-
     def step(self, problem: ScaledProblem, state: RelaxedState) -> RelaxedState:
         k, x, p, K = state.iteration, state.relaxed, state.relaxed_dual, problem.operator
         log_tau, log_product, relaxation = self._numbers(k, x)
@@ -164,50 +151,7 @@ class RelaxedPDHG(Solver[RelaxedState, ScaledProblem]):
             relaxed=torch.lerp(x, target, relaxation),
             relaxed_dual=torch.lerp(p, dual, relaxation),
         )
-        return _balanced(problem, following) if _is_due(k + 1) else following
-
-    def advance(self, problem: ScaledProblem, state: RelaxedState, count: int) -> RelaxedState:
-        iterations = iterations_of(problem, state.relaxed, state.relaxed_dual, self.numbers)
-        if iterations is None:
-            return super().advance(problem, state, count)
-        for following, _ in self._compiled(problem, iterations, state, count):
-            state = following
-        return state
-
-    def sum_steps(self, problem: ScaledProblem, state: RelaxedState, count: int) -> tuple[RelaxedState, IterateSums]:
-        """So many iterations, and the sums of x~ and p~ over them, for `Averaged`."""
-        iterations = iterations_of(problem, state.relaxed, state.relaxed_dual, self.numbers)
-        if iterations is None:
-            return sum_steps(self, problem, state, count)
-        total = IterateSums(torch.zeros_like(state.x), torch.zeros_like(state.dual), 0)
-        for following, more in self._compiled(problem, iterations, state, count, summed=True):
-            done = following.iteration - state.iteration
-            state, total = following, total if more is None else total.plus(IterateSums(*more, done))
-        return state, total
-
-    def _compiled(
-        self, problem: ScaledProblem, iterations: Iterations, state: RelaxedState, count: int, summed: bool = False
-    ) -> Iterator[tuple[RelaxedState, tuple[Tensor, Tensor] | None]]:
-        """Compiled iterations, from one time that steps are balanced to the next, and their sums."""
-        end = state.iteration + count
-        while state.iteration < end:
-            k = state.iteration
-            until = next((j for j in range(k + 1, end) if _is_due(j)), end)
-            numbers = self._table(problem, state.tau, k, until)
-            x, p, target, dual, sums = iterations(state.relaxed, state.relaxed_dual, numbers, summed)
-            state = replace(state, x=target, iteration=until, dual=dual, relaxed=x, relaxed_dual=p)
-            state = _balanced(problem, state) if _is_due(until) else state
-            yield state, sums
-
-    def _table(self, problem: ScaledProblem, tau: Tensor, k: int, until: int) -> Tensor:
-        """Steps and relaxations of iterations k to `until` `(B, n, 3)`."""
-        own = self.numbers.detach().double()[k:until]
-        rest = own.new_tensor([0.0, 0.0, self.relaxation]).expand(until - k - len(own), 3)
-        log_tau, log_product, relaxation = torch.cat([own, rest]).unbind(dim=1)
-        tau = tau.double()[:, None] * log_tau.exp()
-        return torch.stack(
-            [tau, log_product.exp() / (tau * problem.operator.norm**2), relaxation.expand_as(tau)], dim=2
-        )
+        return balanced(problem, following) if is_balancing_due(k + 1) else following
 
     def _numbers(self, k: int, x: Tensor) -> tuple[Scale, Scale, Any]:
         """e^{a_k}, e^{c_k} and r_k."""
@@ -244,12 +188,12 @@ def _own_step(problem: Any, x: Tensor, own: Scale) -> Tensor:
     return torch.where(far, units, tau)
 
 
-def _is_due(k: int) -> bool:
+def is_balancing_due(k: int) -> bool:
     """Whether steps are balanced after iteration k."""
     return k % BALANCE == 0 and k <= LAST and (k // BALANCE).bit_count() == 1
 
 
-def _balanced(problem: ScaledProblem, state: RelaxedState) -> RelaxedState:
+def balanced(problem: ScaledProblem, state: RelaxedState) -> RelaxedState:
     """With tau moved half of the way, in logarithms, to what the last iterations ask for; by at most 4 times."""
     moved, dual_moved = size_of(state.relaxed - state.anchor), size_of(state.relaxed_dual - state.anchor_dual)
     wanted = moved / (dual_moved * problem.operator.norm) / state.tau

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,7 +13,7 @@ from lmd import kernels
 from lmd.core.checks import check_count, check_module_kind
 from lmd.errors import CapabilityError, InputError
 from lmd.operators.base import LinearOperator
-from lmd.solvers.base import DualState, Trace
+from lmd.solvers.base import DualState
 from lmd.solvers.classical.fgp import FGP, DualProblem
 from lmd.solvers.learned.prefix import LearnedPrefix
 from lmd.terms.base import per_instance
@@ -105,8 +105,7 @@ class LearnedDual(LearnedPrefix[LearnedDualState, GridDualProblem]):
 
     No units are learned: in y and the weight together the iteration is homogeneous, in images it is translation
     equivariant, so that one solver serves all weights, both scalings of the problem and all sizes of images.
-    Starts at p = 0: of x0 only the shape matters. An anisotropic problem on the CPU in float32 takes one compiled
-    pass per iteration where `lmd.kernels` is available; the numbers are the same to rounding.
+    Starts at p = 0: of x0 only the shape matters.
 
     Args:
         iterations: N.
@@ -150,12 +149,6 @@ class LearnedDual(LearnedPrefix[LearnedDualState, GridDualProblem]):
         dual = zeros_of(x0, self.axes)
         return LearnedDualState(x0, dual=dual, previous=dual)
 
-    def compiles(self, problem: GridDualProblem, state: LearnedDualState) -> bool:
-        if state.x.ndim != 4 or not kernels.has("dual_steps", problem.parts):
-            return False
-        bound = problem.g.weight
-        return kernels.serves(state.x, problem.f.y, self.kernels, *((bound,) if isinstance(bound, Tensor) else ()))
-
     def learned_step(self, problem: GridDualProblem, state: LearnedDualState) -> LearnedDualState:
         k, before, previous = state.iteration, state.dual, state.previous
         x = state.x if k > 0 else problem.tilted_minimiser(torch.zeros_like(state.x))  # as K'p is 0
@@ -163,25 +156,3 @@ class LearnedDual(LearnedPrefix[LearnedDualState, GridDualProblem]):
         rise = per_instance(problem.data_strong_convexity, rise) * rise
         dual = problem.project_dual(before + convolve((rise, before - previous), self.kernels[k]))
         return LearnedDualState(problem.primal_from_dual(dual), k + 1, dual=dual, previous=before)
-
-    def compiled_steps(self, problem: GridDualProblem, state: LearnedDualState, end: int) -> LearnedDualState:
-        x, following = self._compiled(problem, state, end, every=False)
-        return following(x)
-
-    def compiled_trace(self, problem: GridDualProblem, state: LearnedDualState, end: int) -> Trace:
-        points, following = self._compiled(problem, state, end, every=True)
-        return Trace(points, following(points[-1].clone()))  # of its own: the others may be forgotten
-
-    def _compiled(
-        self, problem: GridDualProblem, state: LearnedDualState, end: int, every: bool
-    ) -> tuple[Tensor, Callable[[Tensor], LearnedDualState]]:
-        """The last points, or every, and the state that belongs to the last.
-
-        p is 0 at iteration 0, and so is what was before it at iteration 1.
-        """
-        k, y = state.iteration, problem.f.y
-        start = (state.x if k > 0 else y, state.dual if k > 0 else None, state.previous if k > 1 else None)
-        data = (y, problem.g.weight, float(problem.data_strong_convexity))
-        dual, previous, x = kernels.dual_steps(*start, *data, self.kernels[k:end], every=every)
-        before = state.dual if previous is None else previous
-        return x, lambda last: LearnedDualState(last, end, dual=dual, previous=before)

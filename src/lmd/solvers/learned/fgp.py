@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from lmd import kernels
 from lmd.core.checks import check_count, check_module_kind
-from lmd.kernels import loop, unrolled, volume
-from lmd.problems.compiled import composed_of, model_of
 from lmd.solvers.base import DualState
 from lmd.solvers.classical.fgp import FGP
 from lmd.solvers.learned.dual import GridDualProblem
@@ -26,10 +22,6 @@ LOWEST, RATIO, NODES = 0.05, 4.0, 5
 
 PLACES = 2 * NODES - 1
 """Roughnesses at which is measured how far numbers get: these, and halfway between them."""
-
-
-FORMS = 4
-"""Forms that it is measured in: anisotropic, isotropic, and both with coupled channels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +95,7 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState, CoarserProblem]):
 
     @property
     def init_cost(self) -> dict[str, int]:
-        return {"operator": 1}
+        return {"operator": 2}
 
     def cost_of(self, k: int) -> dict[str, int]:
         """The first step of FGP needs K'p_N besides."""
@@ -131,60 +123,6 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState, CoarserProblem]):
         below, share = between(rough)
         return torch.lerp(self.numbers[:, below], self.numbers[:, below + 1], share)
 
-    def finish(self, problem: CoarserProblem, dual: Tensor | None, tolerance: float, limit: int) -> loop.Solved | None:
-        model = model_of(problem, self.numbers.to(problem.f.y.dtype))
-        if model is None and (composed := composed_of(problem, tolerance)) is not None:
-            none = self.numbers.new_zeros(2, len(problem.f.y), 0)
-            numbers = self.numbers_for(roughness(problem)) if dual is None else none
-            options: dict[str, Any] = {"tolerance": tolerance, "numbers": numbers}
-            if dual is not None:
-                return volume.fgp(composed, limit, dual=dual, **options)
-            return volume.fgp(composed, limit, dual=self.coarse_start(problem), overwrite=True, **options)
-        if model is None:
-            return None
-        schedules = None if dual is not None else schedules_of([self], [[[0.0] * PLACES] * FORMS])
-        return loop.fgp(model, loop.Progress(dual), limit, schedules=schedules, tolerance=tolerance)
-
-    def coarse_start(self, problem: CoarserProblem) -> Tensor | None:
-        """p_0 of a model from coarser grids, by compiled iterations; None is 0."""
-        coarse: Any = problem.coarser() if self.coarse else None
-        if coarse is None or (composed := composed_of(coarse, 1.0)) is None:
-            return None
-        numbers, start = self.numbers_for(roughness(coarse)), self.coarse_start(coarse)
-        found = volume.fgp(composed, self.iterations, tolerance=-1.0, numbers=numbers, dual=start)
-        return problem.from_coarser(found.dual)
-
-    def compiles(self, problem: CoarserProblem, state: LearnedFGPState) -> bool:
-        return model_of(problem, state.x, self.numbers) is not None
-
-    def unrolled(self, problem: CoarserProblem, x0: Tensor) -> LearnedFGPState | None:
-        """All learned steps at once, for training, where they are compiled."""
-        model = model_of(problem, x0)
-        state = self.init(problem, x0)
-        if model is None or not unrolled.serves(model, state.numbers):
-            return None
-        scale = state.numbers.new_tensor([problem.data_strong_convexity / problem.differences.norm**2, 1.0])
-        dual = unrolled.unroll(model, state.dual, state.numbers * scale[:, None, None])
-        x = problem.primal_from_dual(dual)
-        return replace(state, x=x, iteration=self.iterations, dual=dual)
-
-    def compiled_steps(self, problem: CoarserProblem, state: LearnedFGPState, end: int) -> LearnedFGPState:
-        model = model_of(problem)
-        if model is None:
-            return state
-        numbers = state.numbers
-        found = loop.fgp(model, loop.Progress(state.dual, state.ahead, iteration=state.iteration), end, numbers=numbers)
-        adjoint, ahead_adjoint = map(problem.differences.adjoint, (found.dual, found.ahead))
-        return LearnedFGPState(
-            found.x,
-            end,
-            dual=found.dual,
-            adjoint=adjoint,
-            ahead=found.ahead,
-            ahead_adjoint=ahead_adjoint,
-            numbers=numbers,
-        )
-
     def learned_step(self, problem: CoarserProblem, state: LearnedFGPState) -> LearnedFGPState:
         k = state.iteration
         step, momentum = state.numbers[:, :, k]
@@ -211,15 +149,9 @@ def between(rough: float, count: int = NODES) -> tuple[int, float]:
     return below, place - below
 
 
-def schedules_of(solvers: Sequence[LearnedFGP], reach: Sequence[Sequence[Sequence[float]]]) -> loop.Schedules:
-    """What these have learned, for the compiled loop to choose from; `reach` has logarithms of gaps."""
-    numbers, coarse = [each.numbers for each in solvers], [each.coarse for each in solvers]
-    return loop.Schedules(numbers, reach, coarse, (LOWEST, RATIO))
-
-
 def roughness(problem: CoarserProblem) -> Tensor:
     """gamma mean |Ky| / b `(B,)`."""
-    return roughness_of(problem, variation(problem))
+    return roughness_of(problem, L1(1.0).value(problem.differences(problem.f.y)))
 
 
 def roughness_of(problem: CoarserProblem, length: Tensor) -> Tensor:
@@ -228,11 +160,3 @@ def roughness_of(problem: CoarserProblem, length: Tensor) -> Tensor:
     mean = weight.flatten(1).mean(dim=1) if isinstance(weight, Tensor) and weight.ndim > 1 else weight
     count = len(problem.differences.grid or ()) * problem.f.y[0].numel()
     return problem.data_strong_convexity / count * length / mean
-
-
-def variation(problem: CoarserProblem) -> Tensor:
-    """|Ky|, the sum of absolute differences `(B,)`."""
-    y = problem.f.y
-    if kernels.serves(y) and y.ndim == 4 and problem.differences.name == "differences":
-        return kernels.tv_sums(y, None, None, 1.0).length.to(y.dtype)
-    return L1(1.0).value(problem.differences(y))

@@ -155,11 +155,12 @@ class LearnedInteriorPoint(LearnedPrefix[LearnedInteriorState, MarginProblem]):
         after = now.moved(self.lengths[k].sigmoid() * now.longest(by), by)
         return self._state(state.x, k + 1, problem, state.sets, state.place, numbers, after)
 
-    def compiles(self, problem: MarginProblem, state: LearnedInteriorState) -> bool:
+    def compiled_steps(
+        self, problem: MarginProblem, state: LearnedInteriorState, end: int
+    ) -> LearnedInteriorState | None:
         """From the start alone, for float32 on the CPU."""
-        return state.iteration == 0 and self.size > 1 and kernels.serves(problem.rows, self.guess)
-
-    def compiled_steps(self, problem: MarginProblem, state: LearnedInteriorState, end: int) -> LearnedInteriorState:
+        if state.iteration > 0 or self.size == 1 or not kernels.serves(problem.rows, self.guess):
+            return None
         rows = _rows(problem, state.sets)
         counts = [self._count(problem, k) if k in ROW_SHARES else 0 for k in range(self.iterations)]
         each = torch.stack([self.centring.exp(), self.lengths.sigmoid(), self.guess.new_tensor(counts)], dim=1)

@@ -12,7 +12,7 @@ from torch import Tensor
 from typing_extensions import TypeVar
 
 from lmd.problems.base import Problem
-from lmd.solvers.base import DualState, Solver, Trace, add_evaluations
+from lmd.solvers.base import DualState, Solver, add_evaluations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,10 +64,8 @@ class LearnedPrefix(Solver[L | TailState, P]):
     def advance(self, problem: P, state: L | TailState, count: int) -> L | TailState:
         begin, end = state.iteration, state.iteration + count
         while not isinstance(state, TailState) and state.iteration < min(end, self.iterations):
-            if self.compiles(problem, state):
-                state = self.compiled_steps(problem, state, min(end, self.iterations))
-            else:
-                state = self.learned_step(problem, state)
+            compiled = self.compiled_steps(problem, state, min(end, self.iterations))
+            state = self.learned_step(problem, state) if compiled is None else compiled
         spent: dict[str, Tensor] = {}  # by steps of the classical method that count for themselves
         while state.iteration < end:
             inner = state.inner if isinstance(state, TailState) else self.tail_at(problem, state.x, state.dual)
@@ -77,15 +75,6 @@ class LearnedPrefix(Solver[L | TailState, P]):
         beyond = add_evaluations(self._beyond(begin, end, state.x), spent)
         return replace(state, evaluations=beyond) if beyond else state
 
-    def trace(self, problem: P, state: L | TailState, count: int) -> Trace | None:
-        begin, end = state.iteration, min(state.iteration + count, self.iterations)
-        if isinstance(state, TailState) or begin >= end or not self.compiles(problem, state):
-            return None
-        traced = self.compiled_trace(problem, state, end)
-        if traced is None:
-            return None
-        return traced._replace(state=replace(traced.state, evaluations=self._beyond(begin, end, state.x)))
-
     def _beyond(self, begin: int, end: int, x: Tensor) -> dict[str, Tensor]:
         """What the steps from x_begin to x_end cost beyond `step_cost` each: less than 0 where they cost less."""
         cost: Counter[str] = Counter()
@@ -94,16 +83,8 @@ class LearnedPrefix(Solver[L | TailState, P]):
             cost.subtract(self.step_cost)
         return {name: x.new_full(x.shape[:1], extra, dtype=torch.int64) for name, extra in cost.items() if extra}
 
-    def compiles(self, problem: P, state: L) -> bool:
-        """Whether `compiled_steps` can take the place of `learned_step` here."""
-        return False
-
-    def compiled_steps(self, problem: P, state: L, end: int) -> L:
-        """All learned steps up to iteration `end`, at once."""
-        raise NotImplementedError
-
-    def compiled_trace(self, problem: P, state: L, end: int) -> Trace | None:
-        """The same, with the points after each of them; None where there is no such call."""
+    def compiled_steps(self, problem: P, state: L, end: int) -> L | None:
+        """All learned steps up to iteration `end` in one compiled call; None where there is none."""
         return None
 
     @abc.abstractmethod

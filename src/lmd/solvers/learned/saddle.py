@@ -8,7 +8,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from lmd import kernels
 from lmd.core.checks import check_count, check_module_kind
 from lmd.operators.base import LinearOperator
 from lmd.solvers.base import DualState
@@ -161,13 +160,6 @@ class LearnedSaddle(LearnedPrefix[LearnedSaddleState, GridSaddleProblem]):
         p, still = zeros_of(x0, self.axes), x0.new_zeros(()).expand(x0.shape)
         return LearnedSaddleState(x0, dual=problem.dual_from(p, x0), differences_dual=p, dual_moved=p, moved=still)
 
-    def compiles(self, problem: GridSaddleProblem, state: LearnedSaddleState) -> bool:
-        if not self.masked or state.x.ndim != 4 or not kernels.has("saddle_steps", problem.parts):
-            return False
-        bound = problem.g.weight
-        data = (problem.f.y, problem.f.mask, *((bound,) if isinstance(bound, Tensor) else ()))
-        return kernels.serves(state.x, *data, self.dual_kernels, self.primal_kernels)
-
     def _first(self, problem: GridSaddleProblem, state: LearnedSaddleState) -> Tensor:
         """The x that a step starts from: lost pixels are filled before the first one."""
         return state.x if state.iteration > 0 else problem.clip(problem.fill_unknown(state.x))
@@ -182,15 +174,6 @@ class LearnedSaddle(LearnedPrefix[LearnedSaddleState, GridSaddleProblem]):
         slope = (problem.data_gradient(x) + problem.differences.adjoint(ahead)) / per_instance(smoothness, x)
         target = problem.clip(x + self._primal_step(problem, slope, moved, self.primal_kernels[k]))
         return self._state(problem, k + 1, target, target - x, ahead, ahead - p)
-
-    def compiled_steps(self, problem: GridSaddleProblem, state: LearnedSaddleState, end: int) -> LearnedSaddleState:
-        """Everything but x is 0 at iteration 0."""
-        k, x = state.iteration, self._first(problem, state)
-        start = (x, state.moved, state.differences_dual, state.dual_moved) if k > 0 else (x, None, None, None)
-        f = problem.f
-        data = (f.y, f.mask, (f.low, f.high), problem.g.weight, f.smoothness)
-        found = kernels.saddle_steps(start, *data, (self.dual_kernels[k:end], self.primal_kernels[k:end]))
-        return self._state(problem, end, *found)
 
     @staticmethod
     def _state(

@@ -1,1 +1,0 @@
-"""Tables of the learned schedules for TV denoising."""
