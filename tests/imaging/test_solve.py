@@ -100,6 +100,17 @@ class TestSolve:
         _, short = PictureSolver("denoise", "pdhg").solve(before)
         assert short.notes == ("the tolerance of 0.001 was not reached in 3 iterations",)
 
+    def test_channels_one_after_the_other_give_the_same(self, monkeypatch):
+        together, whole = PictureSolver("denoise", coupled=False).solve(noisy())
+        monkeypatch.setattr(files, "MAX_TOGETHER", 0)
+        shares = []
+        apart, parts = PictureSolver("denoise", coupled=False).solve(noisy(), None, shares.append)
+        assert shares == [1 / 3] * 3
+        assert int(np.abs(apart.colours.astype(int) - together.colours).max()) <= 1
+        assert parts.weight == pytest.approx(whole.weight) and parts.mode == "RGB"
+        assert parts.value_before == pytest.approx(whole.value_before)
+        assert parts.grey_levels == pytest.approx(255 * math.sqrt(2 * parts.bound / (2 * 3 * 20 * 26)), rel=1e-3)
+
 
 class TestAutomaticWeight:
     def test_it_follows_the_noise_and_is_said(self):
@@ -130,6 +141,22 @@ class TestAutomaticWeight:
         assert 1e-3 < PictureSolver("inpaint").solve(before, kept)[1].weight < 0.3
         kernel = torch.ones(3, 3, dtype=torch.float64) / 9
         assert 1e-4 < PictureSolver("deblur", iterations=20).solve(before, kernel)[1].weight < 0.3
+
+    def test_a_large_picture_is_sampled(self):
+        colours = np.arange(3 * 1100 * 700).reshape(3, 1100, 700)
+        sample = files._sample(colours)
+        assert sample.shape == (3, 512, 512)
+        np.testing.assert_array_equal(sample[:, :256, :256], colours[:, 168:424, 88:344])
+        assert files._sample(colours[:, :500, :500]).shape == (3, 500, 500)
+
+    @pytest.mark.parametrize("kept", [0.7, 0.3])
+    def test_lost_pixels_of_a_large_picture(self, monkeypatch, kept):
+        monkeypatch.setattr(files, "MAX_TOGETHER", 0)
+        monkeypatch.setattr(files, "SAMPLE", {2: 24})
+        before = noisy(size=(40, 44))
+        mask = np.random.default_rng(1).random(before.size) < kept
+        after, summary = PictureSolver("inpaint").solve(before, mask)
+        assert 1e-3 < summary.weight < 0.3 and summary.relative_bound <= 1.01e-3 and after.size == before.size
 
     def test_a_word_that_is_none(self):
         with pytest.raises(InputError, match=r"^weight: got 'best', expected a positive number, or auto"):

@@ -172,9 +172,10 @@ def _solve(
     results: list[FileResult] = []
     with LateBar(TASKS[task].doing, total=len(jobs)) as bar:
         found = solve_many(solver, jobs, extra, overwrite, workers) if len(jobs) > 1 else None
-        for result in found or [solve_one(solver, jobs[0], extra, overwrite)]:
+        for result in found or [solve_one(solver, jobs[0], extra, overwrite, bar.update)]:
             results.append(result)
-            bar.update(1)
+            if found is not None:
+                bar.update(1)
             with bar.hidden():
                 if as_json:
                     click.echo(json.dumps(result.as_json()))

@@ -50,8 +50,17 @@ MIN_TOLERANCE = 1.2e-7
 DEFAULT_TOLERANCE, DEFAULT_ITERATIONS = 1e-3, 2000
 """The relative gap, and the largest number of iterations, where neither is given nor part of the solver."""
 
-NUM_PLANES = 20
-"""The largest number of float32 numbers for each pixel of a channel while a solver runs."""
+NUM_PLANES = {"denoise": 20, "inpaint": 45, "deblur": 60}
+"""Float32 numbers for each pixel of a channel at the peak of a solve, as measured; twice that for volumes."""
+
+NUM_PLANES_OF_MODELS = 50
+"""The same for denoising with other misfits and orders."""
+
+MAX_TOGETHER = 1 << 22
+"""The channels of pictures of more numbers are solved one after the other, unless they are coupled: it saves memory."""
+
+SAMPLE = {2: 512, 3: 96}
+"""Pixels along each axis of the sample that a weight for channels one after the other is chosen on, by dimensions."""
 
 MAX_KERNEL = 1000
 """The largest width or length of a kernel that is named, in pixels."""
@@ -260,32 +269,67 @@ class PictureSolver:
         """Raise if the task is not for such pictures, or solving takes more memory than there is."""
         if self.task == "deblur" and len(header.size) > 2:
             raise InputError("image", f"{name}, a volume", f"an image to {self.task}")
-        need = 4 * NUM_PLANES * min(3, header.channels) * math.prod(header.size) + 2 * header.bytes
-        check_memory("image", f"{name} of {header}", need)
+        planes = (
+            NUM_PLANES[self.task] if (self.model.data, self.model.order) == ("squares", 1) else NUM_PLANES_OF_MODELS
+        )
+        pixels, channels = math.prod(header.size), min(3, header.channels)
+        together = self._num_together(channels, pixels) * (2 if len(header.size) > 2 else 1)
+        check_memory("image", f"{name} of {header}", 4 * planes * together * pixels + 2 * header.bytes)
 
-    def solve(self, picture: Picture, extra: Any = None) -> tuple[Picture, Summary]:
+    def _num_together(self, channels: int, pixels: int) -> int:
+        """Return the number of channels that are solved together."""
+        if self.channels:
+            return min(self.channels, channels)
+        is_coupled = channels == 3 and self.options.get("coupled", False) is not False
+        return channels if is_coupled or channels * pixels <= MAX_TOGETHER else 1
+
+    def solve(
+        self, picture: Picture, extra: Any = None, advance: Callable[[float], None] = lambda share: None
+    ) -> tuple[Picture, Summary]:
         """Return the picture with its colours solved for and all else as it was, and a summary.
 
-        `extra` is the second argument of the task: a mask `(*size)` or a kernel `(h, w)`.
+        `extra` is the second argument of the task: a mask `(*size)` or a kernel `(h, w)`. `advance` is called with the
+        share of the work that was done.
         """
         colours, weight, chosen = picture.colours, self.weight, None
-        if self.solver is not None and weight == AUTO:
-            options = {"solver": None, "tolerance": DEFAULT_TOLERANCE, "iterations": 1}
-            chosen = self._call(colours[None], extra, AUTO, **options)[1]
+        together = self._num_together(len(colours), colours[0].size)
+        if weight == AUTO and (self.solver is not None or together < len(colours)):
+            chosen = self._choose(colours, extra)
             weight = chosen.weight
-        copies = max(1, self.channels // len(colours))
-        images = np.broadcast_to(colours[None], (1, copies * len(colours), *picture.size))
-        if self.channels == 1:
-            images = colours[:, None]
+        found, summaries = np.empty_like(colours), []
+        for place in range(0, len(colours), together):
+            part = replace(picture, colours=colours[place : place + together])
+            found[place : place + together], summary = self._solve_part(part, extra, weight)
+            summaries.append(summary)
+            advance(together / len(colours))
+        answer, summary = replace(picture, colours=found), _merge(summaries)
+        if chosen is not None:
+            seconds, total = chosen.choice_seconds, summary.seconds + chosen.choice_seconds
+            summary = replace(summary, seconds=total, choice_seconds=seconds, choice=chosen.choice)
+        return answer, replace(summary, mode=answer.mode)
+
+    def _choose(self, colours: np.ndarray, extra: Any) -> Info:
+        """Return the choice of a weight for all channels, on a sample of a large picture."""
+        options = {"solver": None, "tolerance": DEFAULT_TOLERANCE, "iterations": 1}
+        sample, mask = _sample(colours), extra
+        if self.task == "inpaint" and extra is not None:
+            mask = _sample(np.asarray(extra)[None])[0]
+            if np.mean(mask != 0) < 0.5:  # the sample may lie in a hole
+                sample, mask = colours, extra
+        return self._call(sample[None], mask, AUTO, **options)[1]
+
+    def _solve_part(self, part: Picture, extra: Any, weight: float | str) -> tuple[np.ndarray, Summary]:
+        """Return the answer for some channels `(C, *size)` and its summary."""
+        count = len(part.colours)
+        copies = max(1, self.channels // count)
+        images = np.broadcast_to(part.colours[None], (1, copies * count, *part.size))
         found, info = self._call(images, extra, weight)
         if copies > 1:  # the mean of the answers is no worse than they are
             x = info.solved.x.mean(dim=1, keepdim=True)
-            found = as_batch("image", colours[None], Axes(0, 1), x.dtype).back(x)
-        if chosen is not None:
-            seconds, total = chosen.choice_seconds, info.seconds + chosen.choice_seconds
-            info = replace(info, seconds=total, choice=chosen.choice, choice_seconds=seconds)
-        answer = replace(picture, colours=found.reshape(colours.shape))
-        return answer, self._summarise(answer, info, copies)
+            found = as_batch("image", part.colours[None], Axes(0, 1), x.dtype).back(x)
+        if info.choice is not None:
+            weight = float(info.choice.weight)
+        return found[0], self._summarise(part, info, float(weight), copies)
 
     def _call(self, images: np.ndarray, extra: Any, weight: float | str, **options: Any) -> tuple[Any, Info]:
         """Call the function for arrays with images `(B, C, *size)`."""
@@ -295,7 +339,7 @@ class PictureSolver:
         answer: tuple[Any, Info] = TASKS[self.task].function(images, *beside, weight, **options)
         return answer
 
-    def _summarise(self, picture: Picture, info: Info, copies: int) -> Summary:
+    def _summarise(self, picture: Picture, info: Info, weight: float, copies: int) -> Summary:
         """Return the summary of an answer, of which there are so many copies."""
         result, proven, status = info.result, info.certificate, info.result.status[0]
         notes = [status.message] if status.failed or status is Status.STALLED else []
@@ -320,7 +364,7 @@ class PictureSolver:
             size=picture.size,
             mode=picture.mode,
             bits=picture.bits,
-            weight=float(info.choice.weight if info.choice is not None else self.weight),
+            weight=weight,
             value_before=value if info.notes else float(before.sum()) / copies,
             value_after=value,
             lower_bound=lower,
@@ -332,6 +376,34 @@ class PictureSolver:
             choice=info.choice,
             notes=(*notes, *info.notes),
         )
+
+
+def _merge(parts: Sequence[Summary]) -> Summary:
+    """Return the summary of all channels from those of equal parts of them."""
+    if len(parts) == 1:
+        return parts[0]
+    return replace(
+        parts[0],
+        value_before=sum(part.value_before for part in parts),
+        value_after=sum(part.value_after for part in parts),
+        lower_bound=sum(part.lower_bound for part in parts),
+        theorem=" and ".join(dict.fromkeys(part.theorem for part in parts)),
+        grey_levels=math.sqrt(sum(part.grey_levels**2 for part in parts) / len(parts)),
+        iterations=max(part.iterations for part in parts),
+        seconds=sum(part.seconds for part in parts),
+        notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
+    )
+
+
+def _sample(colours: np.ndarray) -> np.ndarray:
+    """Return two pieces side by side along each long axis of colours `(C, *size)`."""
+    most = SAMPLE[colours.ndim - 1]
+    for axis, length in enumerate(colours.shape[1:], 1):
+        if length > most:
+            starts = (int(share * (length - most // 2)) for share in (0.2, 0.8))
+            pieces = [colours[(slice(None),) * axis + (slice(at, at + most // 2),)] for at in starts]
+            colours = np.concatenate(pieces, axis=axis)
+    return colours
 
 
 def _check_weight(weight: float | str) -> float | str:
@@ -453,6 +525,7 @@ def solve_one(
     job: Job,
     extra: str | Path | None = None,
     overwrite: bool = False,
+    advance: Callable[[float], None] = lambda share: None,
     writing: AbstractContextManager[object] | None = None,
 ) -> FileResult:
     """Solve a file as `solve_file` does; the answer is written inside of the context `writing`."""
@@ -467,7 +540,7 @@ def solve_one(
     beside = read_kernel(str(extra)) if wants == "kernel" else None
     solver.check(str(job.image), header)
     before = read_picture(job.image)
-    after, summary = solver.solve(before, beside if mask is None else read_mask(mask, before.size))
+    after, summary = solver.solve(before, beside if mask is None else read_mask(mask, before.size), advance)
     with writing or nullcontext():
         write_picture(path, after)
     return FileResult(job, replace(summary, notes=(*summary.notes, *losses(path, after))))
