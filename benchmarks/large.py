@@ -16,15 +16,17 @@ import time
 from collections.abc import Callable
 
 import torch
-from lmd.problems.compiled import model_of
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from lmd import zoo
-from lmd.kernels import loop
 from lmd.problems import TVDenoising, add_noise
 from lmd.reproduction.datasets import image_data
 from lmd.reproduction.datasets.images import TEST_PHOTOGRAPHS, bundled, read_image
+from lmd.solvers.learned.fgp import NODES, PLACES
+from lmd.tv import match, schedules
+from lmd.tv.denoising import Denoising
+from lmd.tv.schedules import FORMS, Schedule, Table
+from lmd.tv.solved import Outcome
 
 SIDE, PIECE = 2048, 96
 
@@ -41,11 +43,19 @@ def pictures() -> dict[str, Tensor]:
     return found
 
 
+def iterate(noisy: Tensor, weight: float, schedule: Schedule) -> list[Outcome]:
+    """The ends of solves that have as many iterations as a schedule, and no others to choose from."""
+    plan = match(TVDenoising(noisy, weight), 1e-3)
+    if not isinstance(plan, Denoising):
+        raise SystemExit("nothing is compiled here")
+    alone = Schedule(schedule.values, schedule.coarse, [[-100.0] * PLACES] * FORMS)
+    return list(plan.solve(1e-12, schedule.iterations, None, table=Table([alone])).outcomes)
+
+
 def gap(noisy: Tensor, weight: float, horizon: int) -> float:
-    solver, problem = zoo.load(f"denoise-scales-{horizon}", bare=True), TVDenoising(noisy, weight)
-    with torch.no_grad():
-        state = solver.advance(problem, solver.init(problem, noisy), horizon)
-        return float(problem.relative_gap(state.x, state.dual_point).median())
+    pairs = {(schedule.iterations, schedule.coarse): schedule for schedule in schedules.denoising()}
+    ends = iterate(noisy, weight, pairs[horizon, True])
+    return float(torch.tensor([end.gap / (end.value - end.gap) for end in ends]).median())
 
 
 def pieces(noisy: Tensor) -> Tensor:
@@ -55,15 +65,14 @@ def pieces(noisy: Tensor) -> Tensor:
 
 def nanoseconds(side: int, clock: Callable[[], float]) -> float:
     """Of one iteration on one pixel."""
-    model = model_of(TVDenoising(torch.rand(1, 1, side, side), 0.3))
-    if model is None:
-        raise SystemExit("nothing is compiled here")
+    noisy = torch.rand(1, 1, side, side)
     best = {16: float("inf"), 80: float("inf")}
     for _ in range(max(5, 40 * 256**2 // side**2)):
         for count in best:
             k = torch.arange(count, dtype=torch.float64)
-            numbers, begun = torch.stack([torch.ones_like(k), k / (k + 3)])[:, None], clock()
-            loop.fgp(model, loop.Progress(), count, numbers=numbers)
+            values = torch.stack([torch.ones_like(k), k / (k + 3)])[:, None].repeat(1, NODES, 1)
+            begun = clock()
+            iterate(noisy, 0.3, Schedule(values, False, ()))
             best[count] = min(best[count], clock() - begun)
     return 1e9 * (best[80] - best[16]) / (64 * side**2)
 

@@ -17,7 +17,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 def test_own_problem_learns_the_scaling(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"MOST_UPDATES": 20, "MOST_TIMES": 1, "TRAINING": 100}.items():
+    for name, value in {"MAX_UPDATES": 20, "MAX_TRAINING_FACTOR": 1, "N_TRAINING": 100}.items():
         monkeypatch.setattr(importlib.import_module("lmd.training.learn"), name, value)
     runpy.run_path(str(EXAMPLES / "own_problem.py"), run_name="__main__")
     counts = {line[:50].strip(): int(line[50:].split()[0]) for line in capsys.readouterr().out.splitlines()}

@@ -290,7 +290,7 @@ def damaged_files(trials: Trials) -> None:
             forked(lambda: loaded(folder))
         return (folder / "found").read_text()
 
-    lmd.solvers.save(lmd.zoo.load("denoise-steps-5"), "saved", card={"title": "five steps", "numbers": [1.5, 2.25]})
+    lmd.solvers.save(lmd.zoo.load("denoise-7-fast"), "saved", card={"title": "five steps", "numbers": [1.5, 2.25]})
     damaged(trials, Path("saved"), ["solver.json", "weights.safetensors"], loaded, found, flips)
     from faults import work
 

@@ -35,6 +35,7 @@ from lmd.solvers import (
     MirrorDescent,
     Stochastic,
 )
+from lmd.solvers.result import Certificate
 from lmd.terms import Box, Simplex
 
 F64 = torch.float64
@@ -413,8 +414,8 @@ class TestExplain:
         first, second = subgradient_certificate(Record.of(result)), regret_certificate(Record.of(result), 100.0)
         lower = torch.tensor([0.0, 0.1], dtype=F64) - 1
         parts = [
-            lmd.guarantees.Certificate(first.value, lower, "one", "l2"),
-            lmd.guarantees.Certificate(second.value, lower.flip(0), "two", "l1"),
+            Certificate(first.value, lower, "one", "l2"),
+            Certificate(second.value, lower.flip(0), "two", "l1"),
         ]
         best = best_of(parts)
         assert_close(best.lower_bound, torch.full((2,), -0.9, dtype=F64))
@@ -422,9 +423,7 @@ class TestExplain:
 
     def test_counts_instances_without_a_bound(self):
         lower = torch.tensor([-torch.inf, 0.5])
-        assert (
-            "(1 of 2 instances have no bound)" in lmd.guarantees.Certificate(lower.exp(), lower, "it", "l2").explain()
-        )
+        assert "(1 of 2 instances have no bound)" in Certificate(lower.exp(), lower, "it", "l2").explain()
 
 
 class TestResult:

@@ -311,10 +311,10 @@ def test_methods_that_are_for_other_problems(drawn):
     assert found.rows == found.curves == [] and found.skipped == ["lasso: none of the methods is for it"]
 
 
-def test_a_model_has_the_solvers_that_are_chosen_for_its_parts():
+def test_a_model_has_the_classical_methods_for_its_parts():
     names = {name: [m.name for m in methods_for(name, make(name), 2)] for name in ("huber", "counts-isotropic")}
     assert names["huber"] == ["pdhg", "relaxed-pdhg", "fgp"]
-    assert names["counts-isotropic"] == ["pdhg", "relaxed-pdhg", "lmd-models-counts-40"]
+    assert names["counts-isotropic"] == ["pdhg", "relaxed-pdhg"]
 
 
 @pytest.mark.parametrize("name", ["coupled", "map", "huber", "box", "volume", "counts", "absolute", "masked-counts"])
