@@ -73,6 +73,21 @@ def test_a_clean_picture_has_little_and_is_not_sure_of_it() -> None:
     assert lmd.estimate_noise(photograph()).level < 1.5
 
 
+@pytest.mark.parametrize("level", [0.8, 1.5])
+@pytest.mark.parametrize("number", [20, 80])
+def test_grain_that_neighbours_share_belongs_to_the_picture(number: int, level: float) -> None:
+    clean = image_data("photographs").test_images[number].permute(1, 2, 0).numpy()
+    normal, shape = np.random.default_rng(0).normal, clean.shape
+    grey, colours = (
+        gaussian_filter(normal(size=(*shape[:2], channels)), (width, width, 0), mode="wrap")
+        for channels, width in ((1, 0.5), (3, 0.9))
+    )
+    grain = level * (0.8 * grey / grey.std() + 0.6 * colours / colours.std())
+    image = (clean + grain).round().clip(0, 255).astype(np.uint8)
+    change = lmd.denoise(image).astype(float) - image
+    assert float(np.sqrt(np.mean(change**2))) < 0.29  # that of rounding
+
+
 def test_flat_cut_off_and_alpha_do_not_count() -> None:
     inside, level = noisy(20), lmd.estimate_noise(noisy(20)).level
     for fill in (0, 255, 77):

@@ -145,11 +145,25 @@ def test_restarts_take_fewer_iterations(monkeypatch):
 
 
 def test_a_restart_is_from_the_means_with_the_steps_there_are():
+    one, solver, first = sharp(), Averaged(RelaxedPDHG()), torch.tensor([True, False])
+    state = solver.advance(one, solver.init(one, one.start()), 200)
+    again = solver.restart_from(one, state, one.start(), first, ~first & first)
+    assert torch.equal(again.inner.relaxed[0], state.x[0]) and torch.equal(again.inner.relaxed_dual[0], state.dual[0])
+    assert torch.equal(again.inner.tau, state.inner.tau) and again.iteration == 200
+    back, begun = solver.restart_from(one, state, one.start(), first, first), solver.init(one, one.start())
+    assert torch.equal(back.inner.relaxed[0], one.start()[0]) and not bool(back.inner.relaxed_dual[0].any())
+    assert back.inner.tau[0] == begun.inner.tau[0]
+    after = solver.advance(one, state, 30)
+    for other in (again, back):
+        assert torch.equal(solver.advance(one, other, 30).x[1], after.x[1])  # which did not restart
+
+
+def test_what_restarted_has_means_of_the_iterations_since():
     one, solver, every = sharp(), Averaged(RelaxedPDHG()), torch.tensor([True, True])
     state = solver.advance(one, solver.init(one, one.start()), 200)
-    again = solver.restart_from(one, state, one.start(), ~every)
-    assert torch.equal(again.inner.relaxed, state.x) and torch.equal(again.inner.relaxed_dual, state.dual)
-    assert torch.equal(again.inner.tau, state.inner.tau) and again.iteration == 200
-    back, begun = solver.restart_from(one, state, one.start(), every), solver.init(one, one.start())
-    assert torch.equal(back.inner.relaxed, one.start()) and not bool(back.inner.relaxed_dual.any())
-    assert torch.equal(back.inner.tau, begun.inner.tau)
+    state = solver.restart_from(one, state, one.start(), every, ~every)
+    inner, points = state.inner, []
+    for _ in range(5):
+        inner = solver.solver.step(one, inner)
+        points.append(inner.x)
+    torch.testing.assert_close(solver.advance(one, state, 5).x, torch.stack(points).mean(dim=0), rtol=1e-12, atol=0)

@@ -89,3 +89,8 @@ def test_a_name_says_task_form_iterations_and_speed() -> None:
         assert recipe.solver(0).horizon == recipe.iterations
     assert len(set(recipes.names())) == len(recipes.names())
     assert set(zoo.names()) <= set(recipes.names())
+
+
+def test_a_solver_is_found_by_its_problem_too():
+    for alias, name in zoo.ALIASES.items():
+        assert name in zoo.names() and zoo.card(alias) == zoo.card(name)

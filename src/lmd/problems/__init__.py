@@ -17,9 +17,11 @@ from lmd.problems.quadratic_program import ControlFamily, PortfolioFamily, Quadr
 from lmd.problems.regression import Lasso, LassoFamily, LeastSquares, LeastSquaresFamily
 from lmd.problems.simplex import KLDivergence, SimplexFamily, SquaredDistance
 from lmd.problems.tv import TVDeblurring, TVDenoising, TVInpainting, TVReconstruction, TVTomography
+from lmd.terms import Box
 
 __all__ = [
     "SVM",
+    "Box",
     "Composite",
     "ControlFamily",
     "Family",

@@ -140,9 +140,9 @@ class Solver(nn.Module, Configurable, abc.ABC, Generic[S, P]):
         accepted = "one that can, such as FGP, PDHG or a learned solver that ends in them"
         raise CapabilityError("solver", f"{type(self).__name__}, which cannot start from a dual point", accepted)
 
-    def restart_from(self, problem: P, state: S, x0: Tensor, back: Tensor) -> S | None:
-        """The state to go on from at its own answer, or at x0 for the instances in `back` `(B,)`; None where that
-        changes nothing, or is not possible."""
+    def restart_from(self, problem: P, state: S, x0: Tensor, which: Tensor, back: Tensor) -> S | None:
+        """The state from which the instances in `which` `(B,)` go on at their answers, those in `back` at x0; None
+        where that changes nothing, or is not possible."""
         return None
 
     def advance(self, problem: P, state: S, count: int) -> S:

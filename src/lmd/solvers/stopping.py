@@ -145,28 +145,26 @@ class GapSchedule:
 
 
 class Restarts:
-    """When to go on from means over iterations in place of the iterates, from iteration `MIN_STALL_ITERATIONS` on.
+    """When to go on from means over iterations in place of the iterates, instance by instance.
 
-    As soon as the gaps of all instances have fallen to `SHARE` of what they were at the last restart; or else after
-    `MAX_SHARE` of all iterations ([Applegate et al. 2023](https://doi.org/10.1007/s10107-022-01901-9)).
+    As soon as a gap has fallen to `SHARE` of what it was at the last restart, or at the first evaluation from iteration
+    `FIRST` on ([Applegate et al. 2023](https://doi.org/10.1007/s10107-022-01901-9)). Restarts after a number of
+    iterations, whatever has fallen, would take twice as many where minima are not sharp.
     """
 
-    SHARE, MAX_SHARE, MIN_INTERVAL = 0.3, 0.36, 100
+    SHARE, FIRST = 0.1, 100
 
     def __init__(self) -> None:
         self._last: Tensor | None = None
-        self._at = 0
 
-    def is_due(self, k: int, gaps: Tensor, ended: Tensor) -> bool:
-        """Whether to restart after iteration k, from the gaps `(B,)` there and which instances have `ended` `(B,)`."""
-        since = k - self._at
-        if k < MIN_STALL_ITERATIONS or since < self.MIN_INTERVAL:
-            return False
-        fallen = self._last is None or bool((ended | (gaps <= self.SHARE * self._last)).all())
-        if fallen or since >= self.MAX_SHARE * k:
-            self._last, self._at = gaps if self._last is None else torch.minimum(gaps, self._last), k
-            return True
-        return False
+    def update(self, k: int, gaps: Tensor) -> Tensor:
+        """Which instances `(B,)` are to restart after iteration k, from their gaps `(B,)` there."""
+        if self._last is None:
+            self._last = gaps if k >= self.FIRST else None
+            return torch.zeros_like(gaps, dtype=torch.bool)
+        due = gaps < self.SHARE * self._last
+        self._last = torch.where(due, gaps, self._last)
+        return due
 
 
 class StoppingRule(abc.ABC):

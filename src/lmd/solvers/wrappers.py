@@ -18,6 +18,7 @@ from lmd.problems.base import Problem
 from lmd.solvers.base import DualState, Passing, Solver, State, Wrapper, add_evaluations
 from lmd.solvers.initialisers import Initialiser
 from lmd.solvers.tracking import take
+from lmd.terms.base import per_instance
 
 WINDOW_ENDS = tuple(itertools.accumulate(range(45), lambda end, _: int(1.5 * end), initial=8))
 """The iterations that windows of `Averaged` end with, each 1.5 times the one before."""
@@ -132,8 +133,10 @@ class NoWorseThanStart(Wrapper[NoWorseState]):
         inner, value = self.solver.resume(problem, x, dual), problem.value(x)
         return NoWorseState(x, inner.iteration, inner=inner, value=value, start=x, start_value=value)
 
-    def restart_from(self, problem: Problem, state: NoWorseState, x0: Tensor, back: Tensor) -> NoWorseState | None:
-        inner = self.solver.restart_from(problem, state.inner, x0, back)
+    def restart_from(
+        self, problem: Problem, state: NoWorseState, x0: Tensor, which: Tensor, back: Tensor
+    ) -> NoWorseState | None:
+        inner = self.solver.restart_from(problem, state.inner, x0, which, back)
         return None if inner is None else replace(state, inner=inner)
 
     def step(self, problem: Problem, state: NoWorseState) -> NoWorseState:
@@ -165,7 +168,8 @@ class IterateSums(NamedTuple):
 
     x: Tensor
     dual: Tensor
-    iterations: int
+    iterations: int | Tensor
+    """Of all instances, or of each `(B,)`."""
 
     @classmethod
     def none(cls, state: State) -> IterateSums:
@@ -176,6 +180,11 @@ class IterateSums(NamedTuple):
 
     def plus(self, other: IterateSums) -> IterateSums:
         return IterateSums(self.x + other.x, self.dual + other.dual, self.iterations + other.iterations)
+
+    def without(self, which: Tensor) -> IterateSums:
+        """The same over no iterations for the instances in `which` `(B,)`."""
+        x, dual = (take(which, torch.zeros_like(each), each) for each in (self.x, self.dual))
+        return IterateSums(x, dual, torch.where(which, 0, self.iterations))
 
 
 def sum_steps(solver: Solver[Any], problem: Any, state: Any, count: int) -> tuple[Any, IterateSums]:
@@ -257,17 +266,21 @@ class Averaged(Wrapper[AveragedState]):
             if until in WINDOW_ENDS:
                 previous, current = current, IterateSums.none(inner)
         total = previous.plus(current)
-        x, dual = total.x / total.iterations, problem.project_dual(total.dual / total.iterations)
+        x, dual = (each / per_instance(total.iterations, each) for each in (total.x, total.dual))
+        dual = problem.project_dual(dual)
         x = x if problem.domain is None else problem.domain.nearest(x)  # rounding would lead out of it
         return AveragedState(x, end, dual=dual, inner=inner, previous=previous, current=current)
 
-    def restart_from(self, problem: Any, state: AveragedState, x0: Tensor, back: Tensor) -> AveragedState | None:
+    def restart_from(
+        self, problem: Any, state: AveragedState, x0: Tensor, which: Tensor, back: Tensor
+    ) -> AveragedState | None:
         """From the means: they are nearer to the limit than the iterates on their circle around it."""
         move = getattr(self.solver, "move_to", None)
         if move is None:
             return None
         x, dual = take(back, x0, state.x), take(back, torch.zeros_like(state.dual), state.dual)
-        return self._begin(move(problem, state.inner, x, dual, back))
+        inner = move(problem, state.inner, x, dual, which, back)
+        return replace(state, inner=inner, previous=state.previous.without(which), current=state.current.without(which))
 
     def _sum(self, problem: Any, inner: Any, count: int) -> tuple[Any, IterateSums]:
         """`sum_steps`, or the solver's own method of that name."""

@@ -22,6 +22,16 @@ __all__ = ["card", "load", "names"]
 
 TRAINED = Path(__file__).parent / "trained"
 
+ALIASES = {
+    "isotropic-tv-denoising": "denoise-isotropic-10",
+    "tv-denoising": "denoise-10",
+    "tv-denoising-20": "denoise-20",
+    "tv-denoising-fast-7": "denoise-7-fast",
+    "tv-denoising-fast-20": "denoise-20-fast",
+    "tv-inpainting": "inpaint-10",
+}
+"""Names by the problem rather than by the task."""
+
 
 @functools.cache
 def names() -> tuple[str, ...]:
@@ -56,6 +66,7 @@ def card(name: str) -> dict[str, Any]:
 
 
 def _folder(name: str) -> Path:
+    name = ALIASES.get(name, name)
     return TRAINED / check_choice("solver", name, names())
 
 

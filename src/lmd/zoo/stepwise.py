@@ -111,9 +111,10 @@ def _restarted(
     back = torch.zeros_like(ended)
     if state.iteration == solver.horizon and solver.ends_proven:
         back = ~ended & _is_astray(problem, state, x0, x, gap)
-    if not bool(back.any()) and not restarts.is_due(state.iteration, gap, ended):
-        return state
-    restarted: State | None = solver.restart_from(problem, state, x0, back)
+    which = back | (restarts.update(state.iteration, gap) & ~ended)
+    restarted: State | None = None
+    if bool(which.any()):
+        restarted = solver.restart_from(problem, state, x0, which, back)
     return state if restarted is None else restarted
 
 

@@ -13,6 +13,7 @@ from lmd.errors import InputError
 from lmd.problems.base import Problem, offers
 from lmd.solvers.base import DualState, Solver
 from lmd.solvers.classical.pdhg import PDHG, SaddleProblem, check_step
+from lmd.solvers.tracking import take
 from lmd.terms.base import Scale, add_scaled, size_of
 
 RATIO = 0.03
@@ -128,12 +129,16 @@ class RelaxedPDHG(Solver[RelaxedState, ScaledProblem]):
         return self._at(problem, x, dual, self.iterations)
 
     def move_to(
-        self, problem: ScaledProblem, state: RelaxedState, x: Tensor, dual: Tensor, anew: Tensor
+        self, problem: ScaledProblem, state: RelaxedState, x: Tensor, dual: Tensor, which: Tensor, anew: Tensor
     ) -> RelaxedState:
-        """The state at other points, with its steps, or with those of the beginning where `anew` `(B,)`."""
+        """The state with the instances in `which` `(B,)` at x and dual, and with new steps for those in `anew`."""
         begun = self._at(problem, x, dual, state.iteration)
-        tau, known = torch.where(anew, begun.tau, state.tau), anew & begun.known | ~anew & state.known
-        return replace(begun, tau=tau, known=known)
+        points = dict.fromkeys(("x", "dual", "relaxed", "relaxed_dual", "anchor", "anchor_dual"), which)
+        chosen = {**points, "tau": anew, "known": anew}
+        changed: dict[str, Any] = {
+            name: take(those, getattr(begun, name), getattr(state, name)) for name, those in chosen.items()
+        }
+        return replace(state, **changed)
 
     def _at(self, problem: ScaledProblem, x: Tensor, dual: Tensor, k: int) -> RelaxedState:
         scale, own = problem.step_scale(x), PDHG(accelerated=False).steps(problem)[0]
