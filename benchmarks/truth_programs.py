@@ -273,7 +273,7 @@ class Own(Problem):
         return self.unit * (self.offset + (self.curvatures * (x - self.y).square()).sum(dim=1))
 
     def double(self) -> Own:
-        return lmd.core.batching.doubled(self)
+        return lmd.core.batching.to_double(self)
 
     @property
     def strong_convexity(self) -> Tensor | None:

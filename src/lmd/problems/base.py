@@ -138,8 +138,8 @@ class Problem(Part, abc.ABC):
     def double(self: P) -> P | None:
         """The same problem in float64, in which proofs are evaluated; None where nothing is known of how to make it.
 
-        For a problem of your own whose numbers are all in its attributes it is one line, `return doubled(self)`, with
-        the function from `lmd.core.batching`.
+        For a problem of your own whose numbers are all in its attributes it is one line, `return to_double(self)`,
+        with the function from `lmd.core.batching`.
         """
         return None
 
