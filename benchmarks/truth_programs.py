@@ -21,6 +21,7 @@ import lmd
 from lmd.operators import Identity
 from lmd.operators.matrix import Matrix
 from lmd.problems import Composite, Problem, QuadraticProgram
+from lmd.problems.duality import project_onto_domains
 from lmd.terms import L1, Absolute, Box, Hinge, Quadratic, Simplex, Squares, Zero
 from lmd.terms.domains import project_simplex
 
@@ -48,7 +49,7 @@ class CompositeInstance(DomainInstance):
     def nearest(self, x: Tensor) -> Tensor:
         x = x.double()
         for _ in range(50):
-            x = self.exact.projected(x)  # type: ignore[attr-defined]
+            x = project_onto_domains(self.exact, x)  # type: ignore[arg-type]
         return x
 
 

@@ -6,6 +6,7 @@ import math
 import sys
 import warnings
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -104,14 +105,19 @@ class Batch:
     images: Tensor
     """z of the `units`, float32 or float64."""
 
-    exact: Tensor
-    """The pixels, without rounding: `images` itself where z are the pixels."""
+    is_exact: bool
+    """Whether `images` are the pixels, without rounding."""
+
+    @cached_property
+    def exact(self) -> Tensor:
+        """The pixels without rounding, computed when they are first asked for."""
+        return self.images if self.is_exact else _exact_pixels(self.given, self.axes, self.units.white)
 
     def back(self, z: Tensor) -> Any:
         """Return a tensor like `images` as an array of the kind, shape and dtype that came in."""
         given, axis = self.given, self.axes.channel
-        if self.exact is not self.images:
-            z = self.units.to_pixels(z.to(self.exact.dtype))
+        if not self.is_exact and not (self.units.is_plain and self.units.white > 1):
+            z = self.units.to_pixels(z.to(_exact_dtype(given)))
         numbers = z * self.units.white if self.units.white > 1 else z
         out = _as_dtype(_move_back(numbers, self.axes), given.dtype).to(given.device)
         if self.axes.has_alpha and axis is not None:
@@ -122,7 +128,7 @@ class Batch:
 
     def pixels(self, z: Tensor) -> Tensor:
         """Return the pixels of a tensor like `images`, in float64 where they were not solved for as they are."""
-        return z if self.exact is self.images else self.units.to_pixels(z.double())
+        return z if self.is_exact else self.units.to_pixels(z.double())
 
     def as_map(self, array: Tensor) -> Tensor | None:
         """Return an array with a number for each pixel as `(B, 1 or C, *size)`.
@@ -172,24 +178,38 @@ def as_batch(
     axes = find_axes(argument, tuple(given.shape), isinstance(array, Tensor), channel_axis)
     white = float(WHITE.get(given.dtype, 1))
     given = given.detach()
-    plain = given if axes.channel is None or not axes.has_alpha else given.narrow(axes.channel, 0, COLOURS[0])
-    is_single = white > 1 or (plain.dtype.is_floating_point and plain.dtype != torch.float64)
-    pixels = plain.float() if is_single else plain.double()
-    low, high = torch.stack(torch.aminmax(pixels)).tolist()  # NaN where a pixel is
-    low, high = low / white, high / white
+    colours = _without_alpha(given, axes)
+    numbers = colours.to(torch.float32 if white > 1 else _exact_dtype(given))
+    low, high = torch.stack(torch.aminmax(numbers)).tolist()  # NaN where a pixel is
     if not (math.isfinite(low) and math.isfinite(high)):
-        share = f"{int((~torch.isfinite(pixels)).sum())} of {pixels.numel()} numbers that are not finite"
+        share = f"{int((~torch.isfinite(numbers)).sum())} of {numbers.numel()} numbers that are not finite"
         accepted = "finite numbers; lmd.inpaint(..., mask=isfinite(image)), or `lmd solve inpaint`, fills pixels in"
         raise InputError(argument, share, accepted)
+    low, high = low / white, high / white
     units = Units.of(low, high, centred, white)
-    if white > 1:
-        pixels = pixels.to(dtype if units.is_plain else torch.float64) / white
-    exact = move(pixels, replace(axes, has_alpha=False))
-    size = max(abs(low - units.centre), abs(high - units.centre))
-    if exact.dtype == torch.float64 and torch.finfo(dtype).eps * size > MAX_ROUNDING * (high - low):
+    size, exact_dtype = max(abs(low - units.centre), abs(high - units.centre)), _exact_dtype(given)
+    if exact_dtype == torch.float64 and torch.finfo(dtype).eps * size > MAX_ROUNDING * (high - low):
         dtype = torch.float64
-    images = units.to_solver(exact).to(dtype).contiguous()
-    return Batch(array, given, axes, units, images, images if units.is_plain and dtype == exact.dtype else exact)
+    if white > 1 and units.is_plain:  # a quotient of float32 numbers is the rounded pixel
+        pixels = move(numbers.to(dtype) / white, replace(axes, has_alpha=False))
+    else:
+        pixels = units.to_solver(_exact_pixels(given, axes, white)).to(dtype)
+    return Batch(array, given, axes, units, pixels.contiguous(), units.is_plain and dtype == exact_dtype)
+
+
+def _without_alpha(given: Tensor, axes: Axes) -> Tensor:
+    return given if axes.channel is None or not axes.has_alpha else given.narrow(axes.channel, 0, COLOURS[0])
+
+
+def _exact_dtype(given: Tensor) -> torch.dtype:
+    """The dtype that holds pixels without rounding: float32 for floats of fewer digits."""
+    return torch.float32 if given.dtype.is_floating_point and given.dtype != torch.float64 else torch.float64
+
+
+def _exact_pixels(given: Tensor, axes: Axes, white: float) -> Tensor:
+    """The pixels `(B, C, *size)` of an array without rounding."""
+    pixels = _without_alpha(given, axes).to(_exact_dtype(given))
+    return move(pixels / white if white > 1 else pixels, replace(axes, has_alpha=False))
 
 
 def fill_lost(image: Any, mask: Any, channel_axis: Axis) -> tuple[Any, Tensor]:

@@ -621,7 +621,7 @@ class Settings:
         answer = (back or batch.back)(problem.image(result.x))
         if not self.info:
             return answer
-        is_exact = batch.exact is batch.images
+        is_exact = batch.is_exact
         if is_exact:
             weight = weight.to(batch.images).double()  # as it was rounded: this is what the certificate holds for
 
