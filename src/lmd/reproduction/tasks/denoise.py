@@ -46,7 +46,7 @@ from lmd.solvers import FGP, LearnedDual, LearnedFGP, Solver
 from lmd.training.solved import SolvedFamily
 from lmd.tv.denoising import Denoising
 
-STEPS, SCALES = (2, 4, 8, 13, 21, 55), (19, 28, 42, 64, 100, 180)
+STEPS, SCALES = (1, 2, 4, 8, 13, 21, 55), (19, 28, 42, 64, 100, 180)
 """Lengths of the schedules from p = 0, and of those from coarser grids."""
 
 SCHEDULE_CROPS = {"quick": 24, "standard": 64}
