@@ -16,5 +16,3 @@ def sample(size, batch, generator):
     tensors = tensor(P, q)
     programs = [Program(P=P, q=each, low=np.full(n, -limit), high=np.full(n, limit)) for each in q]
     return Sample(build=lambda: QuadraticProgram(*tensors, -limit, limit), programs=programs, shape=(n,))
-
-

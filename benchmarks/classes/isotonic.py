@@ -23,6 +23,4 @@ def sample(size, batch, generator):
 
     A, l, u = np.diff(np.eye(n), axis=0), np.zeros(n - 1), np.full(n - 1, np.inf)
     programs = [Program(P=np.eye(n), q=-each, r=each @ each / 2, A=A, l=l, u=u) for each in y]
-    return Sample(
-        build=build, programs=programs, shape=(n,), kind="isotonic", arrays=[{"y": each} for each in y]
-    )
+    return Sample(build=build, programs=programs, shape=(n,), kind="isotonic", arrays=[{"y": each} for each in y])

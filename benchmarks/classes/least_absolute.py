@@ -31,6 +31,4 @@ def sample(size, batch, generator):
 
     programs = [program(i) for i in range(batch)]
     arrays = [{"A": A[i], "b": b[i]} for i in range(batch)]
-    return Sample(
-        build=build, programs=programs, shape=(n,), objective=objective, kind="least_absolute", arrays=arrays
-    )
+    return Sample(build=build, programs=programs, shape=(n,), objective=objective, kind="least_absolute", arrays=arrays)

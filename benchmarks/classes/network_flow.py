@@ -24,7 +24,5 @@ def sample(size, batch, generator):
         P, q, high, A, supply = tensors
         return QuadraticProgram(P, q, low=0.0, high=high, A=A, l=supply, u=supply)
 
-    programs = [
-        Program(P=P, q=q[i], A=A, l=supply[i], u=supply[i], low=0.0, high=high) for i in range(batch)
-    ]
+    programs = [Program(P=P, q=q[i], A=A, l=supply[i], u=supply[i], low=0.0, high=high) for i in range(batch)]
     return Sample(build=build, programs=programs, shape=(edges,))

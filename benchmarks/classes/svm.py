@@ -27,9 +27,7 @@ def sample(size, batch, generator):
     q, low = np.append(np.zeros(n), np.full(m, C)), np.append(np.full(n, -np.inf), np.zeros(m))
 
     def program(i):
-        return Program(
-            P=P, q=q, A=np.hstack([rows[i], np.eye(m)]), l=np.ones(m), u=np.full(m, np.inf), low=low
-        )
+        return Program(P=P, q=q, A=np.hstack([rows[i], np.eye(m)]), l=np.ones(m), u=np.full(m, np.inf), low=low)
 
     def objective(i, x):
         return 0.5 * x @ x + C * np.maximum(1 - rows[i] @ x, 0).sum()
