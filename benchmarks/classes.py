@@ -31,10 +31,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS"):
-    os.environ.setdefault(variable, "1")  # before NumPy and torch are imported; processes are forked
-
 import numpy as np
+import threadpoolctl
 import torch
 from classes import modules
 from classes.base import SIZES, Reference, Sample
@@ -301,7 +299,10 @@ def number(value: float | None) -> str:
     return "-" if value is None or not math.isfinite(value) else f"{value:.3g}"
 
 
-HEAD = f"{'class':16} {'size':7} {'n':>4}  {'default':26} {'true gap':>9} {'one, ms':>8} {'batch':>8}  {'best own':33} best peer"
+HEAD = (
+    f"{'class':16} {'size':7} {'n':>4}  {'default':26} {'true gap':>9} {'one, ms':>8} {'batch':>8}  {'best own':33} "
+    "best peer: one, batch"
+)
 
 
 def line(row: Row) -> str:
@@ -327,6 +328,14 @@ def line(row: Row) -> str:
     return text + (f"  [{'; '.join(remarks)}]" if remarks else "")
 
 
+def use_one_thread() -> None:
+    """Limit every package to one thread, those that are imported later too."""
+    torch.set_num_threads(1)
+    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS"):
+        os.environ[variable] = "1"
+    threadpoolctl.threadpool_limits(1)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="the smallest size, few instances, in two minutes")
@@ -335,7 +344,7 @@ def main() -> int:
     parser.add_argument("--defaults", action="store_true", help="leave the other methods of the package out")
     parser.add_argument("--json", type=Path, help="write all rows there, after each class")
     given = parser.parse_args()
-    torch.set_num_threads(1)
+    use_one_thread()
     for package in IMPORTED:  # once, before processes are forked
         with contextlib.suppress(ImportError):
             importlib.import_module(package)

@@ -18,6 +18,8 @@ Array = np.ndarray[Any, Any]
 
 MAX_ERROR = 1e-9  # of a reference minimum, relative to it
 
+MAX_NEWTON_STEPS = 50
+
 SIZES = ("small", "medium", "large")
 
 
@@ -194,7 +196,7 @@ def _refinements(program: Program, x: Array, y: Array) -> list[Reference]:
 
 def _clarabel(program: Program, tolerance: float) -> tuple[Array, Array, Array]:
     """Return x, and multipliers of the stacked rows and of the cones."""
-    A, l, u = program.stacked
+    _, l, u = program.stacked
     solution = clarabel_solver(*clarabel_data(program), tolerance).solve()
     equal, upper, lower = clarabel_rows(l, u)
     counts = np.cumsum([equal.sum(), upper.sum(), lower.sum()])
@@ -236,8 +238,9 @@ def clarabel_solver(P: Any, q: Array, A: Any, b: Array, cones: list[Any], tolera
 def _prove(program: Program, x: Array, y: Array, of_cones: Array) -> Reference:
     """Return x with a lower bound on the minimum from multipliers, whatever made them.
 
-    With d = Px + q + A'y + G'z, f(x*) >= f(x) - |d|'|x* - x| - (sup_{l <= v <= u} y'v - y'Ax) - z'(h - Gx), for z in the
-    dual cone; |x* - x| is taken to be at most 1 + 2 max |x| in each entry.
+    With d = Px + q + A'y + G'z and z in the dual cone,
+    f(x*) >= f(x) - |d|'|x* - x| - (sup_{l <= v <= u} y'v - y'Ax) - z'(h - Gx);
+    |x* - x| is taken to be at most 1 + 2 max |x| in each entry.
     """
     A, l, u = program.stacked
     y = np.where(np.isfinite(u), y, np.minimum(y, 0))
@@ -263,16 +266,23 @@ def tensor(*arrays: Any) -> Any:
 
 
 def minimise_smooth(function: Callable[[torch.Tensor], torch.Tensor], x0: Array, convexity: float) -> Reference:
-    """Return the minimiser of a strongly convex function by Newton's method: f - min f <= ||gradient||^2 / 2 convexity."""
+    """Return the minimiser of a strongly convex function by Newton's method.
+
+    With the gradient g there, f(x) - min f <= ||g||^2 / 2 convexity.
+    """
     x = torch.as_tensor(x0, dtype=torch.float64)
-    gradient_of = torch.func.grad(function)
-    for _ in range(50):
-        g, H, value = gradient_of(x), torch.func.hessian(function)(x), function(x)
-        if float(g.square().sum()) <= 1e-24 * convexity * float(value.abs()):
-            break
+    for _ in range(MAX_NEWTON_STEPS):
+        g, H, value = _gradient(function, x), torch.autograd.functional.hessian(function, x), function(x)
         step, t = torch.linalg.lstsq(H, -g[:, None], driver="gelsd").solution[:, 0], 1.0
         while t > 1e-6 and function(x + t * step) > value + 0.1 * t * float(g @ step):
             t /= 2
-        x = x + t * step
-    value, error = float(function(x)), float(gradient_of(x).square().sum()) / (2 * convexity)
+        x = x + (t if t > 1e-6 else 1) * step
+        if -float(g @ step) <= 1e-15 * abs(float(value)):
+            break
+    value, error = float(function(x)), float(_gradient(function, x).square().sum()) / (2 * convexity)
     return Reference(x.numpy(), value, value - error)
+
+
+def _gradient(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    point = x.detach().requires_grad_()
+    return torch.autograd.grad(function(point), point)[0]
