@@ -65,8 +65,7 @@ class State:
 class DualState(State):
     """A state with a dual point of a composite problem, from which a duality gap can be had at every iteration."""
 
-    dual: Tensor
-    """p `(B, ...)`, in the domain of g*, in the shape of Kx; `(B, 0)` where the problem has none."""
+    dual: Tensor  # p `(B, ...)`, in the domain of g*, in the shape of Kx; `(B, 0)` where the problem has none
 
     @property
     def dual_point(self) -> Tensor | None:
@@ -85,8 +84,8 @@ class Solver(nn.Module, Configurable, abc.ABC, Generic[S, P]):
     what the solver `needs`.
     """
 
+    # What is known about it, such as how it was trained: JSON values by name, saved along with it
     card: Mapping[str, Any] = MappingProxyType({})
-    """What is known about it, such as how it was trained: JSON values by name, saved along with it."""
 
     @property
     def needs(self) -> tuple[str, ...]:

@@ -13,8 +13,8 @@ from lmd.problems.base import Problem
 from lmd.solvers.base import Solver, State
 from lmd.solvers.result import History, Result, RunReport, Status
 
+# Values `(B,)`, and how far points are from where f is finite `(B,)`; None where all of them are there
 Evaluation = tuple[Tensor, Tensor | None]
-"""Values `(B,)`, and how far points are from where f is finite `(B,)`; None where all of them are there."""
 
 
 def evaluate(problem: Problem, x: Tensor, known: Tensor | None) -> Evaluation:

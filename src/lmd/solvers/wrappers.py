@@ -20,8 +20,8 @@ from lmd.solvers.initialisers import Initialiser
 from lmd.solvers.tracking import take
 from lmd.terms.base import per_instance
 
+# The iterations that windows of `Averaged` end with, each 1.5 times the one before
 WINDOW_ENDS = tuple(itertools.accumulate(range(45), lambda end, _: int(1.5 * end), initial=8))
-"""The iterations that windows of `Averaged` end with, each 1.5 times the one before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,8 +168,7 @@ class IterateSums(NamedTuple):
 
     x: Tensor
     dual: Tensor
-    iterations: int | Tensor
-    """Of all instances, or of each `(B,)`."""
+    iterations: int | Tensor  # Of all instances, or of each `(B,)`
 
     @classmethod
     def none(cls, state: State) -> IterateSums:
@@ -204,11 +203,8 @@ class AveragedState(DualState):
     """The means, the state of the solver inside, and the sums they are made of."""
 
     inner: State
-    previous: IterateSums
-    """Over the last whole window."""
-
-    current: IterateSums
-    """Over the present one."""
+    previous: IterateSums  # Over the last whole window
+    current: IterateSums  # Over the present one
 
     @property
     def iterate(self) -> Tensor:
@@ -323,8 +319,7 @@ class WithInitialiser(Passing):
 class SequentialState(WrapperState):
     """The state of the solver whose turn it is."""
 
-    start: Tensor
-    """Where the first solver began: where the second one does, if the first one made it worse."""
+    start: Tensor  # Where the first solver began: where the second one does, if the first one made it worse
 
     @property
     def known_value(self) -> Tensor | None:

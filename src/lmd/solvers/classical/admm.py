@@ -20,14 +20,9 @@ from lmd.solvers.classical.pdhg import SaddleProblem
 from lmd.terms.base import Scale, add_scaled, per_instance
 from lmd.terms.quadratic import times
 
-MAX_SIZE = 2048
-"""Entries of x up to which a matrix of them is inverted."""
-
-MAX_TUNED_BLOCKS = 4
-"""Number of blocks up to which each is tuned by itself."""
-
-TINY_STEP = 1e-12
-"""The step of a prox that only moves points to where the term is finite."""
+MAX_SIZE = 2048  # Entries of x up to which a matrix of them is inverted
+MAX_TUNED_BLOCKS = 4  # Number of blocks up to which each is tuned by itself
+TINY_STEP = 1e-12  # The step of a prox that only moves points to where the term is finite
 
 
 class SplitProblem(SaddleProblem, Protocol):
@@ -39,28 +34,19 @@ class SplitProblem(SaddleProblem, Protocol):
     def regulariser_prox(self, z: Tensor, step: Scale) -> Tensor: ...
 
 
+# r, 1 / r, s and a of one iteration, each a number, or one per instance `(B,)`; r also one per entry `(1, m)`
 Parameters = tuple[Scale, Scale, Scale, Scale]
-"""r, 1 / r, s and a of one iteration, each a number, or one per instance `(B,)`; r also one per entry `(1, m)`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ADMMState(DualState):
     """The copies of x and of Kx that f and g are taken of; `dual` is the multiplier y of z = Kx."""
 
-    z: Tensor
-    """In the shape of Kx."""
-
-    u: Tensor
-    """x where f is a quadratic form."""
-
-    v: Tensor
-    """The multiplier of u = x, or q where f is a quadratic form."""
-
-    inverses: Tensor
-    """The matrices of the linear systems, inverted: `(N, n, n)`, or `(N, B, n, n)`."""
-
-    schedule: tuple[Parameters, ...]
-    """Those of the N iterations that have parameters of their own."""
+    z: Tensor  # In the shape of Kx
+    u: Tensor  # x where f is a quadratic form
+    v: Tensor  # The multiplier of u = x, or q where f is a quadratic form
+    inverses: Tensor  # The matrices of the linear systems, inverted: `(N, n, n)`, or `(N, B, n, n)`
+    schedule: tuple[Parameters, ...]  # Those of the N iterations that have parameters of their own
 
 
 class ADMM(Solver[ADMMState, SplitProblem]):
@@ -123,10 +109,10 @@ class ADMM(Solver[ADMMState, SplitProblem]):
             raise InputError("relaxation", relaxation, "a number between 0 and 2")
         self.penalty, self.relaxation = check_positive("penalty", penalty), float(relaxation)
         columns = max(1, len(self.blocks)) + 1
+        # log r_k, of each block, and log s_k over the problem's scales `(N, J + 1)`
         self.penalties = nn.Parameter(torch.full((iterations, columns), math.log(self.penalty)))
-        """log r_k, of each block, and log s_k over the problem's scales `(N, J + 1)`."""
+        # a_k / 2 as logits `(N,)`
         self.relaxations = nn.Parameter(torch.full((iterations,), math.log(relaxation / (2 - relaxation))))
-        """a_k / 2 as logits `(N,)`."""
         self.register_buffer("probe_image", torch.zeros(size))
         self.register_buffer("scales", torch.zeros(2))
         self._cached = TensorCache[tuple[Parameters, ...]]()

@@ -19,40 +19,24 @@ from lmd.solvers.classical.pdhg import check_step
 from lmd.terms import Term
 from lmd.terms.base import per_instance
 
-DOMAIN_PENALTY = 0.01
-"""e, in units of the smoothness of the misfit."""
+DOMAIN_PENALTY = 0.01  # e, in units of the smoothness of the misfit
 
 
 @dataclass(frozen=True, kw_only=True)
 class CirculantState(DualState):
     """The answer z as `x`, and the variables of the formulas; Fourier coefficients have H, W // 2 + 1 for H, W."""
 
-    quadratic: Tensor
-    """x of the quadratic step `(B, C, H, W)`, which may be outside of the domain."""
-
-    coefficients: Tensor
-    """The Fourier coefficients of it."""
-
-    differences: Tensor
-    """Kx of it `(B, C, 2, H, W)`."""
-
+    quadratic: Tensor  # x of the quadratic step `(B, C, H, W)`, which may be outside of the domain
+    coefficients: Tensor  # The Fourier coefficients of it
+    differences: Tensor  # Kx of it `(B, C, 2, H, W)`
     w: Tensor
     p: Tensor
     q: Tensor
-    data: Tensor
-    """The coefficients of H x - grad h(x), which are the same for all x where H is the Hessian."""
-
-    hessian: Tensor
-    """H, in Fourier coefficients."""
-
-    metric: Tensor
-    """M `(B, 1, ...)`, the same."""
-
-    e: Tensor
-    """`()`."""
-
-    rho: Tensor
-    """`(B,)`."""
+    data: Tensor  # The coefficients of H x - grad h(x), which are the same for all x where H is the Hessian
+    hessian: Tensor  # H, in Fourier coefficients
+    metric: Tensor  # M `(B, 1, ...)`, the same
+    e: Tensor  # `()`
+    rho: Tensor  # `(B,)`
 
 
 class SpectralProblem(Protocol):

@@ -40,22 +40,17 @@ def multiply_adjoint(A: Tensor | None, p: Tensor) -> Tensor:
 class Summand:
     """A term of the rows z = Mx `(B, m)`, and the rows of the program that belong to it."""
 
-    matrix: Tensor | None
-    """M `(m, n)` or `(B, m, n)`; None is the identity."""
+    matrix: Tensor | None  # M `(m, n)` or `(B, m, n)`; None is the identity
+    shape: torch.Size  # That of z in the problem
+    scale: float  # What z is multiplied by in the array of all of them
 
-    shape: torch.Size
-    """That of z in the problem."""
-
-    scale: float
-    """What z is multiplied by in the array of all of them."""
-
+    # `(B, m)`
     curvature: Tensor
     slope: Tensor
     fold: Tensor
     kink: Tensor
     low: Tensor
     high: Tensor
-    """`(B, m)`."""
 
     total: float | None
 
@@ -109,9 +104,7 @@ class Summand:
 class Rows:
     """Rows Ax or, of folds, Ax + t with their ends `(B, m)`."""
 
-    matrix: Tensor | None
-    """`(m, n)` or `(B, m, n)`; None is the identity."""
-
+    matrix: Tensor | None  # `(m, n)` or `(B, m, n)`; None is the identity
     low: Tensor
     high: Tensor
     has_folds: bool = False

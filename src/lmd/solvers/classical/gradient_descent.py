@@ -17,17 +17,10 @@ from lmd.solvers.base import S, Solver, State
 from lmd.solvers.steps import Steps, as_steps
 from lmd.terms.base import inner, per_instance, size_of
 
-MAX_DOUBLINGS = 60
-"""Doublings of the curvature in one step, after which an instance stays where it is."""
-
-CURVATURE_DECAY = 0.7
-"""What the curvature of the step before is multiplied by for the first trial of a step."""
-
-MAX_ROUNDINGS = 8
-"""Units of rounding of the values by which the rule of a step may be missed."""
-
-PROBE_LENGTH = 1e-3
-"""The length of the move that the first curvature is measured along, relative to the size of x or 1."""
+MAX_DOUBLINGS = 60  # Doublings of the curvature in one step, after which an instance stays where it is
+CURVATURE_DECAY = 0.7  # What the curvature of the step before is multiplied by for the first trial of a step
+MAX_ROUNDINGS = 8  # Units of rounding of the values by which the rule of a step may be missed
+PROBE_LENGTH = 1e-3  # The length of the move that the first curvature is measured along, relative to the size of x or 1
 
 
 class _GradientSolver(Solver[S]):
@@ -157,11 +150,10 @@ class Adam(_GradientSolver[AdamState]):
 class DescentState(State):
     """Points of a method whose values fall in every step."""
 
-    value: Tensor
-    """f(x) `(B,)`."""
+    value: Tensor  # f(x) `(B,)`
 
+    # Which instances `(B,)` found nothing lower without what they learned on the way, and stay where they are
     stuck: Tensor
-    """Which instances `(B,)` found nothing lower without what they learned on the way, and stay where they are."""
 
     @property
     def known_value(self) -> Tensor:
@@ -176,14 +168,9 @@ class DescentState(State):
 class ProximalGradientState(DescentState):
     """Two points, and what is known of the curvature between them."""
 
-    before: Tensor
-    """The point one iteration earlier `(B, ...)`; x itself after a restart."""
-
-    curvature: Tensor
-    """M `(B,)`: f was M-smooth along the last step."""
-
-    pace: Tensor
-    """t `(B,)`, of which the momentum is made: 1 after a restart."""
+    before: Tensor  # The point one iteration earlier `(B, ...)`; x itself after a restart
+    curvature: Tensor  # M `(B,)`: f was M-smooth along the last step
+    pace: Tensor  # t `(B,)`, of which the momentum is made: 1 after a restart
 
 
 class ProximalGradient(Solver[ProximalGradientState, Problem]):

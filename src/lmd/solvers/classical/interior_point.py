@@ -12,60 +12,41 @@ from lmd.core.checks import check_positive
 from lmd.solvers.base import DualState, Solver
 from lmd.terms.quadratic import times
 
-MIN_CENTRALITY = 1e-3
-"""gamma: no complementarity product may be smaller than this share of their mean."""
+MIN_CENTRALITY = 1e-3  # gamma: no complementarity product may be smaller than this share of their mean
+MAX_INFEASIBILITY = 10.0  # beta: how many times slower than the mean product the residuals may fall
+MIN_DECREASE = 0.01  # The share of a step's length by which the mean product has to fall at least
+CENTRING = (1e-6, 0.5)  # The interval of sigma, the share of the mean product that a direction aims at
 
-MAX_INFEASIBILITY = 10.0
-"""beta: how many times slower than the mean product the residuals may fall."""
-
-MIN_DECREASE = 0.01
-"""The share of a step's length by which the mean product has to fall at least."""
-
-CENTRING = (1e-6, 0.5)
-"""The interval of sigma, the share of the mean product that a direction aims at."""
-
+# How often a step of the corrected and of the plain direction is shortened before it is given up
 MAX_CORRECTED_TRIALS = 8
 MAX_TRIALS = 60
-"""How often a step of the corrected and of the plain direction is shortened before it is given up."""
 
 SHORTENING = 0.7
+# The least length of a step of the corrected direction; shorter ones are left to the plain one
 MIN_CORRECTED_STEP = 0.01
-"""The least length of a step of the corrected direction; shorter ones are left to the plain one."""
 
+# Mean products to go on with, in those of an earlier answer: one that is too near the boundary for how far it is from
+# the minimum then costs few iterations
 RESUMED_MEAN = 10.0
-"""Mean products to go on with, in those of an earlier answer: one that is too near the boundary for how far it is from
-the minimum then costs few iterations."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InteriorState(DualState):
     """Points in float64, and all that is positive around them, each `(B, m)` for m hinges: the `dual` points a too."""
 
-    point: Tensor
-    """x in float64 `(B, n)`."""
-
+    point: Tensor  # x in float64 `(B, n)`
     slack: Tensor
     surplus: Tensor
-
-    residual: Tensor
-    """By how much the stationarity residual has fallen `(B,)`: the product of 1 - t over all steps."""
-
-    first: Tensor
-    """The mean of the complementarity products at the start `(B,)`."""
-
-    done: Tensor
-    """Which instances `(B,)` are solved to rounding, and stay where they are."""
+    residual: Tensor  # By how much the stationarity residual has fallen `(B,)`: the product of 1 - t over all steps
+    first: Tensor  # The mean of the complementarity products at the start `(B,)`
+    done: Tensor  # Which instances `(B,)` are solved to rounding, and stay where they are
 
 
 class MarginProblem(Protocol):
     """What the method needs of a problem: hinges of rows of data sets, each shared by some of the instances."""
 
-    rows: Tensor
-    """y_i (phi_i, 1) `(S, m, n)`."""
-
-    subset: Tensor
-    """The data set of each instance `(B,)`."""
-
+    rows: Tensor  # y_i (phi_i, 1) `(S, m, n)`
+    subset: Tensor  # The data set of each instance `(B,)`
     C: float
 
 
@@ -269,5 +250,5 @@ class _Iterate:
         return replace(self, residual=self.residual * (1 - length), **stepped)
 
 
+# What a state and an `_Iterate` have in common
 STATE_FIELDS = tuple(field.name for field in fields(_Iterate) if field.name not in ("rows", "C"))
-"""What a state and an `_Iterate` have in common."""

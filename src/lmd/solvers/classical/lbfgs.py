@@ -13,26 +13,21 @@ from lmd.problems.base import Problem
 from lmd.solvers.base import Solver
 from lmd.solvers.classical.gradient_descent import DescentState
 
+# The constants of the Wolfe conditions
 SUFFICIENT_DECREASE = 1e-4
 CURVATURE = 0.9
-"""The constants of the Wolfe conditions."""
 
+# A pair must have s'y > MIN_CURVATURE ||g|| s's: with that, L-BFGS converges without strong convexity
 MIN_CURVATURE = 1e-10
-"""A pair must have s'y > MIN_CURVATURE ||g|| s's: with that, L-BFGS converges without strong convexity."""
 
 
 @dataclass(frozen=True)
 class CurvaturePair:
     """What one step showed of the curvature, all flat: `(B, n)`."""
 
-    move: Tensor
-    """s = x_{k+1} - x_k."""
-
-    change: Tensor
-    """y = g_{k+1} - g_k."""
-
-    weight: Tensor
-    """1 / s'y `(B,)`, and 0 for an instance that learns nothing from this pair."""
+    move: Tensor  # s = x_{k+1} - x_k
+    change: Tensor  # y = g_{k+1} - g_k
+    weight: Tensor  # 1 / s'y `(B,)`, and 0 for an instance that learns nothing from this pair
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,24 +16,18 @@ from lmd.problems.base import Problem
 from lmd.solvers.base import DualState, Solver
 from lmd.terms.base import Scale, add_scaled, per_instance
 
-MAX_STEP = 1e12
-"""No step is longer, nor shorter than one over it: numbers in files may be anything."""
-
-SETTLING_START = 20
-"""The iteration after which tau may begin to fall."""
+MAX_STEP = 1e12  # No step is longer, nor shorter than one over it: numbers in files may be anything
+SETTLING_START = 20  # The iteration after which tau may begin to fall
 
 
 @dataclass(frozen=True, kw_only=True)
 class PDHGState(DualState):
     """Points and dual points, and the two steps, which acceleration changes."""
 
-    ahead: Tensor
-    """The extrapolated points."""
-
+    ahead: Tensor  # The extrapolated points
     tau: Scale
     sigma: Scale
-    least: Scale
-    """Where acceleration ends: tau does not fall below."""
+    least: Scale  # Where acceleration ends: tau does not fall below
 
 
 class SaddleProblem(Protocol):

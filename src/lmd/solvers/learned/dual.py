@@ -23,8 +23,7 @@ from lmd.terms.base import per_instance
 class LearnedDualState(DualState):
     """Points and the dual points p_k they come from."""
 
-    previous: Tensor
-    """p_{k-1}."""
+    previous: Tensor  # p_{k-1}
 
 
 class GridDualProblem(DualProblem, Protocol):
@@ -121,9 +120,9 @@ class LearnedDual(LearnedPrefix[LearnedDualState, GridDualProblem]):
         for component in range(axes):
             at_middle(start, axes)[:, component, component] = 0.4 / axes
             at_middle(start, axes)[:, component, axes + component] = k / (k + 3)
+        # A_k and M_k `(N, 2, 4, k, k)` for two axes; before training, those of accelerated gradient ascent with a step
+        # of 0.2, and of 0.4 / axes in general
         self.kernels = nn.Parameter(start)
-        """A_k and M_k `(N, 2, 4, k, k)` for two axes; before training, those of accelerated gradient ascent with a step
-        of 0.2, and of 0.4 / axes in general."""
         self.tail: FGP = FGP(restart=True)
 
     def config(self) -> dict[str, Any]:

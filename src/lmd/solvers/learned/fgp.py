@@ -17,28 +17,20 @@ from lmd.solvers.learned.prefix import LearnedPrefix
 from lmd.terms import L1
 from lmd.terms.base import add_scaled, per_instance
 
+# Roughnesses that numbers are learned for: the lowest, from one to the next, and how many
 LOWEST, RATIO, NODES = 0.05, 4.0, 5
-"""Roughnesses that numbers are learned for: the lowest, from one to the next, and how many."""
 
-PLACES = 2 * NODES - 1
-"""Roughnesses at which is measured how far numbers get: these, and halfway between them."""
+PLACES = 2 * NODES - 1  # Roughnesses at which is measured how far numbers get: these, and halfway between them
 
 
 @dataclass(frozen=True, kw_only=True)
 class LearnedFGPState(DualState):
     """Points, the dual points p they come from, and what the next step is made of."""
 
-    adjoint: Tensor
-    """K'p `(B, ...)`."""
-
-    ahead: Tensor
-    """The extrapolated dual points q, from which the next step starts."""
-
-    ahead_adjoint: Tensor
-    """K'q."""
-
-    numbers: Tensor
-    """Step-sizes and momenta of all iterations for each instance `(2, B, N)`."""
+    adjoint: Tensor  # K'p `(B, ...)`
+    ahead: Tensor  # The extrapolated dual points q, from which the next step starts
+    ahead_adjoint: Tensor  # K'q
+    numbers: Tensor  # Step-sizes and momenta of all iterations for each instance `(2, B, N)`
 
 
 class CoarserProblem(GridDualProblem, Protocol):
@@ -78,8 +70,8 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState, CoarserProblem]):
         self.iterations, self.coarse = check_count("iterations", iterations), bool(coarse)
         k = torch.arange(iterations)
         start = torch.stack([torch.full_like(k, 1.0, dtype=torch.get_default_dtype()), k / (k + 3)])
+        # Step-sizes and momenta `(2, J, N)`; before training, those of FGP
         self.numbers = nn.Parameter(start[:, None].repeat(1, NODES, 1))
-        """Step-sizes and momenta `(2, J, N)`; before training, those of FGP."""
         self.tail: FGP = FGP(restart=True)
 
     def config(self) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from lmd.solvers.base import S, Solver, State
 from lmd.solvers.classical.gradient_descent import project
 from lmd.solvers.classical.lbfgs import CurvaturePair, curvature_pair, two_loops
 
+# Step, caution and damping of `LearnedBlockNewton` to begin with; with a caution of 0.1 it diverges on digits
 INITIAL = 1.0, 0.36, 1e-3
-"""Step, caution and damping of `LearnedBlockNewton` to begin with; with a caution of 0.1 it diverges on digits."""
 
 
 class Metric(nn.Module, Configurable, abc.ABC):
@@ -91,8 +91,7 @@ class _MetricSolver(Solver[S]):
         if not isinstance(metric, Metric):
             raise InputError("metric", type(metric).__name__, "an lmd.solvers.learned.gradient.Metric")
         self.metric, self.iterations = metric, check_count("iterations", iterations)
-        self.steps = nn.Parameter(torch.zeros(iterations))
-        """log t_k `(N,)`."""
+        self.steps = nn.Parameter(torch.zeros(iterations))  # log t_k `(N,)`
 
     @property
     def horizon(self) -> int:
@@ -130,8 +129,7 @@ class LearnedGradient(_MetricSolver[LearnedGradientState]):
 
     def __init__(self, metric: Metric, iterations: int = 8) -> None:
         super().__init__(metric, iterations)
-        self.momenta = nn.Parameter(torch.zeros(iterations))
-        """m_k `(N,)`."""
+        self.momenta = nn.Parameter(torch.zeros(iterations))  # m_k `(N,)`
 
     def keeps_to_domain(self, problem: Problem) -> bool:
         return True
@@ -151,14 +149,9 @@ class LearnedGradient(_MetricSolver[LearnedGradientState]):
 class LearnedQuasiNewtonState(State):
     """Points, and what earlier steps showed of the curvature."""
 
-    gradient: Tensor
-    """g_{k-1} `(B, n)`; 0 before the first step."""
-
-    move: Tensor
-    """x_k - x_{k-1} `(B, n)`."""
-
-    pairs: tuple[CurvaturePair, ...]
-    """Oldest first."""
+    gradient: Tensor  # g_{k-1} `(B, n)`; 0 before the first step
+    move: Tensor  # x_k - x_{k-1} `(B, n)`
+    pairs: tuple[CurvaturePair, ...]  # Oldest first
 
 
 class LearnedQuasiNewton(_MetricSolver[LearnedQuasiNewtonState]):
@@ -215,8 +208,8 @@ class LearnedBlockNewton(Solver[State, BlockProblem]):
         if not 0 < share <= 1:
             raise InputError("share", share, "a number above 0, at most 1")
         self.share = float(share)
+        # Logarithms of t_k, c_k and d_k, as multiples of `INITIAL` `(N, 3)`
         self.numbers = nn.Parameter(torch.zeros(iterations, 3))
-        """Logarithms of t_k, c_k and d_k, as multiples of `INITIAL` `(N, 3)`."""
 
     needs = ("newton_blocks",)
 

@@ -16,9 +16,9 @@ from lmd.solvers.base import DualState
 from lmd.solvers.classical.interior_point import CENTRING, Direction, InteriorPoint, MarginProblem, NewtonSystem
 from lmd.solvers.learned.prefix import LearnedPrefix
 
+# Iterations before which rows are chosen, and how many, as a share of those at first. The fastest but one of eight
+# schedules on 60 training sets; with the fastest, rounding shows on a small set.
 ROW_SHARES = {0: 1.0, 2: 0.85, 5: 0.7}
-"""Iterations before which rows are chosen, and how many, as a share of those at first. The fastest but one of eight
-schedules on 60 training sets; with the fastest, rounding shows on a small set."""
 
 
 class Centred(NamedTuple):
@@ -62,15 +62,9 @@ class Centred(NamedTuple):
 class LearnedInteriorState(DualState):
     """One computation for each data set, whatever the instances on it start from."""
 
-    sets: Tensor
-    """The data sets `(S,)`."""
-
-    place: Tensor
-    """Where the data set of each instance is among them `(B,)`."""
-
-    numbers: Tensor
-    """Which rows of the data sets are worked with `(S, k)`."""
-
+    sets: Tensor  # The data sets `(S,)`
+    place: Tensor  # Where the data set of each instance is among them `(B,)`
+    numbers: Tensor  # Which rows of the data sets are worked with `(S, k)`
     inner: Centred
 
 
@@ -99,12 +93,10 @@ class LearnedInteriorPoint(LearnedPrefix[LearnedInteriorState, MarginProblem]):
             raise InputError("share", share, "a number above 0, at most 1")
         self.share, self.tail = float(share), InteriorPoint()
         self.guess = nn.Parameter(torch.zeros(size))
-        self.log_mean = nn.Parameter(torch.zeros(()))
-        """log mu_0 / C."""
-        self.centring = nn.Parameter(torch.zeros(iterations))
-        """Logarithms of multiples of Mehrotra's sigma."""
+        self.log_mean = nn.Parameter(torch.zeros(()))  # log mu_0 / C
+        self.centring = nn.Parameter(torch.zeros(iterations))  # Logarithms of multiples of Mehrotra's sigma
+        # Shares of the way to the boundary, as logits
         self.lengths = nn.Parameter(torch.full((iterations,), math.log(0.995 / 0.005)))
-        """Shares of the way to the boundary, as logits."""
 
     needs = ("rows", "subset", "C")
 

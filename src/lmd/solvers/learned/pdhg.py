@@ -18,11 +18,8 @@ from lmd.terms.base import per_instance
 class LearnedPDHGState(DualState):
     """Points and dual points, and how they moved last."""
 
-    moved: Tensor
-    """x_k - x_{k-1}."""
-
-    dual_moved: Tensor
-    """p_k - p_{k-1}."""
+    moved: Tensor  # x_k - x_{k-1}
+    dual_moved: Tensor  # p_k - p_{k-1}
 
 
 class LearnedPDHG(LearnedPrefix[LearnedPDHGState, SaddleProblem]):
@@ -49,8 +46,8 @@ class LearnedPDHG(LearnedPrefix[LearnedPDHGState, SaddleProblem]):
         self.tau = None if tau is None else check_positive("tau", tau)
         start = torch.zeros(iterations, 5)
         start[:, 2] = 1.0
+        # log t_k / tau, log s_k / sigma, e_k, m_k, n_k `(N, 5)`; before training, those of PDHG
         self.numbers = nn.Parameter(start)
-        """log t_k / tau, log s_k / sigma, e_k, m_k, n_k `(N, 5)`; before training, those of PDHG."""
         self.tail: PDHG = PDHG(tau, accelerated=False)
 
     @property

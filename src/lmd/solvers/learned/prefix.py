@@ -32,11 +32,8 @@ class LearnedPrefix(Solver[L | TailState, P]):
     `step_cost` is the cost of a learned step; where a step costs something else, its state says so.
     """
 
-    iterations: int
-    """N."""
-
-    tail: Solver[Any]
-    """The method that converges."""
+    iterations: int  # N
+    tail: Solver[Any]  # The method that converges
 
     @property
     def horizon(self) -> int:

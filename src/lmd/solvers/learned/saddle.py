@@ -21,14 +21,9 @@ from lmd.terms.base import Scale, per_instance
 class LearnedSaddleState(DualState):
     """Points x_k and dual points, and how they moved last."""
 
-    differences_dual: Tensor
-    """p_k `(B, ..., axes, *size)`: the dual point, or its part that belongs to the differences."""
-
-    dual_moved: Tensor
-    """p_k - p_{k-1}."""
-
-    moved: Tensor
-    """x_k - x_{k-1}."""
+    differences_dual: Tensor  # p_k `(B, ..., axes, *size)`: the dual point, or its part that belongs to the differences
+    dual_moved: Tensor  # p_k - p_{k-1}
+    moved: Tensor  # x_k - x_{k-1}
 
 
 class GridSaddleProblem(SaddleProblem, Protocol):
@@ -121,11 +116,10 @@ class LearnedSaddle(LearnedPrefix[LearnedSaddleState, GridSaddleProblem]):
         at_middle(primal, axes)[:, 0, 0] = -first / (1 + first)
         if masked:
             at_middle(primal, axes)[:, 1, 1] = -first
-        self.dual_kernels = nn.Parameter(dual)
-        """A_k, M_k, E_k `(N, 2, 6, k, k)` for two axes."""
+        self.dual_kernels = nn.Parameter(dual)  # A_k, M_k, E_k `(N, 2, 6, k, k)` for two axes
+        # C_k, D_k: `(N, 2, 3, k, k)`, to kept and lost pixels, from kept ones, lost ones and the move; `(N, 1, 2, k,
+        # k)` where there are no lost pixels
         self.primal_kernels = nn.Parameter(primal)
-        """C_k, D_k: `(N, 2, 3, k, k)`, to kept and lost pixels, from kept ones, lost ones and the move; `(N, 1, 2, k,
-        k)` where there are no lost pixels."""
         self.tail: PDHG = PDHG(tau, accelerated=False)
         self.settle = check_step("settle", settle)
 

@@ -19,34 +19,23 @@ from lmd.solvers.learned.prefix import LearnedPrefix
 from lmd.terms.base import inner
 from lmd.terms.domains import same_set
 
-WIDTH_RANGE = (1e-4, 1e3)
-"""The interval of learned widths."""
+WIDTH_RANGE = (1e-4, 1e3)  # The interval of learned widths
 
+# Doublings of the curvature in one step; an instance that needs more stays where it is, and goes on in the next
 MAX_DOUBLINGS = 40
-"""Doublings of the curvature in one step; an instance that needs more stays where it is, and goes on in the next."""
 
-CURVATURE_DECAY = 0.9
-"""What the curvature of the step before is multiplied by for the first trial of a step."""
-
-MAX_ROUNDINGS = 8
-"""Units of rounding of the values by which the rule may be missed."""
+CURVATURE_DECAY = 0.9  # What the curvature of the step before is multiplied by for the first trial of a step
+MAX_ROUNDINGS = 8  # Units of rounding of the values by which the rule may be missed
 
 
 @dataclass(frozen=True, kw_only=True)
 class BacktrackedState(DualState):
     """Two points, and what is known of the curvature between them."""
 
-    mirrored: Tensor
-    """z `(B, ...)`, the point of the mirror steps."""
-
-    curvature: Tensor
-    """M `(B,)`: f was M-smooth relative to the potential along the last step."""
-
-    width: Tensor
-    """What the widths of the smoothing begin at, `()`."""
-
-    weight: Tensor
-    """A `(B,)`: A (f(x) - min f) <= B(x*, z_0) for smooth f. 0 at the start."""
+    mirrored: Tensor  # z `(B, ...)`, the point of the mirror steps
+    curvature: Tensor  # M `(B,)`: f was M-smooth relative to the potential along the last step
+    width: Tensor  # What the widths of the smoothing begin at, `()`
+    weight: Tensor  # A `(B,)`: A (f(x) - min f) <= B(x*, z_0) for smooth f. 0 at the start.
 
 
 class Trial(NamedTuple):
@@ -57,8 +46,7 @@ class Trial(NamedTuple):
     weight: Tensor
     gradient: Tensor
     dual: Tensor
-    excess: Tensor
-    """How far f(x) is above what the rule allows `(B,)`."""
+    excess: Tensor  # How far f(x) is above what the rule allows `(B,)`
 
 
 def per_point(numbers: Tensor, x: Tensor) -> Tensor:
@@ -194,8 +182,7 @@ class ExactState(DualState):
 
     previous: Tensor
     earlier: Tensor
-    unit: Tensor
-    """L `(B,)`: the smoothness of the problem, or of the smooth part of it; 1 where nothing is known."""
+    unit: Tensor  # L `(B,)`: the smoothness of the problem, or of the smooth part of it; 1 where nothing is known
 
 
 class ExactMirrorDescent(LearnedPrefix[ExactState, Problem]):
@@ -235,15 +222,14 @@ class ExactMirrorDescent(LearnedPrefix[ExactState, Problem]):
         super().__init__()
         self.iterations, self.width = check_count("iterations", iterations), check_positive("width", width)
         self.tail: AcceleratedBacktrackedMirrorDescent = AcceleratedBacktrackedMirrorDescent(mirror, final_width, delay)
+        # Those of all learned iterations but the last, whose mirror is that of the rest
         self.mirrors = nn.ModuleList(copy.deepcopy(mirror) for _ in range(iterations - 1))
-        """Those of all learned iterations but the last, whose mirror is that of the rest."""
         apart = torch.linspace(0, check_count("widths", widths) - 1, widths)
         first = torch.linspace(math.log(width), math.log(final_width), iterations)
+        # `(N, widths)`; a factor of e apart to begin with, as are their shares
         self.log_widths = nn.Parameter(first[:, None] + apart)
-        """`(N, widths)`; a factor of e apart to begin with, as are their shares."""
         self.log_shares = nn.Parameter(-apart.repeat(iterations, 1), requires_grad=widths > 1)
-        self.momenta = nn.Parameter(torch.tensor([[-1.0, 0.0]] + [[0.2, 0.0]] * (iterations - 1)))
-        """m and n `(N, 2)`."""
+        self.momenta = nn.Parameter(torch.tensor([[-1.0, 0.0]] + [[0.2, 0.0]] * (iterations - 1)))  # m and n `(N, 2)`
         dimension = check_count("dimension", dimension, least=0)
         self.guess = nn.Parameter(torch.zeros(dimension), requires_grad=dimension > 0)
 

@@ -50,11 +50,10 @@ class MirrorSolver(Solver[S]):
 class MirrorState(State):
     """Points, and the dual points they were made from."""
 
-    target: Tensor | None = None
-    """y_k `(B, ...)`: where `to_dual(x)` should be; None before the first step."""
+    target: Tensor | None = None  # y_k `(B, ...)`: where `to_dual(x)` should be; None before the first step
 
+    # to_dual(x) `(B, ...)` where it is known already, as in training; None where the step has to evaluate it
     dual: Tensor | None = None
-    """to_dual(x) `(B, ...)` where it is known already, as in training; None where the step has to evaluate it."""
 
 
 class MirrorDescent(MirrorSolver[MirrorState]):
@@ -385,9 +384,9 @@ def _temper(mirror: Mirror, penalty: Any) -> ProximalMap:
 
 
 CLOSED_FORMS: tuple[tuple[tuple[type[Mirror], ...], tuple[type[Term], ...], Callable[[Mirror, Any], ProximalMap]], ...]
+# Mirrors and penalties that `proximal_map` serves
 CLOSED_FORMS = (
     ((Euclidean, EuclideanBox, DiagonalQuadratic), (L1,), _shrink_and_map),
     ((Entropic, EuclideanSimplex), (L1,), _map_alone),
     ((Entropic,), (NegativeEntropy,), _temper),
 )
-"""Mirrors and penalties that `proximal_map` serves."""
