@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Generic
+from typing import Any, ClassVar, Generic
 
 import torch
 from torch import Tensor, nn
@@ -92,9 +92,11 @@ class Solver(nn.Module, Configurable, abc.ABC, Generic[S, P]):
         """Capabilities the problem must have, checked before a run."""
         return ()
 
+    stays_in_domain: ClassVar[bool] = False  # whether its points lie in the domain of every problem that it serves
+
     def keeps_to_domain(self, problem: Problem) -> bool:
         """Whether all its points lie in the domain of a problem; one that does not is refused before it runs."""
-        return problem.domain is None
+        return self.stays_in_domain or problem.domain is None
 
     @property
     def init_cost(self) -> dict[str, int]:

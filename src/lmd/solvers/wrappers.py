@@ -336,6 +336,8 @@ class Sequential(Wrapper[SequentialState]):
         rest: The one that goes on.
     """
 
+    ends_proven = True
+
     def __init__(self, solver: Solver[Any], rest: Solver[Any]) -> None:
         super().__init__(solver)
         if not isinstance(rest, Solver) or solver.horizon is None:
@@ -349,8 +351,6 @@ class Sequential(Wrapper[SequentialState]):
 
     def keeps_to_domain(self, problem: Problem) -> bool:
         return self.solver.keeps_to_domain(problem) and self.rest.keeps_to_domain(problem)
-
-    ends_proven = True
 
     @property
     def init_cost(self) -> dict[str, int]:
@@ -405,6 +405,8 @@ class Stochastic(Wrapper[State, FiniteSum]):
     True
     """
 
+    ends_proven = False  # No: theorems are about whole subgradients
+
     def __init__(self, solver: Solver[Any], minibatch: int, seed: int = 0) -> None:
         super().__init__(solver)
         self.minibatch = check_count("minibatch", minibatch)
@@ -413,11 +415,6 @@ class Stochastic(Wrapper[State, FiniteSum]):
     @property
     def needs(self) -> tuple[str, ...]:
         return (*self.solver.needs, "terms")
-
-    @property
-    def ends_proven(self) -> bool:
-        """No: theorems are about whole subgradients."""
-        return False
 
     @property
     def init_cost(self) -> dict[str, int]:

@@ -6,7 +6,7 @@ import bisect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from lmd.core.checks import check_count, check_positive
 from lmd.core.tensor_cache import TensorCache
 from lmd.errors import InputError
-from lmd.problems.base import Problem
 from lmd.solvers.base import DualState, Solver
 from lmd.solvers.classical.pdhg import SaddleProblem
 from lmd.terms.base import Scale, add_scaled, per_instance
@@ -82,7 +81,10 @@ class ADMM(Solver[ADMMState, SplitProblem]):
     """
 
     needs = ("operator", "dual_prox", "data_prox", "regulariser_prox")
+    stays_in_domain = True  # As far as PDHG does
     ends_proven = True
+    init_cost: ClassVar = {"operator": 1, "adjoint": 1}
+    step_cost: ClassVar = {"operator": 1, "adjoint": 1}
 
     scales: Tensor
     probe_image: Tensor
@@ -123,18 +125,6 @@ class ADMM(Solver[ADMMState, SplitProblem]):
     def horizon(self) -> int | None:
         """The iterations before the last phase."""
         return self.ends[-1] if self.ends else self.iterations - 1 if self.iterations > 1 else None
-
-    def keeps_to_domain(self, problem: Problem) -> bool:
-        """As far as PDHG does."""
-        return True
-
-    @property
-    def init_cost(self) -> dict[str, int]:
-        return {"operator": 1, "adjoint": 1}
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return {"operator": 1, "adjoint": 1}
 
     @torch.no_grad()
     def precompute_(self, problem: SplitProblem, x0: Tensor) -> ADMM:

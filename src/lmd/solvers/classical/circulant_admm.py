@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -11,7 +11,6 @@ from torch import Tensor
 from lmd.core.checks import check_positive
 from lmd.errors import CapabilityError, InputError
 from lmd.operators.base import LinearOperator
-from lmd.problems.base import Problem
 from lmd.problems.composite import Block
 from lmd.problems.grids import is_circulant
 from lmd.solvers.base import DualState, Solver
@@ -87,27 +86,17 @@ class CirculantADMM(Solver[CirculantState, SpectralProblem]):
         relaxation: r, between 0 and 2.
     """
 
+    needs = ("differences", "beside_spectrum", "data_prox")
+    stays_in_domain = True  # The answer is a prox of f
+    ends_proven = True
+    init_cost: ClassVar = {"operator": 1, "data_gradient": 1, "dual_from": 1}
+    step_cost: ClassVar = {"operator": 1, "adjoint": 1, "data_prox": 1, "dual_from": 1}
+
     def __init__(self, threshold: float = 0.12, relaxation: float = 1.8) -> None:
         super().__init__()
         self.threshold, self.relaxation = check_step("threshold", threshold), check_positive("relaxation", relaxation)
         if self.relaxation >= 2:
             raise InputError("relaxation", relaxation, "a number between 0 and 2")
-
-    needs = ("differences", "beside_spectrum", "data_prox")
-
-    def keeps_to_domain(self, problem: Problem) -> bool:
-        """The answer is a prox of f."""
-        return True
-
-    ends_proven = True
-
-    @property
-    def init_cost(self) -> dict[str, int]:
-        return {"operator": 1, "data_gradient": 1, "dual_from": 1}
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return {"operator": 1, "adjoint": 1, "data_prox": 1, "dual_from": 1}
 
     def init(self, problem: SpectralProblem, x0: Tensor) -> CirculantState:
         hessian, laplacian = problem.beside_spectrum, problem.differences.wrapped_spectrum

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
 from lmd.core.checks import check_positive
 from lmd.operators.base import LinearOperator
-from lmd.problems.base import Problem
 from lmd.solvers.base import DualState, Solver
 from lmd.terms.base import Scale, add_scaled, inner, per_instance
 
@@ -58,6 +57,11 @@ class FGP(Solver[FGPState, DualProblem]):
         restart: Set momentum back where it points downhill.
     """
 
+    needs = ("operator", "dual_prox", "tilted_minimiser", "data_strong_convexity")
+    stays_in_domain = True  # the domain of a composite problem is that of f, whose minimisers and prox these are
+    init_cost: ClassVar = {"operator": 1}
+    step_cost: ClassVar = {"operator": 1, "adjoint": 1, "tilted_minimiser": 2}
+
     def __init__(self, multiplier: float = 1.0, restart: bool = False) -> None:
         super().__init__()
         self.multiplier = check_positive("multiplier", multiplier)
@@ -65,22 +69,6 @@ class FGP(Solver[FGPState, DualProblem]):
 
     def config(self) -> dict[str, Any]:
         return {"multiplier": self.multiplier, "restart": self.restart}
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return ("operator", "dual_prox", "tilted_minimiser", "data_strong_convexity")
-
-    def keeps_to_domain(self, problem: Problem) -> bool:
-        """The domain of a composite problem is that of its data term, whose minimisers and prox these are."""
-        return True
-
-    @property
-    def init_cost(self) -> dict[str, int]:
-        return {"operator": 1}
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return {"operator": 1, "adjoint": 1, "tilted_minimiser": 2}
 
     def init(self, problem: DualProblem, x0: Tensor) -> FGPState:
         dual, adjoint = torch.zeros_like(problem.operator(x0)), torch.zeros_like(x0)

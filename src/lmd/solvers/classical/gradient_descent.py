@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -26,13 +26,11 @@ PROBE_LENGTH = 1e-3  # The length of the move that the first curvature is measur
 class _GradientSolver(Solver[S]):
     """What the methods share: steps, and one subgradient for each."""
 
+    step_cost: ClassVar = {"subgradient": 1}
+
     def __init__(self, steps: Steps | float = 0.01) -> None:
         super().__init__()
         self.steps = as_steps(steps)
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return {"subgradient": 1}
 
 
 class GradientDescent(_GradientSolver[State]):
@@ -58,9 +56,7 @@ class ProjectedGradient(_GradientSolver[State]):
     """
 
     needs = ("domain",)
-
-    def keeps_to_domain(self, problem: Problem) -> bool:
-        return True
+    stays_in_domain = True
 
     def init(self, problem: Any, x0: Tensor) -> State:
         return State(problem.domain.check("x0", x0))
@@ -88,8 +84,7 @@ class Nesterov(_GradientSolver[NesterovState]):
         steps: The step-sizes t_k: a positive number, or `Steps`.
     """
 
-    def keeps_to_domain(self, problem: Problem) -> bool:
-        return True
+    stays_in_domain = True
 
     def init(self, problem: Problem, x0: Tensor) -> NesterovState:
         return NesterovState(x0, extrapolated=x0)
@@ -192,17 +187,9 @@ class ProximalGradient(Solver[ProximalGradientState, Problem]):
     tensor([[2., 0.]])
     """
 
-    @property
-    def init_cost(self) -> dict[str, int]:
-        return {"value": 1, "subgradient": 2}
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        """The trials are counted in the state."""
-        return {}
-
-    def keeps_to_domain(self, problem: Problem) -> bool:
-        return True
+    stays_in_domain = True
+    init_cost: ClassVar = {"value": 1, "subgradient": 2}
+    step_cost: ClassVar = {}  # The trials are counted in the state
 
     def init(self, problem: Problem, x0: Tensor) -> ProximalGradientState:
         """The first curvature is that of f along a short step."""

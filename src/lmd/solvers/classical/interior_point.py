@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -71,15 +71,11 @@ class InteriorPoint(Solver[InteriorState, MarginProblem]):
     """
 
     needs = ("rows", "subset", "C")
+    step_cost: ClassVar = {}  # Counted in the state: an instance that is solved costs nothing
 
     def __init__(self, precision: float = 1e-9) -> None:
         super().__init__()
         self.precision = check_positive("precision", precision, zero=True)
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        """Counted in the state: an instance that is solved costs nothing."""
-        return {}
 
     def init(self, problem: MarginProblem, x0: Tensor) -> InteriorState:
         """At x0 with the a that suits it: products that are equal up to a factor of 2."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -52,19 +53,13 @@ class LBFGS(Solver[LBFGSState]):
         trials: Evaluations of a line search, at most.
     """
 
+    init_cost: ClassVar = {"value": 1, "subgradient": 1}
+    step_cost: ClassVar = {}  # The evaluations of the line search are counted in the state
+
     def __init__(self, memory: int = 10, trials: int = 20) -> None:
         super().__init__()
         self.memory = check_count("memory", memory)
         self.trials = check_count("trials", trials)
-
-    @property
-    def init_cost(self) -> dict[str, int]:
-        return {"value": 1, "subgradient": 1}
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        """The evaluations of the line search are counted in the state."""
-        return {}
 
     def init(self, problem: Problem, x0: Tensor) -> LBFGSState:
         value, gradient = problem.value_and_subgradient(x0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -12,7 +12,6 @@ from torch import Tensor
 from lmd.core.checks import check_positive
 from lmd.errors import InputError
 from lmd.operators.base import LinearOperator
-from lmd.problems.base import Problem
 from lmd.solvers.base import DualState, Solver
 from lmd.terms.base import Scale, add_scaled, per_instance
 
@@ -67,6 +66,11 @@ class PDHG(Solver[PDHGState, SaddleProblem]):
         settle: What tau falls by in all, 1 or more.
     """
 
+    needs = ("operator", "dual_prox", "data_prox")
+    stays_in_domain = True  # the domain of a composite problem is that of f, whose minimisers and prox these are
+    init_cost: ClassVar = {"operator": 1}
+    step_cost: ClassVar = {"operator": 1, "adjoint": 1, "data_prox": 1}
+
     def __init__(
         self,
         tau: float | None = None,
@@ -81,20 +85,6 @@ class PDHG(Solver[PDHGState, SaddleProblem]):
         self.settle = check_step("settle", settle)
         if settle < 1:
             raise InputError("settle", settle, "a number of 1 or more")
-
-    needs = ("operator", "dual_prox", "data_prox")
-
-    def keeps_to_domain(self, problem: Problem) -> bool:
-        """The domain of a composite problem is that of its data term, whose minimisers and prox these are."""
-        return True
-
-    @property
-    def init_cost(self) -> dict[str, int]:
-        return {"operator": 1}
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return {"operator": 1, "adjoint": 1, "data_prox": 1}
 
     def init(self, problem: SaddleProblem, x0: Tensor) -> PDHGState:
         tau, sigma = self.steps(problem)

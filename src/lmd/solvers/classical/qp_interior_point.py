@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 from typing_extensions import Self
 
 from lmd.core.checks import check_positive
-from lmd.problems.base import Problem
 from lmd.solvers.base import DualState, Solver
 from lmd.solvers.classical.epigraph import Epigraph, PiecewiseProblem, multiply, multiply_adjoint
 from lmd.terms.quadratic import times
@@ -234,20 +233,13 @@ class QPInteriorPoint(Solver[QPInteriorState, PiecewiseProblem]):
     """
 
     needs = ("operator", "pieces")
+    stays_in_domain = True  # The domain of a composite problem is that of its data term, which is finite everywhere
     ends_proven = True
+    step_cost: ClassVar = {}  # Nothing that is an evaluation: a step factorises a matrix
 
     def __init__(self, precision: float = 1e-14) -> None:
         super().__init__()
         self.precision = check_positive("precision", precision)
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        """Nothing that is an evaluation: a step factorises a matrix."""
-        return {}
-
-    def keeps_to_domain(self, problem: Problem) -> bool:
-        """The domain of a composite problem is that of its data term, which is finite everywhere."""
-        return True
 
     def init(self, problem: PiecewiseProblem, x0: Tensor) -> QPInteriorState:
         """The minimiser with springs in place of bounds, slacks that are as long as they are missed, equal products."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from lmd.core.checks import check_count
 from lmd.errors import InputError
-from lmd.problems.base import Problem, offers
+from lmd.problems.base import offers
 from lmd.solvers.base import DualState, Solver
 from lmd.solvers.classical.pdhg import PDHG, SaddleProblem, check_step
 from lmd.solvers.tracking import take
@@ -71,6 +71,11 @@ class RelaxedPDHG(Solver[RelaxedState, ScaledProblem]):
         relaxation: r, between 0 and 2.
     """
 
+    stays_in_domain = True  # As far as PDHG does: the answer is a prox of f
+    ends_proven = True
+    init_cost: ClassVar = {"operator": 1}
+    step_cost: ClassVar = {"operator": 1, "adjoint": 1, "data_prox": 1}
+
     def __init__(self, iterations: int = 0, ratio: float = RATIO, relaxation: float = 1.9) -> None:
         super().__init__()
         self.iterations = check_count("iterations", iterations, least=0)
@@ -88,25 +93,9 @@ class RelaxedPDHG(Solver[RelaxedState, ScaledProblem]):
     def needs(self) -> tuple[str, ...]:
         return ("step_scale", *PDHG().needs)
 
-    def keeps_to_domain(self, problem: Problem) -> bool:
-        """As far as PDHG does: the answer is a prox of f."""
-        return True
-
     @property
     def horizon(self) -> int | None:
         return self.iterations or None
-
-    @property
-    def ends_proven(self) -> bool:
-        return True
-
-    @property
-    def init_cost(self) -> dict[str, int]:
-        return {"operator": 1}
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return {"operator": 1, "adjoint": 1, "data_prox": 1}
 
     def init(self, problem: ScaledProblem, x0: Tensor) -> RelaxedState:
         x = problem.clip(problem.fill_unknown(x0))

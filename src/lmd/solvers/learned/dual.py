@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -112,6 +112,8 @@ class LearnedDual(LearnedPrefix[LearnedDualState, GridDualProblem]):
         axes: Of the differences: 1 for signals, 2 for images, 3 for volumes.
     """
 
+    step_cost: ClassVar = {"operator": 1, "adjoint": 1, "tilted_minimiser": 1}
+
     def __init__(self, iterations: int = 10, kernel: int = 5, axes: int = 2) -> None:
         super().__init__()
         self.iterations = check_count("iterations", iterations)
@@ -131,10 +133,6 @@ class LearnedDual(LearnedPrefix[LearnedDualState, GridDualProblem]):
     @property
     def needs(self) -> tuple[str, ...]:
         return ("differences", *self.tail.needs)
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return {"operator": 1, "adjoint": 1, "tilted_minimiser": 1}
 
     def cost_of(self, k: int) -> dict[str, int]:
         """The first step needs x(p_0) besides, the first of FGP K'p_N."""

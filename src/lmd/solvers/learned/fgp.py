@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -65,6 +65,8 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState, CoarserProblem]):
         coarse: Begin on coarser pixels.
     """
 
+    init_cost: ClassVar = {"operator": 2}
+
     def __init__(self, iterations: int = 20, coarse: bool = False) -> None:
         super().__init__()
         self.iterations, self.coarse = check_count("iterations", iterations), bool(coarse)
@@ -84,10 +86,6 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState, CoarserProblem]):
     @property
     def step_cost(self) -> dict[str, int]:
         return self.tail.step_cost
-
-    @property
-    def init_cost(self) -> dict[str, int]:
-        return {"operator": 2}
 
     def cost_of(self, k: int) -> dict[str, int]:
         """The first step of FGP needs K'p_N besides."""

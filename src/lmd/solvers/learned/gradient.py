@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -86,6 +86,8 @@ class _MetricSolver(Solver[S]):
     that converges.
     """
 
+    step_cost: ClassVar = {"subgradient": 1}
+
     def __init__(self, metric: Metric, iterations: int) -> None:
         super().__init__()
         if not isinstance(metric, Metric):
@@ -96,10 +98,6 @@ class _MetricSolver(Solver[S]):
     @property
     def horizon(self) -> int:
         return self.iterations
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return {"subgradient": 1}
 
     def check(self, x0: Tensor) -> Tensor:
         """Return x0 if it is of the size and dtype of the metric."""
@@ -127,12 +125,11 @@ class LearnedGradient(_MetricSolver[LearnedGradientState]):
         iterations: How many t_k and m_k are learned.
     """
 
+    stays_in_domain = True
+
     def __init__(self, metric: Metric, iterations: int = 8) -> None:
         super().__init__(metric, iterations)
         self.momenta = nn.Parameter(torch.zeros(iterations))  # m_k `(N,)`
-
-    def keeps_to_domain(self, problem: Problem) -> bool:
-        return True
 
     def init(self, problem: Problem, x0: Tensor) -> LearnedGradientState:
         return LearnedGradientState(self.check(x0), ahead=x0)
@@ -202,6 +199,9 @@ class LearnedBlockNewton(Solver[State, BlockProblem]):
         share: Of the pairs that M sums, above 0 and at most 1.
     """
 
+    needs = ("newton_blocks",)
+    step_cost: ClassVar = {"factorisation": 1}
+
     def __init__(self, iterations: int = 10, share: float = 0.1) -> None:
         super().__init__()
         self.iterations = check_count("iterations", iterations)
@@ -211,15 +211,9 @@ class LearnedBlockNewton(Solver[State, BlockProblem]):
         # Logarithms of t_k, c_k and d_k, as multiples of `INITIAL` `(N, 3)`
         self.numbers = nn.Parameter(torch.zeros(iterations, 3))
 
-    needs = ("newton_blocks",)
-
     @property
     def horizon(self) -> int:
         return self.iterations
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return {"factorisation": 1}
 
     def init(self, problem: BlockProblem, x0: Tensor) -> State:
         check_module_kind("x0", x0, self, "solver")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -86,6 +86,9 @@ class LearnedInteriorPoint(LearnedPrefix[LearnedInteriorState, MarginProblem]):
         share: Of the rows that take part at first, above 0 and at most 1.
     """
 
+    needs = ("rows", "subset", "C")
+    step_cost: ClassVar = {"factorisation": 1}
+
     def __init__(self, size: int, iterations: int = 10, share: float = 0.3) -> None:
         super().__init__()
         self.size, self.iterations = check_count("size", size), check_count("iterations", iterations)
@@ -97,12 +100,6 @@ class LearnedInteriorPoint(LearnedPrefix[LearnedInteriorState, MarginProblem]):
         self.centring = nn.Parameter(torch.zeros(iterations))  # Logarithms of multiples of Mehrotra's sigma
         # Shares of the way to the boundary, as logits
         self.lengths = nn.Parameter(torch.full((iterations,), math.log(0.995 / 0.005)))
-
-    needs = ("rows", "subset", "C")
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return {"factorisation": 1}
 
     def init(self, problem: MarginProblem, x0: Tensor) -> LearnedInteriorState:
         """At the learned point, with no rows yet: the first iteration chooses them."""

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from typing_extensions import TypeVar
 
-from lmd.problems.base import Problem
 from lmd.solvers.base import DualState, Solver, add_evaluations
 
 
@@ -32,20 +31,15 @@ class LearnedPrefix(Solver[L | TailState, P]):
     `step_cost` is the cost of a learned step; where a step costs something else, its state says so.
     """
 
+    stays_in_domain = True  # Like the classical method that it ends in
+    ends_proven = True
+
     iterations: int  # N
     tail: Solver[Any]  # The method that converges
 
     @property
     def horizon(self) -> int:
         return self.iterations
-
-    @property
-    def ends_proven(self) -> bool:
-        return True
-
-    def keeps_to_domain(self, problem: Problem) -> bool:
-        """Like the classical method that it ends in."""
-        return True
 
     def cost_of(self, k: int) -> dict[str, int]:
         """Evaluations per instance in the step from x_k, by name; a compiled one counts as what it stands for."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -92,6 +92,10 @@ class LearnedSaddle(LearnedPrefix[LearnedSaddleState, GridSaddleProblem]):
         axes: Of the differences: 1 for signals, 2 for images, 3 for volumes.
     """
 
+    init_cost: ClassVar = {"dual_from": 1}
+    # The operator of the learned steps is that of the differences, where the problem has a larger one
+    step_cost: ClassVar = {"operator": 2, "adjoint": 1, "data_gradient": 1, "dual_from": 1}
+
     def __init__(
         self,
         iterations: int = 10,
@@ -138,15 +142,6 @@ class LearnedSaddle(LearnedPrefix[LearnedSaddleState, GridSaddleProblem]):
     def needs(self) -> tuple[str, ...]:
         own = ("differences", "gradient_smoothness", "data_gradient", "clip")
         return (*own, *(("mask",) if self.masked else ()), *self.tail.needs)
-
-    @property
-    def init_cost(self) -> dict[str, int]:
-        return {"dual_from": 1}
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        """The operator of the learned steps is that of the differences, where the problem has a larger one."""
-        return {"operator": 2, "adjoint": 1, "data_gradient": 1, "dual_from": 1}
 
     def init(self, problem: GridSaddleProblem, x0: Tensor) -> LearnedSaddleState:
         check_module_kind("x0", x0, self, "solver")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -69,6 +69,8 @@ class BacktrackedMirrorDescent(Solver[BacktrackedState, Problem]):
         delay: Iterations until the width is half of it, positive.
     """
 
+    step_cost: ClassVar = {}  # The trials are counted in the state
+
     def __init__(self, mirror: Mirror, width: float = 0.1, delay: float = 10.0) -> None:
         super().__init__()
         if not isinstance(mirror, Mirror) or not mirror.is_exact:
@@ -79,11 +81,6 @@ class BacktrackedMirrorDescent(Solver[BacktrackedState, Problem]):
     @property
     def geometry(self) -> Mirror | None:
         return self.mirror
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        """The trials are counted in the state."""
-        return {}
 
     def keeps_to_domain(self, problem: Problem) -> bool:
         return same_set(self.mirror.domain, problem.domain)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -69,9 +69,7 @@ class MirrorDescent(MirrorSolver[MirrorState]):
         steps: The step-sizes t_k: a positive number, or `Steps`.
     """
 
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return {"subgradient": 1, "to_dual": 1, "to_primal": 1}
+    step_cost: ClassVar = {"subgradient": 1, "to_dual": 1, "to_primal": 1}
 
     @property
     def geometry(self) -> Mirror | None:
@@ -118,14 +116,8 @@ class LazyMirrorDescent(MirrorDescent):
     """
 
     accumulates = True
-
-    @property
-    def init_cost(self) -> dict[str, int]:
-        return {"to_dual": 1}
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return {"subgradient": 1, "to_primal": 1}
+    init_cost: ClassVar = {"to_dual": 1}
+    step_cost: ClassVar = {"subgradient": 1, "to_primal": 1}
 
     def init(self, problem: Problem, x0: Tensor) -> MirrorState:
         return MirrorState(self.mirror.check("x0", x0), target=self.mirror.to_dual(x0))
@@ -186,6 +178,8 @@ class CorrectedMirrorDescent(MirrorDescent):
         initial: Each c_k to begin with, in [0, 1].
     """
 
+    step_cost: ClassVar = {"subgradient": 1, "to_dual": 1, "to_primal": 2}
+
     def __init__(
         self, mirror: Mirror, steps: Steps | float, iterations: int | None = None, initial: float = 0.5
     ) -> None:
@@ -201,10 +195,6 @@ class CorrectedMirrorDescent(MirrorDescent):
         if not 0 <= self.initial <= 1:
             raise InputError("initial", initial, "a number in [0, 1]")
         self.corrections = nn.Parameter(torch.full((iterations,), self.initial))
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return {"subgradient": 1, "to_dual": 1, "to_primal": 2}
 
     @property
     def horizon(self) -> int | None:
@@ -247,13 +237,8 @@ class AcceleratedState(State):
 class _AccumulatingSolver(MirrorSolver[AcceleratedState]):
     """What the two methods share: a start at z_0 = x_0, y_0 = to_dual(x_0), and the costs."""
 
-    @property
-    def init_cost(self) -> dict[str, int]:
-        return {"to_dual": 1}
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return {"subgradient": 1, "to_primal": 1}
+    init_cost: ClassVar = {"to_dual": 1}
+    step_cost: ClassVar = {"subgradient": 1, "to_primal": 1}
 
     def init(self, problem: Problem, x0: Tensor) -> AcceleratedState:
         self.mirror.check("x0", x0)
@@ -336,12 +321,12 @@ class ProximalMirrorDescent(MirrorDescent):
         steps: The step-sizes t_k: a positive number, or `Steps`.
     """
 
+    needs = ("penalty", "misfit_gradient")
+
     @property
     def geometry(self) -> Mirror | None:
         """None: the theorems are about steps without a prox."""
         return None
-
-    needs = ("penalty", "misfit_gradient")
 
     def step(self, problem: Any, state: MirrorState) -> MirrorState:
         size = self.steps(state.iteration)
