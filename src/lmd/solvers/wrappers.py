@@ -6,7 +6,7 @@ import bisect
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from lmd.core.checks import check_count, check_same_kind
 from lmd.errors import InputError
 from lmd.mirrors.base import Mirror
 from lmd.problems.base import Problem
-from lmd.solvers.base import DualState, Passing, Solver, State, Wrapper, add_evaluations
+from lmd.solvers.base import DualState, Solver, State, Wrapper, add_evaluations
 from lmd.solvers.initialisers import Initialiser
 from lmd.solvers.tracking import take
 from lmd.terms.base import per_instance
@@ -119,11 +119,6 @@ class NoWorseThanStart(Wrapper[NoWorseState]):
     @property
     def init_cost(self) -> dict[str, int]:
         return _plus_value(self.solver.init_cost)
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        """That of the solver inside; the one value of `advance` is counted in the state."""
-        return self.solver.step_cost
 
     def init(self, problem: Problem, x0: Tensor) -> NoWorseState:
         inner, value = self.solver.init(problem, x0), problem.value(x0)
@@ -230,14 +225,6 @@ class Averaged(Wrapper[AveragedState]):
     True
     """
 
-    @property
-    def init_cost(self) -> dict[str, int]:
-        return self.solver.init_cost
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return self.solver.step_cost
-
     def init(self, problem: Any, x0: Tensor) -> AveragedState:
         return self._begin(self.solver.init(problem, x0))
 
@@ -284,7 +271,7 @@ class Averaged(Wrapper[AveragedState]):
         return sum_steps(self.solver, problem, inner, count) if own is None else own(problem, inner, count)
 
 
-class WithInitialiser(Passing):
+class WithInitialiser(Wrapper[State]):
     """A solver that begins at learned points, and possibly dual points, whatever x0 is.
 
     Args:
@@ -305,6 +292,15 @@ class WithInitialiser(Passing):
         check_same_kind("x0", x0, "the solver's start", start.unit)
         point = start.forward(problem, count)
         return self.begin(problem, point, None if dual is None else dual.forward(problem, count))
+
+    def step(self, problem: Any, state: State) -> State:
+        return self.solver.step(problem, state)
+
+    def advance(self, problem: Any, state: State, count: int) -> State:
+        return self.solver.advance(problem, state, count)
+
+    def resume(self, problem: Any, x: Tensor, dual: Tensor) -> State:
+        return self.solver.resume(problem, x, dual)
 
     def begin(self, problem: Any, x: Tensor, dual: Tensor | None = None) -> State:
         """The state before the first step, at what the initialisers return."""
@@ -352,14 +348,6 @@ class Sequential(Wrapper[SequentialState]):
     def keeps_to_domain(self, problem: Problem) -> bool:
         return self.solver.keeps_to_domain(problem) and self.rest.keeps_to_domain(problem)
 
-    @property
-    def init_cost(self) -> dict[str, int]:
-        return self.solver.init_cost
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return self.solver.step_cost
-
     def init(self, problem: Problem, x0: Tensor) -> SequentialState:
         inner = self.solver.init(problem, x0)
         return SequentialState(inner.x, inner=inner, start=inner.x)
@@ -378,16 +366,7 @@ class Sequential(Wrapper[SequentialState]):
         return SequentialState(inner.x, state.iteration + 1, inner.diagnostics, cost, inner=inner, start=state.start)
 
 
-class FiniteSum(Protocol):
-    """What `Stochastic` needs of a problem: terms, and the problem of some of them."""
-
-    @property
-    def terms(self) -> int: ...
-
-    def minibatch(self, indices: Tensor) -> Problem: ...
-
-
-class Stochastic(Wrapper[State, FiniteSum]):
+class Stochastic(Wrapper[State]):
     """Runs a solver whose every step sees `minibatch` of the problem's terms, drawn anew without replacement.
 
     The terms of iteration k depend on `seed` and k alone and are the same for all instances. With `LazyMirrorDescent`
@@ -417,10 +396,6 @@ class Stochastic(Wrapper[State, FiniteSum]):
         return (*self.solver.needs, "terms")
 
     @property
-    def init_cost(self) -> dict[str, int]:
-        return self.solver.init_cost
-
-    @property
     def step_cost(self) -> dict[str, int]:
         """That of the solver; its subgradients are of a minibatch, and count as such."""
         cost = dict(self.solver.step_cost)
@@ -428,15 +403,15 @@ class Stochastic(Wrapper[State, FiniteSum]):
             cost["minibatch_subgradient"] = cost.pop("subgradient")
         return cost
 
-    def init(self, problem: FiniteSum, x0: Tensor) -> State:
+    def init(self, problem: Any, x0: Tensor) -> State:
         if self.minibatch > problem.terms:
             raise InputError("minibatch", self.minibatch, f"at most {problem.terms}, the number of the problem's terms")
         return self.solver.init(problem, x0)
 
-    def step(self, problem: FiniteSum, state: State) -> State:
+    def step(self, problem: Any, state: State) -> State:
         return self.solver.step(problem.minibatch(self.draw(problem, state)), state)
 
-    def draw(self, problem: FiniteSum, state: State) -> Tensor:
+    def draw(self, problem: Any, state: State) -> Tensor:
         """The indices of this iteration's terms `(minibatch,)`."""
         # PyTorch's generator on the CPU takes the low 32 bits; odd factors spread seeds and iterations over them.
         generator = torch.Generator().manual_seed((0x9E3779B1 * self.seed + 0x85EBCA6B * state.iteration) % 2**32)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,19 +11,6 @@ from torch import Tensor
 from lmd.operators.base import LinearOperator
 from lmd.terms.base import Pieces, filled
 from lmd.terms.quadratic import times
-
-
-class PiecewiseProblem(Protocol):
-    """What is needed of a problem: its operators, and the pieces of its terms."""
-
-    @property
-    def operator(self) -> LinearOperator: ...
-
-    @property
-    def quadratic(self) -> tuple[Tensor, Tensor] | None: ...
-
-    @property
-    def pieces(self) -> tuple[Pieces | None, tuple[Pieces, ...]] | None: ...
 
 
 def multiply(A: Tensor | None, x: Tensor) -> Tensor:
@@ -116,7 +103,7 @@ class Epigraph:
     The last rows are t. See `lmd.terms.base.Pieces`.
     """
 
-    def __init__(self, problem: PiecewiseProblem, x: Tensor) -> None:
+    def __init__(self, problem: Any, x: Tensor) -> None:
         assert problem.pieces is not None
         (first, others), operator, flat = problem.pieces, problem.operator, x.flatten(1)
         self.behind = [

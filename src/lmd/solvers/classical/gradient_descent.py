@@ -168,7 +168,7 @@ class ProximalGradientState(DescentState):
     pace: Tensor  # t `(B,)`, of which the momentum is made: 1 after a restart
 
 
-class ProximalGradient(Solver[ProximalGradientState, Problem]):
+class ProximalGradient(Solver[ProximalGradientState]):
     r"""f + g with a gradient of f and a prox of g, the penalty or the domain:
 
         y = x_k + (t_k - 1) / t_{k+1} (x_k - x_{k-1}),   x_{k+1} = prox_{g/M}(y - grad f(y) / M),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,15 +42,7 @@ class InteriorState(DualState):
     done: Tensor  # Which instances `(B,)` are solved to rounding, and stay where they are
 
 
-class MarginProblem(Protocol):
-    """What the method needs of a problem: hinges of rows of data sets, each shared by some of the instances."""
-
-    rows: Tensor  # y_i (phi_i, 1) `(S, m, n)`
-    subset: Tensor  # The data set of each instance `(B,)`
-    C: float
-
-
-class InteriorPoint(Solver[InteriorState, MarginProblem]):
+class InteriorPoint(Solver[InteriorState]):
     r"""Newton's method on the perturbed optimality conditions of an SVM, each iteration nearer to the true ones.
 
     As a quadratic program, with rows y_i (phi_i, 1) and x = (w, b), the problem is
@@ -77,7 +69,7 @@ class InteriorPoint(Solver[InteriorState, MarginProblem]):
         super().__init__()
         self.precision = check_positive("precision", precision, zero=True)
 
-    def init(self, problem: MarginProblem, x0: Tensor) -> InteriorState:
+    def init(self, problem: Any, x0: Tensor) -> InteriorState:
         """At x0 with the a that suits it: products that are equal up to a factor of 2."""
         point, shortfall = x0.detach().double(), _shortfall(problem, x0)
         margin = shortfall.abs().mean(dim=1, keepdim=True).clamp(min=1)
@@ -86,7 +78,7 @@ class InteriorPoint(Solver[InteriorState, MarginProblem]):
         product = problem.C * slack * surplus / (slack + surplus)  # of a and surplus, and of C - a and slack
         return _begin(x0, point, product / surplus, slack, surplus, product.mean(dim=1))
 
-    def resume(self, problem: MarginProblem, x: Tensor, dual: Tensor) -> InteriorState:
+    def resume(self, problem: Any, x: Tensor, dual: Tensor) -> InteriorState:
         """With slack and surplus of which all products are equal: `RESUMED_MEAN` times the mean of x and `dual`."""
         shortfall, dual = _shortfall(problem, x), dual.detach().double().clamp(0, problem.C)
         over, under = (side.clamp(min=0) for side in (shortfall, -shortfall))
@@ -98,7 +90,7 @@ class InteriorPoint(Solver[InteriorState, MarginProblem]):
         return _begin(x, x.detach().double(), dual, mean / (problem.C - dual), mean / dual, mean[:, 0])
 
     @torch.no_grad()
-    def step(self, problem: MarginProblem, state: InteriorState) -> InteriorState:
+    def step(self, problem: Any, state: InteriorState) -> InteriorState:
         counted = {"factorisation": (~state.done).long()}
         if bool(state.done.all()):
             return replace(state, iteration=state.iteration + 1, evaluations=counted)
@@ -113,7 +105,7 @@ class InteriorPoint(Solver[InteriorState, MarginProblem]):
         return InteriorState(after["point"].to(state.x), state.iteration + 1, evaluations=counted, **after)
 
 
-def _shortfall(problem: MarginProblem, x: Tensor) -> Tensor:
+def _shortfall(problem: Any, x: Tensor) -> Tensor:
     """1 - rows x `(B, m)`, in float64."""
     point = x.detach().double()
     shortfall = torch.empty(len(x), problem.rows.shape[1], dtype=torch.float64, device=x.device)
@@ -128,7 +120,7 @@ def _begin(x: Tensor, point: Tensor, dual: Tensor, slack: Tensor, surplus: Tenso
     return InteriorState(x, dual=dual, point=point, slack=slack, surplus=surplus, residual=one, first=mean, done=done)
 
 
-def _groups(problem: MarginProblem) -> list[tuple[int, Tensor]]:
+def _groups(problem: Any) -> list[tuple[int, Tensor]]:
     """The data sets, each with the places of its instances in the batch."""
     return [(int(k), (problem.subset == k).nonzero().flatten()) for k in torch.unique(problem.subset)]
 

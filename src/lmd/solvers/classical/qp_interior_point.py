@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from typing_extensions import Self
 
 from lmd.core.checks import check_positive
 from lmd.solvers.base import DualState, Solver
-from lmd.solvers.classical.epigraph import Epigraph, PiecewiseProblem, multiply, multiply_adjoint
+from lmd.solvers.classical.epigraph import Epigraph, multiply, multiply_adjoint
 from lmd.terms.quadratic import times
 
 MAX_SIZE = 2048  # Entries of x up to which a matrix of them is factorised for each instance
@@ -211,7 +211,7 @@ class QPInteriorState(DualState):
         return self.multiplier[1] - self.multiplier[0] + self.equality
 
 
-class QPInteriorPoint(Solver[QPInteriorState, PiecewiseProblem]):
+class QPInteriorPoint(Solver[QPInteriorState]):
     r"""min x'Px / 2 + q'x over l <= Kx <= u by Newton's method on the perturbed optimality conditions.
 
     With slacks s to the ends, multipliers p of 0 or more, and y the upper minus the lower ones, the conditions are
@@ -241,7 +241,7 @@ class QPInteriorPoint(Solver[QPInteriorState, PiecewiseProblem]):
         super().__init__()
         self.precision = check_positive("precision", precision)
 
-    def init(self, problem: PiecewiseProblem, x0: Tensor) -> QPInteriorState:
+    def init(self, problem: Any, x0: Tensor) -> QPInteriorState:
         """The minimiser with springs in place of bounds, slacks that are as long as they are missed, equal products."""
         epigraph = Epigraph(problem, x0)
         program = Program.of(epigraph)
@@ -251,12 +251,12 @@ class QPInteriorPoint(Solver[QPInteriorState, PiecewiseProblem]):
         point, _ = LinearSystem(program, weight).solve(right, (weight - 1) * nearest)
         return _begin(epigraph, program, point, torch.zeros_like(nearest), x0)
 
-    def resume(self, problem: PiecewiseProblem, x: Tensor, dual: Tensor) -> QPInteriorState:
+    def resume(self, problem: Any, x: Tensor, dual: Tensor) -> QPInteriorState:
         epigraph = Epigraph(problem, x)
         program, y = Program.of(epigraph), epigraph.multipliers(x, dual)
         return _begin(epigraph, program, epigraph.point(x) / program.x_unit, y / program.y_unit, x)
 
-    def step(self, problem: PiecewiseProblem, state: QPInteriorState) -> QPInteriorState:
+    def step(self, problem: Any, state: QPInteriorState) -> QPInteriorState:
         if bool(state.done.all()):
             return replace(state, iteration=state.iteration + 1)
         after = _Newton(state).step()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from lmd.core.checks import check_count
 from lmd.errors import InputError
 from lmd.problems.base import offers
 from lmd.solvers.base import DualState, Solver
-from lmd.solvers.classical.pdhg import PDHG, SaddleProblem, check_step
+from lmd.solvers.classical.pdhg import PDHG, check_step
 from lmd.solvers.tracking import take
 from lmd.terms.base import Scale, add_scaled, size_of
 
@@ -43,17 +43,7 @@ class RelaxedState(DualState):
     known: Tensor  # Whether tau is in units of the problem `(B,)`: then it fits mostly, and is left alone for long
 
 
-class ScaledProblem(SaddleProblem, Protocol):
-    """What this method needs of a problem beyond what PDHG needs: the scale of the steps, NaN where unknown."""
-
-    def step_scale(self, x: Tensor) -> Tensor: ...
-
-    def clip(self, x: Tensor) -> Tensor: ...
-
-    def fill_unknown(self, x: Tensor) -> Tensor: ...
-
-
-class RelaxedPDHG(Solver[RelaxedState, ScaledProblem]):
+class RelaxedPDHG(Solver[RelaxedState]):
     r"""p~ = prox_{s g*}(p_k + s K x_k), x~ = prox_{t f}(x_k - t K'(2 p~ - p_k)), z_{k+1} = z_k + r_k (z~ - z_k).
 
     z = (x, p), t = e^{a_k} tau and s = e^{c_k} / (t ||K||^2), with numbers a_k, c_k, r_k that are learned for k < N;
@@ -86,9 +76,6 @@ class RelaxedPDHG(Solver[RelaxedState, ScaledProblem]):
         start[:, 2] = self.relaxation
         self.numbers = nn.Parameter(start)  # a_k, c_k, r_k `(N, 3)`; before training, those of the rest
 
-    def config(self) -> dict[str, Any]:
-        return {"iterations": self.iterations, "ratio": self.ratio, "relaxation": self.relaxation}
-
     @property
     def needs(self) -> tuple[str, ...]:
         return ("step_scale", *PDHG().needs)
@@ -97,15 +84,15 @@ class RelaxedPDHG(Solver[RelaxedState, ScaledProblem]):
     def horizon(self) -> int | None:
         return self.iterations or None
 
-    def init(self, problem: ScaledProblem, x0: Tensor) -> RelaxedState:
+    def init(self, problem: Any, x0: Tensor) -> RelaxedState:
         x = problem.clip(problem.fill_unknown(x0))
         return self._at(problem, x, torch.zeros_like(problem.operator(x)), 0)
 
-    def resume(self, problem: ScaledProblem, x: Tensor, dual: Tensor) -> RelaxedState:
+    def resume(self, problem: Any, x: Tensor, dual: Tensor) -> RelaxedState:
         return self._at(problem, x, dual, self.iterations)
 
     def move_to(
-        self, problem: ScaledProblem, state: RelaxedState, x: Tensor, dual: Tensor, which: Tensor, anew: Tensor
+        self, problem: Any, state: RelaxedState, x: Tensor, dual: Tensor, which: Tensor, anew: Tensor
     ) -> RelaxedState:
         """The state with the instances in `which` `(B,)` at x and dual, and with new steps for those in `anew`."""
         begun = self._at(problem, x, dual, state.iteration)
@@ -116,7 +103,7 @@ class RelaxedPDHG(Solver[RelaxedState, ScaledProblem]):
         }
         return replace(state, **changed)
 
-    def _at(self, problem: ScaledProblem, x: Tensor, dual: Tensor, k: int) -> RelaxedState:
+    def _at(self, problem: Any, x: Tensor, dual: Tensor, k: int) -> RelaxedState:
         scale, own = problem.step_scale(x), PDHG(accelerated=False).steps(problem)[0]
         known = torch.isfinite(scale)
         tau = torch.where(known, self.ratio / problem.operator.norm * scale, _own_step(problem, x, own))
@@ -125,7 +112,7 @@ class RelaxedPDHG(Solver[RelaxedState, ScaledProblem]):
             x, k, dual=dual, relaxed=x, relaxed_dual=dual, tau=tau, anchor=x, anchor_dual=dual, known=known
         )
 
-    def step(self, problem: ScaledProblem, state: RelaxedState) -> RelaxedState:
+    def step(self, problem: Any, state: RelaxedState) -> RelaxedState:
         k, x, p, K = state.iteration, state.relaxed, state.relaxed_dual, problem.operator
         log_tau, log_product, relaxation = self._numbers(k, x)
         tau = state.tau * log_tau
@@ -182,7 +169,7 @@ def is_balancing_due(k: int) -> bool:
     return k % BALANCE == 0 and k <= LAST and (k // BALANCE).bit_count() == 1
 
 
-def balanced(problem: ScaledProblem, state: RelaxedState) -> RelaxedState:
+def balanced(problem: Any, state: RelaxedState) -> RelaxedState:
     """With tau moved half of the way, in logarithms, to what the last iterations ask for; by at most 4 times."""
     moved, dual_moved = size_of(state.relaxed - state.anchor), size_of(state.relaxed_dual - state.anchor_dual)
     wanted = moved / (dual_moved * problem.operator.norm) / state.tau

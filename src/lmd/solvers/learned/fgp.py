@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from lmd.core.checks import check_count, check_module_kind
 from lmd.solvers.base import DualState
 from lmd.solvers.classical.fgp import FGP
-from lmd.solvers.learned.dual import GridDualProblem
 from lmd.solvers.learned.prefix import LearnedPrefix
 from lmd.terms import L1
 from lmd.terms.base import add_scaled, per_instance
@@ -33,15 +32,7 @@ class LearnedFGPState(DualState):
     numbers: Tensor  # Step-sizes and momenta of all iterations for each instance `(2, B, N)`
 
 
-class CoarserProblem(GridDualProblem, Protocol):
-    """What `LearnedFGP` needs besides, where it begins on coarser grids."""
-
-    def coarser(self) -> Any: ...
-
-    def from_coarser(self, dual: Tensor) -> Tensor: ...
-
-
-class LearnedFGP(LearnedPrefix[LearnedFGPState, CoarserProblem]):
+class LearnedFGP(LearnedPrefix[LearnedFGPState]):
     r"""p_{k+1} = P(q_k + s_k gamma / ||K||^2 K x(q_k)), q_{k+1} = p_{k+1} + m_k (p_{k+1} - p_k), for k < N; then FGP.
 
     FGP itself (Beck and Teboulle 2009, [doi](https://doi.org/10.1109/TIP.2009.2028250)) with learned step-sizes s_k, in
@@ -76,9 +67,6 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState, CoarserProblem]):
         self.numbers = nn.Parameter(start[:, None].repeat(1, NODES, 1))
         self.tail: FGP = FGP(restart=True)
 
-    def config(self) -> dict[str, Any]:
-        return {"iterations": self.iterations, **({"coarse": True} if self.coarse else {})}
-
     @property
     def needs(self) -> tuple[str, ...]:
         return ("differences", "f", "g", *(("coarser",) if self.coarse else ()), *self.tail.needs)
@@ -92,7 +80,7 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState, CoarserProblem]):
         cost = super().cost_of(k)
         return {**cost, "adjoint": cost["adjoint"] + 1} if k == self.iterations else cost
 
-    def init(self, problem: CoarserProblem, x0: Tensor) -> LearnedFGPState:
+    def init(self, problem: Any, x0: Tensor) -> LearnedFGPState:
         check_module_kind("x0", x0, self, "solver")
         numbers, coarse = self.numbers_for(roughness(problem)), problem.coarser() if self.coarse else None
         if coarse is None:
@@ -113,7 +101,7 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState, CoarserProblem]):
         below, share = between(rough)
         return torch.lerp(self.numbers[:, below], self.numbers[:, below + 1], share)
 
-    def learned_step(self, problem: CoarserProblem, state: LearnedFGPState) -> LearnedFGPState:
+    def learned_step(self, problem: Any, state: LearnedFGPState) -> LearnedFGPState:
         k = state.iteration
         step, momentum = state.numbers[:, :, k]
         rise = problem.differences(problem.tilted_minimiser(state.ahead_adjoint))
@@ -139,12 +127,12 @@ def between(rough: float, count: int = NODES) -> tuple[int, float]:
     return below, place - below
 
 
-def roughness(problem: CoarserProblem) -> Tensor:
+def roughness(problem: Any) -> Tensor:
     """gamma mean |Ky| / b `(B,)`."""
     return roughness_of(problem, L1(1.0).value(problem.differences(problem.f.y)))
 
 
-def roughness_of(problem: CoarserProblem, length: Tensor) -> Tensor:
+def roughness_of(problem: Any, length: Tensor) -> Tensor:
     """The same for |Ky| `(B,)`."""
     weight = problem.g.weight
     mean = weight.flatten(1).mean(dim=1) if isinstance(weight, Tensor) and weight.ndim > 1 else weight

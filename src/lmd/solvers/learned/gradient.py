@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -180,14 +180,7 @@ class LearnedQuasiNewton(_MetricSolver[LearnedQuasiNewtonState]):
         return LearnedQuasiNewtonState(state.x + move.reshape_as(state.x), k + 1, gradient=g, move=move, pairs=pairs)
 
 
-class BlockProblem(Protocol):
-    """What `LearnedBlockNewton` needs: the gradient, and the diagonal blocks of a matrix above the curvature."""
-
-    def newton_blocks(self, x: Tensor, caution: Tensor, share: float) -> tuple[Tensor, Tensor]:
-        """The gradient `(B, n)` and K blocks `(B, K, n / K, n / K)`; more caution makes them larger."""
-
-
-class LearnedBlockNewton(Solver[State, BlockProblem]):
+class LearnedBlockNewton(Solver[State]):
     r"""x_{k+1} = x_k - t_k (M + d_k trace(M) / n)^{-1} g_k, M the blocks of the problem at x_k with caution c_k.
 
     t_k, c_k and d_k are learned for each iteration. For cross entropy, M sums the pairs by how far they are from right
@@ -215,11 +208,11 @@ class LearnedBlockNewton(Solver[State, BlockProblem]):
     def horizon(self) -> int:
         return self.iterations
 
-    def init(self, problem: BlockProblem, x0: Tensor) -> State:
+    def init(self, problem: Any, x0: Tensor) -> State:
         check_module_kind("x0", x0, self, "solver")
         return State(x0)
 
-    def step(self, problem: BlockProblem, state: State) -> State:
+    def step(self, problem: Any, state: State) -> State:
         x, k = state.x, state.iteration
         learned = self.numbers[min(k, self.iterations - 1)].exp()
         length, caution, damping = (initial * number for initial, number in zip(INITIAL, learned, strict=True))

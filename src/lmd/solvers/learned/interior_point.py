@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from lmd import kernels
 from lmd.core.checks import check_count, check_module_kind
 from lmd.errors import InputError
 from lmd.solvers.base import DualState
-from lmd.solvers.classical.interior_point import CENTRING, Direction, InteriorPoint, MarginProblem, NewtonSystem
+from lmd.solvers.classical.interior_point import CENTRING, Direction, InteriorPoint, NewtonSystem
 from lmd.solvers.learned.prefix import LearnedPrefix
 
 # Iterations before which rows are chosen, and how many, as a share of those at first. The fastest but one of eight
@@ -68,7 +68,7 @@ class LearnedInteriorState(DualState):
     inner: Centred
 
 
-class LearnedInteriorPoint(LearnedPrefix[LearnedInteriorState, MarginProblem]):
+class LearnedInteriorPoint(LearnedPrefix[LearnedInteriorState]):
     r"""Predictor-corrector steps from a learned point and mean product, on the rows that may matter; then all of them.
 
     The directions are those of `InteriorPoint`. The start is the same for all instances: a point that is learned, and
@@ -101,7 +101,7 @@ class LearnedInteriorPoint(LearnedPrefix[LearnedInteriorState, MarginProblem]):
         # Shares of the way to the boundary, as logits
         self.lengths = nn.Parameter(torch.full((iterations,), math.log(0.995 / 0.005)))
 
-    def init(self, problem: MarginProblem, x0: Tensor) -> LearnedInteriorState:
+    def init(self, problem: Any, x0: Tensor) -> LearnedInteriorState:
         """At the learned point, with no rows yet: the first iteration chooses them."""
         check_module_kind("x0", x0, self, "solver")
         if x0.shape[1:] != (self.size,):
@@ -115,7 +115,7 @@ class LearnedInteriorPoint(LearnedPrefix[LearnedInteriorState, MarginProblem]):
         self,
         like: Tensor,
         iteration: int,
-        problem: MarginProblem,
+        problem: Any,
         sets: Tensor,
         place: Tensor,
         numbers: Tensor,
@@ -128,7 +128,7 @@ class LearnedInteriorPoint(LearnedPrefix[LearnedInteriorState, MarginProblem]):
         x, dual = torch.where(solved, x, like), torch.where(solved, dual[place], 0.0)
         return LearnedInteriorState(x, iteration, dual=dual, sets=sets, place=place, numbers=numbers, inner=inner)
 
-    def learned_step(self, problem: MarginProblem, state: LearnedInteriorState) -> LearnedInteriorState:
+    def learned_step(self, problem: Any, state: LearnedInteriorState) -> LearnedInteriorState:
         k, numbers, now = state.iteration, state.numbers, state.inner
         if k in ROW_SHARES:
             numbers, now = self._choose_rows(problem, state)
@@ -144,9 +144,7 @@ class LearnedInteriorPoint(LearnedPrefix[LearnedInteriorState, MarginProblem]):
         after = now.moved(self.lengths[k].sigmoid() * now.longest(by), by)
         return self._state(state.x, k + 1, problem, state.sets, state.place, numbers, after)
 
-    def compiled_steps(
-        self, problem: MarginProblem, state: LearnedInteriorState, end: int
-    ) -> LearnedInteriorState | None:
+    def compiled_steps(self, problem: Any, state: LearnedInteriorState, end: int) -> LearnedInteriorState | None:
         """From the start alone, for float32 on the CPU."""
         if state.iteration > 0 or self.size == 1 or not kernels.serves(problem.rows, self.guess):
             return None
@@ -166,11 +164,11 @@ class LearnedInteriorPoint(LearnedPrefix[LearnedInteriorState, MarginProblem]):
         inner = Centred(points, *around)
         return self._state(state.x, end, problem, state.sets, state.place, places.long(), inner)
 
-    def _count(self, problem: MarginProblem, k: int) -> int:
+    def _count(self, problem: Any, k: int) -> int:
         """How many rows iteration k chooses."""
         return math.ceil(ROW_SHARES[k] * self.share * problem.rows.shape[1])
 
-    def _choose_rows(self, problem: MarginProblem, state: LearnedInteriorState) -> tuple[Tensor, Centred]:
+    def _choose_rows(self, problem: Any, state: LearnedInteriorState) -> tuple[Tensor, Centred]:
         """The rows with the least margins now; those that are new begin with products of mu."""
         rows, now, begun = _rows(problem, state.sets), state.inner, state.iteration > 0
         margins = (rows @ now.point.to(rows.dtype)[..., None])[..., 0]
@@ -181,5 +179,5 @@ class LearnedInteriorPoint(LearnedPrefix[LearnedInteriorState, MarginProblem]):
         return numbers, Centred(now.point, *(each.gather(1, numbers) for each in kept))
 
 
-def _rows(problem: MarginProblem, sets: Tensor) -> Tensor:
+def _rows(problem: Any, sets: Tensor) -> Tensor:
     return problem.rows if len(sets) == len(problem.rows) else problem.rows[sets]

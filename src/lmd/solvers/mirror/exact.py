@@ -54,7 +54,7 @@ def per_point(numbers: Tensor, x: Tensor) -> Tensor:
     return numbers.reshape(-1, *(1,) * (x.ndim - 1))
 
 
-class BacktrackedMirrorDescent(Solver[BacktrackedState, Problem]):
+class BacktrackedMirrorDescent(Solver[BacktrackedState]):
     r"""x_{k+1} = to_primal(to_dual(x_k) - g_k / M_k), M_k the first of 0.9 M_{k-1} 2^j, j = 0, 1, ..., that has
 
         f(x_{k+1}) <= f(x_k) + <g_k, x_{k+1} - x_k> + M_k B(x_{k+1}, x_k),
@@ -182,7 +182,7 @@ class ExactState(DualState):
     unit: Tensor  # L `(B,)`: the smoothness of the problem, or of the smooth part of it; 1 where nothing is known
 
 
-class ExactMirrorDescent(LearnedPrefix[ExactState, Problem]):
+class ExactMirrorDescent(LearnedPrefix[ExactState]):
     r"""N learned iterations of mirror descent with a mirror, two momenta and a smoothing of its own for each,
 
         v_k = x_k + m_k (x_k - x_{k-1}) + n_k (x_{k-1} - x_{k-2}),

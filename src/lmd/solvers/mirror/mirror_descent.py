@@ -138,6 +138,8 @@ class LearnedMirrorDescent(MirrorDescent):
         extension: The rule past N: "last", "mean", "min", "max" or "decay".
     """
 
+    steps: LearnedSteps
+
     def __init__(
         self,
         mirror: Mirror,
@@ -146,20 +148,9 @@ class LearnedMirrorDescent(MirrorDescent):
         interval: tuple[float, float] = (1e-3, 1e-1),
         extension: str = "min",
     ) -> None:
-        self.iterations = check_count("iterations", iterations)
         super().__init__(mirror, LearnedSteps(iterations, initial_step, interval, extension))
-
-    steps: LearnedSteps
-
-    def config(self) -> dict[str, Any]:
-        steps = self.steps
-        return {
-            "mirror": self.mirror,
-            "iterations": steps.iterations,
-            "initial_step": steps.initial,
-            "interval": list(steps.interval),
-            "extension": steps.extension,
-        }
+        self.iterations, self.initial_step, self.interval = iterations, self.steps.initial, self.steps.interval
+        self.extension = extension
 
 
 class CorrectedMirrorDescent(MirrorDescent):
