@@ -186,7 +186,8 @@ class ConvPair(Pair):
         with torch.no_grad():
             for net, low, high in ((forward_net, 0.0, 0.001), (backward_net, -bound, bound)):
                 for weight, gain in ((net.hidden, net.gain), (net.out, net.gain_out)):
-                    weight.copy_((low + (high - low) * torch.rand(weight.shape, generator=generator)) / gain)
+                    weight.copy_(torch.rand(weight.shape, generator=generator, dtype=weight.dtype))
+                    weight.mul_((high - low) / gain).add_(low / gain)
             # A last convolution of 3 x 3 taps, to one channel and to as many as the image has, summed up.
             forward_net.out.mul_(9)
             backward_net.out.mul_(math.sqrt(9 * channels))
