@@ -46,7 +46,7 @@ from lmd.problems.duality import relative_gap
 from lmd.problems.tv import TVProblem, TVReconstruction
 from lmd.solvers import Result, Status
 from lmd.solvers.base import Solver, in_full_precision
-from lmd.solvers.result import Certificate, RunReport
+from lmd.solvers.result import Certificate
 from lmd.zoo.solve import MAX_ITERATIONS as MAX_SOLVE_ITERATIONS
 from lmd.zoo.solve import solve
 
@@ -616,8 +616,8 @@ def _in_pixels(result: Result, problem: Any, batch: Batch, dual_unit: float, tol
     dual = None if result.dual is None else result.dual.double() * dual_unit
     history = replace(result.history, values=result.history.values.double() * dual_unit * batch.units.unit)
     certifier = certify if tolerance is None or dual is None else _certify_gap
-    report = RunReport(problem.value(x), result.iterations, result.evaluations, history)
-    exact = replace(result, x=x, report=report, dual=dual, problem=problem, start=start, certifier=certifier)
+    about = {"problem": problem, "start": start, "certifier": certifier, "recorded": history}
+    exact = replace(result, x=x, values=problem.value(x), dual=dual, **about)
     if tolerance is None:
         return exact
     proven, words = certifier(exact), (Status.STALLED, Status.TOLERANCE_REACHED)
@@ -653,8 +653,8 @@ def _no_worse_than_start(result: Result) -> tuple[Result, tuple[str, ...]]:
         assert proven is not None
         return Certificate(values.to(proven.lower_bound), proven.lower_bound, proven.theorem, proven.norm)
 
-    report = RunReport(values.to(result.values), result.iterations, result.evaluations, result.history)
-    return replace(result, x=x, report=report, certifier=certificate), (note,)
+    rounded = values.to(result.values)
+    return replace(result, x=x, values=rounded, certifier=certificate, recorded=result.history), (note,)
 
 
 def _relative_bound(certificate: Certificate) -> float:
