@@ -518,6 +518,7 @@ class TestSolve:
         assert again.code == 0 and len(again.out.splitlines()) == 2
 
     def test_a_picture_larger_than_memory(self, lmd, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("lmd.core.memory.UNCHECKED", 0)
         monkeypatch.setattr("lmd.core.memory.available_memory", lambda: 1000)
         assert_one_line(lmd("solve", "denoise", "in.png", "out.png"), "image", "24 x 16 pixels", "GB of memory")
         assert not Path("out.png").exists()

@@ -117,6 +117,7 @@ class TestFiles:
 
     def test_too_large_for_the_memory_there_is(self, tmp_path, monkeypatch):
         write_picture(tmp_path / "in.png", noisy(size=(100, 200)))
+        monkeypatch.setattr(memory, "UNCHECKED", 0)
         monkeypatch.setattr(memory, "available_memory", lambda: 1_000_000)
         monkeypatch.setattr(files, "read_picture", lambda path: pytest.fail("it is not even read"))
         with pytest.raises(InputError, match=r"^image: got .*in\.png of 200 x 100 pixels, which needs about"):

@@ -35,6 +35,8 @@ def to_double(item: T, device: str | None = None) -> T:
 def _copied(item: T, device: str | None, done: dict[int, Any]) -> T:
     part = copy.copy(item)
     for name, value in list(vars(part).items()):
+        if not isinstance(value, (Tensor, Part, tuple)):
+            continue
         lower = isinstance(value, Tensor) and value.dtype.is_floating_point and value.dtype != torch.float64
         if lower and isinstance(getattr(type(part), name, None), cached_property):
             del vars(part)[name]  # to be computed again, from more digits

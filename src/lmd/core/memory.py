@@ -10,16 +10,14 @@ from pathlib import Path
 
 from lmd.errors import InputError
 
-GROUPS = Path("/sys/fs/cgroup")
-"""Where Linux keeps the limits of a container."""
-
-_TRIM_THRESHOLD, _MMAP_MAX = -1, -4
-"""What the GNU C library calls these options."""
+GROUPS = Path("/sys/fs/cgroup")  # where Linux keeps the limits of a container
+UNCHECKED = 1 << 26  # bytes; for less nobody asks the system
+_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # options of the GNU C library
 
 
 def check_memory(argument: str, given: str, need: int) -> None:
     """Raise if `need` bytes for what was `given` are more than there are to be had."""
-    there = available_memory()
+    there = available_memory() if need > UNCHECKED else None
     if there is not None and need > there:
         accepted = f"one that fits into the {_gigabytes(there)} that are free"
         raise InputError(argument, f"{given}, which needs about {_gigabytes(need)} of memory", accepted)
