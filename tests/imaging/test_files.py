@@ -12,11 +12,11 @@ import torch
 from PIL import Image
 from torch.testing import assert_close
 
-from lmd.cli import main
+from lmd.cli.program import main
 from lmd.core import memory
 from lmd.errors import FileError, InputError
-from lmd.imaging import Job, PictureSolver, files, functions, image_files, solve_file, solve_many
-from lmd.imaging.files import find_jobs, read_kernel
+from lmd.imaging import PictureSolver, files, functions, image_files, solve_file, solve_many
+from lmd.imaging.files import Job, find_jobs, read_kernel
 from lmd.imaging.image_files import read_mask, read_picture, write_picture
 from lmd.imaging.picture import Picture
 from lmd.operators import gaussian_kernel, motion_kernel
