@@ -4,7 +4,7 @@ from lmd.solvers.base import Solver, State
 from lmd.solvers.classical.admm import ADMM
 from lmd.solvers.classical.circulant_admm import CirculantADMM
 from lmd.solvers.classical.fgp import FGP
-from lmd.solvers.classical.gradient_descent import Adam, GradientDescent, Nesterov, ProjectedGradient, ProximalGradient
+from lmd.solvers.classical.gradient_descent import Adam, GradientDescent, Nesterov, ProximalGradient
 from lmd.solvers.classical.interior_point import InteriorPoint
 from lmd.solvers.classical.lbfgs import LBFGS
 from lmd.solvers.classical.pdhg import PDHG
@@ -16,7 +16,7 @@ from lmd.solvers.learned.gradient import LearnedBlockNewton
 from lmd.solvers.learned.interior_point import LearnedInteriorPoint
 from lmd.solvers.learned.pdhg import LearnedPDHG
 from lmd.solvers.learned.saddle import LearnedSaddle
-from lmd.solvers.mirror.exact import AcceleratedBacktrackedMirrorDescent, BacktrackedMirrorDescent, ExactMirrorDescent
+from lmd.solvers.mirror.exact import BacktrackedMirrorDescent, ExactMirrorDescent
 from lmd.solvers.mirror.mirror_descent import (
     AcceleratedMirrorDescent,
     AcceleratedStochasticMirrorDescent,
@@ -29,7 +29,7 @@ from lmd.solvers.mirror.mirror_descent import (
 from lmd.solvers.result import Result, Status
 from lmd.solvers.run import run
 from lmd.solvers.saving import load, save
-from lmd.solvers.steps import DecayingSteps, LearnedSteps, ScaledSteps, Steps
+from lmd.solvers.steps import DecayingSteps, LearnedSteps, Steps
 from lmd.solvers.wrappers import Averaged, BestSoFar, NoWorseThanStart, Sequential, Stochastic, WithInitialiser
 
 __all__ = [
@@ -37,7 +37,6 @@ __all__ = [
     "FGP",
     "LBFGS",
     "PDHG",
-    "AcceleratedBacktrackedMirrorDescent",
     "AcceleratedMirrorDescent",
     "AcceleratedStochasticMirrorDescent",
     "Adam",
@@ -62,13 +61,11 @@ __all__ = [
     "MirrorDescent",
     "Nesterov",
     "NoWorseThanStart",
-    "ProjectedGradient",
     "ProximalGradient",
     "ProximalMirrorDescent",
     "QPInteriorPoint",
     "RelaxedPDHG",
     "Result",
-    "ScaledSteps",
     "Sequential",
     "Solver",
     "State",

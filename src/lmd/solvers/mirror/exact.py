@@ -63,19 +63,29 @@ class BacktrackedMirrorDescent(Solver[BacktrackedState]):
     ([Bauschke, Bolte and Teboulle 2017](https://doi.org/10.1287/moor.2016.0817)). A problem that is not smooth is
     smoothed by widths w_k = `width` delay / (delay + k), which fall to 0. The mirror has to be exact.
 
+    `accelerated` it has momentum: with a = (1 + \sqrt{1 + 4 M A}) / 2 M, A' = A + a and y = x + a/A' (z - x),
+
+        z' = to_primal(to_dual(z) - a grad f(y)),   x' = x + a/A' (z' - x),   M the first of which
+        f(x') <= f(y) + <grad f(y), x' - y> + B(z', z) / A'.
+
+    Then A (f(x) - min f) <= B(x*, z_0) in every iteration. For an L-smooth f and a sigma-strongly convex potential any
+    M of L / sigma or more will do, so that A grows as k^2 (docs/guarantees.md; the idea is that of
+    [Hanzely, Richtarik and Xiao 2021](https://doi.org/10.1007/s10589-021-00273-8)).
+
     Args:
         mirror: An exact one.
         width: w_0, for problems that are not smooth, positive.
         delay: Iterations until the width is half of it, positive.
+        accelerated: With momentum.
     """
 
     step_cost: ClassVar = {}  # The trials are counted in the state
 
-    def __init__(self, mirror: Mirror, width: float = 0.1, delay: float = 10.0) -> None:
+    def __init__(self, mirror: Mirror, width: float = 0.1, delay: float = 10.0, accelerated: bool = False) -> None:
         super().__init__()
         if not isinstance(mirror, Mirror) or not mirror.is_exact:
             raise InputError("mirror", type(mirror).__name__, "an lmd.mirrors.Mirror whose inverse is exact")
-        self.mirror = mirror
+        self.mirror, self.accelerated = mirror, bool(accelerated)
         self.width, self.delay = check_positive("width", width), check_positive("delay", delay)
 
     @property
@@ -95,8 +105,11 @@ class BacktrackedMirrorDescent(Solver[BacktrackedState]):
         return replace(self.init(problem, x), dual=dual)
 
     def weights(self, curvature: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """The step-size a and the next A, both `(B,)`, for the curvature M: both 1 / M here."""
-        return 1 / curvature, 1 / curvature
+        """The step-size a and the next A, both `(B,)`, for the curvature M; both are 1 / M without momentum."""
+        if not self.accelerated:
+            return 1 / curvature, 1 / curvature
+        size = (1 + (1 + 4 * curvature * weight).sqrt()) / (2 * curvature)
+        return size, weight + size
 
     def step(self, problem: Problem, state: BacktrackedState) -> BacktrackedState:
         width = state.width * (self.delay / (self.delay + state.iteration))
@@ -143,34 +156,11 @@ class BacktrackedMirrorDescent(Solver[BacktrackedState]):
 
     def observe(self, state: BacktrackedState, trial: Trial, curvature: Tensor, good: Tensor) -> dict[str, Tensor]:
         """What certificates need of a step on a smooth problem: a step that did not hold has no known size."""
+        norm = norm_of(trial.gradient, DUAL_NORM[self.mirror.norm])
+        if self.accelerated:
+            return {"weight": state.weight, "subgradient_norm": norm}
         smoothness = torch.where(good, curvature, torch.nan)
-        norm = norm_of(trial.gradient, DUAL_NORM[self.mirror.norm])
         return {"step_size": 1 / smoothness, "subgradient_norm": norm, "relative_smoothness": smoothness}
-
-
-class AcceleratedBacktrackedMirrorDescent(BacktrackedMirrorDescent):
-    r"""The same with momentum: with a = (1 + \sqrt{1 + 4 M A}) / 2 M, A' = A + a and y = x + a/A' (z - x),
-
-        z' = to_primal(to_dual(z) - a grad f(y)),   x' = x + a/A' (z' - x),   M the first of which
-        f(x') <= f(y) + <grad f(y), x' - y> + B(z', z) / A'.
-
-    Then A (f(x) - min f) <= B(x*, z_0) in every iteration. For an L-smooth f and a sigma-strongly convex potential any
-    M of L / sigma or more will do, so that A grows as k^2 (docs/guarantees.md; the idea is that of
-    [Hanzely, Richtarik and Xiao 2021](https://doi.org/10.1007/s10589-021-00273-8)).
-
-    Args:
-        mirror: An exact one.
-        width: w_0, for problems that are not smooth, positive.
-        delay: Iterations until the width is half of it, positive.
-    """
-
-    def weights(self, curvature: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        size = (1 + (1 + 4 * curvature * weight).sqrt()) / (2 * curvature)
-        return size, weight + size
-
-    def observe(self, state: BacktrackedState, trial: Trial, curvature: Tensor, good: Tensor) -> dict[str, Tensor]:
-        norm = norm_of(trial.gradient, DUAL_NORM[self.mirror.norm])
-        return {"weight": state.weight, "subgradient_norm": norm}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +178,7 @@ class ExactMirrorDescent(LearnedPrefix[ExactState]):
         v_k = x_k + m_k (x_k - x_{k-1}) + n_k (x_{k-1} - x_{k-2}),
         x_{k+1} = to_primal_k(to_dual_k(v_k) - grad f_{w_k}(v_k) / L),
 
-    and then `AcceleratedBacktrackedMirrorDescent` in the last of the mirrors, which converges from any point, so from
+    and then accelerated `BacktrackedMirrorDescent` in the last of the mirrors, which converges from any point, so from
     x_N. f_w is f smoothed by w where it is not smooth (`Problem.smoothed_gradient`), or the mean of such for several
     `widths` in learned shares, which is a smoothing too; its dual points are feasible, so there is a duality gap in
     every iteration where the problem has one. Slopes of the mirrors take the place of step-sizes, in units of 1 / L.
@@ -218,7 +208,7 @@ class ExactMirrorDescent(LearnedPrefix[ExactState]):
     ) -> None:
         super().__init__()
         self.iterations, self.width = check_count("iterations", iterations), check_positive("width", width)
-        self.tail: AcceleratedBacktrackedMirrorDescent = AcceleratedBacktrackedMirrorDescent(mirror, final_width, delay)
+        self.tail: BacktrackedMirrorDescent = BacktrackedMirrorDescent(mirror, final_width, delay, accelerated=True)
         # Those of all learned iterations but the last, whose mirror is that of the rest
         self.mirrors = nn.ModuleList(copy.deepcopy(mirror) for _ in range(iterations - 1))
         apart = torch.linspace(0, check_count("widths", widths) - 1, widths)

@@ -18,7 +18,7 @@ from lmd.mirrors.quadratic import DiagonalQuadratic
 from lmd.problems.base import Problem
 from lmd.solvers.base import S, Solver, State
 from lmd.solvers.steps import LearnedSteps, Step, Steps, as_steps
-from lmd.terms import L1, NegativeEntropy, Term
+from lmd.terms import L1, NegativeEntropy
 from lmd.terms.base import per_instance
 from lmd.terms.domains import same_set
 
@@ -326,43 +326,23 @@ class ProximalMirrorDescent(MirrorDescent):
         return MirrorState(x, state.iteration + 1)
 
 
-def proximal_map(mirror: Mirror, penalty: Term) -> ProximalMap:
+def proximal_map(mirror: Mirror, penalty: Any) -> ProximalMap:
     """Return the function from (y, t) to argmin_x Psi(x) - <y, x> + t g(x), where that has a closed form.
 
     Args:
         mirror: `Euclidean`, `EuclideanBox`, `EuclideanSimplex`, `DiagonalQuadratic` or `Entropic`.
         penalty: g: `L1`, or with `Entropic` also `NegativeEntropy`.
     """
-    for mirrors, penalties, make in CLOSED_FORMS:
-        if type(mirror) in mirrors and type(penalty) in penalties:
-            return make(mirror, penalty)
-    known = "; ".join(
-        f"{' or '.join(m.__name__ for m in mirrors)} with {' or '.join(p.__name__ for p in penalties)}"
-        for mirrors, penalties, _ in CLOSED_FORMS
-    )
-    raise InputError("penalty", f"{type(penalty).__name__} with the mirror {type(mirror).__name__}", known)
-
-
-def _shrink_and_map(mirror: Mirror, penalty: Any) -> ProximalMap:
-    """Separable potentials: entry by entry a convex function, whose minimiser on an interval is the clipped one."""
-    weight = penalty.weight
-    return lambda y, t: mirror.to_primal(y.sign() * (y.abs() - t * per_instance(weight, y)).clamp(min=0))
-
-
-def _map_alone(mirror: Mirror, penalty: Any) -> ProximalMap:
-    """On the simplex the l1 norm is 1 everywhere."""
-    return lambda y, t: mirror.to_primal(y)
-
-
-def _temper(mirror: Mirror, penalty: Any) -> ProximalMap:
-    """Psi + t g is (1 + t weight) Psi."""
-    return lambda y, t: mirror.to_primal(y / (1 + torch.as_tensor(t, dtype=y.dtype, device=y.device) * penalty.weight))
-
-
-CLOSED_FORMS: tuple[tuple[tuple[type[Mirror], ...], tuple[type[Term], ...], Callable[[Mirror, Any], ProximalMap]], ...]
-# Mirrors and penalties that `proximal_map` serves
-CLOSED_FORMS = (
-    ((Euclidean, EuclideanBox, DiagonalQuadratic), (L1,), _shrink_and_map),
-    ((Entropic, EuclideanSimplex), (L1,), _map_alone),
-    ((Entropic,), (NegativeEntropy,), _temper),
-)
+    kinds = type(mirror), type(penalty)
+    if kinds[0] in (Euclidean, EuclideanBox, DiagonalQuadratic) and kinds[1] is L1:
+        # Psi is separable: entry by entry a convex function, whose minimiser on an interval is the clipped one
+        return lambda y, t: mirror.to_primal(y.sign() * (y.abs() - t * per_instance(penalty.weight, y)).clamp(min=0))
+    if kinds[0] in (Entropic, EuclideanSimplex) and kinds[1] is L1:
+        return lambda y, t: mirror.to_primal(y)  # on the simplex the l1 norm is 1 everywhere
+    if kinds == (Entropic, NegativeEntropy):  # Psi + t g is (1 + t weight) Psi
+        return lambda y, t: mirror.to_primal(
+            y / (1 + torch.as_tensor(t, dtype=y.dtype, device=y.device) * penalty.weight)
+        )
+    boxes = "Euclidean or EuclideanBox or DiagonalQuadratic or EuclideanSimplex"
+    known = f"{boxes} or Entropic with L1; Entropic with NegativeEntropy"
+    raise InputError("penalty", f"{kinds[1].__name__} with the mirror {kinds[0].__name__}", known)
