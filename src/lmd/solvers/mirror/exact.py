@@ -16,13 +16,13 @@ from lmd.mirrors.base import DUAL_NORM, Mirror, norm_of
 from lmd.problems.base import Problem
 from lmd.solvers.base import DualState, Solver
 from lmd.solvers.learned.prefix import LearnedPrefix
-from lmd.terms.base import inner
+from lmd.solvers.tracking import take
+from lmd.terms.base import inner, per_instance
 from lmd.terms.domains import same_set
 
 WIDTH_RANGE = (1e-4, 1e3)  # The interval of learned widths
 
-# Doublings of the curvature in one step; an instance that needs more stays where it is, and goes on in the next
-MAX_DOUBLINGS = 40
+MAX_DOUBLINGS = 40  # of the curvature in one step; an instance that needs more goes on in the next
 
 CURVATURE_DECAY = 0.9  # What the curvature of the step before is multiplied by for the first trial of a step
 MAX_ROUNDINGS = 8  # Units of rounding of the values by which the rule may be missed
@@ -39,19 +39,14 @@ class BacktrackedState(DualState):
 
 
 class Trial(NamedTuple):
-    """A step with the curvature M, instance by instance."""
+    """A step with the curvature M, instance by instance; `excess` is how far f(x) is above what the rule allows."""
 
     x: Tensor
     mirrored: Tensor
     weight: Tensor
     gradient: Tensor
     dual: Tensor
-    excess: Tensor  # How far f(x) is above what the rule allows `(B,)`
-
-
-def per_point(numbers: Tensor, x: Tensor) -> Tensor:
-    """One number per instance `(B,)` in the shape that multiplies x `(B, ...)`."""
-    return numbers.reshape(-1, *(1,) * (x.ndim - 1))
+    excess: Tensor
 
 
 class BacktrackedMirrorDescent(Solver[BacktrackedState]):
@@ -127,10 +122,10 @@ class BacktrackedMirrorDescent(Solver[BacktrackedState]):
 
     def _try(self, problem: Problem, state: BacktrackedState, curvature: Tensor, width: Tensor) -> Trial:
         size, weight = self.weights(curvature, state.weight)
-        share = per_point(size / weight, state.x)
+        share = per_instance(size / weight, state.x)
         between = torch.lerp(state.x, state.mirrored, share)
         gradient, dual = problem.smoothed_gradient(between, width)
-        mirrored = self.mirror.descend(state.mirrored, per_point(size, gradient) * gradient)
+        mirrored = self.mirror.descend(state.mirrored, per_instance(size, gradient) * gradient)
         x = torch.lerp(state.x, mirrored, share)
         before, after = problem.smoothed_value(between, width), problem.smoothed_value(x, width)
         allowed = before + inner(gradient, x - between) + self.mirror.divergence(mirrored, state.mirrored) / weight
@@ -140,15 +135,14 @@ class BacktrackedMirrorDescent(Solver[BacktrackedState]):
     def _next(self, state: BacktrackedState, trial: Trial, curvature: Tensor, trials: Tensor) -> BacktrackedState:
         """The state after the trial where the rule holds; elsewhere the point before, and M to go on doubling from."""
         good = trial.excess <= 0
-        moved = per_point(good, state.x)
         observed = {} if trial.dual.numel() else self.observe(state, trial, curvature, good)
         return BacktrackedState(
-            torch.where(moved, trial.x, state.x),
+            take(good, trial.x, state.x),
             state.iteration + 1,
             observed,
             {"value": 2 * trials, "subgradient": trials, "to_dual": trials, "to_primal": trials},
             dual=trial.dual,
-            mirrored=torch.where(moved, trial.mirrored, state.mirrored),
+            mirrored=take(good, trial.mirrored, state.mirrored),
             curvature=curvature,
             width=state.width,
             weight=torch.where(good, trial.weight, state.weight),
@@ -221,16 +215,9 @@ class ExactMirrorDescent(LearnedPrefix[ExactState]):
         self.guess = nn.Parameter(torch.zeros(dimension), requires_grad=dimension > 0)
 
     def config(self) -> dict[str, Any]:
-        tail = self.tail
-        return {
-            "mirror": tail.mirror,
-            "iterations": self.iterations,
-            "width": self.width,
-            "final_width": tail.width,
-            "delay": tail.delay,
-            "dimension": len(self.guess),
-            "widths": self.log_widths.shape[1],
-        }
+        tail, sizes = self.tail, {"dimension": len(self.guess), "widths": self.log_widths.shape[1]}
+        widths = {"width": self.width, "final_width": tail.width, "delay": tail.delay}
+        return {"mirror": tail.mirror, "iterations": self.iterations, **widths, **sizes}
 
     @property
     def step_cost(self) -> dict[str, int]:
@@ -259,7 +246,7 @@ class ExactMirrorDescent(LearnedPrefix[ExactState]):
             ahead = problem.domain.nearest(ahead)
         shares = self.log_shares[k].softmax(dim=0)
         gradient, dual = problem.mixed_gradient(ahead, self.log_widths[k].exp(), shares)
-        x_next = mirror.descend(ahead, gradient / per_point(state.unit, gradient))
+        x_next = mirror.descend(ahead, gradient / per_instance(state.unit, gradient))
         previous, earlier = (x, state.previous) if k else (ahead, ahead)  # the first move is that from v_0
         return ExactState(x_next, k + 1, dual=dual, previous=previous, earlier=earlier, unit=state.unit)
 
