@@ -7,15 +7,13 @@ from lmd.solvers.classical.fgp import FGP
 from lmd.solvers.classical.gradient_descent import Adam, GradientDescent, Nesterov, ProximalGradient
 from lmd.solvers.classical.interior_point import InteriorPoint
 from lmd.solvers.classical.lbfgs import LBFGS
-from lmd.solvers.classical.pdhg import PDHG
+from lmd.solvers.classical.pdhg import PDHG, RelaxedPDHG
 from lmd.solvers.classical.qp_interior_point import QPInteriorPoint
-from lmd.solvers.classical.relaxed_pdhg import RelaxedPDHG
 from lmd.solvers.learned.dual import LearnedDual
 from lmd.solvers.learned.fgp import LearnedFGP
 from lmd.solvers.learned.gradient import LearnedBlockNewton
 from lmd.solvers.learned.interior_point import LearnedInteriorPoint
-from lmd.solvers.learned.pdhg import LearnedPDHG
-from lmd.solvers.learned.saddle import LearnedSaddle
+from lmd.solvers.learned.saddle import LearnedPDHG, LearnedSaddle
 from lmd.solvers.mirror.exact import BacktrackedMirrorDescent, ExactMirrorDescent
 from lmd.solvers.mirror.mirror_descent import (
     AcceleratedMirrorDescent,

@@ -18,7 +18,7 @@ from lmd.problems.base import offers
 from lmd.reproduction.tables import Row, row
 from lmd.reproduction.tasks.task import Peer, numpy_errors_as_they_are, optimum
 from lmd.solvers import FGP, LBFGS, PDHG, Adam, GradientDescent, Nesterov, RelaxedPDHG, Solver
-from lmd.solvers.classical.relaxed_pdhg import RATIO
+from lmd.solvers.classical.pdhg import RATIO
 from lmd.zoo.solve import solve
 
 CLASSICAL = ("gd", "nesterov", "pdhg", "relaxed-pdhg", "adam", "lbfgs", "fgp")
