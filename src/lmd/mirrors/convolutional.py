@@ -1,8 +1,7 @@
-"""The input-convex network of convolutions as a potential on images (section 5.2 of the paper), in tiles if large."""
+"""The input-convex network of convolutions as a potential on images (section 5.2 of the paper)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,7 +16,6 @@ BORDERS = ("circular", "replicate")
 REDUCTIONS = ("sum", "mean")
 
 MAX_CACHED_NUMBERS = 2**20  # numbers of a layer that are processed at once on a CPU
-TILE = 256  # side of a tile in pixels; images of no more than four tiles are processed whole
 
 
 class _Pad(torch.autograd.Function):
@@ -68,38 +66,6 @@ def instances_in_cache(x: Tensor, filters: int) -> int:
     return max(1, MAX_CACHED_NUMBERS // (filters * x.shape[2] * x.shape[3]))
 
 
-def in_tiles(map_: Callable[[Tensor], Tensor], x: Tensor, reach: int, border: str) -> Tensor:
-    """Return map_(x) of images x `(B, C, H, W)` tile by tile: the same numbers in a fraction of the memory.
-
-    A pixel of the result depends only on the `reach` pixels around it, so each tile is mapped with a margin of `reach`
-    pixels, which is cut off afterwards. With a "circular" border, margins past the edge come from the other side.
-    """
-    height, width = x.shape[2:]
-    if height * width <= 4 * TILE**2:
-        return map_(x)
-    answer = torch.empty_like(x)
-    for top in range(0, height, TILE):
-        rows, above = _window(top, height, reach, border, x.device)
-        strip = x.index_select(2, rows)
-        for left in range(0, width, TILE):
-            columns, before = _window(left, width, reach, border, x.device)
-            place = answer[:, :, top : top + TILE, left : left + TILE]
-            tile = map_(strip.index_select(3, columns))
-            place.copy_(tile[:, :, above : above + place.shape[2], before : before + place.shape[3]])
-    return answer
-
-
-def _window(first: int, size: int, reach: int, border: str, device: torch.device) -> tuple[Tensor, int]:
-    """Return the indices of the rows or columns that the tile from `first` on needs, and where the tile begins."""
-    start, stop = first - reach, min(first + TILE, size) + reach
-    if stop - start >= size:
-        return torch.arange(size, device=device), first
-    if border == "circular":
-        return torch.arange(start, stop, device=device) % size, reach
-    start = max(start, 0)
-    return torch.arange(start, min(stop, size), device=device), first - start
-
-
 class ConvICNN(PotentialNetwork):
     r"""The potential of `PotentialNetwork` on images x `(B, C, H, W)` of any size, its linear maps convolutions.
 
@@ -143,12 +109,6 @@ class ConvICNN(PotentialNetwork):
             accepted = f"images (B, {self.channels}, H, W) of at least {max(self.radius, 1)} pixels each way"
             raise InputError(argument, f"shape {shape_of(x)}", accepted)
         return x
-
-    def gradient(self, x: Tensor) -> Tensor:
-        """Return the gradient of Psi at x, same shape as x; of large images tile by tile, without a graph."""
-        if torch.is_grad_enabled() or self.reduction == "mean":  # a mean depends on the size of the whole
-            return super().gradient(x)
-        return in_tiles(super().gradient, x, 2 * (self.layers + 1) * self.radius, self.border)
 
     def _instances_at_once(self, x: Tensor) -> int:
         return instances_in_cache(x, self.filters)

@@ -75,15 +75,11 @@ class OneLayer(Mirror):
     def config(self) -> dict[str, Any]:
         return {"dimension": self.dimension, "alpha": self.alpha}
 
-    def _factors(self) -> tuple[Tensor, Tensor]:
-        identity = torch.eye(len(self.weight), dtype=self.lower.dtype, device=self.lower.device)
-        return self.permutation @ (self.lower.tril(-1) + identity), self.upper.triu()
-
     @property
     def matrix(self) -> Tensor:
         """A `(d, d)`."""
-        left, upper = self._factors()
-        return left @ upper
+        identity = torch.eye(len(self.weight), dtype=self.lower.dtype, device=self.lower.device)
+        return self.permutation @ (self.lower.tril(-1) + identity) @ self.upper.triu()
 
     def potential(self, x: Tensor) -> Tensor:
         t = self.check("x", x) @ self.matrix.T
@@ -94,24 +90,19 @@ class OneLayer(Mirror):
         slope = self.alpha + (1 - self.alpha) * torch.sigmoid(self.check("x", x) @ matrix.T)
         return (self.weight * slope) @ matrix
 
-    def _slopes(self, y: Tensor) -> Tensor:
-        """Return A^{-T} y."""
-        columns = torch.linalg.solve_triangular(self.upper.triu().T, self.check_shape("y", y).T, upper=False)
-        columns = torch.linalg.solve_triangular(self.lower.T, columns, upper=True, unitriangular=True)
-        return (self.permutation @ columns).T
-
-    def _points(self, hidden: Tensor) -> Tensor:
-        """Return A^{-1} of each row."""
-        columns = self.permutation.T @ hidden.T
-        columns = torch.linalg.solve_triangular(self.lower, columns, upper=False, unitriangular=True)
-        return torch.linalg.solve_triangular(self.upper.triu(), columns, upper=True).T
-
     def _unclipped(self, y: Tensor) -> Tensor:
         """Return u of the class docstring."""
-        return (self._slopes(y) - self.alpha * self.weight) / ((1 - self.alpha) * self.weight)
+        columns = torch.linalg.solve_triangular(self.upper.triu().T, self.check_shape("y", y).T, upper=False)
+        columns = torch.linalg.solve_triangular(self.lower.T, columns, upper=True, unitriangular=True)
+        slopes = (self.permutation @ columns).T  # A^{-T} y
+        return (slopes - self.alpha * self.weight) / ((1 - self.alpha) * self.weight)
 
     def to_primal(self, y: Tensor, tolerance: float | None = None) -> Tensor:
-        return self._points(torch.logit(self._unclipped(y).clamp(MARGIN, 1 - MARGIN)))
+        hidden = torch.logit(self._unclipped(y).clamp(MARGIN, 1 - MARGIN))
+        columns = torch.linalg.solve_triangular(
+            self.lower, self.permutation.T @ hidden.T, upper=False, unitriangular=True
+        )
+        return torch.linalg.solve_triangular(self.upper.triu(), columns, upper=True).T
 
     def clipped(self, y: Tensor) -> Tensor:
         u = self._unclipped(y)

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from lmd.core.checks import check_choice, check_count, check_positive
 from lmd.mirrors.base import Mirror
-from lmd.mirrors.convolutional import BORDERS, ConvICNN, check_kernel, in_tiles, instances_in_cache, pad
+from lmd.mirrors.convolutional import BORDERS, ConvICNN, check_kernel, instances_in_cache, pad
 from lmd.mirrors.inverse import refine
 from lmd.mirrors.potentials import LEAK, DenseICNN, PotentialNetwork
 
@@ -249,16 +249,11 @@ class ConvResidual(_Residual):
         check_kernel(kernel)
         super().__init__(check_count("channels", channels), filters, layers, (kernel, kernel), seed)
         self.filters, self.radius, self.border = filters, kernel // 2, check_choice("border", border, BORDERS)
-        self.reach = (layers + 2) * self.radius  # how far in pixels the map looks
 
     def forward(self, y: Tensor) -> Tensor:
-        """Return the map at y; of large images tile by tile, where no graph is recorded."""
-        if torch.is_grad_enabled():
-            return self._map(y)
-        return in_tiles(self._in_parts, y, self.reach, self.border)
-
-    def _in_parts(self, y: Tensor) -> Tensor:
-        return torch.cat([self._map(part) for part in torch.split(y, instances_in_cache(y, self.filters))])
+        """Return the map at y; without a graph, for as many images at once as fit into the cache."""
+        parts = (y,) if torch.is_grad_enabled() else torch.split(y, instances_in_cache(y, self.filters))
+        return torch.cat([self._map(part) for part in parts])
 
     def _map(self, y: Tensor) -> Tensor:
         correction = self._correction(y.permute(0, 2, 3, 1), self._convolve)
