@@ -614,10 +614,20 @@ def _in_pixels(result: Result, problem: Any, batch: Batch, dual_unit: float, tol
     """Return a result about the pixels that came in, in float64: they may have been rounded for the solve."""
     x, start = batch.pixels(result.x), problem.start()
     dual = None if result.dual is None else result.dual.double() * dual_unit
-    history = replace(result.history, values=result.history.values.double() * dual_unit * batch.units.unit)
+    history = result.recorded
+    if history is not None:
+        history = replace(history, values=history.values.double() * dual_unit * batch.units.unit)
     certifier = certify if tolerance is None or dual is None else _certify_gap
-    about = {"problem": problem, "start": start, "certifier": certifier, "recorded": history}
-    exact = replace(result, x=x, values=problem.value(x), dual=dual, **about)
+    exact = replace(
+        result,
+        x=x,
+        values=problem.value(x),
+        dual=dual,
+        problem=problem,
+        start=start,
+        certifier=certifier,
+        recorded=history,
+    )
     if tolerance is None:
         return exact
     proven, words = certifier(exact), (Status.STALLED, Status.TOLERANCE_REACHED)
