@@ -163,7 +163,7 @@ SOLVERS = {
     ),
     "GradientDescent": (lambda: solvers.GradientDescent(0.05), "least squares"),
     "GradientDescent on images": (lambda: solvers.GradientDescent(0.01), "denoising"),
-    "ProjectedGradient": (lambda: solvers.ProjectedGradient(0.05), "simplex"),
+    "GradientDescent on the simplex": (lambda: solvers.GradientDescent(0.05), "simplex"),
     "Nesterov": (lambda: solvers.Nesterov(0.05), "least squares"),
     "Adam": (lambda: solvers.Adam(0.05), "least squares"),
     "LBFGS": (lambda: solvers.LBFGS(), "least squares"),
@@ -185,8 +185,8 @@ SOLVERS = {
     ),
     "ProximalMirrorDescent": (lambda: solvers.ProximalMirrorDescent(Euclidean(), 0.05), "penalised"),
     "BacktrackedMirrorDescent": (lambda: solvers.BacktrackedMirrorDescent(Quadratic(2)), "least squares"),
-    "AcceleratedBacktrackedMirrorDescent": (
-        lambda: solvers.AcceleratedBacktrackedMirrorDescent(in_cosines()),
+    "BacktrackedMirrorDescent accelerated": (
+        lambda: solvers.BacktrackedMirrorDescent(in_cosines(), accelerated=True),
         "denoising in colour",
     ),
     "ExactMirrorDescent on images": (

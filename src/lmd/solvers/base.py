@@ -226,7 +226,7 @@ def check_solver(solver: Solver[Any], problem: Problem) -> None:
     check_capabilities(problem, solver.needs, type(solver).__name__)
     if problem.domain is not None and not solver.keeps_to_domain(problem):
         given = f"{type(solver).__name__}, which may leave the problem's domain"
-        accepted = "one that keeps to it, such as ProjectedGradient, or MirrorDescent with a mirror on that domain"
+        accepted = "one that keeps to it, such as GradientDescent, or MirrorDescent with a mirror on that domain"
         raise CapabilityError("solver", f"{given} ({problem.domain.description})", accepted)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -83,14 +84,8 @@ class BestSoFar(Wrapper[BestState]):
         inner = self.solver.step(problem, state.inner)
         value = problem.value(inner.x)
         better = value < state.value  # a NaN is never better
-        return BestState(
-            take(better, inner.x, state.x),
-            inner.iteration,
-            inner.diagnostics,
-            inner.evaluations,
-            inner=inner,
-            value=take(better, value, state.value),
-        )
+        x, value = take(better, inner.x, state.x), take(better, value, state.value)
+        return BestState(x, inner.iteration, inner.diagnostics, inner.evaluations, inner=inner, value=value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,32 +133,28 @@ class NoWorseThanStart(Wrapper[NoWorseState]):
         return self.advance(problem, state, 1)
 
     def advance(self, problem: Problem, state: NoWorseState, count: int) -> NoWorseState:
-        inner = self.solver.advance(problem, state.inner, count)
-        known = inner.known_value
-        return self._compared(state, inner, problem.value(inner.x) if known is None else known, int(known is None))
-
-    @staticmethod
-    def _compared(before: NoWorseState, inner: State, value: Tensor, evaluations: int) -> NoWorseState:
-        """The state around `inner`, whose points have these values, at the cost of so many evaluations."""
-        lower = value <= before.start_value  # a NaN never is
-        extra = {"value": torch.full_like(value, evaluations, dtype=torch.int64)} if evaluations else {}
+        inner, extra = self.solver.advance(problem, state.inner, count), dict[str, Tensor]()
+        value = inner.known_value
+        if value is None:
+            value, extra = problem.value(inner.x), _counts({"value": 1}, inner.x)
+        lower = value <= state.start_value  # a NaN never is
         return replace(
-            before,
-            x=take(lower, inner.x, before.start),
+            state,
+            x=take(lower, inner.x, state.start),
             iteration=inner.iteration,
             diagnostics=inner.diagnostics,
             evaluations=add_evaluations(inner.evaluations, extra),
             inner=inner,
-            value=take(lower, value, before.start_value),
+            value=take(lower, value, state.start_value),
         )
 
 
 class IterateSums(NamedTuple):
-    """Sums of x `(B, ...)` and of dual points over so many `iterations`."""
+    """Sums of x `(B, ...)` and of dual points over so many `iterations`, of all instances or of each `(B,)`."""
 
     x: Tensor
     dual: Tensor
-    iterations: int | Tensor  # Of all instances, or of each `(B,)`
+    iterations: int | Tensor
 
     @classmethod
     def none(cls, state: State) -> IterateSums:
@@ -231,10 +222,9 @@ class Averaged(Wrapper[AveragedState]):
     def resume(self, problem: Any, x: Tensor, dual: Tensor) -> AveragedState:
         return self._begin(self.solver.resume(problem, x, dual))
 
-    def _begin(self, inner: State) -> AveragedState:
+    def _begin(self, inner: Any) -> AveragedState:
         none = IterateSums.none(inner)
-        dual = none.dual if inner.dual_point is None else inner.dual_point
-        return AveragedState(inner.x, inner.iteration, dual=dual, inner=inner, previous=none, current=none)
+        return AveragedState(inner.x, inner.iteration, dual=inner.dual_point, inner=inner, previous=none, current=none)
 
     def step(self, problem: Problem, state: AveragedState) -> AveragedState:
         return self.advance(problem, state, 1)
@@ -244,7 +234,8 @@ class Averaged(Wrapper[AveragedState]):
         end = state.iteration + count
         while inner.iteration < end:
             until = min(end, WINDOW_ENDS[bisect.bisect_right(WINDOW_ENDS, inner.iteration)])
-            inner, sums = self._sum(problem, inner, until - inner.iteration)
+            own = getattr(self.solver, "sum_steps", functools.partial(sum_steps, self.solver))
+            inner, sums = own(problem, inner, until - inner.iteration)
             current = current.plus(sums)
             if until in WINDOW_ENDS:
                 previous, current = current, IterateSums.none(inner)
@@ -265,11 +256,6 @@ class Averaged(Wrapper[AveragedState]):
         inner = move(problem, state.inner, x, dual, which, back)
         return replace(state, inner=inner, previous=state.previous.without(which), current=state.current.without(which))
 
-    def _sum(self, problem: Any, inner: Any, count: int) -> tuple[Any, IterateSums]:
-        """`sum_steps`, or the solver's own method of that name."""
-        own = getattr(self.solver, "sum_steps", None)
-        return sum_steps(self.solver, problem, inner, count) if own is None else own(problem, inner, count)
-
 
 class WithInitialiser(Wrapper[State]):
     """A solver that begins at learned points, and possibly dual points, whatever x0 is.
@@ -288,10 +274,9 @@ class WithInitialiser(Wrapper[State]):
         self.start, self.dual = start, dual
 
     def init(self, problem: Any, x0: Tensor) -> State:
-        start, dual, count = self.start, self.dual, len(x0)
-        check_same_kind("x0", x0, "the solver's start", start.unit)
-        point = start.forward(problem, count)
-        return self.begin(problem, point, None if dual is None else dual.forward(problem, count))
+        check_same_kind("x0", x0, "the solver's start", self.start.unit)
+        dual = None if self.dual is None else self.dual(problem, len(x0))
+        return self.begin(problem, self.start(problem, len(x0)), dual)
 
     def step(self, problem: Any, state: State) -> State:
         return self.solver.step(problem, state)
@@ -306,8 +291,7 @@ class WithInitialiser(Wrapper[State]):
         """The state before the first step, at what the initialisers return."""
         x = x if problem.domain is None else problem.domain.nearest(x)
         if dual is None:
-            state: State = self.solver.init(problem, x)
-            return state
+            return self.solver.init(problem, x)
         return replace(self.solver.resume(problem, x, problem.project_dual(dual)), iteration=0)
 
 
@@ -315,7 +299,7 @@ class WithInitialiser(Wrapper[State]):
 class SequentialState(WrapperState):
     """The state of the solver whose turn it is."""
 
-    start: Tensor  # Where the first solver began: where the second one does, if the first one made it worse
+    start: Tensor  # where the first solver began, and the second one does if the first one made it worse
 
     @property
     def known_value(self) -> Tensor | None:

@@ -6,6 +6,7 @@ import ctypes
 import math
 import time
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -156,6 +157,13 @@ def _start(problem: Any, x0: Tensor | None, warm: Result | None) -> Tensor:
     return start.detach() if start.requires_grad else start
 
 
+def _certify(solved: Solved, _: Result) -> Certificate:
+    x, outcomes = solved.x, solved.outcomes
+    kind = ctypes.c_double if x.dtype == torch.float64 else ctypes.c_float
+    reported = [max(kind(outcome.value).value, outcome.value) for outcome in outcomes]  # at least F(x)
+    return gap_certificate([outcome.value for outcome in outcomes], [outcome.gap for outcome in outcomes], reported, x)
+
+
 def _result(
     solved: Solved, solver: Solver[Any], problem: Any, start: Tensor, begun: float, violation: Tensor | None
 ) -> Result:
@@ -173,12 +181,6 @@ def _result(
         if not math.isfinite(outcome.value):
             status[n] = Status.NOT_FINITE
     x, values = solved.x, [outcome.value for outcome in outcomes]
-
-    def certificate(_: Result) -> Certificate:
-        kind = ctypes.c_double if x.dtype == torch.float64 else ctypes.c_float
-        reported = [max(kind(value).value, value) for value in values]  # at least F(x)
-        return gap_certificate(values, [outcome.gap for outcome in outcomes], reported, x)
-
     return Result(
         x=x,
         status=tuple(status),
@@ -189,7 +191,7 @@ def _result(
         problem=problem,
         start=start,
         dual=solved.dual,
-        certifier=certificate,
+        certifier=partial(_certify, solved),
         violation=violation,
     )
 

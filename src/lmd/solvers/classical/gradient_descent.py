@@ -1,10 +1,10 @@
-"""Gradient descent, projected, accelerated, proximal, and Adam."""
+"""Gradient descent, Nesterov's method, Adam and the proximal gradient method."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -33,37 +33,26 @@ class _GradientSolver(Solver[S]):
         self.steps = as_steps(steps)
 
 
+def project(problem: Problem, x: Tensor) -> Tensor:
+    """The points of the problem's domain nearest to x `(B, ...)`."""
+    return x if problem.domain is None else problem.domain.nearest(x)
+
+
 class GradientDescent(_GradientSolver[State]):
-    """x_{k+1} = x_k - t_k g_k with g_k a subgradient at x_k.
+    """x_{k+1} = P(x_k - t_k g_k), g_k a subgradient at x_k, P the Euclidean projection onto the problem's domain.
 
     Args:
         steps: The step-sizes t_k: a positive number, or `Steps`.
     """
+
+    stays_in_domain = True
 
     def init(self, problem: Problem, x0: Tensor) -> State:
         return State(x0)
 
     def step(self, problem: Problem, state: State) -> State:
         x = state.x - self.steps(state.iteration) * problem.subgradient(state.x)
-        return State(x, state.iteration + 1)
-
-
-class ProjectedGradient(_GradientSolver[State]):
-    """x_{k+1} = P(x_k - t_k g_k) with P the Euclidean projection onto the problem's domain.
-
-    Args:
-        steps: The step-sizes t_k: a positive number, or `Steps`.
-    """
-
-    needs = ("domain",)
-    stays_in_domain = True
-
-    def init(self, problem: Any, x0: Tensor) -> State:
-        return State(problem.domain.check("x0", x0))
-
-    def step(self, problem: Any, state: State) -> State:
-        x = state.x - self.steps(state.iteration) * problem.subgradient(state.x)
-        return State(problem.domain.nearest(x), state.iteration + 1)
+        return State(project(problem, x), state.iteration + 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,11 +84,6 @@ class Nesterov(_GradientSolver[NesterovState]):
         momentum = (1 + math.sqrt(1 + 4 * state.momentum**2)) / 2
         ahead = project(problem, x + ((state.momentum - 1) / momentum) * (x - state.x))
         return NesterovState(x, state.iteration + 1, extrapolated=ahead, momentum=momentum)
-
-
-def project(problem: Problem, x: Tensor) -> Tensor:
-    """The points of the problem's domain nearest to x `(B, ...)`."""
-    return x if problem.domain is None else problem.domain.nearest(x)
 
 
 @dataclass(frozen=True, kw_only=True)
