@@ -27,7 +27,6 @@ from lmd.solvers import (
     LearnedMirrorDescent,
     LearnedPDHG,
     Nesterov,
-    ProjectedGradient,
     Sequential,
     Solver,
     WithInitialiser,
@@ -43,24 +42,14 @@ from lmd.solvers.learned.gradient import DenseMetric, DiagonalMetric, LearnedGra
 from lmd.training.instances import Instances
 from lmd.training.measure import curve, reached
 
-MAX_DATA, MAX_RANK = 4096, 256
-"""Numbers per instance that an initialiser learns from, and directions among them."""
-
-MAX_NEAREST_RANK = 16
-"""Directions up to which the nearest training instance is close."""
-
-HIDDEN_UNITS = 32
-"""Units in each of the two hidden layers of a network."""
-
-MAX_DENSE_SIZE = 256
-"""Entries of x up to which a metric is a dense matrix."""
-
+MAX_DATA, MAX_RANK = 4096, 256  # numbers per instance that an initialiser learns from, and directions among them
+MAX_NEAREST_RANK = 16  # directions up to which the nearest training instance is close
+HIDDEN_UNITS = 32  # units in each of the two hidden layers of a network
+MAX_DENSE_SIZE = 256  # entries of x up to which a metric is a dense matrix
 PHASES = (1 / 12, 1 / 4, 3 / 5)
 """Shares of the iterations of the classical method to the target, after which learned parameters change."""
 
-MAX_ITERATIONS = 400
-"""Iterations of a method, unless all are slower."""
-
+MAX_ITERATIONS = 400  # iterations of a method, unless all are slower
 Make = Callable[[], Solver[Any]]
 
 
@@ -321,12 +310,12 @@ def propose_classical(info: ClassInfo) -> dict[str, Grid]:
         if problem.domain is None:
             found["L-BFGS"] = Grid(LBFGS, ((10, 30),), (0,))
         found["Nesterov"] = Grid(Nesterov, (steps,), (5,))
+        found["gradient descent" if problem.domain is None else "projected gradient"] = Grid(
+            GradientDescent, (steps,), (5,)
+        )
         if problem.domain is None:
-            found["gradient descent"] = Grid(GradientDescent, (steps,), (5,))
             rates = tuple(factor * info.scale**0.5 for factor in (0.001, 0.01, 0.1, 1.0))
             found["Adam"] = Grid(Adam, (rates,), (2,))
-        else:
-            found["projected gradient"] = Grid(ProjectedGradient, (steps,), (5,))
     return found | {f"{name}, mean start": _from_mean(info, settings) for name, settings in found.items()}
 
 
