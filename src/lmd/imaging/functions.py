@@ -1,7 +1,7 @@
 """Functions for arrays: `denoise`, `inpaint`, `deblur`, `reconstruct`, `denoise_video`.
 
-Weights belong to ||x - y||^2 + weight TV(x), where pictures of bytes are scaled to [0, 1]. Weights for Poisson counts and
-absolute distances have no unit. Other libraries use other factors:
+Weights belong to ||x - y||^2 + weight TV(x), where pictures of bytes are scaled to [0, 1]. Weights for Poisson counts
+and absolute distances have no unit. Other libraries use other factors:
 
 | library | its parameter for the same answer | TV |
 |---|---|---|

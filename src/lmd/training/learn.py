@@ -77,25 +77,25 @@ def learn(
     reaches the target, the nearest is returned, with a `TrainingWarning`, and `card["reached"]` is false.
 
     `card` has what was tried, the times of each method on the test instances, for a batch and for one alone, and what
-    is promised of the class: `lmd.guarantees.Monitor(Promise(**card["promise"]))` notices when the class has moved. The
-    promise is made from instances that nothing else has seen, drawn one by one, and from gaps to minima that are proven
-    to a tenth of the target. Where they cannot be, there is no `card["promise"]`, and `card["promised"]` says why.
+    is promised about the class: `lmd.guarantees.Monitor(Promise(**card["promise"]))` notices when the class changes. The
+    promise is based on independent instances that were used for nothing else, and on gaps to minima that are proven to a
+    tenth of the target. If they cannot be proven, there is no `card["promise"]`, and `card["promised"]` says why.
 
-    On one thread `minutes` are processor time. With `out`, the folder gets the solver, and a run that was killed
-    continues with `resume` to the same solver: speeds are measured once and written down, and everything else follows
-    from them and the seed.
+    On one thread `minutes` are processor time. With `out`, the solver is saved in that folder, and with `resume` an
+    interrupted run continues and ends with the same solver: speeds are measured once and saved, and everything else
+    follows from them and the seed.
 
         solver = lmd.learn(lmd.problems.ControlFamily(), minutes=5, out="runs/control")
         result = lmd.run(solver, problem, x0, iterations=10)
 
     Args:
-        family: What problems and starting points are drawn from.
-        minutes: How long to learn.
+        family: The distribution of problems and starting points.
+        minutes: The time to spend.
         out: A folder for the run; None writes nothing.
         target: The relative gap to reach.
-        seed: Of instances and solvers.
-        resume: Continue the run in `out`.
-        progress: Called with a line of text after each step.
+        seed: The seed of instances and solvers.
+        resume: Whether to continue the run in `out`.
+        progress: A function that is called with a line of text after each step.
     """
     check_positive("minutes", minutes), check_positive("target", target), check_count("seed", seed, least=0)
     begun, say = clock(), progress or (lambda line: None)
