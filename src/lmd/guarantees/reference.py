@@ -14,7 +14,7 @@ from lmd.guarantees import reference_linear
 from lmd.guarantees.optimum import Optimum, OptimumCache, Pair
 from lmd.problems.base import Problem, offers
 from lmd.problems.composite import Composite
-from lmd.solvers.classical.relaxed_pdhg import RelaxedPDHG
+from lmd.solvers.classical.pdhg import RelaxedPDHG
 from lmd.terms import Box, Squares
 
 GOAL, TOLERANCE = 1e-8, 1e-6  # relative gaps to look for, and to accept after `PATIENCE` iterations and from a cache
