@@ -66,20 +66,21 @@ def learn(
     resume: bool = False,
     progress: Callable[[str], object] | None = None,
 ) -> Solver[Any]:
-    """Return the fastest solver that could be learned for a family within so many minutes, with its `card`.
+    """Return the fastest solver that can be found for a family in this many minutes, with its `card`.
 
-    Proposes solvers by what the problems offer (initialisers, metrics, steps, penalties, relaxations, the paper's
-    mirrors), and trains them by successive halving. They are ranked by the milliseconds until 95% of the validation
-    instances are within ten times `target`, `target` and a tenth of it of their minima, relative to them: by the
-    geometric mean of the three. Classical methods are tuned on the same instances, from the given starts and from the
-    mean of the training optima. The fastest that reaches the target on validation and test instances is returned, be it
-    a classical method; past what was learned it continues with a method that converges, or is guarded. Where no solver
-    reaches the target, the nearest is returned, with a `TrainingWarning`, and `card["reached"]` is false.
+    Proposes solvers that fit the problems (initialisers, metrics, steps, penalties, relaxations, the paper's mirrors)
+    and trains them by successive halving. Classical methods are tuned on the same instances, from the given starts and
+    from the mean of the training optima. All are ranked by the milliseconds until 95% of the validation instances have
+    relative gaps of ten times `target`, `target` and a tenth of it, by the geometric mean of the three times. Returns
+    the fastest solver that reaches the target on validation and test instances, which may be a classical method. After
+    its learned iterations it continues with a method that converges, or it has a safeguard. If no solver reaches the
+    target, the one that gets closest is returned with a `TrainingWarning`, and `card["reached"]` is false.
 
-    `card` has what was tried, the times of each method on the test instances, for a batch and for one alone, and what
-    is promised about the class: `lmd.guarantees.Monitor(Promise(**card["promise"]))` notices when the class changes. The
-    promise is based on independent instances that were used for nothing else, and on gaps to minima that are proven to a
-    tenth of the target. If they cannot be proven, there is no `card["promise"]`, and `card["promised"]` says why.
+    `card` lists what was tried, the times of each method on the test instances, for a batch and for a single instance,
+    and what is promised about the class. `lmd.guarantees.Monitor(Promise(**card["promise"]))` notices when the class
+    changes. The promise is based on independent instances that were used for nothing else, and on gaps to minima that
+    are proven to a tenth of the target. If these cannot be proven, there is no `card["promise"]`, and
+    `card["promised"]` says why.
 
     On one thread `minutes` are processor time. With `out`, the solver is saved in that folder, and with `resume` an
     interrupted run continues and ends with the same solver: speeds are measured once and saved, and everything else
