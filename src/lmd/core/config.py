@@ -11,7 +11,14 @@ from typing import Any, ClassVar
 
 from lmd.errors import InputError
 
-HOMES = ("lmd.mirrors", "lmd.solvers", "lmd.guarantees")
+HOMES = (
+    "lmd.mirrors",
+    "lmd.solvers",
+    "lmd.solvers.classical.circulant_admm",
+    "lmd.solvers.classical.qp_interior_point",
+    "lmd.solvers.learned.gradient",
+    "lmd.guarantees",
+)
 """Where lmd's own configurables are defined. A new process imports them when it meets a name it does not know."""
 
 
