@@ -25,20 +25,20 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class State:
-    """Where a solver is: everything it needs for the next step and nothing else."""
+    """Where a solver is: everything it needs for the next step and nothing else.
+
+    Args:
+        x: The current points `(B, ...)`.
+        iteration: How many steps have been taken.
+        diagnostics: Numbers per instance `(B,)` that the step learned about the points it *started* from.
+        evaluations: Evaluations per instance `(B,)` in the step that led here, by name, beyond the solver's
+            `step_cost`: for a step whose cost is known only once it is taken. A wrapper passes them on.
+    """
 
     x: Tensor
-    """The current points `(B, ...)`."""
-
     iteration: int = 0
-    """How many steps have been taken."""
-
     diagnostics: Mapping[str, Tensor] = field(default_factory=dict)
-    """Numbers per instance `(B,)` that the step learned about the points it *started* from."""
-
     evaluations: Mapping[str, Tensor] = field(default_factory=dict)
-    """Evaluations per instance `(B,)` in the step that led here, by name, beyond the solver's `step_cost`: for a step
-    whose cost is known only once it is taken. A wrapper passes on those of the solver inside."""
 
     @property
     def iterate(self) -> Tensor:
@@ -82,8 +82,7 @@ class Solver(nn.Module, Configurable, abc.ABC, Generic[S]):
     `Solver[S]` has states S and runs on problems that offer what it `needs`.
     """
 
-    # What is known about it, such as how it was trained: JSON values by name, saved along with it
-    card: Mapping[str, Any] = MappingProxyType({})
+    card: Mapping[str, Any] = MappingProxyType({})  # how it was trained: JSON values by name, saved along with it
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -198,9 +197,7 @@ def check_fit(solver: Solver[Any], problem: Problem, x0: Tensor) -> None:
 def check_start(problem: Problem, x0: Tensor) -> Tensor:
     """Return x0 `(B, ...)` if a run on the problem can start there."""
     problem.check_start(check_batch("x0", x0))
-    if problem.domain is not None:
-        problem.domain.check("x0", x0)
-    return x0
+    return x0 if problem.domain is None else problem.domain.check("x0", x0)
 
 
 def in_full_precision(function: Callable[Given, Answer]) -> Callable[Given, Answer]:
@@ -233,7 +230,6 @@ def check_solver(solver: Solver[Any], problem: Problem) -> None:
 def add_evaluations(*counts: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The sum of evaluation counts, name by name."""
     total: dict[str, Tensor] = {}
-    for each in counts:
-        for name, count in each.items():
-            total[name] = total[name] + count if name in total else count
+    for name, count in (item for each in counts for item in each.items()):
+        total[name] = total[name] + count if name in total else count
     return total
