@@ -75,13 +75,10 @@ class LearnedDual(LearnedPrefix[LearnedDualState]):
     It runs on every composite of a strongly convex term and one behind differences along `axes` axes: signals, images
     (2, the default) or volumes.
 
-    What holds whatever was learned: every p_k is feasible, so there is a duality gap at every iteration and x_k stays
-    in a bounded set; and from iteration N on the method is FGP with restarts, started at p_N, whose dual values
-    converge at the rate O(1/k^2) from any start (Beck and Teboulle 2009; O'Donoghue and Candes 2015 for the restarts).
-
-    No units are learned: in y and the weight together the iteration is homogeneous, in images it is translation
-    equivariant, so that one solver serves all weights, both scalings of the problem and all sizes of images.
-    Starts at p = 0: of x0 only the shape matters.
+    Whatever was learned, every p_k is feasible, so there is a duality gap at every iteration; and from iteration N on
+    the method is FGP with restarts, started at p_N, whose dual values converge as O(1/k^2) from any start. The
+    iteration is homogeneous in y and the weight together, and translation equivariant, so that one solver serves all
+    weights and all sizes of images. Starts at p = 0: of x0 only the shape matters.
 
     Args:
         iterations: N.
@@ -89,6 +86,7 @@ class LearnedDual(LearnedPrefix[LearnedDualState]):
         axes: Of the differences: 1 for signals, 2 for images, 3 for volumes.
     """
 
+    needs = ("differences", *FGP.needs)
     step_cost: ClassVar = {"operator": 1, "adjoint": 1, "tilted_minimiser": 1}
 
     def __init__(self, iterations: int = 10, kernel: int = 5, axes: int = 2) -> None:
@@ -103,10 +101,6 @@ class LearnedDual(LearnedPrefix[LearnedDualState]):
         # of 0.2, and of 0.4 / axes in general
         self.kernels = nn.Parameter(start)
         self.tail: FGP = FGP(restart=True)
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return ("differences", *self.tail.needs)
 
     def cost_of(self, k: int) -> dict[str, int]:
         """The first step needs x(p_0) besides, the first of FGP K'p_N."""

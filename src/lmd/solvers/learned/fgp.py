@@ -44,9 +44,8 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState]):
     has them for roughnesses in geometric progression; in between they are interpolated in log r.
 
     p_0 = 0, or, where it is `coarse`, what the same N iterations found on squares of 2 x 2 pixels, where they began
-    likewise, down to a few pixels (`lmd.problems.grids`): information that would need an iteration for each pixel on
-    its way is there from the start, for a third of the work again. The iterations that are counted are those on the
-    pixels themselves. Of x0 only the shape matters.
+    likewise, down to a few pixels (`lmd.problems.grids`), for a third of the work again. The iterations that are
+    counted are those on the pixels themselves. Of x0 only the shape matters.
 
     Every p_k is feasible whatever was learned, and from iteration N on the method is FGP with restarts, started at
     p_N. Only x_N is meant to be good, not the points before it.
@@ -57,6 +56,7 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState]):
     """
 
     init_cost: ClassVar = {"operator": 2}
+    step_cost: ClassVar = FGP.step_cost
 
     def __init__(self, iterations: int = 20, coarse: bool = False) -> None:
         super().__init__()
@@ -70,10 +70,6 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState]):
     @property
     def needs(self) -> tuple[str, ...]:
         return ("differences", "f", "g", *(("coarser",) if self.coarse else ()), *self.tail.needs)
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return self.tail.step_cost
 
     def cost_of(self, k: int) -> dict[str, int]:
         """The first step of FGP needs K'p_N besides."""
@@ -94,12 +90,9 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState]):
 
     def numbers_for(self, rough: Tensor) -> Tensor:
         """Step-sizes and momenta `(2, B, N)` for roughnesses `(B,)`."""
-        return torch.stack([self.numbers_at(each) for each in rough.tolist()], dim=1)
-
-    def numbers_at(self, rough: float) -> Tensor:
-        """Those of one roughness `(2, N)`."""
-        below, share = between(rough)
-        return torch.lerp(self.numbers[:, below], self.numbers[:, below + 1], share)
+        places = [between(each) for each in rough.tolist()]
+        pairs = [torch.lerp(self.numbers[:, k], self.numbers[:, k + 1], share) for k, share in places]
+        return torch.stack(pairs, dim=1)
 
     def learned_step(self, problem: Any, state: LearnedFGPState) -> LearnedFGPState:
         k = state.iteration
@@ -129,11 +122,7 @@ def between(rough: float, count: int = NODES) -> tuple[int, float]:
 
 def roughness(problem: Any) -> Tensor:
     """gamma mean |Ky| / b `(B,)`."""
-    return roughness_of(problem, L1(1.0).value(problem.differences(problem.f.y)))
-
-
-def roughness_of(problem: Any, length: Tensor) -> Tensor:
-    """The same for |Ky| `(B,)`."""
+    length = L1(1.0).value(problem.differences(problem.f.y))
     weight = problem.g.weight
     mean = weight.flatten(1).mean(dim=1) if isinstance(weight, Tensor) and weight.ndim > 1 else weight
     count = len(problem.differences.grid or ()) * problem.f.y[0].numel()

@@ -80,10 +80,9 @@ class DenseMetric(Metric):
 
 
 class _MetricSolver(Solver[S]):
-    """What gradient and quasi-Newton steps share: a metric, and a learned step-size for each iteration.
+    """A metric, and a learned step-size for each iteration; iterations past the learned ones are as the last.
 
-    Iterations past the learned ones are as the last. Nothing is promised of them: `Sequential` goes on with a method
-    that converges.
+    Nothing is promised of them: `Sequential` goes on with a method that converges.
     """
 
     step_cost: ClassVar = {"subgradient": 1}

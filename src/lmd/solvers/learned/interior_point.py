@@ -16,8 +16,7 @@ from lmd.solvers.base import DualState
 from lmd.solvers.classical.interior_point import CENTRING, Direction, InteriorPoint, NewtonSystem
 from lmd.solvers.learned.prefix import LearnedPrefix
 
-# Iterations before which rows are chosen, and how many, as a share of those at first. The fastest but one of eight
-# schedules on 60 training sets; with the fastest, rounding shows on a small set.
+# Iterations before which rows are chosen, and how many, as a share of those at first. With fewer, rounding shows.
 ROW_SHARES = {0: 1.0, 2: 0.85, 5: 0.7}
 
 
@@ -112,21 +111,14 @@ class LearnedInteriorPoint(LearnedPrefix[LearnedInteriorState]):
         return self._state(x0, 0, problem, sets, place, none.long(), Centred(point, none, none, none, none))
 
     def _state(
-        self,
-        like: Tensor,
-        iteration: int,
-        problem: Any,
-        sets: Tensor,
-        place: Tensor,
-        numbers: Tensor,
-        inner: Centred,
+        self, like: Tensor, k: int, problem: Any, sets: Tensor, place: Tensor, numbers: Tensor, inner: Centred
     ) -> LearnedInteriorState:
         nothing = inner.dual.new_zeros(len(sets), problem.rows.shape[1])
         dual = nothing.scatter(1, numbers, inner.dual)
         x = inner.point[place].to(like)
         solved = torch.isfinite((2 * x).square().sum(dim=1, keepdim=True))  # else no system was: x stays where it is
         x, dual = torch.where(solved, x, like), torch.where(solved, dual[place], 0.0)
-        return LearnedInteriorState(x, iteration, dual=dual, sets=sets, place=place, numbers=numbers, inner=inner)
+        return LearnedInteriorState(x, k, dual=dual, sets=sets, place=place, numbers=numbers, inner=inner)
 
     def learned_step(self, problem: Any, state: LearnedInteriorState) -> LearnedInteriorState:
         k, numbers, now = state.iteration, state.numbers, state.inner
