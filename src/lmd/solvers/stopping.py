@@ -241,9 +241,7 @@ class Tolerance(StoppingRule):
         if state.dual_point is None:
             accepted = "one that does, such as FGP or PDHG, to stop at a tolerance"
             raise CapabilityError("solver", f"{name}, which keeps no dual point", accepted)
-        self.gaps = torch.full_like(
-            tracker.values, torch.inf, dtype=torch.float64
-        )  # The smallest that were proven `(B,)`
+        self.gaps = torch.full_like(tracker.values, torch.inf, dtype=torch.float64)  # the least proven ones `(B,)`
         self.best, self.stall = (tracker.x, state.dual_point, tracker.values), StallDetector()
 
     def check(self, problem: Problem, state: State, tracker: Tracker, last: bool) -> None:

@@ -189,8 +189,8 @@ class AveragedState(DualState):
     """The means, the state of the solver inside, and the sums they are made of."""
 
     inner: State
-    previous: IterateSums  # Over the last whole window
-    current: IterateSums  # Over the present one
+    previous: IterateSums  # over the last whole window
+    current: IterateSums  # over the present one
 
     @property
     def iterate(self) -> Tensor:
@@ -368,7 +368,7 @@ class Stochastic(Wrapper[State]):
     True
     """
 
-    ends_proven = False  # No: theorems are about whole subgradients
+    ends_proven = False  # no: theorems are about whole subgradients
 
     def __init__(self, solver: Solver[Any], minibatch: int, seed: int = 0) -> None:
         super().__init__(solver)

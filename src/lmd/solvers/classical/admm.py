@@ -18,9 +18,9 @@ from lmd.solvers.base import DualState, Solver
 from lmd.terms.base import Scale, add_scaled, per_instance
 from lmd.terms.quadratic import times
 
-MAX_SIZE = 2048  # Entries of x up to which a matrix of them is inverted
-MAX_TUNED_BLOCKS = 4  # Number of blocks up to which each is tuned by itself
-TINY_STEP = 1e-12  # The step of a prox that only moves points to where the term is finite
+MAX_SIZE = 2048  # entries of x up to which a matrix of them is inverted
+MAX_TUNED_BLOCKS = 4  # number of blocks up to which each is tuned by itself
+TINY_STEP = 1e-12  # the step of a prox that only moves points to where the term is finite
 
 
 # r, 1 / r, s and a of one iteration, each a number, or one per instance `(B,)`; r also one per entry `(1, m)`
@@ -31,11 +31,11 @@ Parameters = tuple[Scale, Scale, Scale, Scale]
 class ADMMState(DualState):
     """The copies of x and of Kx that f and g are taken of; `dual` is the multiplier y of z = Kx."""
 
-    z: Tensor  # In the shape of Kx
+    z: Tensor  # in the shape of Kx
     u: Tensor  # x where f is a quadratic form
-    v: Tensor  # The multiplier of u = x, or q where f is a quadratic form
-    inverses: Tensor  # The matrices of the linear systems, inverted: `(N, n, n)`, or `(N, B, n, n)`
-    schedule: tuple[Parameters, ...]  # Those of the N iterations that have parameters of their own
+    v: Tensor  # the multiplier of u = x, or q where f is a quadratic form
+    inverses: Tensor  # the matrices of the linear systems, inverted: `(N, n, n)`, or `(N, B, n, n)`
+    schedule: tuple[Parameters, ...]  # those of the N iterations that have parameters of their own
 
 
 class ADMM(Solver[ADMMState]):

@@ -19,7 +19,7 @@ from lmd.terms.base import add_scaled, per_instance
 # Roughnesses that numbers are learned for: the lowest, from one to the next, and how many
 LOWEST, RATIO, NODES = 0.05, 4.0, 5
 
-PLACES = 2 * NODES - 1  # Roughnesses at which is measured how far numbers get: these, and halfway between them
+PLACES = 2 * NODES - 1  # roughnesses at which is measured how far numbers get: these, and halfway between them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class LearnedFGPState(DualState):
     """Points, the dual points p they come from, and what the next step is made of."""
 
     adjoint: Tensor  # K'p `(B, ...)`
-    ahead: Tensor  # The extrapolated dual points q, from which the next step starts
+    ahead: Tensor  # the extrapolated dual points q, from which the next step starts
     ahead_adjoint: Tensor  # K'q
     numbers: Tensor  # Step-sizes and momenta of all iterations for each instance `(2, B, N)`
 

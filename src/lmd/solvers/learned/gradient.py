@@ -147,7 +147,7 @@ class LearnedQuasiNewtonState(State):
 
     gradient: Tensor  # g_{k-1} `(B, n)`; 0 before the first step
     move: Tensor  # x_k - x_{k-1} `(B, n)`
-    pairs: tuple[CurvaturePair, ...]  # Oldest first
+    pairs: tuple[CurvaturePair, ...]  # oldest first
 
 
 class LearnedQuasiNewton(_MetricSolver[LearnedQuasiNewtonState]):

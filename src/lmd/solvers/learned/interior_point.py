@@ -61,9 +61,9 @@ class Centred(NamedTuple):
 class LearnedInteriorState(DualState):
     """One computation for each data set, whatever the instances on it start from."""
 
-    sets: Tensor  # The data sets `(S,)`
-    place: Tensor  # Where the data set of each instance is among them `(B,)`
-    numbers: Tensor  # Which rows of the data sets are worked with `(S, k)`
+    sets: Tensor  # the data sets `(S,)`
+    place: Tensor  # where the data set of each instance is among them `(B,)`
+    numbers: Tensor  # which rows of the data sets are worked with `(S, k)`
     inner: Centred
 
 
@@ -96,7 +96,7 @@ class LearnedInteriorPoint(LearnedPrefix[LearnedInteriorState]):
         self.share, self.tail = float(share), InteriorPoint()
         self.guess = nn.Parameter(torch.zeros(size))
         self.log_mean = nn.Parameter(torch.zeros(()))  # log mu_0 / C
-        self.centring = nn.Parameter(torch.zeros(iterations))  # Logarithms of multiples of Mehrotra's sigma
+        self.centring = nn.Parameter(torch.zeros(iterations))  # logarithms of multiples of Mehrotra's sigma
         # Shares of the way to the boundary, as logits
         self.lengths = nn.Parameter(torch.full((iterations,), math.log(0.995 / 0.005)))
 

@@ -30,11 +30,11 @@ class LearnedPrefix(Solver[L | TailState]):
     `step_cost` is the cost of a learned step; where a step costs something else, its state says so.
     """
 
-    stays_in_domain = True  # Like the classical method that it ends in
+    stays_in_domain = True  # like the classical method that it ends in
     ends_proven = True
 
     iterations: int  # N
-    tail: Solver[Any]  # The method that converges
+    tail: Solver[Any]  # the method that converges
 
     @property
     def horizon(self) -> int:
