@@ -6,8 +6,7 @@ from lmd.solvers.classical.fgp import FGP
 from lmd.solvers.classical.gradient_descent import Adam, GradientDescent, Nesterov, ProximalGradient
 from lmd.solvers.classical.lbfgs import LBFGS
 from lmd.solvers.classical.pdhg import PDHG, RelaxedPDHG
-from lmd.solvers.learned.dual import LearnedDual
-from lmd.solvers.learned.fgp import LearnedFGP
+from lmd.solvers.learned.dual import LearnedDual, LearnedFGP
 from lmd.solvers.learned.interior_point import LearnedInteriorPoint
 from lmd.solvers.learned.saddle import LearnedPDHG, LearnedSaddle
 from lmd.solvers.mirror.exact import BacktrackedMirrorDescent, ExactMirrorDescent

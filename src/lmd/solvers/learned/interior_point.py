@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from lmd import kernels
 from lmd.core.checks import check_count, check_module_kind
 from lmd.errors import InputError
-from lmd.solvers.base import DualState
+from lmd.solvers.base import DualState, LearnedPrefix
 from lmd.solvers.classical.interior_point import CENTRING, Direction, InteriorPoint, NewtonSystem
-from lmd.solvers.learned.prefix import LearnedPrefix
 
 # Iterations before which rows are chosen, and how many, as a share of those at first. With fewer, rounding shows.
 ROW_SHARES = {0: 1.0, 2: 0.85, 5: 0.7}

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from lmd.core.checks import check_count, check_module_kind, check_positive
-from lmd.solvers.base import DualState
+from lmd.solvers.base import DualState, LearnedPrefix
 from lmd.solvers.classical.pdhg import PDHG, PDHGState, check_step
 from lmd.solvers.learned.dual import at_middle, check_grid, check_kernel_size, convolve, zeros_of
-from lmd.solvers.learned.prefix import LearnedPrefix
 from lmd.terms.base import per_instance
 
 

@@ -15,9 +15,8 @@ from lmd.core.checks import check_count, check_positive, shape_of
 from lmd.errors import InputError
 from lmd.mirrors.base import DUAL_NORM, Mirror, norm_of
 from lmd.problems.base import Problem
-from lmd.solvers.base import DualState, Solver
+from lmd.solvers.base import DualState, LearnedPrefix, Solver
 from lmd.solvers.classical.gradient_descent import backtrack
-from lmd.solvers.learned.prefix import LearnedPrefix
 from lmd.solvers.tracking import take
 from lmd.terms.base import inner, per_instance
 from lmd.terms.domains import same_set
