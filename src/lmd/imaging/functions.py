@@ -206,7 +206,7 @@ def denoise(
     settings = Settings(tolerance, warm, solver, iterations, info)
     batch = as_batch("image", image, channel_axis, settings.dtype, centred=data != "poisson" and order == 1)
     if coupled is None:
-        coupled = batch.images.shape[1] == 3 and not _is_map_by_channel(weight, batch)
+        coupled = batch.images.shape[1] == 3 and (isinstance(weight, str) or not _is_map_by_channel(weight, batch))
     model = DenoisingModel(data, order, isotropic, coupled, huber, spacing)
     return _denoise(model, batch, weight, noise, settings)
 
@@ -262,16 +262,13 @@ def inpaint(
     batch = as_batch("image", filled, channel_axis, settings.dtype)
     z = kept.to(batch.images)
 
-    def masked(data: Tensor, weights: Tensor, masks: Tensor) -> TVProblem:
-        return TVInpainting(data, masks, weights, isotropic)
+    def model(data: Tensor, weights: Tensor, unit: float = 1.0, kept: Tensor = z) -> TVProblem:
+        return TVInpainting(data, kept.to(data), weights, isotropic)
 
     def choose() -> Choice:
         step = 1 + (batch.images[0].numel() // NOISE_PIXELS if batch.images.ndim > 3 else 0)
         level = at_least(rough_noise(batch.images[:, :, ::step], z[:, :, ::step]), batch.images)
-        return choose_by_holdout(masked, batch.images, z, level, weights_near(level))
-
-    def model(data: Tensor, weights: Tensor, unit: float) -> TVProblem:
-        return masked(data, weights, z.to(data))
+        return choose_by_holdout(model, batch.images, z, level, weights_near(level))
 
     return settings.answer(model, batch, *_find_weight(weight, batch, choose), limit=MAX_ITERATIONS)
 
@@ -612,36 +609,19 @@ class Settings:
 
 def _in_pixels(result: Result, problem: Any, batch: Batch, dual_unit: float, tolerance: float | None) -> Result:
     """Return a result about the pixels that came in, in float64: they may have been rounded for the solve."""
-    x, start = batch.pixels(result.x), problem.start()
-    dual = None if result.dual is None else result.dual.double() * dual_unit
+    x, dual = batch.pixels(result.x), None if result.dual is None else result.dual.double() * dual_unit
     history = result.recorded
     if history is not None:
         history = replace(history, values=history.values.double() * dual_unit * batch.units.unit)
-    certifier = certify if tolerance is None or dual is None else _certify_gap
-    exact = replace(
-        result,
-        x=x,
-        values=problem.value(x),
-        dual=dual,
-        problem=problem,
-        start=start,
-        certifier=certifier,
-        recorded=history,
-    )
-    if tolerance is None:
-        return exact
-    proven, words = certifier(exact), (Status.STALLED, Status.TOLERANCE_REACHED)
-    near = (relative_gap(proven.value, proven.bound) <= tolerance).tolist()
-    pairs = zip(result.status, near, strict=True)
+    same: dict[str, Any] = {"problem": problem, "start": problem.start(), "recorded": history}
+    if tolerance is None or dual is None:
+        return replace(result, x=x, values=problem.value(x), dual=dual, certifier=certify, **same)
+    values, gaps = problem.certified_gap(x, dual)
+    proven = gap_certificate(values.tolist(), gaps.tolist(), values.tolist(), x)
+    near, words = relative_gap(proven.value, proven.bound) <= tolerance, (Status.STALLED, Status.TOLERANCE_REACHED)
+    pairs = zip(result.status, near.tolist(), strict=True)
     status = tuple([words[is_near] if status in words else status for status, is_near in pairs])
-    return replace(exact, status=status, certifier=lambda _: proven)
-
-
-def _certify_gap(result: Result) -> Certificate:
-    """Return what the dual point proves of a result in float64."""
-    problem: Any = result.problem
-    value, gap = problem.certified_gap(result.x, result.dual)
-    return gap_certificate(value.tolist(), gap.tolist(), result.values.tolist(), value)
+    return replace(result, x=x, status=status, values=values, dual=dual, certifier=lambda _: proven, **same)
 
 
 def _no_worse_than_start(result: Result) -> tuple[Result, tuple[str, ...]]:
@@ -735,7 +715,7 @@ def _find_weight(
 
 def _is_map_by_channel(weight: Any, batch: Batch) -> bool:
     """Return whether a weight is a map with numbers of its own for each channel."""
-    if isinstance(weight, (str, int, float)) or np.ndim(weight) <= 1:
+    if np.ndim(weight) <= 1:
         return False
     mapped = batch.as_map(batch.images.new_zeros(1).expand(np.shape(weight)))
     return mapped is not None and mapped.shape[1] > 1

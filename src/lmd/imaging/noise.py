@@ -64,19 +64,24 @@ class Noise:
 
     spectrum: Tensor  # deviations of rings `(B, C, 7)`, channels as by `mix_channels`: their sum, then differences
     lengths: tuple[int, ...]  # the size of a block
-    most: Tensor = field(repr=False)  # the deviation `(B,)` if all that the smoothest blocks show is noise
+    smooth: Tensor = field(repr=False)  # the same if all that the smoothest blocks show is noise
     caution: Tensor = field(repr=False)  # how much more than by Stein's formula following the noise should cost `(B,)`
 
     @classmethod
     def white(cls, level: Tensor, images: Tensor) -> Noise:
         """Return noise of the same deviation `(B,)` at all frequencies."""
         spectrum = level[:, None, None].expand(-1, images.shape[1], RINGS)
-        return cls(spectrum, block_lengths(images), level, torch.ones_like(level))
+        return cls(spectrum, block_lengths(images), spectrum, torch.ones_like(level))
 
     @cached_property
     def level(self) -> Tensor:
         """The standard deviation of a pixel `(B,)`."""
         return _deviation(self.spectrum, self.lengths)
+
+    @property
+    def most(self) -> Tensor:
+        """The standard deviation `(B,)` if all that the smoothest blocks show is noise."""
+        return _deviation(self.smooth, self.lengths)
 
     def with_minimum(self, images: Tensor) -> Noise:
         """Return the noise; where it is too small to derive a weight from, white noise of the smallest usable level."""
@@ -140,16 +145,16 @@ def measure(images: Tensor) -> Noise:
     blocks = cut_blocks(images, lengths)
     energies, levels = block_energies(blocks, lengths)
     is_picture = len(lengths) == 2 and min(lengths) == 8 and images[0, 0].numel() >= MIN_PIXELS
-    found, most, cautions = [], [], []
+    spectra, smooth, cautions = [], [], []
     for plain, energy, level, shown in zip(blocks, energies, levels, blocks_with_noise(blocks), strict=True):
         spectrum = _smoothest(energy[:, shown], level[shown], lengths)
-        most.append(spectrum)
+        smooth.append(spectrum)
         caution = torch.ones_like(spectrum[0, 0])
         if is_picture and bool(shown.any()) and not _is_only_noise(energy[:, shown], level[shown]):
             spectrum, caution = _separate_noise(plain[:, shown], energy[:, shown], level[shown])
-        found.append(spectrum)
+        spectra.append(spectrum)
         cautions.append(caution)
-    return Noise(torch.stack(found), lengths, _deviation(torch.stack(most), lengths), torch.stack(cautions))
+    return Noise(torch.stack(spectra), lengths, torch.stack(smooth), torch.stack(cautions))
 
 
 def _is_only_noise(energies: Tensor, level: Tensor) -> bool:
