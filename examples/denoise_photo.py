@@ -2,8 +2,8 @@
 
     minimise  ||x - y||^2 + weight TV(x),   y the noisy photograph, colours from 0 to 1
 
-Adds 8% noise to a photograph from scikit-image, writes it to a file and denoises the file, as `lmd solve denoise` does on
-the command line. Prints the summary with its certificate and the PSNR of the noisy and the denoised photograph, and
+Adds 8% noise to a photograph from scikit-image, writes it to a file and denoises the file, as `lmd solve denoise` does
+on the command line. Prints the summary with its certificate and the PSNR of the noisy and the denoised photograph, and
 writes all three photographs side by side to `denoise_photo.png`.
 """
 

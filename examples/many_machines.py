@@ -4,8 +4,8 @@ Cuts small pictures out of a photograph, adds noise, and denoises them in two pr
 killed on the way, and Dask repeats its pictures in another process. Then denoises them again in this process alone, and
 prints the number of answers and whether their bytes are the same.
 
-On your own machines, start `dask scheduler` on one of them and `dask worker ADDRESS` on all, with a shared folder, and call
-`denoise_all(Client(ADDRESS), ...)`. Needs `pip install 'lmd[pictures,cluster]'`.
+On your own machines, start `dask scheduler` on one of them and `dask worker ADDRESS` on all, with a shared folder, and
+call `denoise_all(Client(ADDRESS), ...)`. Needs `pip install 'lmd[pictures,cluster]'`.
 """
 
 import os

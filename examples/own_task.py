@@ -8,7 +8,7 @@ Your package registers the task with an entry point in its pyproject.toml:
     lmd train signals-10 --preset standard --out runs/signals
     lmd bench signals
 
-Run as a script, this file trains a solver in a few seconds and prints the relative gaps of PDHG and of the trained solver.
+Run as a script, this file trains a solver in a few seconds and prints the relative gaps of PDHG and of that solver.
 """
 
 import torch
