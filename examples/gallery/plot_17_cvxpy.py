@@ -2,8 +2,8 @@
 A solver for a model written in CVXPY
 =====================================
 
-Steer a cart to its target with bounded forces. The CVXPY model has two parameters, the state of the cart and the target.
-`from_cvxpy` converts it to a family, and `lmd.learn` finds a solver for the family.
+Steer a cart to its target with bounded forces. The CVXPY model has two parameters, the state of the cart
+and its target. `from_cvxpy` converts it to a family, and `lmd.learn` finds a solver for the family.
 """
 
 import cvxpy
