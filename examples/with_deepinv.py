@@ -3,8 +3,8 @@
     minimise  1/2 ||Ax - y||^2 + ths ||Dx||_{1,2}
 
 Each proximal map is proven to 1e-4 and starts from the result of the last call. The same loop runs with deepinv's own
-prior, and `TVReconstructor` computes the minimum with a certificate. Prints decibels, seconds, and the relative gap of each
-answer; with a file name, draws the answers.
+prior, and `TVReconstructor` computes the minimum with a certificate. Prints decibels, seconds, and the relative gap of
+each answer; with a file name, draws the answers.
 
     python examples/with_deepinv.py [FILE.png]
 """
