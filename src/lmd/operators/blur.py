@@ -20,8 +20,7 @@ BORDERS = ("circular", "replicate")
 RANK_TOLERANCE = torch.finfo(torch.float64).eps
 """Relative distance to rank one, over the root of its entries, up to which a kernel is applied as column and row."""
 
-POINTS_PER_PIXEL = 16
-"""Points of a motion for each pixel of its length."""
+POINTS_PER_PIXEL = 16  # points of a motion for each pixel of its length
 
 
 class Blur(LinearOperator):

@@ -20,15 +20,13 @@ POWER_ITERATIONS, NORM_MARGIN = 60, 1.05
 ADJOINT_TOLERANCE = 1e-3
 """Largest difference of <Ax, z> and <x, A'z>, relative to ||Ax|| ||z||; `adjoint_error` includes the rest."""
 
-MAX_EXACT = 128
-"""Entries of x up to which the error of A'z is measured along every axis."""
+MAX_EXACT = 128  # entries of x up to which the error of A'z is measured along every axis
 
 PROBES, LOW_QUANTILE = 16, 0.565
 """Otherwise along so many random directions: a sum of so many squared normal numbers is below the second number with
 probability 1e-9."""
 
-LINEARITY_FACTOR = 16
-"""Assumed rounding of A over the measured departure from linearity."""
+LINEARITY_FACTOR = 16  # assumed rounding of A over the measured departure from linearity
 
 
 class FromFunctions(LinearOperator):

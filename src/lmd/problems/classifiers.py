@@ -21,8 +21,7 @@ from lmd.terms.base import Scale, filled, per_instance
 
 Subset = TypeVar("Subset", bound="SubsetProblem")
 
-MAX_SCORES = 1 << 18
-"""Scores computed at a time: a megabyte of float32, which fits a processor's cache."""
+MAX_SCORES = 1 << 18  # scores computed at a time: a megabyte of float32, which fits a processor's cache
 
 
 class SubsetProblem(Problem):

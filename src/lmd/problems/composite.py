@@ -61,8 +61,7 @@ class Composite(Problem):
 
     batched: ClassVar[tuple[str, ...]] = ("points",)
 
-    operator: LinearOperator
-    """K, which stacks all K_j."""
+    operator: LinearOperator  # K, which stacks all K_j
 
     def __init__(
         self,

@@ -16,8 +16,7 @@ from lmd.terms.quadratic import times
 if TYPE_CHECKING:
     from lmd.problems.composite import Composite
 
-MAX_INVERTED = 1024
-"""Entries of x up to which the matrix K'K of an operator is inverted to make dual points feasible."""
+MAX_INVERTED = 1024  # entries of x up to which the matrix K'K of an operator is inverted to make dual points feasible
 
 DOMAIN_TOLERANCE = 4 * torch.finfo(torch.float32).eps
 """Constraints on Kx hold up to this, relative to the sizes that the entries of Kx are sums of: float32 has no more."""

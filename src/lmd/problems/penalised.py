@@ -77,8 +77,7 @@ class Split(NamedTuple):
     value: Callable[[Tensor], Tensor]
     gradient: Callable[[Tensor], Tensor]
 
-    term: Term | None
-    """None where there is neither."""
+    term: Term | None  # None where there is neither
 
     def prox(self, x: Tensor, step: Scale) -> Tensor:
         """argmin_v h(v) + ||v - x||^2 / (2 step) of the term h; x itself without one."""

@@ -180,11 +180,9 @@ class PortfolioFamily(Family):
 Draw = Callable[[int, torch.Generator], Tensor]
 """From a number of instances B and randomness to values `(B, *shape)` of a parameter."""
 
-MATRIX_TOLERANCE = 1e-9
-"""Differences of matrices and vectors, relative to their size, that are rounding."""
+MATRIX_TOLERANCE = 1e-9  # differences of matrices and vectors, relative to their size, that are rounding
 
-MAX_CONDITION = 1e4
-"""The largest condition number that entries of x as coordinates may have."""
+MAX_CONDITION = 1e4  # the largest condition number that entries of x as coordinates may have
 
 
 class ReducedProgram(QuadraticProgram):
@@ -192,8 +190,7 @@ class ReducedProgram(QuadraticProgram):
 
     batched = ("points", "particular", "parameters")
     particular: Tensor
-    parameters: Tensor
-    """The values of all of them, flat `(B, total)`."""
+    parameters: Tensor  # the values of all of them, flat `(B, total)`
 
     def data_vector(self) -> Tensor:
         return self.parameters

@@ -25,8 +25,7 @@ from lmd.problems.base import Family, Problem
 from lmd.problems.composite import Composite
 from lmd.terms import L1, Squares
 
-PAPER_MATRIX = ((2.0, 1.0), (1.0, 2.0))
-"""The W of the paper; the eigenvalues of W'W are 9 and 1."""
+PAPER_MATRIX = ((2.0, 1.0), (1.0, 2.0))  # the W of the paper; the eigenvalues of W'W are 9 and 1
 
 
 def check_matrix(argument: str, matrix: Tensor) -> Tensor:

@@ -24,9 +24,7 @@ class NegativeEntropy(Term):
     def __init__(self, weight: float = 1.0) -> None:
         self.weight = check_positive("weight", weight)
 
-    @property
-    def conjugate_is_finite(self) -> bool:
-        return True
+    conjugate_is_finite = True
 
     def value(self, z: Tensor) -> Tensor:
         return self.weight * sum_instances(torch.special.xlogy(z, z))

@@ -135,9 +135,7 @@ class Boxed(Wrapper):
             raise InputError("low, high", "ends that are not finite or in the wrong order", "finite low <= high")
         self.term, self.low, self.high = term, low, high
 
-    @property
-    def conjugate_is_finite(self) -> bool:
-        return True
+    conjugate_is_finite = True
 
     @property
     def y(self) -> Tensor:
@@ -164,9 +162,9 @@ class Boxed(Wrapper):
 
     def prox(self, z: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
         """The nearest point of the box to the prox of g: entries do not know of each other."""
-        return write_to(self.nearest(self.term.prox(z, step)), out)
+        return clip(self.term.prox(z, step, out), per_instance(self.low, z), per_instance(self.high, z), out)
 
-    def kinks(self, z: Tensor, p: Tensor, step: Scale) -> Tensor:
+    def kinks(self, z: Tensor, p: Tensor, step: Scale) -> Tensor | None:
         """The kinks of g, and where its prox is past an end."""
         low, high = self._ends(z)
         free, own = self.term.prox(z + per_instance(step, z) * p, step), self.term.kinks(z, p, step)
@@ -258,9 +256,7 @@ class Masked(Wrapper):
     def counted(self) -> Tensor:
         return self.weight > 0
 
-    @property
-    def conjugate_is_finite(self) -> bool:
-        return False
+    conjugate_is_finite = False
 
     @property
     def strong_convexity(self) -> Scale | None:
