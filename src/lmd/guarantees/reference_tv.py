@@ -27,7 +27,7 @@ DENOISING_NEEDS = ("differences", "noisy", "weight", "halved", "data_prox", "pro
 RECONSTRUCTION_NEEDS = (
     "forward", "differences", "noisy", "halved", "weight", "data_prox", "variation", "dual_from",
 )  # fmt: skip
-SECOND_STAGE_NEEDS = ("differences", "mask", "weight", "scale", "clip", "project_dual", "regulariser_value")
+SECOND_STAGE_NEEDS = ("differences", "mask", "weight", "scale", "clip", "project_dual", "g")
 
 INITIAL_PULL = 1.0
 """e of the second stage to begin with, in units of s weight / range; exact below some 1.5 on photographs."""
@@ -119,7 +119,7 @@ def second_stage(
 def _short(problem: Any, z: Tensor, q: Tensor, e: float, box: tuple[Tensor, Tensor]) -> float:
     """How far h(Kz) is above what q proves of its minimum, over h(Kz): the largest of the batch."""
     Kz, tilt = problem.differences(z), problem.differences.adjoint(q)
-    h = problem.regulariser_value(Kz) + e / 2 * sum_instances(Kz.square())
+    h = problem.g.value(Kz) + e / 2 * sum_instances(Kz.square())
     conjugate = sum_instances((q - problem.project_dual(q)).square()) / (2 * e)
     lowest = tilt * torch.where(tilt > 0, box[0], box[1])
     at_kept = problem.mask.expand_as(z) > 0

@@ -81,15 +81,12 @@ class LinearOperator(Part, abc.ABC):
         """The lengths of the last axes of x, where Kx are the differences of neighbours along each; otherwise None."""
         return None
 
+    scales: tuple[float, ...] = (1.0,)  # the factors of the `blocks`
+
     @property
     def blocks(self) -> tuple[LinearOperator, ...]:
         """The operators that are stacked in it; otherwise itself."""
         return (self,)
-
-    @property
-    def scales(self) -> tuple[float, ...]:
-        """The factors of the `blocks`."""
-        return (1.0,)
 
     def split(self, z: Tensor) -> tuple[Tensor, ...]:
         """The parts of z `(B, ...)` that belong to the `blocks`."""

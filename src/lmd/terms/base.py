@@ -254,10 +254,6 @@ class Term(Part, abc.ABC):
         """argmin_z h(z) + <u, z>, a subgradient of h* at -u; for -u in the domain of h*, same shape as u."""
         raise self._lacks("tilted_minimiser")
 
-    def tilted_minimum(self, u: Tensor) -> Tensor:
-        """min_z h(z) + <u, z> = -h*(-u) `(B,)`, for -u in the domain of h*."""
-        return -self.conjugate(-u)
-
     def residual(self, z: Tensor, p: Tensor) -> Tensor:
         """h(z) + h*(p) - <z, p> >= 0 `(B,)` for p in the domain of h*; 0 where p is a subgradient of h at z.
 

@@ -228,7 +228,6 @@ class TermConformance:
         slack = 1e-9 * (1 + term.value(v).abs() + size_of(v) * size_of(p))
         for w in (z, self._other_points(term, batch, F64), *self._near(v)):
             at_most(least, term.value(w) - inner(w, p) + slack, "the tilted minimum")
-        at_most((term.tilted_minimum(-p) - least).abs(), slack, "its distance from tilted_minimum")
         at_most((term.conjugate(p) + least).abs(), slack, "its distance from minus the conjugate")
 
     @each_batch
@@ -472,7 +471,6 @@ class TermConformance:
             "value": lambda: term.value(z),
             "conjugate": lambda: term.conjugate(p),
             "residual": lambda: term.residual(z, p),
-            "tilted_minimum": lambda: term.tilted_minimum(-p),
             "rounding": lambda: term.rounding(z, p, none, none + 1e-3, none + 1),
             "gauge": lambda: term.gauge(p),
             "best_multiple": lambda: term.best_multiple(p, 2.0),

@@ -157,7 +157,7 @@ def second_order_of(problem: Any) -> SecondOrder | None:
     terms, K = problem.regularisers, problem.operator
     if type(problem.f) is not Stacked or [type(block) for block in K.blocks] != [Slopes, Bends]:
         return None
-    data, g = _data_of(problem.f.blocks[0]), terms[0]
+    data, g = _data_of(problem.f.terms[0]), terms[0]
     if data is None or data[0].ndim != 4 or type(g) not in NORMS or g.axes not in AXES or K.scales != (1.0, 1.0):
         return None
     if any(_is_map(term.weight) for term in terms) or not _is_served(*_tensors(*data)):

@@ -47,8 +47,6 @@ class GridDualProblem(DualProblem, Protocol):
 
     def project_dual(self, p: Tensor, out: Tensor | None = None) -> Tensor: ...
 
-    def primal_from_dual(self, p: Tensor) -> Tensor: ...
-
 
 def check_kernel_size(argument: str, size: int) -> int:
     """Return `size` if it is an odd number: a convolution about a pixel."""
@@ -155,4 +153,5 @@ class LearnedDual(LearnedPrefix[LearnedDualState, GridDualProblem]):
         rise = problem.differences(x)
         rise = per_instance(problem.data_strong_convexity, rise) * rise
         dual = problem.project_dual(before + convolve((rise, before - previous), self.kernels[k]))
-        return LearnedDualState(problem.primal_from_dual(dual), k + 1, dual=dual, previous=before)
+        x = problem.tilted_minimiser(problem.operator.adjoint(dual))
+        return LearnedDualState(x, k + 1, dual=dual, previous=before)
