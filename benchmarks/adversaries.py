@@ -39,8 +39,9 @@ from lmd.guarantees.theorems import (
     subgradient_certificate,
 )
 from lmd.mirrors import Entropic, EuclideanBox, EuclideanSimplex, Mirror, Quadratic
-from lmd.problems import Composite, KLDivergence, LeastSquares, Problem, SquaredDistance, TVDenoising, TVInpainting
+from lmd.problems import Composite, LeastSquares, Problem, TVDenoising, TVInpainting
 from lmd.problems.duality import proven_gap
+from lmd.problems.simplex import KLDivergence, SquaredDistance
 from lmd.solvers import (
     AcceleratedBacktrackedMirrorDescent,
     BacktrackedMirrorDescent,

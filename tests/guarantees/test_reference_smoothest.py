@@ -8,7 +8,8 @@ import torch
 from lmd.errors import LmdError
 from lmd.guarantees import OptimumCache, minimiser, minimum, reference_tv, smoothest_minimiser
 from lmd.guarantees.reference_tv import second_stage
-from lmd.problems import TVDenoising, TVInpainting, random_masks
+from lmd.problems import TVDenoising, TVInpainting
+from lmd.problems.image_families import random_masks
 
 
 def problem_of(isotropic: bool = False, dtype: torch.dtype = torch.float64) -> TVInpainting:

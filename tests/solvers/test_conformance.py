@@ -18,12 +18,12 @@ from lmd.problems import (
     LinearClassifier,
     PenalisedProblem,
     QuadraticProgram,
-    SquaredDistance,
     TVDeblurring,
     TVDenoising,
     TVInpainting,
     TVTomography,
 )
+from lmd.problems.simplex import SquaredDistance
 from lmd.reproduction import recipes
 from lmd.solvers.initialisers import NetworkInitialiser
 from lmd.solvers.learned.gradient import DenseMetric, DiagonalMetric, LearnedGradient, LearnedQuasiNewton

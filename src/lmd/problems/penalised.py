@@ -21,7 +21,7 @@ class PenalisedProblem(Problem):
         penalty: g, any term.
 
     >>> import torch
-    >>> from lmd.problems import KLDivergence
+    >>> from lmd.problems.simplex import KLDivergence
     >>> from lmd.terms import NegativeEntropy
     >>> y = torch.tensor([[0.5, 0.5]])
     >>> PenalisedProblem(KLDivergence(y), NegativeEntropy(2.0)).value(y)
