@@ -31,11 +31,11 @@ class Composite(Problem):
 
     With K and g those of all j, stacked, and g*(p) = sup_z <z, p> - g(z), the problem and its dual are
 
-        min_x f(x) + g(Kx) = max_p m(K'p) - g*(p),    m(u) = min_x f(x) + <u, x> = -f*(-u).
+        min_x f(x) + g(Kx) = max_p -f*(-K'p) - g*(p).
 
     The *dual point* p has the shape of Kx. For any x and any p in the domain of g*, with -K'p in that of f*,
 
-        gap(x, p) = F(x) - m(K'p) + g*(p)  >=  F(x) - min F  >=  0,
+        gap(x, p) = F(x) + f*(-K'p) + g*(p)  >=  F(x) - min F  >=  0,
 
     so the gap certifies x whatever method found x and p. `feasible_dual` makes any array such a p.
 
@@ -275,7 +275,7 @@ class Composite(Problem):
         return p.new_zeros(len(p)) if self.feasible_block is None else self.feasible_block.error(self, p)
 
     def dual_value(self, p: Tensor) -> Tensor:
-        """m(K'p) - g*(p) `(B,)`, a lower bound on the minimum; p is made feasible first."""
+        """-f*(-K'p) - g*(p) `(B,)`, a lower bound on the minimum; p is made feasible first."""
         p = self.feasible_dual(p)
         return -self.f.conjugate(-self.operator.adjoint(p)) - self.g.conjugate(p)
 

@@ -116,13 +116,11 @@ def image(problem: Composite, x: Tensor) -> Tensor:
     z = problem.operator(x)
     if not _has_limits(problem):
         return z
-    pieces = zip(problem.blocks, problem.operator.split(z), strict=True)
-    return _join(
-        [
-            scale * onto_domain(term, K, x, part / scale) if is_limit(term, K) else part
-            for (term, K, scale), part in pieces
-        ]
-    )
+    parts = list(problem.operator.split(z))
+    for place, (term, K, scale) in enumerate(problem.blocks):
+        if is_limit(term, K):
+            parts[place] = scale * onto_domain(term, K, x, parts[place] / scale)
+    return _join(parts)
 
 
 def onto_domain(term: Term, K: LinearOperator, x: Tensor, z: Tensor) -> Tensor:

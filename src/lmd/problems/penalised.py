@@ -35,10 +35,6 @@ class PenalisedProblem(Problem):
     def batch_size(self) -> int | None:
         return self.problem.batch_size
 
-    def misfit_value(self, x: Tensor) -> Tensor:
-        """f(x) `(B,)`."""
-        return self.problem.value(x)
-
     def misfit_gradient(self, x: Tensor) -> Tensor:
         """The gradient of f."""
         return self.problem.subgradient(x)
@@ -76,7 +72,6 @@ class Split(NamedTuple):
 
     value: Callable[[Tensor], Tensor]
     gradient: Callable[[Tensor], Tensor]
-
     term: Term | None  # None where there is neither
 
     def prox(self, x: Tensor, step: Scale) -> Tensor:
@@ -86,7 +81,6 @@ class Split(NamedTuple):
 
 def split_of(problem: Any) -> Split:
     """A problem as the two parts that proximal methods work with; with a domain, a penalty is part of the function."""
-    value, penalty = getattr(problem, "misfit_value", None), getattr(problem, "penalty", None)
-    if value is None or penalty is None or problem.domain is not None:
+    if not isinstance(problem, PenalisedProblem) or problem.domain is not None:
         return Split(problem.value, problem.subgradient, problem.domain)
-    return Split(value, problem.misfit_gradient, penalty)
+    return Split(problem.problem.value, problem.misfit_gradient, problem.penalty)

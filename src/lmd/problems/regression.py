@@ -35,6 +35,16 @@ def check_matrix(argument: str, matrix: Tensor) -> Tensor:
     return matrix
 
 
+def check_sides(matrix: str, A: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Return A `(m, d)`, whose name is `matrix`, and b `(B, m)` if they go together."""
+    check_matrix(matrix, A), check_batch("b", b)
+    if b.shape[1:] != A.shape[:1]:
+        accepted = f"shape (B, {A.shape[0]}) to go with {matrix} {shape_of(A)}"
+        raise InputError("b", f"shape {shape_of(b)}", accepted)
+    check_same_kind("b", b, matrix, A)
+    return A, b
+
+
 class LeastSquares(Problem):
     """f_i(x) = ||W x - b_i||^2 with one W `(m, d)` for the batch; b `(B, m)`, x `(B, d)`.
 
@@ -46,11 +56,7 @@ class LeastSquares(Problem):
     batched = ("b",)
 
     def __init__(self, W: Tensor, b: Tensor) -> None:
-        self.W = check_matrix("W", W)
-        self.b = check_batch("b", b)
-        if b.shape[1:] != W.shape[:1]:
-            raise InputError("b", f"shape {shape_of(b)}", f"shape (B, {W.shape[0]}) to go with W {shape_of(W)}")
-        check_same_kind("b", b, "W", W)
+        self.W, self.b = check_sides("W", W, b)
 
     def check_start(self, x0: Tensor) -> Tensor:
         if x0.shape[1:] != self.W.shape[1:]:
@@ -133,10 +139,7 @@ class Lasso(Composite):
     batched = ("b", "weight")
 
     def __init__(self, A: Tensor, b: Tensor, weight: float | Tensor) -> None:
-        self.A, self.b = check_matrix("A", A), check_batch("b", b)
-        if b.shape[1:] != A.shape[:1]:
-            raise InputError("b", f"shape {shape_of(b)}", f"shape (B, {A.shape[0]}) to go with A {shape_of(A)}")
-        check_same_kind("b", b, "A", A)
+        self.A, self.b = check_sides("A", A, b)
         self.weight = _check_weights(weight, b)
         start = b.new_zeros(len(b), A.shape[1])
         self.compose(L1(self.weight), (Squares(b, 0.5), Matrix(A)), start=start)
