@@ -8,7 +8,7 @@ import torch
 import lmd
 from lmd import kernels, solvers, terms, zoo
 from lmd.guarantees import Safeguard
-from lmd.mirrors import Cosine, Entropic, Euclidean, Quadratic, Rotation, Separable, Splines
+from lmd.mirrors import Cosine, Entropic, Euclidean, Quadratic, Rotation, Separable
 from lmd.operators import Differences, gaussian_kernel
 from lmd.problems import (
     SVM,
@@ -104,7 +104,7 @@ def rough(solver):
 
 
 def in_cosines():
-    return Separable(Cosine(4), Splines(4, knots=1))
+    return Separable(Cosine(4), knots=1)
 
 
 SOLVERS = {
@@ -163,7 +163,7 @@ SOLVERS = {
     ),
     "GradientDescent": (lambda: solvers.GradientDescent(0.05), "least squares"),
     "GradientDescent on images": (lambda: solvers.GradientDescent(0.01), "denoising"),
-    "ProjectedGradient": (lambda: solvers.ProjectedGradient(0.05), "simplex"),
+    "GradientDescent on the simplex": (lambda: solvers.GradientDescent(0.05), "simplex"),
     "Nesterov": (lambda: solvers.Nesterov(0.05), "least squares"),
     "Adam": (lambda: solvers.Adam(0.05), "least squares"),
     "LBFGS": (lambda: solvers.LBFGS(), "least squares"),
@@ -185,8 +185,8 @@ SOLVERS = {
     ),
     "ProximalMirrorDescent": (lambda: solvers.ProximalMirrorDescent(Euclidean(), 0.05), "penalised"),
     "BacktrackedMirrorDescent": (lambda: solvers.BacktrackedMirrorDescent(Quadratic(2)), "least squares"),
-    "AcceleratedBacktrackedMirrorDescent": (
-        lambda: solvers.AcceleratedBacktrackedMirrorDescent(in_cosines()),
+    "BacktrackedMirrorDescent accelerated": (
+        lambda: solvers.BacktrackedMirrorDescent(in_cosines(), accelerated=True),
         "denoising in colour",
     ),
     "ExactMirrorDescent on images": (
@@ -194,7 +194,7 @@ SOLVERS = {
         "inpainting",
     ),
     "ExactMirrorDescent on hinges": (
-        lambda: solvers.ExactMirrorDescent(Separable(Rotation(51), Splines(51, 1)), 2),
+        lambda: solvers.ExactMirrorDescent(Separable(Rotation(51), 1), 2),
         "svm",
     ),
     "NoWorseThanStart": (lambda: solvers.NoWorseThanStart(rough(solvers.LearnedDual(3, 3))), "denoising"),

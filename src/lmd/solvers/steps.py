@@ -39,24 +39,6 @@ class ConstantSteps(Steps):
         return self.size
 
 
-class ScaledSteps(Steps):
-    """t_k = multiplier * base(k): the paper's step-size multipliers on a base step-size.
-
-    Args:
-        base: `Steps`, or a positive number.
-        multiplier: A positive number.
-    """
-
-    def __init__(self, base: Steps | float, multiplier: float) -> None:
-        super().__init__()
-        self.base = as_steps(base)
-        self.multiplier = check_positive("multiplier", multiplier)
-
-    def forward(self, k: int) -> Step:
-        step: Step = self.base(k)
-        return self.multiplier * step
-
-
 class DecayingSteps(Steps):
     """t_k = size / (k + 1)^power: power 1/2 for non-smooth problems, 1 for strongly convex ones.
 

@@ -27,7 +27,6 @@ from lmd.solvers import (
     LearnedMirrorDescent,
     LearnedPDHG,
     Nesterov,
-    ProjectedGradient,
     Sequential,
     Solver,
     WithInitialiser,
@@ -311,12 +310,12 @@ def propose_classical(info: ClassInfo) -> dict[str, Grid]:
         if problem.domain is None:
             found["L-BFGS"] = Grid(LBFGS, ((10, 30),), (0,))
         found["Nesterov"] = Grid(Nesterov, (steps,), (5,))
+        found["gradient descent" if problem.domain is None else "projected gradient"] = Grid(
+            GradientDescent, (steps,), (5,)
+        )
         if problem.domain is None:
-            found["gradient descent"] = Grid(GradientDescent, (steps,), (5,))
             rates = tuple(factor * info.scale**0.5 for factor in (0.001, 0.01, 0.1, 1.0))
             found["Adam"] = Grid(Adam, (rates,), (2,))
-        else:
-            found["projected gradient"] = Grid(ProjectedGradient, (steps,), (5,))
     return found | {f"{name}, mean start": _from_mean(info, settings) for name, settings in found.items()}
 
 

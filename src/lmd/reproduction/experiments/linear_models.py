@@ -33,7 +33,6 @@ from lmd.solvers import (
     InteriorPoint,
     MirrorDescent,
     Nesterov,
-    ScaledSteps,
     Solver,
     Status,
     run,
@@ -128,7 +127,7 @@ def record(
 def record_learned(session: Session, method: str, learned: MirrorDescent, instances: DigitInstances) -> None:
     """The rows of a learned solver with fixed steps, and with its own."""
     for multiplier in MULTIPLIERS:
-        fixed = learned.with_steps(ScaledSteps(BASE_STEP, multiplier))
+        fixed = learned.with_steps(multiplier * BASE_STEP)
         record(session, method, fixed, instances, multiplier=multiplier)
     record(session, f"{method}-adaptive", learned, instances)
 
@@ -137,9 +136,9 @@ def record_comparison(session: Session, instances: DigitInstances, learned: Mirr
     """The rows of every method: the paper's, what a user would pick, the warm start, and the learned solver."""
     for multiplier in MULTIPLIERS:
         classical: dict[str, Solver[Any]] = {
-            "gd": GradientDescent(ScaledSteps(BASE_STEP, multiplier)),
-            "adam": Adam(ScaledSteps(ADAM_STEP, multiplier)),
-            "nesterov": Nesterov(ScaledSteps(BASE_STEP, multiplier)),
+            "gd": GradientDescent(multiplier * BASE_STEP),
+            "adam": Adam(multiplier * ADAM_STEP),
+            "nesterov": Nesterov(multiplier * BASE_STEP),
         }
         for method, solver in classical.items():
             record(session, method, solver, instances, multiplier=multiplier)
@@ -295,7 +294,7 @@ class SVMClosedForm(Experiment):
             session, SVM_DIGITS, CLOSED_FORM_SUBSETS[session.preset], CLOSED_FORM_STARTS[session.preset]
         )
         for multiplier in MULTIPLIERS:
-            gd, adam = GradientDescent(ScaledSteps(BASE_STEP, multiplier)), Adam(ScaledSteps(ADAM_STEP, multiplier))
+            gd, adam = GradientDescent(multiplier * BASE_STEP), Adam(multiplier * ADAM_STEP)
             record(session, "gd", gd, instances, multiplier=multiplier)
             record(session, "adam", adam, instances, multiplier=multiplier)
         for method, name in CLOSED_FORM_SOLVERS.items():
