@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lmd.core.checks import check_positive, shape_of
 from lmd.errors import InputError
-from lmd.terms.base import Scale, Term, filled, max_scale, min_scale, size_of
+from lmd.terms.base import Scale, Term, filled, size_of
 
 Method = Callable[[Term, Tensor, float, Tensor | None], Tensor]
 """A function of a term, its part of an array, its scale and, where given, its part of `out`."""
@@ -77,21 +77,23 @@ class Stacked(Term):
 
     @property
     def strong_convexity(self) -> Scale | None:
-        return self._constant([term.strong_convexity for term in self.terms], min_scale)
+        return self._constant([term.strong_convexity for term in self.terms], smallest=True)
 
     @property
     def smoothness(self) -> Scale | None:
-        return self._constant([term.smoothness for term in self.terms], max_scale)
+        return self._constant([term.smoothness for term in self.terms], smallest=False)
 
-    def _constant(self, constants: Sequence[Scale | None], choose: Callable[[Tensor], Scale]) -> Scale | None:
+    def _constant(self, constants: Sequence[Scale | None], smallest: bool) -> Scale | None:
         """The smallest or largest constant / scale^2, where all parts have one."""
         present = [c / s**2 for c, s in zip(constants, self.scales, strict=True) if c is not None]
         if len(present) < len(self.terms):
             return None
         tensors = [c for c in present if isinstance(c, Tensor)]
         if not tensors:
-            return float(choose(torch.tensor([present], dtype=torch.float64)))
-        return choose(torch.stack([filled(c, tensors[0]).expand_as(tensors[0]) for c in present], dim=-1))
+            numbers = [float(c) for c in present]
+            return min(numbers) if smallest else max(numbers)
+        each = torch.stack([filled(c, tensors[0]).expand_as(tensors[0]) for c in present])
+        return each.amin(dim=0) if smallest else each.amax(dim=0)
 
     def value(self, z: Tensor) -> Tensor:
         return _total([term.value(_over(part, scale)) for term, scale, (part,) in self._parts(z)])
