@@ -62,7 +62,6 @@ from lmd.solvers import (
     LBFGS,
     PDHG,
     GradientDescent,
-    InteriorPoint,
     LazyMirrorDescent,
     MirrorDescent,
     Nesterov,
@@ -70,6 +69,7 @@ from lmd.solvers import (
     Solver,
     Status,
 )
+from lmd.solvers.classical.interior_point import InteriorPoint
 
 BATCH = 48
 COUNTS = ("false", "value", "worse", "not finite", "unproven")
