@@ -12,9 +12,9 @@ from torch import Tensor
 
 from lmd.operators import Blur, Mask, ParallelBeam, gaussian_kernel, motion_kernel
 from lmd.operators.blur import BORDERS
-from lmd.problems import Family, SecondOrderModel, TVDenoising, TVModel, random_masks
+from lmd.problems import Family, SecondOrderModel, TVDenoising, TVModel
 from lmd.problems.base import offers
-from lmd.problems.image_families import Range, TVFamily
+from lmd.problems.image_families import Range, TVFamily, random_masks
 from lmd.reproduction.tasks.task import CertifiedBy, Contest, Recipe, Task
 from lmd.reproduction.tasks.training import PHOTOGRAPHS, WEIGHT
 from lmd.solvers import FGP, RelaxedPDHG, Solver
