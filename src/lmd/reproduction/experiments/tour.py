@@ -14,7 +14,8 @@ from torch import Tensor
 
 from lmd.cli.common import Table
 from lmd.imaging.functions import denoise
-from lmd.problems import ControlFamily, TVDenoising, add_noise
+from lmd.problems import ControlFamily, TVDenoising
+from lmd.problems.image_families import add_noise
 from lmd.reproduction.datasets import read_image
 from lmd.reproduction.datasets.images import TEST_PHOTOGRAPHS, bundled
 from lmd.reproduction.experiments.base import Experiment, Session, reproduce

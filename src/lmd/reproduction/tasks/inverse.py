@@ -10,6 +10,7 @@ from torch import Tensor
 from lmd import problems
 from lmd.guarantees.reference import smoothest_problem
 from lmd.operators import Blur, ParallelBeam, gaussian_kernel
+from lmd.problems.image_families import add_noise, random_masks
 from lmd.reproduction.tasks.task import CertifiedBy, Contest, Images, Recipe, Task
 from lmd.reproduction.tasks.training import (
     CROPS,
@@ -63,8 +64,8 @@ def _published(preset: str) -> problems.Family:
 
 def make_inpainting(images: Tensor, noise: float, generator: torch.Generator) -> problems.TVInpainting:
     """The problem of clean images with a fifth of their pixels lost, a mask for each, and noise added."""
-    mask = problems.random_masks(len(images), images.shape[2], images.shape[3], KEPT, generator).to(images)
-    return problems.TVInpainting(problems.add_noise(mask * images, noise, generator), mask, WEIGHT)
+    mask = random_masks(len(images), images.shape[2], images.shape[3], KEPT, generator).to(images)
+    return problems.TVInpainting(add_noise(mask * images, noise, generator), mask, WEIGHT)
 
 
 def _recipe(iterations: int, kernel: int, settings: dict[str, dict[str, Any]]) -> Recipe:
@@ -113,7 +114,7 @@ def make_deblurring(images: Tensor, noise: float, generator: torch.Generator) ->
     """The problem of clean images, blurred, with noise added."""
     kernel = gaussian_kernel(BLUR_WIDTH)
     blurred = Blur(kernel, images.shape[2], images.shape[3])(images)
-    return problems.TVDeblurring(problems.add_noise(blurred, noise, generator), kernel, WEIGHT)
+    return problems.TVDeblurring(add_noise(blurred, noise, generator), kernel, WEIGHT)
 
 
 DEBLUR = Task(
@@ -151,7 +152,7 @@ def make_tomography(images: Tensor, noise: float, generator: torch.Generator) ->
     """The problem of clean images, projected, with noise added."""
     size = (images.shape[2], images.shape[3])
     beams = ParallelBeam(*size, angles=ANGLES)
-    return problems.TVTomography(problems.add_noise(beams(images), noise, generator), size, WEIGHT, beams=beams)
+    return problems.TVTomography(add_noise(beams(images), noise, generator), size, WEIGHT, beams=beams)
 
 
 TOMOGRAPHY = Task(
