@@ -170,6 +170,8 @@ def denoise(
 ) -> Any:
     """Remove the noise of an image, signal or volume: return the minimiser of misfit(x, y) + weight TV(x).
 
+    The answer is an array of the kind, shape and dtype that came in, or, with `info`, that and the `Info`.
+
     Args:
         image: y, a numpy array or torch tensor of any dtype and layout: a signal `(N,)`, a grey image `(H, W)`, a
             colour picture `(H, W, 3)`, a volume `(D, H, W)`, a batch `(B, C, ...)`; or a list of those.
@@ -178,12 +180,11 @@ def denoise(
             "auto" is chosen by Stein's unbiased risk, for absolute distances by pixels that are left out.
         data: The misfit: "squares", ||x - y||^2; "poisson", the likelihood of counts y of 0 or more; "absolute", the
             sum of |x - y|, for impulses.
-        order: 2 for total generalised variation: slopes cost nothing, where the first order makes stairs of them.
+        order: 2 for total generalised variation: slopes cost nothing; the first order makes stairs of them.
         noise: The standard deviation of the noise, for "auto" and squares, of 255 for bytes; None estimates it.
         isotropic: Lengths of gradients in place of sums of absolute differences.
-        coupled: One length for all channels of a pixel, so that colours have their edges in one place; by default for
-            three channels, unless `weight` is a map with one for each.
-        huber: Squares in place of lengths for gradients up to this, which avoids staircases; of bytes 1 is white.
+        coupled: One length for all channels of a pixel; None for three channels without a map of weights for each.
+        huber: Squares in place of lengths for gradients up to this, against staircases; of bytes 1 is white.
         spacing: Of the pixels along each axis, such as the voxels of a scanner.
         channel_axis: The axis of the channels, None if there is none, or "auto": see `lmd.imaging.arrays.as_batch`.
         tolerance: The relative gap to the minimum to prove; None runs the `solver` for its `iterations`.
@@ -192,33 +193,23 @@ def denoise(
         iterations: The largest number of iterations.
         info: Also return an `Info`: certificate, weight, seconds, the whole result.
 
-    Returns:
-        An array of the kind, shape and dtype that came in, or, with `info`, that and the `Info`.
-
     >>> import numpy as np, lmd
-    >>> noisy = np.eye(32) + 0.1 * np.random.default_rng(0).normal(size=(32, 32))
-    >>> clean, info = lmd.denoise(noisy, info=True)
+    >>> clean, info = lmd.denoise(np.eye(32) + 0.1 * np.random.default_rng(0).normal(size=(32, 32)), info=True)
     >>> clean.shape, clean.dtype, info.relative < 1.001e-3
     ((32, 32), dtype('float64'), True)
     """
     if isinstance(image, (list, tuple)):
         return _for_each(denoise, **locals())
-    settings = Settings(tolerance, warm, solver, iterations, info)
-    batch = as_batch("image", image, channel_axis, settings.dtype, centred=data != "poisson" and order == 1)
+    settings, is_centred = Settings(tolerance, warm, solver, iterations, info), data != "poisson" and order == 1
+    batch = as_batch("image", image, channel_axis, settings.dtype, is_centred)  # counts and slopes may not be moved
     if coupled is None:
         coupled = batch.images.shape[1] == 3 and (isinstance(weight, str) or not _is_map_by_channel(weight, batch))
     model = DenoisingModel(data, order, isotropic, coupled, huber, spacing)
-    return _denoise(model, batch, weight, noise, settings)
-
-
-def _denoise(model: DenoisingModel, batch: Batch, weight: Any, noise: float | None, settings: Settings) -> Any:
-    """Return the answer of `denoise` for a batch. Counts and images with slopes have not been moved to 0."""
-    if model.data == "poisson" and not (least := float(batch.exact.min())) >= 0:
-        raise InputError("image", f"counts down to {least:g} with data='poisson'", "counts of 0 or more")
-    found, choice = _find_weight(
-        weight, batch, lambda: model.choose(batch.images, _noise_level(noise, batch), batch.units), maps=True
-    )
-    return settings.answer(model.problem, batch, found, choice, MISFITS[model.data].degree)
+    if data == "poisson":
+        _check_counts(batch.exact)
+    level = None if noise is None else _noise_level(noise, batch)
+    choose = partial(model.choose, batch.images, level, batch.units)
+    return settings.answer(model.problem, batch, *_find_weight(weight, batch, choose, True), MISFITS[data].degree)
 
 
 def inpaint(
@@ -234,7 +225,7 @@ def inpaint(
     iterations: int | None = None,
     info: bool = False,
 ) -> Any:
-    """Fill in the lost pixels of an image: return the minimiser of ||Z (x - y)||^2 + weight TV(x).
+    """Fill in the lost pixels of an image: return the minimiser of ||Z (x - y)||^2 + weight TV(x), as `denoise` does.
 
     Lost pixels may hold anything, NaN too. "auto" is the weight that best predicts a tenth of the kept pixels, left
     out, from the others.
@@ -245,9 +236,6 @@ def inpaint(
             list of images one for all, or a list.
         weight: A positive number, one per image of a batch, or "auto".
         isotropic, channel_axis, tolerance, warm, solver, iterations, info: As in `denoise`.
-
-    Returns:
-        An array of the kind, shape and dtype that came in, or, with `info`, that and the `Info`.
 
     >>> import numpy as np, lmd
     >>> image = np.outer(np.ones(16), np.arange(16) > 7).astype(float)
@@ -291,7 +279,7 @@ def deblur(
 ) -> Any:
     """Remove the blur of an image: return the minimiser of ||k * x - y||^2 + weight TV(x) over low <= x <= high.
 
-    See `lmd.operators.gaussian_kernel` and `motion_kernel` for kernels.
+    The answer is as that of `denoise`. See `lmd.operators.gaussian_kernel` and `motion_kernel` for kernels.
 
     Args:
         image: An array or tensor, or a list of them, as in `denoise`, of pictures: two axes beside that of the
@@ -302,9 +290,6 @@ def deblur(
         box: (low, high), where pixels are known to be: by default [0, 1] for bytes, which are numbers from 0 to 1, and
             for numbers that are mostly there, else the range of the image.
         noise, isotropic, channel_axis, tolerance, warm, solver, iterations, info: As in `denoise`.
-
-    Returns:
-        An array of the kind, shape and dtype that came in, or, with `info`, that and the `Info`.
     """
     if isinstance(image, (list, tuple)):
         return _for_each(deblur, **locals())
@@ -325,7 +310,8 @@ def deblur(
         def blur(x: Tensor) -> Tensor:
             return Blur(taps, int(x.shape[-2]), int(x.shape[-1]), border)(x)
 
-        return choose_behind_blur(model, batch.images, blur, taps.shape, _noise_level(noise, batch))
+        level = None if noise is None else _noise_level(noise, batch)
+        return choose_behind_blur(model, batch.images, blur, taps.shape, level)
 
     return settings.answer(model, batch, *_find_weight(weight, batch, choose), limit=MAX_ITERATIONS)
 
@@ -567,14 +553,8 @@ class Settings:
     ) -> Any:
         """Solve for a batch and return the answer for its array, with its `Info` where that is asked for.
 
-        Args:
-            model: What to solve.
-            batch: The data.
-            weight: `(B,)`, or a map, in the units of the pixels.
-            choice: How the weight was chosen.
-            degree: Of the model in the unit of the data.
-            limit: The largest number of iterations, where none is given.
-            back: From the images of the answer to its array; None is that of the batch.
+        The `weight` is in the units of the pixels, `degree` that of the model in the unit of the data, `limit` the
+        largest number of iterations where none is given, and `back` takes images to the array of the answer.
         """
         unit = batch.units.unit
         problem = model(batch.images, (weight / unit).to(batch.images), unit)
@@ -713,6 +693,11 @@ def _find_weight(
     return mapped, None
 
 
+def _check_counts(y: Tensor) -> None:
+    if not (least := float(y.min())) >= 0:
+        raise InputError("image", f"counts down to {least:g} with data='poisson'", "counts of 0 or more")
+
+
 def _is_map_by_channel(weight: Any, batch: Batch) -> bool:
     """Return whether a weight is a map with numbers of its own for each channel."""
     if np.ndim(weight) <= 1:
@@ -721,10 +706,8 @@ def _is_map_by_channel(weight: Any, batch: Batch) -> bool:
     return mapped is not None and mapped.shape[1] > 1
 
 
-def _noise_level(noise: float | None, batch: Batch) -> Tensor | None:
-    """Return the deviation of the noise of each image `(B,)`, in the units of the solve, where it is given."""
-    if noise is None:
-        return None
+def _noise_level(noise: float, batch: Batch) -> Tensor:
+    """Return a given deviation of the noise for each image `(B,)`, in the units of the solve."""
     deviation = check_positive("noise", noise) / batch.units.white / batch.units.unit
     return batch.images.new_full((len(batch.images),), deviation)
 
