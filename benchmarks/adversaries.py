@@ -534,7 +534,7 @@ def rounded_history(generator: torch.Generator, halved: str | None) -> Case:
         record = Record.of(lmd.run(solver, problem, start, iterations))
         seen = Roomless(**vars_of(record)) if halved == ROOM else record
         away = start.double() - minimiser
-        divergence = (away @ mirror._lower().double()).square().sum(dim=1) / 2
+        divergence = (away @ mirror.factor.tril().double()).square().sum(dim=1) / 2
         certificates = (regret_certificate, relative_certificate, accelerated_certificate)
         parts = [certificate(seen, divergence=given(divergence)) for certificate in certificates]
         lower = torch.stack([part.lower_bound for part in parts]).amax(dim=0)

@@ -64,7 +64,6 @@ from lmd.solvers import (
     LBFGS,
     PDHG,
     GradientDescent,
-    InteriorPoint,
     LazyMirrorDescent,
     MirrorDescent,
     Nesterov,
@@ -72,6 +71,7 @@ from lmd.solvers import (
     Solver,
     Status,
 )
+from lmd.solvers.classical.interior_point import InteriorPoint
 
 BATCH = 48
 COUNTS = ("false", "value", "worse", "not finite", "unproven")

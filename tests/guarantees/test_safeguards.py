@@ -20,7 +20,6 @@ from lmd.solvers import (
     AcceleratedMirrorDescent,
     Adam,
     GradientDescent,
-    InteriorPoint,
     LazyMirrorDescent,
     LearnedDual,
     LearnedSaddle,
@@ -30,6 +29,7 @@ from lmd.solvers import (
     Solver,
     State,
 )
+from lmd.solvers.classical.interior_point import InteriorPoint
 
 F64 = torch.float64
 

@@ -19,7 +19,8 @@ from lmd.errors import InputError, TrainingWarning
 from lmd.guarantees.promises import Promise, try_promise
 from lmd.guarantees.safeguard import guard
 from lmd.problems.base import Family
-from lmd.solvers import Solver, WithInitialiser, save
+from lmd.solvers import Solver, save
+from lmd.solvers.wrappers import WithInitialiser
 from lmd.training.card import peers
 from lmd.training.instances import Instances, ResampledFamily, check_family, check_minima, draw, draw_separately
 from lmd.training.journal import Journal

@@ -14,9 +14,10 @@ from lmd import solvers
 from lmd.core.checks import check_choice
 from lmd.core.files import read_json
 from lmd.guarantees import DescentSafeguard, Safeguard
-from lmd.solvers import BestSoFar, NoWorseThanStart
+from lmd.solvers import BestSoFar
 from lmd.solvers.base import Solver
 from lmd.solvers.saving import SOLVER_FILE
+from lmd.solvers.wrappers import NoWorseThanStart
 
 __all__ = ["card", "load", "names"]
 

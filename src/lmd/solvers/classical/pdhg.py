@@ -16,7 +16,7 @@ from lmd.solvers.base import DualState, Solver
 from lmd.solvers.tracking import take
 from lmd.terms.base import Scale, add_scaled, per_instance, size_of
 
-MAX_STEP = 1e12  # No step is longer, nor shorter than one over it: numbers in files may be anything
+MAX_STEP = 1e12  # no step is longer, nor shorter than one over it: numbers in files may be anything
 SETTLING_START = 20  # the iteration after which tau may begin to fall
 RATIO = 0.03  # tau of `RelaxedPDHG` in units of the problem: nearly best for images at weights from 0.005 to 0.3
 FREE = 1e12  # a step with which a prox goes to where its term is least, or as far towards it as matters
@@ -31,10 +31,10 @@ BALANCE, TRUSTED, LAST = 25, 400, 12_800
 class PDHGState(DualState):
     """Points and dual points, and the two steps, which acceleration changes."""
 
-    ahead: Tensor  # The extrapolated points
+    ahead: Tensor  # the extrapolated points
     tau: Scale
     sigma: Scale
-    least: Scale  # Where acceleration ends: tau does not fall below
+    least: Scale  # where acceleration ends: tau does not fall below
 
 
 class PDHG(Solver[PDHGState]):
@@ -151,7 +151,7 @@ class RelaxedState(DualState):
     tau: Tensor  # `(B,)`; sigma is 1 / (tau ||K||^2)
     anchor: Tensor  # x_k at the last time that the steps were balanced
     anchor_dual: Tensor  # p_k at that time
-    known: Tensor  # Whether tau is in units of the problem `(B,)`: then it fits mostly, and is left alone for long
+    known: Tensor  # whether tau is in units of the problem `(B,)`: then it fits mostly, and is left alone for long
 
 
 class RelaxedPDHG(Solver[RelaxedState]):
