@@ -32,18 +32,17 @@ from safetensors.torch import load_file, save_file
 from scipy.ndimage import gaussian_filter, zoom
 from torch import Tensor, nn
 
-from lmd.imaging.blocks import (
-    RINGS,
+from lmd.imaging.models import ROUGH_EFFORT, DenoisingModel, cut
+from lmd.imaging.noise import (
     block_energies,
+    blocks_with_noise,
     cut_blocks,
     join_blocks,
     mix_channels,
     ring_counts,
     rings,
 )
-from lmd.imaging.models import ROUGH_EFFORT, DenoisingModel, cut
-from lmd.imaging.noise import blocks_with_noise
-from lmd.imaging.noise_network import NoiseNetwork, features
+from lmd.imaging.noise_network import RINGS, NoiseNetwork, features
 from lmd.zoo.solve import solve
 
 Random = np.random.Generator

@@ -85,7 +85,6 @@ NUMPY = "numpy says the dtype"
 DRAWN = "drawn by a generator of the CPU, and copied to where the weights are"
 DEFAULT_DTYPE = {
     "__init__": BEGINS,
-    "_set_parameters": BEGINS,
     "random": BEGINS,
     "_quadratic": BEGINS,
     "_one_layer": BEGINS,
@@ -97,10 +96,8 @@ DEFAULT_DTYPE = {
 
 DEFAULT_DEVICE = {
     "__init__": BEGINS,
-    "_set_parameters": BEGINS,
     "random": BEGINS,
     "published": DRAWN,
-    "_uniform": DRAWN,
     "shifted": DRAWN,
     "strong_convexity": NUMBER,
     "smoothness": NUMBER,

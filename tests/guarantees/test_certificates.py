@@ -482,7 +482,7 @@ class TestWatch:
 
 
 def test_a_network_says_so_when_its_weights_are_not_what_they_should_be():
-    network = DenseICNN(3, constraint="clip")
+    network = DenseICNN(3)
     assert float(network.strong_convexity) > 0
     with torch.no_grad():
         network.out[0] = -1.0

@@ -4,8 +4,16 @@ import numpy as np
 import pytest
 import torch
 
-from lmd.imaging.blocks import block_basis, cut_blocks, join_blocks, mix_channels, ring_counts, ring_means, rings
-from lmd.imaging.noise import measure
+from lmd.imaging.noise import (
+    block_basis,
+    cut_blocks,
+    join_blocks,
+    measure,
+    mix_channels,
+    ring_counts,
+    ring_means,
+    rings,
+)
 from lmd.imaging.noise_network import NoiseNetwork, features, trained_networks
 from lmd.reproduction.datasets import image_data
 

@@ -8,7 +8,7 @@ import torch
 import lmd
 from lmd import kernels, solvers, terms, zoo
 from lmd.guarantees import Safeguard
-from lmd.mirrors import Cosine, Entropic, Euclidean, Quadratic, Rotation, Separable, Splines
+from lmd.mirrors import Cosine, Entropic, Euclidean, Quadratic, Rotation, Separable
 from lmd.operators import Differences, gaussian_kernel
 from lmd.problems import (
     SVM,
@@ -104,7 +104,7 @@ def rough(solver):
 
 
 def in_cosines():
-    return Separable(Cosine(4), Splines(4, knots=1))
+    return Separable(Cosine(4), knots=1)
 
 
 SOLVERS = {
@@ -194,7 +194,7 @@ SOLVERS = {
         "inpainting",
     ),
     "ExactMirrorDescent on hinges": (
-        lambda: solvers.ExactMirrorDescent(Separable(Rotation(51), Splines(51, 1)), 2),
+        lambda: solvers.ExactMirrorDescent(Separable(Rotation(51), 1), 2),
         "svm",
     ),
     "NoWorseThanStart": (lambda: solvers.NoWorseThanStart(rough(solvers.LearnedDual(3, 3))), "denoising"),

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from lmd.errors import InputError
 
+FLOATING_TYPES = (torch.float32, torch.float64)
+
 
 def shape_of(x: Tensor) -> str:
     """The shape as people write it: `(2, 3)`."""
@@ -21,7 +23,7 @@ def check_floating(argument: str, x: object) -> Tensor:
     """Return `x` if it is a floating-point tensor of 32 or 64 bits: with fewer, sums over an image mean nothing."""
     if not isinstance(x, Tensor):
         raise InputError(argument, type(x).__name__, "a torch tensor")
-    if x.dtype not in (torch.float32, torch.float64):
+    if x.dtype not in FLOATING_TYPES:
         accepted = "a floating-point tensor of 32 or 64 bits; convert with .float() or .double()"
         raise InputError(argument, x.dtype, accepted)
     return x
@@ -39,7 +41,9 @@ def check_readable(argument: str, x: Tensor) -> Tensor:
 
 def check_finite(argument: str, x: Tensor) -> Tensor:
     """Return `x` if every entry is finite; otherwise say how many are not and where the first one is."""
-    if math.isfinite(float(check_readable(argument, x).detach().sum())):  # then all are: one pass, nothing is stored
+    if x.is_meta or torch._C._functorch.is_batchedtensor(x):
+        check_readable(argument, x)
+    if math.isfinite(float(x.detach().sum())):  # then all are: one pass, nothing is stored
         return x
     bad = ~torch.isfinite(x)
     if bool(bad.any()):
@@ -50,14 +54,13 @@ def check_finite(argument: str, x: Tensor) -> Tensor:
 
 def check_batch(argument: str, x: object) -> Tensor:
     """Return `x` if it is a finite floating-point batch `(B, ...)` with B > 0."""
-    tensor = check_floating(argument, x)
-    if tensor.ndim < 2:
-        raise InputError(
-            argument, f"shape {shape_of(tensor)}", f"a batch (B, ...); for one instance use {argument}[None]"
-        )
-    if tensor.numel() == 0:
-        raise InputError(argument, f"shape {shape_of(tensor)}", "at least one instance with at least one entry")
-    return check_finite(argument, tensor)
+    if not isinstance(x, Tensor) or x.dtype not in FLOATING_TYPES:
+        x = check_floating(argument, x)
+    if x.ndim < 2:
+        raise InputError(argument, f"shape {shape_of(x)}", f"a batch (B, ...); for one instance use {argument}[None]")
+    if x.numel() == 0:
+        raise InputError(argument, f"shape {shape_of(x)}", "at least one instance with at least one entry")
+    return check_finite(argument, x)
 
 
 def check_same_kind(argument: str, x: Tensor, other_argument: str, other: Tensor) -> None:

@@ -13,17 +13,10 @@ from lmd.problems.base import offers
 from lmd.solvers import ADMM, LBFGS, PDHG, InteriorPoint, Nesterov, Solver
 from lmd.solvers.base import State, check_fit
 
-MAX_SYSTEM_SIZE = 1024
-"""Entries of x up to which methods that invert a matrix of them are tried."""
-
-ACCURACY = 1e-6
-"""The relative gap at which an optimum is good enough to compare with."""
-
-MIN_DECREASE = 1e-8
-"""A method is stopped when values fall by less than this share, over many iterations."""
-
-MAX_SLOPE = 1e-3
-"""|<g, x>| / |f|, g the gradient, that stands for `ACCURACY`: gaps are about its square."""
+MAX_SYSTEM_SIZE = 1024  # entries of x up to which methods that invert a matrix of them are tried
+ACCURACY = 1e-6  # the relative gap at which an optimum is good enough to compare with
+MIN_DECREASE = 1e-8  # a method is stopped when values fall by less than this share, over many iterations
+MAX_SLOPE = 1e-3  # |<g, x>| / |f|, g the gradient, that stands for `ACCURACY`: gaps are about its square
 
 
 @torch.no_grad()

@@ -84,8 +84,7 @@ def _with_certificate(run: Callable[P, Result]) -> Callable[P, Result]:
     return certified
 
 
-run = _with_certificate(solvers.run)
-"""`lmd.run`: `lmd.solvers.run`, with a result that can certify itself."""
+run = _with_certificate(solvers.run)  # `lmd.run`: `lmd.solvers.run`, with a result that can certify itself
 
 
 class Watch:

@@ -14,8 +14,7 @@ from lmd.mirrors.base import norm_of
 from lmd.problems.base import Problem
 from lmd.solvers.base import State, Wrapper, add_evaluations
 
-PROGRESS = 0.5
-"""The share of the proven gain of a gradient step that a learned step has to gain."""
+PROGRESS = 0.5  # the share of the proven gain of a gradient step that a learned step has to gain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,17 +23,10 @@ class DescentState(State):
 
     inner: State
 
-    floor: Tensor
-    """A lower bound on f(x) `(B,)`: f(x) itself after an accepted step."""
-
-    smoothness: Tensor
-    """L of each instance `(B,)`."""
-
-    value: Tensor | None
-    """f(x) `(B,)`, where all are known."""
-
-    resting: Tensor
-    """Instances `(B,)` that were refused in the last step and do not try in the next."""
+    floor: Tensor  # a lower bound on f(x) `(B,)`: f(x) itself after an accepted step
+    smoothness: Tensor  # L of each instance `(B,)`
+    value: Tensor | None  # f(x) `(B,)`, where all are known
+    resting: Tensor  # instances `(B,)` that were refused in the last step and do not try in the next
 
     @property
     def known_value(self) -> Tensor | None:

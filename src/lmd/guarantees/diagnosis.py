@@ -23,12 +23,8 @@ from lmd.solvers.result import Result
 EARLY = 20
 ITERATIONS = 1000
 
-EXCESS = 0.05
-"""How far above its fall-back, from the same start, a guarded solver may be at iteration `EARLY`."""
-
-GAP = 1e-3
-"""How near the minimum it is promised to be at iteration `ITERATIONS`, relative to the minimum."""
-
+EXCESS = 0.05  # how far above its fall-back, from the same start, a guarded solver may be at iteration `EARLY`
+GAP = 1e-3  # how near the minimum it is promised to be at iteration `ITERATIONS`, relative to the minimum
 MAX_PROVING_ITERATIONS = 10_000
 
 MinimumOf = Callable[[Problem], Tensor]
@@ -41,17 +37,10 @@ class Comparison:
 
     guarded: Result
 
-    classical: Result
-    """The run of the fall-back, to iteration `early`."""
-
-    early: int
-    """The iteration at which both are compared."""
-
-    minimum: Tensor
-    """A lower bound on the minima, or the minima themselves `(B,)`."""
-
-    scale: Tensor
-    """What gaps are divided by `(B,)`: the minimum, or where that is 0 the value at x = 0."""
+    classical: Result  # the run of the fall-back, to iteration `early`
+    early: int  # the iteration at which both are compared
+    minimum: Tensor  # a lower bound on the minima, or the minima themselves `(B,)`
+    scale: Tensor  # what gaps are divided by `(B,)`: the minimum, or where that is 0 the value at x = 0
 
     @property
     def excess(self) -> Tensor:
@@ -128,15 +117,11 @@ def _lower_bound(result: Result, prover: Solver[Any], problem: Problem, x0: Tens
 class Finding:
     """One number that was measured, and what was promised about it."""
 
-    variant: str
-    """The family it was measured on."""
-
+    variant: str  # the family it was measured on
     name: str
     value: float
 
-    promise: str = ""
-    """What the number should be, in words; empty where nothing is promised."""
-
+    promise: str = ""  # what the number should be, in words; empty where nothing is promised
     holds: bool = True
 
 
@@ -144,9 +129,7 @@ class Finding:
 class Diagnosis:
     """The result of `diagnose`."""
 
-    findings: tuple[Finding, ...]
-    """The numbers that were measured."""
-
+    findings: tuple[Finding, ...]  # the numbers that were measured
     curves: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
     """For each family, mean values by iteration `(K+1,)` of the solver `alone` and, where it can be, `guarded`."""
 

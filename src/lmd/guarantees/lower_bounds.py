@@ -12,23 +12,12 @@ from lmd.errors import CapabilityError
 from lmd.problems.base import Problem, offers
 from lmd.terms.base import Scale, inner, sum_instances
 
-MAX_ENTRIES = 256
-"""Entries of x up to which tangents in all directions are taken."""
-
-MAX_NUMBERS = 1 << 22
-"""Entries of the matrices of as many instances as are worked on together."""
-
-MAX_STEPS, MAX_HALVINGS = 30, 12
-"""Newton steps towards the minimiser, and how often one is halved."""
-
-ROUNDING = 1e-13
-"""How far computed values may be off, relative to their size, for each entry of x."""
-
-SET_ROUNDING = 4e-15
-"""How far a computed point may be off the domain, relative to its size: 16 units of rounding."""
-
-FLATTEST = 1e-13
-"""Curvatures below this share of the largest are taken for this share."""
+MAX_ENTRIES = 256  # entries of x up to which tangents in all directions are taken
+MAX_NUMBERS = 1 << 22  # entries of the matrices of as many instances as are worked on together
+MAX_STEPS, MAX_HALVINGS = 30, 12  # Newton steps towards the minimiser, and how often one is halved
+ROUNDING = 1e-13  # how far computed values may be off, relative to their size, for each entry of x
+SET_ROUNDING = 4e-15  # how far a computed point may be off the domain, relative to its size: 16 units of rounding
+FLATTEST = 1e-13  # curvatures below this share of the largest are taken for this share
 
 
 def in_float64(problem: Problem, x: Tensor) -> Problem | None:

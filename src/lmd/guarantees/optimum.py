@@ -25,8 +25,7 @@ ROUNDING = 1e-15
 
 MAX_CACHE_BYTES = 2**30
 
-Pair = tuple[Tensor, Tensor]
-"""A point x and a dual point, each of a batch of one."""
+Pair = tuple[Tensor, Tensor]  # a point x and a dual point, each of a batch of one
 
 
 @dataclass(frozen=True)
@@ -70,15 +69,10 @@ class Optimum:
 class Effort(NamedTuple):
     """How long to search for a proof, counted in gap evaluations."""
 
-    goal: float
-    """The relative duality gap to stop at."""
-
-    tolerance: float
-    """The relative gap accepted after `patience` evaluations, and from the cache."""
-
+    goal: float  # the relative duality gap to stop at
+    tolerance: float  # the relative gap accepted after `patience` evaluations, and from the cache
     patience: int
-    evaluations: int
-    """When to give up."""
+    evaluations: int  # when to give up
 
 
 def is_proven(problem: Composite, x: Tensor, dual: Tensor, tolerance: float) -> bool:

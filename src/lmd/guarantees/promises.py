@@ -20,11 +20,8 @@ from lmd.problems.base import Problem
 from lmd.solvers import Solver, Status
 from lmd.solvers.run import run
 
-MAX_OPEN_SHARE = 0.1
-"""How wide the enclosure of a minimum may be, as a share of the target."""
-
-MIN_SHARE = 0.5
-"""Less than this share of a class is not promised."""
+MAX_OPEN_SHARE = 0.1  # how wide the enclosure of a minimum may be, as a share of the target
+MIN_SHARE = 0.5  # less than this share of a class is not promised
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ from lmd.solvers.base import Solver
 from lmd.solvers.result import Constant, Result
 from lmd.terms.domains import same_set
 
-ROUNDING = 64
-"""Units of rounding to which a value is taken to be right; certificates leave room for them."""
+ROUNDING = 64  # units of rounding to which a value is taken to be right; certificates leave room for them
 
 
 @dataclass(frozen=True)
@@ -33,23 +32,12 @@ class Record:
     solver: Solver[Any]
     problem: Problem
 
-    start: Tensor
-    """x_0 `(B, ...)`."""
-
-    x: Tensor
-    """The points `(B, ...)` to certify."""
-
-    reported: Tensor
-    """f(x) `(B,)` as the run has it."""
-
-    values: Tensor
-    """f(x_k) `(K+1, B)` for k = 0, ..., K, or less: a wrapper may report a lower value than its solver's."""
-
-    diagnostics: Mapping[str, Tensor]
-    """Diagnostics of the solver at x_k `(K+1, B)`."""
-
-    dual: Tensor | None = None
-    """A dual point for each instance."""
+    start: Tensor  # x_0 `(B, ...)`
+    x: Tensor  # the points `(B, ...)` to certify
+    reported: Tensor  # f(x) `(B,)` as the run has it
+    values: Tensor  # f(x_k) `(K+1, B)` for k = 0, ..., K, or less: a wrapper may report a lower value than its solver's
+    diagnostics: Mapping[str, Tensor]  # diagnostics of the solver at x_k `(K+1, B)`
+    dual: Tensor | None = None  # a dual point for each instance
 
     @classmethod
     def of(cls, result: Result) -> Record:

@@ -15,8 +15,7 @@ from lmd.guarantees.optimum import Effort, Optimum, OptimumCache, Pair, first_pr
 from lmd.problems.base import Problem, offers
 from lmd.solvers.classical.pdhg import PDHG
 
-PDHG_INTERVAL, LASSO_INTERVAL = 50, 10
-"""Iterations from one gap evaluation to the next."""
+PDHG_INTERVAL, LASSO_INTERVAL = 50, 10  # iterations from one gap evaluation to the next
 
 
 def optimum(problem: Problem, cache: OptimumCache | None = None) -> Optimum:

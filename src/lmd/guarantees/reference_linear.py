@@ -12,18 +12,12 @@ from lmd.errors import LmdError
 from lmd.guarantees.optimum import Optimum
 from lmd.solvers.classical.interior_point import InteriorPoint
 
-TOLERANCE = 1e-10
-"""The gap, relative to the value, at which a search ends."""
-
+TOLERANCE = 1e-10  # the gap, relative to the value, at which a search ends
 SVM_ACCEPTED_GAP = 1e-6
 """The relative gap that still counts as solved, where rounding keeps the search from getting further."""
 
-SVM_MAX_ITERATIONS = 100
-"""15 to 30 are usual."""
-
-CLASSIFIER_MAX_ITERATIONS = 60
-"""3 to 20 are usual."""
-
+SVM_MAX_ITERATIONS = 100  # 15 to 30 are usual
+CLASSIFIER_MAX_ITERATIONS = 60  # 3 to 20 are usual
 SVM_NEEDS = ("rows", "subset", "C", "dual_value")
 CLASSIFIER_NEEDS = ("features", "labels", "subset", "classes", "ridge")
 

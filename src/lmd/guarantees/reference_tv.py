@@ -14,9 +14,7 @@ from lmd.errors import LmdError
 from lmd.guarantees.optimum import Effort, Pair
 from lmd.terms.base import sum_instances
 
-INTERVAL = 20
-"""Iterations from one gap evaluation to the next."""
-
+INTERVAL = 20  # iterations from one gap evaluation to the next
 RELAXATION = 1.8
 
 DENOISING_EFFORT = Effort(1e-8, 1e-6, patience=3000 // INTERVAL, evaluations=100_000 // INTERVAL)
@@ -38,17 +36,10 @@ SECOND_STAGE_EVALUATIONS = 200
 SECOND_STAGE_TOLERANCE = 1e-5
 """How far, relative to the minimum, the value may be above it; the second stage goes on to a tenth of this."""
 
-MEMORY = 20
-"""Iterates that the acceleration uses."""
-
-RIDGE = 1e-10
-"""Regularisation of the small linear system of the acceleration."""
-
-PROBES = 8
-"""Random images that measure the spectrum of A'A for the preconditioner."""
-
-CG_ITERATIONS = 2
-"""Conjugate gradient iterations for each linear system; each starts where the last one ended."""
+MEMORY = 20  # iterates that the acceleration uses
+RIDGE = 1e-10  # regularisation of the small linear system of the acceleration
+PROBES = 8  # random images that measure the spectrum of A'A for the preconditioner
+CG_ITERATIONS = 2  # conjugate gradient iterations for each linear system; each starts where the last one ended
 
 
 def denoising(problem: Any) -> Iterator[Pair]:

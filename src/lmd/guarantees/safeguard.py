@@ -19,14 +19,9 @@ from lmd.solvers.classical.interior_point import InteriorPoint
 from lmd.solvers.classical.lbfgs import LBFGS
 from lmd.solvers.classical.pdhg import PDHG
 
-FALLBACK_SETTLE = 32.0
-"""`settle` of the default PDHG: found on TV problems with 1 to 20% noise."""
-
-MAX_ITERATIONS_BEHIND = 10
-"""Iterations in a row that a solver without a horizon may be behind before it is retired."""
-
-MAX_DELAY = 10
-"""The longest delay of `guard`."""
+FALLBACK_SETTLE = 32.0  # `settle` of the default PDHG: found on TV problems with 1 to 20% noise
+MAX_ITERATIONS_BEHIND = 10  # iterations in a row that a solver without a horizon may be behind before it is retired
+MAX_DELAY = 10  # the longest delay of `guard`
 
 
 def default_fallback(problem: Problem) -> Solver[Any]:
@@ -75,36 +70,19 @@ def _cheap_delay(solver: Solver[Any], problem: Problem) -> int:
 class SafeguardState(State):
     """The best points seen, which solver found them, and the states of both solvers."""
 
-    dual: Tensor | None
-    """A dual point for each instance, of the solver that found the best point, if it has one."""
-
-    start: Tensor
-    """x_0, where the fall-back begins."""
-
-    fallback: Solver[Any] | None
-    """The fall-back for the problem; None where none is known."""
-
-    delay: float
-    """The iteration after which it starts; infinite where there is none."""
-
+    dual: Tensor | None  # a dual point for each instance, of the solver that found the best point, if it has one
+    start: Tensor  # x_0, where the fall-back begins
+    fallback: Solver[Any] | None  # the fall-back for the problem; None where none is known
+    delay: float  # the iteration after which it starts; infinite where there is none
     learned: State
-    classical: State | None
-    """None before the fall-back starts."""
-
-    value: Tensor
-    """f(x) `(B,)`."""
-
+    classical: State | None  # None before the fall-back starts
+    value: Tensor  # f(x) `(B,)`
     lowest: Mapping[str, Tensor]
     """The lowest value seen of the `learned` and of the `classical` iterates `(B,)`, x_0 being a learned one."""
 
-    fell_back: Tensor
-    """Instances `(B,)` whose best point is a classical one."""
-
-    behind: Tensor
-    """Iterations in a row with a lower classical value `(B,)`."""
-
-    retired: Tensor
-    """Instances `(B,)` that have given up on the learned solver."""
+    fell_back: Tensor  # instances `(B,)` whose best point is a classical one
+    behind: Tensor  # iterations in a row with a lower classical value `(B,)`
+    retired: Tensor  # instances `(B,)` that have given up on the learned solver
 
     @property
     def iterate(self) -> Tensor:

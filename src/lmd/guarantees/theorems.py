@@ -29,11 +29,8 @@ DUALITY = "weak duality, the gap to a dual point"
 
 Number = float | Tensor
 
-MAX_VERTICES = 512
-"""Evaluations of a potential for a bound on the divergence."""
-
-EPSILON = torch.finfo(torch.float64).eps
-"""The rounding of the numbers here."""
+MAX_VERTICES = 512  # evaluations of a potential for a bound on the divergence
+EPSILON = torch.finfo(torch.float64).eps  # the rounding of the numbers here
 
 
 def regret_certificate(record: Record, divergence: Number | None = None) -> Certificate:
@@ -268,8 +265,7 @@ def gap_certificate(
     return Certificate(above, lower, DUALITY, "l2", {"gap": Constant(gaps, "the problem's gap")})
 
 
-UNITS = ROUNDING * EPSILON
-"""Of rounding, relative to a value."""
+UNITS = ROUNDING * EPSILON  # of rounding, relative to a value
 
 
 def _ends(value: float, gap: float, reported: float) -> tuple[float, float]:

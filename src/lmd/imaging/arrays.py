@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -17,20 +17,11 @@ from lmd.core.checks import check_readable
 from lmd.core.memory import check_memory
 from lmd.errors import InputError, PictureWarning
 
-MAX_ROUNDING = 1e-5
-"""Numbers whose rounding is more than this share of their range are solved for in float64."""
-
-WHITE = {torch.uint8: 255, torch.uint16: 65535}
-"""The numbers of pictures of bytes and of 16 bits that stand for 1."""
-
-MAX_EXACT = 2.0**53
-"""The largest whole number up to which float64 holds all of them."""
-
-MAX_UNCHECKED, NUM_COPIES = 1 << 24, 8
-"""The memory for larger arrays is checked first: a solve needs at least so many arrays of their size."""
-
-COLOURS = (3, 4)
-"""The numbers of channels of a colour picture; the last of four is alpha."""
+MAX_ROUNDING = 1e-5  # numbers whose rounding is more than this share of their range are solved for in float64
+WHITE = {torch.uint8: 255, torch.uint16: 65535}  # the numbers of pictures of 8 and 16 bits that stand for 1
+MAX_EXACT = 2.0**53  # float64 holds all whole numbers up to this one
+MAX_UNCHECKED, NUM_COPIES = 1 << 24, 8  # the memory for larger arrays is checked first: a solve needs so many of them
+COLOURS = (3, 4)  # the numbers of channels of a colour picture; the last of four is alpha
 
 
 @dataclass(frozen=True)
@@ -39,8 +30,7 @@ class Axes:
 
     batch: int | None
     channel: int | None
-    has_alpha: bool = False
-    """Whether the last channel says how opaque a pixel is, and is left as it is."""
+    has_alpha: bool = False  # whether the last channel says how opaque a pixel is, and is left as it is
 
 
 Axis = int | str | Axes | None
@@ -75,7 +65,7 @@ class Units:
         is_moderate = 1e-2 <= size <= 1e2 and not centre
         return cls(centre, 1.0 if is_moderate else 2.0 ** math.floor(math.log2(size)), white)
 
-    @property
+    @cached_property
     def is_plain(self) -> bool:
         """Whether z = p."""
         return self.centre == 0 and self.unit == 1
@@ -93,25 +83,20 @@ class Units:
 class Batch:
     """An array as a batch of images `(B, C, *size)`."""
 
-    array: Any
-    """What came in."""
-
-    given: Tensor
-    """The same as a tensor."""
-
+    array: Any  # as it came in
+    given: Tensor  # the same as a tensor
     axes: Axes
     units: Units
-
-    images: Tensor
-    """z of the `units`, float32 or float64."""
-
-    is_exact: bool
-    """Whether `images` are the pixels, without rounding."""
+    images: Tensor  # z of the units, float32 or float64
+    is_exact: bool  # whether the images are the pixels, without rounding
 
     @cached_property
     def exact(self) -> Tensor:
         """The pixels without rounding, computed when they are first asked for."""
-        return self.images if self.is_exact else _exact_pixels(self.given, self.axes, self.units.white)
+        if self.is_exact:
+            return self.images
+        numbers = move(self.given.to(_exact_dtype(self.given)), self.axes)
+        return numbers / self.units.white if self.units.white > 1 else numbers
 
     def back(self, z: Tensor) -> Any:
         """Return a tensor like `images` as an array of the kind, shape and dtype that came in."""
@@ -135,13 +120,11 @@ class Batch:
 
         With one for each difference there is an axis before the size. None where its shape fits neither.
         """
-        images, size = self.images, tuple(self.images.shape[2:])
-        alpha = images[:, :1] if self.axes.has_alpha else images[:, :0]
-        shape = tuple(_move_back(torch.cat([images, alpha], dim=1), self.axes).shape)
+        shape, size = tuple(self.given.shape), tuple(self.images.shape[2:])
         if tuple(array.shape) == shape:
             return move(array, self.axes)
         if tuple(array.shape) in (size, (len(size), *size)):
-            return array[None, None].expand(len(images), *(-1,) * (array.ndim + 1))
+            return array[None, None].expand(len(self.images), *(-1,) * (array.ndim + 1))
         if tuple(array.shape) == (len(size), *shape):
             return torch.stack([move(each, self.axes) for each in array], dim=2)
         return None
@@ -174,12 +157,10 @@ def as_batch(
     """
     if isinstance(array, (np.ndarray, Tensor)) and (count := math.prod(array.shape)) > MAX_UNCHECKED:
         check_memory(argument, f"shape {tuple(array.shape)}", NUM_COPIES * count * dtype.itemsize)
-    given = as_tensor(argument, array)
+    given = as_tensor(argument, array).detach()
     axes = find_axes(argument, tuple(given.shape), isinstance(array, Tensor), channel_axis)
-    white = float(WHITE.get(given.dtype, 1))
-    given = given.detach()
-    colours = _without_alpha(given, axes)
-    numbers = colours.to(torch.float32 if white > 1 else _exact_dtype(given))
+    white, exact_dtype = float(WHITE.get(given.dtype, 1)), _exact_dtype(given)
+    numbers = move(given.to(torch.float32 if white > 1 else exact_dtype), axes)
     low, high = torch.stack(torch.aminmax(numbers)).tolist()  # NaN where a pixel is
     if not (math.isfinite(low) and math.isfinite(high)):
         share = f"{int((~torch.isfinite(numbers)).sum())} of {numbers.numel()} numbers that are not finite"
@@ -187,29 +168,18 @@ def as_batch(
         raise InputError(argument, share, accepted)
     low, high = low / white, high / white
     units = Units.of(low, high, centred, white)
-    size, exact_dtype = max(abs(low - units.centre), abs(high - units.centre)), _exact_dtype(given)
+    size = max(abs(low - units.centre), abs(high - units.centre))
     if exact_dtype == torch.float64 and torch.finfo(dtype).eps * size > MAX_ROUNDING * (high - low):
         dtype = torch.float64
-    if white > 1 and units.is_plain:  # a quotient of float32 numbers is the rounded pixel
-        pixels = move(numbers.to(dtype) / white, replace(axes, has_alpha=False))
-    else:
-        pixels = units.to_solver(_exact_pixels(given, axes, white)).to(dtype)
-    return Batch(array, given, axes, units, pixels.contiguous(), units.is_plain and dtype == exact_dtype)
-
-
-def _without_alpha(given: Tensor, axes: Axes) -> Tensor:
-    return given if axes.channel is None or not axes.has_alpha else given.narrow(axes.channel, 0, COLOURS[0])
+    if white > 1:  # a quotient of float32 numbers is the rounded pixel
+        numbers = numbers.to(dtype if units.is_plain else torch.float64) / white
+    pixels = numbers if units.is_plain else units.to_solver(numbers)
+    return Batch(array, given, axes, units, pixels.to(dtype).contiguous(), units.is_plain and dtype == exact_dtype)
 
 
 def _exact_dtype(given: Tensor) -> torch.dtype:
-    """The dtype that holds pixels without rounding: float32 for floats of fewer digits."""
+    """Return the dtype that holds pixels without rounding: float32 for floats of fewer digits."""
     return torch.float32 if given.dtype.is_floating_point and given.dtype != torch.float64 else torch.float64
-
-
-def _exact_pixels(given: Tensor, axes: Axes, white: float) -> Tensor:
-    """The pixels `(B, C, *size)` of an array without rounding."""
-    pixels = _without_alpha(given, axes).to(_exact_dtype(given))
-    return move(pixels / white if white > 1 else pixels, replace(axes, has_alpha=False))
 
 
 def fill_lost(image: Any, mask: Any, channel_axis: Axis) -> tuple[Any, Tensor]:

@@ -17,8 +17,8 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, NamedTuple
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from torch import Tensor
 from lmd.core.checks import check_count, check_interval, check_positive
 from lmd.errors import InputError
 from lmd.guarantees.certify import certify, run
+from lmd.guarantees.theorems import gap_certificate
 from lmd.imaging.arrays import Axes, Axis, Batch, Units, as_batch, fill_lost, warn
 from lmd.imaging.models import (
     MISFITS,
@@ -44,30 +45,19 @@ from lmd.problems import TVDeblurring, TVInpainting
 from lmd.problems.duality import relative_gap
 from lmd.problems.tv import TVProblem, TVReconstruction
 from lmd.solvers import Result, Status
-from lmd.solvers.base import Solver
-from lmd.solvers.result import Certificate, RunReport
+from lmd.solvers.base import Solver, in_full_precision
+from lmd.solvers.result import Certificate
 from lmd.zoo.solve import MAX_ITERATIONS as MAX_SOLVE_ITERATIONS
 from lmd.zoo.solve import solve
 
-MIN_TOLERANCE_FLOAT32 = 1e-5
-"""Relative gaps down to this are proven in single precision; below it everything is in double."""
-
 AUTO = "auto"
-
-MAX_ITERATIONS = 30_000
-"""For problems that are not strongly convex: what they do not prove by then would take minutes."""
-
-ROUGH_TOLERANCE, ROUGH_ITERATIONS, MAX_BOXES = 1e-2, 500, 4
-"""Of the answer that the box of a reconstruction is put around, and how often the box is widened."""
-
-MAX_CHANGE = 0.2
-"""A weight is chosen again where the noise or the contrast of a video has changed by a larger share."""
-
-KERNEL_SUMS = (0.5, 2.0)
-"""Kernels of another sum brighten or darken the image, which is hardly meant."""
-
-NOISE_PIXELS = 1 << 20
-"""The noise of images that have lost pixels is measured on about so many of them."""
+MIN_TOLERANCE_FLOAT32 = 1e-5  # relative gaps down to this are proven in single precision, smaller ones in double
+MAX_ITERATIONS = 30_000  # without strong convexity: what is not proven by then would take minutes
+ROUGH_TOLERANCE, ROUGH_ITERATIONS = 1e-2, 500  # of the answer that the box of a reconstruction is put around
+MAX_BOXES = 4  # how often that box is widened
+MAX_CHANGE = 0.2  # a weight is chosen again where noise or contrast of a video have changed by a larger share
+KERNEL_SUMS = (0.5, 2.0)  # kernels of another sum brighten or darken the image, which is hardly meant
+NOISE_PIXELS = 1 << 20  # the noise of images that have lost pixels is measured on about so many of them
 
 Model = Callable[[Tensor, Tensor, float], Any]
 """From data `(B, C, ...)`, weights `(B,)`, or maps of them, and the unit that both are given in, to the problems."""
@@ -75,42 +65,42 @@ Model = Callable[[Tensor, Tensor, float], Any]
 
 @dataclass(frozen=True)
 class Info:
-    """What is known about an answer."""
+    """What is known about an answer.
+
+    Args:
+        weight: Of the regulariser: a number, one per image of a batch `(B,)`, or a map `(B, 1 or C, *size)`; in the
+            precision of the solve, where the array was solved for as it is.
+        solved: The result in the units and the precision of the solve.
+        units: The units of the solve.
+        exact: From `solved` to `result`, where these differ.
+        choice: The weights that were tried and their risks, where the weight was chosen.
+        range: From black to white in the units of the result: 1 for bytes and for numbers from 0 to 1, else what the
+            image spans.
+        notes: What else there is to know, such as a solver that diverged.
+    """
 
     weight: Any
-    """Of the regulariser: a number, one per image of a batch `(B,)`, or a map `(B, 1 or C, *size)`; in the precision of
-    the solve, where the array was solved for as it is."""
-
-    noise: Any
-    """The standard deviation of the noise, found or given; None where nothing asked for it."""
-
-    seconds: float
-    """Of the whole call, choosing the weight included."""
-
     solved: Result = field(repr=False)
-    """The result in the units and the precision of the solve."""
-
-    units: Units = field(default_factory=Units)
-    """The units of the solve."""
-
+    units: Units
     exact: Callable[[Result], Result] | None = field(default=None, repr=False)
-    """From `solved` to `result`, where these differ."""
-
-    shape: tuple[int, ...] = ()
-    """Of the answer."""
-
     choice: Choice | None = field(default=None, repr=False)
-    """The weights that were tried and their risks, where the weight was chosen."""
-
-    choice_seconds: float = 0.0
-    """The part of the seconds that choosing the weight took."""
-
     range: float = 1.0
-    """From black to white in the units of the result: 1 for bytes and for numbers from 0 to 1, else what the image
-    spans."""
-
     notes: tuple[str, ...] = ()
-    """What else there is to know, such as a solver that diverged."""
+
+    @property
+    def noise(self) -> Any:
+        """The standard deviation of the noise, estimated or given; None where nothing asked for it."""
+        return None if self.choice is None else _one_or_all(self.choice.noise)
+
+    @property
+    def choice_seconds(self) -> float:
+        """The part of the seconds that choosing the weight took."""
+        return 0.0 if self.choice is None else self.choice.seconds
+
+    @property
+    def seconds(self) -> float:
+        """Of the whole call, choosing the weight included."""
+        return self.choice_seconds + self.solved.seconds
 
     @cached_property
     def result(self) -> Result:
@@ -123,10 +113,10 @@ class Info:
     @cached_property
     def certificate(self) -> Certificate:
         """The proven bound on F(x) - min F."""
-        found = self.result.certificate
-        if found is None:
+        proven = self.result.certificate
+        if proven is None:
             raise InputError("result", "a result without a certificate", "one of lmd.solve")
-        return found
+        return proven
 
     @property
     def absolute(self) -> float:
@@ -155,11 +145,9 @@ class Info:
         each = self.weight.flatten().tolist() if isinstance(self.weight, Tensor) else [self.weight]
         weights = sorted({float(f"{number:.3g}") for number in each})
         weight = f"{weights[0]:g}" if len(weights) == 1 else f"{weights[0]:g} to {weights[-1]:g}"
-        seconds = f"{self.seconds:.2g} s"
-        if self.choice_seconds > 0:
-            seconds += f" ({self.choice_seconds:.2g} s to choose the weight)"
+        choosing = f" ({self.choice_seconds:.2g} s to choose the weight)" if self.choice is not None else ""
         near = f"within {100 * self.relative:.2g}% of" if math.isfinite(self.relative) else f"{self.absolute:.2g} above"
-        return f"weight {weight}, {near} the minimum{levels}, {seconds}"
+        return f"weight {weight}, {near} the minimum{levels}, {self.seconds:.2g} s{choosing}"
 
 
 def denoise(
@@ -191,8 +179,7 @@ def denoise(
         data: The misfit: "squares", ||x - y||^2; "poisson", the likelihood of counts y of 0 or more; "absolute", the
             sum of |x - y|, for impulses.
         order: 2 for total generalised variation: slopes cost nothing, where the first order makes stairs of them.
-        noise: The standard deviation of the noise, for "auto" and squares; estimated from the image by default. In the
-            array's own numbers: of 255 for bytes.
+        noise: The standard deviation of the noise, for "auto" and squares, of 255 for bytes; None estimates it.
         isotropic: Lengths of gradients in place of sums of absolute differences.
         coupled: One length for all channels of a pixel, so that colours have their edges in one place; by default for
             three channels, unless `weight` is a map with one for each.
@@ -214,24 +201,24 @@ def denoise(
     >>> clean.shape, clean.dtype, info.relative < 1.001e-3
     ((32, 32), dtype('float64'), True)
     """
-    settings = Settings(tolerance, warm, solver, iterations, info)
     if isinstance(image, (list, tuple)):
-        options: Any = {"data": data, "order": order, "noise": noise, "isotropic": isotropic, "coupled": coupled}
-        options.update(huber=huber, spacing=spacing, channel_axis=channel_axis, **settings.options)
-        return _unzip([denoise(one, weight, **options) for one in image], info)
-    is_centred = data != "poisson" and order == 1  # counts may not be moved, and slopes are held beside the image
-    batch = as_batch("image", image, channel_axis, settings.dtype, is_centred)
+        return _for_each(denoise, **locals())
+    settings = Settings(tolerance, warm, solver, iterations, info)
+    batch = as_batch("image", image, channel_axis, settings.dtype, centred=data != "poisson" and order == 1)
     if coupled is None:
         coupled = batch.images.shape[1] == 3 and not _is_map_by_channel(weight, batch)
     model = DenoisingModel(data, order, isotropic, coupled, huber, spacing)
-    if data == "poisson" and not (least := float(batch.exact.min())) >= 0:
+    return _denoise(model, batch, weight, noise, settings)
+
+
+def _denoise(model: DenoisingModel, batch: Batch, weight: Any, noise: float | None, settings: Settings) -> Any:
+    """Return the answer of `denoise` for a batch. Counts and images with slopes have not been moved to 0."""
+    if model.data == "poisson" and not (least := float(batch.exact.min())) >= 0:
         raise InputError("image", f"counts down to {least:g} with data='poisson'", "counts of 0 or more")
-
-    def choose() -> Choice:
-        return model.choose(batch.images, _noise_level(noise, batch), batch.units)
-
-    chosen = _find_weight(weight, batch, choose, maps=True)
-    return settings.answer(model.problem, batch, chosen, MISFITS[data].degree)
+    found, choice = _find_weight(
+        weight, batch, lambda: model.choose(batch.images, _noise_level(noise, batch), batch.units), maps=True
+    )
+    return settings.answer(model.problem, batch, found, choice, MISFITS[model.data].degree)
 
 
 def inpaint(
@@ -257,13 +244,7 @@ def inpaint(
         mask: Z, not 0 where a pixel is kept: of the shape of the image, with or without the axis of channels; for a
             list of images one for all, or a list.
         weight: A positive number, one per image of a batch, or "auto".
-        isotropic: Lengths of gradients in place of sums of absolute differences.
-        channel_axis: The axis of the channels, None if there is none, or "auto".
-        tolerance: The relative gap to the minimum to prove; None runs the `solver` for its `iterations`.
-        warm: The `Info` of a similar image of the same shape, to start from.
-        solver: Any solver; None is chosen by lmd.
-        iterations: The largest number of iterations.
-        info: Also return an `Info`: certificate, weight, seconds, the whole result.
+        isotropic, channel_axis, tolerance, warm, solver, iterations, info: As in `denoise`.
 
     Returns:
         An array of the kind, shape and dtype that came in, or, with `info`, that and the `Info`.
@@ -274,13 +255,9 @@ def inpaint(
     >>> bool(abs(lmd.inpaint(image, np.isfinite(image), weight=0.01)[5, 3]) < 0.01)
     True
     """
-    settings = Settings(tolerance, warm, solver, iterations, info)
     if isinstance(image, (list, tuple)):
-        masks = mask if isinstance(mask, (list, tuple)) else [mask] * len(image)
-        if len(masks) != len(image):
-            raise InputError("mask", f"{len(masks)} masks", f"one, or one for each of {len(image)} images")
-        options: Any = {"isotropic": isotropic, "channel_axis": channel_axis, **settings.options}
-        return _unzip([inpaint(y, z, weight, **options) for y, z in zip(image, masks, strict=True)], info)
+        return _for_each(inpaint, **locals())
+    settings = Settings(tolerance, warm, solver, iterations, info)
     filled, kept = fill_lost(image, mask, channel_axis)
     batch = as_batch("image", filled, channel_axis, settings.dtype)
     z = kept.to(batch.images)
@@ -290,13 +267,13 @@ def inpaint(
 
     def choose() -> Choice:
         step = 1 + (batch.images[0].numel() // NOISE_PIXELS if batch.images.ndim > 3 else 0)
-        noise = at_least(rough_noise(batch.images[:, :, ::step], z[:, :, ::step]), batch.images)
-        return choose_by_holdout(masked, batch.images, z, noise, weights_near(noise))
+        level = at_least(rough_noise(batch.images[:, :, ::step], z[:, :, ::step]), batch.images)
+        return choose_by_holdout(masked, batch.images, z, level, weights_near(level))
 
     def model(data: Tensor, weights: Tensor, unit: float) -> TVProblem:
         return masked(data, weights, z.to(data))
 
-    return settings.answer(model, batch, _find_weight(weight, batch, choose), limit=MAX_ITERATIONS)
+    return settings.answer(model, batch, *_find_weight(weight, batch, choose), limit=MAX_ITERATIONS)
 
 
 def deblur(
@@ -324,27 +301,17 @@ def deblur(
             channels.
         kernel: k `(h, w)`, an array or tensor that sums to about 1.
         weight: A positive number, one per image of a batch, or "auto".
-        noise: The standard deviation of the noise, for "auto"; estimated from the image by default. In the array's own
-            numbers: of 255 for bytes.
         border: How the image goes on outside: "replicate" or "circular".
         box: (low, high), where pixels are known to be: by default [0, 1] for bytes, which are numbers from 0 to 1, and
             for numbers that are mostly there, else the range of the image.
-        isotropic: Lengths of gradients in place of sums of absolute differences.
-        channel_axis: The axis of the channels, None if there is none, or "auto".
-        tolerance: The relative gap to the minimum to prove; None runs the `solver` for its `iterations`.
-        warm: The `Info` of a similar image of the same shape, to start from.
-        solver: Any solver; None is chosen by lmd.
-        iterations: The largest number of iterations.
-        info: Also return an `Info`: certificate, weight, seconds, the whole result.
+        noise, isotropic, channel_axis, tolerance, warm, solver, iterations, info: As in `denoise`.
 
     Returns:
         An array of the kind, shape and dtype that came in, or, with `info`, that and the `Info`.
     """
-    settings = Settings(tolerance, warm, solver, iterations, info)
     if isinstance(image, (list, tuple)):
-        options: Any = {"noise": noise, "border": border, "box": box, "isotropic": isotropic}
-        options.update(channel_axis=channel_axis, **settings.options)
-        return _unzip([deblur(one, kernel, weight, **options) for one in image], info)
+        return _for_each(deblur, **locals())
+    settings = Settings(tolerance, warm, solver, iterations, info)
     batch = as_batch("image", image, channel_axis, settings.dtype, centred=False)
     if batch.images.ndim != 4:
         raise InputError("image", f"shape {tuple(np.shape(image))}", "pictures: two axes beside that of the channels")
@@ -354,19 +321,16 @@ def deblur(
         given = f"an array that sums to {total:g}"
         raise InputError("kernel", given, "a sum of about 1, such as kernel / kernel.sum()")
 
-    def model(data: Tensor, weights: Tensor, unit: float) -> TVProblem:
+    def model(data: Tensor, weights: Tensor, unit: float = batch.units.unit) -> TVProblem:
         return TVDeblurring(data, taps, weights, border, isotropic, box=(low / unit, high / unit))
 
     def choose() -> Choice:
         def blur(x: Tensor) -> Tensor:
             return Blur(taps, int(x.shape[-2]), int(x.shape[-1]), border)(x)
 
-        def in_unit(data: Tensor, weights: Tensor) -> TVProblem:
-            return model(data, weights, batch.units.unit)
+        return choose_behind_blur(model, batch.images, blur, taps.shape, _noise_level(noise, batch))
 
-        return choose_behind_blur(in_unit, batch.images, blur, taps.shape, _noise_level(noise, batch))
-
-    return settings.answer(model, batch, _find_weight(weight, batch, choose), limit=MAX_ITERATIONS)
+    return settings.answer(model, batch, *_find_weight(weight, batch, choose), limit=MAX_ITERATIONS)
 
 
 def reconstruct(
@@ -388,9 +352,8 @@ def reconstruct(
     ends, so that the image is the minimiser without a box; one that is known gives more and is faster.
 
     A is a function from images of that shape to arrays like the `measurements`, with its `adjoint`; or an
-    `lmd.operators.LinearOperator` on `(B, C, *shape)`, for measurements `(B, C, ...)`. The answer has the kind and the
-    dtype of the measurements, floating-point. Functions may compute in float32, and an adjoint may be slightly off:
-    what that can do is part of the proven bound.
+    `lmd.operators.LinearOperator` on `(B, C, *shape)`, for measurements `(B, C, ...)`. Functions may compute in
+    float32, and an adjoint may be slightly off: what that can do is part of the proven bound.
 
     Args:
         measurements: y, an array or tensor.
@@ -399,13 +362,10 @@ def reconstruct(
         shape: Of the image.
         weight: A positive number, or one per image of a batch.
         box: (low, high), where pixels are known to be, such as (0, 1); part of the problem.
-        isotropic: Lengths of gradients in place of sums of absolute differences.
-        tolerance: How near to the minimum, relative to it; proven.
-        warm: The `Info` of similar measurements, to start from.
-        info: Also return an `Info`: certificate, weight, seconds, the whole result.
+        isotropic, tolerance, warm, info: As in `denoise`.
 
     Returns:
-        The image, or, with `info`, that and the `Info`.
+        The image, of the kind and the floating-point dtype of the measurements, or, with `info`, that and the `Info`.
 
     >>> import numpy as np, lmd
     >>> A = np.random.default_rng(0).normal(size=(30, 64)) / 8
@@ -416,45 +376,62 @@ def reconstruct(
     """
     operator, plain = _as_operator(measurements, forward, adjoint, shape)
     settings = Settings(tolerance, warm, info=info)
-    own = operator is not forward and plain.dtype == torch.float64  # Ax - y of little noise has few digits in float32
-    batch = as_batch("measurements", plain, Axes(0, 1), torch.float64 if own else settings.dtype, centred=False)
+    double = (
+        operator is not forward and plain.dtype == torch.float64
+    )  # Ax - y of little noise has few digits in float32
+    batch = as_batch("measurements", plain, Axes(0, 1), torch.float64 if double else settings.dtype, centred=False)
+    (weights, _), back = (
+        _find_weight(weight, batch, None),
+        partial(_image_like, measurements, batch, operator is forward),
+    )
 
-    def back(x: Tensor) -> Any:
-        found = batch.pixels(x) if operator is forward else batch.pixels(x)[0, 0]
-        if isinstance(measurements, Tensor):
-            return found.to(measurements.dtype if measurements.dtype.is_floating_point else torch.float32)
-        return found.numpy().astype(measurements.dtype if measurements.dtype.kind == "f" else np.float64)
+    def model(data: Tensor, weights: Tensor, unit: float, ends: tuple[float, float]) -> TVProblem:
+        in_unit = (ends[0] / unit, ends[1] / unit)
+        return TVReconstruction(data, operator, tuple(shape), weights, isotropic, box=in_unit)
 
-    def model(ends: tuple[float, float]) -> Model:
-        def make(data: Tensor, weights: Tensor, unit: float) -> TVProblem:
-            in_unit = (ends[0] / unit, ends[1] / unit)
-            return TVReconstruction(data, operator, tuple(shape), weights, isotropic, box=in_unit)
-
-        return make
-
-    chosen = _find_weight(weight, batch, None)
-    if box is not None:
-        return settings.answer(model(check_interval("box", box)), batch, chosen, back=back)
-    ends = _rough_box(model, operator, batch, chosen.weight, tuple(shape))
-    for _ in range(MAX_BOXES):
-        found, about = replace(settings, info=True).answer(model(ends), batch, chosen, back=back)
-        if _is_inside(about.result.x, ends):
-            return (found, about) if info else found
-        ends = _widen(ends, 1.0)
-    warn(f"box: none is given, and the image still touches {ends}; pass box=(low, high), where pixels are known to be")
-    return (found, about) if info else found
+    if box is None:
+        return _widen_until_inside(model, operator, batch, weights, tuple(shape), settings, back)
+    return settings.answer(partial(model, ends=check_interval("box", box)), batch, weights, back=back)
 
 
-def _rough_box(
-    model: Callable[[tuple[float, float]], Model], operator: Any, batch: Batch, weight: Tensor, shape: tuple[int, ...]
-) -> tuple[float, float]:
-    """Return a box around a rough answer, which is found in a wider one."""
-    unit = batch.units.unit
-    ends = _widen(_least_squares_range(operator, batch, shape), 1.0)
-    problem = model(ends)(batch.images, (weight / unit).to(batch.images), unit)
+def _image_like(measurements: Any, batch: Batch, is_batch: bool, x: Tensor) -> Any:
+    """Return images as an array of the kind and the floating-point dtype of the measurements."""
+    image = batch.pixels(x) if is_batch else batch.pixels(x)[0, 0]
+    if isinstance(measurements, Tensor):
+        return image.to(measurements.dtype if measurements.dtype.is_floating_point else torch.float32)
+    return image.numpy().astype(measurements.dtype if measurements.dtype.kind == "f" else np.float64)
+
+
+def _widen_until_inside(
+    model: Callable[..., TVProblem],
+    operator: Any,
+    batch: Batch,
+    weight: Tensor,
+    shape: tuple[int, ...],
+    settings: Settings,
+    back: Callable[[Tensor], Any],
+) -> Any:
+    """Return the answer in a box so wide that the image keeps away from its ends."""
+    unit, ends = batch.units.unit, _widen(_least_squares_range(operator, batch, shape), 1.0)
+    problem = model(batch.images, (weight / unit).to(batch.images), unit, ends)
     x = solve(problem, ROUGH_TOLERANCE, iterations=ROUGH_ITERATIONS).x
-    low, high = torch.aminmax(batch.pixels(x))
-    return _widen((float(low), float(high)), 0.3)
+    ends = _widen(_ends_of(batch.pixels(x)), 0.3)
+    for _ in range(MAX_BOXES):
+        image, about = replace(settings, info=True).answer(partial(model, ends=ends), batch, weight, back=back)
+        (low, high), room = _ends_of(about.result.x), 0.02 * (ends[1] - ends[0])
+        if ends[0] + room <= low and high <= ends[1] - room:
+            break
+        ends = _widen(ends, 1.0)
+    else:
+        known = "pass box=(low, high), where pixels are known to be"
+        warn(f"box: none is given, and the image still touches {ends}; {known}")
+    return (image, about) if settings.info else image
+
+
+def _ends_of(x: Tensor) -> tuple[float, float]:
+    """Return the least and the largest number."""
+    low, high = torch.aminmax(x)
+    return float(low), float(high)
 
 
 def _widen(ends: tuple[float, float], share: float) -> tuple[float, float]:
@@ -462,13 +439,6 @@ def _widen(ends: tuple[float, float], share: float) -> tuple[float, float]:
     low, high = ends
     width = share * max(high - low, 1e-3 * max(abs(low), abs(high))) or 1.0
     return low - width, high + width
-
-
-def _is_inside(x: Tensor, ends: tuple[float, float]) -> bool:
-    """Return whether an image keeps away from the ends of a box."""
-    low, high = (float(end) for end in torch.aminmax(x))
-    room = 0.02 * (ends[1] - ends[0])
-    return ends[0] + room <= low and high <= ends[1] - room
 
 
 def _least_squares_range(operator: Any, batch: Batch, shape: tuple[int, ...]) -> tuple[float, float]:
@@ -486,8 +456,7 @@ def _least_squares_range(operator: Any, batch: Batch, shape: tuple[int, ...]) ->
         gradient = operator.adjoint(residual)
         before, size = size, gradient.square().sum()
         direction = gradient + size / before * direction
-    low, high = torch.aminmax(batch.pixels(x))
-    return float(low), float(high)
+    return _ends_of(batch.pixels(x))
 
 
 def denoise_video(frames: Any, weight: Any = AUTO, *, info: bool = False, **options: Any) -> Any:
@@ -539,6 +508,7 @@ def _denoise_frames(frames: Iterator[Any], weight: Any, options: dict[str, Any])
         yield clean, about
 
 
+@in_full_precision
 def _noise_and_contrast(frame: Any, options: dict[str, Any]) -> Tensor:
     """Return the noise and the contrast of each image of a frame `(2, B)`."""
     batch = as_batch("frames", frame, options.get("channel_axis", AUTO))
@@ -546,12 +516,20 @@ def _noise_and_contrast(frame: Any, options: dict[str, Any]) -> Tensor:
     return scale * torch.stack([measure(batch.images).level, batch.images.flatten(1).std(dim=1, correction=0)])
 
 
-class ChosenWeight(NamedTuple):
-    """The weight, given or chosen: `(B,)`, or a map, float64 and in the units of the pixels."""
+def _for_each(function: Callable[..., Any], image: Sequence[Any], info: bool, **options: Any) -> Any:
+    """Call a function for each image of a list, and with a mask for each where there is a list of masks."""
+    each, masks = [options] * len(image), options.get("mask")
+    if isinstance(masks, (list, tuple)):
+        if len(masks) != len(image):
+            raise InputError("mask", f"{len(masks)} masks", f"one, or one for each of {len(image)} images")
+        each = [{**options, "mask": mask} for mask in masks]
+    return _unzip([function(one, info=True, **own) for one, own in zip(image, each, strict=True)], info)
 
-    weight: Tensor
-    choice: Choice | None = None
-    seconds: float = 0.0
+
+def _unzip(pairs: list[tuple[Any, Info]], info: bool) -> Any:
+    """Return a list of answers, with `info` also a list of each `Info`."""
+    answers, infos = [answer for answer, _ in pairs], [each for _, each in pairs]
+    return (answers, infos) if info else answers
 
 
 @dataclass(frozen=True)
@@ -573,11 +551,6 @@ class Settings:
             check_count("iterations", self.iterations)
 
     @property
-    def options(self) -> dict[str, Any]:
-        """The keywords for each image of a list."""
-        return {**vars(self), "info": True}
-
-    @property
     def dtype(self) -> torch.dtype:
         """The precision of the solve: that of the solver, where it has one."""
         for parameter in self.solver.parameters() if self.solver is not None else ():
@@ -589,7 +562,8 @@ class Settings:
         self,
         model: Model,
         batch: Batch,
-        chosen: ChosenWeight,
+        weight: Tensor,
+        choice: Choice | None = None,
         degree: int = 2,
         limit: int = MAX_SOLVE_ITERATIONS,
         back: Callable[[Tensor], Any] | None = None,
@@ -599,56 +573,75 @@ class Settings:
         Args:
             model: What to solve.
             batch: The data.
-            chosen: The weight.
+            weight: `(B,)`, or a map, in the units of the pixels.
+            choice: How the weight was chosen.
             degree: Of the model in the unit of the data.
             limit: The largest number of iterations, where none is given.
             back: From the images of the answer to its array; None is that of the batch.
         """
-        unit, weight = batch.units.unit, chosen.weight
+        unit = batch.units.unit
         problem = model(batch.images, (weight / unit).to(batch.images), unit)
-        dual_unit = unit ** (degree - 1)
-        before = None if self.warm is None else _warm_start(self.warm, problem, batch.units, dual_unit)
-        notes: tuple[str, ...] = ()
-        if self.tolerance is None and self.solver is not None:
-            result = run(self.solver, problem, iterations=self.iterations, record=False)
-        else:
-            tolerance, most = self.tolerance or 0.0, self.iterations or limit
-            result = solve(problem, tolerance, solver=self.solver, warm=before, iterations=most)
-        if self.iterations is not None or self.solver is not None:
-            result, notes = _no_worse_than_start(result)
-        elif set(result.status) != {Status.TOLERANCE_REACHED}:
-            _warn_of_tolerance(result, self.tolerance or 0.0)
+        result, notes = self._solve(problem, batch.units, unit ** (degree - 1), limit)
         answer = (back or batch.back)(problem.image(result.x))
         if not self.info:
             return answer
-        is_exact = batch.is_exact
-        if is_exact:
+        if batch.is_exact:
             weight = weight.to(batch.images).double()  # as it was rounded: this is what the certificate holds for
 
         def exact(result: Result) -> Result:
-            return _in_pixels(result, model(batch.exact.double(), weight, 1.0), batch, dual_unit, self.tolerance)
+            return _in_pixels(
+                result, model(batch.exact.double(), weight, 1.0), batch, unit ** (degree - 1), self.tolerance
+            )
 
-        low, high = _range_of(batch)
-        choice, seconds = chosen.choice, result.seconds + chosen.seconds
-        noise = None if choice is None else _one_or_all(choice.noise)
-        shape, exactly = tuple(answer.shape), None if is_exact else exact
-        details = (shape, choice, chosen.seconds, high - low, notes)
-        return answer, Info(_one_or_all(weight), noise, seconds, result, batch.units, exactly, *details)
+        (low, high), rest = _range_of(batch), None if batch.is_exact else exact
+        return answer, Info(_one_or_all(weight), result, batch.units, rest, choice, high - low, notes)
+
+    def _solve(self, problem: Any, units: Units, dual_unit: float, limit: int) -> tuple[Result, tuple[str, ...]]:
+        """Return the result and notes about it."""
+        if self.tolerance is None and self.solver is not None:
+            return _no_worse_than_start(run(self.solver, problem, iterations=self.iterations, record=False))
+        warm = None if self.warm is None else _warm_start(self.warm, problem, units, dual_unit)
+        tolerance, most = self.tolerance or 0.0, self.iterations or limit
+        result = solve(problem, tolerance, solver=self.solver, warm=warm, iterations=most)
+        if self.iterations is not None or self.solver is not None:
+            return _no_worse_than_start(result)
+        if set(result.status) != {Status.TOLERANCE_REACHED}:
+            _warn_of_tolerance(result, tolerance)
+        return result, ()
 
 
 def _in_pixels(result: Result, problem: Any, batch: Batch, dual_unit: float, tolerance: float | None) -> Result:
     """Return a result about the pixels that came in, in float64: they may have been rounded for the solve."""
     x, start = batch.pixels(result.x), problem.start()
     dual = None if result.dual is None else result.dual.double() * dual_unit
-    history = replace(result.history, values=result.history.values.double() * dual_unit * batch.units.unit)
-    report = RunReport(problem.value(x), result.iterations, result.evaluations, history)
-    found = replace(result, x=x, report=report, dual=dual, problem=problem, start=start, certifier=certify)
+    history = result.recorded
+    if history is not None:
+        history = replace(history, values=history.values.double() * dual_unit * batch.units.unit)
+    certifier = certify if tolerance is None or dual is None else _certify_gap
+    exact = replace(
+        result,
+        x=x,
+        values=problem.value(x),
+        dual=dual,
+        problem=problem,
+        start=start,
+        certifier=certifier,
+        recorded=history,
+    )
     if tolerance is None:
-        return found
-    proven, words = found.certificate, (Status.STALLED, Status.TOLERANCE_REACHED)
-    assert proven is not None
-    pairs = zip(result.status, (relative_gap(proven.value, proven.bound) <= tolerance).tolist(), strict=True)
-    return replace(found, status=tuple(words[is_near] if status in words else status for status, is_near in pairs))
+        return exact
+    proven, words = certifier(exact), (Status.STALLED, Status.TOLERANCE_REACHED)
+    near = (relative_gap(proven.value, proven.bound) <= tolerance).tolist()
+    pairs = zip(result.status, near, strict=True)
+    status = tuple([words[is_near] if status in words else status for status, is_near in pairs])
+    return replace(exact, status=status, certifier=lambda _: proven)
+
+
+def _certify_gap(result: Result) -> Certificate:
+    """Return what the dual point proves of a result in float64."""
+    problem: Any = result.problem
+    value, gap = problem.certified_gap(result.x, result.dual)
+    return gap_certificate(value.tolist(), gap.tolist(), result.values.tolist(), value)
 
 
 def _no_worse_than_start(result: Result) -> tuple[Result, tuple[str, ...]]:
@@ -670,8 +663,8 @@ def _no_worse_than_start(result: Result) -> tuple[Result, tuple[str, ...]]:
         assert proven is not None
         return Certificate(values.to(proven.lower_bound), proven.lower_bound, proven.theorem, proven.norm)
 
-    report = RunReport(values.to(result.values), result.iterations, result.evaluations, result.history)
-    return replace(result, x=x, report=report, certifier=certificate), (note,)
+    rounded = values.to(result.values)
+    return replace(result, x=x, values=rounded, certifier=certificate, recorded=result.history), (note,)
 
 
 def _relative_bound(certificate: Certificate) -> float:
@@ -709,31 +702,35 @@ def _warm_start(warm: Any, problem: TVProblem, units: Units, dual_unit: float) -
     return replace(warm.solved, x=x.to(like), dual=None if dual is None else dual.to(like))
 
 
-def _find_weight(weight: Any, batch: Batch, choose: Callable[[], Choice] | None, maps: bool = False) -> ChosenWeight:
-    """Return one weight per image, or a map."""
+@in_full_precision
+def _find_weight(
+    weight: Any, batch: Batch, choose: Callable[[], Choice] | None, maps: bool = False
+) -> tuple[Tensor, Choice | None]:
+    """Return one weight per image, or a map, float64 and in the units of the pixels, and how it was chosen."""
     count, device = len(batch.images), batch.images.device
     if isinstance(weight, str):
         if weight != AUTO or choose is None:
             raise InputError("weight", repr(weight), "a positive number" + (" or 'auto'" if choose else ""))
         begun = time.perf_counter()
-        choice = choose().times(batch.units.unit)
+        choice = choose().times(batch.units.unit, time.perf_counter() - begun)
         warn_if_at_end(choice)
-        return ChosenWeight(choice.weight.double(), choice, time.perf_counter() - begun)
+        return choice.weight.double(), choice
     if isinstance(weight, (int, float)):
-        return ChosenWeight(torch.full((count,), check_positive("weight", weight), dtype=torch.float64, device=device))
+        return torch.full((count,), check_positive("weight", weight), dtype=torch.float64, device=device), None
     try:
-        found = torch.as_tensor(weight, dtype=torch.float64, device=device)
+        given = torch.as_tensor(weight, dtype=torch.float64, device=device)
     except (TypeError, ValueError, RuntimeError):
         raise InputError("weight", type(weight).__name__, "a positive number, an array of them or 'auto'") from None
-    if not bool((found > 0).all() & torch.isfinite(found).all()):
-        given = f"an array from {float(found.min()):g} to {float(found.max()):g}"
-        raise InputError("weight", given, "positive numbers")
-    if found.shape in ((), (count,)):
-        return ChosenWeight(found.expand(count).clone())
-    if not maps or (mapped := batch.as_map(found)) is None:
+    if not bool((given > 0).all() & torch.isfinite(given).all()):
+        raise InputError(
+            "weight", f"an array from {float(given.min()):g} to {float(given.max()):g}", "positive numbers"
+        )
+    if given.shape in ((), (count,)):
+        return given.expand(count).clone(), None
+    if not maps or (mapped := batch.as_map(given)) is None:
         accepted = f"one number, ({count},)" + (" or a map of the shape of the image" if maps else "")
-        raise InputError("weight", f"an array of shape {tuple(found.shape)}", accepted)
-    return ChosenWeight(mapped)
+        raise InputError("weight", f"an array of shape {tuple(given.shape)}", accepted)
+    return mapped, None
 
 
 def _is_map_by_channel(weight: Any, batch: Batch) -> bool:
@@ -754,11 +751,13 @@ def _noise_level(noise: float | None, batch: Batch) -> Tensor | None:
 
 def _range_of(batch: Batch) -> tuple[float, float]:
     """Return black and white: 0 and 1 for bytes and for pixels that are mostly between, else the ends of the range."""
+    if batch.units.white > 1:
+        return 0.0, 1.0
     some = batch.exact.flatten()[:: max(1, batch.exact.numel() // 100_000)]
     inside = float(((some >= -0.1) & (some <= 1.1)).double().mean())
-    if batch.units.white > 1 or (inside > 0.99 and float(some.abs().max()) > 0.1):
+    if inside > 0.99 and float(some.abs().max()) > 0.1:
         return 0.0, 1.0
-    low, high = (float(end) for end in torch.aminmax(batch.exact))
+    low, high = _ends_of(batch.exact)
     return (low, high) if low < high else (low - 1, high + 1)
 
 
@@ -780,9 +779,3 @@ def _as_operator(
         return lambda x: torch.from_numpy(np.asarray(function(x.numpy()), dtype=np.float64))
 
     return FromFunctions(numpy(forward), numpy(adjoint), shape), torch.from_numpy(np.array(measurements))[None, None]
-
-
-def _unzip(pairs: list[tuple[Any, Info]], info: bool) -> Any:
-    """Return a list of answers, with `info` also a list of each `Info`."""
-    answers, infos = [answer for answer, _ in pairs], [each for _, each in pairs]
-    return (answers, infos) if info else answers

@@ -10,49 +10,34 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from lmd import tv
 from lmd.core.checks import check_choice, check_positive
 from lmd.errors import InputError
 from lmd.imaging.arrays import Units, warn
-from lmd.imaging.noise import Noise, at_least, measure, with_minimum_level
+from lmd.imaging.noise import Noise, at_least, measure
 from lmd.problems import SecondOrderModel, TVDenoising, TVModel
 from lmd.terms import Absolute, KullbackLeibler, Squares, Term
 from lmd.terms.base import Scale
+from lmd.tv.denoising import Denoising
 from lmd.zoo.solve import solve
-
-NOISE_MULTIPLES = (0.17, 0.3, 0.52, 0.9)
-"""The weights to try, in multiples of twice the noise: the best one for photographs is among them."""
 
 Effort = tuple[float, int]
 """A tolerance, and the largest number of iterations."""
 
-ROUGH_EFFORT: Effort = (1e-2, 100)
-"""For risks, which are flat at their minimum."""
-
-BLUR_EFFORT: Effort = (2e-2, 200)
-"""For risks behind blurs, which are solved slowly: with fewer iterations, solutions have hardly left the start."""
-
-ABSOLUTE_EFFORT: Effort = (1e-3, 300)
-"""For absolute distances, whose solutions are steps: a point between two of them is like neither."""
-
-NUM_PIXELS, MIN_PIXELS = 64 * 64, 48 * 48
-"""The pixels of each of the four windows of a large image, and the fewest that a weight is chosen on."""
-
-WIDENING = (1.5, 1.75, 2.0, 2.0, 2.0)
-"""Where the risk is least at an end, two weights are added there, each so many times the one before; then again."""
-
-MIN_WEIGHT = 1e-5
-"""No smaller weights are added: they change nothing that can be seen. In multiples of the range of the data."""
-
-PLACES = ((0.2, 0.2), (0.2, 0.8), (0.8, 0.2), (0.8, 0.8))
-CENTRAL_PLACES = ((0.35, 0.35), (0.35, 0.65), (0.65, 0.35), (0.65, 0.65))
-"""Where windows lie, from 0 to 1 along the axes; the central ones replace windows that are flat, as black borders."""
-
+NOISE_MULTIPLES = (0.17, 0.3, 0.52, 0.9)  # weights to try, over twice the noise: the best for photographs is among them
+ROUGH_EFFORT: Effort = (1e-2, 100)  # for risks, which are flat at their minimum
+BLUR_EFFORT: Effort = (2e-2, 200)  # behind blurs: with fewer iterations, solutions have hardly left the start
+ABSOLUTE_EFFORT: Effort = (1e-3, 300)  # solutions are steps: a point between two of them is like neither
+NUM_PIXELS = 64 * 64  # the pixels of each of the four windows of a large image
+MIN_PIXELS = 48 * 48  # the fewest pixels that a weight behind a blur is chosen on
+WIDENING = (1.5, 1.75, 2.0, 2.0, 2.0)  # where the risk is least at an end, two weights are added, so many times apart
+MIN_WEIGHT = 1e-5  # no smaller weights are added, as they change nothing; in multiples of the range of the data
+PLACES = ((0.2, 0.2), (0.2, 0.8), (0.8, 0.2), (0.8, 0.8))  # where windows lie, from 0 to 1 along the axes
+CENTRAL_PLACES = ((0.35, 0.35), (0.35, 0.65), (0.65, 0.35), (0.65, 0.65))  # for windows that are flat, as black borders
+PUSH = 0.1  # how far data are moved to see how much the solution follows, in deviations of the noise
 NUM_PROBES, CAUTION = {1: 4}, {1: 1.1}
 """Random directions and the price of following the noise for signals; 1 for pictures and volumes. Signals have few
 samples: one direction leaves their risk uncertain, and a weight too small costs more than one too large."""
-
-PUSH = 0.1
-"""How far data are moved to see how much the solution follows, in deviations of the noise."""
 
 Model = Callable[[Tensor, Tensor], Any]
 """From data `(B, C, *size)` and weights `(B,)` to the problems."""
@@ -63,14 +48,9 @@ Places = tuple[tuple[float, float], ...]
 class Misfit(NamedTuple):
     """How data y `(B, C, *size)` are held to."""
 
-    term: Callable[[Tensor, Scale], Term]
-    """From y and weights of its entries, where it takes them."""
-
-    degree: int
-    """Of the misfit in the unit of y: the weight is in units to the power of degree - 1."""
-
-    path: tuple[float, ...]
-    """The weights that "auto" tries, in multiples of what `DenoisingModel.choose` says."""
+    term: Callable[[Tensor, Scale], Term]  # from y and weights of its entries, where it takes them
+    degree: int  # of the misfit in the unit of y: the weight is in units to the power of degree - 1
+    path: tuple[float, ...]  # the weights that "auto" tries, in multiples of what `DenoisingModel.choose` says
 
 
 MISFITS: Mapping[str, Misfit] = {
@@ -79,6 +59,33 @@ MISFITS: Mapping[str, Misfit] = {
     "absolute": Misfit(lambda y, kept: Absolute(y, kept), 1, (0.38, 0.5, 0.66, 0.88, 1.2)),
 }
 """By name: ||x - y||^2, the likelihood of Poisson counts, and the sum of |x - y|."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A weight for each image, and what it was chosen by.
+
+    Args:
+        weight: `(B,)`.
+        noise: The standard deviation that was estimated, or given, `(B,)`.
+        path: The weights that were tried `(W, B)`.
+        risk: What they are expected to cost per pixel, `(W, B)`: the mean square of the error, up to a constant;
+            infinite where a weight was not tried for an image.
+        at_end: Whether the best weight is at an end of those that were tried, `(B,)`.
+        seconds: How long choosing took.
+    """
+
+    weight: Tensor
+    noise: Tensor
+    path: Tensor
+    risk: Tensor
+    at_end: Tensor
+    seconds: float = 0.0
+
+    def times(self, unit: float, seconds: float) -> Choice:
+        """Return the same in another unit."""
+        weight, noise, path, risk = self.weight * unit, self.noise * unit, self.path * unit, self.risk * unit**2
+        return Choice(weight, noise, path, risk, self.at_end, seconds)
 
 
 @dataclass(frozen=True)
@@ -143,8 +150,8 @@ class DenoisingModel:
             return self.problem(data, weight, unit, kept)
 
         if self.data == "squares":
-            found = with_minimum_level(measure(y), y) if noise is None else Noise.white(noise, y)
-            return choose_by_risk(model, y, found, weights_near(found.level))
+            known = measure(y).with_minimum(y) if noise is None else Noise.white(noise, y)
+            return choose_by_risk(model, y, known, 2 * torch.outer(path, known.level))
         if noise is not None:
             raise InputError("noise", f"a number with data={self.data!r}", "none: only squares go by a deviation")
         if self.data == "poisson":
@@ -153,35 +160,8 @@ class DenoisingModel:
             path = torch.outer(path, mean.rsqrt()) / unit
             return choose_by_risk(model, y, (y / counts).sqrt(), path, least=0.0)
         alone = (1.4 if self.isotropic else 1.0) * 2 / (y.ndim - 2)
-        path, level = alone / unit * torch.outer(path, y.new_ones(len(y))), with_minimum_level(measure(y), y).level
+        path, level = alone / unit * torch.outer(path, y.new_ones(len(y))), at_least(measure(y).level, y)
         return choose_by_holdout(model, y, torch.ones_like(y), level, path, 4 * NUM_PIXELS, ABSOLUTE_EFFORT)
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A weight for each image, and what it was chosen by."""
-
-    weight: Tensor
-    """`(B,)`."""
-
-    noise: Tensor
-    """The standard deviation that was found, or given, `(B,)`."""
-
-    path: Tensor
-    """The weights that were tried `(W, B)`."""
-
-    risk: Tensor
-    """What they are expected to cost per pixel, `(W, B)`: the mean square of the error, up to a constant; infinite
-    where a weight was not tried for an image."""
-
-    at_end: Tensor
-    """Whether the best weight is at an end of those that were tried, `(B,)`."""
-
-    def times(self, unit: float) -> Choice:
-        """Return the same in another unit."""
-        return replace(
-            self, weight=self.weight * unit, noise=self.noise * unit, path=self.path * unit, risk=self.risk * unit**2
-        )
 
 
 def choose_by_risk(
@@ -212,35 +192,33 @@ def choose_by_risk(
         effort: Of each solve.
         widening: The factors by which the path grows.
     """
-    probes = NUM_PROBES.get(data.ndim - 2, 1)
-    caution = CAUTION.get(data.ndim - 2, 1.0) * (
-        noise.caution if isinstance(noise, Noise) else data.new_ones(len(data))
-    )
+    axes, count = data.ndim - 2, len(data)
+    probes, caution = NUM_PROBES.get(axes, 1), data.new_full((count,), CAUTION.get(axes, 1.0))
     if isinstance(noise, Noise):
         windows, owner = cut(data, kernel=kernel)
-        drawn, level = [noise.sample(windows, owner, seed) for seed in range(probes)], noise.level
+        probe = torch.stack([noise.sample(windows, owner, seed) for seed in range(probes)])
+        level, caution = noise.level, caution * noise.caution
     else:
         both, owner = cut(torch.cat([data, noise.expand_as(data)], dim=1), kernel=kernel)
         windows, sigma = both.chunk(2, dim=1)
         signs = torch.randint(0, 2, (probes, *windows.shape), generator=torch.Generator().manual_seed(0), device="cpu")
-        drawn, level = list(sigma * signs.to(windows).mul_(2).sub_(1)), noise.flatten(1).mean(dim=1)
-    probe = torch.stack(drawn)
+        probe, level = sigma * signs.to(windows).mul_(2).sub_(1), noise.flatten(1).mean(dim=1)
     push, each = PUSH * probe, probe / PUSH
     if least is not None and bool((low := windows - push.abs() < least).any()):
         push = torch.where(low, (windows - least) * probe.sign(), push)
         each = torch.where(low & (push != 0), probe.square() / push, each)
     moved = torch.cat([windows[None], windows + push]).flatten(0, 1)
-    pixels = _sum_windows(windows.new_full((1, len(windows)), windows[0].numel()), owner, len(data))
+    rough = RoughSolver(model, effort)
 
     def risks(weights: Tensor) -> Tensor:
-        count = len(weights)
-        problem = model(moved.repeat(count, *(1,) * (data.ndim - 1)), weights[:, owner].repeat(1, 1 + probes).flatten())
-        x = problem.image(solve(problem, effort[0], iterations=effort[1]).x)
-        x = (x if predict is None else predict(x)).reshape(count, 1 + probes, *windows.shape)
+        again = (len(weights), *(1,) * (axes + 1))
+        x = rough.solve(moved.repeat(again), weights[:, owner].repeat(1, 1 + probes).flatten())
+        x = (x if predict is None else predict(x)).reshape(len(weights), 1 + probes, *windows.shape)
         here, there = x[:, 0], x[:, 1:]
         misfit = (here - windows).square().flatten(2).sum(2)
         follow = ((there - here[:, None]) * each).flatten(3).sum(3).mean(1)
-        return _sum_windows(misfit + 2 * caution[owner] * follow, owner, len(data)) / pixels
+        total = weights.new_zeros(weights.shape).index_add_(1, owner, misfit + 2 * caution[owner] * follow)
+        return total / (windows[0].numel() * len(windows) // count)
 
     return _search(risks, data, level, path, widening)
 
@@ -265,13 +243,14 @@ def choose_by_holdout(
     generator = torch.Generator().manual_seed(0)
     out = (torch.rand(y.shape, generator=generator, dtype=y.dtype, device="cpu").to(y) < 0.1) & (kept > 0)
     out &= kept.flatten(2).sum(2).reshape(*y.shape[:2], *(1,) * (y.ndim - 2)) > 10  # some must stay
-    count = _sum_windows(out.flatten(1).sum(1)[None].to(y), owner, len(data)).clamp(min=1)
+    counts = noise.new_zeros(noise.shape).index_add_(0, owner, out.flatten(1).sum(1).to(y)).clamp(min=1)
 
     def risks(weights: Tensor) -> Tensor:
-        many = (len(weights), *(1,) * (data.ndim - 1))
-        problem = model(y.repeat(many), weights[:, owner].flatten(), (kept * ~out).repeat(many))
+        again = (len(weights), *(1,) * (data.ndim - 1))
+        problem = model(y.repeat(again), weights[:, owner].flatten(), (kept * ~out).repeat(again))
         x = problem.image(solve(problem, effort[0], iterations=effort[1]).x).reshape(len(weights), *y.shape)
-        return _sum_windows(((x - y) * out).square().flatten(2).sum(2), owner, len(data)) / count
+        errors = ((x - y) * out).square().flatten(2).sum(2)
+        return weights.new_zeros(weights.shape).index_add_(1, owner, errors) / counts
 
     return _search(risks, data, noise, path, WIDENING)
 
@@ -289,8 +268,28 @@ def choose_behind_blur(
     small weights, with which x is noise: the path ends at a twentieth of the noise.
     """
     level = at_least(measure(data).most, data) if noise is None else noise
-    found, path = Noise.white(level, data), weights_near(level)
-    return choose_by_risk(model, data, found, path, blur, kernel, effort=BLUR_EFFORT, widening=WIDENING[:2])
+    white, path = Noise.white(level, data), weights_near(level)
+    return choose_by_risk(model, data, white, path, blur, kernel, effort=BLUR_EFFORT, widening=WIDENING[:2])
+
+
+class RoughSolver:
+    """Solves a model for weight after weight; where compiled code has a plan for it, this is made once."""
+
+    def __init__(self, model: Model, effort: Effort) -> None:
+        self.model, self.effort = model, effort
+        self.plan: Denoising | None = None
+
+    def solve(self, data: Tensor, weights: Tensor) -> Tensor:
+        """Return the images for data `(N, C, *size)`, of the same size each time, and weights `(N,)`."""
+        tolerance, iterations = self.effort
+        if self.plan is None:
+            problem = self.model(data, weights)
+            plan = tv.match(problem, tolerance)
+            if not isinstance(plan, Denoising):
+                x: Tensor = problem.image(solve(problem, tolerance, iterations=iterations).x)
+                return x
+            self.plan = plan
+        return self.plan._replace(noisy=data, bound=weights).solve(tolerance, iterations, None).x
 
 
 def _search(
@@ -311,7 +310,22 @@ def _search(
         if bool(bottom.any()):
             less = (path[:1] / factors).flip(0)
             path, risk = torch.cat([less, path]), torch.cat([risks(less).where(bottom, torch.inf), risk])
-    return Choice(_least(path, risk), noise, path, risk, top | bottom)
+    columns = zip(path.double().log().T.tolist(), risk.double().T.tolist(), strict=True)
+    weight = path.new_tensor([math.exp(_vertex(logarithms, column)) for logarithms, column in columns])
+    return Choice(weight, noise, path, risk, top | bottom)
+
+
+def _vertex(places: Sequence[float], risks: Sequence[float]) -> float:
+    """Return the minimum of the parabola through the three lowest neighbours; the lowest where it has none."""
+    pairs = list(zip(places, risks, strict=True))
+    places, risks = zip(*([pair for pair in pairs if math.isfinite(pair[1])] or pairs), strict=True)
+    lowest = risks.index(min(risks))
+    at = min(max(lowest, 1), len(risks) - 2)
+    (t0, t1, t2), (r0, r1, r2) = places[at - 1 : at + 2], risks[at - 1 : at + 2]
+    down, up = (t1 - t0) * (r1 - r2), (t1 - t2) * (r1 - r0)
+    bend = down - up
+    best = t1 - 0.5 * ((t1 - t0) * down - (t1 - t2) * up) / bend if bend < 0 else places[lowest]
+    return min(max(best, places[0]), places[-1])
 
 
 def warn_if_at_end(choice: Choice) -> None:
@@ -356,30 +370,3 @@ def _windows(images: Tensor, places: Places, side: int) -> Tensor:
             window = window.narrow(axis + 2, int(place[axis % 2] * (length - extent)), extent)
         windows.append(window)
     return torch.cat(windows)
-
-
-def _sum_windows(each: Tensor, owner: Tensor, images: int) -> Tensor:
-    """Return the sums over the windows of each image `(W, B)`, from `(W, windows)`."""
-    return each.new_zeros(len(each), images).index_add_(1, owner, each)
-
-
-def _least(path: Tensor, risk: Tensor) -> Tensor:
-    """Return the minimum of the parabola through the three lowest neighbours, over the logarithm of the weight: `(B,)`.
-
-    It computes with numbers, not tensors: for one image, the usual case, that takes a fifth of the time.
-    """
-    columns = zip(path.double().log().T.tolist(), risk.double().T.tolist(), strict=True)
-    return path.new_tensor([math.exp(_vertex(places, risks)) for places, risks in columns])
-
-
-def _vertex(places: Sequence[float], risks: Sequence[float]) -> float:
-    """Return the minimum for one image, among the `places`; the place of the least risk where the parabola has none."""
-    pairs = list(zip(places, risks, strict=True))
-    places, risks = zip(*([pair for pair in pairs if math.isfinite(pair[1])] or pairs), strict=True)
-    lowest = risks.index(min(risks))
-    at = min(max(lowest, 1), len(risks) - 2)
-    (t0, t1, t2), (r0, r1, r2) = places[at - 1 : at + 2], risks[at - 1 : at + 2]
-    down, up = (t1 - t0) * (r1 - r2), (t1 - t2) * (r1 - r0)
-    bend = down - up
-    best = t1 - 0.5 * ((t1 - t0) * down - (t1 - t2) * up) / bend if bend < 0 else places[lowest]
-    return min(max(best, places[0]), places[-1])

@@ -1,10 +1,17 @@
-"""How much noise there is in an image, from the image alone: its deviation, its spectrum, and how sure that is."""
+"""How much noise there is in an image, from the image alone: its deviation, its spectrum, and how sure that is.
+
+Blocks of the image are looked at in the basis of JPEG: cosine transforms, and sums and differences of channels.
+"""
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
+import operator
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from statistics import NormalDist
 from typing import Any
 
@@ -12,48 +19,24 @@ import torch
 from torch import Tensor
 
 from lmd.imaging.arrays import Axis, as_batch
-from lmd.imaging.blocks import (
-    RINGS,
-    block_energies,
-    block_lengths,
-    cut_blocks,
-    join_blocks,
-    mix_channels,
-    ring_counts,
-    rings,
-)
-from lmd.imaging.noise_network import find_noise
+from lmd.imaging.noise_network import RINGS, find_noise
+from lmd.mirrors.separable import cosines
 from lmd.solvers.base import in_full_precision
 
-HIGH_RINGS = slice(4, None)
-"""The rings in which the smoothest blocks show noise: 5, 6 and 7."""
-
-BLOCKS_PER_GROUP, MAX_GROUPS = 40, 6
-"""Blocks are sorted by brightness into groups of at least so many, as the noise of cameras grows with it."""
-
-MAX_OF_MEDIAN = 4.0
-"""The variance of a group counts up to so many times their median."""
-
-SMOOTHEST = 0.12
-"""This share of the blocks of a group is taken to show noise alone."""
-
-INLIERS = 2.3
-"""Blocks up to so many deviations above the smoothest ones are then averaged with them."""
-
-MAX_EXTREME_SHARE = 0.2
-"""Blocks with a larger share of the darkest or the brightest value are cut off, and show too little noise."""
-
-MIN_PIXELS = 20 * 64
-"""In smaller pictures the network has too few blocks to tell texture from noise: what the smoothest show is noise."""
-
-EVEN = (0.8, 1.25)
-"""Energies of rings that are so near to their mean are those of white noise."""
-
-NO_COLOUR = 1e-9
-"""Where colours have less than this share of the energy of brightness, a picture is grey."""
-
-UNKNOWN = 0.1
-"""The noise of images in which no two neighbours are kept."""
+CPU = torch.device("cpu")
+SIDES = {1: 32, 2: 8, 3: 4}  # the side of a block by the axes of space; 8 x 8 is that of JPEG
+NUM_BLOCKS = 1024  # about so many blocks are cut from an image; those of small images overlap
+HIGH_RINGS = slice(4, None)  # in rings 5, 6 and 7 the smoothest blocks show noise
+BLOCKS_PER_GROUP, MAX_GROUPS = 40, 6  # blocks are grouped by brightness, with which the noise of cameras grows
+MAX_OF_MEDIAN = 4.0  # the variance of a group counts up to so many times their median
+SMOOTHEST = 0.12  # this share of the blocks of a group is taken to show noise alone
+INLIERS = 2.3  # blocks up to so many deviations above the smoothest ones are then averaged with them
+MAX_EXTREME_SHARE = 0.2  # blocks with a larger share of the darkest or brightest value are cut off: too little noise
+MIN_PIXELS = 20 * 64  # smaller pictures have too few blocks for the network: what the smoothest show is noise
+EVEN = (0.8, 1.25)  # energies of rings that are so near to their mean are those of white noise
+NO_COLOUR = 1e-9  # where colours have less than this share of the energy of brightness, a picture is grey
+UNKNOWN = 0.1  # the noise of images in which no two neighbours are kept
+MIN_NOISE = 1e-4  # the least noise that a weight is derived from, in multiples of the range of the image
 
 
 @dataclass(frozen=True)
@@ -79,48 +62,39 @@ class NoiseEstimate:
 class Noise:
     """The noise of a batch of images `(B, C, *size)` by channels and rings of frequencies."""
 
-    spectrum: Tensor
-    """Deviations `(B, C, 7)` of rings, channels as by `mix_channels`: their sum, then differences."""
-
-    lengths: tuple[int, ...]
-    """The size of a block."""
-
-    most: Tensor = field(repr=False)
-    """The deviation `(B,)` if all that the smoothest blocks show is noise."""
-
-    caution: Tensor = field(repr=False)
-    """How much more than by Stein's formula it should cost to follow the noise `(B,)`."""
+    spectrum: Tensor  # deviations of rings `(B, C, 7)`, channels as by `mix_channels`: their sum, then differences
+    lengths: tuple[int, ...]  # the size of a block
+    most: Tensor = field(repr=False)  # the deviation `(B,)` if all that the smoothest blocks show is noise
+    caution: Tensor = field(repr=False)  # how much more than by Stein's formula following the noise should cost `(B,)`
 
     @classmethod
     def white(cls, level: Tensor, images: Tensor) -> Noise:
-        """The same deviation `(B,)` at all frequencies."""
-        return cls(
-            level[:, None, None].expand(-1, images.shape[1], RINGS),
-            block_lengths(images),
-            level,
-            torch.ones_like(level),
-        )
+        """Return noise of the same deviation `(B,)` at all frequencies."""
+        spectrum = level[:, None, None].expand(-1, images.shape[1], RINGS)
+        return cls(spectrum, block_lengths(images), level, torch.ones_like(level))
 
-    @property
+    @cached_property
     def level(self) -> Tensor:
         """The standard deviation of a pixel `(B,)`."""
         return _deviation(self.spectrum, self.lengths)
 
-    @in_full_precision
+    def with_minimum(self, images: Tensor) -> Noise:
+        """Return the noise; where it is too small to derive a weight from, white noise of the smallest usable level."""
+        least = at_least(self.level, images)
+        if bool((least <= self.level).all()):
+            return self
+        flat = least[:, None, None].expand_as(self.spectrum)
+        return replace(self, spectrum=torch.where((least > self.level)[:, None, None], flat, self.spectrum))
+
     def sample(self, like: Tensor, owner: Tensor, seed: int = 0) -> Tensor:
-        """Noise with the covariance that was found for windows `like` `(N, C, *size)`, of the images `owner` `(N,)`.
+        """Return noise with this covariance for windows `like` `(N, C, *size)` of the images `owner` `(N,)`.
 
         Each block has signs for coefficients, by the deviations of their rings.
         """
         counts = [-(-extent // length) for extent, length in zip(like.shape[2:], self.lengths, strict=True)]
-        ring = rings(self.lengths).clamp(min=1) - 1
-        signs = torch.randint(
-            0,
-            2,
-            (len(like), like.shape[1], math.prod(counts), len(ring)),
-            generator=torch.Generator().manual_seed(seed),
-            device="cpu",
-        )
+        ring, generator = rings(self.lengths).clamp(min=1) - 1, torch.Generator().manual_seed(seed)
+        shape = (len(like), like.shape[1], math.prod(counts), len(ring))
+        signs = torch.randint(0, 2, shape, generator=generator, device="cpu")
         each = self.spectrum[owner][..., ring.to(like.device)]
         joined = join_blocks((signs.to(like) * 2 - 1) * each[:, :, None].to(like), counts, self.lengths)
         for axis, extent in enumerate(like.shape[2:], 2):
@@ -128,6 +102,7 @@ class Noise:
         return mix_channels(joined, back=True)
 
 
+@in_full_precision
 def estimate_noise(image: Any, *, channel_axis: Axis = "auto") -> NoiseEstimate:
     """Estimate the standard deviation of the noise in an image, signal or volume.
 
@@ -159,9 +134,8 @@ def estimate_noise(image: Any, *, channel_axis: Axis = "auto") -> NoiseEstimate:
     return NoiseEstimate(*(float(each[0]) if batch.axes.batch is None else each for each in parts))
 
 
-@in_full_precision
 def measure(images: Tensor) -> Noise:
-    """Estimate the noise of images `(B, C, *size)`; see `estimate_noise`."""
+    """Return the noise of images `(B, C, *size)`; see `estimate_noise`."""
     lengths = block_lengths(images)
     blocks = cut_blocks(images, lengths)
     energies, levels = block_energies(blocks, lengths)
@@ -238,10 +212,9 @@ def _smoothest(energies: Tensor, level: Tensor, lengths: tuple[int, ...]) -> Ten
 
 def blocks_with_noise(blocks: Tensor) -> Tensor:
     """Return a mask `(B, blocks)` of the blocks `(B, C, blocks, pixels)` that are neither flat nor clipped."""
-    low, high = (end.flatten(1) for end in (blocks.amin(dim=(1, 3)), blocks.amax(dim=(1, 3))))
-    least, most = low.amin(dim=1)[:, None, None, None], high.amax(dim=1)[:, None, None, None]
-    extreme = (blocks <= least) | (blocks >= most)
-    share = extreme.to(blocks).mean(dim=3).amax(dim=1)
+    whole = blocks.flatten(1)
+    least, most = whole.amin(dim=1)[:, None, None, None], whole.amax(dim=1)[:, None, None, None]
+    share = ((blocks <= least) | (blocks >= most)).to(blocks).mean(dim=3).amax(dim=1)
     flat = (blocks.amax(dim=3) == blocks.amin(dim=3)).all(dim=1)
     level = blocks[..., 0].mean(dim=1)
     first = level.gather(1, flat.to(torch.int8).argmax(dim=1, keepdim=True))
@@ -265,23 +238,11 @@ def _deviation(spectrum: Tensor, lengths: tuple[int, ...]) -> Tensor:
     return ((spectrum.square() * counts).sum(dim=-1) / counts.sum()).mean(dim=1).sqrt()
 
 
-def with_minimum_level(noise: Noise, images: Tensor) -> Noise:
-    """Return the noise; where it is too small to derive a weight from, white noise of the smallest usable level."""
-    level = noise.level
-    left = at_least(level, images)
-    flat = left[:, None, None].expand_as(noise.spectrum)
-    return replace(noise, spectrum=torch.where((left > level)[:, None, None], flat, noise.spectrum))
-
-
 def at_least(noise: Tensor, images: Tensor) -> Tensor:
-    """Noise that a weight can be made of, in images that have none."""
-    return torch.maximum(noise, 1e-4 * _spread(images))
-
-
-def _spread(images: Tensor) -> Tensor:
-    """The largest value of each image less the smallest `(B,)`, 1 where all are the same."""
-    spread = images.flatten(1).amax(1) - images.flatten(1).amin(1)
-    return torch.where(spread > 0, spread, 1)
+    """Return the noise `(B,)` of images, or the least that a weight can be derived from."""
+    pixels = images.flatten(1)
+    spread = pixels.amax(1) - pixels.amin(1)
+    return torch.maximum(noise, MIN_NOISE * torch.where(spread > 0, spread, 1))
 
 
 def rough_noise(images: Tensor, kept: Tensor) -> Tensor:
@@ -299,3 +260,79 @@ def rough_noise(images: Tensor, kept: Tensor) -> Tensor:
     at = (count // 4).clamp(max=apart.shape[1] - 1)
     found = apart.gather(1, at[:, None])[:, 0] / (0.3186 * 2**0.5)  # the quarter of absolute normal numbers
     return torch.where(torch.isfinite(found), found, UNKNOWN)
+
+
+def block_lengths(images: Tensor) -> tuple[int, ...]:
+    """Return the size of a block of images `(B, C, *size)`."""
+    side = SIDES[images.ndim - 2]
+    return tuple([min(side, extent) for extent in images.shape[2:]])
+
+
+def cut_blocks(images: Tensor, lengths: tuple[int, ...]) -> Tensor:
+    """Cut images `(B, C, *size)` into blocks on a regular grid, `(B, C, blocks, pixels)`.
+
+    Blocks are an odd number of pixels apart, so that they lie in all ways across those of an earlier JPEG file.
+    """
+    pixels = math.prod(images.shape[2:])
+    axes = max(1, len(lengths) - images.shape[2:].count(1))
+    step = 2 * int((pixels / NUM_BLOCKS) ** (1 / axes) / 2) + 1
+    for axis, length in enumerate(lengths, 2):
+        images = images.unfold(axis, length, step)
+    return images.flatten(2 + len(lengths)).flatten(2, -2)
+
+
+def join_blocks(coefficients: Tensor, counts: Sequence[int], lengths: tuple[int, ...]) -> Tensor:
+    """Put blocks that lie side by side, `counts` along each axis, together: `(B, C, blocks, pixels)` to images."""
+    pixels = coefficients @ block_basis(lengths).to(coefficients)
+    pixels = pixels.reshape(*coefficients.shape[:2], *counts, *lengths)
+    axes = len(counts)
+    order = itertools.chain(*zip(range(2, 2 + axes), range(2 + axes, 2 + 2 * axes), strict=True))
+    return pixels.permute(0, 1, *order).reshape(*coefficients.shape[:2], *map(operator.mul, counts, lengths))
+
+
+@functools.lru_cache(maxsize=64)
+def block_basis(lengths: tuple[int, ...]) -> Tensor:
+    """Return the transform of a block as a matrix `(pixels, pixels)`."""
+    return functools.reduce(torch.kron, [cosines(length, torch.float64, CPU) for length in lengths]).float()
+
+
+@functools.lru_cache(maxsize=64)
+def rings(lengths: tuple[int, ...]) -> Tensor:
+    """Return the ring of each coefficient of a block `(pixels,)`, from 1 to 7, and 0 for the mean."""
+    eighths = [torch.arange(length, device="cpu") * (RINGS + 1) // length for length in lengths]
+    found = functools.reduce(torch.maximum, torch.meshgrid(*eighths, indexing="ij")).flatten().clamp(min=1)
+    found[0] = 0
+    return found
+
+
+@functools.lru_cache(maxsize=64)
+def ring_counts(lengths: tuple[int, ...]) -> tuple[int, ...]:
+    """Return how many coefficients of a block are in each of the seven rings; the mean counts with the first."""
+    counts = [int((rings(lengths) == ring).sum()) for ring in range(1, RINGS + 1)]
+    first = next((ring for ring, count in enumerate(counts) if count), 0)
+    return tuple(count + (ring == first) for ring, count in enumerate(counts))
+
+
+@functools.lru_cache(maxsize=64)
+def ring_means(lengths: tuple[int, ...]) -> Tensor:
+    """Return the matrix `(pixels, 7)` from the squares of coefficients to their mean in each ring; 0 in empty ones."""
+    member = torch.stack([(rings(lengths) == ring).float() for ring in range(1, RINGS + 1)], dim=1)
+    return member / member.sum(dim=0).clamp(min=1)
+
+
+def block_energies(blocks: Tensor, lengths: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Return the energies and the levels of blocks `(B, C, blocks, pixels)`, channels as by `mix_channels`.
+
+    Energies are mean squares of coefficients by rings `(B, C, blocks, 7)`; levels are the mean coefficients of the sum
+    of the channels `(B, blocks)`.
+    """
+    coefficients = mix_channels(blocks) @ block_basis(lengths).to(blocks).T
+    return coefficients.square() @ ring_means(lengths).to(blocks), coefficients[:, 0, :, 0]
+
+
+def mix_channels(images: Tensor, back: bool = False) -> Tensor:
+    """Return the sum of all channels and their differences, orthonormal: of three (1, 1, 1), (1, 0, -1), (1, -2, 1)."""
+    if images.shape[1] == 1:
+        return images
+    matrix = cosines(images.shape[1], torch.float64, CPU).to(images)
+    return torch.einsum("ji,bj...->bi..." if back else "ij,bj...->bi...", matrix, images)

@@ -15,34 +15,21 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from lmd.imaging.blocks import RINGS
-
 WEIGHTS = "noise_network.safetensors"
-
-QUANTILES = (0.02, 0.05, 0.12, 0.3, 0.5, 0.8)
-"""Of the energies of blocks, which the network sees beside each block."""
-
-REFERENCE = 3
-"""The network answers relative to this quantile, which is near the noise where there is some."""
-
-FLOOR = 1e-4
-"""Deviations below this share of the contrast are taken for it."""
-
-MAX_RATIOS, MAX_CAUTION = (0.4, 0.5, 0.7, 1.0, 1.2, 1.4, 1.5), 2.0
-"""Logarithms of the largest deviation over the reference by rings, and of the largest caution or its inverse."""
+RINGS = 7  # coefficients are sorted by their highest frequency, in eighths of the highest that there is: 1 to 7
+QUANTILES = (0.02, 0.05, 0.12, 0.3, 0.5, 0.8)  # of the energies of blocks, which the network sees beside each block
+REFERENCE = 3  # the network answers relative to this quantile, which is near the noise where there is some
+FLOOR = 1e-4  # deviations below this share of the contrast are taken for it
+MAX_RATIOS = (0.4, 0.5, 0.7, 1.0, 1.2, 1.4, 1.5)  # logarithms of the largest deviation over the reference by rings
+MAX_CAUTION = 2.0  # logarithm of the largest caution or its inverse
 
 
 class Features(NamedTuple):
     """What the network sees of an image; all of it is the same for an image in other units."""
 
-    blocks: Tensor
-    """`(blocks, 15)`: logarithms of the deviations of brightness and colours by rings, and brightness."""
-
-    whole: Tensor
-    """`(86,)`: quantiles of the first 14, the contrast, and whether there are colours."""
-
-    reference: Tensor
-    """`(14,)`: the logarithms of deviations that answers are relative to."""
+    blocks: Tensor  # `(blocks, 15)`: logarithms of the deviations of brightness and colours by rings, and brightness
+    whole: Tensor  # `(86,)`: quantiles of the first 14, the contrast, and whether there are colours
+    reference: Tensor  # `(14,)`: the logarithms of deviations that answers are relative to
 
 
 def features(brightness: Tensor, colours: Tensor | None, level: Tensor) -> Features:
@@ -99,9 +86,8 @@ class NoiseNetwork(nn.Module):
             scores = scores.masked_fill(~shown[..., None], -math.inf)
         pooled = torch.einsum("bnh,bnw->bhw", torch.softmax(scores, dim=1), values).flatten(1)
         found: Tensor = self.last(torch.relu(self.third(torch.cat([pooled, torch.relu(common)], dim=1))))
-        return torch.minimum(found[:, :-1], found.new_tensor(2 * MAX_RATIOS)), found[:, -1].clamp(
-            -MAX_CAUTION, MAX_CAUTION
-        )
+        ratios = torch.minimum(found[:, :-1], found.new_tensor(2 * MAX_RATIOS))
+        return ratios, found[:, -1].clamp(-MAX_CAUTION, MAX_CAUTION)
 
 
 @functools.cache
@@ -122,5 +108,6 @@ def find_noise(brightness: Tensor, colours: Tensor | None, level: Tensor) -> tup
     """
     seen = features(brightness.float().cpu(), None if colours is None else colours.float().cpu(), level.float().cpu())
     answers = [network(seen.blocks[None], seen.whole[None]) for network in trained_networks()]
-    ratios, caution = (torch.cat(each).mean(dim=0) for each in zip(*answers, strict=True))
-    return (seen.reference + ratios).exp().reshape(2, RINGS).to(brightness), caution.exp().to(brightness)
+    ratios, cautions = zip(*answers, strict=True)
+    ratio, caution = torch.cat(ratios).mean(dim=0), torch.cat(cautions).mean(dim=0)
+    return (seen.reference + ratio).exp().reshape(2, RINGS).to(brightness), caution.exp().to(brightness)

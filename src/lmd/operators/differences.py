@@ -38,10 +38,13 @@ class Differences(LinearOperator):
     """
 
     def __init__(self, shape: Sequence[int], spacing: float | Sequence[float] | None = None) -> None:
-        if not isinstance(shape, Iterable) or len(tuple(shape)) == 0:
+        self.shape = tuple(shape) if isinstance(shape, Iterable) else ()
+        if not self.shape:
             raise InputError("shape", repr(shape), "the length of each axis, such as (height, width)")
-        self.shape = tuple(check_count("shape", n) for n in shape)
-        self.spacing = _check_spacing(spacing, len(self.shape))
+        for n in self.shape:
+            if not isinstance(n, int) or n < 1:
+                check_count("shape", n)
+        self.spacing = (1.0,) * len(self.shape) if spacing is None else _check_spacing(spacing, len(self.shape))
 
     @property
     def grid(self) -> tuple[int, ...]:
@@ -58,10 +61,9 @@ class Differences(LinearOperator):
 
     @functools.cached_property
     def norm(self) -> float:
-        squared = sum(
-            4 * math.sin(math.pi * (n - 1) / (2 * n)) ** 2 / (h * h)
-            for n, h in zip(self.shape, self.spacing, strict=True)
-        )
+        squared = 0.0
+        for n, h in zip(self.shape, self.spacing, strict=True):
+            squared += 4 * math.sin(math.pi * (n - 1) / (2 * n)) ** 2 / (h * h)
         return math.sqrt(squared) if squared > 0 else 1.0  # a single entry has no differences: any bound serves it
 
     @property
@@ -143,10 +145,8 @@ def _write_adjoint(x: Tensor, inside: Tensor, axis: int) -> None:
     x.select(axis, n - 1).copy_(inside.select(axis, n - 2))
 
 
-def _check_spacing(spacing: float | Sequence[float] | None, axes: int) -> tuple[float, ...]:
+def _check_spacing(spacing: float | Sequence[float], axes: int) -> tuple[float, ...]:
     """One positive number for each axis."""
-    if spacing is None:
-        return (1.0,) * axes
     if not isinstance(spacing, Iterable):
         return (check_positive("spacing", spacing),) * axes
     each = tuple(check_positive("spacing", h) for h in spacing)

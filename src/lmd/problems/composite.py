@@ -6,7 +6,7 @@ import copy
 import functools
 from collections.abc import Sequence
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -64,15 +64,6 @@ class Composite(Problem):
     operator: LinearOperator
     """K, which stacks all K_j."""
 
-    differences: LinearOperator | None
-    """The K_j that takes differences of neighbours along axes, where there is one and its scale is 1."""
-
-    data_strong_convexity: Scale | None
-    """A strong convexity constant of f, where there is one: then the dual is smooth."""
-
-    data_smoothness: Scale | None
-    """A Lipschitz constant of the gradient of f where f is finite, if there is one; it sets the scale of steps."""
-
     def __init__(
         self,
         f: Term,
@@ -99,20 +90,34 @@ class Composite(Problem):
         scales: tuple[float, ...] | None = None,
     ) -> None:
         """Set the parts without checks, for models, which have checked their arguments."""
-        self.points, self.f, self.regularisers = start, f, tuple(term for term, _ in behind)
-        operators = [operator for _, operator in behind]
+        self.points, self.f = start, f
+        self.regularisers, operators = zip(*behind, strict=True)
         self.operator = operators[0]
         if len(operators) > 1 or scales is not None:
             shapes = [operator.select(0)(start[:1]).shape[1:] for operator in operators]
             self.operator = Stack(operators, shapes, scales)
-        found = [j for j, operator in enumerate(operators) if operator.grid is not None]
-        self._place = found[0] if len(found) == 1 and self.operator.scales[found[0]] == 1 else -1
-        self.differences = operators[self._place] if self._place >= 0 else None
-        self._set_constants()
 
-    def _set_constants(self) -> None:
-        self.data_strong_convexity, smoothness = self.f.strong_convexity, self.f.smoothness
-        self.data_smoothness = None if isinstance(smoothness, float) and smoothness == 0 else smoothness
+    @cached_property
+    def _place(self) -> int:
+        """The place of the K_j that takes differences along axes; -1 where there is none, or several, or scaled."""
+        found = [j for j, K in enumerate(self.operator.blocks) if K.grid is not None]
+        return found[0] if len(found) == 1 and self.operator.scales[found[0]] == 1 else -1
+
+    @property
+    def differences(self) -> Any:
+        """The K_j that takes differences of neighbours along axes, where there is one and its scale is 1."""
+        return self.operator.blocks[self._place] if self._place >= 0 else None
+
+    @cached_property
+    def data_strong_convexity(self) -> Scale | None:
+        """A strong convexity constant of f, where there is one: then the dual is smooth."""
+        return self.f.strong_convexity
+
+    @cached_property
+    def data_smoothness(self) -> Scale | None:
+        """A Lipschitz constant of the gradient of f where f is finite, if there is one; it sets the scale of steps."""
+        smoothness = self.f.smoothness
+        return None if isinstance(smoothness, float) and smoothness == 0 else smoothness
 
     @property
     def g(self) -> Term:
@@ -154,13 +159,13 @@ class Composite(Problem):
 
     def select(self, index: Index) -> Self:
         part = copy.copy(self)
-        vars(part).pop("feasible_block", None)
+        for name in ("feasible_block", "data_strong_convexity", "data_smoothness"):
+            vars(part).pop(name, None)  # to be computed again
         for name in {*self.batched, "points", "reference"}:
             if isinstance(value := vars(self).get(name), Tensor):
                 setattr(part, name, take_instances(value, index))
         part.operator = self.operator.select(index)
         part.f, part.regularisers = self.f.select(index), tuple(term.select(index) for term in self.regularisers)
-        part._set_constants()
         return part
 
     def double(self) -> Self:

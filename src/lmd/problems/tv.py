@@ -52,8 +52,6 @@ class TVProblem(Composite):
 
     batched: ClassVar[tuple[str, ...]] = ("noisy", "weight")
 
-    differences: Differences
-
     def __init__(self, noisy: Tensor, weight: float | Tensor, isotropic: bool, halved: bool) -> None:
         self.noisy = check_batch("noisy", noisy)
         self.weight = check_weight(weight, noisy)

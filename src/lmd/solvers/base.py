@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Generic
+from typing import Any, ClassVar, Generic
 
 import torch
 from torch import Tensor, nn
@@ -65,8 +65,7 @@ class State:
 class DualState(State):
     """A state with a dual point of a composite problem, from which a duality gap can be had at every iteration."""
 
-    dual: Tensor
-    """p `(B, ...)`, in the domain of g*, in the shape of Kx; `(B, 0)` where the problem has none."""
+    dual: Tensor  # p `(B, ...)`, in the domain of g*, in the shape of Kx; `(B, 0)` where the problem has none
 
     @property
     def dual_point(self) -> Tensor | None:
@@ -74,28 +73,28 @@ class DualState(State):
 
 
 S = TypeVar("S", bound=State)
-P = TypeVar("P", default=Any)
 
 
-class Solver(nn.Module, Configurable, abc.ABC, Generic[S, P]):
+class Solver(nn.Module, Configurable, abc.ABC, Generic[S]):
     """An algorithm, advanced one iteration at a time; the parameters of a learned one are the module's own.
 
     Nothing about a run is stored in the solver, so one solver can serve many runs. Training unrolls `step` itself.
-    `Solver[S, P]` has states S and runs on problems that offer what P does: P is mostly a protocol, whose members are
-    what the solver `needs`.
+    `Solver[S]` has states S and runs on problems that offer what it `needs`.
     """
 
+    # What is known about it, such as how it was trained: JSON values by name, saved along with it
     card: Mapping[str, Any] = MappingProxyType({})
-    """What is known about it, such as how it was trained: JSON values by name, saved along with it."""
 
     @property
     def needs(self) -> tuple[str, ...]:
         """Capabilities the problem must have, checked before a run."""
         return ()
 
+    stays_in_domain: ClassVar[bool] = False  # whether its points lie in the domain of every problem that it serves
+
     def keeps_to_domain(self, problem: Problem) -> bool:
         """Whether all its points lie in the domain of a problem; one that does not is refused before it runs."""
-        return problem.domain is None
+        return self.stays_in_domain or problem.domain is None
 
     @property
     def init_cost(self) -> dict[str, int]:
@@ -128,24 +127,24 @@ class Solver(nn.Module, Configurable, abc.ABC, Generic[S, P]):
         return False
 
     @abc.abstractmethod
-    def init(self, problem: P, x0: Tensor) -> S:
+    def init(self, problem: Any, x0: Tensor) -> S:
         """The state before the first step, at the starting points x0 `(B, ...)`."""
 
     @abc.abstractmethod
-    def step(self, problem: P, state: S) -> S:
+    def step(self, problem: Any, state: S) -> S:
         """The state one iteration later; the one passed in is left as it is."""
 
-    def resume(self, problem: P, x: Tensor, dual: Tensor) -> S:
+    def resume(self, problem: Any, x: Tensor, dual: Tensor) -> S:
         """The state from which to go on at points and feasible dual points of an earlier run, where that can be."""
         accepted = "one that can, such as FGP, PDHG or a learned solver that ends in them"
         raise CapabilityError("solver", f"{type(self).__name__}, which cannot start from a dual point", accepted)
 
-    def restart_from(self, problem: P, state: S, x0: Tensor, which: Tensor, back: Tensor) -> S | None:
+    def restart_from(self, problem: Any, state: S, x0: Tensor, which: Tensor, back: Tensor) -> S | None:
         """The state from which the instances in `which` `(B,)` go on at their answers, those in `back` at x0; None
         where that changes nothing, or is not possible."""
         return None
 
-    def advance(self, problem: P, state: S, count: int) -> S:
+    def advance(self, problem: Any, state: S, count: int) -> S:
         """The state `count` iterations later: as many steps, or faster where nothing between them has to be kept.
 
         Its `evaluations` are those of all the steps.
@@ -157,7 +156,7 @@ class Solver(nn.Module, Configurable, abc.ABC, Generic[S, P]):
         return replace(state, evaluations=beyond) if beyond else state
 
 
-class Wrapper(Solver[S, P]):
+class Wrapper(Solver[S]):
     """A solver around another one: what it does not change is that one's."""
 
     def __init__(self, solver: Solver[Any]) -> None:
@@ -174,18 +173,6 @@ class Wrapper(Solver[S, P]):
         return self.solver.keeps_to_domain(problem)
 
     @property
-    def horizon(self) -> int | None:
-        return self.solver.horizon
-
-    @property
-    def ends_proven(self) -> bool:
-        return self.solver.ends_proven
-
-
-class Passing(Wrapper[State]):
-    """A wrapper whose steps are those of the solver inside."""
-
-    @property
     def init_cost(self) -> dict[str, int]:
         return self.solver.init_cost
 
@@ -193,21 +180,13 @@ class Passing(Wrapper[State]):
     def step_cost(self) -> dict[str, int]:
         return self.solver.step_cost
 
-    def init(self, problem: Problem, x0: Tensor) -> State:
-        state: State = self.solver.init(problem, x0)
-        return state
+    @property
+    def horizon(self) -> int | None:
+        return self.solver.horizon
 
-    def step(self, problem: Problem, state: State) -> State:
-        following: State = self.solver.step(problem, state)
-        return following
-
-    def advance(self, problem: Problem, state: State, count: int) -> State:
-        following: State = self.solver.advance(problem, state, count)
-        return following
-
-    def resume(self, problem: Problem, x: Tensor, dual: Tensor) -> State:
-        state: State = self.solver.resume(problem, x, dual)
-        return state
+    @property
+    def ends_proven(self) -> bool:
+        return self.solver.ends_proven
 
 
 def check_fit(solver: Solver[Any], problem: Problem, x0: Tensor) -> None:

@@ -20,25 +20,25 @@ from lmd.solvers.base import State
 from lmd.solvers.result import Status
 from lmd.solvers.tracking import Tracker, take
 
+# Called after each iteration with the state and the values `(B,)`; a true answer ends the run
 Callback = Callable[[State, Tensor], object]
-"""Called after each iteration with the state and the values `(B,)`; a true answer ends the run."""
 
+# An instance may have stalled whose proven gap has not fallen to the share since iteration k / patience, for k of at
+# least the minimum
 PROGRESS_SHARE = 0.9
 PATIENCE = 4
 MIN_STALL_ITERATIONS = 400
-"""An instance may have stalled whose proven gap has not fallen to the share since iteration k / patience, for k of at
-least the minimum."""
 
+# The iteration from which gaps that are no larger than the rounding of x count as stalled
 ROUNDED_ITERATIONS = 4 * MIN_STALL_ITERATIONS
-"""The iteration from which gaps that are no larger than the rounding of x count as stalled."""
 
+# Roundings of x that can keep a gap from falling, and how many after many iterations, whose roundings add up
 MAX_ROUNDINGS = 10.0
 MAX_LATE_ROUNDINGS = 100.0
 LATE_ITERATIONS = 4 * ROUNDED_ITERATIONS
-"""Roundings of x that can keep a gap from falling, and how many after many iterations, whose roundings add up."""
 
+# Roundings of its largest number that a point which has stopped moves by between two gap evaluations
 MAX_STILL_ROUNDINGS = 2.0
-"""Roundings of its largest number that a point which has stopped moves by between two gap evaluations."""
 
 
 class ProgressMonitor:
@@ -66,8 +66,8 @@ class StallDetector:
 
     def __init__(self) -> None:
         self._progress = ProgressMonitor()
+        # Which instances `(B,)` made no progress at the last update, for whatever reason
         self.stuck = torch.zeros((), dtype=torch.bool, device="cpu")
-        """Which instances `(B,)` made no progress at the last update, for whatever reason."""
         self._before: tuple[Tensor, Tensor | None] | None = None
 
     def update(self, k: int, gaps: Tensor, problem: Problem, x: Tensor, dual: Tensor | None) -> Tensor:
@@ -249,8 +249,7 @@ class Tolerance(StoppingRule):
             accepted = "one that does, such as FGP or PDHG, to stop at a tolerance"
             raise CapabilityError("solver", f"{name}, which keeps no dual point", accepted)
         values = tracker.values.last
-        self.gaps = torch.full_like(values, torch.inf, dtype=torch.float64)
-        """The smallest that were proven `(B,)`."""
+        self.gaps = torch.full_like(values, torch.inf, dtype=torch.float64)  # The smallest that were proven `(B,)`
         self.best, self.stall = (tracker.x, state.dual_point, values), StallDetector()
 
     def next_check(self, k: int) -> int:

@@ -11,10 +11,10 @@ from torch import Tensor
 from lmd.mirrors.base import norm_of
 from lmd.problems.base import Problem
 from lmd.solvers.base import Solver, State
-from lmd.solvers.result import History, Result, RunReport, Status
+from lmd.solvers.result import History, Result, Status
 
+# Values `(B,)`, and how far points are from where f is finite `(B,)`; None where all of them are there
 Evaluation = tuple[Tensor, Tensor | None]
-"""Values `(B,)`, and how far points are from where f is finite `(B,)`; None where all of them are there."""
 
 
 def evaluate(problem: Problem, x: Tensor, known: Tensor | None) -> Evaluation:
@@ -213,10 +213,13 @@ class Tracker:
             x=self.answer.clone() if self.answer is x0 else self.answer,
             status=tuple(status for status in self.status if status is not None),
             seconds=seconds,
-            report=RunReport(self.answer_values, self.stopped_at, counts, history),
+            values=self.answer_values,
+            iterations=self.stopped_at,
             solver=solver,
             problem=problem,
             start=x0,
             dual=self.answer_dual,
             violation=None if self.violation is None else self.answer_violation,
+            counted=counts,
+            recorded=history,
         )

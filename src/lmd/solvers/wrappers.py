@@ -6,7 +6,7 @@ import bisect
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,13 +15,13 @@ from lmd.core.checks import check_count, check_same_kind
 from lmd.errors import InputError
 from lmd.mirrors.base import Mirror
 from lmd.problems.base import Problem
-from lmd.solvers.base import DualState, Passing, Solver, State, Wrapper, add_evaluations
+from lmd.solvers.base import DualState, Solver, State, Wrapper, add_evaluations
 from lmd.solvers.initialisers import Initialiser
 from lmd.solvers.tracking import take
 from lmd.terms.base import per_instance
 
+# The iterations that windows of `Averaged` end with, each 1.5 times the one before
 WINDOW_ENDS = tuple(itertools.accumulate(range(45), lambda end, _: int(1.5 * end), initial=8))
-"""The iterations that windows of `Averaged` end with, each 1.5 times the one before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,11 +120,6 @@ class NoWorseThanStart(Wrapper[NoWorseState]):
     def init_cost(self) -> dict[str, int]:
         return _plus_value(self.solver.init_cost)
 
-    @property
-    def step_cost(self) -> dict[str, int]:
-        """That of the solver inside; the one value of `advance` is counted in the state."""
-        return self.solver.step_cost
-
     def init(self, problem: Problem, x0: Tensor) -> NoWorseState:
         inner, value = self.solver.init(problem, x0), problem.value(x0)
         return NoWorseState(x0, inner=inner, value=value, start=x0, start_value=value)
@@ -168,8 +163,7 @@ class IterateSums(NamedTuple):
 
     x: Tensor
     dual: Tensor
-    iterations: int | Tensor
-    """Of all instances, or of each `(B,)`."""
+    iterations: int | Tensor  # Of all instances, or of each `(B,)`
 
     @classmethod
     def none(cls, state: State) -> IterateSums:
@@ -204,11 +198,8 @@ class AveragedState(DualState):
     """The means, the state of the solver inside, and the sums they are made of."""
 
     inner: State
-    previous: IterateSums
-    """Over the last whole window."""
-
-    current: IterateSums
-    """Over the present one."""
+    previous: IterateSums  # Over the last whole window
+    current: IterateSums  # Over the present one
 
     @property
     def iterate(self) -> Tensor:
@@ -233,14 +224,6 @@ class Averaged(Wrapper[AveragedState]):
     >>> bool(2 * rounds[0] < rounds[1])
     True
     """
-
-    @property
-    def init_cost(self) -> dict[str, int]:
-        return self.solver.init_cost
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return self.solver.step_cost
 
     def init(self, problem: Any, x0: Tensor) -> AveragedState:
         return self._begin(self.solver.init(problem, x0))
@@ -288,7 +271,7 @@ class Averaged(Wrapper[AveragedState]):
         return sum_steps(self.solver, problem, inner, count) if own is None else own(problem, inner, count)
 
 
-class WithInitialiser(Passing):
+class WithInitialiser(Wrapper[State]):
     """A solver that begins at learned points, and possibly dual points, whatever x0 is.
 
     Args:
@@ -310,6 +293,15 @@ class WithInitialiser(Passing):
         point = start.forward(problem, count)
         return self.begin(problem, point, None if dual is None else dual.forward(problem, count))
 
+    def step(self, problem: Any, state: State) -> State:
+        return self.solver.step(problem, state)
+
+    def advance(self, problem: Any, state: State, count: int) -> State:
+        return self.solver.advance(problem, state, count)
+
+    def resume(self, problem: Any, x: Tensor, dual: Tensor) -> State:
+        return self.solver.resume(problem, x, dual)
+
     def begin(self, problem: Any, x: Tensor, dual: Tensor | None = None) -> State:
         """The state before the first step, at what the initialisers return."""
         x = x if problem.domain is None else problem.domain.nearest(x)
@@ -323,8 +315,7 @@ class WithInitialiser(Passing):
 class SequentialState(WrapperState):
     """The state of the solver whose turn it is."""
 
-    start: Tensor
-    """Where the first solver began: where the second one does, if the first one made it worse."""
+    start: Tensor  # Where the first solver began: where the second one does, if the first one made it worse
 
     @property
     def known_value(self) -> Tensor | None:
@@ -341,6 +332,8 @@ class Sequential(Wrapper[SequentialState]):
         rest: The one that goes on.
     """
 
+    ends_proven = True
+
     def __init__(self, solver: Solver[Any], rest: Solver[Any]) -> None:
         super().__init__(solver)
         if not isinstance(rest, Solver) or solver.horizon is None:
@@ -354,16 +347,6 @@ class Sequential(Wrapper[SequentialState]):
 
     def keeps_to_domain(self, problem: Problem) -> bool:
         return self.solver.keeps_to_domain(problem) and self.rest.keeps_to_domain(problem)
-
-    ends_proven = True
-
-    @property
-    def init_cost(self) -> dict[str, int]:
-        return self.solver.init_cost
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return self.solver.step_cost
 
     def init(self, problem: Problem, x0: Tensor) -> SequentialState:
         inner = self.solver.init(problem, x0)
@@ -383,16 +366,7 @@ class Sequential(Wrapper[SequentialState]):
         return SequentialState(inner.x, state.iteration + 1, inner.diagnostics, cost, inner=inner, start=state.start)
 
 
-class FiniteSum(Protocol):
-    """What `Stochastic` needs of a problem: terms, and the problem of some of them."""
-
-    @property
-    def terms(self) -> int: ...
-
-    def minibatch(self, indices: Tensor) -> Problem: ...
-
-
-class Stochastic(Wrapper[State, FiniteSum]):
+class Stochastic(Wrapper[State]):
     """Runs a solver whose every step sees `minibatch` of the problem's terms, drawn anew without replacement.
 
     The terms of iteration k depend on `seed` and k alone and are the same for all instances. With `LazyMirrorDescent`
@@ -410,6 +384,8 @@ class Stochastic(Wrapper[State, FiniteSum]):
     True
     """
 
+    ends_proven = False  # No: theorems are about whole subgradients
+
     def __init__(self, solver: Solver[Any], minibatch: int, seed: int = 0) -> None:
         super().__init__(solver)
         self.minibatch = check_count("minibatch", minibatch)
@@ -420,15 +396,6 @@ class Stochastic(Wrapper[State, FiniteSum]):
         return (*self.solver.needs, "terms")
 
     @property
-    def ends_proven(self) -> bool:
-        """No: theorems are about whole subgradients."""
-        return False
-
-    @property
-    def init_cost(self) -> dict[str, int]:
-        return self.solver.init_cost
-
-    @property
     def step_cost(self) -> dict[str, int]:
         """That of the solver; its subgradients are of a minibatch, and count as such."""
         cost = dict(self.solver.step_cost)
@@ -436,15 +403,15 @@ class Stochastic(Wrapper[State, FiniteSum]):
             cost["minibatch_subgradient"] = cost.pop("subgradient")
         return cost
 
-    def init(self, problem: FiniteSum, x0: Tensor) -> State:
+    def init(self, problem: Any, x0: Tensor) -> State:
         if self.minibatch > problem.terms:
             raise InputError("minibatch", self.minibatch, f"at most {problem.terms}, the number of the problem's terms")
         return self.solver.init(problem, x0)
 
-    def step(self, problem: FiniteSum, state: State) -> State:
+    def step(self, problem: Any, state: State) -> State:
         return self.solver.step(problem.minibatch(self.draw(problem, state)), state)
 
-    def draw(self, problem: FiniteSum, state: State) -> Tensor:
+    def draw(self, problem: Any, state: State) -> Tensor:
         """The indices of this iteration's terms `(minibatch,)`."""
         # PyTorch's generator on the CPU takes the low 32 bits; odd factors spread seeds and iterations over them.
         generator = torch.Generator().manual_seed((0x9E3779B1 * self.seed + 0x85EBCA6B * state.iteration) % 2**32)

@@ -115,7 +115,7 @@ def rounding_of_sum(x: Tensor, total: Tensor) -> Tensor:
 def check_scale(argument: str, scale: Scale, *, zero: bool = False) -> Scale:
     """Return `scale` if it is a positive number, or a tensor of positive numbers or, with `zero`, of 0 or more."""
     if not isinstance(scale, Tensor):
-        return check_positive(argument, scale)
+        return scale if isinstance(scale, float) and 0 < scale < math.inf else check_positive(argument, scale)
     least = float(check_finite(argument, check_floating(argument, scale)).detach().min())
     if least < 0 or (least == 0 and not zero):
         raise InputError(argument, f"{least:g}", "numbers of 0 or more" if zero else "positive numbers")

@@ -53,15 +53,17 @@ class Squares(Term):
 
     def __init__(self, y: Tensor, scale: Scale = 1.0, weight: Scale = 1.0) -> None:
         self.y = check_batch("y", y)
-        self.scale = check_fits("scale", check_scale("scale", scale), y)
-        self.weight = check_fits("weight", check_scale("weight", weight, zero=True), y)
+        self.scale, self.weight = check_scale("scale", scale), check_scale("weight", weight, zero=True)
         for name, given in (("scale", scale), ("weight", weight)):
             if isinstance(given, Tensor):
+                check_fits(name, given, y)
                 check_same_kind(name, given, "y", y)
 
     @property
     def curvature(self) -> Scale:
         """c = scale weight: a number, or a tensor that broadcasts against y."""
+        if isinstance(self.scale, float) and isinstance(self.weight, float):
+            return self.scale * self.weight
         return per_instance(self.scale, self.y) * per_instance(self.weight, self.y)
 
     @property

@@ -15,9 +15,7 @@ from lmd.terms.base import filled
 from lmd.training.instances import Instances
 from lmd.training.measure import QUANTILE, clock
 
-N_PEER_INSTANCES = 20
-"""Instances that a peer solves."""
-
+N_PEER_INSTANCES = 20  # instances that a peer solves
 Solve = Callable[[Any, torch.Tensor], tuple[np.ndarray[Any, Any], float]]
 """From a batch of one and its start to the answer and the seconds it took."""
 

@@ -46,14 +46,11 @@ FREE_SETTINGS = ("checkpoint_every", "recompute")
 class Checkpoint:
     """Everything a run needs to continue as if it had never stopped."""
 
-    state: Mapping[str, Any]
-    """The updates done, the settings, the best validation and the like, as JSON values."""
-
+    state: Mapping[str, Any]  # the updates done, the settings, the best validation and the like, as JSON values
     weights: Mapping[str, Tensor]
     optimiser: Mapping[str, Tensor]
 
-    best: Mapping[str, Tensor]
-    """The weights with the best validation; empty where there is none."""
+    best: Mapping[str, Tensor]  # the weights with the best validation; empty where there is none
 
 
 def write_checkpoint(folder: Path, updates: int, checkpoint: Checkpoint) -> None:

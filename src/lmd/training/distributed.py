@@ -22,9 +22,7 @@ from lmd.problems.base import Problem
 class Processes:
     """This process among those of the run; alone it is rank 0 of 1."""
 
-    device: torch.device
-    """Where this process works."""
-
+    device: torch.device  # where this process works
     rank: int = 0
     world: int = 1
 

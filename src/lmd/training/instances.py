@@ -19,9 +19,7 @@ from lmd.errors import InputError
 from lmd.guarantees.approximate import ACCURACY, approximate_optima, is_unbounded, relative_distance
 from lmd.problems.base import Family, Problem, as_problem, check_values, offers
 
-MAX_SOLVED_DISTANCE = 100 * ACCURACY
-"""What is left of the accuracy of optima where they are stored in float32."""
-
+MAX_SOLVED_DISTANCE = 100 * ACCURACY  # what is left of the accuracy of optima where they are stored in float32
 ZERO_MINIMUM, MAX_ZERO_SHARE = 1e-7, 0.05
 """A minimum counts as 0 below this share of how far values fall to it; a family with more of them is refused."""
 
@@ -33,11 +31,8 @@ class Instances:
     problem: Any
     x0: Tensor
     optima: Tensor
-    minima: Tensor
-    """f(x*) `(B,)`."""
-
-    duals: Tensor | None
-    """Optimal dual points, where there are any."""
+    minima: Tensor  # f(x*) `(B,)`
+    duals: Tensor | None  # optimal dual points, where there are any
 
     @classmethod
     def solve(cls, problem: Any, x0: Tensor) -> Instances:

@@ -35,43 +35,23 @@ from lmd.training.proposals import (
 from lmd.training.settings import training_seed
 from lmd.training.tuning import N_TIMED_UPDATES, Trainer, climb, fit_initialisers_
 
-N_TRAINING, N_VALIDATION, N_TEST = 300, 100, 100
-"""Instances to train on, to choose by, and to test what was chosen."""
-
+N_TRAINING, N_VALIDATION, N_TEST = 300, 100, 100  # instances to train on, to choose by, and to test what was chosen
 N_PROMISE, N_PROMISE_HARD = 300, 60
 """Instances that a promise is made from, which nothing else sees; fewer where they do not stack or are not solved."""
 
-MAX_BATCHES = 8
-"""Batches of validation and test instances."""
-
+MAX_BATCHES = 8  # batches of validation and test instances
 SEEDS_PER_USE = 1_000_000
-TRAINING, VALIDATION, TEST, PROMISE = range(4)
-"""The uses of instances; no two share a seed."""
-
-MAX_TRAINING_FACTOR = 16
-"""Where instances are solved quickly, up to so many times as many are drawn for training."""
-
+TRAINING, VALIDATION, TEST, PROMISE = range(4)  # the uses of instances; no two share a seed
+MAX_TRAINING_FACTOR = 16  # where instances are solved quickly, up to so many times as many are drawn for training
 TRAINING_SHARE, INITIALISER_SHARE, TUNING_SHARE = 0.85, 0.25, 0.1
 """Shares of the time: for training, that of it for initialisers, and for tuning."""
 
-N_RUNGS = 3
-"""Rounds of successive halving."""
-
-MIN_UPDATES, MAX_UPDATES, MAX_INITIALISER_UPDATES = 10, 3000, 36_000
-"""Updates of one rung, and of initialisers."""
-
-TRIAL_FACTOR = 2.0
-"""Iterations of a trial of random search, in those before the last phase."""
-
-N_TUNING = 25
-"""Validation instances on which settings of classical methods are compared."""
-
-MAX_SLOWDOWN = 4.0
-"""A classical method that takes so many times as long as another is stopped."""
-
-MAX_EXTENSION = 10
-"""Where nothing reaches the target, methods get up to so many times as many iterations."""
-
+N_RUNGS = 3  # rounds of successive halving
+MIN_UPDATES, MAX_UPDATES, MAX_INITIALISER_UPDATES = 10, 3000, 36_000  # updates of one rung, and of initialisers
+TRIAL_FACTOR = 2.0  # iterations of a trial of random search, in those before the last phase
+N_TUNING = 25  # validation instances on which settings of classical methods are compared
+MAX_SLOWDOWN = 4.0  # a classical method that takes so many times as long as another is stopped
+MAX_EXTENSION = 10  # where nothing reaches the target, methods get up to so many times as many iterations
 Rank = tuple[float, float]
 """Mean milliseconds, infinite where the target is not reached, and the least gap: smaller is better."""
 

@@ -18,11 +18,8 @@ from lmd.errors import FileError
 
 LogLine = dict[str, Any]
 
-TIMING = ("seconds", "updates_per_second")
-"""The entries that differ between two runs of the same settings."""
-
-PROGRESS_DELAY = 2.0
-"""Seconds before a bar that was not asked for appears."""
+TIMING = ("seconds", "updates_per_second")  # the entries that differ between two runs of the same settings
+PROGRESS_DELAY = 2.0  # seconds before a bar that was not asked for appears
 
 
 class Log:

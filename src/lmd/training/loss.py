@@ -18,17 +18,10 @@ from lmd.solvers.base import Solver, State
 from lmd.solvers.mirror.mirror_descent import MirrorState
 from lmd.training.settings import TrainingSettings
 
-MIN_GAP = 1e-5
-"""Added to relative gaps before their logarithm is taken."""
-
-MIN_DUALITY_GAP = 1e-7
-"""The same for relative duality gaps, which are sums of terms that are never negative."""
-
-MIN_SQUARE = 1e-9
-"""The same for mean squares of distances: 90 dB."""
-
-DECIBEL = math.log(10) / 10
-"""One decibel, as a natural logarithm."""
+MIN_GAP = 1e-5  # added to relative gaps before their logarithm is taken
+MIN_DUALITY_GAP = 1e-7  # the same for relative duality gaps, which are sums of terms that are never negative
+MIN_SQUARE = 1e-9  # the same for mean squares of distances: 90 dB
+DECIBEL = math.log(10) / 10  # one decibel, as a natural logarithm
 
 
 def power_weights(power: float, logarithms: Tensor) -> Tensor:
@@ -43,14 +36,9 @@ def power_weights(power: float, logarithms: Tensor) -> Tensor:
 class LossParts(NamedTuple):
     """The loss, with a graph, and its two parts, without; each is a mean over the batch."""
 
-    loss: Tensor
-    """value + s * inconsistency, `()`."""
-
-    value: Tensor
-    """sum_k r_k f(x_k), `()`, or another objective in place of f."""
-
-    inconsistency: Tensor
-    """sum_k ||to_primal(to_dual(x_k)) - x_k||, `()`; 0 where it was not measured."""
+    loss: Tensor  # value + s * inconsistency, `()`
+    value: Tensor  # sum_k r_k f(x_k), `()`, or another objective in place of f
+    inconsistency: Tensor  # sum_k ||to_primal(to_dual(x_k)) - x_k||, `()`; 0 where it was not measured
 
 
 class UnrolledLoss(nn.Module):

@@ -16,11 +16,8 @@ from lmd.solvers import Solver
 from lmd.solvers.tracking import divergence_ceiling
 from lmd.training.instances import Instances
 
-QUANTILE = 0.95
-"""The share of the instances that has to be within a target."""
-
-MAX_GAP = 1e12
-"""A relative gap from which no solver recovers."""
+QUANTILE = 0.95  # the share of the instances that has to be within a target
+MAX_GAP = 1e12  # a relative gap from which no solver recovers
 
 
 def clock() -> float:

@@ -43,24 +43,14 @@ from lmd.solvers.learned.gradient import DenseMetric, DiagonalMetric, LearnedGra
 from lmd.training.instances import Instances
 from lmd.training.measure import curve, reached
 
-MAX_DATA, MAX_RANK = 4096, 256
-"""Numbers per instance that an initialiser learns from, and directions among them."""
-
-MAX_NEAREST_RANK = 16
-"""Directions up to which the nearest training instance is close."""
-
-HIDDEN_UNITS = 32
-"""Units in each of the two hidden layers of a network."""
-
-MAX_DENSE_SIZE = 256
-"""Entries of x up to which a metric is a dense matrix."""
-
+MAX_DATA, MAX_RANK = 4096, 256  # numbers per instance that an initialiser learns from, and directions among them
+MAX_NEAREST_RANK = 16  # directions up to which the nearest training instance is close
+HIDDEN_UNITS = 32  # units in each of the two hidden layers of a network
+MAX_DENSE_SIZE = 256  # entries of x up to which a metric is a dense matrix
 PHASES = (1 / 12, 1 / 4, 3 / 5)
 """Shares of the iterations of the classical method to the target, after which learned parameters change."""
 
-MAX_ITERATIONS = 400
-"""Iterations of a method, unless all are slower."""
-
+MAX_ITERATIONS = 400  # iterations of a method, unless all are slower
 Make = Callable[[], Solver[Any]]
 
 

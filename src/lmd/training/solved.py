@@ -13,8 +13,7 @@ from lmd.core.checks import check_count
 from lmd.problems.base import Family, Problem
 from lmd.solvers.base import Solver
 
-MAX_CHUNK = 100
-"""Instances that are solved together."""
+MAX_CHUNK = 100  # instances that are solved together
 
 
 class SolvedFamily(Family):

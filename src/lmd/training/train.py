@@ -33,9 +33,7 @@ from lmd.training.log import Log, LogLine, ProgressBar, read_log
 from lmd.training.loss import UnrolledLoss
 from lmd.training.settings import TrainingSettings, training_seed, validation_seed
 
-ADAM_BETAS = (0.9, 0.99)
-"""As in the published code."""
-
+ADAM_BETAS = (0.9, 0.99)  # as in the published code
 Callback = Callable[[LogLine], object]
 
 

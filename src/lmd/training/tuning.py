@@ -20,34 +20,18 @@ from lmd.training.measure import clock, curve
 from lmd.training.train import train
 
 BATCH = 64
-LEARNING_RATES, MAX_FEW_PARAMETERS = (2e-2, 1e-3), 1000
-"""Learning rates of solvers with few parameters, and with more."""
-
-EMPHASIS = 0.5
-"""Instances are weighted by this power of their relative gaps."""
-
-N_TIMED_UPDATES = 10
-"""Updates that are timed to predict how long one takes."""
-
+LEARNING_RATES, MAX_FEW_PARAMETERS = (2e-2, 1e-3), 1000  # learning rates of solvers with few parameters, and with more
+EMPHASIS = 0.5  # instances are weighted by this power of their relative gaps
+N_TIMED_UPDATES = 10  # updates that are timed to predict how long one takes
 N_SEARCH_INSTANCES, N_TAIL_TRIALS = 160, 24
 """Training instances for random search, and trials for the parameters of iterations past the learned ones."""
 
 INITIALISER_BATCH, INITIALISER_RATE = 256, 3e-3
-MIN_GAP = 1e-5
-"""Added to relative gaps before their logarithm is taken."""
-
-DISTANCE_WEIGHT = 0.05
-"""The weight of the distance from the optima, beside the logarithm of the gap."""
-
-FIRST_STEP, MIN_STEP, MAX_STEP = 0.5, 0.1, 1.0
-"""Standard deviations of random moves in logarithms."""
-
-GROWTH, DECAY = 1.3, 0.93
-"""Factors of the step after a move that helped, and after one that did not."""
-
-MAX_TRIAL_LENGTH = 1.3
-"""A trial runs for at most so many times the iterations of the best."""
-
+MIN_GAP = 1e-5  # added to relative gaps before their logarithm is taken
+DISTANCE_WEIGHT = 0.05  # the weight of the distance from the optima, beside the logarithm of the gap
+FIRST_STEP, MIN_STEP, MAX_STEP = 0.5, 0.1, 1.0  # standard deviations of random moves in logarithms
+GROWTH, DECAY = 1.3, 0.93  # factors of the step after a move that helped, and after one that did not
+MAX_TRIAL_LENGTH = 1.3  # a trial runs for at most so many times the iterations of the best
 FIRST_TRIAL_ITERATIONS = 200
 
 
@@ -86,13 +70,9 @@ class Trainer:
 
     instances: Instances
     family: ResampledFamily
-    accuracies: tuple[float, ...]
-    """Relative gaps in decreasing order."""
-
+    accuracies: tuple[float, ...]  # relative gaps in decreasing order
     seed: int
-    folder: Path | None
-    """Where training runs are written, so that they can be resumed."""
-
+    folder: Path | None  # where training runs are written, so that they can be resumed
     say: Callable[[str], object]
 
     def update_seconds(self, solver: Solver[Any]) -> tuple[float, float]:

@@ -6,7 +6,6 @@ import ctypes
 import math
 import time
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from lmd.problems import derivatives
 from lmd.problems.base import Problem, offers
 from lmd.problems.duality import relative_gap
 from lmd.solvers.base import Solver, check_solver, check_start, in_full_precision
-from lmd.solvers.result import Certificate, History, Result, Status
+from lmd.solvers.result import Certificate, Result, Status
 from lmd.solvers.stopping import MIN_STALL_ITERATIONS, is_limited_by_rounding
 from lmd.tv.solved import End, Outcome, Solved
 from lmd.zoo import stepwise
@@ -157,41 +156,6 @@ def _start(problem: Any, x0: Tensor | None, warm: Result | None) -> Tensor:
     return start.detach() if start.requires_grad else start
 
 
-class _Report:
-    """The `Report` of a solve, from its outcomes."""
-
-    def __init__(self, solved: Solved, solver: Solver[Any], problem: Problem, start: Tensor, seconds: float) -> None:
-        self.solved, self.solver, self.problem, self.start, self.seconds = solved, solver, problem, start, seconds
-
-    @cached_property
-    def values(self) -> Tensor:
-        x, values = self.solved.x, [outcome.value for outcome in self.solved.outcomes]
-        return torch.tensor(values, dtype=x.dtype, device=x.device)
-
-    @cached_property
-    def iterations(self) -> Tensor:
-        counts = [outcome.iterations for outcome in self.solved.outcomes]
-        return torch.tensor(counts, dtype=torch.int64, device=self.solved.x.device)
-
-    @cached_property
-    def evaluations(self) -> dict[str, Tensor]:
-        return {name: each * self.iterations for name, each in self.solver.step_cost.items()}
-
-    @cached_property
-    def history(self) -> History:
-        """The start and the end."""
-        with torch.no_grad():
-            values = torch.stack([self.problem.value(self.start), self.values])
-        seconds = torch.tensor([0.0, self.seconds], dtype=torch.float64)
-        return History(values=values, residuals=torch.full_like(values, torch.nan), seconds=seconds)
-
-    def certificate(self, _: Result) -> Certificate:
-        x, outcomes = self.solved.x, self.solved.outcomes
-        kind = ctypes.c_double if x.dtype == torch.float64 else ctypes.c_float
-        reported = [max(kind(each.value).value, each.value) for each in outcomes]  # at least F(x)
-        return gap_certificate([each.value for each in outcomes], [each.gap for each in outcomes], reported, x)
-
-
 def _result(
     solved: Solved, solver: Solver[Any], problem: Any, start: Tensor, begun: float, violation: Tensor | None
 ) -> Result:
@@ -208,17 +172,24 @@ def _result(
     for n, outcome in enumerate(outcomes):
         if not math.isfinite(outcome.value):
             status[n] = Status.NOT_FINITE
-    report = _Report(solved, solver, problem, start, seconds)
+    x, values = solved.x, [outcome.value for outcome in outcomes]
+
+    def certificate(_: Result) -> Certificate:
+        kind = ctypes.c_double if x.dtype == torch.float64 else ctypes.c_float
+        reported = [max(kind(value).value, value) for value in values]  # at least F(x)
+        return gap_certificate(values, [outcome.gap for outcome in outcomes], reported, x)
+
     return Result(
-        x=solved.x,
+        x=x,
         status=tuple(status),
         seconds=seconds,
-        report=report,
+        values=torch.tensor(values, dtype=x.dtype, device=x.device),
+        iterations=torch.tensor([outcome.iterations for outcome in outcomes], dtype=torch.int64, device=x.device),
         solver=solver,
         problem=problem,
         start=start,
         dual=solved.dual,
-        certifier=report.certificate,
+        certifier=certificate,
         violation=violation,
     )
 

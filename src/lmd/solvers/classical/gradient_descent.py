@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -17,29 +17,20 @@ from lmd.solvers.base import S, Solver, State
 from lmd.solvers.steps import Steps, as_steps
 from lmd.terms.base import inner, per_instance, size_of
 
-MAX_DOUBLINGS = 60
-"""Doublings of the curvature in one step, after which an instance stays where it is."""
-
-CURVATURE_DECAY = 0.7
-"""What the curvature of the step before is multiplied by for the first trial of a step."""
-
-MAX_ROUNDINGS = 8
-"""Units of rounding of the values by which the rule of a step may be missed."""
-
-PROBE_LENGTH = 1e-3
-"""The length of the move that the first curvature is measured along, relative to the size of x or 1."""
+MAX_DOUBLINGS = 60  # Doublings of the curvature in one step, after which an instance stays where it is
+CURVATURE_DECAY = 0.7  # What the curvature of the step before is multiplied by for the first trial of a step
+MAX_ROUNDINGS = 8  # Units of rounding of the values by which the rule of a step may be missed
+PROBE_LENGTH = 1e-3  # The length of the move that the first curvature is measured along, relative to the size of x or 1
 
 
 class _GradientSolver(Solver[S]):
     """What the methods share: steps, and one subgradient for each."""
 
+    step_cost: ClassVar = {"subgradient": 1}
+
     def __init__(self, steps: Steps | float = 0.01) -> None:
         super().__init__()
         self.steps = as_steps(steps)
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return {"subgradient": 1}
 
 
 class GradientDescent(_GradientSolver[State]):
@@ -65,9 +56,7 @@ class ProjectedGradient(_GradientSolver[State]):
     """
 
     needs = ("domain",)
-
-    def keeps_to_domain(self, problem: Problem) -> bool:
-        return True
+    stays_in_domain = True
 
     def init(self, problem: Any, x0: Tensor) -> State:
         return State(problem.domain.check("x0", x0))
@@ -95,8 +84,7 @@ class Nesterov(_GradientSolver[NesterovState]):
         steps: The step-sizes t_k: a positive number, or `Steps`.
     """
 
-    def keeps_to_domain(self, problem: Problem) -> bool:
-        return True
+    stays_in_domain = True
 
     def init(self, problem: Problem, x0: Tensor) -> NesterovState:
         return NesterovState(x0, extrapolated=x0)
@@ -157,11 +145,10 @@ class Adam(_GradientSolver[AdamState]):
 class DescentState(State):
     """Points of a method whose values fall in every step."""
 
-    value: Tensor
-    """f(x) `(B,)`."""
+    value: Tensor  # f(x) `(B,)`
 
+    # Which instances `(B,)` found nothing lower without what they learned on the way, and stay where they are
     stuck: Tensor
-    """Which instances `(B,)` found nothing lower without what they learned on the way, and stay where they are."""
 
     @property
     def known_value(self) -> Tensor:
@@ -176,17 +163,12 @@ class DescentState(State):
 class ProximalGradientState(DescentState):
     """Two points, and what is known of the curvature between them."""
 
-    before: Tensor
-    """The point one iteration earlier `(B, ...)`; x itself after a restart."""
-
-    curvature: Tensor
-    """M `(B,)`: f was M-smooth along the last step."""
-
-    pace: Tensor
-    """t `(B,)`, of which the momentum is made: 1 after a restart."""
+    before: Tensor  # The point one iteration earlier `(B, ...)`; x itself after a restart
+    curvature: Tensor  # M `(B,)`: f was M-smooth along the last step
+    pace: Tensor  # t `(B,)`, of which the momentum is made: 1 after a restart
 
 
-class ProximalGradient(Solver[ProximalGradientState, Problem]):
+class ProximalGradient(Solver[ProximalGradientState]):
     r"""f + g with a gradient of f and a prox of g, the penalty or the domain:
 
         y = x_k + (t_k - 1) / t_{k+1} (x_k - x_{k-1}),   x_{k+1} = prox_{g/M}(y - grad f(y) / M),
@@ -205,17 +187,9 @@ class ProximalGradient(Solver[ProximalGradientState, Problem]):
     tensor([[2., 0.]])
     """
 
-    @property
-    def init_cost(self) -> dict[str, int]:
-        return {"value": 1, "subgradient": 2}
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        """The trials are counted in the state."""
-        return {}
-
-    def keeps_to_domain(self, problem: Problem) -> bool:
-        return True
+    stays_in_domain = True
+    init_cost: ClassVar = {"value": 1, "subgradient": 2}
+    step_cost: ClassVar = {}  # The trials are counted in the state
 
     def init(self, problem: Problem, x0: Tensor) -> ProximalGradientState:
         """The first curvature is that of f along a short step."""

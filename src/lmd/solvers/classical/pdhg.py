@@ -4,56 +4,31 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from lmd.core.checks import check_positive
 from lmd.errors import InputError
-from lmd.operators.base import LinearOperator
-from lmd.problems.base import Problem
 from lmd.solvers.base import DualState, Solver
 from lmd.terms.base import Scale, add_scaled, per_instance
 
-MAX_STEP = 1e12
-"""No step is longer, nor shorter than one over it: numbers in files may be anything."""
-
-SETTLING_START = 20
-"""The iteration after which tau may begin to fall."""
+MAX_STEP = 1e12  # No step is longer, nor shorter than one over it: numbers in files may be anything
+SETTLING_START = 20  # The iteration after which tau may begin to fall
 
 
 @dataclass(frozen=True, kw_only=True)
 class PDHGState(DualState):
     """Points and dual points, and the two steps, which acceleration changes."""
 
-    ahead: Tensor
-    """The extrapolated points."""
-
+    ahead: Tensor  # The extrapolated points
     tau: Scale
     sigma: Scale
-    least: Scale
-    """Where acceleration ends: tau does not fall below."""
+    least: Scale  # Where acceleration ends: tau does not fall below
 
 
-class SaddleProblem(Protocol):
-    """What PDHG needs of a problem: f(x) + g(Kx) with a prox of each; constants of f where it has them."""
-
-    @property
-    def operator(self) -> LinearOperator: ...
-
-    @property
-    def data_smoothness(self) -> Scale | None: ...
-
-    @property
-    def data_strong_convexity(self) -> Scale | None: ...
-
-    def data_prox(self, x: Tensor, step: Scale, out: Tensor | None = None) -> Tensor: ...
-
-    def dual_prox(self, p: Tensor, step: Scale, out: Tensor | None = None) -> Tensor: ...
-
-
-class PDHG(Solver[PDHGState, SaddleProblem]):
+class PDHG(Solver[PDHGState]):
     r"""p_{k+1} = prox_{sigma g*}(p_k + sigma K xbar_k), x_{k+1} = prox_{tau f}(x_k - tau K'p_{k+1}).
 
     xbar_{k+1} = x_{k+1} + theta (x_{k+1} - x_k), with tau sigma ||K||^2 <= 1; starts at x0 and p = 0.
@@ -73,6 +48,11 @@ class PDHG(Solver[PDHGState, SaddleProblem]):
         settle: What tau falls by in all, 1 or more.
     """
 
+    needs = ("operator", "dual_prox", "data_prox")
+    stays_in_domain = True  # the domain of a composite problem is that of f, whose minimisers and prox these are
+    init_cost: ClassVar = {"operator": 1}
+    step_cost: ClassVar = {"operator": 1, "adjoint": 1, "data_prox": 1}
+
     def __init__(
         self,
         tau: float | None = None,
@@ -88,32 +68,18 @@ class PDHG(Solver[PDHGState, SaddleProblem]):
         if settle < 1:
             raise InputError("settle", settle, "a number of 1 or more")
 
-    needs = ("operator", "dual_prox", "data_prox")
-
-    def keeps_to_domain(self, problem: Problem) -> bool:
-        """The domain of a composite problem is that of its data term, whose minimisers and prox these are."""
-        return True
-
-    @property
-    def init_cost(self) -> dict[str, int]:
-        return {"operator": 1}
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return {"operator": 1, "adjoint": 1, "data_prox": 1}
-
-    def init(self, problem: SaddleProblem, x0: Tensor) -> PDHGState:
+    def init(self, problem: Any, x0: Tensor) -> PDHGState:
         tau, sigma = self.steps(problem)
         least = tau / self.settle if self.settle > 1 else 0.0
         return PDHGState(x0, dual=torch.zeros_like(problem.operator(x0)), ahead=x0, tau=tau, sigma=sigma, least=least)
 
-    def resume(self, problem: SaddleProblem, x: Tensor, dual: Tensor) -> PDHGState:
+    def resume(self, problem: Any, x: Tensor, dual: Tensor) -> PDHGState:
         """At x and p, with the steps it has settled to, which disturb x least."""
         tau, sigma = self.steps(problem)
         tau, sigma, settled = tau / self.settle, sigma * self.settle, math.ceil(SETTLING_START * self.settle)
         return PDHGState(x, settled, dual=dual, ahead=x, tau=tau, sigma=sigma, least=tau)
 
-    def steps(self, problem: SaddleProblem) -> tuple[Scale, Scale]:
+    def steps(self, problem: Any) -> tuple[Scale, Scale]:
         """tau and sigma of the first iteration."""
         norm = problem.operator.norm
         smoothness = 1.0 if problem.data_smoothness is None else problem.data_smoothness
@@ -126,7 +92,7 @@ class PDHG(Solver[PDHGState, SaddleProblem]):
             raise InputError("sigma", f"{self.sigma:g} with tau {tau:g}", f"at most {1 / (tau * norm**2):g} with it")
         return tau, self.sigma
 
-    def step(self, problem: SaddleProblem, state: PDHGState) -> PDHGState:
+    def step(self, problem: Any, state: PDHGState) -> PDHGState:
         rise = problem.operator(state.ahead)
         buffer = None if torch.is_grad_enabled() else rise
         dual = add_scaled(state.dual, state.sigma, rise, out=buffer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from lmd.core.checks import check_count, check_module_kind
 from lmd.errors import CapabilityError, InputError
 from lmd.operators.base import LinearOperator
 from lmd.solvers.base import DualState
-from lmd.solvers.classical.fgp import FGP, DualProblem
+from lmd.solvers.classical.fgp import FGP
 from lmd.solvers.learned.prefix import LearnedPrefix
 from lmd.terms.base import per_instance
 
@@ -23,31 +23,7 @@ from lmd.terms.base import per_instance
 class LearnedDualState(DualState):
     """Points and the dual points p_k they come from."""
 
-    previous: Tensor
-    """p_{k-1}."""
-
-
-class GridDualProblem(DualProblem, Protocol):
-    """What `LearnedDual` needs of a problem beyond what FGP needs: K are differences on a grid.
-
-    f and g are looked at only where `parts` says that there is compiled code for them.
-    """
-
-    @property
-    def differences(self) -> LinearOperator: ...
-
-    @property
-    def parts(self) -> tuple[str, ...]: ...
-
-    @property
-    def f(self) -> Any: ...
-
-    @property
-    def g(self) -> Any: ...
-
-    def project_dual(self, p: Tensor, out: Tensor | None = None) -> Tensor: ...
-
-    def primal_from_dual(self, p: Tensor) -> Tensor: ...
+    previous: Tensor  # p_{k-1}
 
 
 def check_kernel_size(argument: str, size: int) -> int:
@@ -89,7 +65,7 @@ def zeros_of(x: Tensor, axes: int) -> Tensor:
     return x.new_zeros(()).expand(*x.shape[:-axes], axes, *x.shape[-axes:])
 
 
-class LearnedDual(LearnedPrefix[LearnedDualState, GridDualProblem]):
+class LearnedDual(LearnedPrefix[LearnedDualState]):
     r"""p_{k+1} = P(p_k + A_k * (gamma K x_k) + M_k * (p_k - p_{k-1})), x_{k+1} = x(p_{k+1}), for k < N; then FGP.
 
     The dual of a composite problem with a strongly convex data term (constant gamma) is smooth, K x(p) is its gradient,
@@ -113,6 +89,8 @@ class LearnedDual(LearnedPrefix[LearnedDualState, GridDualProblem]):
         axes: Of the differences: 1 for signals, 2 for images, 3 for volumes.
     """
 
+    step_cost: ClassVar = {"operator": 1, "adjoint": 1, "tilted_minimiser": 1}
+
     def __init__(self, iterations: int = 10, kernel: int = 5, axes: int = 2) -> None:
         super().__init__()
         self.iterations = check_count("iterations", iterations)
@@ -121,21 +99,14 @@ class LearnedDual(LearnedPrefix[LearnedDualState, GridDualProblem]):
         for component in range(axes):
             at_middle(start, axes)[:, component, component] = 0.4 / axes
             at_middle(start, axes)[:, component, axes + component] = k / (k + 3)
+        # A_k and M_k `(N, 2, 4, k, k)` for two axes; before training, those of accelerated gradient ascent with a step
+        # of 0.2, and of 0.4 / axes in general
         self.kernels = nn.Parameter(start)
-        """A_k and M_k `(N, 2, 4, k, k)` for two axes; before training, those of accelerated gradient ascent with a step
-        of 0.2, and of 0.4 / axes in general."""
         self.tail: FGP = FGP(restart=True)
-
-    def config(self) -> dict[str, Any]:
-        return {"iterations": self.iterations, "kernel": self.kernel, "axes": self.axes}
 
     @property
     def needs(self) -> tuple[str, ...]:
         return ("differences", *self.tail.needs)
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return {"operator": 1, "adjoint": 1, "tilted_minimiser": 1}
 
     def cost_of(self, k: int) -> dict[str, int]:
         """The first step needs x(p_0) besides, the first of FGP K'p_N."""
@@ -143,13 +114,13 @@ class LearnedDual(LearnedPrefix[LearnedDualState, GridDualProblem]):
         cost = super().cost_of(k)
         return cost if extra is None else {**cost, extra: cost[extra] + 1}
 
-    def init(self, problem: GridDualProblem, x0: Tensor) -> LearnedDualState:
+    def init(self, problem: Any, x0: Tensor) -> LearnedDualState:
         check_module_kind("x0", x0, self, "solver")
         check_grid(problem.operator, self.axes)
         dual = zeros_of(x0, self.axes)
         return LearnedDualState(x0, dual=dual, previous=dual)
 
-    def learned_step(self, problem: GridDualProblem, state: LearnedDualState) -> LearnedDualState:
+    def learned_step(self, problem: Any, state: LearnedDualState) -> LearnedDualState:
         k, before, previous = state.iteration, state.dual, state.previous
         x = state.x if k > 0 else problem.tilted_minimiser(torch.zeros_like(state.x))  # as K'p is 0
         rise = problem.differences(x)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,44 +12,27 @@ from torch import Tensor, nn
 from lmd.core.checks import check_count, check_module_kind
 from lmd.solvers.base import DualState
 from lmd.solvers.classical.fgp import FGP
-from lmd.solvers.learned.dual import GridDualProblem
 from lmd.solvers.learned.prefix import LearnedPrefix
 from lmd.terms import L1
 from lmd.terms.base import add_scaled, per_instance
 
+# Roughnesses that numbers are learned for: the lowest, from one to the next, and how many
 LOWEST, RATIO, NODES = 0.05, 4.0, 5
-"""Roughnesses that numbers are learned for: the lowest, from one to the next, and how many."""
 
-PLACES = 2 * NODES - 1
-"""Roughnesses at which is measured how far numbers get: these, and halfway between them."""
+PLACES = 2 * NODES - 1  # Roughnesses at which is measured how far numbers get: these, and halfway between them
 
 
 @dataclass(frozen=True, kw_only=True)
 class LearnedFGPState(DualState):
     """Points, the dual points p they come from, and what the next step is made of."""
 
-    adjoint: Tensor
-    """K'p `(B, ...)`."""
-
-    ahead: Tensor
-    """The extrapolated dual points q, from which the next step starts."""
-
-    ahead_adjoint: Tensor
-    """K'q."""
-
-    numbers: Tensor
-    """Step-sizes and momenta of all iterations for each instance `(2, B, N)`."""
+    adjoint: Tensor  # K'p `(B, ...)`
+    ahead: Tensor  # The extrapolated dual points q, from which the next step starts
+    ahead_adjoint: Tensor  # K'q
+    numbers: Tensor  # Step-sizes and momenta of all iterations for each instance `(2, B, N)`
 
 
-class CoarserProblem(GridDualProblem, Protocol):
-    """What `LearnedFGP` needs besides, where it begins on coarser grids."""
-
-    def coarser(self) -> Any: ...
-
-    def from_coarser(self, dual: Tensor) -> Tensor: ...
-
-
-class LearnedFGP(LearnedPrefix[LearnedFGPState, CoarserProblem]):
+class LearnedFGP(LearnedPrefix[LearnedFGPState]):
     r"""p_{k+1} = P(q_k + s_k gamma / ||K||^2 K x(q_k)), q_{k+1} = p_{k+1} + m_k (p_{k+1} - p_k), for k < N; then FGP.
 
     FGP itself (Beck and Teboulle 2009, [doi](https://doi.org/10.1109/TIP.2009.2028250)) with learned step-sizes s_k, in
@@ -73,17 +56,16 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState, CoarserProblem]):
         coarse: Begin on coarser pixels.
     """
 
+    init_cost: ClassVar = {"operator": 2}
+
     def __init__(self, iterations: int = 20, coarse: bool = False) -> None:
         super().__init__()
         self.iterations, self.coarse = check_count("iterations", iterations), bool(coarse)
         k = torch.arange(iterations)
         start = torch.stack([torch.full_like(k, 1.0, dtype=torch.get_default_dtype()), k / (k + 3)])
+        # Step-sizes and momenta `(2, J, N)`; before training, those of FGP
         self.numbers = nn.Parameter(start[:, None].repeat(1, NODES, 1))
-        """Step-sizes and momenta `(2, J, N)`; before training, those of FGP."""
         self.tail: FGP = FGP(restart=True)
-
-    def config(self) -> dict[str, Any]:
-        return {"iterations": self.iterations, **({"coarse": True} if self.coarse else {})}
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -93,16 +75,12 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState, CoarserProblem]):
     def step_cost(self) -> dict[str, int]:
         return self.tail.step_cost
 
-    @property
-    def init_cost(self) -> dict[str, int]:
-        return {"operator": 2}
-
     def cost_of(self, k: int) -> dict[str, int]:
         """The first step of FGP needs K'p_N besides."""
         cost = super().cost_of(k)
         return {**cost, "adjoint": cost["adjoint"] + 1} if k == self.iterations else cost
 
-    def init(self, problem: CoarserProblem, x0: Tensor) -> LearnedFGPState:
+    def init(self, problem: Any, x0: Tensor) -> LearnedFGPState:
         check_module_kind("x0", x0, self, "solver")
         numbers, coarse = self.numbers_for(roughness(problem)), problem.coarser() if self.coarse else None
         if coarse is None:
@@ -123,7 +101,7 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState, CoarserProblem]):
         below, share = between(rough)
         return torch.lerp(self.numbers[:, below], self.numbers[:, below + 1], share)
 
-    def learned_step(self, problem: CoarserProblem, state: LearnedFGPState) -> LearnedFGPState:
+    def learned_step(self, problem: Any, state: LearnedFGPState) -> LearnedFGPState:
         k = state.iteration
         step, momentum = state.numbers[:, :, k]
         rise = problem.differences(problem.tilted_minimiser(state.ahead_adjoint))
@@ -149,12 +127,12 @@ def between(rough: float, count: int = NODES) -> tuple[int, float]:
     return below, place - below
 
 
-def roughness(problem: CoarserProblem) -> Tensor:
+def roughness(problem: Any) -> Tensor:
     """gamma mean |Ky| / b `(B,)`."""
     return roughness_of(problem, L1(1.0).value(problem.differences(problem.f.y)))
 
 
-def roughness_of(problem: CoarserProblem, length: Tensor) -> Tensor:
+def roughness_of(problem: Any, length: Tensor) -> Tensor:
     """The same for |Ky| `(B,)`."""
     weight = problem.g.weight
     mean = weight.flatten(1).mean(dim=1) if isinstance(weight, Tensor) and weight.ndim > 1 else weight

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lmd.core.checks import check_count, check_positive
 from lmd.solvers.base import DualState
-from lmd.solvers.classical.pdhg import PDHG, SaddleProblem
+from lmd.solvers.classical.pdhg import PDHG
 from lmd.solvers.learned.prefix import LearnedPrefix
 from lmd.terms.base import per_instance
 
@@ -18,14 +19,11 @@ from lmd.terms.base import per_instance
 class LearnedPDHGState(DualState):
     """Points and dual points, and how they moved last."""
 
-    moved: Tensor
-    """x_k - x_{k-1}."""
-
-    dual_moved: Tensor
-    """p_k - p_{k-1}."""
+    moved: Tensor  # x_k - x_{k-1}
+    dual_moved: Tensor  # p_k - p_{k-1}
 
 
-class LearnedPDHG(LearnedPrefix[LearnedPDHGState, SaddleProblem]):
+class LearnedPDHG(LearnedPrefix[LearnedPDHGState]):
     r"""PDHG with steps and momenta of each iteration learned, for k < N; then PDHG as it is.
 
         p_{k+1} = prox_{s_k g*}(p_k + m_k (p_k - p_{k-1}) + s_k K(x_k + e_k (x_k - x_{k-1})))
@@ -49,8 +47,8 @@ class LearnedPDHG(LearnedPrefix[LearnedPDHGState, SaddleProblem]):
         self.tau = None if tau is None else check_positive("tau", tau)
         start = torch.zeros(iterations, 5)
         start[:, 2] = 1.0
+        # log t_k / tau, log s_k / sigma, e_k, m_k, n_k `(N, 5)`; before training, those of PDHG
         self.numbers = nn.Parameter(start)
-        """log t_k / tau, log s_k / sigma, e_k, m_k, n_k `(N, 5)`; before training, those of PDHG."""
         self.tail: PDHG = PDHG(tau, accelerated=False)
 
     @property
@@ -65,11 +63,11 @@ class LearnedPDHG(LearnedPrefix[LearnedPDHGState, SaddleProblem]):
     def step_cost(self) -> dict[str, int]:
         return self.tail.step_cost
 
-    def init(self, problem: SaddleProblem, x0: Tensor) -> LearnedPDHGState:
+    def init(self, problem: Any, x0: Tensor) -> LearnedPDHGState:
         dual = torch.zeros_like(problem.operator(x0))
         return LearnedPDHGState(x0, dual=dual, moved=torch.zeros_like(x0), dual_moved=dual)
 
-    def learned_step(self, problem: SaddleProblem, state: LearnedPDHGState) -> LearnedPDHGState:
+    def learned_step(self, problem: Any, state: LearnedPDHGState) -> LearnedPDHGState:
         x, p, moved, dual_moved = state.x, state.dual, state.moved, state.dual_moved
         tau, sigma = self.tail.steps(problem)
         log_t, log_s, ahead, dual_momentum, momentum = self.numbers[state.iteration].to(x.dtype).unbind()

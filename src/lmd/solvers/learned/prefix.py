@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from typing_extensions import TypeVar
 
-from lmd.problems.base import Problem
 from lmd.solvers.base import DualState, Solver, add_evaluations
 
 
@@ -23,45 +22,36 @@ class TailState(DualState):
 
 
 L = TypeVar("L", bound=DualState)
-P = TypeVar("P", default=Any)
 
 
-class LearnedPrefix(Solver[L | TailState, P]):
+class LearnedPrefix(Solver[L | TailState]):
     """N learned iterations, in one compiled call where there is one, then the steps of a method that converges.
 
     `step_cost` is the cost of a learned step; where a step costs something else, its state says so.
     """
 
-    iterations: int
-    """N."""
+    stays_in_domain = True  # Like the classical method that it ends in
+    ends_proven = True
 
-    tail: Solver[Any]
-    """The method that converges."""
+    iterations: int  # N
+    tail: Solver[Any]  # The method that converges
 
     @property
     def horizon(self) -> int:
         return self.iterations
 
-    @property
-    def ends_proven(self) -> bool:
-        return True
-
-    def keeps_to_domain(self, problem: Problem) -> bool:
-        """Like the classical method that it ends in."""
-        return True
-
     def cost_of(self, k: int) -> dict[str, int]:
         """Evaluations per instance in the step from x_k, by name; a compiled one counts as what it stands for."""
         return self.step_cost if k < self.iterations else self.tail.step_cost
 
-    def resume(self, problem: P, x: Tensor, dual: Tensor) -> TailState:
+    def resume(self, problem: Any, x: Tensor, dual: Tensor) -> TailState:
         """Past the learned iterations: they are for a start that knows nothing."""
         return TailState(x, self.iterations, dual=dual, inner=self.tail_at(problem, x, dual))
 
-    def step(self, problem: P, state: L | TailState) -> L | TailState:
+    def step(self, problem: Any, state: L | TailState) -> L | TailState:
         return self.advance(problem, state, 1)
 
-    def advance(self, problem: P, state: L | TailState, count: int) -> L | TailState:
+    def advance(self, problem: Any, state: L | TailState, count: int) -> L | TailState:
         begin, end = state.iteration, state.iteration + count
         while not isinstance(state, TailState) and state.iteration < min(end, self.iterations):
             compiled = self.compiled_steps(problem, state, min(end, self.iterations))
@@ -83,15 +73,15 @@ class LearnedPrefix(Solver[L | TailState, P]):
             cost.subtract(self.step_cost)
         return {name: x.new_full(x.shape[:1], extra, dtype=torch.int64) for name, extra in cost.items() if extra}
 
-    def compiled_steps(self, problem: P, state: L, end: int) -> L | None:
+    def compiled_steps(self, problem: Any, state: L, end: int) -> L | None:
         """All learned steps up to iteration `end` in one compiled call; None where there is none."""
         return None
 
     @abc.abstractmethod
-    def learned_step(self, problem: P, state: L) -> L:
+    def learned_step(self, problem: Any, state: L) -> L:
         """One learned iteration."""
 
-    def tail_at(self, problem: P, x: Tensor, dual: Tensor) -> DualState:
+    def tail_at(self, problem: Any, x: Tensor, dual: Tensor) -> DualState:
         """The state of the classical method at the last learned points, or at those of an earlier run."""
         state: DualState = self.tail.resume(problem, x, dual)
         return state

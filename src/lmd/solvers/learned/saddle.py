@@ -3,71 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from lmd.core.checks import check_count, check_module_kind
-from lmd.operators.base import LinearOperator
 from lmd.solvers.base import DualState
-from lmd.solvers.classical.pdhg import PDHG, PDHGState, SaddleProblem, check_step
+from lmd.solvers.classical.pdhg import PDHG, PDHGState, check_step
 from lmd.solvers.learned.dual import at_middle, check_grid, check_kernel_size, convolve, zeros_of
 from lmd.solvers.learned.prefix import LearnedPrefix
-from lmd.terms.base import Scale, per_instance
+from lmd.terms.base import per_instance
 
 
 @dataclass(frozen=True, kw_only=True)
 class LearnedSaddleState(DualState):
     """Points x_k and dual points, and how they moved last."""
 
-    differences_dual: Tensor
-    """p_k `(B, ..., axes, *size)`: the dual point, or its part that belongs to the differences."""
-
-    dual_moved: Tensor
-    """p_k - p_{k-1}."""
-
-    moved: Tensor
-    """x_k - x_{k-1}."""
+    differences_dual: Tensor  # p_k `(B, ..., axes, *size)`: the dual point, or its part that belongs to the differences
+    dual_moved: Tensor  # p_k - p_{k-1}
+    moved: Tensor  # x_k - x_{k-1}
 
 
-class GridSaddleProblem(SaddleProblem, Protocol):
-    """What `LearnedSaddle` needs of a problem beyond what PDHG needs: differences on a grid, smooth terms beside them.
-
-    f and g are looked at only where `parts` says that there is compiled code for them.
-    """
-
-    @property
-    def differences(self) -> LinearOperator: ...
-
-    @property
-    def parts(self) -> tuple[str, ...]: ...
-
-    @property
-    def f(self) -> Any: ...
-
-    @property
-    def g(self) -> Any: ...
-
-    @property
-    def mask(self) -> Any: ...
-
-    @property
-    def gradient_smoothness(self) -> Scale: ...
-
-    def data_gradient(self, x: Tensor) -> Tensor: ...
-
-    def clip(self, x: Tensor) -> Tensor: ...
-
-    def fill_unknown(self, x: Tensor) -> Tensor: ...
-
-    @property
-    def variation(self) -> Any: ...
-
-    def dual_from(self, p: Tensor, x: Tensor) -> Tensor: ...
-
-
-class LearnedSaddle(LearnedPrefix[LearnedSaddleState, GridSaddleProblem]):
+class LearnedSaddle(LearnedPrefix[LearnedSaddleState]):
     r"""Both sides of min_x max_p f(x) + <Kx, p> - g*(p), each with learned convolutions, for k < N; then PDHG.
 
         p_{k+1} = P(p_k + A_k * (L K x_k) + M_k * (p_k - p_{k-1}) + E_k * (L K(x_k - x_{k-1})))
@@ -97,6 +55,10 @@ class LearnedSaddle(LearnedPrefix[LearnedSaddleState, GridSaddleProblem]):
         axes: Of the differences: 1 for signals, 2 for images, 3 for volumes.
     """
 
+    init_cost: ClassVar = {"dual_from": 1}
+    # The operator of the learned steps is that of the differences, where the problem has a larger one
+    step_cost: ClassVar = {"operator": 2, "adjoint": 1, "data_gradient": 1, "dual_from": 1}
+
     def __init__(
         self,
         iterations: int = 10,
@@ -121,50 +83,29 @@ class LearnedSaddle(LearnedPrefix[LearnedSaddleState, GridSaddleProblem]):
         at_middle(primal, axes)[:, 0, 0] = -first / (1 + first)
         if masked:
             at_middle(primal, axes)[:, 1, 1] = -first
-        self.dual_kernels = nn.Parameter(dual)
-        """A_k, M_k, E_k `(N, 2, 6, k, k)` for two axes."""
+        self.dual_kernels = nn.Parameter(dual)  # A_k, M_k, E_k `(N, 2, 6, k, k)` for two axes
+        # C_k, D_k: `(N, 2, 3, k, k)`, to kept and lost pixels, from kept ones, lost ones and the move; `(N, 1, 2, k,
+        # k)` where there are no lost pixels
         self.primal_kernels = nn.Parameter(primal)
-        """C_k, D_k: `(N, 2, 3, k, k)`, to kept and lost pixels, from kept ones, lost ones and the move; `(N, 1, 2, k,
-        k)` where there are no lost pixels."""
         self.tail: PDHG = PDHG(tau, accelerated=False)
-        self.settle = check_step("settle", settle)
-
-    def config(self) -> dict[str, Any]:
-        return {
-            "iterations": self.iterations,
-            "kernel": self.kernel,
-            "primal_kernel": self.primal_kernel,
-            "masked": self.masked,
-            "tau": self.tail.tau,
-            "settle": self.settle,
-            "axes": self.axes,
-        }
+        self.tau, self.settle = self.tail.tau, check_step("settle", settle)
 
     @property
     def needs(self) -> tuple[str, ...]:
         own = ("differences", "gradient_smoothness", "data_gradient", "clip")
         return (*own, *(("mask",) if self.masked else ()), *self.tail.needs)
 
-    @property
-    def init_cost(self) -> dict[str, int]:
-        return {"dual_from": 1}
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        """The operator of the learned steps is that of the differences, where the problem has a larger one."""
-        return {"operator": 2, "adjoint": 1, "data_gradient": 1, "dual_from": 1}
-
-    def init(self, problem: GridSaddleProblem, x0: Tensor) -> LearnedSaddleState:
+    def init(self, problem: Any, x0: Tensor) -> LearnedSaddleState:
         check_module_kind("x0", x0, self, "solver")
         check_grid(problem.differences, self.axes)
         p, still = zeros_of(x0, self.axes), x0.new_zeros(()).expand(x0.shape)
         return LearnedSaddleState(x0, dual=problem.dual_from(p, x0), differences_dual=p, dual_moved=p, moved=still)
 
-    def _first(self, problem: GridSaddleProblem, state: LearnedSaddleState) -> Tensor:
+    def _first(self, problem: Any, state: LearnedSaddleState) -> Tensor:
         """The x that a step starts from: lost pixels are filled before the first one."""
         return state.x if state.iteration > 0 else problem.clip(problem.fill_unknown(state.x))
 
-    def learned_step(self, problem: GridSaddleProblem, state: LearnedSaddleState) -> LearnedSaddleState:
+    def learned_step(self, problem: Any, state: LearnedSaddleState) -> LearnedSaddleState:
         k, p, moved, dual_moved = state.iteration, state.differences_dual, state.moved, state.dual_moved
         x, smoothness = self._first(problem, state), problem.gradient_smoothness
         rise, faster = problem.differences(x), problem.differences(moved)
@@ -176,13 +117,11 @@ class LearnedSaddle(LearnedPrefix[LearnedSaddleState, GridSaddleProblem]):
         return self._state(problem, k + 1, target, target - x, ahead, ahead - p)
 
     @staticmethod
-    def _state(
-        problem: GridSaddleProblem, k: int, x: Tensor, moved: Tensor, p: Tensor, dual_moved: Tensor
-    ) -> LearnedSaddleState:
+    def _state(problem: Any, k: int, x: Tensor, moved: Tensor, p: Tensor, dual_moved: Tensor) -> LearnedSaddleState:
         dual = problem.dual_from(p, x)
         return LearnedSaddleState(x, k, dual=dual, differences_dual=p, dual_moved=dual_moved, moved=moved)
 
-    def _primal_step(self, problem: GridSaddleProblem, slope: Tensor, moved: Tensor, kernel: Tensor) -> Tensor:
+    def _primal_step(self, problem: Any, slope: Tensor, moved: Tensor, kernel: Tensor) -> Tensor:
         """C_k * slope + D_k * moved, in the shape of x."""
         at = -self.axes - 1
         if not self.masked:
@@ -192,7 +131,7 @@ class LearnedSaddle(LearnedPrefix[LearnedSaddleState, GridSaddleProblem]):
         both = convolve([item.unsqueeze(at) for item in (kept, slope - kept, moved)], kernel)
         return torch.where(mask > 0, both.select(at, 0), both.select(at, 1))
 
-    def tail_at(self, problem: GridSaddleProblem, x: Tensor, dual: Tensor) -> PDHGState:
+    def tail_at(self, problem: Any, x: Tensor, dual: Tensor) -> PDHGState:
         """With shorter primal steps than PDHG's own."""
         tau, sigma = self.tail.steps(problem)
         tau, sigma = tau / self.settle, sigma * self.settle

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,34 +19,23 @@ from lmd.solvers.learned.prefix import LearnedPrefix
 from lmd.terms.base import inner
 from lmd.terms.domains import same_set
 
-WIDTH_RANGE = (1e-4, 1e3)
-"""The interval of learned widths."""
+WIDTH_RANGE = (1e-4, 1e3)  # The interval of learned widths
 
+# Doublings of the curvature in one step; an instance that needs more stays where it is, and goes on in the next
 MAX_DOUBLINGS = 40
-"""Doublings of the curvature in one step; an instance that needs more stays where it is, and goes on in the next."""
 
-CURVATURE_DECAY = 0.9
-"""What the curvature of the step before is multiplied by for the first trial of a step."""
-
-MAX_ROUNDINGS = 8
-"""Units of rounding of the values by which the rule may be missed."""
+CURVATURE_DECAY = 0.9  # What the curvature of the step before is multiplied by for the first trial of a step
+MAX_ROUNDINGS = 8  # Units of rounding of the values by which the rule may be missed
 
 
 @dataclass(frozen=True, kw_only=True)
 class BacktrackedState(DualState):
     """Two points, and what is known of the curvature between them."""
 
-    mirrored: Tensor
-    """z `(B, ...)`, the point of the mirror steps."""
-
-    curvature: Tensor
-    """M `(B,)`: f was M-smooth relative to the potential along the last step."""
-
-    width: Tensor
-    """What the widths of the smoothing begin at, `()`."""
-
-    weight: Tensor
-    """A `(B,)`: A (f(x) - min f) <= B(x*, z_0) for smooth f. 0 at the start."""
+    mirrored: Tensor  # z `(B, ...)`, the point of the mirror steps
+    curvature: Tensor  # M `(B,)`: f was M-smooth relative to the potential along the last step
+    width: Tensor  # What the widths of the smoothing begin at, `()`
+    weight: Tensor  # A `(B,)`: A (f(x) - min f) <= B(x*, z_0) for smooth f. 0 at the start.
 
 
 class Trial(NamedTuple):
@@ -57,8 +46,7 @@ class Trial(NamedTuple):
     weight: Tensor
     gradient: Tensor
     dual: Tensor
-    excess: Tensor
-    """How far f(x) is above what the rule allows `(B,)`."""
+    excess: Tensor  # How far f(x) is above what the rule allows `(B,)`
 
 
 def per_point(numbers: Tensor, x: Tensor) -> Tensor:
@@ -66,7 +54,7 @@ def per_point(numbers: Tensor, x: Tensor) -> Tensor:
     return numbers.reshape(-1, *(1,) * (x.ndim - 1))
 
 
-class BacktrackedMirrorDescent(Solver[BacktrackedState, Problem]):
+class BacktrackedMirrorDescent(Solver[BacktrackedState]):
     r"""x_{k+1} = to_primal(to_dual(x_k) - g_k / M_k), M_k the first of 0.9 M_{k-1} 2^j, j = 0, 1, ..., that has
 
         f(x_{k+1}) <= f(x_k) + <g_k, x_{k+1} - x_k> + M_k B(x_{k+1}, x_k),
@@ -81,6 +69,8 @@ class BacktrackedMirrorDescent(Solver[BacktrackedState, Problem]):
         delay: Iterations until the width is half of it, positive.
     """
 
+    step_cost: ClassVar = {}  # The trials are counted in the state
+
     def __init__(self, mirror: Mirror, width: float = 0.1, delay: float = 10.0) -> None:
         super().__init__()
         if not isinstance(mirror, Mirror) or not mirror.is_exact:
@@ -91,11 +81,6 @@ class BacktrackedMirrorDescent(Solver[BacktrackedState, Problem]):
     @property
     def geometry(self) -> Mirror | None:
         return self.mirror
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        """The trials are counted in the state."""
-        return {}
 
     def keeps_to_domain(self, problem: Problem) -> bool:
         return same_set(self.mirror.domain, problem.domain)
@@ -194,11 +179,10 @@ class ExactState(DualState):
 
     previous: Tensor
     earlier: Tensor
-    unit: Tensor
-    """L `(B,)`: the smoothness of the problem, or of the smooth part of it; 1 where nothing is known."""
+    unit: Tensor  # L `(B,)`: the smoothness of the problem, or of the smooth part of it; 1 where nothing is known
 
 
-class ExactMirrorDescent(LearnedPrefix[ExactState, Problem]):
+class ExactMirrorDescent(LearnedPrefix[ExactState]):
     r"""N learned iterations of mirror descent with a mirror, two momenta and a smoothing of its own for each,
 
         v_k = x_k + m_k (x_k - x_{k-1}) + n_k (x_{k-1} - x_{k-2}),
@@ -235,15 +219,14 @@ class ExactMirrorDescent(LearnedPrefix[ExactState, Problem]):
         super().__init__()
         self.iterations, self.width = check_count("iterations", iterations), check_positive("width", width)
         self.tail: AcceleratedBacktrackedMirrorDescent = AcceleratedBacktrackedMirrorDescent(mirror, final_width, delay)
+        # Those of all learned iterations but the last, whose mirror is that of the rest
         self.mirrors = nn.ModuleList(copy.deepcopy(mirror) for _ in range(iterations - 1))
-        """Those of all learned iterations but the last, whose mirror is that of the rest."""
         apart = torch.linspace(0, check_count("widths", widths) - 1, widths)
         first = torch.linspace(math.log(width), math.log(final_width), iterations)
+        # `(N, widths)`; a factor of e apart to begin with, as are their shares
         self.log_widths = nn.Parameter(first[:, None] + apart)
-        """`(N, widths)`; a factor of e apart to begin with, as are their shares."""
         self.log_shares = nn.Parameter(-apart.repeat(iterations, 1), requires_grad=widths > 1)
-        self.momenta = nn.Parameter(torch.tensor([[-1.0, 0.0]] + [[0.2, 0.0]] * (iterations - 1)))
-        """m and n `(N, 2)`."""
+        self.momenta = nn.Parameter(torch.tensor([[-1.0, 0.0]] + [[0.2, 0.0]] * (iterations - 1)))  # m and n `(N, 2)`
         dimension = check_count("dimension", dimension, least=0)
         self.guess = nn.Parameter(torch.zeros(dimension), requires_grad=dimension > 0)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -50,11 +50,10 @@ class MirrorSolver(Solver[S]):
 class MirrorState(State):
     """Points, and the dual points they were made from."""
 
-    target: Tensor | None = None
-    """y_k `(B, ...)`: where `to_dual(x)` should be; None before the first step."""
+    target: Tensor | None = None  # y_k `(B, ...)`: where `to_dual(x)` should be; None before the first step
 
+    # to_dual(x) `(B, ...)` where it is known already, as in training; None where the step has to evaluate it
     dual: Tensor | None = None
-    """to_dual(x) `(B, ...)` where it is known already, as in training; None where the step has to evaluate it."""
 
 
 class MirrorDescent(MirrorSolver[MirrorState]):
@@ -70,9 +69,7 @@ class MirrorDescent(MirrorSolver[MirrorState]):
         steps: The step-sizes t_k: a positive number, or `Steps`.
     """
 
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return {"subgradient": 1, "to_dual": 1, "to_primal": 1}
+    step_cost: ClassVar = {"subgradient": 1, "to_dual": 1, "to_primal": 1}
 
     @property
     def geometry(self) -> Mirror | None:
@@ -119,14 +116,8 @@ class LazyMirrorDescent(MirrorDescent):
     """
 
     accumulates = True
-
-    @property
-    def init_cost(self) -> dict[str, int]:
-        return {"to_dual": 1}
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return {"subgradient": 1, "to_primal": 1}
+    init_cost: ClassVar = {"to_dual": 1}
+    step_cost: ClassVar = {"subgradient": 1, "to_primal": 1}
 
     def init(self, problem: Problem, x0: Tensor) -> MirrorState:
         return MirrorState(self.mirror.check("x0", x0), target=self.mirror.to_dual(x0))
@@ -147,6 +138,8 @@ class LearnedMirrorDescent(MirrorDescent):
         extension: The rule past N: "last", "mean", "min", "max" or "decay".
     """
 
+    steps: LearnedSteps
+
     def __init__(
         self,
         mirror: Mirror,
@@ -155,20 +148,9 @@ class LearnedMirrorDescent(MirrorDescent):
         interval: tuple[float, float] = (1e-3, 1e-1),
         extension: str = "min",
     ) -> None:
-        self.iterations = check_count("iterations", iterations)
         super().__init__(mirror, LearnedSteps(iterations, initial_step, interval, extension))
-
-    steps: LearnedSteps
-
-    def config(self) -> dict[str, Any]:
-        steps = self.steps
-        return {
-            "mirror": self.mirror,
-            "iterations": steps.iterations,
-            "initial_step": steps.initial,
-            "interval": list(steps.interval),
-            "extension": steps.extension,
-        }
+        self.iterations, self.initial_step, self.interval = iterations, self.steps.initial, self.steps.interval
+        self.extension = extension
 
 
 class CorrectedMirrorDescent(MirrorDescent):
@@ -187,6 +169,8 @@ class CorrectedMirrorDescent(MirrorDescent):
         initial: Each c_k to begin with, in [0, 1].
     """
 
+    step_cost: ClassVar = {"subgradient": 1, "to_dual": 1, "to_primal": 2}
+
     def __init__(
         self, mirror: Mirror, steps: Steps | float, iterations: int | None = None, initial: float = 0.5
     ) -> None:
@@ -202,10 +186,6 @@ class CorrectedMirrorDescent(MirrorDescent):
         if not 0 <= self.initial <= 1:
             raise InputError("initial", initial, "a number in [0, 1]")
         self.corrections = nn.Parameter(torch.full((iterations,), self.initial))
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return {"subgradient": 1, "to_dual": 1, "to_primal": 2}
 
     @property
     def horizon(self) -> int | None:
@@ -248,13 +228,8 @@ class AcceleratedState(State):
 class _AccumulatingSolver(MirrorSolver[AcceleratedState]):
     """What the two methods share: a start at z_0 = x_0, y_0 = to_dual(x_0), and the costs."""
 
-    @property
-    def init_cost(self) -> dict[str, int]:
-        return {"to_dual": 1}
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return {"subgradient": 1, "to_primal": 1}
+    init_cost: ClassVar = {"to_dual": 1}
+    step_cost: ClassVar = {"subgradient": 1, "to_primal": 1}
 
     def init(self, problem: Problem, x0: Tensor) -> AcceleratedState:
         self.mirror.check("x0", x0)
@@ -337,12 +312,12 @@ class ProximalMirrorDescent(MirrorDescent):
         steps: The step-sizes t_k: a positive number, or `Steps`.
     """
 
+    needs = ("penalty", "misfit_gradient")
+
     @property
     def geometry(self) -> Mirror | None:
         """None: the theorems are about steps without a prox."""
         return None
-
-    needs = ("penalty", "misfit_gradient")
 
     def step(self, problem: Any, state: MirrorState) -> MirrorState:
         size = self.steps(state.iteration)
@@ -385,9 +360,9 @@ def _temper(mirror: Mirror, penalty: Any) -> ProximalMap:
 
 
 CLOSED_FORMS: tuple[tuple[tuple[type[Mirror], ...], tuple[type[Term], ...], Callable[[Mirror, Any], ProximalMap]], ...]
+# Mirrors and penalties that `proximal_map` serves
 CLOSED_FORMS = (
     ((Euclidean, EuclideanBox, DiagonalQuadratic), (L1,), _shrink_and_map),
     ((Entropic, EuclideanSimplex), (L1,), _map_alone),
     ((Entropic,), (NegativeEntropy,), _temper),
 )
-"""Mirrors and penalties that `proximal_map` serves."""
