@@ -24,6 +24,7 @@ from lmd.guarantees.theorems import (
 from lmd.mirrors import Entropic, Euclidean, EuclideanBox, EuclideanSimplex, OneLayer, Quadratic
 from lmd.mirrors.potentials import DenseICNN
 from lmd.problems import LeastSquares, Problem, SimplexFamily, TVDenoising
+from lmd.problems.simplex import SquaredDistance
 from lmd.solvers import (
     FGP,
     PDHG,
@@ -235,7 +236,7 @@ class TestSubgradient:
                 return self.b.clamp(0, 1)
 
         problem = Boxed(torch.eye(2, dtype=F64), torch.tensor([[3.0, 0.5]], dtype=F64))
-        result = lmd.run(lmd.solvers.ProjectedGradient(0.3), problem, torch.zeros(1, 2, dtype=F64), 40)
+        result = lmd.run(lmd.solvers.GradientDescent(0.3), problem, torch.zeros(1, 2, dtype=F64), 40)
         assert float(norm := problem.subgradient(result.x).norm()) > 1, norm
         assert_close(result.certificate.bound, torch.zeros(1, dtype=F64), atol=1e-9, rtol=0)
         check(result.certificate, result.values - problem.minimum())
@@ -338,7 +339,7 @@ class TestWhatIsNotProven:
 
     def test_with_a_problem_and_a_mirror_of_different_domains(self):
         """Such a run is refused; but a record can be put together by hand."""
-        problem = lmd.problems.SquaredDistance(torch.tensor([[0.5, 0.5], [1.0, 0.0]], dtype=F64))
+        problem = SquaredDistance(torch.tensor([[0.5, 0.5], [1.0, 0.0]], dtype=F64))
         result = lmd.run(MirrorDescent(EuclideanSimplex(), 0.1), problem, problem.y.flip(0), 5)
         record = replace(Record.of(result), solver=MirrorDescent(Euclidean(), 0.1))
         assert record.mirror is None

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lmd.solvers.classical.relaxed_pdhg import RelaxedPDHG, RelaxedState, balanced, is_balancing_due
+from lmd.solvers.classical.pdhg import RelaxedPDHG, RelaxedState, balanced, is_balancing_due
 from lmd.solvers.wrappers import IterateSums, sum_steps
 from lmd.tv.calls import as_row, as_row_field, call, grid_of, weight_of
 

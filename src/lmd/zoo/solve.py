@@ -6,6 +6,7 @@ import ctypes
 import math
 import time
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -51,22 +52,21 @@ def solve(
     iterations: int = MAX_ITERATIONS,
     differentiable: bool = False,
 ) -> Result:
-    """The minimisers of a batch of problems, each proven to be within `tolerance` of its minimum, relative to it.
+    """Solve a batch of problems, each to a proven relative gap of `tolerance`.
 
-    Nothing is recorded on the way: the history has the start and the end. For everything else there is `lmd.run`. An
-    instance that gets no further in its precision, or runs out of iterations, says so in its status; the certificate
-    of the result has what is proven in any case.
+    The history of the result has only the start and the end; use `lmd.run` to record every iteration. An instance that
+    is limited by its precision or runs out of iterations says so in its status, and the certificate of the result says
+    what is proven in any case.
 
     Args:
         problem: A batch of problems.
         tolerance: The relative gap to be proven.
-        solver: Any solver; None is chosen by the problem and the tolerance.
+        solver: Any solver; None picks one for the problem and the tolerance.
         x0: `(B, ...)`; None is the problem's own start.
-        warm: A result on a problem of the same shape, to start from in place of x0, its dual point included.
-        iterations: How many at most.
-        differentiable: Give the answer derivatives by the data and weights of the problem that require them, by the
-            implicit function theorem, for total variation models; nothing is recorded for them while it solves. See
-            `lmd.problems.derivatives`.
+        warm: A result for a problem of the same shape, whose points and dual points are the start instead of x0.
+        iterations: The maximum number of iterations.
+        differentiable: For total variation models: give the answer derivatives with respect to those data and weights
+            of the problem that require them, by the implicit function theorem. See `lmd.problems.derivatives`.
 
     Returns:
         The answer, with its status and certificate.
@@ -156,6 +156,13 @@ def _start(problem: Any, x0: Tensor | None, warm: Result | None) -> Tensor:
     return start.detach() if start.requires_grad else start
 
 
+def _certify(solved: Solved, _: Result) -> Certificate:
+    x, outcomes = solved.x, solved.outcomes
+    kind = ctypes.c_double if x.dtype == torch.float64 else ctypes.c_float
+    reported = [max(kind(outcome.value).value, outcome.value) for outcome in outcomes]  # at least F(x)
+    return gap_certificate([outcome.value for outcome in outcomes], [outcome.gap for outcome in outcomes], reported, x)
+
+
 def _result(
     solved: Solved, solver: Solver[Any], problem: Any, start: Tensor, begun: float, violation: Tensor | None
 ) -> Result:
@@ -173,12 +180,6 @@ def _result(
         if not math.isfinite(outcome.value):
             status[n] = Status.NOT_FINITE
     x, values = solved.x, [outcome.value for outcome in outcomes]
-
-    def certificate(_: Result) -> Certificate:
-        kind = ctypes.c_double if x.dtype == torch.float64 else ctypes.c_float
-        reported = [max(kind(value).value, value) for value in values]  # at least F(x)
-        return gap_certificate(values, [outcome.gap for outcome in outcomes], reported, x)
-
     return Result(
         x=x,
         status=tuple(status),
@@ -189,7 +190,7 @@ def _result(
         problem=problem,
         start=start,
         dual=solved.dual,
-        certifier=certificate,
+        certifier=partial(_certify, solved),
         violation=violation,
     )
 

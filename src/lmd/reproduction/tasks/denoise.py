@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from lmd import tv
-from lmd.problems import Family, TVDenoising, TVDenoisingFamily, add_noise
+from lmd.problems import Family, TVDenoising, TVDenoisingFamily
+from lmd.problems.image_families import add_noise
 from lmd.problems.tv import TVProblem
 from lmd.reproduction.tasks import common
 from lmd.reproduction.tasks.common import PHOTOGRAPHS, WEAK, WEIGHT

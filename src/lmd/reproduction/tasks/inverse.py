@@ -9,14 +9,16 @@ import torch
 from torch import Tensor
 
 from lmd import problems
-from lmd.guarantees.reference_tv import second_stage
+from lmd.guarantees.reference import smoothest_problem
 from lmd.operators import Blur, ParallelBeam, gaussian_kernel
+from lmd.problems.image_families import add_noise, random_masks
 from lmd.reproduction.tasks import common
 from lmd.reproduction.tasks.common import CROPS, PAIR_CROPS, PHOTOGRAPHS, WEAK, WEIGHT
 from lmd.reproduction.tasks.task import CertifiedBy, Contest, Images, Recipe, Task
-from lmd.solvers import PDHG, LearnedSaddle
+from lmd.solvers import PDHG, LearnedSaddle, RelaxedPDHG
 
 KEPT = 0.8
+SMOOTHING_ITERATIONS = 300
 INPAINTING_SOLVER = PDHG(tau=0.35, accelerated=False, settle=8)
 
 
@@ -40,13 +42,14 @@ def _for_exact(preset: str) -> problems.Family:
 
 def _smooth(problem: problems.TVInpainting, x: Tensor) -> Tensor:
     """The smoothest of all minimisers, near enough for training."""
-    return second_stage(problem, x, evaluations=15)[0]
+    second, solver = smoothest_problem(problem, x), RelaxedPDHG()
+    return solver.advance(second, solver.init(second, x), SMOOTHING_ITERATIONS).x
 
 
 def make_inpainting(images: Tensor, noise: float, generator: torch.Generator) -> problems.TVInpainting:
     """The problem of clean images with a fifth of their pixels lost, a mask for each, and noise added."""
-    mask = problems.random_masks(len(images), images.shape[2], images.shape[3], KEPT, generator).to(images)
-    return problems.TVInpainting(problems.add_noise(mask * images, noise, generator), mask, WEIGHT)
+    mask = random_masks(len(images), images.shape[2], images.shape[3], KEPT, generator).to(images)
+    return problems.TVInpainting(add_noise(mask * images, noise, generator), mask, WEIGHT)
 
 
 def _recipe(iterations: int, kernel: int, settings: dict[str, dict[str, Any]]) -> Recipe:
@@ -101,7 +104,7 @@ def make_deblurring(images: Tensor, noise: float, generator: torch.Generator) ->
     """The problem of clean images, blurred, with noise added."""
     kernel = gaussian_kernel(BLUR_WIDTH)
     blurred = Blur(kernel, images.shape[2], images.shape[3])(images)
-    return problems.TVDeblurring(problems.add_noise(blurred, noise, generator), kernel, WEIGHT)
+    return problems.TVDeblurring(add_noise(blurred, noise, generator), kernel, WEIGHT)
 
 
 def _saddle_recipe(title: str, tau: float, family: Any, source: Images, settings: Any, tried: str) -> Recipe:
@@ -150,7 +153,7 @@ def make_tomography(images: Tensor, noise: float, generator: torch.Generator) ->
     """The problem of clean images, projected, with noise added."""
     size = (images.shape[2], images.shape[3])
     beams = ParallelBeam(*size, angles=ANGLES)
-    return problems.TVTomography(problems.add_noise(beams(images), noise, generator), size, WEIGHT, beams=beams)
+    return problems.TVTomography(add_noise(beams(images), noise, generator), size, WEIGHT, beams=beams)
 
 
 TOMOGRAPHY = Task(

@@ -12,12 +12,13 @@ from torch import Tensor
 
 from lmd.operators import Blur, Mask, ParallelBeam, gaussian_kernel, motion_kernel
 from lmd.operators.blur import BORDERS
-from lmd.problems import Family, SecondOrderModel, TVDenoising, TVModel, random_masks
+from lmd.problems import Family, SecondOrderModel, TVDenoising, TVModel
 from lmd.problems.base import offers
-from lmd.problems.image_families import Range, TVFamily
+from lmd.problems.image_families import Range, TVFamily, random_masks
 from lmd.reproduction.tasks.common import PHOTOGRAPHS, WEIGHT
 from lmd.reproduction.tasks.task import CertifiedBy, Contest, Recipe, Task
-from lmd.solvers import FGP, Averaged, RelaxedPDHG
+from lmd.solvers import FGP, RelaxedPDHG
+from lmd.solvers.wrappers import Averaged
 from lmd.terms import Absolute, KullbackLeibler, Squares
 
 Maker = Callable[..., Any]
