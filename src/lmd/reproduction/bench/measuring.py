@@ -19,7 +19,7 @@ from lmd.problems.base import offers
 from lmd.reproduction.tables import Row, row
 from lmd.reproduction.tasks.task import Peer, optimum
 from lmd.solvers import FGP, LBFGS, PDHG, Adam, GradientDescent, Nesterov, RelaxedPDHG, Solver
-from lmd.solvers.classical.pdhg import RATIO
+from lmd.solvers.classical.pdhg import DEFAULT_RATIO
 from lmd.zoo.solve import solve
 
 CLASSICAL = ("gd", "nesterov", "pdhg", "relaxed-pdhg", "adam", "lbfgs", "fgp")
@@ -64,7 +64,7 @@ def classical_methods(problem: Any, steps: float, tau: float, most: int) -> list
     if offers(problem, PDHG().needs):
         found.append(Method("pdhg", _pdhg(problem, tau), most))
     if offers(problem, RelaxedPDHG().needs):
-        ratios = tuple(Setting(RelaxedPDHG(ratio=m * RATIO)) for m in (0.1, 0.3, 1, 3, 10))
+        ratios = tuple(Setting(RelaxedPDHG(ratio=m * DEFAULT_RATIO)) for m in (0.1, 0.3, 1, 3, 10))
         found.append(Method("relaxed-pdhg", ratios, most))
     if offers(problem, FGP().needs):
         grid = [FGP(m, restart) for m in (1.0, 1.5, 2.0) for restart in (False, True)]
