@@ -46,19 +46,17 @@ from lmd.mirrors import Entropic, Euclidean, EuclideanSimplex, Quadratic
 from lmd.operators import gaussian_kernel
 from lmd.problems import (
     SVM,
-    KLDivergence,
     Lasso,
     LeastSquares,
     LinearClassifier,
     Problem,
-    SquaredDistance,
     TVDeblurring,
     TVDenoising,
     TVInpainting,
     TVTomography,
 )
 from lmd.problems.duality import relative_gap
-from lmd.problems.simplex import uniform_simplex
+from lmd.problems.simplex import KLDivergence, SquaredDistance, uniform_simplex
 from lmd.solvers import (
     FGP,
     LBFGS,

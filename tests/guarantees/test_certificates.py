@@ -24,6 +24,7 @@ from lmd.guarantees.theorems import (
 from lmd.mirrors import Entropic, Euclidean, EuclideanBox, EuclideanSimplex, OneLayer, Quadratic
 from lmd.mirrors.potentials import DenseICNN
 from lmd.problems import LeastSquares, Problem, SimplexFamily, TVDenoising
+from lmd.problems.simplex import SquaredDistance
 from lmd.solvers import (
     FGP,
     PDHG,
@@ -338,7 +339,7 @@ class TestWhatIsNotProven:
 
     def test_with_a_problem_and_a_mirror_of_different_domains(self):
         """Such a run is refused; but a record can be put together by hand."""
-        problem = lmd.problems.SquaredDistance(torch.tensor([[0.5, 0.5], [1.0, 0.0]], dtype=F64))
+        problem = SquaredDistance(torch.tensor([[0.5, 0.5], [1.0, 0.0]], dtype=F64))
         result = lmd.run(MirrorDescent(EuclideanSimplex(), 0.1), problem, problem.y.flip(0), 5)
         record = replace(Record.of(result), solver=MirrorDescent(Euclidean(), 0.1))
         assert record.mirror is None

@@ -5,7 +5,8 @@ import torch
 
 from lmd.errors import LmdError
 from lmd.guarantees import OptimumCache, minimiser, minimum, reference, smoothest_minimiser
-from lmd.problems import TVDenoising, TVInpainting, random_masks
+from lmd.problems import TVDenoising, TVInpainting
+from lmd.problems.image_families import random_masks
 
 
 def problem_of(isotropic: bool = False, dtype: torch.dtype = torch.float64) -> TVInpainting:
