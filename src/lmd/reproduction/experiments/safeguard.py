@@ -26,8 +26,7 @@ from lmd.reproduction.experiments.base import Experiment, Session
 from lmd.reproduction.experiments.imaging import images_to_test
 from lmd.reproduction.figures import figure, log_floor
 from lmd.reproduction.tables import Row, number, select
-from lmd.reproduction.tasks import HeldOut
-from lmd.reproduction.tasks.task import gap_scale, minimum
+from lmd.reproduction.tasks.task import HeldOut, gap_scale, minimum
 from lmd.solvers import PDHG, Solver
 from lmd.zoo.published import import_checkpoint
 from lmd.zoo.solve import solve
