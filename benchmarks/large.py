@@ -19,10 +19,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from lmd.problems import TVDenoising, add_noise
+from lmd.problems import TVDenoising
+from lmd.problems.image_families import add_noise
 from lmd.reproduction.datasets import image_data
 from lmd.reproduction.datasets.images import TEST_PHOTOGRAPHS, bundled, read_image
-from lmd.solvers.learned.fgp import NODES, PLACES
+from lmd.solvers.learned.dual import NODES, PLACES
 from lmd.tv import match, schedules
 from lmd.tv.denoising import Denoising
 from lmd.tv.schedules import FORMS, Schedule, Table

@@ -23,10 +23,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import lmd
-from lmd.problems import TVDenoising, TVModel, add_noise
+from lmd.problems import TVDenoising, TVModel
+from lmd.problems.image_families import add_noise
 from lmd.reproduction.datasets.images import image_data
 from lmd.solvers import LearnedFGP
-from lmd.solvers.learned.fgp import LOWEST, PLACES, RATIO, roughness
+from lmd.solvers.learned.dual import LOWEST, PLACES, RATIO, roughness
 from lmd.terms import Squares
 from lmd.tv import match
 from lmd.tv.schedules import FILE, FORMS, Schedule, Table

@@ -101,7 +101,6 @@ DEFAULT_DEVICE = {
     "shifted": DRAWN,
     "strong_convexity": NUMBER,
     "smoothness": NUMBER,
-    "_preconditioner": "optima are found on the CPU",
 }
 """Functions of the rooms for every device that may make a tensor on the default one, and why."""
 

@@ -10,14 +10,8 @@ import lmd
 from lmd.core.config import HOMES, Configurable, from_config, to_config
 from lmd.errors import InputError
 from lmd.mirrors import EuclideanBox, Quadratic
-from lmd.solvers import (
-    Adam,
-    BestSoFar,
-    DecayingSteps,
-    GradientDescent,
-    LearnedMirrorDescent,
-    MirrorDescent,
-)
+from lmd.solvers import Adam, BestSoFar, GradientDescent, LearnedMirrorDescent, MirrorDescent
+from lmd.solvers.steps import DecayingSteps
 
 
 def there_and_back(item):

@@ -200,8 +200,7 @@ def limit_evaluations(monkeypatch):
     """Make the reference methods give up after so many gap evaluations."""
 
     def limit(count):
-        methods = [each._replace(effort=each.effort._replace(evaluations=count)) for each in reference.METHODS]
-        monkeypatch.setattr(reference, "METHODS", methods)
+        monkeypatch.setattr(reference, "MAX_ITERATIONS", count * reference.INTERVAL)
 
     return limit
 

@@ -8,8 +8,9 @@ from torch.testing import assert_close
 
 import lmd
 from lmd.errors import CapabilityError, InputError
-from lmd.guarantees import DescentSafeguard, Safeguard, default_fallback, guard
+from lmd.guarantees import DescentSafeguard, Safeguard, guard
 from lmd.guarantees.record import Record
+from lmd.guarantees.safeguard import default_fallback
 from lmd.guarantees.theorems import subgradient_certificate
 from lmd.mirrors import Entropic, Euclidean, Quadratic
 from lmd.problems import SVM, LeastSquares, SimplexFamily, TVDenoising, TVInpainting
@@ -20,7 +21,6 @@ from lmd.solvers import (
     AcceleratedMirrorDescent,
     Adam,
     GradientDescent,
-    InteriorPoint,
     LazyMirrorDescent,
     LearnedDual,
     LearnedSaddle,
@@ -30,6 +30,7 @@ from lmd.solvers import (
     Solver,
     State,
 )
+from lmd.solvers.classical.interior_point import InteriorPoint
 
 F64 = torch.float64
 

@@ -18,15 +18,25 @@ from lmd.problems import (
     LinearClassifier,
     PenalisedProblem,
     QuadraticProgram,
-    SquaredDistance,
     TVDeblurring,
     TVDenoising,
     TVInpainting,
     TVTomography,
 )
+from lmd.problems.simplex import SquaredDistance
 from lmd.reproduction import recipes
+from lmd.solvers.classical.circulant_admm import CirculantADMM
+from lmd.solvers.classical.interior_point import InteriorPoint
+from lmd.solvers.classical.qp_interior_point import QPInteriorPoint
 from lmd.solvers.initialisers import NetworkInitialiser
-from lmd.solvers.learned.gradient import DenseMetric, DiagonalMetric, LearnedGradient, LearnedQuasiNewton
+from lmd.solvers.learned.gradient import (
+    DenseMetric,
+    DiagonalMetric,
+    LearnedBlockNewton,
+    LearnedGradient,
+    LearnedQuasiNewton,
+)
+from lmd.solvers.wrappers import Averaged, NoWorseThanStart, Sequential, WithInitialiser
 from lmd.terms import L1, Huber, Shifted
 from lmd.testing.solvers import SolverConformance
 
@@ -128,15 +138,15 @@ SOLVERS = {
     "RelaxedPDHG": (lambda: solvers.RelaxedPDHG(), "lasso"),
     "RelaxedPDHG learned": (lambda: rough(solvers.RelaxedPDHG(3)), "inpainting in colour"),
     "RelaxedPDHG on sinograms": (lambda: rough(solvers.RelaxedPDHG(2)), "tomography"),
-    "Averaged": (lambda: solvers.Averaged(solvers.RelaxedPDHG()), "lasso"),
-    "Averaged learned": (lambda: rough(solvers.Averaged(solvers.RelaxedPDHG(3))), "inpainting in colour"),
-    "Averaged PDHG": (lambda: solvers.Averaged(solvers.PDHG()), "tomography"),
-    "CirculantADMM": (lambda: solvers.CirculantADMM(), "deblurring"),
-    "CirculantADMM on sinograms": (lambda: solvers.CirculantADMM(), "tomography"),
+    "Averaged": (lambda: Averaged(solvers.RelaxedPDHG()), "lasso"),
+    "Averaged learned": (lambda: rough(Averaged(solvers.RelaxedPDHG(3))), "inpainting in colour"),
+    "Averaged PDHG": (lambda: Averaged(solvers.PDHG()), "tomography"),
+    "CirculantADMM": (lambda: CirculantADMM(), "deblurring"),
+    "CirculantADMM on sinograms": (lambda: CirculantADMM(), "tomography"),
     "ProximalGradient": (lambda: solvers.ProximalGradient(), "penalised"),
     "ProximalGradient on a simplex": (lambda: solvers.ProximalGradient(), "simplex"),
-    "QPInteriorPoint": (lambda: solvers.QPInteriorPoint(), "quadratic program"),
-    "QPInteriorPoint with matrices for each": (lambda: solvers.QPInteriorPoint(), "box"),
+    "QPInteriorPoint": (lambda: QPInteriorPoint(), "quadratic program"),
+    "QPInteriorPoint with matrices for each": (lambda: QPInteriorPoint(), "box"),
     "ADMM": (lambda: solvers.ADMM(), "quadratic program"),
     "ADMM learned": (lambda: rough(solvers.ADMM(3, 8)), "signals"),
     "ADMM with blocks": (lambda: rough(solvers.ADMM(3, blocks=[4, 2])), "quadratic program"),
@@ -154,11 +164,11 @@ SOLVERS = {
         "least squares",
     ),
     "WithInitialiser": (
-        lambda: solvers.WithInitialiser(solvers.ADMM(), rough(NetworkInitialiser([8], 8, 3, hidden=5))),
+        lambda: WithInitialiser(solvers.ADMM(), rough(NetworkInitialiser([8], 8, 3, hidden=5))),
         "signals",
     ),
     "Sequential": (
-        lambda: solvers.Sequential(LearnedGradient(DenseMetric(2), 2), solvers.LBFGS()),
+        lambda: Sequential(LearnedGradient(DenseMetric(2), 2), solvers.LBFGS()),
         "least squares",
     ),
     "GradientDescent": (lambda: solvers.GradientDescent(0.05), "least squares"),
@@ -167,9 +177,9 @@ SOLVERS = {
     "Nesterov": (lambda: solvers.Nesterov(0.05), "least squares"),
     "Adam": (lambda: solvers.Adam(0.05), "least squares"),
     "LBFGS": (lambda: solvers.LBFGS(), "least squares"),
-    "InteriorPoint": (lambda: solvers.InteriorPoint(), "svm"),
+    "InteriorPoint": (lambda: InteriorPoint(), "svm"),
     "LearnedInteriorPoint": (lambda: rough(solvers.LearnedInteriorPoint(51, 3)), "svm"),
-    "LearnedBlockNewton": (lambda: rough(solvers.LearnedBlockNewton(3)), "classifier"),
+    "LearnedBlockNewton": (lambda: rough(LearnedBlockNewton(3)), "classifier"),
     "MirrorDescent": (lambda: solvers.MirrorDescent(Quadratic(2), 0.05), "least squares"),
     "MirrorDescent on a simplex": (lambda: solvers.MirrorDescent(Entropic(), 0.05), "simplex"),
     "LearnedMirrorDescent": (lambda: solvers.LearnedMirrorDescent(Quadratic(2), iterations=3), "least squares"),
@@ -197,7 +207,7 @@ SOLVERS = {
         lambda: solvers.ExactMirrorDescent(Separable(Rotation(51), 1), 2),
         "svm",
     ),
-    "NoWorseThanStart": (lambda: solvers.NoWorseThanStart(rough(solvers.LearnedDual(3, 3))), "denoising"),
+    "NoWorseThanStart": (lambda: NoWorseThanStart(rough(solvers.LearnedDual(3, 3))), "denoising"),
     "BestSoFar": (lambda: solvers.BestSoFar(solvers.GradientDescent(0.01)), "denoising"),
     "Stochastic": (lambda: solvers.Stochastic(solvers.GradientDescent(0.001), 5), "svm"),
 }

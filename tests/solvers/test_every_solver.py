@@ -23,9 +23,9 @@ from lmd.solvers import (
     LearnedMirrorDescent,
     MirrorDescent,
     Nesterov,
-    NoWorseThanStart,
     ProximalGradient,
 )
+from lmd.solvers.wrappers import Averaged, NoWorseThanStart, Sequential, WithInitialiser
 from lmd.terms import Box
 
 
@@ -62,11 +62,7 @@ def test_none_is_forgotten():
     exported = [getattr(solvers, name) for name in solvers.__all__]
     public = {item for item in exported if isinstance(item, type) and issubclass(item, solvers.Solver)}
     elsewhere = {solvers.ProximalMirrorDescent, solvers.Stochastic}  # they need more of a problem: test_family.py
-    elsewhere |= {solvers.WithInitialiser, solvers.Sequential}
-    elsewhere |= {
-        solvers.Averaged,
-        solvers.LearnedInteriorPoint,
-    }  # each has a file of its own
+    elsewhere |= {Averaged, Sequential, WithInitialiser, solvers.LearnedInteriorPoint}  # each has a file of its own
     for kind in public - {solvers.Solver, *MAKE} - elsewhere:
         assert set(kind().needs) - {"domain"}, f"{kind.__name__} runs on any problem: add it to MAKE"
 

@@ -14,9 +14,9 @@ from lmd.solvers import (
     LearnedDual,
     LearnedMirrorDescent,
     LearnedSaddle,
-    NoWorseThanStart,
     Status,
 )
+from lmd.solvers.wrappers import NoWorseThanStart
 
 
 def absolute(x):

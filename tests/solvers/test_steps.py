@@ -10,8 +10,8 @@ import lmd
 from lmd.errors import InputError
 from lmd.mirrors import Euclidean
 from lmd.problems import LeastSquares
-from lmd.solvers import DecayingSteps, GradientDescent, LearnedMirrorDescent, LearnedSteps
-from lmd.solvers.steps import EXTENSIONS, ConstantSteps, as_steps
+from lmd.solvers import GradientDescent, LearnedMirrorDescent, LearnedSteps
+from lmd.solvers.steps import EXTENSIONS, ConstantSteps, DecayingSteps, as_steps
 
 positive = st.floats(1e-6, 1e3)
 

@@ -11,7 +11,10 @@ from typing import Any, ClassVar
 
 from lmd.errors import InputError
 
-HOMES = ("lmd.mirrors", "lmd.solvers", "lmd.guarantees")  # imported when a name is met that is not known yet
+SOLVERS = tuple(
+    f"lmd.solvers.{name}" for name in ("classical.circulant_admm", "classical.qp_interior_point", "learned.gradient")
+)
+HOMES = ("lmd.mirrors", "lmd.solvers", *SOLVERS, "lmd.guarantees")  # imported when a name is met that is not known yet
 
 
 class Configurable:

@@ -111,18 +111,18 @@ class Noise:
 def estimate_noise(image: Any, *, channel_axis: Axis = "auto") -> NoiseEstimate:
     """Estimate the standard deviation of the noise in an image, signal or volume.
 
-    Blocks of 8 x 8 pixels are transformed as in JPEG. Flat and cut off regions, such as black borders and a blown out
-    sky, do not count, nor does alpha. A small network, trained on photographs with white, Poisson, correlated and JPEG
-    noise and on clean ones, tells from the energies of the blocks what is noise and what is texture, for brightness
-    and colours and seven rings of frequencies. Of signals, volumes and small pictures the smoothest blocks are taken
-    for noise, as by [Ponomarenko et al. 2007](https://doi.org/10.1117/12.714640).
+    Blocks of 8 x 8 pixels are transformed as in JPEG. Constant and clipped regions, such as black borders and an
+    overexposed sky, and the alpha channel are ignored. A small network, trained on clean photographs and on photographs
+    with white, Poisson, correlated and JPEG noise, tells noise from texture by the energies of the blocks in brightness
+    and colour and in seven frequency bands. For signals, volumes and small pictures the noise is that of the smoothest
+    blocks ([Ponomarenko et al. 2007](https://doi.org/10.1117/12.714640)).
 
     Args:
-        image: A numpy array or torch tensor of any dtype and layout, as in `lmd.denoise`.
+        image: A NumPy array or tensor of any dtype and layout, as in `lmd.denoise`.
         channel_axis: The axis of the channels, None if there is none, or "auto".
 
     Returns:
-        The level in the array's own numbers (of 255 for bytes), how sure it is, and whether neighbours share it.
+        The level in the units of the array (0 to 255 for bytes), its confidence, and the correlation of neighbours.
 
     >>> import numpy as np, lmd
     >>> found = lmd.estimate_noise(100 + 10 * np.random.default_rng(0).normal(size=(128, 128)))

@@ -73,23 +73,20 @@ class LinearOperator(Part, abc.ABC):
 
     @property
     def mask(self) -> Tensor | None:
-        """m of 0 and 1 with Kx = m * x, where it is such; otherwise None."""
+        """The mask m of 0 and 1 if Kx = m * x, otherwise None."""
         return None
 
     @property
     def grid(self) -> tuple[int, ...] | None:
-        """The lengths of the last axes of x, where Kx are the differences of neighbours along each; otherwise None."""
+        """The lengths of the last axes of x if Kx are the differences along each of them, otherwise None."""
         return None
+
+    scales: tuple[float, ...] = (1.0,)  # the factors of the `blocks`
 
     @property
     def blocks(self) -> tuple[LinearOperator, ...]:
-        """The operators that are stacked in it; otherwise itself."""
+        """The stacked operators, or this operator itself if it is not stacked."""
         return (self,)
-
-    @property
-    def scales(self) -> tuple[float, ...]:
-        """The factors of the `blocks`."""
-        return (1.0,)
 
     def split(self, z: Tensor) -> tuple[Tensor, ...]:
         """The parts of z `(B, ...)` that belong to the `blocks`."""
@@ -139,8 +136,7 @@ class LinearOperator(Part, abc.ABC):
         """A bound on the sum of the sizes of what each entry of Kx is a sum of: in its shape, or `(B,)`."""
         return self.norm * size_of(x)
 
-    is_identity: ClassVar[bool] = False
-    """Whether Kx = x, so that points behind the operator are points before it."""
+    is_identity: ClassVar[bool] = False  # whether Kx = x, so that points behind the operator are points before it
 
     def gram(self, x: Tensor) -> Tensor:
         """K'K for x `(B, ...)` of n entries, as a matrix `(n, n)` or one for each instance `(B, n, n)`."""
@@ -150,11 +146,11 @@ class LinearOperator(Part, abc.ABC):
         return image @ image.mT
 
     def double(self: K) -> K:
-        """The same operator with its tensors in float64, in which proofs are evaluated."""
+        """Return the operator with its tensors in float64, in which proofs are evaluated."""
         return to_double(self)
 
     def select(self: K, index: Index) -> K:
-        """The operator of some of the instances; a number selects a batch of one."""
+        """Return the operator for some of the instances; a number selects a batch of one."""
         return self
 
 
@@ -179,8 +175,7 @@ class Identity(LinearOperator):
         return z.clone()
 
 
-POWER_ITERATIONS, LANCZOS_ITERATIONS = 30, 20
-"""Iterations of `norm_bound` and of `norm_estimate`."""
+POWER_ITERATIONS, LANCZOS_ITERATIONS = 30, 20  # iterations of `norm_bound` and of `norm_estimate`
 
 
 def norm_bound(gram: Callable[[Tensor], Tensor], shape: tuple[int, ...]) -> float:

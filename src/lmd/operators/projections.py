@@ -12,8 +12,7 @@ from torch import Tensor
 from lmd.core.checks import check_count
 from lmd.operators.base import LinearOperator, check_ending, norm_bound, norm_estimate
 
-NORM_MARGIN = 1.02
-"""Factor from the estimate of a norm to what is used as its bound."""
+NORM_MARGIN = 1.02  # factor from the estimate of a norm to what is used as its bound
 
 
 class ParallelBeam(LinearOperator):
@@ -26,7 +25,7 @@ class ParallelBeam(LinearOperator):
 
     Args:
         height, width: H and W of the images.
-        angles: n, how many projections there are, evenly over half a turn.
+        angles: n, the number of projections, evenly spaced over half a turn.
     """
 
     def __init__(self, height: int, width: int, angles: int = 30) -> None:

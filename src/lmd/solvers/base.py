@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import functools
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -25,20 +26,20 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class State:
-    """Where a solver is: everything it needs for the next step and nothing else."""
+    """Where a solver is: everything it needs for the next step and nothing else.
+
+    Args:
+        x: The current points `(B, ...)`.
+        iteration: How many steps have been taken.
+        diagnostics: Numbers per instance `(B,)` that the step learned about the points it *started* from.
+        evaluations: Evaluations per instance `(B,)` in the step that led here, by name, beyond the solver's
+            `step_cost`: for a step whose cost is known only once it is taken. A wrapper passes them on.
+    """
 
     x: Tensor
-    """The current points `(B, ...)`."""
-
     iteration: int = 0
-    """How many steps have been taken."""
-
     diagnostics: Mapping[str, Tensor] = field(default_factory=dict)
-    """Numbers per instance `(B,)` that the step learned about the points it *started* from."""
-
     evaluations: Mapping[str, Tensor] = field(default_factory=dict)
-    """Evaluations per instance `(B,)` in the step that led here, by name, beyond the solver's `step_cost`: for a step
-    whose cost is known only once it is taken. A wrapper passes on those of the solver inside."""
 
     @property
     def iterate(self) -> Tensor:
@@ -73,6 +74,7 @@ class DualState(State):
 
 
 S = TypeVar("S", bound=State)
+L = TypeVar("L", bound=DualState)
 
 
 class Solver(nn.Module, Configurable, abc.ABC, Generic[S]):
@@ -82,8 +84,7 @@ class Solver(nn.Module, Configurable, abc.ABC, Generic[S]):
     `Solver[S]` has states S and runs on problems that offer what it `needs`.
     """
 
-    # What is known about it, such as how it was trained: JSON values by name, saved along with it
-    card: Mapping[str, Any] = MappingProxyType({})
+    card: Mapping[str, Any] = MappingProxyType({})  # how it was trained: JSON values by name, saved along with it
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -189,6 +190,72 @@ class Wrapper(Solver[S]):
         return self.solver.ends_proven
 
 
+@dataclass(frozen=True, kw_only=True)
+class TailState(DualState):
+    """Past the learned iterations: the state of the classical method."""
+
+    inner: DualState
+
+
+class LearnedPrefix(Solver[L | TailState]):
+    """N learned iterations, in one compiled call where there is one, then the steps of a method that converges.
+
+    `step_cost` is the cost of a learned step; where a step costs something else, its state says so.
+    """
+
+    stays_in_domain = True  # like the classical method that it ends in
+    ends_proven = True
+
+    iterations: int  # N
+    tail: Solver[Any]  # the method that converges
+
+    @property
+    def horizon(self) -> int:
+        return self.iterations
+
+    def cost_of(self, k: int) -> dict[str, int]:
+        """Evaluations per instance in the step from x_k, by name; a compiled one counts as what it stands for."""
+        return self.step_cost if k < self.iterations else self.tail.step_cost
+
+    def resume(self, problem: Any, x: Tensor, dual: Tensor) -> TailState:
+        """Past the learned iterations: they are for a start that knows nothing."""
+        return TailState(x, self.iterations, dual=dual, inner=self.tail_at(problem, x, dual))
+
+    def step(self, problem: Any, state: L | TailState) -> L | TailState:
+        return self.advance(problem, state, 1)
+
+    def advance(self, problem: Any, state: L | TailState, count: int) -> L | TailState:
+        begin, end = state.iteration, state.iteration + count
+        while not isinstance(state, TailState) and state.iteration < min(end, self.iterations):
+            compiled = self.compiled_steps(problem, state, min(end, self.iterations))
+            state = self.learned_step(problem, state) if compiled is None else compiled
+        spent: dict[str, Tensor] = {}  # by steps of the classical method that count for themselves
+        while state.iteration < end:
+            inner = state.inner if isinstance(state, TailState) else self.tail_at(problem, state.x, state.dual)
+            inner = self.tail.step(problem, inner)
+            spent = add_evaluations(spent, inner.evaluations)
+            state = TailState(inner.x, state.iteration + 1, dual=inner.dual, inner=inner)
+        cost: Counter[str] = Counter()  # of the steps beyond `step_cost` each: less than 0 where they cost less
+        for k in range(begin, end):
+            cost.update(self.cost_of(k))
+            cost.subtract(self.step_cost)
+        beyond = add_evaluations(full_counts(cost, state.x), spent)
+        return replace(state, evaluations=beyond) if beyond else state
+
+    def compiled_steps(self, problem: Any, state: L, end: int) -> L | None:
+        """All learned steps up to iteration `end` in one compiled call; None where there is none."""
+        return None
+
+    @abc.abstractmethod
+    def learned_step(self, problem: Any, state: L) -> L:
+        """One learned iteration."""
+
+    def tail_at(self, problem: Any, x: Tensor, dual: Tensor) -> DualState:
+        """The state of the classical method at the last learned points, or at those of an earlier run."""
+        state: DualState = self.tail.resume(problem, x, dual)
+        return state
+
+
 def check_fit(solver: Solver[Any], problem: Problem, x0: Tensor) -> None:
     """Raise unless the solver can run on the problem from x0: before it does, rather than with a wrong answer after."""
     check_start(problem, x0)
@@ -198,9 +265,7 @@ def check_fit(solver: Solver[Any], problem: Problem, x0: Tensor) -> None:
 def check_start(problem: Problem, x0: Tensor) -> Tensor:
     """Return x0 `(B, ...)` if a run on the problem can start there."""
     problem.check_start(check_batch("x0", x0))
-    if problem.domain is not None:
-        problem.domain.check("x0", x0)
-    return x0
+    return x0 if problem.domain is None else problem.domain.check("x0", x0)
 
 
 def in_full_precision(function: Callable[Given, Answer]) -> Callable[Given, Answer]:
@@ -233,7 +298,11 @@ def check_solver(solver: Solver[Any], problem: Problem) -> None:
 def add_evaluations(*counts: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The sum of evaluation counts, name by name."""
     total: dict[str, Tensor] = {}
-    for each in counts:
-        for name, count in each.items():
-            total[name] = total[name] + count if name in total else count
+    for name, count in (item for each in counts for item in each.items()):
+        total[name] = total[name] + count if name in total else count
     return total
+
+
+def full_counts(cost: Mapping[str, int], x: Tensor) -> dict[str, Tensor]:
+    """Evaluations that are the same for all instances of x `(B, ...)`, each `(B,)`; none where they are 0."""
+    return {name: x.new_full((len(x),), count, dtype=torch.int64) for name, count in cost.items() if count}

@@ -63,13 +63,8 @@ class Certificate:
         count, total = int(proven.sum()), len(proven)
         if self.parts:
             best = torch.stack([part.lower_bound for part in self.parts]).argmax(dim=0)[proven]
-            said = [
-                f"for {shares} of {total} instances: {part.explain()}"
-                for part, shares in zip(
-                    self.parts, torch.bincount(best, minlength=len(self.parts)).tolist(), strict=True
-                )
-                if shares
-            ]
+            shares = zip(self.parts, torch.bincount(best, minlength=len(self.parts)).tolist(), strict=True)
+            said = [f"for {share} of {total} instances: {part.explain()}" for part, share in shares if share]
             return " ".join(said) or f"Nothing is proven: {'; '.join(part.theorem for part in self.parts)}."
         needs = "; ".join(f"{name} = {_numbers(value)} ({origin})" for name, (value, origin) in self.constants.items())
         reason = f"{self.theorem}, in the {self.norm} norm" + (f", with {needs}" if needs else "")
@@ -212,9 +207,8 @@ class Result:
         if Status.STALLED in self.status:
             lines.append(f"proven: within {self._proven():.2g} of the minimum, relative to it, at the worst")
         if self.violation is not None and bool((self.violation > 0).any()):
-            lines.append(
-                f"constraints: violated by {float(self.violation.max()):.2g} at the worst, values are beside it"
-            )
+            worst = float(self.violation.max())
+            lines.append(f"constraints: violated by {worst:.2g} at the worst, values are beside it")
         return "\n".join(lines)
 
     def _proven(self) -> float:

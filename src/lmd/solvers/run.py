@@ -39,26 +39,30 @@ def run(
 ) -> Result:
     """Run a solver on a batch of problems from the starting points x0 `(B, ...)`, or from the problem's own `start()`.
 
-    Instances stop one by one, and the others go on. Where a value is infinite because a constraint is violated, it is
-    that of a nearby point, and the result has the violation. Runs without autograd.
+    Each instance stops on its own while the others continue. If a value is infinite because a constraint is violated,
+    the value of a nearby point is reported together with the violation. Autograd records nothing.
 
     Args:
-        solver: Any solver; learned ones are run as they are.
+        solver: Any solver.
         problem: A problem, or a convex function from points `(B, ...)` to values `(B,)`.
         x0: `(B, ...)`; None is the problem's own start.
-        iterations: Maximum number; by default what the solver was trained for, or 100; with a `tolerance` 100 000.
-        tolerance: The relative duality gap at which an instance stops, proven, or where no more can be proven; for
-            problems with a dual and solvers that keep a dual point, such as FGP and PDHG.
-        target_value: The value at which an instance stops: a number, or one per instance `(B,)`.
-        residual_tolerance: The relative move of the iterates at which an instance stops.
-        time_limit: Seconds after which all stop.
-        divergence_factor: How far a value may rise, in sizes of that of the start, at least 1.
-        callbacks: Functions of the state and the values `(B,)`, called after each iteration; a true answer is the end.
-        stop: Further rules, of `lmd.solvers.stopping` or your own; each serves one run.
-        record: Record every iteration. Without, only the start and the end are evaluated, and nothing stops early.
+        iterations: The maximum number of iterations. The default is 100 000 with a `tolerance`; otherwise it is the
+            number that the solver was trained for, or 100.
+        tolerance: An instance stops at this proven relative duality gap, or if no more can be proven. Requires a
+            problem with a dual and a solver that keeps a dual point, such as FGP or PDHG.
+        target_value: An instance stops at this value: a number, or one per instance `(B,)`.
+        residual_tolerance: An instance stops if its iterate moves by less than this, relative to its size.
+        time_limit: Seconds after which all instances stop.
+        divergence_factor: An instance has diverged if its value rises by more than this multiple of the size of its
+            first value; at least 1.
+        callbacks: Functions of the state and the values `(B,)`, called after each iteration; returning True ends the
+            run.
+        stop: Further rules, from `lmd.solvers.stopping` or your own; each can be used for one run.
+        record: Whether to record every iteration. Otherwise only the start and the end are evaluated, and nothing
+            stops early.
 
     Returns:
-        The answer, with its values, history and status of each instance, and its certificate where `run` is `lmd.run`.
+        The answer, with the values, history and status of each instance, and with a certificate from `lmd.run`.
 
     >>> import lmd, torch
     >>> result = lmd.run(lmd.solvers.GradientDescent(0.25), lambda x: (x**2).sum(dim=1), torch.ones(2, 3), 20)

@@ -25,11 +25,7 @@ class Steps(nn.Module, Configurable, abc.ABC):
 
 
 class ConstantSteps(Steps):
-    """t_k = size.
-
-    Args:
-        size: A positive number.
-    """
+    """t_k = size, a positive number."""
 
     def __init__(self, size: float) -> None:
         super().__init__()
@@ -62,13 +58,12 @@ class LearnedSteps(Steps):
     Past N iterations, with t_1, ..., t_N the learned steps: `last`, `mean`, `min` or `max` of them, or `decay`:
     c / k^power with c = mean(j^power t_j), which continues a decaying sequence in its own scale.
 
-    `min` is the safe one: training finds single steps that are too long to be repeated. With an exact mirror, or in
-    `LazyMirrorDescent`, `decay` with power 1/2 is as safe, and converges for problems that are not smooth
-    (docs/guarantees.md).
+    `min` is safe: training finds single steps that are too long to be repeated. With an exact mirror, or in
+    `LazyMirrorDescent`, so is `decay` with power 1/2, which converges for problems that are not smooth.
 
     Args:
         iterations: N.
-        initial: Each step to begin with, inside the interval.
+        initial: Each step at the start, inside the interval.
         interval: (low, high), what the steps are clipped to.
         extension: The rule past N: "last", "mean", "min", "max" or "decay".
         power: That of "decay", positive.

@@ -44,8 +44,7 @@ MAX_STILL_ROUNDINGS = 2.0
 class ProgressMonitor:
     """Detects gaps that have not fallen to `PROGRESS_SHARE` since iteration k / `PATIENCE`."""
 
-    def __init__(self) -> None:
-        self._marks: tuple[Tensor, Tensor] | None = None
+    _marks: tuple[Tensor, Tensor] | None = None
 
     def update(self, k: int, gaps: Tensor) -> Tensor:
         """Which instances `(B,)` have made no progress, from their gaps `(B,)` after iteration k."""
@@ -128,8 +127,7 @@ class GapSchedule:
 
     MIN_INTERVAL, MIN_GROWTH, MAX_GROWTH, SHARE, INITIAL_SLOPE = 5, 0.1, 0.5, 0.6, 2.0
 
-    def __init__(self) -> None:
-        self._last: tuple[int, float] | None = None
+    _last: tuple[int, float] | None = None
 
     def next_interval(self, k: int, ratio: float) -> int:
         """The number of iterations to do after k of them; `ratio` is that of the largest gap to the tolerance."""
@@ -145,17 +143,15 @@ class GapSchedule:
 
 
 class Restarts:
-    """When to go on from means over iterations in place of the iterates, instance by instance.
+    """Decides when to go on from means over iterations in place of the iterates, instance by instance.
 
     As soon as a gap has fallen to `SHARE` of what it was at the last restart, or at the first evaluation from iteration
-    `FIRST` on ([Applegate et al. 2023](https://doi.org/10.1007/s10107-022-01901-9)). Restarts after a number of
-    iterations, whatever has fallen, would take twice as many where minima are not sharp.
+    `FIRST` on ([Applegate et al. 2023](https://doi.org/10.1007/s10107-022-01901-9)).
     """
 
     SHARE, FIRST = 0.1, 100
 
-    def __init__(self) -> None:
-        self._last: Tensor | None = None
+    _last: Tensor | None = None
 
     def update(self, k: int, gaps: Tensor) -> Tensor:
         """Which instances `(B,)` are to restart after iteration k, from their gaps `(B,)` there."""
@@ -245,9 +241,7 @@ class Tolerance(StoppingRule):
         if state.dual_point is None:
             accepted = "one that does, such as FGP or PDHG, to stop at a tolerance"
             raise CapabilityError("solver", f"{name}, which keeps no dual point", accepted)
-        self.gaps = torch.full_like(
-            tracker.values, torch.inf, dtype=torch.float64
-        )  # The smallest that were proven `(B,)`
+        self.gaps = torch.full_like(tracker.values, torch.inf, dtype=torch.float64)  # the least proven ones `(B,)`
         self.best, self.stall = (tracker.x, state.dual_point, tracker.values), StallDetector()
 
     def check(self, problem: Problem, state: State, tracker: Tracker, last: bool) -> None:

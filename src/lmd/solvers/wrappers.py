@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import functools
 import itertools
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from lmd.core.checks import check_count, check_same_kind
 from lmd.errors import InputError
 from lmd.mirrors.base import Mirror
 from lmd.problems.base import Problem
-from lmd.solvers.base import DualState, Solver, State, Wrapper, add_evaluations
+from lmd.solvers.base import DualState, Solver, State, Wrapper, add_evaluations, full_counts
 from lmd.solvers.initialisers import Initialiser
 from lmd.solvers.tracking import take
 from lmd.terms.base import per_instance
@@ -136,7 +137,7 @@ class NoWorseThanStart(Wrapper[NoWorseState]):
         inner, extra = self.solver.advance(problem, state.inner, count), dict[str, Tensor]()
         value = inner.known_value
         if value is None:
-            value, extra = problem.value(inner.x), _counts({"value": 1}, inner.x)
+            value, extra = problem.value(inner.x), full_counts({"value": 1}, inner.x)
         lower = value <= state.start_value  # a NaN never is
         return replace(
             state,
@@ -189,8 +190,8 @@ class AveragedState(DualState):
     """The means, the state of the solver inside, and the sums they are made of."""
 
     inner: State
-    previous: IterateSums  # Over the last whole window
-    current: IterateSums  # Over the present one
+    previous: IterateSums  # over the last whole window
+    current: IterateSums  # over the present one
 
     @property
     def iterate(self) -> Tensor:
@@ -337,17 +338,21 @@ class Sequential(Wrapper[SequentialState]):
         return SequentialState(inner.x, inner=inner, start=inner.x)
 
     def step(self, problem: Problem, state: SequentialState) -> SequentialState:
+        cost: Counter[str] = Counter()  # beyond that of a step of the first solver
         if state.iteration < self.iterations:
-            inner, cost = self.solver.step(problem, state.inner), {}
+            inner = self.solver.step(problem, state.inner)
         else:
-            begin, cost = state.inner, _counts(self.rest.step_cost, state.x, minus=self.solver.step_cost)
+            begin = state.inner
+            cost.update(self.rest.step_cost)
+            cost.subtract(self.solver.step_cost)
             if state.iteration == self.iterations:
                 lower = problem.value(state.x) <= problem.value(state.start)  # never where there is no value
                 begin = self.rest.init(problem, take(lower, state.x, state.start))
-                cost = add_evaluations(cost, _counts({"value": 2}, state.x), _counts(self.rest.init_cost, state.x))
+                cost.update({"value": 2})
+                cost.update(self.rest.init_cost)
             inner = self.rest.step(problem, begin)
-        cost = add_evaluations(cost, inner.evaluations)
-        return SequentialState(inner.x, state.iteration + 1, inner.diagnostics, cost, inner=inner, start=state.start)
+        spent = add_evaluations(full_counts(cost, state.x), inner.evaluations)
+        return SequentialState(inner.x, state.iteration + 1, inner.diagnostics, spent, inner=inner, start=state.start)
 
 
 class Stochastic(Wrapper[State]):
@@ -368,7 +373,7 @@ class Stochastic(Wrapper[State]):
     True
     """
 
-    ends_proven = False  # No: theorems are about whole subgradients
+    ends_proven = False  # no: theorems are about whole subgradients
 
     def __init__(self, solver: Solver[Any], minibatch: int, seed: int = 0) -> None:
         super().__init__(solver)
@@ -405,10 +410,3 @@ class Stochastic(Wrapper[State]):
 
 def _plus_value(cost: Mapping[str, int]) -> dict[str, int]:
     return {**cost, "value": cost.get("value", 0) + 1}
-
-
-def _counts(cost: Mapping[str, int], x: Tensor, minus: Mapping[str, int] | None = None) -> dict[str, Tensor]:
-    """Evaluations per instance `(B,)`, by name, beyond others."""
-    less = minus or {}
-    counts = {name: cost.get(name, 0) - less.get(name, 0) for name in (*cost, *less)}
-    return {name: x.new_full((len(x),), count, dtype=torch.int64) for name, count in counts.items() if count}

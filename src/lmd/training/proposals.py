@@ -23,14 +23,12 @@ from lmd.solvers import (
     PDHG,
     Adam,
     GradientDescent,
-    InteriorPoint,
     LearnedMirrorDescent,
     LearnedPDHG,
     Nesterov,
-    Sequential,
     Solver,
-    WithInitialiser,
 )
+from lmd.solvers.classical.interior_point import InteriorPoint
 from lmd.solvers.initialisers import (
     Initialiser,
     MeanInitialiser,
@@ -39,6 +37,7 @@ from lmd.solvers.initialisers import (
     effective_rank,
 )
 from lmd.solvers.learned.gradient import DenseMetric, DiagonalMetric, LearnedGradient, LearnedQuasiNewton, Metric
+from lmd.solvers.wrappers import Sequential, WithInitialiser
 from lmd.training.instances import Instances
 from lmd.training.measure import curve, reached
 

@@ -52,31 +52,28 @@ class Validation:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """The trained solver and how the training went."""
+    """The trained solver and how the training went.
+
+    Args:
+        solver: The solver that was passed in, with the best weights on validation, or the last ones where there was
+            none.
+        updates: Updates done, over all sessions of the run.
+        skipped: Batches that were skipped because their loss or gradient was not finite.
+        seconds: Time spent, over all sessions of the run.
+        final_validation: After the last update; None where there was no validation.
+        best_validation: Of the weights which the solver has now; None where there was no validation.
+        improved: Whether training improved the held-out loss; None where there was no validation.
+        records: The log.
+    """
 
     solver: Solver[Any]
-    """The solver that was passed in, with the best weights on validation, or the last ones where there was none."""
-
     updates: int
-    """Updates done, over all sessions of the run."""
-
     skipped: int
-    """Batches that were skipped because their loss or gradient was not finite."""
-
     seconds: float
-    """Time spent, over all sessions of the run."""
-
     final_validation: Validation | None
-    """After the last update; None where there was no validation."""
-
     best_validation: Validation | None
-    """Of the weights which the solver has now; None where there was no validation."""
-
     improved: bool | None
-    """Whether training improved the held-out loss; None where there was no validation."""
-
     records: tuple[LogLine, ...]
-    """The log."""
 
     def curve(self, name: str) -> tuple[list[int], list[float]]:
         """Return the numbers of updates at which an entry of the log was recorded, and its values."""
@@ -94,26 +91,26 @@ def train(
     callback: Callback | None = None,
     **settings: Any,
 ) -> TrainingResult:
-    """Train a solver, in place, on problems of a family: Adam on the unrolled loss of section 3.3.
+    """Train a solver in place on problems of a family, by Adam on the unrolled loss of section 3.3 of the paper.
 
-    After each update every part of the solver applies its own constraint (`constrain_`). A batch whose loss or gradient
+    After each update every module of the solver applies its constraints (`constrain_`). A batch whose loss or gradient
     is not finite is skipped and counted.
 
-    With `out`, the folder gets a log, checkpoints and the best solver so far; with `resume` as well, a run that was
-    stopped there continues to the numbers it would have reached (on the CPU: to the bit), and an empty folder starts
-    one. Under `torchrun` the batch is shared between the processes.
+    With `out`, a log, checkpoints and the best solver so far are saved in that folder. With `resume`, an interrupted
+    run continues and ends with the same weights (on the CPU to the bit); an empty folder starts a new run. Under
+    `torchrun` each batch is split between the processes.
 
-    Afterwards the solver has the weights of the lowest held-out loss, at the consistency weight of the moment, or those
-    of the last update with `validate_every=0`. Where training improved nothing, `improved` of the result is False, and
-    there is a `TrainingWarning`.
+    Afterwards the solver has the weights with the lowest validation loss at the current consistency weight, or with
+    `validate_every=0` those of the last update. If training improved nothing, `improved` of the result is False, and a
+    `TrainingWarning` is issued.
 
     Args:
-        solver: One with parameters; it is changed.
-        family: What problems and starting points are drawn from.
+        solver: A solver with parameters, which are changed.
+        family: The distribution of problems and starting points.
         out: A folder for the run; None writes nothing.
-        resume: Continue the run in `out`.
-        progress: Whether to show a bar; None does on a terminal.
-        callback: Called with each record of the log; a true answer ends the training.
+        resume: Whether to continue the run in `out`.
+        progress: Whether to show a progress bar; None shows one on a terminal.
+        callback: A function that is called with each record of the log and ends the training by returning True.
         **settings: The fields of `lmd.training.TrainingSettings`: `updates`, `batch`, `learning_rate` and so on.
 
     >>> import lmd
@@ -123,6 +120,24 @@ def train(
     (20, True)
     """
     chosen = TrainingSettings.from_arguments(settings)
+    device = _check_arguments(solver, family, out, resume)
+    check_current_folder()
+    processes = join_processes(device)
+    folder = None if out is None else RunFolder(out)
+    with torch.inference_mode(False):
+        training = _Training(solver.to(processes.device), family, chosen, processes, folder)
+    bar = ProgressBar(progress if processes.is_main else False, chosen.updates)
+    try:
+        with torch.inference_mode(False), torch.enable_grad():
+            return training.run(resume, bar, callback)
+    except RuntimeError as error:
+        if "nference tensor" not in str(error):
+            raise
+        raise InputError("family", "tensors made in torch.inference_mode", "a family made outside of it") from None
+
+
+def _check_arguments(solver: object, family: object, out: object, resume: bool) -> torch.device:
+    """Raise where a solver cannot be trained so; return the device that it is on."""
     if not isinstance(solver, Solver):
         raise InputError("solver", type(solver).__name__, "an lmd.solvers.Solver")
     if not isinstance(family, Family):
@@ -135,19 +150,7 @@ def train(
     if parameters[0].is_meta or parameters[0].is_inference():
         given = "on the meta device" if parameters[0].is_meta else "made in torch.inference_mode"
         raise InputError("solver", f"weights {given}", "a solver that was made outside of it")
-    check_current_folder()
-    processes = join_processes(parameters[0].device)
-    folder = None if out is None else RunFolder(out)
-    with torch.inference_mode(False):
-        training = _Training(solver.to(processes.device), family, chosen, processes, folder)
-    bar = ProgressBar(progress if processes.is_main else False, chosen.updates)
-    try:
-        with torch.inference_mode(False), torch.enable_grad():
-            return training.run(resume, bar, callback)
-    except RuntimeError as error:
-        if "nference tensor" not in str(error):
-            raise
-        raise InputError("family", "tensors made in torch.inference_mode", "a family made outside of it") from None
+    return parameters[0].device
 
 
 class _Training:

@@ -52,22 +52,21 @@ def solve(
     iterations: int = MAX_ITERATIONS,
     differentiable: bool = False,
 ) -> Result:
-    """The minimisers of a batch of problems, each proven to be within `tolerance` of its minimum, relative to it.
+    """Solve a batch of problems, each to a proven relative gap of `tolerance`.
 
-    Nothing is recorded on the way: the history has the start and the end. For everything else there is `lmd.run`. An
-    instance that gets no further in its precision, or runs out of iterations, says so in its status; the certificate
-    of the result has what is proven in any case.
+    The history of the result has only the start and the end; use `lmd.run` to record every iteration. An instance that
+    is limited by its precision or runs out of iterations says so in its status, and the certificate of the result says
+    what is proven in any case.
 
     Args:
         problem: A batch of problems.
         tolerance: The relative gap to be proven.
-        solver: Any solver; None is chosen by the problem and the tolerance.
+        solver: Any solver; None picks one for the problem and the tolerance.
         x0: `(B, ...)`; None is the problem's own start.
-        warm: A result on a problem of the same shape, to start from in place of x0, its dual point included.
-        iterations: How many at most.
-        differentiable: Give the answer derivatives by the data and weights of the problem that require them, by the
-            implicit function theorem, for total variation models; nothing is recorded for them while it solves. See
-            `lmd.problems.derivatives`.
+        warm: A result for a problem of the same shape, whose points and dual points are the start instead of x0.
+        iterations: The maximum number of iterations.
+        differentiable: For total variation models: give the answer derivatives with respect to those data and weights
+            of the problem that require them, by the implicit function theorem. See `lmd.problems.derivatives`.
 
     Returns:
         The answer, with its status and certificate.

@@ -5,7 +5,8 @@ from torch.testing import assert_close
 import lmd
 from lmd.errors import DomainError
 from lmd.problems import SimplexFamily
-from lmd.solvers import DecayingSteps, GradientDescent
+from lmd.solvers import GradientDescent
+from lmd.solvers.steps import DecayingSteps
 from lmd.terms import Box
 from lmd.terms.domains import project_simplex
 

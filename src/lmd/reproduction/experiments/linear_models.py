@@ -26,17 +26,8 @@ from lmd.reproduction.experiments.base import (
 from lmd.reproduction.tables import Row, best, distinct, number, select
 from lmd.reproduction.tasks.task import Digits, HeldOut, gap_scale, minimum, optimum
 from lmd.reproduction.tasks.vectors import CLASSIFIER_DIGITS, SVM_DIGITS
-from lmd.solvers import (
-    LBFGS,
-    Adam,
-    GradientDescent,
-    InteriorPoint,
-    MirrorDescent,
-    Nesterov,
-    Solver,
-    Status,
-    run,
-)
+from lmd.solvers import LBFGS, Adam, GradientDescent, MirrorDescent, Nesterov, Solver, Status, run
+from lmd.solvers.classical.interior_point import InteriorPoint
 
 ITERATIONS = 100
 BASE_STEP = 0.01

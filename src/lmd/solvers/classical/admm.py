@@ -18,9 +18,9 @@ from lmd.solvers.base import DualState, Solver
 from lmd.terms.base import Scale, add_scaled, per_instance
 from lmd.terms.quadratic import times
 
-MAX_SIZE = 2048  # Entries of x up to which a matrix of them is inverted
-MAX_TUNED_BLOCKS = 4  # Number of blocks up to which each is tuned by itself
-TINY_STEP = 1e-12  # The step of a prox that only moves points to where the term is finite
+MAX_SIZE = 2048  # entries of x up to which a matrix of them is inverted
+MAX_TUNED_BLOCKS = 4  # number of blocks up to which each is tuned by itself
+TINY_STEP = 1e-12  # the step of a prox that only moves points to where the term is finite
 
 
 # r, 1 / r, s and a of one iteration, each a number, or one per instance `(B,)`; r also one per entry `(1, m)`
@@ -31,11 +31,11 @@ Parameters = tuple[Scale, Scale, Scale, Scale]
 class ADMMState(DualState):
     """The copies of x and of Kx that f and g are taken of; `dual` is the multiplier y of z = Kx."""
 
-    z: Tensor  # In the shape of Kx
+    z: Tensor  # in the shape of Kx
     u: Tensor  # x where f is a quadratic form
-    v: Tensor  # The multiplier of u = x, or q where f is a quadratic form
-    inverses: Tensor  # The matrices of the linear systems, inverted: `(N, n, n)`, or `(N, B, n, n)`
-    schedule: tuple[Parameters, ...]  # Those of the N iterations that have parameters of their own
+    v: Tensor  # the multiplier of u = x, or q where f is a quadratic form
+    inverses: Tensor  # the matrices of the linear systems, inverted: `(N, n, n)`, or `(N, B, n, n)`
+    schedule: tuple[Parameters, ...]  # those of the N iterations that have parameters of their own
 
 
 class ADMM(Solver[ADMMState]):
@@ -59,8 +59,8 @@ class ADMM(Solver[ADMMState]):
     Args:
         iterations: N, those with parameters of their own.
         size: Entries of x, for which inverted matrices are stored; 0 is none.
-        penalty: Each r and s to begin with, as a multiple of the problem's own scale.
-        relaxation: Each a to begin with, between 0 and 2.
+        penalty: Each r and s at the start, as a multiple of the problem's own scale.
+        relaxation: Each a at the start, between 0 and 2.
         blocks: Entries of each block of Kx that has an r of its own; () is one for all.
         ends: N - 1 ascending iterations at which phases end; () is a phase per iteration.
 
@@ -91,9 +91,8 @@ class ADMM(Solver[ADMMState]):
         ends: Sequence[int] = (),
     ) -> None:
         super().__init__()
-        self.blocks, self.ends = (
-            [check_count(name, n) for n in given] for name, given in (("blocks", blocks), ("ends", ends))
-        )
+        self.blocks = [check_count("blocks", n) for n in blocks]
+        self.ends = [check_count("ends", n) for n in ends]
         if ends and (len(ends) != iterations - 1 or sorted(set(self.ends)) != self.ends):
             raise InputError("ends", self.ends, f"{iterations - 1} ascending numbers, one less than iterations")
         self.iterations, self.size = check_count("iterations", iterations), check_count("size", size, least=0)
@@ -123,11 +122,8 @@ class ADMM(Solver[ADMMState]):
         if image is None or image.numel() != self.size:
             accepted = f"{self.size} entries and matrices that instances share"
             raise InputError("problem", f"{x0[0].numel()} entries, or a matrix for each instance", accepted)
-        self.probe_image, self.scales = image, _scales(problem, x0)
-        self.inverses, self.inverse_penalties = (
-            self._invert(problem, x0, self._schedule(self.scales)),
-            self.penalties.clone(),
-        )
+        self.probe_image, self.scales, self.inverse_penalties = image, _scales(problem, x0), self.penalties.clone()
+        self.inverses = self._invert(problem, x0, self._schedule(self.scales))
         return self
 
     def init(self, problem: Any, x0: Tensor) -> ADMMState:
@@ -172,8 +168,10 @@ class ADMM(Solver[ADMMState]):
         """Whether the stored matrices are those of this problem: they map one vector alike."""
         if (self.size, self.probe_image.dtype) != (x[0].numel(), x.dtype):
             return False
-        image = _probe(problem, x)
-        return image is not None and _same(image, self.probe_image)
+        image, known = _probe(problem, x), self.probe_image
+        if image is None or torch.equal(image, known):
+            return image is not None
+        return torch.allclose(image, known, rtol=64 * torch.finfo(known.dtype).eps)
 
     def _schedule(self, scales: Tensor) -> tuple[Parameters, ...]:
         multiples, scales = self.penalties.to(scales.dtype).exp(), scales.reshape(2, -1)
@@ -195,10 +193,8 @@ class ADMM(Solver[ADMMState]):
 
     def _invert(self, problem: Any, x: Tensor, schedule: tuple[Parameters, ...]) -> Tensor:
         """(P + K'rK)^{-1}, or (s + K'rK)^{-1} where there is no P, for each iteration; inverted in float64."""
-        r, s = (
-            torch.stack([torch.as_tensor(each[i], dtype=torch.float64, device=x.device) for each in schedule])
-            for i in (0, 2)
-        )
+        exact: Any = {"dtype": torch.float64, "device": x.device}
+        r, s = (torch.stack([torch.as_tensor(each[i], **exact) for each in schedule]) for i in (0, 2))
         form, operator, size = problem.quadratic, problem.operator, x[0].numel()
         identity = torch.eye(size, dtype=torch.float64, device=x.device)
         if self.blocks:
@@ -248,16 +244,11 @@ def _begin(
 
 def _plain(schedule: tuple[Parameters, ...]) -> tuple[Parameters, ...]:
     """Plain numbers where all instances and entries share them, with which steps are faster."""
-    return tuple((_number(r), _number(short), _number(s), _number(a)) for r, short, s, a in schedule)
 
+    def number(scale: Scale) -> Scale:
+        return float(scale) if isinstance(scale, Tensor) and scale.numel() == 1 else scale
 
-def _number(scale: Scale) -> Scale:
-    return float(scale) if isinstance(scale, Tensor) and scale.numel() == 1 else scale
-
-
-def _same(one: Tensor, other: Tensor) -> bool:
-    """Whether two images of the probe differ by rounding alone."""
-    return torch.equal(one, other) or torch.allclose(one, other, rtol=64 * torch.finfo(one.dtype).eps)
+    return tuple((number(r), number(short), number(s), number(a)) for r, short, s, a in schedule)
 
 
 def _probe(problem: Any, x: Tensor) -> Tensor | None:

@@ -23,12 +23,12 @@ class CirculantState(DualState):
     """The answer z as `x`, and the variables of the formulas; Fourier coefficients have H, W // 2 + 1 for H, W."""
 
     quadratic: Tensor  # x of the quadratic step `(B, C, H, W)`, which may be outside of the domain
-    coefficients: Tensor  # The Fourier coefficients of it
+    coefficients: Tensor  # the Fourier coefficients of it
     differences: Tensor  # Kx of it `(B, C, 2, H, W)`
     w: Tensor
     p: Tensor
     q: Tensor
-    data: Tensor  # The coefficients of H x - grad h(x), which are the same for all x where H is the Hessian
+    data: Tensor  # the coefficients of H x - grad h(x), which are the same for all x where H is the Hessian
     hessian: Tensor  # H, in Fourier coefficients
     metric: Tensor  # M `(B, 1, ...)`, the same
     e: Tensor  # `()`
@@ -58,7 +58,7 @@ class CirculantADMM(Solver[CirculantState]):
     """
 
     needs = ("differences", "beside_spectrum", "data_prox")
-    stays_in_domain = True  # The answer is a prox of f
+    stays_in_domain = True  # the answer is a prox of f
     ends_proven = True
     init_cost: ClassVar = {"operator": 1, "data_gradient": 1, "dual_from": 1}
     step_cost: ClassVar = {"operator": 1, "adjoint": 1, "data_prox": 1, "dual_from": 1}

@@ -28,8 +28,8 @@ class Summand:
     """A term of the rows z = Mx `(B, m)`, and the rows of the program that belong to it."""
 
     matrix: Tensor | None  # M `(m, n)` or `(B, m, n)`; None is the identity
-    shape: torch.Size  # That of z in the problem
-    scale: float  # What z is multiplied by in the array of all of them
+    shape: torch.Size  # that of z in the problem
+    scale: float  # what z is multiplied by in the array of all of them
 
     # `(B, m)`
     curvature: Tensor

@@ -12,7 +12,7 @@ from lmd.core.checks import check_positive
 from lmd.solvers.base import DualState, Solver
 from lmd.terms.base import Scale, add_scaled, inner, per_instance
 
-RESTART_EVERY = 8  # Iterations between two checks of the momentum
+RESTART_EVERY = 8  # iterations between two checks of the momentum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class FGPState(DualState):
     """Points, the dual points p they come from, and what momentum is made of."""
 
     adjoint: Tensor  # K'p `(B, ...)`
-    ahead: Tensor  # The extrapolated dual points q, from which the next step starts
+    ahead: Tensor  # the extrapolated dual points q, from which the next step starts
     ahead_adjoint: Tensor  # K'q: as K' is linear, it is extrapolated with q and never computed
     momentum: Scale  # m_k; one per instance `(B,)` with restarts
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,12 +17,13 @@ from lmd.problems.base import Problem
 from lmd.problems.penalised import Split, split_of
 from lmd.solvers.base import S, Solver, State
 from lmd.solvers.steps import Steps, as_steps
+from lmd.solvers.tracking import take
 from lmd.terms.base import inner, per_instance, size_of
 
-MAX_DOUBLINGS = 60  # Doublings of the curvature in one step, after which an instance stays where it is
-CURVATURE_DECAY = 0.7  # What the curvature of the step before is multiplied by for the first trial of a step
-MAX_ROUNDINGS = 8  # Units of rounding of the values by which the rule of a step may be missed
-PROBE_LENGTH = 1e-3  # The length of the move that the first curvature is measured along, relative to the size of x or 1
+MAX_DOUBLINGS = 60  # doublings of the curvature in one step, after which an instance stays where it is
+CURVATURE_DECAY = 0.7  # what the curvature of the step before is multiplied by for the first trial of a step
+MAX_ROUNDINGS = 8  # units of rounding of the values by which the rule of a step may be missed
+PROBE_LENGTH = 1e-3  # the length of the move that the first curvature is measured along, relative to the size of x or 1
 
 
 class _GradientSolver(Solver[S]):
@@ -147,7 +150,7 @@ class DescentState(State):
 class ProximalGradientState(DescentState):
     """Two points, and what is known of the curvature between them."""
 
-    before: Tensor  # The point one iteration earlier `(B, ...)`; x itself after a restart
+    before: Tensor  # the point one iteration earlier `(B, ...)`; x itself after a restart
     curvature: Tensor  # M `(B,)`: f was M-smooth along the last step
     pace: Tensor  # t `(B,)`, of which the momentum is made: 1 after a restart
 
@@ -173,7 +176,7 @@ class ProximalGradient(Solver[ProximalGradientState]):
 
     stays_in_domain = True
     init_cost: ClassVar = {"value": 1, "subgradient": 2}
-    step_cost: ClassVar = {}  # The trials are counted in the state
+    step_cost: ClassVar = {}  # the trials are counted in the state
 
     def init(self, problem: Problem, x0: Tensor) -> ProximalGradientState:
         """The first curvature is that of f along a short step."""
@@ -192,21 +195,12 @@ class ProximalGradient(Solver[ProximalGradientState]):
         pace = (1 + (1 + 4 * state.pace.square()).sqrt()) / 2
         y = torch.lerp(state.before, state.x, per_instance(1 + (state.pace - 1) / pace, state.x))
         y = y if split.term is None else split.term.nearest(y)
-        known = y, split.value(y), split.gradient(y)
-        x, excess = _try(split, *known, curvature)
-        trials = torch.ones_like(state.stuck, dtype=torch.int64)
-        for _ in range(MAX_DOUBLINGS):
-            failed = ~(excess <= 0) & ~state.stuck
-            if not bool(failed.any()):
-                break
-            curvature = torch.where(failed, 2 * curvature, curvature)
-            trials = trials + failed
-            x, excess = _try(split, *known, curvature)
+        attempt = functools.partial(_try, split, y, split.value(y), split.gradient(y))
+        (x, excess), curvature, trials = backtrack(attempt, curvature, ~state.stuck, MAX_DOUBLINGS)
         value = problem.value(x)
         falls = (excess <= 0) & (value < state.value) & ~state.stuck
-        taken = falls.reshape(-1, *(1,) * (x.ndim - 1))
         return ProximalGradientState(
-            torch.where(taken, x, state.x),
+            take(falls, x, state.x),
             state.iteration + 1,
             evaluations={"value": trials + 2, "subgradient": torch.ones_like(trials)},
             value=torch.where(falls, value, state.value),
@@ -224,3 +218,21 @@ def _try(split: Split, y: Tensor, before: Tensor, gradient: Tensor, curvature: T
     allowed = before + inner(gradient, move) + curvature / 2 * inner(move, move)
     slack = MAX_ROUNDINGS * torch.finfo(x.dtype).eps * (before.abs() + after.abs())
     return x, after - allowed - slack
+
+
+def backtrack(
+    attempt: Callable[[Tensor], Any], curvature: Tensor, searching: Tensor | bool, doublings: int
+) -> tuple[Any, Tensor, Tensor]:
+    """Return the first trial that holds, its curvature `(B,)`, which is doubled until then, and the number of trials.
+
+    `attempt` maps curvatures to a tuple that ends in how far the rule is missed `(B,)`.
+    """
+    trial, trials = attempt(curvature), torch.ones_like(curvature, dtype=torch.int64)
+    for _ in range(doublings):
+        failed = ~(trial[-1] <= 0) & searching
+        if not bool(failed.any()):
+            break
+        curvature = torch.where(failed, 2 * curvature, curvature)
+        trials = trials + failed
+        trial = attempt(curvature)
+    return trial, curvature, trials

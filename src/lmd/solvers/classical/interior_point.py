@@ -14,8 +14,8 @@ from lmd.terms.quadratic import times
 
 MIN_CENTRALITY = 1e-3  # gamma: no complementarity product may be smaller than this share of their mean
 MAX_INFEASIBILITY = 10.0  # beta: how many times slower than the mean product the residuals may fall
-MIN_DECREASE = 0.01  # The share of a step's length by which the mean product has to fall at least
-CENTRING = (1e-6, 0.5)  # The interval of sigma, the share of the mean product that a direction aims at
+MIN_DECREASE = 0.01  # the share of a step's length by which the mean product has to fall at least
+CENTRING = (1e-6, 0.5)  # the interval of sigma, the share of the mean product that a direction aims at
 
 # How often a step of the corrected and of the plain direction is shortened before it is given up
 MAX_CORRECTED_TRIALS = 8
@@ -37,9 +37,9 @@ class InteriorState(DualState):
     point: Tensor  # x in float64 `(B, n)`
     slack: Tensor
     surplus: Tensor
-    residual: Tensor  # By how much the stationarity residual has fallen `(B,)`: the product of 1 - t over all steps
-    first: Tensor  # The mean of the complementarity products at the start `(B,)`
-    done: Tensor  # Which instances `(B,)` are solved to rounding, and stay where they are
+    residual: Tensor  # by how much the stationarity residual has fallen `(B,)`: the product of 1 - t over all steps
+    first: Tensor  # the mean of the complementarity products at the start `(B,)`
+    done: Tensor  # which instances `(B,)` are solved to rounding, and stay where they are
 
 
 class InteriorPoint(Solver[InteriorState]):
@@ -63,7 +63,7 @@ class InteriorPoint(Solver[InteriorState]):
     """
 
     needs = ("rows", "subset", "C")
-    step_cost: ClassVar = {}  # Counted in the state: an instance that is solved costs nothing
+    step_cost: ClassVar = {}  # counted in the state: an instance that is solved costs nothing
 
     def __init__(self, precision: float = 1e-9) -> None:
         super().__init__()

@@ -54,7 +54,7 @@ class LBFGS(Solver[LBFGSState]):
     """
 
     init_cost: ClassVar = {"value": 1, "subgradient": 1}
-    step_cost: ClassVar = {}  # The evaluations of the line search are counted in the state
+    step_cost: ClassVar = {}  # the evaluations of the line search are counted in the state
 
     def __init__(self, memory: int = 10, trials: int = 20) -> None:
         super().__init__()

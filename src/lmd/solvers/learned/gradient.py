@@ -80,10 +80,9 @@ class DenseMetric(Metric):
 
 
 class _MetricSolver(Solver[S]):
-    """What gradient and quasi-Newton steps share: a metric, and a learned step-size for each iteration.
+    """A metric, and a learned step-size for each iteration; iterations past the learned ones are as the last.
 
-    Iterations past the learned ones are as the last. Nothing is promised of them: `Sequential` goes on with a method
-    that converges.
+    Nothing is promised of them: `Sequential` goes on with a method that converges.
     """
 
     step_cost: ClassVar = {"subgradient": 1}
@@ -148,7 +147,7 @@ class LearnedQuasiNewtonState(State):
 
     gradient: Tensor  # g_{k-1} `(B, n)`; 0 before the first step
     move: Tensor  # x_k - x_{k-1} `(B, n)`
-    pairs: tuple[CurvaturePair, ...]  # Oldest first
+    pairs: tuple[CurvaturePair, ...]  # oldest first
 
 
 class LearnedQuasiNewton(_MetricSolver[LearnedQuasiNewtonState]):

@@ -12,12 +12,10 @@ from torch import Tensor, nn
 from lmd import kernels
 from lmd.core.checks import check_count, check_module_kind
 from lmd.errors import InputError
-from lmd.solvers.base import DualState
+from lmd.solvers.base import DualState, LearnedPrefix
 from lmd.solvers.classical.interior_point import CENTRING, Direction, InteriorPoint, NewtonSystem
-from lmd.solvers.learned.prefix import LearnedPrefix
 
-# Iterations before which rows are chosen, and how many, as a share of those at first. The fastest but one of eight
-# schedules on 60 training sets; with the fastest, rounding shows on a small set.
+# Iterations before which rows are chosen, and how many, as a share of those at first. With fewer, rounding shows.
 ROW_SHARES = {0: 1.0, 2: 0.85, 5: 0.7}
 
 
@@ -62,9 +60,9 @@ class Centred(NamedTuple):
 class LearnedInteriorState(DualState):
     """One computation for each data set, whatever the instances on it start from."""
 
-    sets: Tensor  # The data sets `(S,)`
-    place: Tensor  # Where the data set of each instance is among them `(B,)`
-    numbers: Tensor  # Which rows of the data sets are worked with `(S, k)`
+    sets: Tensor  # the data sets `(S,)`
+    place: Tensor  # where the data set of each instance is among them `(B,)`
+    numbers: Tensor  # which rows of the data sets are worked with `(S, k)`
     inner: Centred
 
 
@@ -97,7 +95,7 @@ class LearnedInteriorPoint(LearnedPrefix[LearnedInteriorState]):
         self.share, self.tail = float(share), InteriorPoint()
         self.guess = nn.Parameter(torch.zeros(size))
         self.log_mean = nn.Parameter(torch.zeros(()))  # log mu_0 / C
-        self.centring = nn.Parameter(torch.zeros(iterations))  # Logarithms of multiples of Mehrotra's sigma
+        self.centring = nn.Parameter(torch.zeros(iterations))  # logarithms of multiples of Mehrotra's sigma
         # Shares of the way to the boundary, as logits
         self.lengths = nn.Parameter(torch.full((iterations,), math.log(0.995 / 0.005)))
 
@@ -112,21 +110,14 @@ class LearnedInteriorPoint(LearnedPrefix[LearnedInteriorState]):
         return self._state(x0, 0, problem, sets, place, none.long(), Centred(point, none, none, none, none))
 
     def _state(
-        self,
-        like: Tensor,
-        iteration: int,
-        problem: Any,
-        sets: Tensor,
-        place: Tensor,
-        numbers: Tensor,
-        inner: Centred,
+        self, like: Tensor, k: int, problem: Any, sets: Tensor, place: Tensor, numbers: Tensor, inner: Centred
     ) -> LearnedInteriorState:
         nothing = inner.dual.new_zeros(len(sets), problem.rows.shape[1])
         dual = nothing.scatter(1, numbers, inner.dual)
         x = inner.point[place].to(like)
         solved = torch.isfinite((2 * x).square().sum(dim=1, keepdim=True))  # else no system was: x stays where it is
         x, dual = torch.where(solved, x, like), torch.where(solved, dual[place], 0.0)
-        return LearnedInteriorState(x, iteration, dual=dual, sets=sets, place=place, numbers=numbers, inner=inner)
+        return LearnedInteriorState(x, k, dual=dual, sets=sets, place=place, numbers=numbers, inner=inner)
 
     def learned_step(self, problem: Any, state: LearnedInteriorState) -> LearnedInteriorState:
         k, numbers, now = state.iteration, state.numbers, state.inner

@@ -9,20 +9,25 @@ import torch
 from torch import Tensor, nn
 
 from lmd.core.checks import check_count, check_module_kind, check_positive
-from lmd.solvers.base import DualState
+from lmd.solvers.base import DualState, LearnedPrefix
 from lmd.solvers.classical.pdhg import PDHG, PDHGState, check_step
 from lmd.solvers.learned.dual import at_middle, check_grid, check_kernel_size, convolve, zeros_of
-from lmd.solvers.learned.prefix import LearnedPrefix
 from lmd.terms.base import per_instance
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearnedSaddleState(DualState):
+class LearnedPDHGState(DualState):
     """Points x_k and dual points, and how they moved last."""
 
-    differences_dual: Tensor  # p_k `(B, ..., axes, *size)`: the dual point, or its part that belongs to the differences
-    dual_moved: Tensor  # p_k - p_{k-1}
     moved: Tensor  # x_k - x_{k-1}
+    dual_moved: Tensor  # p_k - p_{k-1}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnedSaddleState(LearnedPDHGState):
+    """Also the part p_k `(B, ..., axes, *size)` of the dual point that belongs to the differences."""
+
+    differences_dual: Tensor
 
 
 class LearnedSaddle(LearnedPrefix[LearnedSaddleState]):
@@ -39,11 +44,10 @@ class LearnedSaddle(LearnedPrefix[LearnedSaddleState]):
     each `to`. PDHG with steps sigma, tau is A_k = E_k = sigma, C_k = -tau at the middle of the kernels, up to its prox,
     and the start of training.
 
-    What holds whatever was learned: p_k is feasible and x_k in the box, so there is a duality gap at every iteration
-    and nothing diverges; and from iteration N on the method is PDHG, started at x_N and p_N, which converges from any
-    start (Chambolle and Pock 2011). Its tau is PDHG's own or the one given, over `settle`: near the solution short
-    primal steps are the better ones, and disturb x_N least. No units are learned: see `LearnedDual`. The first step
-    fills lost pixels from their neighbours (`TVInpainting.filled`), as y says nothing about them.
+    Whatever was learned, p_k is feasible and x_k in the box, so there is a duality gap at every iteration and nothing
+    diverges; and from iteration N on the method is PDHG, started at x_N and p_N, which converges from any start. Its
+    tau is PDHG's own or the one given, over `settle`: short primal steps disturb x_N least. No units are learned: see
+    `LearnedDual`. The first step fills lost pixels from their neighbours, as y says nothing about them.
 
     Args:
         iterations: N.
@@ -101,25 +105,20 @@ class LearnedSaddle(LearnedPrefix[LearnedSaddleState]):
         p, still = zeros_of(x0, self.axes), x0.new_zeros(()).expand(x0.shape)
         return LearnedSaddleState(x0, dual=problem.dual_from(p, x0), differences_dual=p, dual_moved=p, moved=still)
 
-    def _first(self, problem: Any, state: LearnedSaddleState) -> Tensor:
-        """The x that a step starts from: lost pixels are filled before the first one."""
-        return state.x if state.iteration > 0 else problem.clip(problem.fill_unknown(state.x))
-
     def learned_step(self, problem: Any, state: LearnedSaddleState) -> LearnedSaddleState:
         k, p, moved, dual_moved = state.iteration, state.differences_dual, state.moved, state.dual_moved
-        x, smoothness = self._first(problem, state), problem.gradient_smoothness
+        x = state.x if k > 0 else problem.clip(problem.fill_unknown(state.x))  # lost pixels are filled first
+        smoothness = problem.gradient_smoothness
         rise, faster = problem.differences(x), problem.differences(moved)
         scale = per_instance(smoothness, rise)
         ahead = convolve((scale * rise, dual_moved, scale * faster), self.dual_kernels[k])
         ahead = problem.variation.project(p + ahead)
         slope = (problem.data_gradient(x) + problem.differences.adjoint(ahead)) / per_instance(smoothness, x)
         target = problem.clip(x + self._primal_step(problem, slope, moved, self.primal_kernels[k]))
-        return self._state(problem, k + 1, target, target - x, ahead, ahead - p)
-
-    @staticmethod
-    def _state(problem: Any, k: int, x: Tensor, moved: Tensor, p: Tensor, dual_moved: Tensor) -> LearnedSaddleState:
-        dual = problem.dual_from(p, x)
-        return LearnedSaddleState(x, k, dual=dual, differences_dual=p, dual_moved=dual_moved, moved=moved)
+        full = problem.dual_from(ahead, target)
+        return LearnedSaddleState(
+            target, k + 1, dual=full, differences_dual=ahead, dual_moved=ahead - p, moved=target - x
+        )
 
     def _primal_step(self, problem: Any, slope: Tensor, moved: Tensor, kernel: Tensor) -> Tensor:
         """C_k * slope + D_k * moved, in the shape of x."""
@@ -138,14 +137,6 @@ class LearnedSaddle(LearnedPrefix[LearnedSaddleState]):
         return PDHGState(x, dual=dual, ahead=x, tau=tau, sigma=sigma, least=0.0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class LearnedPDHGState(DualState):
-    """Points and dual points, and how they moved last."""
-
-    moved: Tensor  # x_k - x_{k-1}
-    dual_moved: Tensor  # p_k - p_{k-1}
-
-
 class LearnedPDHG(LearnedPrefix[LearnedPDHGState]):
     r"""PDHG with steps and momenta of each iteration learned, for k < N; then PDHG as it is.
 
@@ -155,14 +146,17 @@ class LearnedPDHG(LearnedPrefix[LearnedPDHGState]):
     with Euclidean mirrors on both sides: for problems whose K says nothing about neighbours, such as the lasso, where
     `LearnedSaddle` has nothing to convolve. t_k and s_k are learned as multiples of PDHG's own steps tau and sigma.
 
-    What holds whatever was learned: p_k is feasible, as a prox is, so there is a duality gap at every iteration; and
-    from iteration N on the method is PDHG, started at x_N and p_N, which converges from any start (Chambolle and Pock
-    2011). `tau` is PDHG's, for both parts.
+    Whatever was learned, p_k is feasible, as a prox is, so there is a duality gap at every iteration; and from
+    iteration N on the method is PDHG, started at x_N and p_N. `tau` is PDHG's, for both parts.
 
     Args:
         iterations: N.
         tau: Of PDHG; None is its own default.
     """
+
+    needs = PDHG.needs
+    init_cost: ClassVar = PDHG.init_cost
+    step_cost: ClassVar = PDHG.step_cost
 
     def __init__(self, iterations: int = 20, tau: float | None = None) -> None:
         super().__init__()
@@ -173,18 +167,6 @@ class LearnedPDHG(LearnedPrefix[LearnedPDHGState]):
         # log t_k / tau, log s_k / sigma, e_k, m_k, n_k `(N, 5)`; before training, those of PDHG
         self.numbers = nn.Parameter(start)
         self.tail: PDHG = PDHG(tau, accelerated=False)
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return self.tail.needs
-
-    @property
-    def init_cost(self) -> dict[str, int]:
-        return self.tail.init_cost
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return self.tail.step_cost
 
     def init(self, problem: Any, x0: Tensor) -> LearnedPDHGState:
         dual = torch.zeros_like(problem.operator(x0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, cast
@@ -14,18 +15,16 @@ from lmd.core.checks import check_count, check_positive, shape_of
 from lmd.errors import InputError
 from lmd.mirrors.base import DUAL_NORM, Mirror, norm_of
 from lmd.problems.base import Problem
-from lmd.solvers.base import DualState, Solver
-from lmd.solvers.learned.prefix import LearnedPrefix
+from lmd.solvers.base import DualState, LearnedPrefix, Solver
+from lmd.solvers.classical.gradient_descent import backtrack
 from lmd.solvers.tracking import take
 from lmd.terms.base import inner, per_instance
 from lmd.terms.domains import same_set
 
-WIDTH_RANGE = (1e-4, 1e3)  # The interval of learned widths
-
+WIDTH_RANGE = (1e-4, 1e3)  # the interval of learned widths
 MAX_DOUBLINGS = 40  # of the curvature in one step; an instance that needs more goes on in the next
-
-CURVATURE_DECAY = 0.9  # What the curvature of the step before is multiplied by for the first trial of a step
-MAX_ROUNDINGS = 8  # Units of rounding of the values by which the rule may be missed
+CURVATURE_DECAY = 0.9  # what the curvature of the step before is multiplied by for the first trial of a step
+MAX_ROUNDINGS = 8  # units of rounding of the values by which the rule may be missed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +33,7 @@ class BacktrackedState(DualState):
 
     mirrored: Tensor  # z `(B, ...)`, the point of the mirror steps
     curvature: Tensor  # M `(B,)`: f was M-smooth relative to the potential along the last step
-    width: Tensor  # What the widths of the smoothing begin at, `()`
+    width: Tensor  # what the widths of the smoothing begin at, `()`
     weight: Tensor  # A `(B,)`: A (f(x) - min f) <= B(x*, z_0) for smooth f. 0 at the start.
 
 
@@ -74,7 +73,7 @@ class BacktrackedMirrorDescent(Solver[BacktrackedState]):
         accelerated: With momentum.
     """
 
-    step_cost: ClassVar = {}  # The trials are counted in the state
+    step_cost: ClassVar = {}  # the trials are counted in the state
 
     def __init__(self, mirror: Mirror, width: float = 0.1, delay: float = 10.0, accelerated: bool = False) -> None:
         super().__init__()
@@ -109,18 +108,10 @@ class BacktrackedMirrorDescent(Solver[BacktrackedState]):
     def step(self, problem: Problem, state: BacktrackedState) -> BacktrackedState:
         width = state.width * (self.delay / (self.delay + state.iteration))
         curvature = CURVATURE_DECAY * state.curvature
-        trial = self._try(problem, state, curvature, width)
-        trials = torch.ones_like(curvature, dtype=torch.int64)
-        for _ in range(MAX_DOUBLINGS):
-            failed = ~(trial.excess <= 0)
-            if not bool(failed.any()):
-                break
-            curvature = torch.where(failed, 2 * curvature, curvature)
-            trials = trials + failed
-            trial = self._try(problem, state, curvature, width)
-        return self._next(state, trial, curvature, trials)
+        attempt = functools.partial(self._try, problem, state, width)
+        return self._next(state, *backtrack(attempt, curvature, True, MAX_DOUBLINGS))
 
-    def _try(self, problem: Problem, state: BacktrackedState, curvature: Tensor, width: Tensor) -> Trial:
+    def _try(self, problem: Problem, state: BacktrackedState, width: Tensor, curvature: Tensor) -> Trial:
         size, weight = self.weights(curvature, state.weight)
         share = per_instance(size / weight, state.x)
         between = torch.lerp(state.x, state.mirrored, share)
@@ -177,13 +168,13 @@ class ExactMirrorDescent(LearnedPrefix[ExactState]):
     `widths` in learned shares, which is a smoothing too; its dual points are feasible, so there is a duality gap in
     every iteration where the problem has one. Slopes of the mirrors take the place of step-sizes, in units of 1 / L.
 
-    x_{-1} = x_{-2} is a guess, and m_0 begins at -1, which makes it v_0: x_0 with what is unknown filled in, or, for
-    problems in `dimension` variables that have their solutions near one point, that point, which is learned.
+    x_{-1} = x_{-2} is a guess, and m_0 begins at -1, which makes it v_0: x_0 with what is unknown filled in, or a point
+    in `dimension` variables that is learned.
 
     Args:
         mirror: An exact one: that of the last iteration, and copies of it for the others.
         iterations: N.
-        width: The smoothing of the first iteration to begin with, positive.
+        width: The smoothing of the first iteration at the start, positive.
         final_width: That of the last, from which that of the rest falls.
         delay: Iterations of the rest until its width is half of it.
         dimension: Entries of the learned point; 0 is none.
@@ -211,8 +202,9 @@ class ExactMirrorDescent(LearnedPrefix[ExactState]):
         self.log_widths = nn.Parameter(first[:, None] + apart)
         self.log_shares = nn.Parameter(-apart.repeat(iterations, 1), requires_grad=widths > 1)
         self.momenta = nn.Parameter(torch.tensor([[-1.0, 0.0]] + [[0.2, 0.0]] * (iterations - 1)))  # m and n `(N, 2)`
-        dimension = check_count("dimension", dimension, least=0)
-        self.guess = nn.Parameter(torch.zeros(dimension), requires_grad=dimension > 0)
+        self.guess = nn.Parameter(
+            torch.zeros(check_count("dimension", dimension, least=0)), requires_grad=dimension > 0
+        )
 
     def config(self) -> dict[str, Any]:
         tail, sizes = self.tail, {"dimension": len(self.guess), "widths": self.log_widths.shape[1]}
