@@ -28,12 +28,12 @@ def sample(size, batch, generator):
             A[:, rows, (t - 1) * s : t * s] = -F
     b[:, :s] = np.einsum("bij,bj->bi", F, state)
     high = np.append(np.full(T * s, 4.0), np.full(T * v, 0.5))
-    tensors = tensor(diagonal, A, b, high, np.zeros((batch, n)))
+    tensors = tensor(diagonal, A, b, np.tile(high, (batch, 1)), np.zeros((batch, n)))
 
     def build():
         diagonal, A, b, high, zero = tensors
         cost = Squares(zero, 0.5, weight=diagonal)
-        return Composite(Box(-high[None], high[None]), (cost, Identity()), (Box(b, b), Matrix(A)), start=zero)
+        return Composite(Box(-high, high), (cost, Identity()), (Box(b, b), Matrix(A)), start=zero)
 
     programs = [
         Program(P=np.diag(diagonal[i]), q=np.zeros(n), A=A[i], l=b[i], u=b[i], low=-high, high=high)
