@@ -19,13 +19,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from lmd import kernels
 from lmd.problems import TVDenoising, add_noise
 from lmd.reproduction.datasets import image_data
 from lmd.reproduction.datasets.images import TEST_PHOTOGRAPHS, bundled, read_image
 from lmd.solvers.learned.fgp import NODES, PLACES
 from lmd.tv import match, schedules
 from lmd.tv.denoising import Denoising
-from lmd.tv.schedules import FORMS, Schedule, Table
+from lmd.tv.schedules import Schedule, Table
 from lmd.tv.solved import Outcome
 
 SIDE, PIECE = 2048, 96
@@ -48,7 +49,7 @@ def iterate(noisy: Tensor, weight: float, schedule: Schedule) -> list[Outcome]:
     plan = match(TVDenoising(noisy, weight), 1e-3)
     if not isinstance(plan, Denoising):
         raise SystemExit("nothing is compiled here")
-    alone = Schedule(schedule.values, schedule.coarse, [[-100.0] * PLACES] * FORMS)
+    alone = Schedule(schedule.values, schedule.coarse, [[-100.0] * PLACES] * kernels.module().FORMS)
     return list(plan.solve(1e-12, schedule.iterations, None, table=Table([alone])).outcomes)
 
 
