@@ -42,7 +42,6 @@ from lmd.mirrors import Entropic, EuclideanBox, EuclideanSimplex, Mirror, Quadra
 from lmd.problems import Composite, KLDivergence, LeastSquares, Problem, SquaredDistance, TVDenoising, TVInpainting
 from lmd.problems.duality import proven_gap
 from lmd.solvers import (
-    AcceleratedBacktrackedMirrorDescent,
     BacktrackedMirrorDescent,
     GradientDescent,
     LazyMirrorDescent,
@@ -502,7 +501,7 @@ def accelerated(generator: torch.Generator, halved: str | None) -> Case:
 
     def case(genes: Tensor) -> Outcome:
         problem, mirror, start, divergence = setting(Genes(genes))
-        record = Record.of(lmd.run(AcceleratedBacktrackedMirrorDescent(mirror), problem, start, iterations))
+        record = Record.of(lmd.run(BacktrackedMirrorDescent(mirror, accelerated=True), problem, start, iterations))
         if halved == "1/A":
             record = lying(record, "weight", 2.0)
         seen = Roomless(**vars_of(record)) if halved == ROOM else record
@@ -514,9 +513,7 @@ def accelerated(generator: torch.Generator, halved: str | None) -> Case:
 def rounded_history(generator: torch.Generator, halved: str | None) -> Case:
     """Least squares in float32 with a condition number of up to 10^7, minimisers far from 0, starts near them."""
     n, iterations = choose(generator, 2, 4, 6), choose(generator, 1, 5, 30)
-    kind = choose(
-        generator, MirrorDescent, LazyMirrorDescent, BacktrackedMirrorDescent, AcceleratedBacktrackedMirrorDescent
-    )
+    kind = choose(generator, MirrorDescent, LazyMirrorDescent, "plain", "accelerated")
     left, _, right = torch.linalg.svd(torch.randn(n, n, dtype=F64, generator=generator))
     spread, far, near = uniform(generator, 0, 3.5), 10 ** uniform(generator, 0, 5), 10 ** uniform(generator, -8, -2)
     W = (left * torch.logspace(0, -spread, n, dtype=F64)) @ right * 10 ** uniform(generator, -2, 2)
@@ -532,11 +529,12 @@ def rounded_history(generator: torch.Generator, halved: str | None) -> Case:
         minimiser = problem.double().minimiser()
         start = (minimiser + near * taken.take(n)).float()
         step = float(mirror.strong_convexity / problem.smoothness)
-        solver = kind(mirror, step) if issubclass(kind, MirrorDescent) else kind(mirror)
+        backtracked = BacktrackedMirrorDescent(mirror, accelerated=kind == "accelerated")
+        solver = backtracked if isinstance(kind, str) else kind(mirror, step)
         record = Record.of(lmd.run(solver, problem, start, iterations))
         seen = Roomless(**vars_of(record)) if halved == ROOM else record
         away = start.double() - minimiser
-        divergence = (away @ mirror._lower().double()).square().sum(dim=1) / 2
+        divergence = (away @ mirror.factor.tril().double()).square().sum(dim=1) / 2
         certificates = (regret_certificate, relative_certificate, accelerated_certificate)
         parts = [certificate(seen, divergence=given(divergence)) for certificate in certificates]
         lower = torch.stack([part.lower_bound for part in parts]).amax(dim=0)
@@ -611,7 +609,7 @@ def falling_widths(generator: torch.Generator, halved: str | None) -> Case:
         taken = Genes(genes)
         given = wedge(taken, width) if tight else shrunk(taken, n, scale)
         problem, weights = given.problem, []
-        solver = AcceleratedBacktrackedMirrorDescent(given.mirror, width, delay)
+        solver = BacktrackedMirrorDescent(given.mirror, width, delay, accelerated=True)
         state = solver.init(problem, given.start)
         for _ in range(iterations):
             state = solver.step(problem, state)
@@ -639,7 +637,7 @@ def growth(generator: torch.Generator, halved: str | None) -> Case:
 
     def case(genes: Tensor) -> Outcome:
         problem, mirror, start, _ = in_space(Genes(genes), Shape(n, kind), 1.0, near, None)
-        solver = (BacktrackedMirrorDescent if plain else AcceleratedBacktrackedMirrorDescent)(mirror)
+        solver = BacktrackedMirrorDescent(mirror, accelerated=not plain)
         state, largest = solver.init(problem, start), torch.zeros(len(start), dtype=F64)
         for _ in range(iterations):
             state = solver.step(problem, state)

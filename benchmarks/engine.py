@@ -61,7 +61,7 @@ class PublishedNet(nn.Module):
         self.hidden = nn.ModuleList(convolution(filters, filters, net.gain * w) for w in net.hidden)
         last = (net.gain_out * net.out)[None, :, None, None].expand(outputs, filters, k, k) / (outputs * k * k)
         self.last = convolution(filters, outputs, last)
-        self.mixing, self.convex = net.mixing, net.constraint == "clip"
+        self.mixing, self.convex = net.mixing, net.convex
 
     def forward(self, x: Tensor) -> Tensor:
         z = functional.leaky_relu(self.linear[0](x) + self.quadratic[0](x) ** 2, 0.2)

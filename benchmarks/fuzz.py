@@ -41,7 +41,7 @@ from PIL import Image
 from safetensors.torch import save as tensor_bytes
 
 import lmd
-from lmd.cli import main as command_line
+from lmd.cli.program import main as command_line
 from lmd.core.files import read_json
 from lmd.reproduction import experiments
 from lmd.reproduction.tables import row

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 import lmd
-from lmd.cli import cli
+from lmd.cli.program import cli
 
 PACKAGE = str(Path(lmd.__file__).parent)
 

@@ -23,7 +23,7 @@ from lmd import kernels
 from lmd.problems import TVDenoising, add_noise
 from lmd.reproduction.datasets import image_data
 from lmd.reproduction.datasets.images import TEST_PHOTOGRAPHS, bundled, read_image
-from lmd.solvers.learned.fgp import NODES, PLACES
+from lmd.solvers.learned.dual import NODES, PLACES
 from lmd.tv import match, schedules
 from lmd.tv.denoising import Denoising
 from lmd.tv.schedules import Schedule, Table

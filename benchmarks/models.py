@@ -26,7 +26,8 @@ from lmd import tv, zoo
 from lmd.reproduction import tasks
 from lmd.reproduction.tasks.models import ABSOLUTE, COUNTS, SADDLE, SECOND, STRONG
 from lmd.reproduction.tasks.task import HeldOut
-from lmd.solvers import PDHG, Averaged, LearnedFGP
+from lmd.solvers import PDHG, LearnedFGP
+from lmd.solvers.wrappers import Averaged
 from lmd.tv import schedules
 
 RATIOS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)

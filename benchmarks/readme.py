@@ -59,7 +59,7 @@ COUNTS = (1, 2, 3, 5, 8, 12, 20, 35, 60, 100, 170, 300, 500, 1000)
 
 SOLVE = """
 import sys
-from lmd.cli import main
+from lmd.cli.program import main
 try:
     main(["solve", "denoise", "noisy.png", "clean.png"])
 finally:

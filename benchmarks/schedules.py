@@ -27,7 +27,7 @@ from lmd import kernels
 from lmd.problems import TVDenoising, TVModel, add_noise
 from lmd.reproduction.datasets.images import image_data
 from lmd.solvers import LearnedFGP
-from lmd.solvers.learned.fgp import LOWEST, PLACES, RATIO, roughness
+from lmd.solvers.learned.dual import LOWEST, PLACES, RATIO, roughness
 from lmd.terms import Squares
 from lmd.tv import match
 from lmd.tv.schedules import FILE, Schedule, Table

@@ -16,7 +16,8 @@ from sklearn.svm import SVC
 from lmd import run, zoo
 from lmd.reproduction.tasks.task import HeldOut, optimum
 from lmd.reproduction.tasks.vectors import SVM_DIGITS
-from lmd.solvers import LBFGS, InteriorPoint
+from lmd.solvers import LBFGS
+from lmd.solvers.classical.interior_point import InteriorPoint
 
 
 def milliseconds(call, repeats):

@@ -64,15 +64,14 @@ from lmd.solvers import (
     LBFGS,
     PDHG,
     GradientDescent,
-    InteriorPoint,
     LazyMirrorDescent,
     MirrorDescent,
     Nesterov,
-    ProjectedGradient,
     Result,
     Solver,
     Status,
 )
+from lmd.solvers.classical.interior_point import InteriorPoint
 
 BATCH = 48
 COUNTS = ("false", "value", "worse", "not finite", "unproven")
@@ -377,10 +376,9 @@ def named(names: tuple[str, ...]) -> Callable[[torch.Generator, Instance], dict[
 
 def tv_solvers(learned: tuple[str, ...], dual: bool) -> Callable[[torch.Generator, Instance], dict[str, Solver[Any]]]:
     def make(generator: torch.Generator, instance: Instance) -> dict[str, Solver[Any]]:
-        free = GradientDescent if instance.problem.domain is None else ProjectedGradient
         found: dict[str, Solver[Any]] = {
             "PDHG": choose(generator, (PDHG(), PDHG(settle=8), PDHG(accelerated=False))),
-            "Safeguard(gradient)": Safeguard(free(10 ** uniform(generator, -3, 2))),
+            "Safeguard(gradient)": Safeguard(GradientDescent(10 ** uniform(generator, -3, 2))),
         }
         if dual:
             found["FGP"] = choose(generator, (FGP(), FGP(restart=True)))
@@ -413,7 +411,7 @@ def least_squares_solvers(generator: torch.Generator, instance: Instance) -> dic
 def simplex_solvers(generator: torch.Generator, instance: Instance) -> dict[str, Solver[Any]]:
     step = 10 ** uniform(generator, -2, 0.3)
     return {
-        "ProjectedGradient": ProjectedGradient(step),
+        "GradientDescent": GradientDescent(step),
         "Entropic": MirrorDescent(Entropic(), step),
         "EuclideanSimplex": MirrorDescent(EuclideanSimplex(), step),
         "Lazy": LazyMirrorDescent(Entropic(), step),
@@ -454,7 +452,7 @@ KINDS = {
     "tomography": Kind(tomography, tv_solvers(("tomography-20",), dual=False), composite_reference),
     "lasso": Kind(lasso, tv_solvers(("lasso-10",), dual=False), composite_reference),
     "least-squares": Kind(least_squares, least_squares_solvers, lambda problem: LBFGS()),
-    "simplex": Kind(simplex, simplex_solvers, lambda problem: ProjectedGradient(0.1)),
+    "simplex": Kind(simplex, simplex_solvers, lambda problem: GradientDescent(0.1)),
     "svm": Kind(svm, svm_solvers, lambda problem: InteriorPoint()),
     "classifier": Kind(classifier, smooth_solvers, lambda problem: LBFGS()),
 }

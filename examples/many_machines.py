@@ -19,8 +19,8 @@ import numpy as np
 from distributed import Client, LocalCluster, as_completed
 from skimage.data import chelsea
 
-from lmd.imaging import Job, PictureSolver, solve_file, solve_many
-from lmd.imaging.files import FileResult
+from lmd.imaging import PictureSolver, solve_file, solve_many
+from lmd.imaging.files import FileResult, Job
 from lmd.imaging.image_files import write_picture
 from lmd.imaging.picture import Picture
 

@@ -85,7 +85,6 @@ NUMPY = "numpy says the dtype"
 DRAWN = "drawn by a generator of the CPU, and copied to where the weights are"
 DEFAULT_DTYPE = {
     "__init__": BEGINS,
-    "_set_parameters": BEGINS,
     "random": BEGINS,
     "_quadratic": BEGINS,
     "_one_layer": BEGINS,
@@ -97,15 +96,11 @@ DEFAULT_DTYPE = {
 
 DEFAULT_DEVICE = {
     "__init__": BEGINS,
-    "_set_parameters": BEGINS,
     "random": BEGINS,
     "published": DRAWN,
-    "_uniform": DRAWN,
     "shifted": DRAWN,
     "strong_convexity": NUMBER,
     "smoothness": NUMBER,
-    "_preconditioner": "optima are found on the CPU",
-    "result": "seconds are counted on the CPU",
 }
 """Functions of the rooms for every device that may make a tensor on the default one, and why."""
 

@@ -16,8 +16,7 @@ import torch
 from PIL import Image
 
 from lmd import __version__
-from lmd.cli import main
-from lmd.cli.program import COMMANDS
+from lmd.cli.program import COMMANDS, main
 from lmd.errors import FileError
 from lmd.mirrors import Quadratic
 from lmd.reproduction import recipes
@@ -321,7 +320,7 @@ def test_the_package_runs_as_a_module() -> None:
 def test_a_name_that_is_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bytes of a file's name are the user's; what is printed of them must not fail after the work."""
     Image.new("L", (8, 8), 128).save(tmp_path / "in.png")
-    call = [sys.executable, "-c", "from lmd.cli import main; main()", "solve", "denoise", "in.png", b"\xff.png"]
+    call = [sys.executable, "-c", "from lmd.cli.program import main; main()", "solve", "denoise", "in.png", b"\xff.png"]
     environment = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
     done = subprocess.run(call, cwd=tmp_path, capture_output=True, env=environment)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -518,6 +517,7 @@ class TestSolve:
         assert again.code == 0 and len(again.out.splitlines()) == 2
 
     def test_a_picture_larger_than_memory(self, lmd, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("lmd.core.memory.UNCHECKED", 0)
         monkeypatch.setattr("lmd.core.memory.available_memory", lambda: 1000)
         assert_one_line(lmd("solve", "denoise", "in.png", "out.png"), "image", "24 x 16 pixels", "GB of memory")
         assert not Path("out.png").exists()

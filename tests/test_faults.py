@@ -55,7 +55,8 @@ def test_training_in_a_folder_that_is_gone_is_one_line(tmp_path: Path, monkeypat
 
 def test_a_command_in_a_folder_that_is_gone_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
-    call = "import os, lmd.cli; os.rmdir(os.getcwd()); lmd.cli.main(['solve', 'denoise', '/in.png', '/out.png'])"
+    arguments = ["solve", "denoise", "/in.png", "/out.png"]
+    call = f"import os; from lmd.cli.program import main; os.rmdir(os.getcwd()); main({arguments})"
     done = subprocess.run([sys.executable, "-c", call], capture_output=True, text=True, cwd=tmp_path / "gone")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("lmd: current folder: got one that is gone") and done.stderr.count("\n") == 1

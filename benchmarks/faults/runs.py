@@ -226,7 +226,7 @@ def import_everything() -> None:
 
 def run_command(*arguments: str) -> None:
     """The command line, in this process."""
-    from lmd.cli import main
+    from lmd.cli.program import main
 
     main(list(arguments))
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import click
 
 import lmd
-from lmd.cli import cli
+from lmd.cli.program import cli
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx

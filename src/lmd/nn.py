@@ -1,4 +1,4 @@
-"""Layers of PyTorch's that solve a problem: total variation denoising with a weight that is learned."""
+"""PyTorch layers that solve a problem: total variation denoising with a learned weight."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from lmd.zoo.solve import solve
 
 
 class TVLayer(nn.Module):
-    r"""x = argmin_x ||x - y||^2 + weight TV(x), with derivatives by y and by the weight; y `(B, C, *size)`.
+    r"""x = argmin_x ||x - y||^2 + weight TV(x), with derivatives with respect to y and the weight; y `(B, C, *size)`.
+
+    `layer(y, weight)` uses another weight, such as one that a network computes from y: a number, one per image `(B,)`
+    or a map `(B, 1 or C, *size)`. In the anisotropic form, backward costs a fraction of forward; in the isotropic form
+    it solves a linear system.
 
     Args:
-        weight: What it begins with, positive: a number, or a map `(1 or C, *size)`, one weight per pixel. Learned as
-            its logarithm.
-        isotropic: Lengths of gradients in place of sums of absolute differences.
-        tolerance: How near to the minimum each answer is proven to be, relative to it. A derivative is that of the
-            flat regions that the answer shows: see `lmd.problems.derivatives`.
-
-    `layer(y, weight)` takes another weight, such as one that a network computes from y: a number, one per image `(B,)`
-    or a map `(B, 1 or C, *size)`. In the anisotropic form backward costs a fraction of forward; in the isotropic one it
-    solves a linear system.
+        weight: The initial weight, positive: a number, or a map `(1 or C, *size)` with one weight per pixel. The layer
+            learns its logarithm.
+        isotropic: Sum the lengths of gradients instead of absolute differences.
+        tolerance: The relative gap that is proven for each answer. Derivatives are those of the constant regions of
+            the answer: see `lmd.problems.derivatives`.
 
     >>> layer = TVLayer(0.2)
     >>> y = torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(0), requires_grad=True)
@@ -39,21 +39,19 @@ class TVLayer(nn.Module):
 
     def __init__(self, weight: float | Tensor = 0.1, *, isotropic: bool = False, tolerance: float = 1e-4) -> None:
         super().__init__()
-        begin = (
-            weight.detach().clone() if isinstance(weight, Tensor) else torch.tensor(check_positive("weight", weight))
-        )
-        if not bool((check_finite("weight", begin) > 0).all()):
-            raise InputError("weight", f"{float(begin.min()):g}", "positive numbers")
-        self.log_weight = nn.Parameter(begin.log())
+        start = weight.detach() if isinstance(weight, Tensor) else torch.tensor(check_positive("weight", weight))
+        if not bool((check_finite("weight", start) > 0).all()):
+            raise InputError("weight", f"{float(start.min()):g}", "positive numbers")
+        self.log_weight = nn.Parameter(start.log())
         self.isotropic, self.tolerance = isotropic, check_positive("tolerance", tolerance)
 
     @property
     def weight(self) -> Tensor:
-        """The weight as it is now: `()` or a map `(1 or C, *size)`."""
+        """The current weight: `()` or a map `(1 or C, *size)`."""
         return self.log_weight.exp()
 
     def forward(self, y: Tensor, weight: Tensor | None = None) -> Tensor:
-        """x, of the shape of y. To `torch.compile` and `torch.export` it is one operator, with its derivative."""
+        """Return x, of the shape of y. `torch.compile` and `torch.export` see one operator with a derivative."""
         if weight is None:
             weight = self.weight
             weight = weight if weight.ndim == 0 else weight.expand(len(y), *weight.shape)
@@ -75,7 +73,7 @@ def _solved(y: Tensor, weight: Tensor, isotropic: bool, tolerance: float) -> Ten
 
 @torch.library.custom_op("lmd::minimiser", mutates_args=())
 def minimiser(y: Tensor, weight: Tensor, isotropic: bool, tolerance: float) -> Tensor:
-    """What `TVLayer` computes, as an operator that programs are traced through."""
+    """Compute `TVLayer` as an operator that `torch.compile` and `torch.export` can trace."""
     return _solved(y.detach(), weight.detach(), isotropic, tolerance).clone()
 
 
@@ -83,14 +81,14 @@ def minimiser(y: Tensor, weight: Tensor, isotropic: bool, tolerance: float) -> T
 def minimiser_backward(
     gradient: Tensor, y: Tensor, weight: Tensor, isotropic: bool, tolerance: float
 ) -> tuple[Tensor, Tensor]:
-    """Its derivative by y and by the weight, times `gradient`; it is solved again for it.
+    """Return `gradient` times the derivatives by y and by the weight, for which the problem is solved again.
 
-    In a thread of its own: nothing can be recorded in one that is inside an operator.
+    This runs in another thread, because autograd records nothing inside an operator.
     """
     leaves = y.detach().clone().requires_grad_(), weight.detach().clone().requires_grad_()
-    with ThreadPoolExecutor(1) as apart:
-        found = apart.submit(lambda: torch.autograd.grad(_solved(*leaves, isotropic, tolerance), leaves, gradient))
-        by_y, by_weight = found.result()
+    with ThreadPoolExecutor(1) as thread:
+        task = thread.submit(lambda: torch.autograd.grad(_solved(*leaves, isotropic, tolerance), leaves, gradient))
+        by_y, by_weight = task.result()
     return by_y.clone(), by_weight.clone()
 
 
@@ -104,7 +102,7 @@ def _(gradient: Tensor, y: Tensor, weight: Tensor, isotropic: bool, tolerance: f
     return torch.empty_like(y), torch.empty_like(weight)
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(*inputs[:2])
     ctx.options = inputs[2:]
 
@@ -113,4 +111,4 @@ def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     return (*minimiser_backward(gradient.contiguous(), *ctx.saved_tensors, *ctx.options), None, None)
 
 
-minimiser.register_autograd(_backward, setup_context=_keep)
+minimiser.register_autograd(_backward, setup_context=_save)

@@ -1,4 +1,4 @@
-"""Mirror descent as an optimiser of PyTorch's: any mirror, one for each parameter group."""
+"""Mirror descent as a PyTorch optimiser, with a mirror for each parameter group."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from lmd.mirrors.euclidean import Euclidean
 
 
 class MirrorDescent(Optimizer):
-    r"""x <- to_primal(to_dual(x) - lr g), g the gradient of the loss by the parameter x.
+    r"""x <- to_primal(to_dual(x) - lr g), with g the gradient of the loss with respect to the parameter x.
 
-    Mirror descent ([Beck and Teboulle 2003](https://doi.org/10.1016/S0167-6377(02)00231-6)): with
-    `lmd.mirrors.Entropic` the exponentiated gradient method on the simplex, with `Euclidean`, the default, gradient
-    descent. `mirror` and `lr` may differ from group to group, and schedulers change `lr` as they do everywhere.
+    Mirror descent ([Beck and Teboulle 2003](https://doi.org/10.1016/S0167-6377(02)00231-6)) with
+    `lmd.mirrors.Entropic` is the exponentiated gradient method on the simplex; with `Euclidean`, the default, it is
+    gradient descent. Each parameter group can have its own `mirror` and `lr`, and schedulers can change `lr`.
 
-    A parameter of two axes or more is a batch of points along its first, as everywhere in `lmd`: with an entropic
-    mirror each row is a distribution. One of fewer is a single point. Each parameter has to lie in the domain of its
-    mirror when it is added.
+    A parameter with two or more axes is a batch of points along its first axis: with an entropic mirror each row is a
+    distribution. A parameter with fewer axes is a single point. Parameters must lie in the domain of their mirror when
+    they are added.
 
-    A method without memory: `state_dict` has the settings of the groups, plain numbers alone. The mirrors are modules
-    of their own, saved like any other; loading keeps those that the optimiser was made with.
+    The method has no state, so `state_dict` only has the settings of the groups, without the mirrors, which are
+    modules that you save like any other. Loading keeps the mirrors of this optimiser.
 
     Args:
-        params: Parameters, or groups of them, as every optimiser of PyTorch's takes them.
+        params: Parameters or parameter groups, as for every PyTorch optimiser.
         lr: The step-size.
         mirror: Any mirror; None is `Euclidean`.
 
@@ -63,7 +63,7 @@ class MirrorDescent(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Take a step with every parameter that has a gradient; the loss that `closure` gives, where there is one."""
+        """Update every parameter that has a gradient; return the loss of `closure` if it is given."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -76,14 +76,14 @@ class MirrorDescent(Optimizer):
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """The settings of the groups, without their mirrors."""
+        """Return the settings of the groups, without their mirrors."""
         found = super().state_dict()
         for group in found["param_groups"]:
             del group["mirror"]
         return found
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over settings; the mirrors stay those of this optimiser."""
+        """Load settings; keep the mirrors of this optimiser."""
         mirrors = [group["mirror"] for group in self.param_groups]
         super().load_state_dict(state_dict)
         for group, mirror in zip(self.param_groups, mirrors, strict=True):
@@ -91,5 +91,5 @@ class MirrorDescent(Optimizer):
 
 
 def _points(parameter: Tensor) -> Tensor:
-    """A parameter as a batch of points `(B, ...)`."""
+    """Return a parameter as a batch of points `(B, ...)`."""
     return parameter if parameter.ndim > 1 else parameter.reshape(1, -1)

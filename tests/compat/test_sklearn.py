@@ -11,6 +11,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import lmd
 from lmd.compat.sklearn import Lasso, LinearSVC, LogisticRegression
+from lmd.solvers.classical.interior_point import InteriorPoint
 
 ESTIMATORS = [Lasso, LinearSVC, LogisticRegression]
 
@@ -69,7 +70,7 @@ def test_a_learned_solver_by_its_name_and_as_it_is():
 def test_a_learned_svm_on_digits_and_a_grid_search():
     X, y = load_digits(return_X_y=True)
     X, y = X[:200] / 16, y[:200] % 2
-    machine = LinearSVC(solver=lmd.solvers.InteriorPoint()).fit(X, y)
+    machine = LinearSVC(solver=InteriorPoint()).fit(X, y)
     assert machine.score(X, y) > 0.9
     search = GridSearchCV(LogisticRegression(tolerance=1e-3), {"C": [1e-6, 1.0]}, cv=2).fit(X, y)
     assert search.best_params_["C"] == 1.0

@@ -10,15 +10,8 @@ import lmd
 from lmd.core.config import HOMES, Configurable, from_config, to_config
 from lmd.errors import InputError
 from lmd.mirrors import EuclideanBox, Quadratic
-from lmd.solvers import (
-    Adam,
-    BestSoFar,
-    DecayingSteps,
-    GradientDescent,
-    LearnedMirrorDescent,
-    MirrorDescent,
-    ScaledSteps,
-)
+from lmd.solvers import Adam, BestSoFar, GradientDescent, LearnedMirrorDescent, MirrorDescent
+from lmd.solvers.steps import DecayingSteps
 
 
 def there_and_back(item):
@@ -30,12 +23,12 @@ def there_and_back(item):
     [
         EuclideanBox(-1, 2),
         Quadratic(3, floor=0.1),
-        ScaledSteps(DecayingSteps(0.5, 1.0), 4),
+        DecayingSteps(0.5, 1.0),
         GradientDescent(0.1),
         Adam(DecayingSteps(0.5), betas=(0.5, 0.9), epsilon=1e-4),
         MirrorDescent(Quadratic(2), 0.3),
         LearnedMirrorDescent(EuclideanBox(), iterations=4, initial_step=0.2, interval=(0.1, 0.3), extension="decay"),
-        BestSoFar(BestSoFar(GradientDescent(ScaledSteps(0.1, 2)))),
+        BestSoFar(BestSoFar(GradientDescent(0.2))),
     ],
     ids=lambda item: type(item).__name__,
 )
@@ -46,10 +39,10 @@ def test_written_down_and_built_again(item):
 
 
 def test_what_is_written_down():
-    assert to_config(MirrorDescent(EuclideanBox(0, 2), ScaledSteps(0.1, 4))) == {
+    assert to_config(MirrorDescent(EuclideanBox(0, 2), DecayingSteps(0.1, 1))) == {
         "type": "MirrorDescent",
         "mirror": {"type": "EuclideanBox", "low": 0.0, "high": 2.0},
-        "steps": {"type": "ScaledSteps", "base": {"type": "ConstantSteps", "size": 0.1}, "multiplier": 4.0},
+        "steps": {"type": "DecayingSteps", "size": 0.1, "power": 1.0},
     }
 
 

@@ -44,7 +44,7 @@ import numpy as np, lmd, torch
 y = np.random.default_rng(0).random((20, 20))
 assert lmd.denoise(y).shape == lmd.inpaint(y, y > 0.1, weight=0.1).shape == (20, 20)
 lmd.solve(lmd.problems.Lasso(torch.eye(4), torch.ones(1, 4), 0.1), tolerance=1e-3)
-from lmd.cli import main
+from lmd.cli.program import main
 main(["info"])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

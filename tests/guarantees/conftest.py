@@ -14,7 +14,6 @@ from lmd.mirrors import (
     Quadratic,
     Rotation,
     Separable,
-    Splines,
 )
 from lmd.mirrors.potentials import DenseICNN
 from lmd.problems import LeastSquares, LeastSquaresFamily, Problem
@@ -125,7 +124,7 @@ class TwoNetworks(Mirror):
         super().__init__()
         kind = {"width": 8, "layers": 1, "activation": "smooth" if seed % 2 else "leaky"}
         self.network = DenseICNN(dimension, seed=seed, **kind).double()
-        self.inverse = DenseICNN(dimension, seed=seed + 1, constraint="none", **kind).double()
+        self.inverse = DenseICNN(dimension, seed=seed + 1, convex=False, **kind).double()
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             for parameter in self.parameters():
@@ -162,8 +161,8 @@ def random_quadratic(generator, dimension):
 
 
 def random_splines(generator, dimension):
-    mirror = Separable(Rotation(dimension), Splines(dimension, knots=2)).double().requires_grad_(False)
-    for numbers in (mirror.transform.vectors, mirror.curves.logs):
+    mirror = Separable(Rotation(dimension), knots=2).double().requires_grad_(False)
+    for numbers in (mirror.transform.vectors, mirror.logs):
         numbers.add_(0.5 * random(generator, *numbers.shape))
     return mirror
 
@@ -201,8 +200,7 @@ def limit_evaluations(monkeypatch):
     """Make the reference methods give up after so many gap evaluations."""
 
     def limit(count):
-        methods = [each._replace(effort=each.effort._replace(evaluations=count)) for each in reference.METHODS]
-        monkeypatch.setattr(reference, "METHODS", methods)
+        monkeypatch.setattr(reference, "MAX_ITERATIONS", count * reference.INTERVAL)
 
     return limit
 

@@ -235,7 +235,7 @@ class TestSubgradient:
                 return self.b.clamp(0, 1)
 
         problem = Boxed(torch.eye(2, dtype=F64), torch.tensor([[3.0, 0.5]], dtype=F64))
-        result = lmd.run(lmd.solvers.ProjectedGradient(0.3), problem, torch.zeros(1, 2, dtype=F64), 40)
+        result = lmd.run(lmd.solvers.GradientDescent(0.3), problem, torch.zeros(1, 2, dtype=F64), 40)
         assert float(norm := problem.subgradient(result.x).norm()) > 1, norm
         assert_close(result.certificate.bound, torch.zeros(1, dtype=F64), atol=1e-9, rtol=0)
         check(result.certificate, result.values - problem.minimum())
@@ -482,7 +482,7 @@ class TestWatch:
 
 
 def test_a_network_says_so_when_its_weights_are_not_what_they_should_be():
-    network = DenseICNN(3, constraint="clip")
+    network = DenseICNN(3)
     assert float(network.strong_convexity) > 0
     with torch.no_grad():
         network.out[0] = -1.0

@@ -49,7 +49,7 @@ class Concave(Mirror):
 
     def __init__(self):
         super().__init__()
-        self.network = DenseICNN(2, width=8, layers=1, constraint="none").double()
+        self.network = DenseICNN(2, width=8, layers=1, convex=False).double()
         with torch.no_grad():
             self.network.out.fill_(-3.0)
 

@@ -66,8 +66,8 @@ class TestMinimiser:
 def independent_bound(problem):
     """A lower bound on the minimum of one instance with one channel, from another method and by another formula.
 
-    The dual point comes from FGP or PDHG, which share nothing with the ADMM of the minimiser; the bound that it proves
-    is worked out here pixel by pixel, from the saddle form.
+    The dual point comes from FGP or PDHG; the bound that it proves is worked out here pixel by pixel, from the saddle
+    form, which shares nothing with the duality gap that certifies the minimiser.
     """
     solver = PDHG(0.2) if problem.mask is not None else FGP(restart=True)
     down, right = lmd.run(solver, problem, iterations=2500).dual[0, 0]
@@ -98,9 +98,9 @@ class TestCache:
     @pytest.fixture
     def solved(self, monkeypatch):
         """The shapes of the problems that were solved, one after the other."""
-        found, solve = [], reference.first_proven
+        found, solve = [], reference._solve_composite
         monkeypatch.setattr(
-            reference, "first_proven", lambda one, *rest: found.append(one.noisy.shape) or solve(one, *rest)
+            reference, "_solve_composite", lambda one, *rest: found.append(one.noisy.shape) or solve(one, *rest)
         )
         return found
 

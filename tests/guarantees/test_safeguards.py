@@ -20,17 +20,16 @@ from lmd.solvers import (
     AcceleratedMirrorDescent,
     Adam,
     GradientDescent,
-    InteriorPoint,
     LazyMirrorDescent,
     LearnedDual,
     LearnedSaddle,
     LearnedSteps,
     MirrorDescent,
     Nesterov,
-    ProjectedGradient,
     Solver,
     State,
 )
+from lmd.solvers.classical.interior_point import InteriorPoint
 
 F64 = torch.float64
 
@@ -228,7 +227,7 @@ class TestSafeguard:
 
     def test_on_other_problems_with_a_fallback_of_ones_own(self):
         problem, x0 = SimplexFamily("least-squares", 4).sample(7, torch.Generator().manual_seed(0))
-        for fallback in (ProjectedGradient(0.4), MirrorDescent(Entropic(), 0.5)):
+        for fallback in (GradientDescent(0.4), MirrorDescent(Entropic(), 0.5)):
             result = lmd.run(Safeguard(MirrorDescent(Entropic(), 30.0), fallback), problem, x0, 60)
             assert bool((result.values < 1e-6).all())
         squares = LeastSquares(torch.tensor([[2.0, 1.0], [1.0, 2.0]], dtype=F64), torch.ones(2, 2, dtype=F64))
@@ -261,8 +260,8 @@ class TestSafeguard:
             Safeguard(GradientDescent(0.1), delay=-1)
         with pytest.raises(CapabilityError, match="neither composite, nor an SVM, nor smooth"):
             lmd.run(Safeguard(GradientDescent(0.1)), lambda x: x.square().sum(dim=1), torch.ones(1, 2))
-        with pytest.raises(CapabilityError, match="which has no domain"):
-            lmd.run(Safeguard(GradientDescent(0.1), ProjectedGradient(0.1)), TVDenoising(images(), 0.2))
+        with pytest.raises(CapabilityError, match="which has no rows"):
+            lmd.run(Safeguard(GradientDescent(0.1), InteriorPoint()), TVDenoising(images(), 0.2))
 
 
 def squares(batch=5):

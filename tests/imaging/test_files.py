@@ -12,11 +12,11 @@ import torch
 from PIL import Image
 from torch.testing import assert_close
 
-from lmd.cli import main
+from lmd.cli.program import main
 from lmd.core import memory
 from lmd.errors import FileError, InputError
-from lmd.imaging import Job, PictureSolver, files, functions, image_files, solve_file, solve_many
-from lmd.imaging.files import find_jobs, read_kernel
+from lmd.imaging import PictureSolver, files, functions, image_files, solve_file, solve_many
+from lmd.imaging.files import Job, find_jobs, read_kernel
 from lmd.imaging.image_files import read_mask, read_picture, write_picture
 from lmd.imaging.picture import Picture
 from lmd.operators import gaussian_kernel, motion_kernel
@@ -117,6 +117,7 @@ class TestFiles:
 
     def test_too_large_for_the_memory_there_is(self, tmp_path, monkeypatch):
         write_picture(tmp_path / "in.png", noisy(size=(100, 200)))
+        monkeypatch.setattr(memory, "UNCHECKED", 0)
         monkeypatch.setattr(memory, "available_memory", lambda: 1_000_000)
         monkeypatch.setattr(files, "read_picture", lambda path: pytest.fail("it is not even read"))
         with pytest.raises(InputError, match=r"^image: got .*in\.png of 200 x 100 pixels, which needs about"):

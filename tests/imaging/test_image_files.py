@@ -325,6 +325,7 @@ class TestBadFiles:
     def test_more_pixels_than_memory_holds_are_refused_before_they_are_decoded(self, tmp_path, name, monkeypatch):
         path = tmp_path / name
         write_picture(path, picture(dtype=np.uint16 if name.startswith("16") else np.uint8, size=(200, 300)))
+        monkeypatch.setattr(memory, "UNCHECKED", 0)
         monkeypatch.setattr(memory, "available_memory", lambda: 100_000)
         with pytest.raises(InputError, match=r"of 300 x 200 pixels, which needs about 0\.. GB of memory, expected one"):
             read_picture(path)

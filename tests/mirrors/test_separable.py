@@ -6,7 +6,7 @@ from torch.testing import assert_close
 
 from lmd import zoo
 from lmd.errors import InputError
-from lmd.mirrors import Cosine, Rotation, Separable, Splines
+from lmd.mirrors import Cosine, Rotation, Separable
 from lmd.solvers.saving import load_weights
 from lmd.testing.mirrors import MirrorConformance
 
@@ -33,17 +33,17 @@ class Vectors(MirrorConformance):
 
 class TestDense(Vectors):
     def make_mirror(self, dtype):
-        return rough(Separable(Rotation(6), Splines(6, knots=2)), dtype)
+        return rough(Separable(Rotation(6), knots=2), dtype)
 
 
 class TestSharedRotation(Vectors):
     def make_mirror(self, dtype):
-        return rough(Separable(Rotation(3), Splines(3, knots=1)), dtype)
+        return rough(Separable(Rotation(3), knots=1), dtype)
 
 
 class TestCosine(MirrorConformance):
     def make_mirror(self, dtype):
-        return rough(Separable(Cosine(5), Splines(5, knots=1)), dtype)
+        return rough(Separable(Cosine(5), knots=1), dtype)
 
     def points(self, batch, dtype, generator):
         return torch.randn(batch, 2, 12, 8, dtype=dtype, generator=generator)
@@ -60,7 +60,7 @@ def test_the_cosine_transform_is_orthogonal():
 @pytest.mark.parametrize("shape", [(512,), (1, 512, 512)], ids=["dense", "image"])
 def test_round_trips_at_full_size(shape, dtype, allowed):
     transform = Rotation(512) if len(shape) == 1 else Cosine(10)
-    mirror = rough(Separable(transform, Splines(transform.kinds, knots=2)), dtype)
+    mirror = rough(Separable(transform, knots=2), dtype)
     x = torch.randn(1, *shape, dtype=dtype, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         for there, back in ((mirror.to_dual, mirror.to_primal), (mirror.to_primal, mirror.to_dual)):
@@ -81,12 +81,12 @@ def test_trained_mirrors_round_trip(name, shape):
 def test_training_keeps_rotations_orthogonal():
     """Thirty updates towards the covariance of numbers that are correlated, whose best basis is another one."""
     transform, generator = Rotation(12).double(), torch.Generator().manual_seed(0)
-    mirror = Separable(transform, Splines(transform.kinds)).double()
+    mirror = Separable(transform).double()
     start, update = [p.detach().clone() for p in transform.parameters()], torch.optim.Adam(mirror.parameters(), 0.05)
     for _ in range(30):
         x = torch.randn(16, 12, dtype=F64, generator=generator).cumsum(dim=-1)
         update.zero_grad()
-        (mirror.potential(x) - mirror.curves.logs.sum()).mean().backward()
+        (mirror.potential(x) - mirror.logs.sum()).mean().backward()
         update.step()
         for module in mirror.modules():
             if hasattr(module, "constrain_"):
@@ -97,7 +97,7 @@ def test_training_keeps_rotations_orthogonal():
 
 
 def test_the_constants_are_those_of_the_hessian():
-    mirror = rough(Separable(Rotation(4), Splines(4, knots=2, reach=2.0)), F64)
+    mirror = rough(Separable(Rotation(4), knots=2, reach=2.0), F64)
     x = 2 * torch.randn(200, 4, dtype=F64, generator=torch.Generator().manual_seed(0))
     eigenvalues = torch.stack(
         [torch.linalg.eigvalsh(torch.autograd.functional.jacobian(lambda z: mirror.to_dual(z[None])[0], z)) for z in x]
@@ -109,7 +109,7 @@ def test_the_constants_are_those_of_the_hessian():
 
 
 def test_turned_and_flipped_images_give_turned_and_flipped_answers():
-    mirror = rough(Separable(Cosine(5), Splines(5, 2)), F64)
+    mirror = rough(Separable(Cosine(5), 2), F64)
     x = torch.randn(1, 1, 8, 8, dtype=F64, generator=torch.Generator().manual_seed(0))
     for move in (lambda z: z.flip(2), lambda z: z.flip(3), lambda z: z.rot90(1, (2, 3)), lambda z: z.mT):
         assert_close(mirror.to_dual(move(x)), move(mirror.to_dual(x)), rtol=0, atol=1e-13)
@@ -117,7 +117,7 @@ def test_turned_and_flipped_images_give_turned_and_flipped_answers():
 
 
 def test_divergences_of_near_points_keep_their_digits():
-    mirror = rough(Separable(Rotation(6), Splines(6, knots=2)), F64)
+    mirror = rough(Separable(Rotation(6), knots=2), F64)
     x = torch.randn(5, 6, dtype=F64, generator=torch.Generator().manual_seed(0))
     move = 1e-9 * torch.randn(5, 6, dtype=F64, generator=torch.Generator().manual_seed(1))
     expected = 0.5 * (move * (mirror.to_dual(x + 1e3 * move) - mirror.to_dual(x)) / 1e3).sum(dim=1)
@@ -133,19 +133,14 @@ def test_divergences_of_near_points_keep_their_digits():
 )
 def test_a_shape_that_does_not_fit_gets_one_line(transform, shape, line):
     with pytest.raises(InputError, match=line):
-        Separable(transform, Splines(transform.kinds)).to_dual(torch.zeros(shape))
+        Separable(transform).to_dual(torch.zeros(shape))
 
 
 @pytest.mark.parametrize(
-    ("name", "numbers"), [("knots", [[0.5, 0.2]]), ("knots", [[-0.5, 0.2]]), ("logs", [[99.0] * 3])]
+    ("name", "numbers"), [("positions", [[0.5, 0.2]]), ("positions", [[-0.5, 0.2]]), ("logs", [[99.0] * 3])]
 )
 def test_curves_that_are_none_are_refused_on_loading(name, numbers):
-    splines = Splines(1, knots=2)
-    weights = {**splines.state_dict(), name: torch.tensor(numbers)}
+    mirror = Separable(Rotation(1), knots=2)
+    weights = {**mirror.state_dict(), name: torch.tensor(numbers)}
     with pytest.raises(InputError, match=rf"\A{name}: got [^\n]+, expected [^\n]+\Z"):
-        load_weights(splines, weights)
-
-
-def test_curves_of_other_kinds_are_refused():
-    with pytest.raises(InputError, match=r"\Acurves: got 3 kinds, expected 5, as the transform has\Z"):
-        Separable(Cosine(5), Splines(3))
+        load_weights(mirror, weights)

@@ -7,9 +7,9 @@ import lmd
 from lmd.errors import InputError
 from lmd.operators import Differences
 from lmd.problems import Composite, SecondOrderModel, TVModel
-from lmd.solvers import Averaged, GradientDescent, RelaxedPDHG
+from lmd.solvers import GradientDescent, RelaxedPDHG
 from lmd.solvers.base import DualState
-from lmd.solvers.wrappers import WINDOW_ENDS, sum_steps
+from lmd.solvers.wrappers import WINDOW_ENDS, Averaged, sum_steps
 from lmd.terms import L1, Absolute, KullbackLeibler
 from lmd.tv import PrimalDual
 

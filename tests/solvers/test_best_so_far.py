@@ -4,7 +4,7 @@ from torch.testing import assert_close
 
 import lmd
 from lmd.errors import CapabilityError, InputError
-from lmd.solvers import BestSoFar, GradientDescent, LearnedMirrorDescent, ProjectedGradient, Status
+from lmd.solvers import PDHG, BestSoFar, GradientDescent, LearnedMirrorDescent, Status
 
 
 def absolute(x):
@@ -23,8 +23,8 @@ def test_is_the_best_iterate_of_the_solver_inside():
 
 def test_what_the_solver_inside_needs_and_is_trained_for_is_passed_on(least_squares):
     problem, x0 = least_squares
-    with pytest.raises(CapabilityError, match="which has no domain"):
-        lmd.run(BestSoFar(ProjectedGradient(0.1)), problem, x0)
+    with pytest.raises(CapabilityError, match="which has no operator"):
+        lmd.run(BestSoFar(PDHG()), problem, x0)
     assert BestSoFar(LearnedMirrorDescent(lmd.mirrors.Euclidean(), iterations=7)).horizon == 7
 
 

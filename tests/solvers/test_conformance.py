@@ -8,7 +8,7 @@ import torch
 import lmd
 from lmd import kernels, solvers, terms, zoo
 from lmd.guarantees import Safeguard
-from lmd.mirrors import Cosine, Entropic, Euclidean, Quadratic, Rotation, Separable, Splines
+from lmd.mirrors import Cosine, Entropic, Euclidean, Quadratic, Rotation, Separable
 from lmd.operators import Differences, gaussian_kernel
 from lmd.problems import (
     SVM,
@@ -25,8 +25,18 @@ from lmd.problems import (
     TVTomography,
 )
 from lmd.reproduction import recipes
+from lmd.solvers.classical.circulant_admm import CirculantADMM
+from lmd.solvers.classical.interior_point import InteriorPoint
+from lmd.solvers.classical.qp_interior_point import QPInteriorPoint
 from lmd.solvers.initialisers import NetworkInitialiser
-from lmd.solvers.learned.gradient import DenseMetric, DiagonalMetric, LearnedGradient, LearnedQuasiNewton
+from lmd.solvers.learned.gradient import (
+    DenseMetric,
+    DiagonalMetric,
+    LearnedBlockNewton,
+    LearnedGradient,
+    LearnedQuasiNewton,
+)
+from lmd.solvers.wrappers import Averaged, NoWorseThanStart, Sequential, WithInitialiser
 from lmd.terms import L1, Huber, Shifted
 from lmd.testing.solvers import SolverConformance
 
@@ -104,7 +114,7 @@ def rough(solver):
 
 
 def in_cosines():
-    return Separable(Cosine(4), Splines(4, knots=1))
+    return Separable(Cosine(4), knots=1)
 
 
 SOLVERS = {
@@ -128,15 +138,15 @@ SOLVERS = {
     "RelaxedPDHG": (lambda: solvers.RelaxedPDHG(), "lasso"),
     "RelaxedPDHG learned": (lambda: rough(solvers.RelaxedPDHG(3)), "inpainting in colour"),
     "RelaxedPDHG on sinograms": (lambda: rough(solvers.RelaxedPDHG(2)), "tomography"),
-    "Averaged": (lambda: solvers.Averaged(solvers.RelaxedPDHG()), "lasso"),
-    "Averaged learned": (lambda: rough(solvers.Averaged(solvers.RelaxedPDHG(3))), "inpainting in colour"),
-    "Averaged PDHG": (lambda: solvers.Averaged(solvers.PDHG()), "tomography"),
-    "CirculantADMM": (lambda: solvers.CirculantADMM(), "deblurring"),
-    "CirculantADMM on sinograms": (lambda: solvers.CirculantADMM(), "tomography"),
+    "Averaged": (lambda: Averaged(solvers.RelaxedPDHG()), "lasso"),
+    "Averaged learned": (lambda: rough(Averaged(solvers.RelaxedPDHG(3))), "inpainting in colour"),
+    "Averaged PDHG": (lambda: Averaged(solvers.PDHG()), "tomography"),
+    "CirculantADMM": (lambda: CirculantADMM(), "deblurring"),
+    "CirculantADMM on sinograms": (lambda: CirculantADMM(), "tomography"),
     "ProximalGradient": (lambda: solvers.ProximalGradient(), "penalised"),
     "ProximalGradient on a simplex": (lambda: solvers.ProximalGradient(), "simplex"),
-    "QPInteriorPoint": (lambda: solvers.QPInteriorPoint(), "quadratic program"),
-    "QPInteriorPoint with matrices for each": (lambda: solvers.QPInteriorPoint(), "box"),
+    "QPInteriorPoint": (lambda: QPInteriorPoint(), "quadratic program"),
+    "QPInteriorPoint with matrices for each": (lambda: QPInteriorPoint(), "box"),
     "ADMM": (lambda: solvers.ADMM(), "quadratic program"),
     "ADMM learned": (lambda: rough(solvers.ADMM(3, 8)), "signals"),
     "ADMM with blocks": (lambda: rough(solvers.ADMM(3, blocks=[4, 2])), "quadratic program"),
@@ -154,22 +164,22 @@ SOLVERS = {
         "least squares",
     ),
     "WithInitialiser": (
-        lambda: solvers.WithInitialiser(solvers.ADMM(), rough(NetworkInitialiser([8], 8, 3, hidden=5))),
+        lambda: WithInitialiser(solvers.ADMM(), rough(NetworkInitialiser([8], 8, 3, hidden=5))),
         "signals",
     ),
     "Sequential": (
-        lambda: solvers.Sequential(LearnedGradient(DenseMetric(2), 2), solvers.LBFGS()),
+        lambda: Sequential(LearnedGradient(DenseMetric(2), 2), solvers.LBFGS()),
         "least squares",
     ),
     "GradientDescent": (lambda: solvers.GradientDescent(0.05), "least squares"),
     "GradientDescent on images": (lambda: solvers.GradientDescent(0.01), "denoising"),
-    "ProjectedGradient": (lambda: solvers.ProjectedGradient(0.05), "simplex"),
+    "GradientDescent on the simplex": (lambda: solvers.GradientDescent(0.05), "simplex"),
     "Nesterov": (lambda: solvers.Nesterov(0.05), "least squares"),
     "Adam": (lambda: solvers.Adam(0.05), "least squares"),
     "LBFGS": (lambda: solvers.LBFGS(), "least squares"),
-    "InteriorPoint": (lambda: solvers.InteriorPoint(), "svm"),
+    "InteriorPoint": (lambda: InteriorPoint(), "svm"),
     "LearnedInteriorPoint": (lambda: rough(solvers.LearnedInteriorPoint(51, 3)), "svm"),
-    "LearnedBlockNewton": (lambda: rough(solvers.LearnedBlockNewton(3)), "classifier"),
+    "LearnedBlockNewton": (lambda: rough(LearnedBlockNewton(3)), "classifier"),
     "MirrorDescent": (lambda: solvers.MirrorDescent(Quadratic(2), 0.05), "least squares"),
     "MirrorDescent on a simplex": (lambda: solvers.MirrorDescent(Entropic(), 0.05), "simplex"),
     "LearnedMirrorDescent": (lambda: solvers.LearnedMirrorDescent(Quadratic(2), iterations=3), "least squares"),
@@ -185,8 +195,8 @@ SOLVERS = {
     ),
     "ProximalMirrorDescent": (lambda: solvers.ProximalMirrorDescent(Euclidean(), 0.05), "penalised"),
     "BacktrackedMirrorDescent": (lambda: solvers.BacktrackedMirrorDescent(Quadratic(2)), "least squares"),
-    "AcceleratedBacktrackedMirrorDescent": (
-        lambda: solvers.AcceleratedBacktrackedMirrorDescent(in_cosines()),
+    "BacktrackedMirrorDescent accelerated": (
+        lambda: solvers.BacktrackedMirrorDescent(in_cosines(), accelerated=True),
         "denoising in colour",
     ),
     "ExactMirrorDescent on images": (
@@ -194,10 +204,10 @@ SOLVERS = {
         "inpainting",
     ),
     "ExactMirrorDescent on hinges": (
-        lambda: solvers.ExactMirrorDescent(Separable(Rotation(51), Splines(51, 1)), 2),
+        lambda: solvers.ExactMirrorDescent(Separable(Rotation(51), 1), 2),
         "svm",
     ),
-    "NoWorseThanStart": (lambda: solvers.NoWorseThanStart(rough(solvers.LearnedDual(3, 3))), "denoising"),
+    "NoWorseThanStart": (lambda: NoWorseThanStart(rough(solvers.LearnedDual(3, 3))), "denoising"),
     "BestSoFar": (lambda: solvers.BestSoFar(solvers.GradientDescent(0.01)), "denoising"),
     "Stochastic": (lambda: solvers.Stochastic(solvers.GradientDescent(0.001), 5), "svm"),
 }

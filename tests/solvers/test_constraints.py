@@ -9,7 +9,7 @@ from torch.testing import assert_close
 import lmd
 from lmd.operators import Identity, Matrix
 from lmd.problems import Composite, Family, Problem
-from lmd.solvers import PDHG, LearnedPDHG, ProjectedGradient, Status
+from lmd.solvers import PDHG, GradientDescent, LearnedPDHG, Status
 from lmd.terms import Box, Squares
 
 F64 = torch.float64
@@ -49,7 +49,7 @@ class Wall(Problem):
         return 1 + x.clamp(min=1e-12).log() - 2
 
 
-class Beyond(ProjectedGradient):
+class Beyond(GradientDescent):
     """A projection that is off by rounding."""
 
     def step(self, problem, state):
@@ -74,7 +74,7 @@ def test_a_point_just_outside_the_domain_counts_as_the_nearest_one_inside():
 def test_a_value_that_is_nowhere_finite_is_still_a_failure():
     with pytest.raises(lmd.InputError, match=r"^x0: got a start where the value of instance \[0\] is not finite"):
         lmd.run(
-            ProjectedGradient(), type("Bad", (Wall,), {"value": lambda self, x: x.sum(dim=1) / 0})(), torch.ones(1, 2)
+            GradientDescent(), type("Bad", (Wall,), {"value": lambda self, x: x.sum(dim=1) / 0})(), torch.ones(1, 2)
         )
 
 

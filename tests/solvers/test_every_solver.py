@@ -11,7 +11,6 @@ from lmd import solvers
 from lmd.problems import LeastSquares
 from lmd.solvers import (
     LBFGS,
-    AcceleratedBacktrackedMirrorDescent,
     AcceleratedMirrorDescent,
     AcceleratedStochasticMirrorDescent,
     Adam,
@@ -24,10 +23,9 @@ from lmd.solvers import (
     LearnedMirrorDescent,
     MirrorDescent,
     Nesterov,
-    NoWorseThanStart,
-    ProjectedGradient,
     ProximalGradient,
 )
+from lmd.solvers.wrappers import Averaged, NoWorseThanStart, Sequential, WithInitialiser
 from lmd.terms import Box
 
 
@@ -39,7 +37,6 @@ def with_one_mirror(solver):
 
 
 MAKE = {
-    AcceleratedBacktrackedMirrorDescent: lambda mirror: AcceleratedBacktrackedMirrorDescent(mirror),
     AcceleratedMirrorDescent: lambda mirror: AcceleratedMirrorDescent(mirror, 0.03),
     AcceleratedStochasticMirrorDescent: lambda mirror: AcceleratedStochasticMirrorDescent(mirror, 0.03),
     Adam: lambda mirror: Adam(0.05),
@@ -54,7 +51,6 @@ MAKE = {
     MirrorDescent: lambda mirror: MirrorDescent(mirror, 0.03),
     Nesterov: lambda mirror: Nesterov(0.03),
     NoWorseThanStart: lambda mirror: NoWorseThanStart(MirrorDescent(mirror, 0.03)),
-    ProjectedGradient: lambda mirror: ProjectedGradient(0.03),
     ProximalGradient: lambda mirror: ProximalGradient(),
 }
 X0 = torch.tensor([[1.0, -2.0], [0.5, 0.0], [3.0, 3.0]], dtype=torch.float64)
@@ -62,22 +58,11 @@ X0 = torch.tensor([[1.0, -2.0], [0.5, 0.0], [3.0, 3.0]], dtype=torch.float64)
 every_solver = pytest.mark.parametrize("kind", MAKE, ids=lambda kind: kind.__name__)
 
 
-@pytest.fixture
-def counting_problem(request, counting_problem):
-    if request.getfixturevalue("kind") is ProjectedGradient:
-        counting_problem.domain = Box(-10, 10)
-    return counting_problem
-
-
 def test_none_is_forgotten():
     exported = [getattr(solvers, name) for name in solvers.__all__]
     public = {item for item in exported if isinstance(item, type) and issubclass(item, solvers.Solver)}
     elsewhere = {solvers.ProximalMirrorDescent, solvers.Stochastic}  # they need more of a problem: test_family.py
-    elsewhere |= {solvers.WithInitialiser, solvers.Sequential}
-    elsewhere |= {
-        solvers.Averaged,
-        solvers.LearnedInteriorPoint,
-    }  # each has a file of its own
+    elsewhere |= {Averaged, Sequential, WithInitialiser, solvers.LearnedInteriorPoint}  # each has a file of its own
     for kind in public - {solvers.Solver, *MAKE} - elsewhere:
         assert set(kind().needs) - {"domain"}, f"{kind.__name__} runs on any problem: add it to MAKE"
 
@@ -159,7 +144,6 @@ def test_the_values_go_down(kind, counting_problem, counting_mirror):
 @every_solver
 def test_float32_stays_float32(kind):
     problem = LeastSquares(torch.eye(2), torch.full((2, 2), 0.5))
-    problem.domain = Box(-10, 10) if kind is ProjectedGradient else None
     result = lmd.run(
         MAKE[kind](lmd.mirrors.Quadratic(2)), problem, torch.tensor([[0.2, 0.8], [1.0, 0.0]]), iterations=3
     )
@@ -201,7 +185,7 @@ def test_a_solver_keeps_to_the_domain_or_is_refused(kind):
 
 
 @pytest.mark.parametrize(
-    "kind", [k for k in MAKE if k not in (Adam, GradientDescent, LBFGS, Nesterov, ProjectedGradient, ProximalGradient)]
+    "kind", [k for k in MAKE if k not in (Adam, GradientDescent, LBFGS, Nesterov, ProximalGradient)]
 )
 def test_with_a_mirror_on_the_domain_it_is_kept_to(kind):
     mirror = lmd.mirrors.EuclideanBox(-1.0, 1.0)
@@ -213,4 +197,4 @@ def test_with_a_mirror_on_the_domain_it_is_kept_to(kind):
 
 def test_a_start_outside_the_domain_is_refused():
     with pytest.raises(lmd.errors.DomainError, match=r"^x0: got instance 1, which is 1 outside"):
-        lmd.run(ProjectedGradient(), Pull(), torch.tensor([[0.0], [2.0]]))
+        lmd.run(GradientDescent(), Pull(), torch.tensor([[0.0], [2.0]]))

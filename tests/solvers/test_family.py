@@ -13,7 +13,6 @@ from lmd.problems import SVM, LeastSquares, LinearClassifier, PenalisedProblem, 
 from lmd.solvers import (
     AcceleratedMirrorDescent,
     AcceleratedStochasticMirrorDescent,
-    DecayingSteps,
     GradientDescent,
     LazyMirrorDescent,
     LearnedSteps,
@@ -22,6 +21,7 @@ from lmd.solvers import (
     Stochastic,
 )
 from lmd.solvers.mirror.mirror_descent import proximal_map
+from lmd.solvers.steps import DecayingSteps
 from lmd.terms import L1, NegativeEntropy
 
 ROUNDING = {"rtol": 1e-12, "atol": 1e-12}

@@ -6,9 +6,10 @@ import torch
 import lmd
 from lmd.errors import InputError
 from lmd.problems import ControlFamily, LeastSquares
-from lmd.solvers import ADMM, LBFGS, Sequential, WithInitialiser
+from lmd.solvers import ADMM, LBFGS
 from lmd.solvers.initialisers import MeanInitialiser, NearestInitialiser, NetworkInitialiser, effective_rank
 from lmd.solvers.learned.gradient import DenseMetric, DiagonalMetric, LearnedGradient, LearnedQuasiNewton
+from lmd.solvers.wrappers import Sequential, WithInitialiser
 
 W = torch.tensor([[3.0, 1.0], [0.5, 2.0], [0.0, 0.3]])
 

@@ -8,15 +8,15 @@ import lmd
 from lmd.errors import CapabilityError, InputError
 from lmd.problems import TVDenoising, TVInpainting
 from lmd.solvers import (
+    PDHG,
     BestSoFar,
     GradientDescent,
     LearnedDual,
     LearnedMirrorDescent,
     LearnedSaddle,
-    NoWorseThanStart,
-    ProjectedGradient,
     Status,
 )
+from lmd.solvers.wrappers import NoWorseThanStart
 
 
 def absolute(x):
@@ -82,8 +82,8 @@ def test_what_the_solver_inside_keeps_needs_and_is_trained_for_is_passed_on():
         assert bool((result.certificate.bound <= 0.011 * result.values).all())
         moved = wrap(LearnedDual(2, 3)).double()
         assert lmd.run(moved, TVDenoising(noisy_images(torch.float64), 0.3)).x.dtype == torch.float64
-    with pytest.raises(CapabilityError, match="which has no domain"):
-        lmd.run(NoWorseThanStart(ProjectedGradient(0.1)), lambda x: x.square().sum(dim=1), torch.ones(1, 2))
+    with pytest.raises(CapabilityError, match="which has no operator"):
+        lmd.run(NoWorseThanStart(PDHG()), lambda x: x.square().sum(dim=1), torch.ones(1, 2))
 
 
 def test_only_a_solver_can_be_wrapped():

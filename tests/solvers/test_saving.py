@@ -8,8 +8,9 @@ import lmd
 from lmd.core.files import read_json, read_tensors, write_json, write_tensors
 from lmd.errors import FileError, InputError
 from lmd.mirrors import Entropic, OneLayer, Quadratic
-from lmd.solvers import Adam, BestSoFar, DecayingSteps, GradientDescent, LearnedMirrorDescent, MirrorDescent, load, save
+from lmd.solvers import Adam, BestSoFar, GradientDescent, LearnedMirrorDescent, MirrorDescent, load, save
 from lmd.solvers.saving import SOLVER_FILE, WEIGHTS_FILE, load_weights
+from lmd.solvers.steps import DecayingSteps
 
 
 def trained(dtype=torch.float32):

@@ -10,8 +10,8 @@ import lmd
 from lmd.errors import InputError
 from lmd.mirrors import Euclidean
 from lmd.problems import LeastSquares
-from lmd.solvers import DecayingSteps, GradientDescent, LearnedMirrorDescent, LearnedSteps, ScaledSteps
-from lmd.solvers.steps import EXTENSIONS, ConstantSteps, as_steps
+from lmd.solvers import GradientDescent, LearnedMirrorDescent, LearnedSteps
+from lmd.solvers.steps import EXTENSIONS, ConstantSteps, DecayingSteps, as_steps
 
 positive = st.floats(1e-6, 1e3)
 
@@ -19,18 +19,6 @@ positive = st.floats(1e-6, 1e3)
 @given(positive, st.integers(0, 10_000))
 def test_constant(size, k):
     assert ConstantSteps(size)(k) == size
-
-
-@given(positive, st.sampled_from([0.25, 0.5, 1.0, 2.0, 4.0]), st.integers(0, 100))
-def test_scaled(size, multiplier, k):
-    assert ScaledSteps(size, multiplier)(k) == multiplier * size
-    assert ScaledSteps(DecayingSteps(size), multiplier)(k) == pytest.approx(multiplier * size / math.sqrt(k + 1))
-
-
-def test_scaled_learned_steps_stay_learned():
-    learned = LearnedSteps(3, 0.02)
-    ScaledSteps(learned, 2.0)(1).backward()
-    assert_close(learned.sizes.grad, torch.tensor([0.0, 2.0, 0.0]))
 
 
 @given(positive, st.floats(0.1, 2), st.integers(0, 1000))
@@ -121,7 +109,6 @@ class TestConstraint:
     ("make", "words"),
     [
         (lambda: ConstantSteps(0), "size: got 0"),
-        (lambda: ScaledSteps(0.1, -1), "multiplier: got -1"),
         (lambda: DecayingSteps(0.1, 0), "power: got 0"),
         (lambda: LearnedSteps(0), "iterations: got 0"),
         (lambda: LearnedSteps(3, 0.5), r"initial: got 0.5, expected a step inside the interval \(0.001, 0.1\)"),

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import lmd
-from lmd.cli import main
+from lmd.cli.program import main
 from lmd.errors import InputError, TrainingWarning
 from lmd.guarantees import Drift, Monitor, Promise
 from lmd.problems import ControlFamily, Family, LeastSquares, Problem
@@ -310,7 +310,7 @@ def same(one, two):
 
 def killed_while_training(folder):
     """`lmd learn` in a process of its own, which ends by SIGKILL when it has begun to train."""
-    code = f"{SMALL}\nfrom lmd.cli import main\nmain()"
+    code = f"{SMALL}\nfrom lmd.cli.program import main\nmain()"
     words = [sys.executable, "-c", code, "learn", "my_control:family", "--minutes", "1", "--out", "run"]
     child = subprocess.Popen(words, cwd=folder, stderr=subprocess.DEVNULL)
     while child.poll() is None and not (folder / "run" / "tried").exists():

@@ -252,8 +252,8 @@ def test_what_cannot_be_trained_gets_one_line(worker, change, says):
 
 
 def test_a_solver_that_needs_more_of_the_problem_is_refused_before_it_starts():
-    solver = lmd.solvers.ProjectedGradient(lmd.solvers.LearnedSteps(2))
-    with pytest.raises(CapabilityError, match="which has no domain"):
+    solver = lmd.solvers.LearnedPDHG(2)
+    with pytest.raises(CapabilityError, match="which has no operator"):
         lmd.train(solver, LeastSquaresFamily(dtype=torch.float32), updates=1, iterations=2)
 
 

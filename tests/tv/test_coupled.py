@@ -7,7 +7,7 @@ import lmd
 from lmd import kernels
 from lmd.problems import TVDenoising, TVModel
 from lmd.solvers import LearnedFGP
-from lmd.solvers.learned.fgp import PLACES
+from lmd.solvers.learned.dual import PLACES
 from lmd.terms import Squares
 from lmd.tv import match
 from lmd.tv.denoising import Denoising

@@ -12,7 +12,7 @@ from lmd import kernels
 from lmd.errors import InputError
 from lmd.problems import TVDenoising, TVModel
 from lmd.solvers import FGP, LearnedFGP
-from lmd.solvers.learned.fgp import PLACES
+from lmd.solvers.learned.dual import PLACES
 from lmd.terms import Squares
 from lmd.tv import denoising, match, schedules
 from lmd.tv.denoising import Denoising

@@ -22,7 +22,8 @@ from lmd.problems import (
     TVInpainting,
     TVTomography,
 )
-from lmd.solvers import FGP, LearnedMirrorDescent, NoWorseThanStart, save
+from lmd.solvers import FGP, LearnedMirrorDescent, save
+from lmd.solvers.wrappers import NoWorseThanStart
 
 SHIPPED = zoo.names()
 KINDS = ("zero", "constant", "impulse", "checkerboard", "noise", "ramp", "bytes")

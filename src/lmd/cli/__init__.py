@@ -3,9 +3,9 @@
 import sys
 
 try:
-    from lmd.cli.program import cli, main, program
+    from lmd.cli.program import program
 except KeyboardInterrupt:  # as everywhere else on the command line: one line, and the exit code of shells
     sys.stderr.write("lmd: interrupted\n")
     sys.exit(130)
 
-__all__ = ["cli", "main", "program"]
+__all__ = ["program"]

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import platform
+from importlib.metadata import packages_distributions, version
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import click
 
+from lmd import __version__
 from lmd.cli.common import JSON, print_json
+from lmd.core.extras import EXTRAS
+from lmd.core.files import cache_folder
 
 
 @click.command()
@@ -18,13 +25,42 @@ def info(as_json: bool) -> None:
     Example
       lmd info --json
     """
-    from lmd.cli.info import info, told
-
-    found = info()
+    facts = _facts()
     if as_json:
-        print_json(found)
-    else:
-        click.echo("\n".join(told(found)))
+        print_json(facts)
+        return
+    lines = {name: facts[name] for name in ("lmd", "python", "torch", "threads", "cache")}
+    lines["kernels"] = facts["kernels"] or "none: everything works, more slowly; install a wheel, or with a C compiler"
+    lines["devices"] = ", ".join(facts["devices"])
+    for extra, modules in facts["extras"].items():
+        here = ", ".join(f"{module} {number}" for module, number in modules.items() if number)
+        absent = ", ".join(module for module, number in modules.items() if not number)
+        advice = f"; not installed: {absent} (pip install 'lmd[{extra}]')" if absent else ""
+        lines[extra] = f"{here or 'nothing'}{advice}"
+    click.echo("\n".join(f"{name:12s} {line}" for name, line in lines.items()))
+
+
+def _facts() -> dict[str, Any]:
+    import torch
+
+    from lmd import kernels
+
+    gpus = [torch.cuda.get_device_name(place) for place in range(torch.cuda.device_count())]
+    packages = packages_distributions()
+
+    def version_of(module: str) -> str | None:
+        return None if find_spec(module) is None else version(packages[module][0]) if module in packages else "?"
+
+    return {
+        "lmd": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "kernels": kernels.instructions(),
+        "threads": torch.get_num_threads(),
+        "devices": ["cpu", *gpus, *(["mps"] if torch.backends.mps.is_available() else [])],
+        "extras": {extra: {module: version_of(module) for module in modules} for extra, modules in EXTRAS.items()},
+        "cache": str(cache_folder()),
+    }
 
 
 @click.command("import")
@@ -45,6 +81,5 @@ def import_command(checkpoint: Path, out: str) -> None:
     solver = import_checkpoint(checkpoint)
     with staged("out", Path(out)) as folder:
         save(solver, folder, card={"imported_from": checkpoint.name})
-    click.echo(
-        f"solver: {Path(out)} ({sum(p.numel() for p in solver.parameters())} parameters, horizon {solver.horizon})"
-    )
+    count = sum(parameter.numel() for parameter in solver.parameters())
+    click.echo(f"solver: {Path(out)} ({count} parameters, horizon {solver.horizon})")

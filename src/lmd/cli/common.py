@@ -72,22 +72,18 @@ def print_json(data: object) -> None:
 
 
 def to_rich(table: Table) -> RichTable:
-    """The table for a terminal."""
+    """Return the table for a terminal; columns of figures are set to the right."""
     import rich.box
     from rich.table import Table as RichTable
     from rich.text import Text  # in plain strings rich takes square brackets for markup
 
     title = Text(table.title, style="table.title") if table.title else None
     shown: Any = RichTable(title=title, title_justify="left", box=rich.box.SIMPLE_HEAD)
+    words = ("", "diverged", "not reached", "not measured")
     for place, column in enumerate(table.columns):
-        figures = all(_is_figure(line[place]) for line in table.lines)
-        shown.add_column(
-            Text(column, style="table.header"), justify="right" if figures and place else "left", no_wrap=place == 0
-        )
+        has_figures = all(line[place] in words or line[place][0] in "-0123456789" for line in table.lines)
+        justify = "right" if has_figures and place else "left"
+        shown.add_column(Text(column, style="table.header"), justify=justify, no_wrap=place == 0)
     for line in table.lines:
         shown.add_row(*map(Text, line))
     return shown
-
-
-def _is_figure(cell: str) -> bool:
-    return cell in ("", "diverged", "not reached", "not measured") or cell[0] in "-0123456789"

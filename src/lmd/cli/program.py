@@ -21,12 +21,9 @@ from lmd import __version__
 from lmd.core.files import check_current_folder
 from lmd.errors import InputError, LmdError
 
-
-class _UnreadError(Exception):
-    """Nobody reads what is printed."""
-
-
-COMMANDS = {
+INTERRUPTED = 130  # the exit code after Ctrl-C, as shells have it
+NO_MEMORY = "can't allocate memory"  # how PyTorch, which has no error of its own for it, begins
+COMMANDS = {  # in the order a newcomer meets them in; imported when they are used
     "list": "lmd.reproduction.commands:list_command",
     "info": "lmd.cli.commands:info",
     "demo": "lmd.reproduction.commands:demo",
@@ -40,7 +37,10 @@ COMMANDS = {
     "data": "lmd.reproduction.commands:data",
     "report": "lmd.reproduction.commands:report",
 }
-"""The modules and functions of the commands, in the order a newcomer meets them in; imported when they are used."""
+
+
+class _UnreadError(Exception):
+    """Nobody reads what is printed."""
 
 
 class _Program(click.Group):
@@ -53,8 +53,7 @@ class _Program(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, _, function = COMMANDS[cmd_name].partition(":")
-        command: click.Command = getattr(importlib.import_module(module), function)
-        return command
+        return getattr(importlib.import_module(module), function)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -76,16 +75,9 @@ def cli() -> None:
     """
 
 
-INTERRUPTED = 130
-"""The exit code after Ctrl-C, as shells have it."""
-
-
 def program() -> None:
-    """What the command `lmd` is: `main`, without what a process that ends soon does not need.
-
-    No garbage is collected while PyTorch is imported, which makes some 300,000 objects, and in the end none of them is
-    taken apart: what has been registered for the end is done, and the process is left. That is worth half a second of
-    two.
+    """Run `main` as the whole process: it saves half a second not to collect garbage while PyTorch is imported, nor
+    to take objects apart at the end; what has been registered for the end is done.
     """
     gc.set_threshold(400_000)
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # or it says that it keeps nothing in a read-only home
@@ -116,14 +108,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         check_current_folder()
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
-            given = None if arguments is None else list(arguments)
-            answer = cli.main(args=given, prog_name="lmd", standalone_mode=False)
+            answer = cli.main(arguments, prog_name="lmd", standalone_mode=False)
             sys.stdout.flush()
         sys.exit(answer if isinstance(answer, int) else 0)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.ctx.get_help() if error.ctx else "")
         sys.exit(0)
-    except click.exceptions.Abort:  # what click makes of Ctrl-C
+    except (click.exceptions.Abort, KeyboardInterrupt):  # click makes the first of Ctrl-C
         _fail("interrupted", INTERRUPTED)
     except click.ClickException as error:
         _fail(" ".join(error.format_message().split()), 2)
@@ -135,8 +126,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from lmd.core.extras import missing
 
         _fail(missing((error.name or "a module").split(".")[0]), 1)
-    except KeyboardInterrupt:
-        _fail("interrupted", INTERRUPTED)
     except (_UnreadError, BrokenPipeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
@@ -146,21 +135,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         place = "file" if error.filename is None else f"file: got {error.filename}"
         _fail(f"{place} ({error.strerror or error})", 2)
     except Exception as error:
-        if _NO_MEMORY in str(error):  # PyTorch has no error of its own for that
+        if NO_MEMORY in str(error):
             _fail(_little_memory(error), 2)
         if os.environ.get("LMD_DEBUG"):
             raise
-        _fail(
-            f"internal error ({type(error).__name__}: {error}); set LMD_DEBUG=1 to see where, and please report it", 1
-        )
-
-
-_NO_MEMORY = "can't allocate memory"
+        kind = f"internal error ({type(error).__name__}: {error})"
+        _fail(f"{kind}; set LMD_DEBUG=1 to see where, and please report it", 1)
 
 
 def _little_memory(error: Exception) -> str:
     asked = str(error).rpartition("you tried to allocate ")[2].split(". ")[0]
-    given = f"no room for {asked}" if _NO_MEMORY in str(error) else "no room for what this takes"
+    given = f"no room for {asked}" if NO_MEMORY in str(error) else "no room for what this takes"
     return f"memory: got {given}, expected more memory, or something smaller to solve"
 
 

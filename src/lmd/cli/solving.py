@@ -35,8 +35,7 @@ class _Pictures(Ordered):
         return click.Command(name, params=options, help=help_text, callback=functools.partial(_solve, name))
 
 
-PLOTS = (".png", ".jpg", ".pdf", ".svg")
-"""The endings of the names of plots."""
+PLOTS = (".png", ".jpg", ".pdf", ".svg")  # the endings of the names of plots
 
 _PICTURES = """\b
 IN is a picture, several, a folder, or a pattern such as '*.png'; a TIFF of several pages or an array
@@ -78,55 +77,46 @@ _EXTRAS = {
 }
 
 
+def _option(name: str, kind: Any, text: str, **settings: Any) -> click.Option:
+    return click.Option(name.split(), type=kind, help=text, **settings)
+
+
+_COUNT, _MISFITS = Integer(1, MAX_ITERATIONS), click.Choice(["squares", "poisson", "absolute"])
 _PICTURE_OPTIONS: list[click.Parameter] = [
     click.Argument(["paths"], metavar="IN... OUT", nargs=-1),
-    click.Option(["--solver"], help="fgp, pdhg, a solver from `lmd list`, or a folder.  [default: chosen by lmd]"),
-    click.Option(
-        ["--iterations"],
-        type=Integer(1, MAX_ITERATIONS),
-        help="Maximum number of iterations.  [default: that of the solver]",
+    _option("--solver", str, "fgp, pdhg, a solver from `lmd list`, or a folder.  [default: chosen by lmd]"),
+    _option("--iterations", _COUNT, "Maximum number of iterations.  [default: that of the solver]"),
+    _option("--weight", _Weight(), "Weight of the regulariser; larger is smoother.  [default: auto]"),
+    _option(
+        "--tolerance",
+        Number(),
+        "Stop when the relative gap to the minimum is proven to be below this.  [default: 1e-3]",
     ),
-    click.Option(["--weight"], type=_Weight(), help="Weight of the regulariser; larger is smoother.  [default: auto]"),
-    click.Option(
-        ["--tolerance"],
-        type=Number(),
-        help="Stop when the relative gap to the minimum is proven to be below this.  [default: 1e-3]",
-    ),
-    click.Option(
-        ["--isotropic"],
+    _option(
+        "--isotropic",
+        bool,
+        "Use lengths of gradients, not sums of absolute differences along rows and columns.",
         is_flag=True,
-        help="Use lengths of gradients, not sums of absolute differences along rows and columns.",
     ),
-    click.Option(
-        ["--workers"], type=Integer(1, 1024), help="Number of files processed in parallel.  [default: all cores]"
-    ),
-    click.Option(["--overwrite"], is_flag=True, help="Replace files that exist; IN is never replaced."),
-    click.Option(["--plot"], metavar="FILE", help="Plot how the automatic weight was chosen to FILE."),
-    click.Option(["--json", "as_json"], is_flag=True, help="Print a line of JSON for each file."),
+    _option("--workers", Integer(1, 1024), "Number of files processed in parallel.  [default: all cores]"),
+    _option("--overwrite", bool, "Replace files that exist; IN is never replaced.", is_flag=True),
+    _option("--plot", str, "Plot how the automatic weight was chosen to FILE.", metavar="FILE"),
+    _option("--json as_json", bool, "Print a line of JSON for each file.", is_flag=True),
 ]
-
-
 _MODEL_OPTIONS: list[click.Parameter] = [
-    click.Option(
-        ["--data"],
-        type=click.Choice(["squares", "poisson", "absolute"]),
-        help="The misfit: squares, poisson for counts, absolute for impulses.  [default: squares]",
+    _option("--data", _MISFITS, "The misfit: squares, poisson for counts, absolute for impulses.  [default: squares]"),
+    _option(
+        "--order",
+        Integer(1, 2),
+        "2 for total generalised variation, which keeps slopes free of staircases.  [default: 1]",
     ),
-    click.Option(
-        ["--order"],
-        type=Integer(1, 2),
-        help="2 for total generalised variation, which keeps slopes free of staircases.  [default: 1]",
-    ),
-    click.Option(
-        ["--coupled/--no-coupled"],
+    _option(
+        "--coupled/--no-coupled",
+        bool,
+        "Couple the colours, so that their edges are in one place.  [default: coupled, for colours]",
         default=None,
-        help="Couple the colours, so that their edges are in one place.  [default: coupled, for colours]",
     ),
-    click.Option(
-        ["--huber"],
-        type=Number(),
-        help="Penalise gradients up to this quadratically; colours are from 0 to 1.  [default: 0]",
-    ),
+    _option("--huber", Number(), "Penalise gradients up to this quadratically; colours are from 0 to 1.  [default: 0]"),
 ]
 
 
@@ -170,17 +160,17 @@ def _solve(
         raise InputError("plot", plot, "no --weight, as it shows how one is chosen")
     jobs = find_jobs(images, out, overwrite)
     results: list[FileResult] = []
+    is_one = len(jobs) == 1
     with LateBar(TASKS[task].doing, total=len(jobs)) as bar:
-        found = solve_many(solver, jobs, extra, overwrite, workers) if len(jobs) > 1 else None
-        for result in found or [solve_one(solver, jobs[0], extra, overwrite, bar.update)]:
+        one = [solve_one(solver, jobs[0], extra, overwrite, bar.update)] if is_one else []
+        for result in one or solve_many(solver, jobs, extra, overwrite, workers):
             results.append(result)
-            if found is not None:
-                bar.update(1)
+            bar.update(0 if is_one else 1)
             with bar.hidden():
                 if as_json:
                     click.echo(json.dumps(result.as_json()))
                 elif result.summary:
-                    click.echo(result.line if len(jobs) > 1 else result)
+                    click.echo(result if is_one else result.line)
     if path is not None:
         from lmd.imaging.plot import plot_choices
 

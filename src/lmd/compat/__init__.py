@@ -1,1 +1,1 @@
-"""Where users already are: the solvers here in the shapes of other packages, each of which stays optional."""
+"""Adapters for other packages, all of them optional."""

@@ -1,6 +1,6 @@
-"""For [deepinv](https://deepinv.github.io): total variation with an exact prox, mirrors as potentials, gaps as metrics.
+"""Adapters for [deepinv](https://deepinv.github.io): total variation with a proven prox, mirrors, gaps as metrics.
 
-Everything is in its units, 1/2 ||Ax - y||^2 + ths ||Dx||_{1,2}, and its layout, images `(B, C, H, W)` or volumes.
+They use its units, 1/2 ||Ax - y||^2 + ths ||Dx||_{1,2}, and its layout, images `(B, C, H, W)` or volumes.
 """
 
 from __future__ import annotations
@@ -29,22 +29,20 @@ from lmd.solvers.result import Result
 from lmd.terms.base import inner, size_of
 from lmd.zoo.solve import solve
 
-ADJOINT = 1e-5
-"""How well <Ax, z> and <x, A'z> have to agree, relative to ||Ax|| ||z||, for A' to be taken for the adjoint."""
-
+ADJOINT_TOLERANCE = 1e-5  # largest difference of <Ax, z> and <x, A'z>, relative to ||Ax|| ||z||
 Strength = float | Tensor
 
 
 class TVDenoiser(TheirDenoiser):
-    r"""argmin_x 1/2 ||x - y||^2 + ths ||Dx||_{1,2} to a proven relative gap of `tolerance`, in place of deepinv's.
+    r"""Compute argmin_x 1/2 ||x - y||^2 + ths ||Dx||_{1,2} to a proven relative gap; replaces deepinv's denoiser.
 
-    In one compiled call for images on the CPU. The dual point of the last call is the start of the next, where the
-    shape is the same: what an iterative algorithm asks for. `result` is the last answer, with its certificate. The
-    answer has derivatives by y and ths, where these require them (`lmd.problems.derivatives`).
+    Each call starts from the dual point of the last one if the shape is the same, which suits iterative algorithms.
+    `result` is the last answer, with its certificate. The answer has derivatives with respect to y and ths if these
+    require them (`lmd.problems.derivatives`).
 
     Args:
         tolerance: The relative gap to be proven.
-        ths: The strength: a number, or one per image; None leaves it to each call.
+        ths: The strength: a number, or one per image; None means that each call passes it.
     """
 
     def __init__(self, tolerance: float = 1e-4, ths: Strength | None = None) -> None:
@@ -66,11 +64,7 @@ class TVDenoiser(TheirDenoiser):
 
 
 class TVPrior(TheirPrior):
-    """||Dx||_{1,2}, and the denoiser above for its prox: proven to `tolerance`, warm from call to call.
-
-    Args:
-        tolerance: The relative gap to be proven.
-    """
+    """The prior ||Dx||_{1,2}, whose prox is `TVDenoiser(tolerance)`."""
 
     def __init__(self, tolerance: float = 1e-4) -> None:
         super().__init__()
@@ -78,15 +72,15 @@ class TVPrior(TheirPrior):
 
 
 class TVReconstructor(Reconstructor):
-    r"""argmin_x 1/2 ||Ax - y||^2 + ths ||Dx||_{1,2}, to a proven relative gap of `tolerance`, for any linear physics.
+    r"""Compute argmin_x 1/2 ||Ax - y||^2 + ths ||Dx||_{1,2} to a proven relative gap, for any linear physics.
 
-    Denoising and inpainting have models of their own. Any other A is taken as it is, over images within the `box`, by
-    default [0, 1], without which there would be no finite bound. `result` is the last answer, with its certificate.
+    Except for denoising and inpainting, pixels are restricted to the `box`, without which there would be no finite
+    bound. `result` is the last answer, with its certificate.
 
     Args:
         ths: The strength: a number, or one per image.
         tolerance: The relative gap to be proven.
-        box: (low, high), where pixels are known to be.
+        box: (low, high), the range of pixels.
     """
 
     def __init__(self, ths: Strength = 0.05, tolerance: float = 1e-3, box: tuple[float, float] = (0.0, 1.0)) -> None:
@@ -95,7 +89,7 @@ class TVReconstructor(Reconstructor):
         self.result: Result | None = None
 
     def problem(self, y: Tensor, physics: Physics) -> TVProblem:
-        """What is minimised, as a problem of `lmd`."""
+        """Return the problem that is solved."""
         weight = _weights(self.ths, y)
         if isinstance(physics, Denoising):
             return TVDenoising(y, weight, isotropic=True, halved=True)
@@ -121,11 +115,11 @@ class _Measured(TVReconstruction):
 
 
 class OfPhysics(LinearOperator):
-    """A of a linear physics, x `(B, C, ...)` to measurements y `(B, ...)`, the same map for all instances.
+    """The operator A of a linear physics, x `(B, C, ...)` to measurements y `(B, ...)`, the same for all instances.
 
-    Its `A_adjoint` is tried on random arrays, and refused where it is not the adjoint, as an inverse transform by
-    interpolation is not: a bound from it would be none. The norm is by power iterations. In float64, where proofs are
-    evaluated, A is that of the physics in float64.
+    `A_adjoint` is checked with random arrays and refused if it is not the adjoint, because bounds would be wrong; the
+    adjoint of tomography by interpolation is an example. The norm is estimated by power iterations. For proofs, which
+    are evaluated in float64, the physics is converted to float64.
 
     Args:
         physics: A linear one.
@@ -140,7 +134,7 @@ class OfPhysics(LinearOperator):
         x, z = _noise(self.shape, y), _noise(tuple(y.shape), y)
         image, back = self._apply(x), self._adjoint(z)
         off = ((inner(image, z) - inner(x, back)).abs() / (size_of(image) * size_of(z))).max()
-        if not off <= ADJOINT:
+        if not off <= ADJOINT_TOLERANCE:
             given = f"{type(physics).__name__}, whose A_adjoint is off by {float(off):.1g}"
             raise InputError(
                 "physics", given, "one with the adjoint of A, such as tomography with adjoint_via_backprop"
@@ -174,11 +168,7 @@ class OfPhysics(LinearOperator):
 
 
 class MirrorPotential(Bregman):
-    """A mirror as a potential of deepinv's, with a conjugate that is one: phi*(y) = <y, x> - phi(x), y = phi'(x).
-
-    Args:
-        mirror: Any mirror.
-    """
+    """A mirror as a potential for deepinv, with the conjugate phi*(y) = <y, x> - phi(x), y = phi'(x)."""
 
     def __init__(self, mirror: Mirror) -> None:
         super().__init__()
@@ -205,14 +195,14 @@ class MirrorPotential(Bregman):
 
 
 class Gap(Metric):
-    """By how much an answer is above the minimum of what `TVReconstructor` minimises, at most, relative to it `(B,)`.
+    """A bound `(B,)` on the relative gap of any image to the minimum of the objective of `TVReconstructor`.
 
-    For answers of any method: `Gap(ths)(x_net, y=y, physics=physics)`. The dual point comes from a solve of ours.
+    Call it as `Gap(ths)(x_net, y=y, physics=physics)`.
 
     Args:
         ths: The strength: a number, or one per image.
-        tolerance: The relative gap of the solve that the dual point comes from.
-        **options: Those of every metric of deepinv's.
+        tolerance: The relative gap of the solve from which the dual point comes.
+        **options: The options of every deepinv metric.
     """
 
     def __init__(self, ths: Strength = 0.05, tolerance: float = 1e-6, **options: Any) -> None:
@@ -228,13 +218,13 @@ class Gap(Metric):
 
 
 def _weights(strength: Strength, y: Tensor) -> Tensor:
-    """deepinv's strengths as weights of ours, for each image `(B,)`: s weight = ths, with s = 1/2."""
+    """Convert deepinv's strengths to weights for each image `(B,)`: s weight = ths, with s = 1/2."""
     each = torch.as_tensor(strength, dtype=y.dtype, device=y.device).flatten()
     return 2 * each.expand(len(y))
 
 
 def _computing_in(physics: Physics, dtype: torch.dtype) -> Physics:
-    """A copy with its real tensors in that dtype and its complex ones in the complex one, buffers or not."""
+    """Return a copy whose real tensors have this dtype and whose complex tensors have its complex counterpart."""
     physics = copy.deepcopy(physics)
     of = {False: dtype, True: dtype.to_complex()}
     for module in physics.modules():
@@ -248,6 +238,6 @@ def _computing_in(physics: Physics, dtype: torch.dtype) -> Physics:
 
 
 def _noise(shape: tuple[int, ...], like: Tensor) -> Tensor:
-    """Numbers that are the same every time."""
+    """Return random numbers that are the same every time."""
     generator = torch.Generator().manual_seed(sum(shape))
     return torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu").to(like)

@@ -1,7 +1,7 @@
 """Estimators for scikit-learn: the lasso, the linear SVM and logistic regression, solved to a proven gap.
 
-Objectives and shapes are scikit-learn's. Beyond its own estimators these take a solver, by the name it has in the zoo
-or as it comes from `lmd.learn`, and say after `fit` by how much the objective is above its minimum at most: `gap_`.
+Objectives and shapes are those of scikit-learn. In addition, these estimators accept a `solver`, by its name in the zoo
+or as returned by `lmd.learn`, and after `fit` their `gap_` bounds how far the objective is above its minimum.
 """
 
 from __future__ import annotations
@@ -28,14 +28,12 @@ from lmd.zoo.defaults import find
 from lmd.zoo.solve import solve
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Given = Solver[Any] | str | None
-"""A solver, the name of one, or None for the one that `lmd.solve` takes."""
-
+Given = Solver[Any] | str | None  # a solver, the name of one, or None for the one that `lmd.solve` picks
 DTYPES = (np.float64, np.float32)
 
 
 def _solved(problem: Problem, x0: Tensor, solver: Given, tolerance: float) -> Result:
-    """To the tolerance, or through the iterations that a given solver was trained for."""
+    """Solve to the tolerance or, with a given solver, run the iterations that it was trained for."""
     check_positive("tolerance", tolerance)
     if solver is None:
         found = solve(problem, tolerance, x0=x0)
@@ -48,15 +46,14 @@ def _solved(problem: Problem, x0: Tensor, solver: Given, tolerance: float) -> Re
 
 
 class _Linear(BaseEstimator):
-    """What all three are after `fit`: linear functions of the features."""
+    """The base of the estimators: linear functions of the features."""
 
     def _keep(self, coefficients: Tensor, intercepts: Array | float, result: Result, scale: float = 1.0) -> None:
         certificate = result.certificate
         bounds = result.values if certificate is None else certificate.bound
         self.coef_, self.intercept_ = coefficients.numpy(), intercepts
         self.n_iter_ = int(result.iterations.max())
-        self.gap_ = scale * float(bounds.sum())
-        """The objective is at most so much above its minimum; for several classes, the sum of their objectives."""
+        self.gap_ = scale * float(bounds.sum())  # for several classes, of the sum of their objectives
 
     def _scores(self, X: Any) -> Array:
         check_is_fitted(self)
@@ -68,14 +65,11 @@ class _Linear(BaseEstimator):
 class Lasso(RegressorMixin, _Linear):
     """min_w 1/(2m) ||y - Xw - c||^2 + alpha ||w||_1, as `sklearn.linear_model.Lasso`; X `(m, d)`, y `(m,)`.
 
-    `tolerance` is relative to the minimum, and proven by the duality gap; a `solver` that is given runs as far as it
-    was trained, and `gap_` says how far it came.
-
     Args:
         alpha: The weight of the l1 norm, positive.
-        fit_intercept: Whether there is a c.
+        fit_intercept: Whether to fit the intercept c.
         tolerance: The relative gap to be proven.
-        solver: A solver, or the name of one; None is what `lmd.solve` takes.
+        solver: A solver or its name, which runs the iterations that it was trained for; None lets `lmd.solve` pick one.
 
     >>> import numpy as np
     >>> found = Lasso(alpha=0.1, fit_intercept=False).fit(np.eye(2), [3.0, 0.1])
@@ -104,7 +98,7 @@ class Lasso(RegressorMixin, _Linear):
 
 
 class _Classifier(ClassifierMixin, _Linear):
-    """Labels of any kind as numbers from 0, and back."""
+    """The base of the classifiers, which number the labels."""
 
     def _numbered(self, X: Any, y: Any) -> tuple[Tensor, Tensor]:
         X, y = validate_data(self, X, y, dtype=DTYPES)
@@ -115,7 +109,7 @@ class _Classifier(ClassifierMixin, _Linear):
         return torch.from_numpy(np.ascontiguousarray(X)), torch.from_numpy(numbers)
 
     def decision_function(self, X: Any) -> Array:
-        """Scores `(m,)` of the second of two classes, or `(m, classes)`."""
+        """Return scores `(m,)` of the second of two classes, or `(m, classes)`."""
         return self._scores(X)
 
     def predict(self, X: Any) -> Array:
@@ -128,12 +122,12 @@ class _Classifier(ClassifierMixin, _Linear):
 class LinearSVC(_Classifier):
     """min_{w, c} 1/2 ||w||^2 + C sum_i max(0, 1 - y_i (w'x_i + c)), as `sklearn.svm.SVC(kernel="linear")`.
 
-    The intercept is not penalised. Several classes are one problem each, one against the rest, solved as one batch.
+    The intercept is not penalised. Several classes are solved one against the rest, as one batch.
 
     Args:
-        C: What the losses count for, positive.
+        C: The weight of the losses, positive.
         tolerance: The relative gap to be proven.
-        solver: A solver, or the name of one; None is what `lmd.solve` takes.
+        solver: As for `Lasso`.
     """
 
     def __init__(self, C: float = 1.0, *, tolerance: float = 1e-6, solver: Given = None) -> None:
@@ -153,14 +147,14 @@ class LinearSVC(_Classifier):
 class LogisticRegression(_Classifier):
     """min_W C sum_i loss(W x_i, y_i) + 1/2 ||W||^2, as `sklearn.linear_model.LogisticRegression`; softmax loss.
 
-    The intercept is that of a feature which is 1 everywhere and is penalised like the others, as in liblinear; without
-    `fit_intercept` there is none. Two classes have one row of coefficients, several one each.
+    The intercept is the coefficient of a constant feature and is penalised, as in liblinear. With two classes there is
+    one row of coefficients, otherwise one per class.
 
     Args:
-        C: What the losses count for, positive.
-        fit_intercept: Whether there is an intercept.
+        C: The weight of the losses, positive.
+        fit_intercept: Whether to fit an intercept.
         tolerance: The relative gap to be proven.
-        solver: A solver, or the name of one; None is what `lmd.solve` takes.
+        solver: As for `Lasso`.
     """
 
     def __init__(
@@ -185,7 +179,7 @@ class LogisticRegression(_Classifier):
         return self
 
     def predict_proba(self, X: Any) -> Array:
-        """The probability of each class `(m, classes)`."""
+        """Return the probability of each class `(m, classes)`."""
         scores = torch.from_numpy(np.ascontiguousarray(self._scores(X)))
         both = torch.stack([-scores / 2, scores / 2], dim=1) if scores.ndim == 1 else scores
         found: Array = torch.softmax(both, dim=1).numpy()

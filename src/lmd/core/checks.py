@@ -15,12 +15,12 @@ FLOATING_TYPES = (torch.float32, torch.float64)
 
 
 def shape_of(x: Tensor) -> str:
-    """The shape as people write it: `(2, 3)`."""
+    """Return the shape as people write it: `(2, 3)`."""
     return str(tuple(x.shape))
 
 
 def check_floating(argument: str, x: object) -> Tensor:
-    """Return `x` if it is a floating-point tensor of 32 or 64 bits: with fewer, sums over an image mean nothing."""
+    """Return `x` if it is a floating-point tensor of 32 or 64 bits: fewer are too few for sums over an image."""
     if not isinstance(x, Tensor):
         raise InputError(argument, type(x).__name__, "a torch tensor")
     if x.dtype not in FLOATING_TYPES:

@@ -11,8 +11,10 @@ from typing import Any, ClassVar
 
 from lmd.errors import InputError
 
-HOMES = ("lmd.mirrors", "lmd.solvers", "lmd.guarantees")
-"""Where lmd's own configurables are defined. A new process imports them when it meets a name it does not know."""
+SOLVERS = tuple(
+    f"lmd.solvers.{name}" for name in ("classical.circulant_admm", "classical.qp_interior_point", "learned.gradient")
+)
+HOMES = ("lmd.mirrors", "lmd.solvers", *SOLVERS, "lmd.guarantees")  # imported when a name is met that is not known yet
 
 
 class Configurable:
@@ -33,7 +35,7 @@ class Configurable:
         Configurable.registry[cls.__name__] = cls
 
     def config(self) -> dict[str, Any]:
-        """The constructor's arguments by name: JSON values, or other configurables."""
+        """Return the constructor's arguments by name: JSON values, or other configurables."""
         if type(self).__init__ is object.__init__:
             return {}
         given = inspect.signature(type(self)).parameters.values()
@@ -45,20 +47,14 @@ class Configurable:
 
 
 def to_config(item: Configurable) -> dict[str, Any]:
-    """`item` as JSON values: `{"type": name, argument: value, ...}`, nested where arguments are."""
-    return {"type": type(item).__name__, **{key: _written(value) for key, value in item.config().items()}}
+    """Return `item` as JSON values: `{"type": name, argument: value, ...}`, nested where arguments are."""
+    return {"type": type(item).__name__, **{key: _write(value) for key, value in item.config().items()}}
 
 
-def _written(value: Any) -> Any:
+def _write(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
-        return [_written(entry) for entry in value]
+        return [_write(entry) for entry in value]
     return to_config(value) if isinstance(value, Configurable) else value
-
-
-def _read(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_read(entry) for entry in value]
-    return from_config(value) if isinstance(value, dict) and "type" in value else value
 
 
 def from_config(config: object) -> Configurable:
@@ -66,19 +62,19 @@ def from_config(config: object) -> Configurable:
     if not isinstance(config, dict) or not isinstance(config.get("type"), str):
         raise InputError("configuration", f"{type(config).__name__} {config!r:.60}", 'an object with a "type"')
     name = config["type"]
-    kind = _look_up(name)
-    arguments = {key: _read(value) for key, value in config.items() if key != "type"}
-    try:
-        return kind(**arguments)
-    except TypeError as error:
-        raise InputError(f"configuration of {name}", error, "the arguments of its constructor") from None
-
-
-def _look_up(name: str) -> type[Configurable]:
-    """The class of that name, among those that are imported and those of lmd."""
     if name not in Configurable.registry:
         for home in HOMES:
             importlib.import_module(home)
     if name not in Configurable.registry:
         raise InputError("configuration type", repr(name), "a class that lmd or an imported module of yours defines")
-    return Configurable.registry[name]
+    arguments = {key: _read(value) for key, value in config.items() if key != "type"}
+    try:
+        return Configurable.registry[name](**arguments)
+    except TypeError as error:
+        raise InputError(f"configuration of {name}", error, "the arguments of its constructor") from None
+
+
+def _read(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_read(entry) for entry in value]
+    return from_config(value) if isinstance(value, dict) and "type" in value else value

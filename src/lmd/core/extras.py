@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 from lmd.errors import LmdError
 
-EXTRAS = {
+EXTRAS = {  # of pyproject.toml, and the modules that each brings
     "pictures": ("PIL", "imagecodecs", "tifffile"),
     "experiments": ("jinja2", "matplotlib", "pooch", "scipy", "skimage", "sklearn"),
     "cluster": ("distributed",),
@@ -14,7 +14,6 @@ EXTRAS = {
     "cvxpy": ("cvxpy",),
     "deepinv": ("deepinv",),
 }
-"""The extras of pyproject.toml that users need, and the modules that each brings."""
 
 
 class MissingError(LmdError, ImportError):
@@ -22,17 +21,14 @@ class MissingError(LmdError, ImportError):
 
 
 def require(*modules: str) -> None:
-    """Raise if one of these modules is not installed.
-
-    >>> require("torch")
-    """
+    """Raise if one of these modules is not installed."""
     for module in modules:
         if find_spec(module) is None:
             raise MissingError(missing(module))
 
 
 def installed(*modules: str) -> bool:
-    """Whether all of these modules are there; none is imported.
+    """Return whether all of these modules are there; none is imported.
 
     >>> installed("torch", "no_such_module")
     False
@@ -41,7 +37,7 @@ def installed(*modules: str) -> bool:
 
 
 def missing(module: str) -> str:
-    """What to do about a module that is not there.
+    """Return what to do about a module that is not there.
 
     >>> missing("matplotlib")
     "matplotlib is not installed: pip install 'lmd[experiments]'"

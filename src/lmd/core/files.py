@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 
 
 def cache_folder() -> Path:
-    """The folder LMD_CACHE names, or else the platform's own place for caches (XDG_CACHE_HOME counts on Linux).
-
-    It is not created by asking for it.
-    """
+    """Return the folder that LMD_CACHE names, or else the platform's place for caches; it may not exist yet."""
     if named := os.environ.get("LMD_CACHE"):
         return Path(named).expanduser()
     import platformdirs
@@ -76,7 +73,7 @@ def writable_name(argument: str, path: str | Path) -> Path:
 
 
 def _reason(error: Exception) -> str:
-    """Why the system refused, in its words."""
+    """Return why the system refused, in its words."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
@@ -92,10 +89,10 @@ def inside(argument: str, folder: Path, path: Path) -> Path:
 
 
 class FolderLock:
-    """A folder that one process at a time works in, from when this is made until `release`, or until the process ends.
+    """A folder that one process at a time works in, until `release` or the end of the process.
 
-    The system keeps the lock, on a file in the folder that is gone afterwards, so that a process which is killed leaves
-    none behind. A file system that knows no locks has none.
+    The system keeps the lock, on a file in the folder, so that a process which is killed leaves none behind. A file
+    system that knows no locks has none.
     """
 
     def __init__(self, argument: str, folder: Path) -> None:
@@ -110,10 +107,11 @@ class FolderLock:
                 os.close(handle)
                 accepted = "one that no other run is in, or to wait until that has ended"
                 raise FileError(argument, f"{folder}, which another run works in", accepted) from None
-            if self._is_there(handle):
-                self._handle = handle
-            else:
-                os.close(handle)  # who had it before has removed it meanwhile: this lock is on nothing
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(handle), os.stat(self.path)):
+                    self._handle = handle
+            if self._handle is None:
+                os.close(handle)  # the run before has removed the file meanwhile: this lock is on nothing
 
     def release(self) -> None:
         """Let others in."""
@@ -122,12 +120,6 @@ class FolderLock:
                 self.path.unlink()
             os.close(self._handle)
             self._handle = None
-
-    def _is_there(self, handle: int) -> bool:
-        try:
-            return os.path.samestat(os.fstat(handle), os.stat(self.path))
-        except FileNotFoundError:
-            return False
 
 
 def _lock(handle: int) -> None:
@@ -200,7 +192,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def json_text(argument: str, data: Any) -> str:
-    """`data` as readable JSON; a NaN is an error here, not a surprise for the reader."""
+    """Return `data` as readable JSON; a NaN is an error here, not a surprise for the reader."""
     try:
         return json.dumps(data, indent=1, allow_nan=False) + "\n"
     except (TypeError, ValueError, RecursionError) as error:
@@ -213,12 +205,11 @@ def write_json(path: Path, data: Any) -> None:
     write_text(path, json_text("data", data))
 
 
-CHECKSUM = "checksum"
-"""The entry of a JSON object that the others are checked by."""
+CHECKSUM = "checksum"  # the entry of a JSON object that the others are checked by
 
 
 def with_checksum(data: Mapping[str, Any]) -> dict[str, Any]:
-    """An object for `write_json`, of which `read_json` sees when it has changed on disk."""
+    """Return an object for `write_json`, of which `read_json` sees when it has changed on disk."""
     return {**data, CHECKSUM: _checksum(json.loads(json_text("data", data)))}
 
 
@@ -227,20 +218,11 @@ def _checksum(data: dict[str, Any]) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """The JSON in `path`; where it has a checksum that is looked at, and left out of the answer."""
-    found = _parsed(path)
-    if isinstance(found, dict) and CHECKSUM in found:
-        expected = found.pop(CHECKSUM)
-        if _checksum(found) != expected:
-            raise FileError("file", f"{path}, damaged: its checksum is that of something else", "it as lmd wrote it")
-    return found
-
-
-def _parsed(path: Path) -> Any:
+    """Return the JSON in `path`; where it has a checksum, this is checked and left out."""
     try:
         if stat.S_IFMT(path.stat().st_mode) not in (stat.S_IFREG, stat.S_IFDIR):  # a pipe or a device has no end
             raise FileError("file", f"{path}, which is no plain file", "a JSON file")
-        return json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_json)
+        found = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_json)
     except FileError:
         raise
     except FileNotFoundError:
@@ -249,6 +231,11 @@ def _parsed(path: Path) -> Any:
         raise FileError("file", f"{path} ({_reason(error)})", "a readable JSON file") from None
     except (ValueError, RecursionError) as error:
         raise FileError("file", f"{path}, damaged or half-written ({error})", "a JSON file") from None
+    if isinstance(found, dict) and CHECKSUM in found:
+        expected = found.pop(CHECKSUM)
+        if _checksum(found) != expected:
+            raise FileError("file", f"{path}, damaged: its checksum is that of something else", "it as lmd wrote it")
+    return found
 
 
 def _no_json(word: str) -> None:
@@ -259,14 +246,14 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write named tensors as safetensors, whole or not at all."""
     from safetensors.torch import save
 
-    # Copies, since safetensors refuses tensors that share memory.
-    data = save({name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()})
+    copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    data = save(copies)  # which refuses tensors that share memory
     with atomic_path(path) as temporary:
         temporary.write_bytes(data)
 
 
 def read_tensors(path: Path, device: str = "cpu") -> dict[str, Tensor]:
-    """The named tensors of a safetensors file."""
+    """Return the named tensors of a safetensors file."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
@@ -279,7 +266,7 @@ def read_tensors(path: Path, device: str = "cpu") -> dict[str, Tensor]:
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file, as hexadecimal digits."""
+    """Return the SHA-256 of a file, as hexadecimal digits."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while block := file.read(1 << 20):

@@ -10,27 +10,21 @@ from pathlib import Path
 
 from lmd.errors import InputError
 
-GROUPS = Path("/sys/fs/cgroup")
-"""Where Linux keeps the limits of a container."""
-
-_TRIM_THRESHOLD, _MMAP_MAX = -1, -4
-"""What the GNU C library calls these options."""
+GROUPS = Path("/sys/fs/cgroup")  # where Linux keeps the limits of a container
+UNCHECKED = 1 << 26  # bytes; for less nobody asks the system
+_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # options of the GNU C library
 
 
 def check_memory(argument: str, given: str, need: int) -> None:
     """Raise if `need` bytes for what was `given` are more than there are to be had."""
-    there = available_memory()
-    if there is not None and need > there:
-        accepted = f"one that fits into the {_gigabytes(there)} that are free"
-        raise InputError(argument, f"{given}, which needs about {_gigabytes(need)} of memory", accepted)
+    free = available_memory() if need > UNCHECKED else None
+    if free is not None and need > free:
+        accepted = f"one that fits into the {free / 1e9:.1f} GB that are free"
+        raise InputError(argument, f"{given}, which needs about {need / 1e9:.1f} GB of memory", accepted)
 
 
 def keep_freed_memory() -> None:
-    """Ask the C library to keep what is freed for what comes next, where it is one that can: for a whole program.
-
-    A solver takes and frees whole images in every iteration, and fresh pages cost more than the arithmetic: with images
-    of twelve megapixels PDHG is twice as fast.
-    """
+    """Ask the C library, where it can, to keep freed memory: fresh pages for images cost more than the arithmetic."""
     with suppress(AttributeError, OSError, TypeError):  # other systems have no mallopt
         library = ctypes.CDLL(None)
         library.mallopt(_MMAP_MAX, 0)
@@ -38,16 +32,13 @@ def keep_freed_memory() -> None:
 
 
 def available_memory() -> int | None:
-    """Bytes that this process can still take: what the machine, its container and its `ulimit -v` have left.
-
-    None where the system does not say.
-    """
-    found = [_of_machine(), _of_container(GROUPS), _of_process()]
-    return min((bytes_ for bytes_ in found if bytes_ is not None), default=None)
+    """Return the bytes that machine, container and `ulimit -v` have left; None where the system does not say."""
+    limits = [_of_machine(), _of_container(GROUPS), _of_process()]
+    return min([limit for limit in limits if limit is not None], default=None)
 
 
 def _of_machine() -> int | None:
-    """What Linux says can be had without swapping; elsewhere all the memory there is."""
+    """Return what Linux can give without swapping; elsewhere all the memory there is."""
     for line in _lines(Path("/proc/meminfo")):
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
@@ -58,7 +49,7 @@ def _of_machine() -> int | None:
 
 
 def _of_container(groups: Path) -> int | None:
-    """The limit less what is in use; files that the system keeps in memory make way when asked."""
+    """Return the limit less what is in use; files that the system keeps in memory make way when asked."""
     for limit, used, stat, cached in (
         ("memory.max", "memory.current", "memory.stat", "file"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_cache"),
@@ -87,7 +78,3 @@ def _lines(path: Path) -> list[str]:
         return path.read_text(encoding="ascii").splitlines()
     except (OSError, ValueError):
         return []
-
-
-def _gigabytes(count: int) -> str:
-    return f"{count / 1e9:.1f} GB"

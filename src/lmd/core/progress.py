@@ -6,11 +6,9 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any
 
-PATIENCE = 2.0
-"""Seconds before the bar appears."""
+PATIENCE = 2.0  # seconds before the bar appears
 
 
 class LateBar:
@@ -24,9 +22,7 @@ class LateBar:
     """
 
     def __init__(self, label: str, total: int = 0) -> None:
-        self.label = label
-        self.total = total
-        self._done = 0.0
+        self.label, self.total, self._done = label, total, 0.0
         self._bar: Any = None
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
@@ -36,7 +32,7 @@ class LateBar:
             self._timer.start()
 
     def update(self, count: float) -> None:
-        """`count` more are done."""
+        """Count `count` more."""
         self._done += count
         with self._lock:
             if self._bar is not None:
@@ -70,9 +66,7 @@ class LateBar:
     def __enter__(self) -> LateBar:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _shown_total(self) -> float | None:

@@ -10,8 +10,9 @@ from torch import Tensor
 from lmd.errors import InputError
 from lmd.guarantees.lower_bounds import bound_by_domain, in_float64
 from lmd.problems.base import offers
-from lmd.solvers import ADMM, LBFGS, PDHG, InteriorPoint, Nesterov, Solver
+from lmd.solvers import ADMM, LBFGS, PDHG, Nesterov, Solver
 from lmd.solvers.base import State, check_fit
+from lmd.solvers.classical.interior_point import InteriorPoint
 
 MAX_SYSTEM_SIZE = 1024  # entries of x up to which methods that invert a matrix of them are tried
 ACCURACY = 1e-6  # the relative gap at which an optimum is good enough to compare with

@@ -34,10 +34,10 @@ def certify(
     relative_smoothness: Number | None = None,
     relative_strong_convexity: Number | None = None,
 ) -> Certificate:
-    """Return what is proven about the answer of a run: the best of all theorems that apply, instance by instance.
+    """Return a certificate for the answer of a run: the best bound of all theorems that apply, for each instance.
 
-    Constants that are not given are taken from the problem and the mirror, or bounded. `result.certificate` is this
-    with nothing given.
+    Constants that you do not pass are taken from the problem and the mirror, or bounded. `result.certificate` is
+    `certify(result)`.
 
     Args:
         run: The result of a run, or its record.

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from lmd.core.checks import check_count
 from lmd.core.files import cache_folder, read_tensors, write_tensors
-from lmd.errors import FileError, LmdError
+from lmd.errors import FileError
 from lmd.problems.composite import Composite
-
-ROUNDING = 1e-15
-"""A gap of this, relative to the value at 0, is rounding: where the minimum is 0, no relative gap can be had."""
 
 MAX_CACHE_BYTES = 2**30
 
@@ -30,19 +24,19 @@ Pair = tuple[Tensor, Tensor]  # a point x and a dual point, each of a batch of o
 
 @dataclass(frozen=True)
 class Optimum:
-    """Certified optima of a batch, in float64 on the CPU: each infimum f* lies in [`bound`, `value`]."""
+    """Certified optima of a batch, in float64 on the CPU: each infimum f* lies in [`bound`, `value`].
+
+    Args:
+        x: Points `(B, ...)`.
+        value: f(x) `(B,)`, which no infimum can exceed.
+        bound: Proven lower bounds on f* `(B,)`.
+        attained: Which have a minimiser `(B,)`. Where there is none, f* is `bound`, and f falls to it along t x.
+    """
 
     x: Tensor
-    """Points `(B, ...)`."""
-
     value: Tensor
-    """f(x) `(B,)`, which no infimum can exceed."""
-
     bound: Tensor
-    """Proven lower bounds on f* `(B,)`."""
-
     attained: Tensor
-    """Which have a minimiser `(B,)`. Where there is none, f* is `bound`, and f falls to it along t x as t grows."""
 
     @classmethod
     def of(cls, x: Tensor, value: Tensor, bound: Tensor, attained: bool = True) -> Optimum:
@@ -64,33 +58,6 @@ class Optimum:
     def infimum(self) -> Tensor:
         """f* `(B,)`, to within `gap` where it is attained, exactly where it is not."""
         return torch.where(self.attained, self.value, self.bound)
-
-
-class Effort(NamedTuple):
-    """How long to search for a proof, counted in gap evaluations."""
-
-    goal: float  # the relative duality gap to stop at
-    tolerance: float  # the relative gap accepted after `patience` evaluations, and from the cache
-    patience: int
-    evaluations: int  # when to give up
-
-
-def is_proven(problem: Composite, x: Tensor, dual: Tensor, tolerance: float) -> bool:
-    """Return whether the duality gap proves x a minimiser, to a relative tolerance or to rounding; never for a NaN."""
-    if float(problem.relative_gap(x, dual)) <= tolerance:
-        return True
-    size = float(problem.value(torch.zeros_like(x)))  # infinite where 0 breaks a constraint
-    return math.isfinite(size) and float(problem.gap(x, dual)) <= ROUNDING * size
-
-
-def first_proven(problem: Composite, iterates: Iterable[Pair], effort: Effort) -> Pair:
-    """Return the first of the iterates, each a point and a dual point, that proves enough."""
-    gap = float("nan")
-    for count, (x, dual) in enumerate(islice(iterates, effort.evaluations), 1):
-        if is_proven(problem, x, dual, effort.goal if count < effort.patience else effort.tolerance):
-            return x, dual
-        gap = float(problem.relative_gap(x, dual))
-    raise LmdError(f"{type(problem).__name__}: no certified minimiser, the relative duality gap stays at {gap:.1e}")
 
 
 class OptimumCache:

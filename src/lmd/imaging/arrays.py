@@ -20,7 +20,7 @@ from lmd.errors import InputError, PictureWarning
 MAX_ROUNDING = 1e-5  # numbers whose rounding is more than this share of their range are solved for in float64
 WHITE = {torch.uint8: 255, torch.uint16: 65535}  # the numbers of pictures of 8 and 16 bits that stand for 1
 MAX_EXACT = 2.0**53  # float64 holds all whole numbers up to this one
-MAX_UNCHECKED, NUM_COPIES = 1 << 24, 8  # the memory for larger arrays is checked first: a solve needs so many of them
+NUM_COPIES = 8  # arrays of the size of the image in the memory of a solve, at least
 COLOURS = (3, 4)  # the numbers of channels of a colour picture; the last of four is alpha
 
 
@@ -155,8 +155,8 @@ def as_batch(
     >>> as_batch("image", np.zeros((8, 9, 10))).images.shape
     torch.Size([1, 1, 8, 9, 10])
     """
-    if isinstance(array, (np.ndarray, Tensor)) and (count := math.prod(array.shape)) > MAX_UNCHECKED:
-        check_memory(argument, f"shape {tuple(array.shape)}", NUM_COPIES * count * dtype.itemsize)
+    if isinstance(array, (np.ndarray, Tensor)):
+        check_memory(argument, f"shape {tuple(array.shape)}", NUM_COPIES * math.prod(array.shape) * dtype.itemsize)
     given = as_tensor(argument, array).detach()
     axes = find_axes(argument, tuple(given.shape), isinstance(array, Tensor), channel_axis)
     white, exact_dtype = float(WHITE.get(given.dtype, 1)), _exact_dtype(given)

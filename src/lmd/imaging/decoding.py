@@ -14,7 +14,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,43 +29,33 @@ if TYPE_CHECKING:
     from PIL import Image
 
 PILLOW = ("PNG", "JPEG", "TIFF")
-
 ACCEPTED = "a PNG, JPEG or TIFF image, or an array in .npy"
 KINDS = "grey, RGB or RGBA of 8 or 16 bits per channel, or floating-point numbers in .tif or .npy"
-
-DENSEST = 8 * 1032
-"""How many pixels a byte of a PNG holds at most: eight make a byte, which deflate packs 1032 to one. JPEG has fewer."""
-
-NUMBERS = {("u", 1), ("u", 2), ("f", 2), ("f", 4), ("f", 8), ("b", 1)}
-"""What the numbers of volumes and arrays may be, by NumPy's letter and bytes."""
-
-FAST = ("L", "LA", "RGB", "RGBA")
-"""PNG of 8 bits that imagecodecs reads as Pillow does, in less than half the time."""
-
-COLOURS = {0: 1, 1: 1, 2: 3}
-"""How many channels a TIFF has beside alpha, by what it calls its colours: white is zero, black is zero, RGB."""
-
-MIN_PAGE_BYTES = 50
-"""What a page of a TIFF takes at least: its number of tags, four tags, and where the next page is."""
-
+DENSEST = 8 * 1032  # pixels in a byte of a PNG, at most: eight make a byte, which deflate packs 1032 to one
+NUMBERS = {("u", 1), ("u", 2), ("f", 2), ("f", 4), ("f", 8), ("b", 1)}  # of volumes and arrays: NumPy's letter, bytes
+FAST = ("L", "LA", "RGB", "RGBA")  # PNG of 8 bits that imagecodecs reads as Pillow does, in less than half the time
+COLOURS = {0: 1, 1: 1, 2: 3}  # channels of a TIFF beside alpha, by its name of them: white is zero, black is zero, RGB
+MIN_PAGE_BYTES = 50  # of a TIFF: its number of tags, four tags, and where the next page is
 _ORIENTATION = 0x0112
-_PROFILES = {1: b"GRAY", 3: b"RGB "}
-"""What a colour profile has at bytes 16 to 20 if it speaks of so many channels."""
-
+_PROFILES = {1: b"GRAY", 3: b"RGB "}  # bytes 16 to 20 of a colour profile for so many channels
 
 Opened = Any
-"""What a file is before it is decoded: an array, an image of Pillow, a page of tifffile or a list of them."""
+"""A file before it is decoded: an array, an image of Pillow, a page of tifffile or a list of them."""
 
 
 @contextmanager
-def reading(argument: str, path: Path) -> Iterator[None]:
-    """Turn whatever a decoder raises into one line, and keep what it says besides to itself."""
+def opened(argument: str, path: Path) -> Iterator[tuple[Opened, Header]]:
+    """Open an image file and read its header.
+
+    Whatever a decoder raises becomes one line, and what it prints is dropped.
+    """
     require("PIL")
     from PIL import UnidentifiedImageError
 
     try:
-        with _SILENCE:
-            yield
+        with _SILENCE, ExitStack() as files:
+            image = _open(argument, path, files)
+            yield image, _header(argument, path, image)
     except (InputError, MissingError):
         raise
     except PermissionError:
@@ -81,7 +71,7 @@ def reading(argument: str, path: Path) -> Iterator[None]:
 class _Silence:
     """While anything is read, in any thread: no warnings, no limit on pixels but memory, nothing on stderr.
 
-    The last to leave puts all back. Libraries in C write to stderr too, so it is led nowhere as a whole.
+    The last to leave restores everything.
     """
 
     def __init__(self) -> None:
@@ -91,11 +81,7 @@ class _Silence:
         with self._lock:
             self._inside += 1
             if self._inside == 1:
-                self._all = ExitStack()
-                self._all.enter_context(warnings.catch_warnings())
-                warnings.simplefilter("ignore")
-                self._all.enter_context(_no_limits())
-                self._all.enter_context(_nothing_on_stderr())
+                self._all.enter_context(_quiet())
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
@@ -108,80 +94,67 @@ _SILENCE = _Silence()
 
 
 @contextmanager
-def _no_limits() -> Iterator[None]:
+def _quiet() -> Iterator[None]:
+    """Drop warnings, logs and stderr as a whole, as libraries in C write to it too."""
     from PIL import Image
 
-    limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
-    log = logging.getLogger("tifffile")
-    was_silent, log.disabled = log.disabled, True
-    try:
-        yield
-    finally:
-        Image.MAX_IMAGE_PIXELS, log.disabled = limit, was_silent
+    log, limit = logging.getLogger("tifffile"), Image.MAX_IMAGE_PIXELS
+    was_silent = log.disabled
+    with warnings.catch_warnings(), ExitStack() as closing:
+        warnings.simplefilter("ignore")
+        with suppress(OSError):  # there may be no stderr
+            stderr = os.dup(2)
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            for handle in (stderr, nowhere):
+                closing.callback(os.close, handle)
+            sys.stderr.flush()
+            os.dup2(nowhere, 2)
+            closing.callback(os.dup2, stderr, 2)
+        Image.MAX_IMAGE_PIXELS, log.disabled = None, True
+        try:
+            yield
+        finally:
+            Image.MAX_IMAGE_PIXELS, log.disabled = limit, was_silent
 
 
-@contextmanager
-def _nothing_on_stderr() -> Iterator[None]:
-    try:
-        kept = os.dup(2)
-    except OSError:  # there is none
-        yield
-        return
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    try:
-        sys.stderr.flush()
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
-
-
-@contextmanager
-def opened(argument: str, path: Path) -> Iterator[Opened]:
-    """The file's image, not decoded: an array in .npy, the pages of a volume, a page of tifffile for TIFF of more than
-    8 bits, else an image of Pillow.
+def _open(argument: str, path: Path, files: ExitStack) -> Opened:
+    """Return an array in .npy, the pages of a volume, a page of tifffile for deep TIFF, else an image of Pillow.
 
     Pillow knows every palette and colour space, but cuts colours of 16 bits down to 8.
     """
     with open(path, "rb") as file:
         start = file.read(6)
     if start == b"\x93NUMPY":
-        yield np.load(path, mmap_mode="r", allow_pickle=False)
-        return
+        return np.load(path, mmap_mode="r", allow_pickle=False)
     if start[:2] in (b"II", b"MM"):
         require("tifffile")
         import tifffile
 
-        with tifffile.TiffFile(path) as whole:
-            most = path.stat().st_size // MIN_PAGE_BYTES
-            chain = list(itertools.islice(whole.pages, most + 1))
-            if len(chain) > most:
-                raise FileError(argument, f"{path}, damaged (its pages lead back to pages before them)", ACCEPTED)
-            pages = [page for page in chain if isinstance(page, tifffile.TiffPage) and not page.is_reduced]
-            if len(pages) > 1:
-                yield pages
-                return
-            if whole.pages.first.bitspersample > 8:
-                yield whole.pages.first
-                return
+        whole = files.enter_context(tifffile.TiffFile(path))
+        most = path.stat().st_size // MIN_PAGE_BYTES
+        chain = list(itertools.islice(whole.pages, most + 1))
+        if len(chain) > most:
+            raise FileError(argument, f"{path}, damaged (its pages lead back to pages before them)", ACCEPTED)
+        pages = [page for page in chain if isinstance(page, tifffile.TiffPage) and not page.is_reduced]
+        if len(pages) > 1:
+            return pages
+        if whole.pages.first.bitspersample > 8:
+            return whole.pages.first
     from PIL import Image
 
     for name in PILLOW:  # or Pillow imports every format it has
         importlib.import_module(f"PIL.{name.capitalize()}ImagePlugin")
-    with Image.open(path, formats=PILLOW) as image:
-        yield image
+    return files.enter_context(Image.open(path, formats=PILLOW))
 
 
-def header_of(argument: str, path: Path, image: Opened) -> Header:
-    """What an opened file says of its image."""
+def _header(argument: str, path: Path, image: Opened) -> Header:
+    """Return what an opened file says of its image."""
     if isinstance(image, np.ndarray):
         return _array_header(argument, path, image)
     if isinstance(image, list):
         return _pages_header(argument, path, image)
     if bits := getattr(image, "bitspersample", 0):
-        header = Header((image.imagelength, image.imagewidth), image.samplesperpixel, bits, _floating(image))
+        header = Header((image.imagelength, image.imagewidth), image.samplesperpixel, bits, _is_floating(image))
     elif deep := _deep_bands(image):
         header = Header((image.height, image.width), len(deep), 16)
     else:
@@ -196,7 +169,7 @@ def header_of(argument: str, path: Path, image: Opened) -> Header:
 
 
 def decode(argument: str, path: Path, image: Opened) -> Picture:
-    """The picture in an opened file."""
+    """Return the picture in an opened file."""
     from PIL import Image
 
     if isinstance(image, np.ndarray):
@@ -207,7 +180,7 @@ def decode(argument: str, path: Path, image: Opened) -> Picture:
     return _read_png(path, image) if fast or _deep_bands(image) else _read_pillow(argument, path, image)
 
 
-def _floating(page: tifffile.TiffPage) -> bool:
+def _is_floating(page: tifffile.TiffPage) -> bool:
     return page.dtype is not None and page.dtype.kind == "f"
 
 
@@ -244,7 +217,7 @@ def _pages_header(argument: str, path: Path, pages: list[tifffile.TiffPage]) -> 
     if COLOURS.get(int(first.photometric)) != first.samplesperpixel:
         raise FileError(argument, f"{path}, of pages of {first.samplesperpixel} channels", "pages in grey or RGB")
     size = (len(pages), first.imagelength, first.imagewidth)
-    return Header(size, first.samplesperpixel, first.bitspersample, _floating(first))
+    return Header(size, first.samplesperpixel, first.bitspersample, _is_floating(first))
 
 
 def _read_pages(argument: str, path: Path, pages: list[tifffile.TiffPage]) -> Picture:
@@ -258,8 +231,9 @@ def _deep_bands(image: Image.Image) -> str:
 
 
 def _coding(image: Image.Image) -> str:
-    """How the pixels of a PNG are written, as Pillow calls it; empty for any other image."""
-    return next((str(tile.args) for tile in getattr(image, "tile", ()) if image.format == "PNG"), "")
+    """Return how the pixels of a PNG are written, as Pillow calls it; empty for any other image."""
+    tiles = getattr(image, "tile", None)
+    return str(tiles[0].args) if tiles and image.format == "PNG" else ""
 
 
 def _read_pillow(argument: str, path: Path, image: Image.Image) -> Picture:

@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,30 +41,14 @@ from lmd.solvers import Status
 from lmd.solvers.base import Solver
 from lmd.zoo.defaults import CLASSICAL, find, name_for
 
-MIN_WEIGHT, MAX_WEIGHT = 1e-6, 1e6
-"""Smaller weights change no pixel, larger ones leave one colour; single precision holds the results of these."""
-
-MIN_TOLERANCE = 1.2e-7
-"""The precision of float32."""
-
-DEFAULT_TOLERANCE, DEFAULT_ITERATIONS = 1e-3, 2000
-"""The relative gap, and the largest number of iterations, where neither is given nor part of the solver."""
-
-NUM_PLANES = {"denoise": 20, "inpaint": 45, "deblur": 60}
-"""Float32 numbers for each pixel of a channel at the peak of a solve, as measured; twice that for volumes."""
-
-NUM_PLANES_OF_MODELS = 50
-"""The same for denoising with other misfits and orders."""
-
-MAX_TOGETHER = 1 << 22
-"""The channels of pictures of more numbers are solved one after the other, unless they are coupled: it saves memory."""
-
-SAMPLE = {2: 512, 3: 96}
-"""Pixels along each axis of the sample that a weight for channels one after the other is chosen on, by dimensions."""
-
-MAX_KERNEL = 1000
-"""The largest width or length of a kernel that is named, in pixels."""
-
+MIN_WEIGHT, MAX_WEIGHT = 1e-6, 1e6  # smaller weights change no pixel, larger ones leave one colour, in float32
+MIN_TOLERANCE = 1.2e-7  # the precision of float32
+DEFAULT_TOLERANCE, DEFAULT_ITERATIONS = 1e-3, 2000  # where neither is given nor part of the solver
+NUM_PLANES = {"denoise": 20, "inpaint": 45, "deblur": 60}  # float32 numbers for each pixel of a channel, as measured
+NUM_PLANES_OF_MODELS = 50  # the same for denoising with other misfits and orders; all are doubled for volumes
+MAX_TOGETHER = 1 << 22  # channels of more numbers are solved one after the other, unless coupled: it saves memory
+SAMPLE = {2: 512, 3: 96}  # pixels along each axis of the sample on which a weight for such channels is chosen
+MAX_KERNEL = 1000  # pixels; the largest width or length of a kernel that is named
 KERNELS = "gaussian:WIDTH, motion:LENGTH, motion:LENGTH:DEGREES, or a file: an image of the kernel, or .npy"
 
 
@@ -104,7 +88,12 @@ TASKS: Mapping[str, PictureTask] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """The `Info` of a picture in numbers, and the facts of the picture."""
+    """The `Info` of a picture in numbers, all channels together, and the facts of the picture.
+
+    `value_before` and `value_after` are F of the picture and of the answer, with colours from 0 to 1; `lower_bound` is
+    one on its minimum, proven by the `theorem`; `grey_levels` is that of `Info`. `seconds` are those of choosing the
+    weight and solving, without reading and writing files.
+    """
 
     task: str
     solver: str
@@ -114,23 +103,12 @@ class Summary:
     bits: int
     weight: float
     value_before: float
-    """F of the picture as it was, all channels together, with colours from 0 to 1."""
-
     value_after: float
-    """F of the answer; never more than `value_before`."""
-
     lower_bound: float
-    """On the minimum; proven by the `theorem`."""
-
     theorem: str
     grey_levels: float
-    """A bound on the distance to the minimiser: see `Info.grey_levels`."""
-
     iterations: int
     seconds: float
-    """Of choosing the weight, which took `choice_seconds`, and solving, without reading and writing files."""
-
-    choice_seconds: float = 0.0
     choice: Choice | None = field(default=None, repr=False)
     notes: tuple[str, ...] = ()
 
@@ -163,40 +141,30 @@ class Summary:
         if self.choice is not None:
             noise = float(self.choice.noise)
             weight += f" (automatic, for noise of {f'{100 * noise:.2g}%' if noise < 1 else f'{noise:.2g}'})"
-            seconds += f", {self.choice_seconds:.3g} of them to choose the weight"
-        rows = {
-            "value": f"{self.value_before:.6g} before, {self.value_after:.6g} after",
-            "problem": f"TV {TASKS[self.task].doing}, {self.model}, {weight}",
-            "iterations": f"{self.iterations} of {self.solver}",
-            "seconds": seconds,
-            "certificate": self.proven,
-        }
-        return "\n".join(f"  {name:12s} {said}" for name, said in (*rows.items(), *(("note", n) for n in self.notes)))
+            seconds += f", {self.choice.seconds:.3g} of them to choose the weight"
+        rows = [
+            ("value", f"{self.value_before:.6g} before, {self.value_after:.6g} after"),
+            ("problem", f"TV {TASKS[self.task].doing}, {self.model}, {weight}"),
+            ("iterations", f"{self.iterations} of {self.solver}"),
+            ("seconds", seconds),
+            ("certificate", self.proven),
+            *[("note", note) for note in self.notes],
+        ]
+        return "\n".join([f"  {name:12s} {said}" for name, said in rows])
 
     def as_json(self) -> dict[str, Any]:
         """Return the same for programs. JSON has no infinity: null stands for it."""
-        *depth, height, width = self.size
-        told: dict[str, Any] = {"width": width, "height": height, **({"depth": depth[0]} if depth else {})}
-        for name in (
-            "mode",
-            "bits",
-            "task",
-            "solver",
-            "weight",
-            "value_before",
-            "value_after",
-            "iterations",
-            "seconds",
-        ):
-            told[name] = getattr(self, name)
-        told.update({name: getattr(self.model, name) for name in ("data", "order", "isotropic", "coupled", "huber")})
+        names = ("mode", "bits", "task", "solver", "weight", "value_before", "value_after", "iterations", "seconds")
+        data: dict[str, Any] = dict(zip(("width", "height", "depth"), reversed(self.size), strict=False))
+        data.update({name: getattr(self, name) for name in names})
+        data.update({name: getattr(self.model, name) for name in ("data", "order", "isotropic", "coupled", "huber")})
         if self.choice is not None:
             path, risk = self.choice.path.flatten().tolist(), self.choice.risk.flatten().tolist()
             noise = float(self.choice.noise)
-            told["automatic"] = {"noise": noise, "weights": path, "risks": risk, "seconds": self.choice_seconds}
+            data["automatic"] = {"noise": noise, "weights": path, "risks": risk, "seconds": self.choice.seconds}
         bounds = {name: getattr(self, name) for name in ("bound", "relative_bound", "lower_bound")}
         finite = {name: number if math.isfinite(number) else None for name, number in bounds.items()}
-        return {**told, "certificate": {**finite, "theorem": self.theorem}, "notes": list(self.notes)}
+        return {**data, "certificate": {**finite, "theorem": self.theorem}, "notes": list(self.notes)}
 
 
 class PictureSolver:
@@ -227,11 +195,10 @@ class PictureSolver:
         isotropic: bool = False,
         **form: Any,
     ) -> None:
-        self.task, self.name = check_choice("task", task, tuple(TASKS)), solver
-        self.weight = _check_weight(weight)
-        self.options: dict[str, Any] = {"isotropic": bool(isotropic)}
+        self.task, self.name, self.weight = check_choice("task", task, tuple(TASKS)), solver, _check_weight(weight)
         coupled = form.pop("coupled", None)
         self.model = DenoisingModel(isotropic=bool(isotropic), coupled=bool(coupled), **form)
+        self.options: dict[str, Any] = {"isotropic": bool(isotropic)}
         is_plain = self.model == DenoisingModel(isotropic=bool(isotropic))
         if task == "denoise":
             self.options.update(form, coupled=coupled if solver is None else bool(coupled))
@@ -267,14 +234,13 @@ class PictureSolver:
 
     def check(self, name: str, header: Header) -> None:
         """Raise if the task is not for such pictures, or solving takes more memory than there is."""
-        if self.task == "deblur" and len(header.size) > 2:
+        is_volume, pixels = len(header.size) > 2, math.prod(header.size)
+        if self.task == "deblur" and is_volume:
             raise InputError("image", f"{name}, a volume", f"an image to {self.task}")
-        planes = (
-            NUM_PLANES[self.task] if (self.model.data, self.model.order) == ("squares", 1) else NUM_PLANES_OF_MODELS
-        )
-        pixels, channels = math.prod(header.size), min(3, header.channels)
-        together = self._num_together(channels, pixels) * (2 if len(header.size) > 2 else 1)
-        check_memory("image", f"{name} of {header}", 4 * planes * together * pixels + 2 * header.bytes)
+        has_usual_model = (self.model.data, self.model.order) == ("squares", 1)
+        planes = NUM_PLANES[self.task] if has_usual_model else NUM_PLANES_OF_MODELS
+        planes *= self._num_together(min(3, header.channels), pixels) * (2 if is_volume else 1)
+        check_memory("image", f"{name} of {header}", 4 * planes * pixels + 2 * header.bytes)
 
     def _num_together(self, channels: int, pixels: int) -> int:
         """Return the number of channels that are solved together."""
@@ -291,88 +257,80 @@ class PictureSolver:
         `extra` is the second argument of the task: a mask `(*size)` or a kernel `(h, w)`. `advance` is called with the
         share of the work that was done.
         """
-        colours, weight, chosen = picture.colours, self.weight, None
+        colours, weight, choice = picture.colours, self.weight, None
         together = self._num_together(len(colours), colours[0].size)
         if weight == AUTO and (self.solver is not None or together < len(colours)):
-            chosen = self._choose(colours, extra)
-            weight = chosen.weight
-        found, summaries = np.empty_like(colours), []
+            info = self._choose(colours, extra)
+            weight, choice = info.weight, info.choice
+        answers, parts = [], []
         for place in range(0, len(colours), together):
-            part = replace(picture, colours=colours[place : place + together])
-            found[place : place + together], summary = self._solve_part(part, extra, weight)
-            summaries.append(summary)
+            answer, part = self._solve_part(picture, colours[place : place + together], extra, weight)
+            answers.append(answer)
+            parts.append(part)
             advance(together / len(colours))
-        answer, summary = replace(picture, colours=found), _merge(summaries)
-        if chosen is not None:
-            seconds, total = chosen.choice_seconds, summary.seconds + chosen.choice_seconds
-            summary = replace(summary, seconds=total, choice_seconds=seconds, choice=chosen.choice)
-        return answer, replace(summary, mode=answer.mode)
+        summary = _merge(parts)
+        if choice is not None:
+            summary = replace(summary, seconds=summary.seconds + choice.seconds, choice=choice)
+        return replace(picture, colours=np.concatenate(answers)), summary
 
     def _choose(self, colours: np.ndarray, extra: Any) -> Info:
         """Return the choice of a weight for all channels, on a sample of a large picture."""
-        options = {"solver": None, "tolerance": DEFAULT_TOLERANCE, "iterations": 1}
         sample, mask = _sample(colours), extra
         if self.task == "inpaint" and extra is not None:
             mask = _sample(np.asarray(extra)[None])[0]
             if np.mean(mask != 0) < 0.5:  # the sample may lie in a hole
                 sample, mask = colours, extra
-        return self._call(sample[None], mask, AUTO, **options)[1]
-
-    def _solve_part(self, part: Picture, extra: Any, weight: float | str) -> tuple[np.ndarray, Summary]:
-        """Return the answer for some channels `(C, *size)` and its summary."""
-        count = len(part.colours)
-        copies = max(1, self.channels // count)
-        images = np.broadcast_to(part.colours[None], (1, copies * count, *part.size))
-        found, info = self._call(images, extra, weight)
-        if copies > 1:  # the mean of the answers is no worse than they are
-            x = info.solved.x.mean(dim=1, keepdim=True)
-            found = as_batch("image", part.colours[None], Axes(0, 1), x.dtype).back(x)
-        if info.choice is not None:
-            weight = float(info.choice.weight)
-        return found[0], self._summarise(part, info, float(weight), copies)
+        return self._call(sample[None], mask, AUTO, solver=None, tolerance=DEFAULT_TOLERANCE, iterations=1)[1]
 
     def _call(self, images: np.ndarray, extra: Any, weight: float | str, **options: Any) -> tuple[Any, Info]:
         """Call the function for arrays with images `(B, C, *size)`."""
-        beside = [] if extra is None else [extra]
+        arguments = [images, weight] if extra is None else [images, extra, weight]
         settings = {"solver": self.solver, "tolerance": self.tolerance, "iterations": self.iterations}
         options = {**self.options, **settings, "channel_axis": Axes(0, 1), "info": True, **options}
-        answer: tuple[Any, Info] = TASKS[self.task].function(images, *beside, weight, **options)
+        answer: tuple[Any, Info] = TASKS[self.task].function(*arguments, **options)
         return answer
 
-    def _summarise(self, picture: Picture, info: Info, weight: float, copies: int) -> Summary:
-        """Return the summary of an answer, of which there are so many copies."""
+    def _solve_part(
+        self, picture: Picture, colours: np.ndarray, extra: Any, weight: float | str
+    ) -> tuple[np.ndarray, Summary]:
+        """Return the answer for some channels `(C, *size)` of a picture, and its summary.
+
+        A solver of three channels gets three copies of a grey picture.
+        """
+        copies = max(1, self.channels // len(colours))
+        images = np.broadcast_to(colours[None], (1, copies * len(colours), *picture.size))
+        answer, info = self._call(images, extra, weight)
         result, proven, status = info.result, info.certificate, info.result.status[0]
-        notes = [status.message] if status.failed or status is Status.STALLED else []
-        if self.is_to_tolerance and self.tolerance is not None and status is Status.FINISHED:
-            count = int(result.iterations.max())
-            notes.append(f"the tolerance of {self.tolerance:g} was not reached in {count} iterations")
-        before, after = result.history.values[0], result.values
-        if copies > 1:
+        before, after, iterations = result.history.values[0], result.values, int(result.iterations.max())
+        if copies > 1:  # the mean of the answers is no worse than they are
+            x = info.solved.x.mean(dim=1, keepdim=True)
+            answer = as_batch("image", colours[None], Axes(0, 1), x.dtype).back(x)
             with torch.no_grad():
                 after = result.problem.value(result.x.mean(dim=1, keepdim=True).expand_as(result.x))
+        notes = [status.message] if status.failed or status is Status.STALLED else []
+        if self.is_to_tolerance and self.tolerance is not None and status is Status.FINISHED:
+            notes.append(f"the tolerance of {self.tolerance:g} was not reached in {iterations} iterations")
         value, lower = float(after.sum()) / copies, float(proven.lower_bound.sum()) / copies
         curvature, levels = result.problem.strong_convexity, math.inf
         if curvature is not None:
             mean_square = 2 * max(0.0, value - lower) * copies / (float(curvature.min()) * result.x.numel())
             levels = 255 / info.range * math.sqrt(mean_square)
         coupled = self.options.get("coupled", False)
-        coupled = len(picture.colours) == 3 if coupled is None else coupled
-        return Summary(
+        return answer[0], Summary(
             task=self.task,
             solver=self.name or name_for(info.solved.problem, self.tolerance or DEFAULT_TOLERANCE),
-            model=replace(self.model, coupled=coupled),
+            model=replace(self.model, coupled=len(colours) == 3 if coupled is None else coupled),
             size=picture.size,
             mode=picture.mode,
             bits=picture.bits,
-            weight=weight,
+            weight=float(info.weight),
             value_before=value if info.notes else float(before.sum()) / copies,
             value_after=value,
             lower_bound=lower,
             theorem=proven.theorem,
             grey_levels=levels,
-            iterations=int(result.iterations.max()),
+            iterations=iterations,
             seconds=info.seconds,
-            choice_seconds=info.choice_seconds,
             choice=info.choice,
             notes=(*notes, *info.notes),
         )
@@ -419,14 +377,14 @@ def _check_weight(weight: float | str) -> float | str:
 
 def _find_solver(task: str, name: str) -> tuple[Solver[Any], int, bool]:
     """Return the solver of that name, the channels it takes, and whether it proves how good its answers are."""
-    is_name = "/" not in name and not Path(name).is_dir()
-    if name in CLASSICAL or name in zoo.names() or not is_name:
+    known = (*CLASSICAL, *zoo.names())
+    is_folder = "/" in name or Path(name).is_dir()
+    if name in known or is_folder:
         solver = find(name)
         if (found := _try_solver(task, solver)) is not None:
             return solver, *found
-        if not is_name:
+        if is_folder:
             raise InputError("solver", f"{name}, which does not {task} images", "the folder of a solver that does")
-    known = (*CLASSICAL, *zoo.names())
     check_choice("solver", name, tuple(each for each in known if _try_solver(task, find(each)) is not None))
     raise AssertionError("a name that is none of its own choices")
 
@@ -441,17 +399,15 @@ def _try_solver(task: str, solver: Solver[Any]) -> tuple[int, bool] | None:
     if task == "denoise":
         options["coupled"] = False
     for channels in (1, 3):
-        try:
+        with suppress(LmdError):
             _, info = TASKS[task].function(_test_images(channels), *extras.get(task, []), 0.3, **options)
-        except LmdError:
-            continue
-        return channels, info.solved.dual is not None
+            return channels, info.solved.dual is not None
     return None
 
 
 def _test_images(channels: int) -> Tensor:
     """Return a small image `(1, C, 16, 16)`."""
-    count = 256 * (channels or 1)
+    count = 256 * max(1, channels)
     return torch.linspace(0, 1, count, dtype=torch.float32, device="cpu").reshape(1, -1, 16, 16)
 
 
@@ -459,10 +415,7 @@ class Job(NamedTuple):
     """A file to read and one to write."""
 
     image: Path
-    """The file to read."""
-
     out: Path
-    """The file to write."""
 
 
 @dataclass(frozen=True)
@@ -475,19 +428,17 @@ class FileResult:
 
     def __str__(self) -> str:
         """Return a few lines for a person."""
-        return f"{self._facts}\n{self.summary}" if self.summary is not None else self.error
+        return self.error if self.summary is None else f"{self._facts(self.summary)}\n{self.summary}"
 
     @property
     def line(self) -> str:
         """One line for a person."""
         if self.summary is None:
             return self.error
-        return f"{self._facts}, weight {self.summary.weight:.3g}, {self.summary.proven.split(', ')[0]}"
+        return f"{self._facts(self.summary)}, weight {self.summary.weight:.3g}, {self.summary.proven.split(', ')[0]}"
 
-    @property
-    def _facts(self) -> str:
-        assert self.summary is not None
-        return f"{self.job.out}: {spoken(self.summary.size)}, {self.summary.mode}, {self.summary.bits} bits"
+    def _facts(self, summary: Summary) -> str:
+        return f"{self.job.out}: {spoken(summary.size)}, {summary.mode}, {summary.bits} bits"
 
     def as_json(self) -> dict[str, Any]:
         """Return the same for programs."""
@@ -526,9 +477,9 @@ def solve_one(
     extra: str | Path | None = None,
     overwrite: bool = False,
     advance: Callable[[float], None] = lambda share: None,
-    writing: AbstractContextManager[object] | None = None,
+    writing: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> FileResult:
-    """Solve a file as `solve_file` does; the answer is written inside of the context `writing`."""
+    """Solve a file as `solve_file` does; the answer is written in a context of `writing`."""
     wants = TASKS[solver.task].extra
     if (extra is None) == bool(wants):
         raise InputError(wants or "extra", extra, f"{'one' if wants else 'nothing'} for {solver.task}")
@@ -541,33 +492,9 @@ def solve_one(
     solver.check(str(job.image), header)
     before = read_picture(job.image)
     after, summary = solver.solve(before, beside if mask is None else read_mask(mask, before.size), advance)
-    with writing or nullcontext():
+    with writing():
         write_picture(path, after)
     return FileResult(job, replace(summary, notes=(*summary.notes, *losses(path, after))))
-
-
-class _Gate:
-    """A gate for threads that write: closing it waits for those that are writing and lets no other begin."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._inside, self._closed = 0, False
-
-    def __enter__(self) -> None:
-        with self._changed:
-            if self._closed:
-                raise LmdError("interrupted")
-            self._inside += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._changed:
-            self._inside -= 1
-            self._changed.notify_all()
-
-    def close(self) -> None:
-        with self._changed:
-            self._closed = True
-            self._changed.wait_for(lambda: self._inside == 0)
 
 
 def solve_many(
@@ -589,12 +516,20 @@ def solve_many(
         overwrite: Replace files that exist.
         workers: The number of files processed in parallel; None is the number of threads.
     """
-    threads, gate = torch.get_num_threads(), _Gate()
+    threads = torch.get_num_threads()
     count = min(len(jobs), threads if workers is None else check_count("workers", workers))
+    permits, is_closed = threading.Semaphore(count), threading.Event()
+
+    @contextmanager
+    def writing() -> Iterator[None]:
+        with permits:
+            if is_closed.is_set():
+                raise LmdError("interrupted")
+            yield
 
     def one(job: Job) -> FileResult:
         try:
-            return solve_one(solver, job, extra, overwrite, writing=gate)
+            return solve_one(solver, job, extra, overwrite, writing=writing)
         except (LmdError, OSError, MemoryError) as error:
             return FileResult(job, error=f"{job.image}: {error}")
         except Exception as error:  # an unforeseen error in one picture is no reason to lose the others
@@ -607,7 +542,10 @@ def solve_many(
             yield future.result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-        gate.close()
+        is_closed.set()
+        for _ in range(count):  # whoever is writing ends
+            permits.acquire()
+        permits.release(count)
 
 
 def find_jobs(images: Sequence[str], out: str, overwrite: bool = False) -> list[Job]:

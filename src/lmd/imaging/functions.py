@@ -1,9 +1,9 @@
 """Functions for arrays: `denoise`, `inpaint`, `deblur`, `reconstruct`, `denoise_video`.
 
-How weights map. Ours is that of ||x - y||^2 + weight TV(x); for pictures of bytes x and y are between 0 and 1. Weights
-of Poisson counts and absolute distances have no unit.
+Weights belong to ||x - y||^2 + weight TV(x), where pictures of bytes are scaled to [0, 1]. Weights for Poisson counts
+and absolute distances have no unit. Other libraries use other factors:
 
-| library | its weight for the same answer | TV |
+| library | its parameter for the same answer | TV |
 |---|---|---|
 | scikit-image `denoise_tv_chambolle` | weight / 2 | isotropic |
 | prox_tv `tv1_2d` | weight / 2 | anisotropic |
@@ -46,7 +46,7 @@ from lmd.problems.duality import relative_gap
 from lmd.problems.tv import TVProblem, TVReconstruction
 from lmd.solvers import Result, Status
 from lmd.solvers.base import Solver, in_full_precision
-from lmd.solvers.result import Certificate, RunReport
+from lmd.solvers.result import Certificate
 from lmd.zoo.solve import MAX_ITERATIONS as MAX_SOLVE_ITERATIONS
 from lmd.zoo.solve import solve
 
@@ -65,18 +65,18 @@ Model = Callable[[Tensor, Tensor, float], Any]
 
 @dataclass(frozen=True)
 class Info:
-    """What is known about an answer.
+    """Information about an answer.
 
     Args:
-        weight: Of the regulariser: a number, one per image of a batch `(B,)`, or a map `(B, 1 or C, *size)`; in the
-            precision of the solve, where the array was solved for as it is.
+        weight: The weight of the regulariser: a number, one per image of a batch `(B,)`, or a map
+            `(B, 1 or C, *size)`.
         solved: The result in the units and the precision of the solve.
         units: The units of the solve.
-        exact: From `solved` to `result`, where these differ.
-        choice: The weights that were tried and their risks, where the weight was chosen.
-        range: From black to white in the units of the result: 1 for bytes and for numbers from 0 to 1, else what the
-            image spans.
-        notes: What else there is to know, such as a solver that diverged.
+        exact: Converts `solved` to `result` if they differ.
+        choice: The weights that were tried and their risks, if the weight was chosen.
+        range: The difference of white and black in the units of the result: 1 for bytes and for numbers from 0 to 1,
+            otherwise the range of the image.
+        notes: Further remarks, for instance about a solver that diverged.
     """
 
     weight: Any
@@ -89,24 +89,24 @@ class Info:
 
     @property
     def noise(self) -> Any:
-        """The standard deviation of the noise, estimated or given; None where nothing asked for it."""
+        """The standard deviation of the noise, estimated or given; None if it was not needed."""
         return None if self.choice is None else _one_or_all(self.choice.noise)
 
     @property
     def choice_seconds(self) -> float:
-        """The part of the seconds that choosing the weight took."""
+        """The seconds spent on choosing the weight."""
         return 0.0 if self.choice is None else self.choice.seconds
 
     @property
     def seconds(self) -> float:
-        """Of the whole call, choosing the weight included."""
+        """The seconds of the whole call, including the choice of the weight."""
         return self.choice_seconds + self.solved.seconds
 
     @cached_property
     def result(self) -> Result:
-        """The whole result, in the array's own units; bytes are numbers from 0 to 1, and not yet rounded.
+        """The result in the units of the array, before rounding; bytes are scaled to [0, 1].
 
-        It is about the numbers that came in: where these were rounded for the solve, it is evaluated in float64.
+        If the array was rounded for the solve, the result is evaluated for the original numbers, in float64.
         """
         return self.solved if self.exact is None else self.exact(self.solved)
 
@@ -120,17 +120,17 @@ class Info:
 
     @property
     def absolute(self) -> float:
-        """The bound, of the worst image."""
+        """The largest bound of all images."""
         return float(self.certificate.bound.max())
 
     @property
     def relative(self) -> float:
-        """The bound relative to the minimum, of the worst image; infinite where the minimum may be 0."""
+        """The largest bound of all images relative to the minimum; infinite if the minimum may be 0."""
         return _relative_bound(self.certificate)
 
     @property
     def grey_levels(self) -> float:
-        """A bound on the distance of x to the minimiser, root mean square, in levels of which the `range` has 255.
+        """A bound on the root mean square distance of x to the minimiser, in units of `range` / 255.
 
         From F(x) - min F >= mu/2 ||x - x*||^2; infinite where F is not strongly convex.
         """
@@ -171,29 +171,31 @@ def denoise(
     """Remove the noise of an image, signal or volume: return the minimiser of misfit(x, y) + weight TV(x).
 
     Args:
-        image: y, a numpy array or torch tensor of any dtype and layout: a signal `(N,)`, a grey image `(H, W)`, a
-            colour picture `(H, W, 3)`, a volume `(D, H, W)`, a batch `(B, C, ...)`; or a list of those.
-        weight: A positive number, one per image of a batch, "auto", or a map: an array of the shape of the image, with
-            or without the axis of channels, or with one axis more in front for differences along each axis of space.
-            "auto" is chosen by Stein's unbiased risk, for absolute distances by pixels that are left out.
-        data: The misfit: "squares", ||x - y||^2; "poisson", the likelihood of counts y of 0 or more; "absolute", the
-            sum of |x - y|, for impulses.
-        order: 2 for total generalised variation: slopes cost nothing, where the first order makes stairs of them.
-        noise: The standard deviation of the noise, for "auto" and squares, of 255 for bytes; None estimates it.
-        isotropic: Lengths of gradients in place of sums of absolute differences.
-        coupled: One length for all channels of a pixel, so that colours have their edges in one place; by default for
-            three channels, unless `weight` is a map with one for each.
-        huber: Squares in place of lengths for gradients up to this, which avoids staircases; of bytes 1 is white.
-        spacing: Of the pixels along each axis, such as the voxels of a scanner.
+        image: y, a NumPy array or tensor of any dtype and layout: a signal `(N,)`, a grey image `(H, W)`, a colour
+            picture `(H, W, 3)`, a volume `(D, H, W)`, a batch `(B, C, ...)`, or a list of these.
+        weight: A positive number, one per image of a batch, "auto", or a map: an array with the shape of the image,
+            with or without the channel axis, or with an additional first axis for differences along each spatial axis.
+            "auto" minimises Stein's unbiased risk estimate or, for absolute distances, a cross-validation error.
+        data: The misfit: "squares", ||x - y||^2; "poisson", the negative log-likelihood of counts y >= 0; "absolute",
+            the sum of |x - y|, for impulses.
+        order: 1 for total variation, 2 for total generalised variation, which preserves slopes instead of turning them
+            into stairs.
+        noise: The standard deviation of the noise, for "auto" with squares; for bytes on the scale of 0 to 255. None
+            estimates it.
+        isotropic: Sum the lengths of gradients instead of absolute differences.
+        coupled: Use one gradient length for all channels of a pixel, so that colours share their edges. The default is
+            True for three channels, unless `weight` is a map per channel.
+        huber: Penalise gradients up to this length by their squares, which avoids staircases; for bytes, 1 is white.
+        spacing: The distance of pixels along each axis, such as the voxel size of a scanner.
         channel_axis: The axis of the channels, None if there is none, or "auto": see `lmd.imaging.arrays.as_batch`.
-        tolerance: The relative gap to the minimum to prove; None runs the `solver` for its `iterations`.
+        tolerance: The relative gap to be proven; None runs the `solver` for its `iterations`.
         warm: The `Info` of a similar image of the same shape, to start from.
-        solver: Any solver; None is chosen by lmd.
-        iterations: The largest number of iterations.
-        info: Also return an `Info`: certificate, weight, seconds, the whole result.
+        solver: Any solver; None lets lmd pick one.
+        iterations: The maximum number of iterations.
+        info: Whether to also return an `Info` with certificate, weight, seconds and the full result.
 
     Returns:
-        An array of the kind, shape and dtype that came in, or, with `info`, that and the `Info`.
+        An array of the same kind, shape and dtype as `image`; with `info`, a pair of it and the `Info`.
 
     >>> import numpy as np, lmd
     >>> noisy = np.eye(32) + 0.1 * np.random.default_rng(0).normal(size=(32, 32))
@@ -206,7 +208,7 @@ def denoise(
     settings = Settings(tolerance, warm, solver, iterations, info)
     batch = as_batch("image", image, channel_axis, settings.dtype, centred=data != "poisson" and order == 1)
     if coupled is None:
-        coupled = batch.images.shape[1] == 3 and not _is_map_by_channel(weight, batch)
+        coupled = batch.images.shape[1] == 3 and (isinstance(weight, str) or not _is_map_by_channel(weight, batch))
     model = DenoisingModel(data, order, isotropic, coupled, huber, spacing)
     return _denoise(model, batch, weight, noise, settings)
 
@@ -234,20 +236,20 @@ def inpaint(
     iterations: int | None = None,
     info: bool = False,
 ) -> Any:
-    """Fill in the lost pixels of an image: return the minimiser of ||Z (x - y)||^2 + weight TV(x).
+    """Fill in the missing pixels of an image: return the minimiser of ||Z (x - y)||^2 + weight TV(x).
 
-    Lost pixels may hold anything, NaN too. "auto" is the weight that best predicts a tenth of the kept pixels, left
-    out, from the others.
+    Missing pixels may hold any numbers, including NaN. "auto" is the weight that best predicts a tenth of the known
+    pixels from the others.
 
     Args:
         image: An array or tensor, or a list of them, as in `denoise`.
-        mask: Z, not 0 where a pixel is kept: of the shape of the image, with or without the axis of channels; for a
-            list of images one for all, or a list.
+        mask: Z, nonzero where a pixel is known, with the shape of the image, with or without the channel axis; for a
+            list of images one mask for all or a list of masks.
         weight: A positive number, one per image of a batch, or "auto".
         isotropic, channel_axis, tolerance, warm, solver, iterations, info: As in `denoise`.
 
     Returns:
-        An array of the kind, shape and dtype that came in, or, with `info`, that and the `Info`.
+        An array of the same kind, shape and dtype as `image`; with `info`, a pair of it and the `Info`.
 
     >>> import numpy as np, lmd
     >>> image = np.outer(np.ones(16), np.arange(16) > 7).astype(float)
@@ -262,16 +264,13 @@ def inpaint(
     batch = as_batch("image", filled, channel_axis, settings.dtype)
     z = kept.to(batch.images)
 
-    def masked(data: Tensor, weights: Tensor, masks: Tensor) -> TVProblem:
-        return TVInpainting(data, masks, weights, isotropic)
+    def model(data: Tensor, weights: Tensor, unit: float = 1.0, kept: Tensor = z) -> TVProblem:
+        return TVInpainting(data, kept.to(data), weights, isotropic)
 
     def choose() -> Choice:
         step = 1 + (batch.images[0].numel() // NOISE_PIXELS if batch.images.ndim > 3 else 0)
         level = at_least(rough_noise(batch.images[:, :, ::step], z[:, :, ::step]), batch.images)
-        return choose_by_holdout(masked, batch.images, z, level, weights_near(level))
-
-    def model(data: Tensor, weights: Tensor, unit: float) -> TVProblem:
-        return masked(data, weights, z.to(data))
+        return choose_by_holdout(model, batch.images, z, level, weights_near(level))
 
     return settings.answer(model, batch, *_find_weight(weight, batch, choose), limit=MAX_ITERATIONS)
 
@@ -297,17 +296,16 @@ def deblur(
     See `lmd.operators.gaussian_kernel` and `motion_kernel` for kernels.
 
     Args:
-        image: An array or tensor, or a list of them, as in `denoise`, of pictures: two axes beside that of the
-            channels.
+        image: A picture, or a list of them, as in `denoise`, with two axes besides the channel axis.
         kernel: k `(h, w)`, an array or tensor that sums to about 1.
         weight: A positive number, one per image of a batch, or "auto".
-        border: How the image goes on outside: "replicate" or "circular".
-        box: (low, high), where pixels are known to be: by default [0, 1] for bytes, which are numbers from 0 to 1, and
-            for numbers that are mostly there, else the range of the image.
+        border: How the image continues outside: "replicate" or "circular".
+        box: (low, high), the range of pixels. The default is [0, 1] for bytes, which are scaled to it, and for numbers
+            that are mostly in it; otherwise it is the range of the image.
         noise, isotropic, channel_axis, tolerance, warm, solver, iterations, info: As in `denoise`.
 
     Returns:
-        An array of the kind, shape and dtype that came in, or, with `info`, that and the `Info`.
+        An array of the same kind, shape and dtype as `image`; with `info`, a pair of it and the `Info`.
     """
     if isinstance(image, (list, tuple)):
         return _for_each(deblur, **locals())
@@ -348,24 +346,25 @@ def reconstruct(
 ) -> Any:
     """Reconstruct an image from measurements: return the minimiser of ||Ax - y||^2 + weight TV(x), low <= x <= high.
 
-    The proof needs a box. By default it is made wide around a rough answer, and wider where the image comes near to its
-    ends, so that the image is the minimiser without a box; one that is known gives more and is faster.
-
-    A is a function from images of that shape to arrays like the `measurements`, with its `adjoint`; or an
+    A is a function that maps images of this shape to arrays like `measurements`, together with its `adjoint`, or an
     `lmd.operators.LinearOperator` on `(B, C, *shape)`, for measurements `(B, C, ...)`. Functions may compute in
-    float32, and an adjoint may be slightly off: what that can do is part of the proven bound.
+    float32, and the adjoint may be slightly inexact; the proven bound accounts for this.
+
+    The proof needs a box. By default it is a wide one around a rough answer, which is widened if the image comes close
+    to its ends, so that the image is the minimiser without a box. A known box gives a better answer and is faster.
 
     Args:
         measurements: y, an array or tensor.
-        forward: A, a function, or an operator.
-        adjoint: A', a function, where A is one.
-        shape: Of the image.
+        forward: A, a function or an operator.
+        adjoint: A', if A is a function.
+        shape: The shape of the image.
         weight: A positive number, or one per image of a batch.
-        box: (low, high), where pixels are known to be, such as (0, 1); part of the problem.
+        box: (low, high), the range of pixels, such as (0, 1); it is part of the problem.
         isotropic, tolerance, warm, info: As in `denoise`.
 
     Returns:
-        The image, of the kind and the floating-point dtype of the measurements, or, with `info`, that and the `Info`.
+        The image, of the same kind and floating-point dtype as the measurements; with `info`, a pair of it and the
+        `Info`.
 
     >>> import numpy as np, lmd
     >>> A = np.random.default_rng(0).normal(size=(30, 64)) / 8
@@ -460,21 +459,21 @@ def _least_squares_range(operator: Any, batch: Batch, shape: tuple[int, ...]) ->
 
 
 def denoise_video(frames: Any, weight: Any = AUTO, *, info: bool = False, **options: Any) -> Any:
-    """Remove the noise of frames, one after the other.
+    """Remove the noise of the frames of a video, one after the other.
 
-    An array `(T, ...)` gives an array, a list a list, and an iterator is answered by an iterator, frame by frame. An
-    automatic weight is kept from frame to frame and chosen again where the noise or the contrast has changed by more
-    than a fifth, as in a video that fades in. Each frame starts from the dual point of the one before, where that is
+    An automatic weight is kept from frame to frame and chosen again if the noise or the contrast has changed by more
+    than a fifth, as in a video that fades in. Each frame starts from the dual point of the previous one if that is
     better than a cold start.
 
     Args:
         frames: An array `(T, ...)`, a list or an iterator of frames.
         weight: As in `denoise`; "auto" follows the frames.
-        info: Also return an `Info` for each frame.
-        **options: Those of `denoise`.
+        info: Whether to also return an `Info` for each frame.
+        **options: The other options of `denoise`.
 
     Returns:
-        Frames of the kind that came in; with `info`, that and a list of each `Info`, or an iterator of pairs.
+        An array for an array, a list for a list, and an iterator for an iterator. With `info`, a pair of it and a list
+        of `Info`, or an iterator of pairs.
 
     >>> import numpy as np, lmd
     >>> lmd.denoise_video(np.zeros((4, 8, 9, 3), np.uint8), weight=0.1).shape
@@ -612,26 +611,19 @@ class Settings:
 
 def _in_pixels(result: Result, problem: Any, batch: Batch, dual_unit: float, tolerance: float | None) -> Result:
     """Return a result about the pixels that came in, in float64: they may have been rounded for the solve."""
-    x, start = batch.pixels(result.x), problem.start()
-    dual = None if result.dual is None else result.dual.double() * dual_unit
-    history = replace(result.history, values=result.history.values.double() * dual_unit * batch.units.unit)
-    certifier = certify if tolerance is None or dual is None else _certify_gap
-    report = RunReport(problem.value(x), result.iterations, result.evaluations, history)
-    exact = replace(result, x=x, report=report, dual=dual, problem=problem, start=start, certifier=certifier)
-    if tolerance is None:
-        return exact
-    proven, words = certifier(exact), (Status.STALLED, Status.TOLERANCE_REACHED)
-    near = (relative_gap(proven.value, proven.bound) <= tolerance).tolist()
-    pairs = zip(result.status, near, strict=True)
+    x, dual = batch.pixels(result.x), None if result.dual is None else result.dual.double() * dual_unit
+    history = result.recorded
+    if history is not None:
+        history = replace(history, values=history.values.double() * dual_unit * batch.units.unit)
+    same: dict[str, Any] = {"problem": problem, "start": problem.start(), "recorded": history}
+    if tolerance is None or dual is None:
+        return replace(result, x=x, values=problem.value(x), dual=dual, certifier=certify, **same)
+    values, gaps = problem.certified_gap(x, dual)
+    proven = gap_certificate(values.tolist(), gaps.tolist(), values.tolist(), x)
+    near, words = relative_gap(proven.value, proven.bound) <= tolerance, (Status.STALLED, Status.TOLERANCE_REACHED)
+    pairs = zip(result.status, near.tolist(), strict=True)
     status = tuple([words[is_near] if status in words else status for status, is_near in pairs])
-    return replace(exact, status=status, certifier=lambda _: proven)
-
-
-def _certify_gap(result: Result) -> Certificate:
-    """Return what the dual point proves of a result in float64."""
-    problem: Any = result.problem
-    value, gap = problem.certified_gap(result.x, result.dual)
-    return gap_certificate(value.tolist(), gap.tolist(), result.values.tolist(), value)
+    return replace(result, x=x, status=status, values=values, dual=dual, certifier=lambda _: proven, **same)
 
 
 def _no_worse_than_start(result: Result) -> tuple[Result, tuple[str, ...]]:
@@ -653,8 +645,8 @@ def _no_worse_than_start(result: Result) -> tuple[Result, tuple[str, ...]]:
         assert proven is not None
         return Certificate(values.to(proven.lower_bound), proven.lower_bound, proven.theorem, proven.norm)
 
-    report = RunReport(values.to(result.values), result.iterations, result.evaluations, result.history)
-    return replace(result, x=x, report=report, certifier=certificate), (note,)
+    rounded = values.to(result.values)
+    return replace(result, x=x, values=rounded, certifier=certificate, recorded=result.history), (note,)
 
 
 def _relative_bound(certificate: Certificate) -> float:
@@ -725,7 +717,7 @@ def _find_weight(
 
 def _is_map_by_channel(weight: Any, batch: Batch) -> bool:
     """Return whether a weight is a map with numbers of its own for each channel."""
-    if isinstance(weight, (str, int, float)) or np.ndim(weight) <= 1:
+    if np.ndim(weight) <= 1:
         return False
     mapped = batch.as_map(batch.images.new_zeros(1).expand(np.shape(weight)))
     return mapped is not None and mapped.shape[1] > 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -146,9 +147,7 @@ class DenoisingModel:
         units = units or Units()
         unit, path = units.unit, y.new_tensor(MISFITS[self.data].path)
 
-        def model(data: Tensor, weight: Tensor, kept: Scale = 1.0) -> Any:
-            return self.problem(data, weight, unit, kept)
-
+        model = partial(self.problem, unit=unit)
         if self.data == "squares":
             known = measure(y).with_minimum(y) if noise is None else Noise.white(noise, y)
             return choose_by_risk(model, y, known, 2 * torch.outer(path, known.level))
@@ -224,7 +223,7 @@ def choose_by_risk(
 
 
 def choose_by_holdout(
-    model: Callable[[Tensor, Tensor, Tensor], Any],
+    model: Callable[..., Any],
     data: Tensor,
     mask: Tensor,
     noise: Tensor,
@@ -234,7 +233,7 @@ def choose_by_holdout(
 ) -> Choice:
     """Return the weights of a `path` `(W, B)` that best predict a tenth of the kept pixels, left out, from the others.
 
-    `model` takes the `mask` `(B, C, *size)` beside data and weights; windows have so many `pixels`.
+    `model` takes parts of the `mask` `(B, C, *size)` as `kept` beside data and weights; windows have so many `pixels`.
     """
     windows, owner = cut(torch.cat([data, mask.expand_as(data)], dim=1), pixels)
     y, kept = windows.chunk(2, dim=1)
@@ -247,7 +246,7 @@ def choose_by_holdout(
 
     def risks(weights: Tensor) -> Tensor:
         again = (len(weights), *(1,) * (data.ndim - 1))
-        problem = model(y.repeat(again), weights[:, owner].flatten(), (kept * ~out).repeat(again))
+        problem = model(y.repeat(again), weights[:, owner].flatten(), kept=(kept * ~out).repeat(again))
         x = problem.image(solve(problem, effort[0], iterations=effort[1]).x).reshape(len(weights), *y.shape)
         errors = ((x - y) * out).square().flatten(2).sum(2)
         return weights.new_zeros(weights.shape).index_add_(1, owner, errors) / counts

@@ -64,19 +64,24 @@ class Noise:
 
     spectrum: Tensor  # deviations of rings `(B, C, 7)`, channels as by `mix_channels`: their sum, then differences
     lengths: tuple[int, ...]  # the size of a block
-    most: Tensor = field(repr=False)  # the deviation `(B,)` if all that the smoothest blocks show is noise
+    smooth: Tensor = field(repr=False)  # the same if all that the smoothest blocks show is noise
     caution: Tensor = field(repr=False)  # how much more than by Stein's formula following the noise should cost `(B,)`
 
     @classmethod
     def white(cls, level: Tensor, images: Tensor) -> Noise:
         """Return noise of the same deviation `(B,)` at all frequencies."""
         spectrum = level[:, None, None].expand(-1, images.shape[1], RINGS)
-        return cls(spectrum, block_lengths(images), level, torch.ones_like(level))
+        return cls(spectrum, block_lengths(images), spectrum, torch.ones_like(level))
 
     @cached_property
     def level(self) -> Tensor:
         """The standard deviation of a pixel `(B,)`."""
         return _deviation(self.spectrum, self.lengths)
+
+    @property
+    def most(self) -> Tensor:
+        """The standard deviation `(B,)` if all that the smoothest blocks show is noise."""
+        return _deviation(self.smooth, self.lengths)
 
     def with_minimum(self, images: Tensor) -> Noise:
         """Return the noise; where it is too small to derive a weight from, white noise of the smallest usable level."""
@@ -106,18 +111,18 @@ class Noise:
 def estimate_noise(image: Any, *, channel_axis: Axis = "auto") -> NoiseEstimate:
     """Estimate the standard deviation of the noise in an image, signal or volume.
 
-    Blocks of 8 x 8 pixels are transformed as in JPEG. Flat and cut off regions, such as black borders and a blown out
-    sky, do not count, nor does alpha. A small network, trained on photographs with white, Poisson, correlated and JPEG
-    noise and on clean ones, tells from the energies of the blocks what is noise and what is texture, for brightness
-    and colours and seven rings of frequencies. Of signals, volumes and small pictures the smoothest blocks are taken
-    for noise, as by [Ponomarenko et al. 2007](https://doi.org/10.1117/12.714640).
+    Blocks of 8 x 8 pixels are transformed as in JPEG. Constant and clipped regions, such as black borders and an
+    overexposed sky, and the alpha channel are ignored. A small network, trained on clean photographs and on photographs
+    with white, Poisson, correlated and JPEG noise, tells noise from texture by the energies of the blocks in brightness
+    and colour and in seven frequency bands. For signals, volumes and small pictures the noise is that of the smoothest
+    blocks ([Ponomarenko et al. 2007](https://doi.org/10.1117/12.714640)).
 
     Args:
-        image: A numpy array or torch tensor of any dtype and layout, as in `lmd.denoise`.
+        image: A NumPy array or tensor of any dtype and layout, as in `lmd.denoise`.
         channel_axis: The axis of the channels, None if there is none, or "auto".
 
     Returns:
-        The level in the array's own numbers (of 255 for bytes), how sure it is, and whether neighbours share it.
+        The level in the units of the array (0 to 255 for bytes), its confidence, and the correlation of neighbours.
 
     >>> import numpy as np, lmd
     >>> found = lmd.estimate_noise(100 + 10 * np.random.default_rng(0).normal(size=(128, 128)))
@@ -140,16 +145,16 @@ def measure(images: Tensor) -> Noise:
     blocks = cut_blocks(images, lengths)
     energies, levels = block_energies(blocks, lengths)
     is_picture = len(lengths) == 2 and min(lengths) == 8 and images[0, 0].numel() >= MIN_PIXELS
-    found, most, cautions = [], [], []
+    spectra, smooth, cautions = [], [], []
     for plain, energy, level, shown in zip(blocks, energies, levels, blocks_with_noise(blocks), strict=True):
         spectrum = _smoothest(energy[:, shown], level[shown], lengths)
-        most.append(spectrum)
+        smooth.append(spectrum)
         caution = torch.ones_like(spectrum[0, 0])
         if is_picture and bool(shown.any()) and not _is_only_noise(energy[:, shown], level[shown]):
             spectrum, caution = _separate_noise(plain[:, shown], energy[:, shown], level[shown])
-        found.append(spectrum)
+        spectra.append(spectrum)
         cautions.append(caution)
-    return Noise(torch.stack(found), lengths, _deviation(torch.stack(most), lengths), torch.stack(cautions))
+    return Noise(torch.stack(spectra), lengths, torch.stack(smooth), torch.stack(cautions))
 
 
 def _is_only_noise(energies: Tensor, level: Tensor) -> bool:

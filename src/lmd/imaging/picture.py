@@ -82,7 +82,7 @@ def spoken(size: tuple[int, ...]) -> str:
     >>> spoken((480, 640))
     '640 x 480 pixels'
     """
-    return " x ".join(str(length) for length in reversed(size)) + " pixels"
+    return " x ".join(map(str, reversed(size))) + " pixels"
 
 
 def eight_bits(samples: np.ndarray) -> np.ndarray:

@@ -18,11 +18,10 @@ def plot_choices(path: Path, summaries: Sequence[Summary]) -> None:
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.subplots()
     for summary in summaries:
-        if summary.choice is None:
-            continue
-        weights, risks = summary.choice.path.flatten().tolist(), summary.choice.risk.flatten().tolist()
-        (line,) = axes.plot(weights, risks, marker=".", alpha=1 / len(summaries) ** 0.5)
-        axes.axvline(summary.weight, color=line.get_color(), linestyle=":", alpha=line.get_alpha())
+        if (choice := summary.choice) is not None:
+            alpha = 1 / len(summaries) ** 0.5
+            (line,) = axes.plot(choice.path.flatten(), choice.risk.flatten(), marker=".", alpha=alpha)
+            axes.axvline(summary.weight, color=line.get_color(), linestyle=":", alpha=alpha)
     axes.set_xscale("log")
     axes.set_xlabel("weight (dotted: the chosen one)")
     axes.set_ylabel("expected square error per pixel,\nup to a constant")

@@ -6,7 +6,7 @@ from lmd.mirrors.euclidean import Euclidean, EuclideanBox, EuclideanSimplex
 from lmd.mirrors.one_layer import OneLayer
 from lmd.mirrors.pairs import ConvPair, DensePair
 from lmd.mirrors.quadratic import DiagonalQuadratic, Quadratic
-from lmd.mirrors.separable import Cosine, Rotation, Separable, Splines
+from lmd.mirrors.separable import Cosine, Rotation, Separable
 
 __all__ = [
     "ConvPair",
@@ -22,5 +22,4 @@ __all__ = [
     "Quadratic",
     "Rotation",
     "Separable",
-    "Splines",
 ]

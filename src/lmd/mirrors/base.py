@@ -15,9 +15,7 @@ from lmd.terms import Domain
 from lmd.terms.base import inner
 
 NORMS = {"l1": 1.0, "l2": 2.0, "linf": float("inf")}
-
-DUAL_NORM = {"l1": "linf", "l2": "l2", "linf": "l1"}
-"""The norm that measures dual vectors when points are measured in the key."""
+DUAL_NORM = {"l1": "linf", "l2": "l2", "linf": "l1"}  # measures dual vectors where points are measured in the key
 
 
 def norm_of(x: Tensor, norm: str) -> Tensor:
@@ -31,21 +29,27 @@ class Mirror(nn.Module, Configurable, abc.ABC):
 
     On a closed convex domain X the inverse is the solution of \min_{x in X} Psi(x) - <y, x>: a point x of X with
     <y - to_dual(x), z - x> <= 0 for every z in X. `lmd.testing.mirrors` tests all of this for any mirror.
+
+    Attributes:
+        is_exact: Whether `to_primal` is the inverse up to rounding.
+        norm: The norm that `strong_convexity` refers to: "l1", "l2" or "linf".
+        domain: The set on which the potential is defined; None is the whole space.
+        dimension: d, where points are vectors `(B, d)` of this length; None for other shapes.
     """
 
     is_exact: ClassVar[bool] = True
-    """Whether `to_primal` is the inverse up to rounding."""
-
     norm: ClassVar[str] = "l2"
-    """The norm that `strong_convexity` refers to."""
-
     domain: Domain | None = None
-    """The set the potential lives on; None is the whole space."""
+    dimension: int | None = None
 
     def check(self, argument: str, x: Tensor) -> Tensor:
-        """Return `x` if it has the dtype and device of this mirror and in its domain; override to check shapes."""
-        check_module_kind(argument, x, self, "mirror")
+        """Return `x` if it has the shape, dtype and device of this mirror and is in its domain."""
+        check_module_kind(argument, self.check_shape(argument, x), self, "mirror")
         return x if self.domain is None else self.domain.check(argument, x)
+
+    def check_shape(self, argument: str, y: Tensor) -> Tensor:
+        """Return `y` if it has the shape of this mirror's points; override for shapes other than `(B, d)`."""
+        return y if self.dimension is None else check_width(argument, y, self.dimension)
 
     @abc.abstractmethod
     def potential(self, x: Tensor) -> Tensor:

@@ -1,8 +1,7 @@
-"""The input-convex network of convolutions as a potential on images (section 5.2 of the paper), in tiles if large."""
+"""The input-convex network of convolutions as a potential on images (section 5.2 of the paper)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,11 +15,7 @@ from lmd.mirrors.potentials import Activation, Lifted, PotentialNetwork
 BORDERS = ("circular", "replicate")
 REDUCTIONS = ("sum", "mean")
 
-MAX_CACHED_NUMBERS = 2**20
-"""Numbers of a layer that are processed at once on a CPU."""
-
-TILE = 256
-"""The side of a tile in pixels. Images of no more than four tiles are processed whole."""
+MAX_CACHED_NUMBERS = 2**20  # numbers of a layer that are processed at once on a CPU
 
 
 class _Pad(torch.autograd.Function):
@@ -65,43 +60,10 @@ def unpad(x: Tensor, radius: int, border: str) -> Tensor:
 
 
 def instances_in_cache(x: Tensor, filters: int) -> int:
-    """Return how many of the images x to process at once without a graph: on a CPU, so many that a layer is cached."""
+    """Return how many of the images x to process at once without a graph: on a CPU, as many as fit into its cache."""
     if x.device.type != "cpu":
         return x.shape[0]
     return max(1, MAX_CACHED_NUMBERS // (filters * x.shape[2] * x.shape[3]))
-
-
-def in_tiles(map_: Callable[[Tensor], Tensor], x: Tensor, reach: int, border: str) -> Tensor:
-    """Return map_(x) of images x `(B, C, H, W)` tile by tile: the same numbers in a fraction of the memory.
-
-    A pixel of the result depends on the `reach` pixels around it alone. So each tile is mapped with a margin of `reach`
-    pixels, which is cut off afterwards. Past the border of the image is the other side, where `border` is "circular",
-    or what the map itself puts there.
-    """
-    height, width = x.shape[2:]
-    if height * width <= 4 * TILE**2:
-        return map_(x)
-    answer = torch.empty_like(x)
-    for top in range(0, height, TILE):
-        rows, above = _window(top, height, reach, border, x.device)
-        strip = x.index_select(2, rows)
-        for left in range(0, width, TILE):
-            columns, before = _window(left, width, reach, border, x.device)
-            place = answer[:, :, top : top + TILE, left : left + TILE]
-            tile = map_(strip.index_select(3, columns))
-            place.copy_(tile[:, :, above : above + place.shape[2], before : before + place.shape[3]])
-    return answer
-
-
-def _window(first: int, size: int, reach: int, border: str, device: torch.device) -> tuple[Tensor, int]:
-    """Return which of `size` rows or columns the tile from `first` on needs, and where among them the tile begins."""
-    start, stop = first - reach, min(first + TILE, size) + reach
-    if stop - start >= size:
-        return torch.arange(size, device=device), first
-    if border == "circular":
-        return torch.arange(start, stop, device=device) % size, reach
-    start = max(start, 0)
-    return torch.arange(start, min(stop, size), device=device), first - start
 
 
 class ConvICNN(PotentialNetwork):
@@ -114,7 +76,8 @@ class ConvICNN(PotentialNetwork):
 
     Wl x and Wq x are matrix products with the k x k patches of x, which are cut once for all layers; the Wz are
     convolutions, transposed on the way back. Published: 60 `filters` and 3 `layers` on top of the first. `kernel` is
-    odd, and `border` says how images continue: "circular" or "replicate".
+    odd, and `border` says how images continue: "circular" or "replicate". `options` are the keyword arguments of
+    `PotentialNetwork`.
     """
 
     def __init__(
@@ -126,44 +89,20 @@ class ConvICNN(PotentialNetwork):
         *,
         border: str = "circular",
         reduction: str = "sum",
-        curvature: bool = True,
-        seed: int = 0,
         **options: Any,
     ) -> None:
-        super().__init__(**options)
-        self.channels = check_count("channels", channels)
-        self.filters = check_count("filters", filters)
-        self.layers = check_count("layers", layers)
-        self.kernel = check_count("kernel", kernel)
-        if kernel % 2 == 0:
-            raise InputError("kernel", kernel, "an odd number")
-        self.border = check_choice("border", border, BORDERS)
-        self.reduction = check_choice("reduction", reduction, REDUCTIONS)
-        self.seed = check_count("seed", seed, least=0)
-        taps = kernel * kernel
-        every = (layers + 1, filters)
+        check_count("channels", channels)
+        taps = check_kernel(kernel) ** 2
+        every = (check_count("layers", layers) + 1, check_count("filters", filters))
         patches = (*every, channels, kernel, kernel)
         shapes: dict[str, tuple[int, ...]] = {"linear": patches, "quadratic": patches, "bias": every}
         shapes |= {"hidden": (layers, filters, filters, kernel, kernel), "out": (filters,)}
         terms = {"linear": channels * taps, "hidden": filters * taps, "out": filters / channels}
-        self._set_parameters(shapes, terms, curvature, seed)
-
-    def config(self) -> dict[str, Any]:
-        return {
-            "channels": self.channels,
-            "filters": self.filters,
-            "layers": self.layers,
-            "kernel": self.kernel,
-            "border": self.border,
-            "reduction": self.reduction,
-            "seed": self.seed,
-            **self._settings(),
-        }
-
-    @property
-    def radius(self) -> int:
-        """How far a kernel reaches from its centre, in pixels."""
-        return self.kernel // 2
+        super().__init__(shapes, terms, **options)
+        self.channels, self.filters, self.layers, self.kernel = channels, filters, layers, kernel
+        self.border = check_choice("border", border, BORDERS)
+        self.reduction = check_choice("reduction", reduction, REDUCTIONS)
+        self.radius = kernel // 2  # how far a kernel reaches from its centre, in pixels
 
     def check_shape(self, argument: str, x: Tensor) -> Tensor:
         if x.ndim != 4 or x.shape[1] != self.channels or min(x.shape[2:]) < max(self.radius, 1):
@@ -171,70 +110,65 @@ class ConvICNN(PotentialNetwork):
             raise InputError(argument, f"shape {shape_of(x)}", accepted)
         return x
 
-    def gradient(self, x: Tensor) -> Tensor:
-        """The gradient of Psi at x, same shape as x; of large images tile by tile, without a graph."""
-        if torch.is_grad_enabled() or self.reduction == "mean":  # a mean depends on the size of the whole
-            return super().gradient(x)
-        return in_tiles(super().gradient, x, 2 * (self.layers + 1) * self.radius, self.border)
-
-    def _at_once(self, x: Tensor) -> int:
+    def _instances_at_once(self, x: Tensor) -> int:
         return instances_in_cache(x, self.filters)
-
-    def _weights(self) -> Tensor:
-        """Wz of each layer `(layers, filters, filters, k, k)`."""
-        return self.gain * self._positive(self.hidden)
 
     def _read_out_weights(self, x: Tensor) -> Tensor:
         scale = self.gain_out / (x.shape[2] * x.shape[3]) if self.reduction == "mean" else self.gain_out
-        return scale * self._positive(self.out)
+        return scale * self.out
 
     def _lift(self, x: Tensor) -> Lifted:
         padded = pad(self.check_shape("x", x).permute(0, 2, 3, 1), self.radius, self.border)
         patches = padded.unfold(1, self.kernel, 1).unfold(2, self.kernel, 1).flatten(3).flatten(0, 2)
-        kernels = self.quadratic.flatten(2).unbind(0) if self.has_roots else ()
-        return Lifted(x, patches, [self._as_images(patches @ kernel.T, x) for kernel in kernels])
+        kernels = self.quadratic.flatten(2).unbind(0)
+        return Lifted(x, patches, [_as_images(patches @ kernel.T, x) for kernel in kernels])
 
     def _forward(self, lifted: Lifted, activation: Activation) -> list[Tensor]:
         inputs: list[Tensor] = []
-        weights = self._weights().unbind(0)
+        weights = (self.gain * self.hidden).unbind(0)
         for i, kernel in enumerate(self.linear.flatten(2).unbind(0)):
             if i == 0:
-                t = self._as_images(torch.addmm(self.bias[0], lifted.columns, kernel.T), lifted.x)
+                t = _as_images(torch.addmm(self.bias[0], lifted.columns, kernel.T), lifted.x)
             else:
                 z = pad(activation.overwriting(inputs[-1]), self.radius, self.border)
                 t = functional.conv2d(z.permute(0, 3, 1, 2), weights[i - 1], self.bias[i]).permute(0, 2, 3, 1)
                 # In place, and so with the dtype of t, which automatic mixed precision chooses.
                 t.flatten(0, 2).addmm_(lifted.columns.to(t.dtype), kernel.T.to(t.dtype))
-            inputs.append(t.addcmul_(lifted.roots[i], lifted.roots[i]) if self.has_roots else t)
+            inputs.append(t.addcmul_(lifted.roots[i], lifted.roots[i]))
         return inputs
 
     def _read_out(self, lifted: Lifted, last: Tensor) -> Tensor:
         return last.sum(dim=(1, 2)) @ self._read_out_weights(lifted.x)
 
     def _transposed(self, lifted: Lifted, inputs: list[Tensor], activation: Activation) -> Tensor:
-        weights = self._weights().unbind(0)
-        linear = self.linear.flatten(2).unbind(0)
-        quadratic = (2 * self.quadratic).flatten(2).unbind(0) if self.has_roots else ()
+        weights = (self.gain * self.hidden).unbind(0)
+        linear, quadratic = self.linear.flatten(2).unbind(0), (2 * self.quadratic).flatten(2).unbind(0)
         upstream = self._read_out_weights(lifted.x).expand_as(inputs[-1])
         columns = lifted.columns.new_zeros(())
         for i in reversed(range(self.layers + 1)):
             delta = activation.pull_back(upstream, inputs[i])
             columns = columns + linear[i].T @ delta.flatten(0, 2).T
-            if self.has_roots:
-                columns = columns + quadratic[i].T @ (lifted.roots[i] * delta).flatten(0, 2).T
+            columns = columns + quadratic[i].T @ (lifted.roots[i] * delta).flatten(0, 2).T
             if i > 0:
                 wide = functional.conv_transpose2d(delta.permute(0, 3, 1, 2), weights[i - 1]).permute(0, 2, 3, 1)
                 upstream = unpad(wide, self.radius, self.border)
         return self._fold(columns, lifted.x)
 
     def _fold(self, columns: Tensor, x: Tensor) -> Tensor:
-        """The adjoint of cutting x into patches: columns `(C k k, B H W)` to `(B, C, H, W)`."""
+        """Apply the adjoint of cutting x into patches: columns `(C k k, B H W)` to `(B, C, H, W)`."""
         height, width = (n + 2 * self.radius for n in x.shape[2:])
         patches = columns.reshape(columns.shape[0], x.shape[0], -1).transpose(0, 1)
         padded = functional.fold(patches, (height, width), self.kernel)
         return unpad(padded.permute(0, 2, 3, 1), self.radius, self.border).permute(0, 3, 1, 2)
 
-    @staticmethod
-    def _as_images(rows: Tensor, x: Tensor) -> Tensor:
-        """One row per pixel as `(B, H, W, channels)`."""
-        return rows.reshape(x.shape[0], *x.shape[2:], -1)
+
+def check_kernel(kernel: int) -> int:
+    """Return `kernel` if it is an odd number of pixels."""
+    if check_count("kernel", kernel) % 2 == 0:
+        raise InputError("kernel", kernel, "an odd number")
+    return kernel
+
+
+def _as_images(rows: Tensor, x: Tensor) -> Tensor:
+    """Return rows of one pixel each as `(B, H, W, channels)`."""
+    return rows.reshape(x.shape[0], *x.shape[2:], -1)

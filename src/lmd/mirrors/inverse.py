@@ -7,36 +7,26 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lmd.core.checks import check_count, check_positive, check_same_kind, shape_of
-from lmd.errors import InputError
 from lmd.mirrors.base import norm_of
 from lmd.mirrors.potentials import PotentialNetwork
 from lmd.terms.base import inner
 
+# The path of beta along which a leaky potential is approached by smooth ones.
 FIRST_SHARPNESS, SHARPENING, LAST_SHARPNESS = 10.0, 10.0, 1e10
-"""The path of beta along which a leaky potential is approached by smooth ones."""
-
-CG_ITERATIONS, SEARCH_TRIALS = 50, 30
-"""Limits of one Newton iteration."""
+MAX_CG_ITERATIONS, MAX_TRIALS = 50, 30  # of one Newton iteration
 
 
 @dataclass(frozen=True)
 class Refinement:
     """The result of `refine`, instance by instance."""
 
-    x: Tensor
-    """The points `(B, ...)` of the smallest residual."""
-
-    residual: Tensor
-    """||gradient(x) - y||_2, `(B,)`."""
-
-    iterations: Tensor
-    """Newton iterations taken, `(B,)`."""
-
-    converged: Tensor
-    """Whether the residual is at most the tolerance, `(B,)`."""
+    x: Tensor  # the points `(B, ...)` of the smallest residual
+    residual: Tensor  # ||gradient(x) - y||_2, `(B,)`
+    iterations: Tensor  # Newton iterations taken, `(B,)`
+    converged: Tensor  # whether the residual is at most the tolerance, `(B,)`
 
 
+@torch.no_grad()
 def refine(
     potential: PotentialNetwork, y: Tensor, start: Tensor, tolerance: float = 1e-6, iterations: int = 100
 ) -> Refinement:
@@ -50,15 +40,7 @@ def refine(
     inside a jump is the gradient at no x: it ends unconverged, near the kink that minimises Psi(x) - <y, x>. Where
     arbitrary y have to be inverted, choose a smooth potential.
     """
-    if potential.constraint == "none":
-        raise InputError("potential", "a network that nothing keeps convex", "a constraint of clip or softplus")
-    check_positive("tolerance", tolerance)
-    check_count("iterations", iterations)
-    check_same_kind("start", start, "y", y)
-    if start.shape != y.shape:
-        raise InputError("start", f"shape {shape_of(start)}", f"shape {shape_of(y)}, as y has")
-    with torch.no_grad():
-        return _Refiner(potential, y.detach(), start.detach(), tolerance).run(iterations)
+    return _Refiner(potential, y.detach(), start.detach(), tolerance).run(iterations)
 
 
 class _Refiner:
@@ -70,8 +52,7 @@ class _Refiner:
         self.residual = norm_of(potential.gradient(start) - y, "l2")
         self.open = torch.isfinite(self.residual) & (self.residual > tolerance)
         self.taken = torch.zeros_like(self.residual, dtype=torch.int64)
-        self.goal = torch.zeros_like(self.residual)
-        """The residual at which beta is increased; 0 before it is known."""
+        self.goal = torch.zeros_like(self.residual)  # the residual at which beta is increased; 0 before it is known
         self.beta = None if potential.is_smooth else torch.full_like(self.residual, FIRST_SHARPNESS)
 
     def run(self, iterations: int) -> Refinement:
@@ -141,7 +122,7 @@ class _Objective:
         along, square = rest, self.norms.square()
         goal = square * torch.clamp(self.norms, max=0.01)
         running = square > 0
-        for _ in range(CG_ITERATIONS):
+        for _ in range(MAX_CG_ITERATIONS):
             if not bool(running.any()):
                 break
             product = self.hessian_times(along)
@@ -163,7 +144,7 @@ class _Objective:
         rounding = 1e3 * torch.finfo(x.dtype).eps * (1 + self.value.abs())
         step = torch.ones_like(fall)
         open_ = torch.ones_like(fall, dtype=torch.bool)
-        for _ in range(SEARCH_TRIALS):
+        for _ in range(MAX_TRIALS):
             trial = self.x.detach() + _column(step, x) * direction
             value, gradient = self.potential.value_and_gradient(trial, self.beta)
             value = value - inner(trial, self.y)

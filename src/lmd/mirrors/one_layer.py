@@ -8,9 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lmd.core.checks import check_count, check_finite, check_floating, check_positive, check_same_kind
+from lmd.core.checks import check_count, check_finite, check_floating, check_same_kind
 from lmd.errors import InputError
-from lmd.mirrors.base import Mirror, check_positive_vector, check_width
+from lmd.mirrors.base import Mirror, check_positive_vector
+
+MARGIN = 1e-3  # distance from 0 and 1 that u keeps in `to_primal`
+MIN_PIVOT = 1e-2  # least size of a pivot of A and of an entry of w
 
 
 class OneLayer(Mirror):
@@ -22,7 +25,7 @@ class OneLayer(Mirror):
     The paper prints the gradient without the A' in front of the second term; that map is the gradient of no
     potential unless A is the identity.
 
-    The range of `to_dual` is bounded: u has to lie in (0, 1). `to_primal` clips u to [margin, 1 - margin], and
+    The range of `to_dual` is bounded: u has to lie in (0, 1). `to_primal` clips u to [MARGIN, 1 - MARGIN], and
     `clipped` counts the clipped entries.
 
     The parameters are the factors of A = PLU, L unit lower triangular and U upper triangular with a diagonal that
@@ -32,34 +35,24 @@ class OneLayer(Mirror):
     Args:
         dimension: d.
         alpha: In [0, 1), fixed.
-        margin: How far from 0 and 1 u is kept, in (0, 0.5).
-        floor: The least size of a pivot of A and of an entry of w, positive.
         matrix: A `(d, d)` at the start, invertible; None is the identity.
         weight: w `(d,)` at the start, positive; None is 1.
     """
 
     def __init__(
-        self,
-        dimension: int,
-        alpha: float = 0.2,
-        margin: float = 1e-3,
-        floor: float = 1e-2,
-        matrix: Tensor | None = None,
-        weight: Tensor | None = None,
+        self, dimension: int, alpha: float = 0.2, matrix: Tensor | None = None, weight: Tensor | None = None
     ) -> None:
         super().__init__()
         self.dimension = check_count("dimension", dimension)
         if not 0 <= alpha < 1:
             raise InputError("alpha", alpha, "a number in [0, 1)")
-        if not 0 < margin < 0.5:
-            raise InputError("margin", margin, "a number in (0, 0.5)")
-        self.alpha, self.margin, self.floor = alpha, margin, check_positive("floor", floor)
+        self.alpha = alpha
         start = torch.eye(dimension) if matrix is None else check_finite("matrix", check_floating("matrix", matrix))
         if start.shape != (dimension, dimension):
             raise InputError("matrix", f"shape {tuple(start.shape)}", f"shape ({dimension}, {dimension})")
         permutation, lower, upper = torch.linalg.lu(start)
-        if bool((upper.diagonal().abs() < self.floor).any()):
-            raise InputError("matrix", "a matrix that is nearly singular", f"pivots of at least floor={floor:g}")
+        if bool((upper.diagonal().abs() < MIN_PIVOT).any()):
+            raise InputError("matrix", "a matrix that is nearly singular", f"pivots of at least {MIN_PIVOT:g}")
         self.permutation: Tensor
         self.register_buffer("permutation", permutation)
         self.lower = nn.Parameter(lower.contiguous())
@@ -71,29 +64,22 @@ class OneLayer(Mirror):
         self.weight = nn.Parameter(check_positive_vector("weight", weight, dimension).clone())
 
     @classmethod
-    def random(cls, dimension: int, generator: torch.Generator, **arguments: Any) -> OneLayer:
+    def random(cls, dimension: int, generator: torch.Generator, alpha: float = 0.2) -> OneLayer:
         """Draw the paper's start: A the identity plus N(0, 0.01) noise, w uniform in (0, 1/d]."""
         noise = torch.randn(dimension, dimension, generator=generator) * 0.1
         weight = (1 - torch.rand(dimension, generator=generator)) / dimension
-        mirror = cls(dimension, matrix=torch.eye(dimension) + noise, weight=weight, **arguments)
+        mirror = cls(dimension, alpha, matrix=torch.eye(dimension) + noise, weight=weight)
         mirror.constrain_()
         return mirror
 
     def config(self) -> dict[str, Any]:
-        return {"dimension": self.dimension, "alpha": self.alpha, "margin": self.margin, "floor": self.floor}
-
-    def check(self, argument: str, x: Tensor) -> Tensor:
-        return super().check(argument, check_width(argument, x, self.dimension))
-
-    def _factors(self) -> tuple[Tensor, Tensor]:
-        identity = torch.eye(self.dimension, dtype=self.lower.dtype, device=self.lower.device)
-        return self.permutation @ (self.lower.tril(-1) + identity), self.upper.triu()
+        return {"dimension": self.dimension, "alpha": self.alpha}
 
     @property
     def matrix(self) -> Tensor:
         """A `(d, d)`."""
-        left, upper = self._factors()
-        return left @ upper
+        identity = torch.eye(len(self.weight), dtype=self.lower.dtype, device=self.lower.device)
+        return self.permutation @ (self.lower.tril(-1) + identity) @ self.upper.triu()
 
     def potential(self, x: Tensor) -> Tensor:
         t = self.check("x", x) @ self.matrix.T
@@ -104,28 +90,23 @@ class OneLayer(Mirror):
         slope = self.alpha + (1 - self.alpha) * torch.sigmoid(self.check("x", x) @ matrix.T)
         return (self.weight * slope) @ matrix
 
-    def _slopes(self, y: Tensor) -> Tensor:
-        """Return A^{-T} y."""
-        columns = torch.linalg.solve_triangular(self.upper.triu().T, check_width("y", y, self.dimension).T, upper=False)
-        columns = torch.linalg.solve_triangular(self.lower.T, columns, upper=True, unitriangular=True)
-        return (self.permutation @ columns).T
-
-    def _points(self, hidden: Tensor) -> Tensor:
-        """Return A^{-1} of each row."""
-        columns = self.permutation.T @ hidden.T
-        columns = torch.linalg.solve_triangular(self.lower, columns, upper=False, unitriangular=True)
-        return torch.linalg.solve_triangular(self.upper.triu(), columns, upper=True).T
-
     def _unclipped(self, y: Tensor) -> Tensor:
         """Return u of the class docstring."""
-        return (self._slopes(y) - self.alpha * self.weight) / ((1 - self.alpha) * self.weight)
+        columns = torch.linalg.solve_triangular(self.upper.triu().T, self.check_shape("y", y).T, upper=False)
+        columns = torch.linalg.solve_triangular(self.lower.T, columns, upper=True, unitriangular=True)
+        slopes = (self.permutation @ columns).T  # A^{-T} y
+        return (slopes - self.alpha * self.weight) / ((1 - self.alpha) * self.weight)
 
     def to_primal(self, y: Tensor, tolerance: float | None = None) -> Tensor:
-        return self._points(torch.logit(self._unclipped(y).clamp(self.margin, 1 - self.margin)))
+        hidden = torch.logit(self._unclipped(y).clamp(MARGIN, 1 - MARGIN))
+        columns = torch.linalg.solve_triangular(
+            self.lower, self.permutation.T @ hidden.T, upper=False, unitriangular=True
+        )
+        return torch.linalg.solve_triangular(self.upper.triu(), columns, upper=True).T
 
     def clipped(self, y: Tensor) -> Tensor:
         u = self._unclipped(y)
-        return ((u < self.margin) | (u > 1 - self.margin)).sum(dim=1)
+        return ((u < MARGIN) | (u > 1 - MARGIN)).sum(dim=1)
 
     @property
     def strong_convexity(self) -> Tensor:
@@ -140,6 +121,6 @@ class OneLayer(Mirror):
     @torch.no_grad()
     def constrain_(self) -> None:
         """Keep w positive and the pivots of A away from zero, each on its own side of it."""
-        self.weight.clamp_(min=self.floor)
+        self.weight.clamp_(min=MIN_PIVOT)
         diagonal = self.upper.diagonal()
-        diagonal.copy_(torch.where(diagonal < 0, diagonal.clamp(max=-self.floor), diagonal.clamp(min=self.floor)))
+        diagonal.copy_(torch.where(diagonal < 0, diagonal.clamp(max=-MIN_PIVOT), diagonal.clamp(min=MIN_PIVOT)))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from lmd.core.checks import check_count, check_finite, check_floating, check_positive
 from lmd.errors import InputError
-from lmd.mirrors.base import Mirror, check_positive_vector, check_width
+from lmd.mirrors.base import Mirror, check_positive_vector
 
 
 class Quadratic(Mirror):
@@ -35,32 +35,25 @@ class Quadratic(Mirror):
     def from_matrix(cls, matrix: Tensor) -> Quadratic:
         """Return the mirror of a symmetric positive definite matrix `(d, d)`."""
         check_floating("matrix", matrix)
-        return cls(dimension=matrix.shape[0] if matrix.ndim else 1, matrix=matrix)
+        return cls(matrix.shape[0] if matrix.ndim else 1, matrix=matrix)
 
     def config(self) -> dict[str, Any]:
         return {"dimension": self.dimension, "floor": self.floor}
 
-    def check(self, argument: str, x: Tensor) -> Tensor:
-        return super().check(argument, check_width(argument, x, self.dimension))
-
-    def _lower(self) -> Tensor:
-        return self.factor.tril()
-
     @property
     def matrix(self) -> Tensor:
         """A `(d, d)`."""
-        lower = self._lower()
-        return lower @ lower.T
+        return self.factor.tril() @ self.factor.tril().T
 
     def potential(self, x: Tensor) -> Tensor:
-        return 0.5 * (self.check("x", x) @ self._lower()).square().sum(dim=1)
+        return 0.5 * (self.check("x", x) @ self.factor.tril()).square().sum(dim=1)
 
     def to_dual(self, x: Tensor) -> Tensor:
-        lower = self._lower()
+        lower = self.factor.tril()
         return self.check("x", x) @ lower @ lower.T
 
     def to_primal(self, y: Tensor, tolerance: float | None = None) -> Tensor:
-        return torch.cholesky_solve(check_width("y", y, self.dimension).T, self._lower()).T
+        return torch.cholesky_solve(self.check_shape("y", y).T, self.factor.tril()).T
 
     def divergence(self, x: Tensor, y: Tensor) -> Tensor:
         return self.potential(x - y)
@@ -68,12 +61,12 @@ class Quadratic(Mirror):
     @property
     def strong_convexity(self) -> Tensor:
         """The smallest eigenvalue of A: the square of the smallest singular value of L."""
-        return torch.linalg.svdvals(self._lower().detach())[-1].square()
+        return torch.linalg.svdvals(self.factor.detach().tril())[-1].square()
 
     @property
     def smoothness(self) -> Tensor:
         """The largest eigenvalue of A."""
-        return torch.linalg.svdvals(self._lower().detach())[0].square()
+        return torch.linalg.svdvals(self.factor.detach().tril())[0].square()
 
     @torch.no_grad()
     def constrain_(self) -> None:
@@ -113,9 +106,6 @@ class DiagonalQuadratic(Mirror):
     def config(self) -> dict[str, Any]:
         return {"dimension": self.dimension, "floor": self.floor}
 
-    def check(self, argument: str, x: Tensor) -> Tensor:
-        return super().check(argument, check_width(argument, x, self.dimension))
-
     def potential(self, x: Tensor) -> Tensor:
         return 0.5 * (self.diagonal * self.check("x", x).square()).sum(dim=1)
 
@@ -123,7 +113,7 @@ class DiagonalQuadratic(Mirror):
         return self.diagonal * self.check("x", x)
 
     def to_primal(self, y: Tensor, tolerance: float | None = None) -> Tensor:
-        return check_width("y", y, self.dimension) / self.diagonal
+        return self.check_shape("y", y) / self.diagonal
 
     def divergence(self, x: Tensor, y: Tensor) -> Tensor:
         return 0.5 * (self.diagonal * (x - y).square()).sum(dim=1)

@@ -22,34 +22,53 @@ class Separable(Mirror):
     r"""Psi(x) = \sum_i phi_i((Qx)_i) with Q orthogonal and convex splines phi_i.
 
     to_dual(x) = Q' phi'(Qx) and to_primal(y) = Q' (phi')^{-1}(Qy), both in closed form. The eigenvalues of the Hessian
-    Q' diag(phi''(Qx)) Q are between the least and the largest slope of the curves.
+    Q' diag(phi''(Qx)) Q are between the least and the largest slope of the curves phi'.
+
+    Each kind of coefficient that the transform has shares one curve, odd and piecewise linear; at the start it is the
+    identity. The learned `positions` `(kinds, J)` are its positive knots, in order and at least `gap` apart, and `logs`
+    `(kinds, J + 1)` the logarithms of the slopes between them; both are mirrored at 0. With J = 0 a curve is a line
+    and its potential a square.
 
     Args:
         transform: Q.
-        curves: The phi_i, one for each kind of coefficient that the transform has.
+        knots: J, 0 or more.
+        reach: The last knot at the start; the others lie evenly between it and 0.
+        interval: (low, high), positive: the range of slopes, so that curves and their inverses are Lipschitz.
 
     >>> from lmd.mirrors import Cosine
-    >>> mirror = Separable(Cosine(kinds=4), Splines(4, knots=2))
+    >>> mirror = Separable(Cosine(kinds=4), knots=2)
     >>> x = torch.rand(2, 3, 8, 8)
     >>> bool(torch.allclose(mirror.to_primal(mirror.to_dual(x)), x, atol=1e-6))
     True
     """
 
-    def __init__(self, transform: Transform, curves: Splines) -> None:
+    def __init__(
+        self,
+        transform: Transform,
+        knots: int = 0,
+        reach: float = 1.0,
+        interval: tuple[float, float] = (1e-3, 1e3),
+    ) -> None:
         super().__init__()
-        if transform.kinds != curves.kinds:
-            raise InputError("curves", f"{curves.kinds} kinds", f"{transform.kinds}, as the transform has")
-        self.transform, self.curves = transform, curves
+        self.transform, self.knots = transform, check_count("knots", knots, least=0)
+        self.reach = check_positive("reach", reach)
+        self.interval = check_interval("interval", interval)
+        check_positive("interval", self.interval[0])
+        self.gap = 1e-3 * self.reach / (knots + 1)
+        kinds = transform.kinds
+        self.positions = nn.Parameter(torch.linspace(0, self.reach, knots + 1)[1:].repeat(kinds, 1))
+        self.logs = nn.Parameter(torch.zeros(kinds, knots + 1))
+        after_loading: Any = self.register_load_state_dict_post_hook
+        after_loading(_check_loaded)
 
-    def config(self) -> dict[str, Any]:
-        return {"transform": self.transform, "curves": self.curves}
-
-    def check(self, argument: str, x: Tensor) -> Tensor:
-        return super().check(argument, self.transform.check(argument, x))
+    def check_shape(self, argument: str, x: Tensor) -> Tensor:
+        return self.transform.check_shape(argument, x)
 
     def curve(self, like: Tensor) -> Curve:
         """Return phi' of every coefficient of an instance."""
-        return self.curves.curve(self.transform.spread(self.curves.rows(), like))
+        rows = self.transform.spread(torch.cat([self.positions, self.logs], dim=1), like)
+        knots, slopes = rows[..., : self.knots], rows[..., self.knots :].exp()
+        return Curve(torch.cat([-knots.flip(-1), knots], dim=-1), torch.cat([slopes[..., 1:].flip(-1), slopes], dim=-1))
 
     def potential(self, x: Tensor) -> Tensor:
         coefficients = self.transform(self.check("x", x))
@@ -60,14 +79,14 @@ class Separable(Mirror):
         return self.transform.inverse(self.curve(x).gradient(coefficients))
 
     def to_primal(self, y: Tensor, tolerance: float | None = None) -> Tensor:
-        coefficients = self.transform(self.transform.check("y", y))
+        coefficients = self.transform(self.check_shape("y", y))
         return self.transform.inverse(self.curve(y).inverse().gradient(coefficients))
 
     def descend(self, x: Tensor, change: Tensor) -> Tensor:
         """Three transforms in place of four, or two where the potential is quadratic."""
         self.check("x", x)
         curve, down = self.curve(x), self.transform(change)
-        if not self.curves.count:
+        if not self.knots:
             return x - self.transform.inverse(down / curve.slopes[..., 0])
         return self.transform.inverse(curve.inverse().gradient(curve.gradient(self.transform(x)) - down))
 
@@ -76,11 +95,33 @@ class Separable(Mirror):
 
     @property
     def strong_convexity(self) -> Tensor:
-        return self.curves.least_slope
+        return self.logs.detach().min().exp()
 
     @property
     def smoothness(self) -> Tensor:
-        return self.curves.largest_slope
+        return self.logs.detach().max().exp()
+
+    @torch.no_grad()
+    def constrain_(self) -> None:
+        """Keep the knots in order and apart, and the slopes inside their interval."""
+        check_finite("positions", self.positions)
+        low, high = check_finite("logs", self.logs).new_tensor(self.interval).log().tolist()
+        self.logs.clamp_(low, high)
+        steps = self.positions.sort(dim=1).values.diff(dim=1, prepend=torch.zeros_like(self.positions[:, :1]))
+        if not _ordered(self.positions, 0.999 * self.gap):
+            self.positions.copy_(steps.clamp(min=self.gap).cumsum(dim=1))
+
+
+def _ordered(positions: Tensor, gap: float) -> bool:
+    return bool((positions.diff(dim=1, prepend=torch.zeros_like(positions[:, :1])) > gap).all())
+
+
+def _check_loaded(mirror: Separable, keys: object) -> None:
+    if not _ordered(mirror.positions.detach(), 0.0):
+        raise InputError("positions", "numbers out of order", "positive numbers in increasing order for each kind")
+    low, high = mirror.interval
+    if not 0.99 * low <= float(mirror.strong_convexity) <= float(mirror.smoothness) <= 1.01 * high:
+        raise InputError("logs", "slopes outside their interval", f"logarithms of slopes from {low:g} to {high:g}")
 
 
 class Transform(nn.Module, Configurable, abc.ABC):
@@ -89,16 +130,16 @@ class Transform(nn.Module, Configurable, abc.ABC):
     kinds: int
 
     @abc.abstractmethod
-    def check(self, argument: str, x: Tensor) -> Tensor:
+    def check_shape(self, argument: str, x: Tensor) -> Tensor:
         """Return `x` if the transform fits its shape."""
 
     @abc.abstractmethod
     def forward(self, x: Tensor) -> Tensor:
-        """Qx, same shape as x."""
+        """Return Qx, same shape as x."""
 
     @abc.abstractmethod
     def inverse(self, coefficients: Tensor) -> Tensor:
-        """Q'c, same shape as c."""
+        """Return Q'c, same shape as c."""
 
     @abc.abstractmethod
     def spread(self, rows: Tensor, like: Tensor) -> Tensor:
@@ -150,7 +191,7 @@ class Rotation(Transform):
         identity = torch.eye(self.size, dtype=V.dtype, device=V.device)
         return identity - V.T @ torch.linalg.solve_triangular(upper, V, upper=True)
 
-    def check(self, argument: str, x: Tensor) -> Tensor:
+    def check_shape(self, argument: str, x: Tensor) -> Tensor:
         if x.ndim != 2 or x.shape[1] % self.size:
             raise InputError(argument, f"shape {shape_of(x)}", f"shape (B, n) with n a multiple of {self.size}")
         return x
@@ -204,7 +245,7 @@ class Cosine(Transform):
     def config(self) -> dict[str, Any]:
         return {"kinds": self.kinds}
 
-    def check(self, argument: str, x: Tensor) -> Tensor:
+    def check_shape(self, argument: str, x: Tensor) -> Tensor:
         if x.ndim != 4 or min(x.shape[2:]) < 1:
             raise InputError(argument, f"shape {shape_of(x)}", "images (B, C, H, W), H and W at least 1")
         return x
@@ -285,76 +326,3 @@ class Curve:
 def _nearest(u: Tensor, low: Tensor | None, high: Tensor | None) -> Tensor:
     u = u if low is None else torch.maximum(u, low)
     return u if high is None else torch.minimum(u, high)
-
-
-class Splines(nn.Module, Configurable):
-    """An odd piecewise linear curve for each of `kinds` kinds of coefficients; the identity at the start.
-
-    The learned `knots` `(kinds, J)` are the positive ones, in order and at least `gap` apart, and `logs`
-    `(kinds, J + 1)` the logarithms of the slopes between them; both are mirrored at 0. With J = 0 a curve is a line and
-    its potential a square. As slopes stay inside `interval`, the curves and their inverses are Lipschitz.
-
-    Args:
-        kinds: Kinds of coefficients, each with its own curve.
-        knots: J, 0 or more.
-        reach: The last knot at the start; the others lie evenly between it and 0.
-        interval: (low, high), positive: the range of slopes.
-    """
-
-    def __init__(
-        self, kinds: int, knots: int = 0, reach: float = 1.0, interval: tuple[float, float] = (1e-3, 1e3)
-    ) -> None:
-        super().__init__()
-        self.kinds, self.count = check_count("kinds", kinds), check_count("knots", knots, least=0)
-        self.reach = check_positive("reach", reach)
-        self.interval = check_interval("interval", interval)
-        check_positive("interval", self.interval[0])
-        self.gap = 1e-3 * self.reach / (knots + 1)
-        self.knots = nn.Parameter(torch.linspace(0, self.reach, knots + 1)[1:].repeat(kinds, 1))
-        self.logs = nn.Parameter(torch.zeros(kinds, knots + 1))
-        after_loading: Any = self.register_load_state_dict_post_hook
-        after_loading(_check_loaded)
-
-    def config(self) -> dict[str, Any]:
-        return {"kinds": self.kinds, "knots": self.count, "reach": self.reach, "interval": list(self.interval)}
-
-    def rows(self) -> Tensor:
-        """Return positive knots and logarithms of slopes side by side, `(kinds, 2 J + 1)`."""
-        return torch.cat([self.knots, self.logs], dim=1)
-
-    def curve(self, rows: Tensor) -> Curve:
-        """Return the curve of rows `(..., 2 J + 1)`, such as a mean of rows of several kinds."""
-        knots, slopes = rows[..., : self.count], rows[..., self.count :].exp()
-        whole = torch.cat([-knots.flip(-1), knots], dim=-1)
-        return Curve(whole, torch.cat([slopes[..., 1:].flip(-1), slopes], dim=-1))
-
-    @property
-    def least_slope(self) -> Tensor:
-        return self.logs.detach().min().exp()
-
-    @property
-    def largest_slope(self) -> Tensor:
-        return self.logs.detach().max().exp()
-
-    @torch.no_grad()
-    def constrain_(self) -> None:
-        """Keep the knots in order and apart, and the slopes inside their interval."""
-        check_finite("knots", self.knots)
-        low, high = check_finite("slopes", self.logs).new_tensor(self.interval).log().tolist()
-        self.logs.clamp_(low, high)
-        if not _ordered(self.knots, self.gap):
-            steps = self.knots.sort(dim=1).values.diff(dim=1, prepend=torch.zeros_like(self.knots[:, :1]))
-            self.knots.copy_(steps.clamp(min=self.gap).cumsum(dim=1))
-
-
-def _ordered(knots: Tensor, gap: float) -> bool:
-    steps = knots.diff(dim=1, prepend=torch.zeros_like(knots[:, :1]))
-    return bool((steps >= gap * 0.999).all())
-
-
-def _check_loaded(splines: Splines, keys: object) -> None:
-    if not _ordered(splines.knots.detach(), 0.0) or not bool((splines.knots > 0).all()):
-        raise InputError("knots", "numbers out of order", "positive numbers in increasing order for each kind")
-    low, high = splines.interval
-    if not 0.99 * low <= float(splines.least_slope) <= float(splines.largest_slope) <= 1.01 * high:
-        raise InputError("logs", "slopes outside their interval", f"logarithms of slopes from {low:g} to {high:g}")

@@ -15,8 +15,7 @@ from lmd.core.config import Configurable
 from lmd.errors import InputError
 from lmd.problems.base import Problem
 
-MIN_SPREAD = 1e-5
-"""Directions along which the data vary by less than this share of the largest spread are left out."""
+MIN_SPREAD = 1e-5  # directions along which the data vary by less than this share of the largest spread are left out
 
 
 class Initialiser(nn.Module, Configurable, abc.ABC):
@@ -26,8 +25,7 @@ class Initialiser(nn.Module, Configurable, abc.ABC):
         shape: Of the points of one instance.
     """
 
-    unit: Tensor
-    """1, in the dtype and on the device of the points."""
+    unit: Tensor  # 1, in the dtype and on the device of the points
 
     def __init__(self, shape: Sequence[int]) -> None:
         super().__init__()

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,13 +18,10 @@ from lmd.solvers.base import Solver
 
 
 class Constant(NamedTuple):
-    """A number that a theorem needs, and where it came from."""
+    """A number that a theorem needs `()`, or one per instance `(B,)`, and where it came from, such as "given"."""
 
     value: Tensor
-    """`()`, or one per instance `(B,)`."""
-
     origin: str
-    """Such as "the mirror's strong convexity", or "given"."""
 
 
 @dataclass(frozen=True)
@@ -33,25 +30,22 @@ class Certificate:
 
     What a theorem proves is a *lower bound* on the minimum; the bound is the value minus that. An instance about which
     nothing is proven has an infinite bound. `lmd.guarantees` makes certificates.
+
+    Args:
+        value: f(x) `(B,)`.
+        lower_bound: A lower bound on the minimum `(B,)`; minus infinity where nothing is proven.
+        theorem: The theorem that proves it, in words.
+        norm: The norm of the statement; dual vectors are measured in its dual norm.
+        constants: The constants of the theorem, by name.
+        parts: The certificates this is the best of, instance by instance.
     """
 
     value: Tensor
-    """f(x) `(B,)`."""
-
     lower_bound: Tensor
-    """A lower bound on the minimum `(B,)`; minus infinity where nothing is proven."""
-
     theorem: str
-    """The theorem that proves it, in words."""
-
     norm: str
-    """The norm of the statement; dual vectors are measured in its dual norm."""
-
     constants: Mapping[str, Constant] = field(default_factory=dict)
-    """The constants of the theorem, by name."""
-
     parts: tuple[Certificate, ...] = ()
-    """The certificates this is the best of, instance by instance."""
 
     @cached_property
     def bound(self) -> Tensor:
@@ -69,13 +63,8 @@ class Certificate:
         count, total = int(proven.sum()), len(proven)
         if self.parts:
             best = torch.stack([part.lower_bound for part in self.parts]).argmax(dim=0)[proven]
-            said = [
-                f"for {shares} of {total} instances: {part.explain()}"
-                for part, shares in zip(
-                    self.parts, torch.bincount(best, minlength=len(self.parts)).tolist(), strict=True
-                )
-                if shares
-            ]
+            shares = zip(self.parts, torch.bincount(best, minlength=len(self.parts)).tolist(), strict=True)
+            said = [f"for {share} of {total} instances: {part.explain()}" for part, share in shares if share]
             return " ".join(said) or f"Nothing is proven: {'; '.join(part.theorem for part in self.parts)}."
         needs = "; ".join(f"{name} = {_numbers(value)} ({origin})" for name, (value, origin) in self.constants.items())
         reason = f"{self.theorem}, in the {self.norm} norm" + (f", with {needs}" if needs else "")
@@ -125,104 +114,76 @@ class Status(enum.Enum):
 
 @dataclass(frozen=True)
 class History:
-    """The history of a run; row k belongs to x_k, row 0 to the start. A stopped instance keeps its last numbers."""
+    """The history of a run; row k belongs to x_k, row 0 to the start. A stopped instance keeps its last numbers.
+
+    Args:
+        values: f_i(x_k) `(K+1, B)`.
+        residuals: ||x_k - x_{k-1}|| / max(1, ||x_{k-1}||) `(K+1, B)`; NaN in row 0.
+        seconds: Time spent in the solver until x_k `(K+1,)`, without the time it took to record this history.
+        diagnostics: Those of the solver at x_k `(K+1, B)`, such as `dual_residual`; NaN where not evaluated.
+    """
 
     values: Tensor
-    """f_i(x_k) `(K+1, B)`."""
-
     residuals: Tensor
-    """||x_k - x_{k-1}|| / max(1, ||x_{k-1}||) `(K+1, B)`; NaN in row 0."""
-
     seconds: Tensor
-    """Time spent in the solver until x_k `(K+1,)`, without the time it took to record this history."""
-
     diagnostics: Mapping[str, Tensor] = field(default_factory=dict)
-    """Diagnostics of the solver at x_k `(K+1, B)`, such as `dual_residual`; NaN where not evaluated."""
 
     def __len__(self) -> int:
         return int(self.values.shape[0])
 
 
-class Report(Protocol):
-    """The numbers of a run that a `Result` passes on; an implementation may compute them when they are asked for."""
-
-    @property
-    def values(self) -> Tensor: ...
-
-    @property
-    def iterations(self) -> Tensor: ...
-
-    @property
-    def evaluations(self) -> Mapping[str, Tensor]: ...
-
-    @property
-    def history(self) -> History: ...
-
-
-@dataclass(frozen=True)
-class RunReport:
-    """The numbers of a run; see the properties of `Result`."""
-
-    values: Tensor
-    iterations: Tensor
-    evaluations: Mapping[str, Tensor]
-    history: History
-
-
 @dataclass(frozen=True)
 class Result:
-    """The answer of `lmd.run` and `lmd.solve`."""
+    """The answer of `lmd.run` and `lmd.solve`.
+
+    Args:
+        x: The final points `(B, ...)`: the last iterate, or the best finite one where an instance failed.
+        status: The status of each instance.
+        seconds: Wall-clock time of the whole run, recording included.
+        values: f_i at `x`, `(B,)`.
+        iterations: Number of iterations of each instance `(B,)`.
+        solver: The solver that was run; nothing of the run is stored in it.
+        problem: The problem it was run on.
+        start: x_0 `(B, ...)`.
+        dual: A dual point for each instance, where the solver keeps one: its duality gap certifies `x`.
+        certifier: The function that computes `certificate`; `lmd.run` and `lmd.solve` set it.
+        violation: Distance of each x to the constraints `(B,)`, where f is infinite at x; `values` are then those of
+            points inside, or of f without its infinite term (`Problem.relaxed_value`). None where no iterate was
+            outside.
+        counted: `evaluations`, where they were counted.
+        recorded: `history`, where it was recorded.
+    """
 
     x: Tensor
-    """The final points `(B, ...)`: the last iterate, or the best finite one where an instance failed."""
-
     status: tuple[Status, ...]
-    """The status of each instance."""
-
     seconds: float
-    """Wall-clock time of the whole run, recording included."""
-
-    report: Report = field(repr=False)
-    """The source of `values`, `iterations`, `evaluations` and `history`."""
-
+    values: Tensor
+    iterations: Tensor
     solver: Solver[Any] = field(repr=False)
-    """The solver that was run; nothing of the run is stored in it."""
-
     problem: Problem = field(repr=False)
-    """The problem it was run on."""
-
     start: Tensor = field(repr=False)
-    """x_0 `(B, ...)`."""
-
     dual: Tensor | None = field(default=None, repr=False)
-    """A dual point of a composite problem for each instance, where the solver keeps one: its gap certifies `x`."""
-
     certifier: Callable[[Result], Certificate] | None = field(default=None, repr=False)
-    """The function that computes `certificate`; `lmd.run` and `lmd.solve` set it."""
-
     violation: Tensor | None = None
-    """Distance of each x to the constraints `(B,)`, where f is infinite at x; `values` are then those of points
-    inside, or of f without its infinite term (`Problem.relaxed_value`). None where no iterate was outside."""
+    counted: Mapping[str, Tensor] | None = field(default=None, repr=False)
+    recorded: History | None = field(default=None, repr=False)
 
-    @property
-    def values(self) -> Tensor:
-        """f_i at `x`, `(B,)`."""
-        return self.report.values
-
-    @property
-    def iterations(self) -> Tensor:
-        """Number of iterations of each instance `(B,)`."""
-        return self.report.iterations
-
-    @property
+    @cached_property
     def evaluations(self) -> Mapping[str, Tensor]:
         """Number of calls of `value`, `subgradient`, `to_dual`, `to_primal`, ... per instance `(B,)`."""
-        return self.report.evaluations
+        if self.counted is not None:
+            return self.counted
+        return {name: each * self.iterations for name, each in self.solver.step_cost.items()}
 
-    @property
+    @cached_property
     def history(self) -> History:
         """Values and residuals, iteration by iteration; of `lmd.solve`, those of the start and the end."""
-        return self.report.history
+        if self.recorded is not None:
+            return self.recorded
+        with torch.no_grad():
+            values = torch.stack([self.problem.value(self.start), self.values])
+        seconds = torch.tensor([0.0, self.seconds], dtype=torch.float64, device="cpu")
+        return History(values=values, residuals=torch.full_like(values, torch.nan), seconds=seconds)
 
     @cached_property
     def certificate(self) -> Certificate | None:
@@ -246,9 +207,8 @@ class Result:
         if Status.STALLED in self.status:
             lines.append(f"proven: within {self._proven():.2g} of the minimum, relative to it, at the worst")
         if self.violation is not None and bool((self.violation > 0).any()):
-            lines.append(
-                f"constraints: violated by {float(self.violation.max()):.2g} at the worst, values are beside it"
-            )
+            worst = float(self.violation.max())
+            lines.append(f"constraints: violated by {worst:.2g} at the worst, values are beside it")
         return "\n".join(lines)
 
     def _proven(self) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 from lmd.core.checks import check_count, check_positive
 from lmd.errors import InputError
 from lmd.problems.base import Problem, as_problem, check_capabilities, check_values
-from lmd.solvers.base import Solver, State, check_fit, in_full_precision
+from lmd.solvers.base import Solver, check_fit, in_full_precision
 from lmd.solvers.result import Result, Status
 from lmd.solvers.stopping import Callback, Callbacks, Residual, StoppingRule, Target, TimeLimit, Tolerance
 from lmd.solvers.tracking import DIVERGENCE_FACTOR, Clock, Tracker, evaluate
@@ -40,35 +39,36 @@ def run(
 ) -> Result:
     """Run a solver on a batch of problems from the starting points x0 `(B, ...)`, or from the problem's own `start()`.
 
-    Instances stop one by one, and the others go on. Where a value is infinite because a constraint is violated, it is
-    that of a nearby point, and the result has the violation. Runs without autograd.
+    Each instance stops on its own while the others continue. If a value is infinite because a constraint is violated,
+    the value of a nearby point is reported together with the violation. Autograd records nothing.
 
     Args:
-        solver: Any solver; learned ones are run as they are.
+        solver: Any solver.
         problem: A problem, or a convex function from points `(B, ...)` to values `(B,)`.
         x0: `(B, ...)`; None is the problem's own start.
-        iterations: Maximum number; by default what the solver was trained for, or 100; with a `tolerance` 100 000.
-        tolerance: The relative duality gap at which an instance stops, proven, or where no more can be proven; for
-            problems with a dual and solvers that keep a dual point, such as FGP and PDHG.
-        target_value: The value at which an instance stops: a number, or one per instance `(B,)`.
-        residual_tolerance: The relative move of the iterates at which an instance stops.
-        time_limit: Seconds after which all stop.
-        divergence_factor: How far a value may rise, in sizes of that of the start, at least 1.
-        callbacks: Functions of the state and the values `(B,)`, called after each iteration; a true answer is the end.
-        stop: Further rules, of `lmd.solvers.stopping` or your own; each serves one run.
-        record: Record the history of every iteration. Without, only the start and the end are evaluated, nothing stops
-            early, and a solver with compiled iterations (`LearnedDual`) takes a fraction of the time.
+        iterations: The maximum number of iterations. The default is 100 000 with a `tolerance`; otherwise it is the
+            number that the solver was trained for, or 100.
+        tolerance: An instance stops at this proven relative duality gap, or if no more can be proven. Requires a
+            problem with a dual and a solver that keeps a dual point, such as FGP or PDHG.
+        target_value: An instance stops at this value: a number, or one per instance `(B,)`.
+        residual_tolerance: An instance stops if its iterate moves by less than this, relative to its size.
+        time_limit: Seconds after which all instances stop.
+        divergence_factor: An instance has diverged if its value rises by more than this multiple of the size of its
+            first value; at least 1.
+        callbacks: Functions of the state and the values `(B,)`, called after each iteration; returning True ends the
+            run.
+        stop: Further rules, from `lmd.solvers.stopping` or your own; each can be used for one run.
+        record: Whether to record every iteration. Otherwise only the start and the end are evaluated, and nothing
+            stops early.
 
     Returns:
-        The answer, with its values, history and status of each instance, and its certificate where `run` is `lmd.run`.
+        The answer, with the values, history and status of each instance, and with a certificate from `lmd.run`.
 
     >>> import lmd, torch
     >>> result = lmd.run(lmd.solvers.GradientDescent(0.25), lambda x: (x**2).sum(dim=1), torch.ones(2, 3), 20)
     >>> [status.name for status in result.status], bool(result.values.max() < 1e-6)
     (['FINISHED', 'FINISHED'], True)
     """
-    if not isinstance(solver, Solver):
-        raise InputError("solver", type(solver).__name__, "an lmd.solvers.Solver")
     problem = as_problem(problem)
     if x0 is None:
         check_capabilities(problem, ("start",), "run without x0")
@@ -77,9 +77,9 @@ def run(
     default = MAX_ITERATIONS if tolerance is not None else solver.horizon or DEFAULT_ITERATIONS
     limit = check_count("iterations", default if iterations is None else iterations)
     check_positive("divergence_factor", divergence_factor)
-    kinds: Any = {Target: target_value, Tolerance: tolerance, Residual: residual_tolerance}
-    kinds |= {Callbacks: tuple(callbacks) or None, TimeLimit: time_limit}
-    rules = [*(kind(given) for kind, given in kinds.items() if given is not None), *stop]
+    given: Any = {Target: target_value, Tolerance: tolerance, Residual: residual_tolerance}
+    given |= {Callbacks: tuple(callbacks) or None, TimeLimit: time_limit}
+    rules = [*(kind(value) for kind, value in given.items() if value is not None), *stop]
     if rules and not record:
         raise InputError("record", "False, with something to stop at or to call", "True, to record every iteration")
     with torch.no_grad():
@@ -108,24 +108,16 @@ def _run(
         rule.begin(problem, state, tracker, type(solver).__name__)
     done = 0
     while done < limit and bool(tracker.running.any()):
-        steps = 1 if record else min([limit, *(rule.next_check(done) for rule in rules)]) - done
-        state, done = _advance(solver, problem, state, steps, tracker, clock), done + steps
+        steps = 1 if record else limit
+        previous, done = state, done + steps
+        with clock:
+            state = solver.step(problem, previous) if steps == 1 else solver.advance(problem, previous, steps)
+        evaluation = evaluate(problem, state.x, state.known_value)
+        tracker.record(problem, previous, state, evaluation, clock.seconds, steps)
+        tracker.stop_failed()
         for rule in rules:
             rule.check(problem, state, tracker, done == limit)
     if tracker.violation is not None and problem.domain is None:
         tracker.stop(tracker.violation > 0, Status.NOT_FEASIBLE)
     tracker.stop_all(Status.FINISHED)
     return tracker.result(solver, problem, x0, time.perf_counter() - begun)
-
-
-def _advance(
-    solver: Solver[Any], problem: Problem, previous: State, steps: int, tracker: Tracker, clock: Clock
-) -> State:
-    """The state after so many steps, the last of which is recorded."""
-    with clock:
-        state: State = solver.step(problem, previous) if steps == 1 else solver.advance(problem, previous, steps)
-    recorded = state if steps == 1 else replace(state, diagnostics={})
-    evaluation = evaluate(problem, state.x, state.known_value)
-    tracker.record(problem, previous, recorded, evaluation, clock.seconds, steps)
-    tracker.stop_failed()
-    return state

@@ -32,12 +32,12 @@ WEIGHTS_FILE = "weights.safetensors"
 
 WEIGHT_DTYPES = (torch.float32, torch.float64)
 
+# Functions that allocate a tensor of any size
 FACTORY_NAMES = ("arange", "empty", "eye", "full", "linspace", "ones", "rand", "randn", "zeros")
 FACTORIES = tuple(getattr(torch, name) for name in FACTORY_NAMES)
-"""Functions that allocate a tensor of any size."""
 
+# Numbers that are allocated at most while a solver is built: those of its weights times the ratio, and the extra
 MAX_BUILD_RATIO, MAX_BUILD_EXTRA = 8, 1_000_000
-"""Numbers that are allocated at most while a solver is built: those of its weights times the ratio, and the extra."""
 
 
 def save(

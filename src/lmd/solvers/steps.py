@@ -25,11 +25,7 @@ class Steps(nn.Module, Configurable, abc.ABC):
 
 
 class ConstantSteps(Steps):
-    """t_k = size.
-
-    Args:
-        size: A positive number.
-    """
+    """t_k = size, a positive number."""
 
     def __init__(self, size: float) -> None:
         super().__init__()
@@ -37,24 +33,6 @@ class ConstantSteps(Steps):
 
     def forward(self, k: int) -> Step:
         return self.size
-
-
-class ScaledSteps(Steps):
-    """t_k = multiplier * base(k): the paper's step-size multipliers on a base step-size.
-
-    Args:
-        base: `Steps`, or a positive number.
-        multiplier: A positive number.
-    """
-
-    def __init__(self, base: Steps | float, multiplier: float) -> None:
-        super().__init__()
-        self.base = as_steps(base)
-        self.multiplier = check_positive("multiplier", multiplier)
-
-    def forward(self, k: int) -> Step:
-        step: Step = self.base(k)
-        return self.multiplier * step
 
 
 class DecayingSteps(Steps):
@@ -80,9 +58,8 @@ class LearnedSteps(Steps):
     Past N iterations, with t_1, ..., t_N the learned steps: `last`, `mean`, `min` or `max` of them, or `decay`:
     c / k^power with c = mean(j^power t_j), which continues a decaying sequence in its own scale.
 
-    `min` is the safe one: training finds single steps that are too long to be repeated. With an exact mirror, or in
-    `LazyMirrorDescent`, `decay` with power 1/2 is as safe, and converges for problems that are not smooth
-    (docs/guarantees.md).
+    `min` is safe: training finds single steps that are too long to be repeated. With an exact mirror, or in
+    `LazyMirrorDescent`, so is `decay` with power 1/2, which converges for problems that are not smooth.
 
     Args:
         iterations: N.

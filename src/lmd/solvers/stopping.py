@@ -6,7 +6,7 @@ import abc
 import math
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -20,32 +20,31 @@ from lmd.solvers.base import State
 from lmd.solvers.result import Status
 from lmd.solvers.tracking import Tracker, take
 
+# Called after each iteration with the state and the values `(B,)`; a true answer ends the run
 Callback = Callable[[State, Tensor], object]
-"""Called after each iteration with the state and the values `(B,)`; a true answer ends the run."""
 
+# An instance may have stalled whose proven gap has not fallen to the share since iteration k / patience, for k of at
+# least the minimum
 PROGRESS_SHARE = 0.9
 PATIENCE = 4
 MIN_STALL_ITERATIONS = 400
-"""An instance may have stalled whose proven gap has not fallen to the share since iteration k / patience, for k of at
-least the minimum."""
 
+# The iteration from which gaps that are no larger than the rounding of x count as stalled
 ROUNDED_ITERATIONS = 4 * MIN_STALL_ITERATIONS
-"""The iteration from which gaps that are no larger than the rounding of x count as stalled."""
 
+# Roundings of x that can keep a gap from falling, and how many after many iterations, whose roundings add up
 MAX_ROUNDINGS = 10.0
 MAX_LATE_ROUNDINGS = 100.0
 LATE_ITERATIONS = 4 * ROUNDED_ITERATIONS
-"""Roundings of x that can keep a gap from falling, and how many after many iterations, whose roundings add up."""
 
+# Roundings of its largest number that a point which has stopped moves by between two gap evaluations
 MAX_STILL_ROUNDINGS = 2.0
-"""Roundings of its largest number that a point which has stopped moves by between two gap evaluations."""
 
 
 class ProgressMonitor:
     """Detects gaps that have not fallen to `PROGRESS_SHARE` since iteration k / `PATIENCE`."""
 
-    def __init__(self) -> None:
-        self._marks: tuple[Tensor, Tensor] | None = None
+    _marks: tuple[Tensor, Tensor] | None = None
 
     def update(self, k: int, gaps: Tensor) -> Tensor:
         """Which instances `(B,)` have made no progress, from their gaps `(B,)` after iteration k."""
@@ -66,8 +65,8 @@ class StallDetector:
 
     def __init__(self) -> None:
         self._progress = ProgressMonitor()
+        # Which instances `(B,)` made no progress at the last update, for whatever reason
         self.stuck = torch.zeros((), dtype=torch.bool, device="cpu")
-        """Which instances `(B,)` made no progress at the last update, for whatever reason."""
         self._before: tuple[Tensor, Tensor | None] | None = None
 
     def update(self, k: int, gaps: Tensor, problem: Problem, x: Tensor, dual: Tensor | None) -> Tensor:
@@ -128,8 +127,7 @@ class GapSchedule:
 
     MIN_INTERVAL, MIN_GROWTH, MAX_GROWTH, SHARE, INITIAL_SLOPE = 5, 0.1, 0.5, 0.6, 2.0
 
-    def __init__(self) -> None:
-        self._last: tuple[int, float] | None = None
+    _last: tuple[int, float] | None = None
 
     def next_interval(self, k: int, ratio: float) -> int:
         """The number of iterations to do after k of them; `ratio` is that of the largest gap to the tolerance."""
@@ -145,17 +143,15 @@ class GapSchedule:
 
 
 class Restarts:
-    """When to go on from means over iterations in place of the iterates, instance by instance.
+    """Decides when to go on from means over iterations in place of the iterates, instance by instance.
 
     As soon as a gap has fallen to `SHARE` of what it was at the last restart, or at the first evaluation from iteration
-    `FIRST` on ([Applegate et al. 2023](https://doi.org/10.1007/s10107-022-01901-9)). Restarts after a number of
-    iterations, whatever has fallen, would take twice as many where minima are not sharp.
+    `FIRST` on ([Applegate et al. 2023](https://doi.org/10.1007/s10107-022-01901-9)).
     """
 
     SHARE, FIRST = 0.1, 100
 
-    def __init__(self) -> None:
-        self._last: Tensor | None = None
+    _last: Tensor | None = None
 
     def update(self, k: int, gaps: Tensor) -> Tensor:
         """Which instances `(B,)` are to restart after iteration k, from their gaps `(B,)` there."""
@@ -176,10 +172,6 @@ class StoppingRule(abc.ABC):
     def begin(self, problem: Problem, state: State, tracker: Tracker, name: str) -> None:  # noqa: B027
         """Before the first iteration of the solver `name`: raise where the rule cannot work, or stop at once."""
 
-    def next_check(self, k: int) -> int:
-        """The first iteration past k after which `check` has to be called."""
-        return k + 1
-
     @abc.abstractmethod
     def check(self, problem: Problem, state: State, tracker: Tracker, last: bool) -> None:
         """Call `tracker.stop` for the instances that end after this iteration, which may be the `last` one."""
@@ -196,7 +188,7 @@ class Target(StoppingRule):
         self.check(problem, state, tracker, False)
 
     def check(self, problem: Problem, state: State, tracker: Tracker, last: bool) -> None:
-        tracker.stop(tracker.values.last <= self.values, Status.TARGET_REACHED)
+        tracker.stop(tracker.values <= self.values, Status.TARGET_REACHED)
 
 
 class Residual(StoppingRule):
@@ -206,7 +198,7 @@ class Residual(StoppingRule):
         self.tolerance = check_positive("residual_tolerance", tolerance)
 
     def check(self, problem: Problem, state: State, tracker: Tracker, last: bool) -> None:
-        tracker.stop(tracker.residuals.last <= self.tolerance, Status.RESIDUAL_REACHED)
+        tracker.stop(tracker.residuals <= self.tolerance, Status.RESIDUAL_REACHED)
 
 
 class TimeLimit(StoppingRule):
@@ -244,17 +236,13 @@ class Tolerance(StoppingRule):
         self.tolerance, self.next = check_positive("tolerance", tolerance), 1.0
 
     def begin(self, problem: Problem, state: State, tracker: Tracker, name: str) -> None:
-        self.certify = _certified_gap(problem)
+        check_capabilities(problem, ("certified_gap",), "tolerance")
+        self.certify = cast(Any, problem).certified_gap
         if state.dual_point is None:
             accepted = "one that does, such as FGP or PDHG, to stop at a tolerance"
             raise CapabilityError("solver", f"{name}, which keeps no dual point", accepted)
-        values = tracker.values.last
-        self.gaps = torch.full_like(values, torch.inf, dtype=torch.float64)
-        """The smallest that were proven `(B,)`."""
-        self.best, self.stall = (tracker.x, state.dual_point, values), StallDetector()
-
-    def next_check(self, k: int) -> int:
-        return max(k + 1, math.ceil(self.next))
+        self.gaps = torch.full_like(tracker.values, torch.inf, dtype=torch.float64)  # the least proven ones `(B,)`
+        self.best, self.stall = (tracker.x, state.dual_point, tracker.values), StallDetector()
 
     def check(self, problem: Problem, state: State, tracker: Tracker, last: bool) -> None:
         k, dual = state.iteration, state.dual_point
@@ -262,23 +250,17 @@ class Tolerance(StoppingRule):
             return
         self.next = 1.1 * k
         values, gaps = self.certify(tracker.x, dual)
-        reported = tracker.values.last.double()
+        reported = tracker.values.double()
         gaps = gaps + (reported - values).clamp(min=0)  # of the reported values, which may be rounded upwards
         relative = relative_gap(torch.fmax(values, reported), gaps)
-        tracker.note("relative_gap", len(tracker.values) - 1, relative)
+        tracker.note("relative_gap", relative)
         tracker.stop(relative <= self.tolerance, Status.TOLERANCE_REACHED)
         better = gaps < self.gaps
         x, best_dual, best_values = self.best
-        best_values = take(better, tracker.values.last.clone(), best_values)
+        best_values = take(better, tracker.values, best_values)
         self.best = take(better, tracker.x, x), take(better, dual, best_dual), best_values
         self.gaps = take(better, gaps, self.gaps)
         tracker.stop_at(self.stall.update(k, gaps, problem, tracker.x, dual), Status.STALLED, *self.best)
-
-
-def _certified_gap(problem: Any) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    check_capabilities(problem, ("certified_gap",), "tolerance")
-    gap: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = problem.certified_gap
-    return gap
 
 
 def _per_instance(argument: str, value: float | Tensor, x0: Tensor) -> Tensor:

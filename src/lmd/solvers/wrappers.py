@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,13 +17,13 @@ from lmd.core.checks import check_count, check_same_kind
 from lmd.errors import InputError
 from lmd.mirrors.base import Mirror
 from lmd.problems.base import Problem
-from lmd.solvers.base import DualState, Passing, Solver, State, Wrapper, add_evaluations
+from lmd.solvers.base import DualState, Solver, State, Wrapper, add_evaluations, full_counts
 from lmd.solvers.initialisers import Initialiser
 from lmd.solvers.tracking import take
 from lmd.terms.base import per_instance
 
+# The iterations that windows of `Averaged` end with, each 1.5 times the one before
 WINDOW_ENDS = tuple(itertools.accumulate(range(45), lambda end, _: int(1.5 * end), initial=8))
-"""The iterations that windows of `Averaged` end with, each 1.5 times the one before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,14 +85,8 @@ class BestSoFar(Wrapper[BestState]):
         inner = self.solver.step(problem, state.inner)
         value = problem.value(inner.x)
         better = value < state.value  # a NaN is never better
-        return BestState(
-            take(better, inner.x, state.x),
-            inner.iteration,
-            inner.diagnostics,
-            inner.evaluations,
-            inner=inner,
-            value=take(better, value, state.value),
-        )
+        x, value = take(better, inner.x, state.x), take(better, value, state.value)
+        return BestState(x, inner.iteration, inner.diagnostics, inner.evaluations, inner=inner, value=value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,11 +116,6 @@ class NoWorseThanStart(Wrapper[NoWorseState]):
     def init_cost(self) -> dict[str, int]:
         return _plus_value(self.solver.init_cost)
 
-    @property
-    def step_cost(self) -> dict[str, int]:
-        """That of the solver inside; the one value of `advance` is counted in the state."""
-        return self.solver.step_cost
-
     def init(self, problem: Problem, x0: Tensor) -> NoWorseState:
         inner, value = self.solver.init(problem, x0), problem.value(x0)
         return NoWorseState(x0, inner=inner, value=value, start=x0, start_value=value)
@@ -143,33 +134,28 @@ class NoWorseThanStart(Wrapper[NoWorseState]):
         return self.advance(problem, state, 1)
 
     def advance(self, problem: Problem, state: NoWorseState, count: int) -> NoWorseState:
-        inner = self.solver.advance(problem, state.inner, count)
-        known = inner.known_value
-        return self._compared(state, inner, problem.value(inner.x) if known is None else known, int(known is None))
-
-    @staticmethod
-    def _compared(before: NoWorseState, inner: State, value: Tensor, evaluations: int) -> NoWorseState:
-        """The state around `inner`, whose points have these values, at the cost of so many evaluations."""
-        lower = value <= before.start_value  # a NaN never is
-        extra = {"value": torch.full_like(value, evaluations, dtype=torch.int64)} if evaluations else {}
+        inner, extra = self.solver.advance(problem, state.inner, count), dict[str, Tensor]()
+        value = inner.known_value
+        if value is None:
+            value, extra = problem.value(inner.x), full_counts({"value": 1}, inner.x)
+        lower = value <= state.start_value  # a NaN never is
         return replace(
-            before,
-            x=take(lower, inner.x, before.start),
+            state,
+            x=take(lower, inner.x, state.start),
             iteration=inner.iteration,
             diagnostics=inner.diagnostics,
             evaluations=add_evaluations(inner.evaluations, extra),
             inner=inner,
-            value=take(lower, value, before.start_value),
+            value=take(lower, value, state.start_value),
         )
 
 
 class IterateSums(NamedTuple):
-    """Sums of x `(B, ...)` and of dual points over so many `iterations`."""
+    """Sums of x `(B, ...)` and of dual points over so many `iterations`, of all instances or of each `(B,)`."""
 
     x: Tensor
     dual: Tensor
     iterations: int | Tensor
-    """Of all instances, or of each `(B,)`."""
 
     @classmethod
     def none(cls, state: State) -> IterateSums:
@@ -204,11 +190,8 @@ class AveragedState(DualState):
     """The means, the state of the solver inside, and the sums they are made of."""
 
     inner: State
-    previous: IterateSums
-    """Over the last whole window."""
-
-    current: IterateSums
-    """Over the present one."""
+    previous: IterateSums  # over the last whole window
+    current: IterateSums  # over the present one
 
     @property
     def iterate(self) -> Tensor:
@@ -234,24 +217,15 @@ class Averaged(Wrapper[AveragedState]):
     True
     """
 
-    @property
-    def init_cost(self) -> dict[str, int]:
-        return self.solver.init_cost
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return self.solver.step_cost
-
     def init(self, problem: Any, x0: Tensor) -> AveragedState:
         return self._begin(self.solver.init(problem, x0))
 
     def resume(self, problem: Any, x: Tensor, dual: Tensor) -> AveragedState:
         return self._begin(self.solver.resume(problem, x, dual))
 
-    def _begin(self, inner: State) -> AveragedState:
+    def _begin(self, inner: Any) -> AveragedState:
         none = IterateSums.none(inner)
-        dual = none.dual if inner.dual_point is None else inner.dual_point
-        return AveragedState(inner.x, inner.iteration, dual=dual, inner=inner, previous=none, current=none)
+        return AveragedState(inner.x, inner.iteration, dual=inner.dual_point, inner=inner, previous=none, current=none)
 
     def step(self, problem: Problem, state: AveragedState) -> AveragedState:
         return self.advance(problem, state, 1)
@@ -261,7 +235,8 @@ class Averaged(Wrapper[AveragedState]):
         end = state.iteration + count
         while inner.iteration < end:
             until = min(end, WINDOW_ENDS[bisect.bisect_right(WINDOW_ENDS, inner.iteration)])
-            inner, sums = self._sum(problem, inner, until - inner.iteration)
+            own = getattr(self.solver, "sum_steps", functools.partial(sum_steps, self.solver))
+            inner, sums = own(problem, inner, until - inner.iteration)
             current = current.plus(sums)
             if until in WINDOW_ENDS:
                 previous, current = current, IterateSums.none(inner)
@@ -282,13 +257,8 @@ class Averaged(Wrapper[AveragedState]):
         inner = move(problem, state.inner, x, dual, which, back)
         return replace(state, inner=inner, previous=state.previous.without(which), current=state.current.without(which))
 
-    def _sum(self, problem: Any, inner: Any, count: int) -> tuple[Any, IterateSums]:
-        """`sum_steps`, or the solver's own method of that name."""
-        own = getattr(self.solver, "sum_steps", None)
-        return sum_steps(self.solver, problem, inner, count) if own is None else own(problem, inner, count)
 
-
-class WithInitialiser(Passing):
+class WithInitialiser(Wrapper[State]):
     """A solver that begins at learned points, and possibly dual points, whatever x0 is.
 
     Args:
@@ -305,17 +275,24 @@ class WithInitialiser(Passing):
         self.start, self.dual = start, dual
 
     def init(self, problem: Any, x0: Tensor) -> State:
-        start, dual, count = self.start, self.dual, len(x0)
-        check_same_kind("x0", x0, "the solver's start", start.unit)
-        point = start.forward(problem, count)
-        return self.begin(problem, point, None if dual is None else dual.forward(problem, count))
+        check_same_kind("x0", x0, "the solver's start", self.start.unit)
+        dual = None if self.dual is None else self.dual(problem, len(x0))
+        return self.begin(problem, self.start(problem, len(x0)), dual)
+
+    def step(self, problem: Any, state: State) -> State:
+        return self.solver.step(problem, state)
+
+    def advance(self, problem: Any, state: State, count: int) -> State:
+        return self.solver.advance(problem, state, count)
+
+    def resume(self, problem: Any, x: Tensor, dual: Tensor) -> State:
+        return self.solver.resume(problem, x, dual)
 
     def begin(self, problem: Any, x: Tensor, dual: Tensor | None = None) -> State:
         """The state before the first step, at what the initialisers return."""
         x = x if problem.domain is None else problem.domain.nearest(x)
         if dual is None:
-            state: State = self.solver.init(problem, x)
-            return state
+            return self.solver.init(problem, x)
         return replace(self.solver.resume(problem, x, problem.project_dual(dual)), iteration=0)
 
 
@@ -323,8 +300,7 @@ class WithInitialiser(Passing):
 class SequentialState(WrapperState):
     """The state of the solver whose turn it is."""
 
-    start: Tensor
-    """Where the first solver began: where the second one does, if the first one made it worse."""
+    start: Tensor  # where the first solver began, and the second one does if the first one made it worse
 
     @property
     def known_value(self) -> Tensor | None:
@@ -341,6 +317,8 @@ class Sequential(Wrapper[SequentialState]):
         rest: The one that goes on.
     """
 
+    ends_proven = True
+
     def __init__(self, solver: Solver[Any], rest: Solver[Any]) -> None:
         super().__init__(solver)
         if not isinstance(rest, Solver) or solver.horizon is None:
@@ -355,44 +333,29 @@ class Sequential(Wrapper[SequentialState]):
     def keeps_to_domain(self, problem: Problem) -> bool:
         return self.solver.keeps_to_domain(problem) and self.rest.keeps_to_domain(problem)
 
-    ends_proven = True
-
-    @property
-    def init_cost(self) -> dict[str, int]:
-        return self.solver.init_cost
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return self.solver.step_cost
-
     def init(self, problem: Problem, x0: Tensor) -> SequentialState:
         inner = self.solver.init(problem, x0)
         return SequentialState(inner.x, inner=inner, start=inner.x)
 
     def step(self, problem: Problem, state: SequentialState) -> SequentialState:
+        cost: Counter[str] = Counter()  # beyond that of a step of the first solver
         if state.iteration < self.iterations:
-            inner, cost = self.solver.step(problem, state.inner), {}
+            inner = self.solver.step(problem, state.inner)
         else:
-            begin, cost = state.inner, _counts(self.rest.step_cost, state.x, minus=self.solver.step_cost)
+            begin = state.inner
+            cost.update(self.rest.step_cost)
+            cost.subtract(self.solver.step_cost)
             if state.iteration == self.iterations:
                 lower = problem.value(state.x) <= problem.value(state.start)  # never where there is no value
                 begin = self.rest.init(problem, take(lower, state.x, state.start))
-                cost = add_evaluations(cost, _counts({"value": 2}, state.x), _counts(self.rest.init_cost, state.x))
+                cost.update({"value": 2})
+                cost.update(self.rest.init_cost)
             inner = self.rest.step(problem, begin)
-        cost = add_evaluations(cost, inner.evaluations)
-        return SequentialState(inner.x, state.iteration + 1, inner.diagnostics, cost, inner=inner, start=state.start)
+        spent = add_evaluations(full_counts(cost, state.x), inner.evaluations)
+        return SequentialState(inner.x, state.iteration + 1, inner.diagnostics, spent, inner=inner, start=state.start)
 
 
-class FiniteSum(Protocol):
-    """What `Stochastic` needs of a problem: terms, and the problem of some of them."""
-
-    @property
-    def terms(self) -> int: ...
-
-    def minibatch(self, indices: Tensor) -> Problem: ...
-
-
-class Stochastic(Wrapper[State, FiniteSum]):
+class Stochastic(Wrapper[State]):
     """Runs a solver whose every step sees `minibatch` of the problem's terms, drawn anew without replacement.
 
     The terms of iteration k depend on `seed` and k alone and are the same for all instances. With `LazyMirrorDescent`
@@ -410,6 +373,8 @@ class Stochastic(Wrapper[State, FiniteSum]):
     True
     """
 
+    ends_proven = False  # no: theorems are about whole subgradients
+
     def __init__(self, solver: Solver[Any], minibatch: int, seed: int = 0) -> None:
         super().__init__(solver)
         self.minibatch = check_count("minibatch", minibatch)
@@ -420,15 +385,6 @@ class Stochastic(Wrapper[State, FiniteSum]):
         return (*self.solver.needs, "terms")
 
     @property
-    def ends_proven(self) -> bool:
-        """No: theorems are about whole subgradients."""
-        return False
-
-    @property
-    def init_cost(self) -> dict[str, int]:
-        return self.solver.init_cost
-
-    @property
     def step_cost(self) -> dict[str, int]:
         """That of the solver; its subgradients are of a minibatch, and count as such."""
         cost = dict(self.solver.step_cost)
@@ -436,15 +392,15 @@ class Stochastic(Wrapper[State, FiniteSum]):
             cost["minibatch_subgradient"] = cost.pop("subgradient")
         return cost
 
-    def init(self, problem: FiniteSum, x0: Tensor) -> State:
+    def init(self, problem: Any, x0: Tensor) -> State:
         if self.minibatch > problem.terms:
             raise InputError("minibatch", self.minibatch, f"at most {problem.terms}, the number of the problem's terms")
         return self.solver.init(problem, x0)
 
-    def step(self, problem: FiniteSum, state: State) -> State:
+    def step(self, problem: Any, state: State) -> State:
         return self.solver.step(problem.minibatch(self.draw(problem, state)), state)
 
-    def draw(self, problem: FiniteSum, state: State) -> Tensor:
+    def draw(self, problem: Any, state: State) -> Tensor:
         """The indices of this iteration's terms `(minibatch,)`."""
         # PyTorch's generator on the CPU takes the low 32 bits; odd factors spread seeds and iterations over them.
         generator = torch.Generator().manual_seed((0x9E3779B1 * self.seed + 0x85EBCA6B * state.iteration) % 2**32)
@@ -454,10 +410,3 @@ class Stochastic(Wrapper[State, FiniteSum]):
 
 def _plus_value(cost: Mapping[str, int]) -> dict[str, int]:
     return {**cost, "value": cost.get("value", 0) + 1}
-
-
-def _counts(cost: Mapping[str, int], x: Tensor, minus: Mapping[str, int] | None = None) -> dict[str, Tensor]:
-    """Evaluations per instance `(B,)`, by name, beyond others."""
-    less = minus or {}
-    counts = {name: cost.get(name, 0) - less.get(name, 0) for name in (*cost, *less)}
-    return {name: x.new_full((len(x),), count, dtype=torch.int64) for name, count in counts.items() if count}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 import torch
@@ -16,8 +17,7 @@ from lmd.terms.base import inner, size_of
 from lmd.testing.cases import at_most, default_dtype, each, each_batch, each_dtype
 
 POWER_ITERATIONS = 300
-OFFSETS = (0.0, 1e4)
-"""How far from 0 the numbers are that show what rounding does."""
+OFFSETS = (0.0, 1e4)  # added to the numbers that show what rounding does
 
 Map = Callable[[Tensor], Tensor]
 
@@ -36,15 +36,14 @@ class OperatorConformance:
     be small: derivatives are checked entry by entry.
     """
 
-    norm_is_tight: bool = True
-    """Whether the norm is at most 5% above the largest that ||Kx|| / ||x|| can be."""
+    norm_is_tight: bool = True  # whether the norm is at most 5% above the maximum of ||Kx|| / ||x||
 
     def make_operator(self, batch: int, dtype: torch.dtype) -> LinearOperator:
-        """The operator under test, for this many instances of this dtype."""
+        """Return the operator under test, for this many instances of this dtype."""
         raise NotImplementedError("say which operator to test")
 
     def points(self, batch: int, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
-        """Random x `(batch, ...)`."""
+        """Return random x `(batch, ...)`."""
         raise NotImplementedError("say what the operator maps")
 
     # The map and its adjoint.
@@ -92,7 +91,7 @@ class OperatorConformance:
     def test_derivatives_of_first_and_second_order(self) -> None:
         operator, x, z = self._start(2, torch.float64)
         for apply, point in ((operator, x), (operator.adjoint, z)):
-            curved = _curved(apply, operator.norm)
+            curved = partial(_curved, apply, operator.norm)
             point = point.clone().requires_grad_()
             assert gradcheck(curved, point, fast_mode=True)
             assert gradgradcheck(curved, point, fast_mode=True)
@@ -186,7 +185,7 @@ class OperatorConformance:
     # What the tests above share.
 
     def _start(self, batch: int, dtype: torch.dtype, seed: int = 0) -> tuple[LinearOperator, Tensor, Tensor]:
-        """The operator, a random x and a random z."""
+        """Return the operator, a random x and a random z."""
         generator = torch.Generator().manual_seed(20 + seed)
         operator, x = self.make_operator(batch, dtype), self.points(batch, dtype, generator)
         return operator, x, torch.randn(operator(x).shape, dtype=dtype, generator=generator)
@@ -196,7 +195,7 @@ class OperatorConformance:
         return operator(x), operator.adjoint(z)
 
     def _power(self, operator: LinearOperator, x: Tensor) -> Tensor:
-        """||Kx|| / ||x|| of each instance `(B,)` after power iterations; 0 where Kx becomes 0."""
+        """Return ||Kx|| / ||x|| of each instance `(B,)` after power iterations; 0 where Kx becomes 0."""
         scale = (-1, *(1,) * (x.ndim - 1))
         for _ in range(POWER_ITERATIONS):
             x = operator.adjoint(operator(x))
@@ -204,17 +203,17 @@ class OperatorConformance:
         return size_of(operator(x)) / size_of(x).clamp(min=torch.finfo(x.dtype).tiny)
 
     def _general_error(self, operator: LinearOperator, x: Tensor) -> Tensor:
-        """What `roundings` promises, at least a few units."""
+        """Return what `roundings` promises, at least a few units."""
         return max(operator.roundings, 4.0) * torch.finfo(x.dtype).eps * operator.norm * size_of(x)
 
 
-def _curved(apply: Map, norm: float) -> Map:
-    """The map, and a sine after it: something with a second derivative."""
-    return lambda point: (apply(point) / norm).sin()
+def _curved(apply: Map, norm: float, point: Tensor) -> Tensor:
+    """Apply the map, and then a sine, which has a second derivative."""
+    return (apply(point) / norm).sin()
 
 
 def _layouts(x: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """The same numbers as numpy and image libraries leave them; the last two repeat a part of them."""
+    """Yield the same numbers as numpy and image libraries leave them; the last two repeat a part of them."""
     if x.ndim == 4:
         yield "channels last", x.contiguous(memory_format=torch.channels_last)
     turned = tuple(range(x.ndim - 1, -1, -1))

@@ -24,11 +24,12 @@ Answer = dict[str, Tensor]
 
 
 def _permuted(x: Tensor, order: list[int]) -> Tensor:
-    """The same numbers, such that the last of the axes in `order` are neighbours in memory."""
+    """Return the same numbers such that the last of the axes in `order` are neighbours in memory."""
     back = [order.index(axis) for axis in range(x.ndim)]
     return x.permute(order).contiguous().permute(back)
 
 
+# The same numbers in other places of memory, as slices, numpy and image libraries leave them.
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "channels last": lambda x: _permuted(x, [0, *range(2, x.ndim), 1]) if x.ndim > 2 else x,
     "reversed": lambda x: _permuted(x, list(reversed(range(x.ndim)))),
@@ -36,12 +37,11 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "every second": lambda x: x.repeat_interleave(2, dim=-1)[..., ::2],
     "part of a larger one": lambda x: torch.cat([x.new_zeros(3), x.flatten()])[3:].view(x.shape),
 }
-"""Other places in memory for the same numbers, as slices, numpy and image libraries leave them."""
 
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """So many threads for everything, however little work it is."""
+    """Use this many threads for everything, however little work it is."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -54,7 +54,7 @@ def threads(count: int) -> Iterator[None]:
 
 @contextmanager
 def compiled(build: str | None) -> Iterator[None]:
-    """One of the builds of the kernels; None for none of them."""
+    """Use one of the builds of the kernels, or none of them."""
     code = None if build is None else kernels.load(build)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernels, "library", lambda: code)
@@ -78,30 +78,28 @@ class SolverConformance:
     certified bounds where `run` is `lmd.run`, and the number of iterations; they are compared to rounding.
     """
 
-    iterations: ClassVar[int] = 4
-    """How long to run: short enough that rounding does not grow."""
-
+    iterations: ClassVar[int] = 4  # so few that rounding does not grow
+    # Relative and absolute error allowed where two computations of one number are compared.
     tolerance: ClassVar[dict[torch.dtype, float]] = {torch.float32: 1e-4, torch.float64: 1e-9}
-    """Relative and absolute error allowed where two computations of one number are compared."""
 
     def make_solver(self, dtype: torch.dtype) -> Solver[Any]:
-        """The solver under test, with parameters of this dtype."""
+        """Return the solver under test, with parameters of this dtype."""
         raise NotImplementedError("say which solver to test")
 
     def data(self, dtype: torch.dtype) -> dict[str, Tensor]:
-        """The tensors that the problem is made of, by name."""
+        """Return the tensors that the problem is made of, by name."""
         raise NotImplementedError("say what the problem is made of")
 
     def make_problem(self, data: dict[str, Tensor]) -> Problem:
-        """A problem of two or more instances, made of these tensors."""
+        """Return a problem of two or more instances, made of these tensors."""
         raise NotImplementedError("say what the problem is")
 
     def start(self, problem: Problem, data: dict[str, Tensor]) -> Tensor:
-        """Starting points `(B, ...)`: the problem's own, unless `data` has some with the name x0."""
+        """Return starting points `(B, ...)`: the problem's own, unless `data` has some with the name x0."""
         return data["x0"] if "x0" in data else problem.start()  # type: ignore[attr-defined]
 
     def run(self, solver: Solver[Any], problem: Problem, x0: Tensor, iterations: int) -> Result:
-        """Override it to run with certificates."""
+        """Run the solver; override this to run with certificates."""
         return run(solver, problem, x0, iterations)
 
     # Memory.
@@ -214,7 +212,7 @@ class SolverConformance:
     # What the tests above share.
 
     def _solve(self, data: dict[str, Tensor], lay: Callable[[Tensor], Tensor] | None = None) -> Answer:
-        """The answer of a run on a problem of these data, from its start, in another layout where one is given."""
+        """Return the answer of a run on a problem of these data, with its start in the layout `lay`."""
         problem = self.make_problem(data)
         x0 = self.start(problem, data)
         x0 = x0 if lay is None else lay(x0)
@@ -226,7 +224,7 @@ class SolverConformance:
         return self._answer(result)
 
     def _advanced(self, data: dict[str, Tensor]) -> Answer:
-        """The points after all iterations at once."""
+        """Return the points after all iterations at once."""
         problem = self.make_problem(data)
         x0 = self.start(problem, data)
         solver = self.make_solver(x0.dtype)
@@ -234,17 +232,10 @@ class SolverConformance:
             return _points(solver.advance(problem, solver.init(problem, x0), self.iterations))
 
     def _answer(self, result: Result) -> Answer:
-        found = {
-            "x": result.x,
-            "values": result.values,
-            "history": result.history.values,
-            "iterations": result.iterations,
-        }
-        if result.dual is not None:
-            found["dual"] = result.dual
-        if result.certificate is not None:
-            found["bound"] = result.certificate.bound
-        return found
+        bound = None if result.certificate is None else result.certificate.bound
+        found = {"x": result.x, "values": result.values, "history": result.history.values, "dual": result.dual}
+        found |= {"iterations": result.iterations, "bound": bound}
+        return {name: answer for name, answer in found.items() if answer is not None}
 
     def _same(self, found: Mapping[str, Tensor], expected: Answer, what: str, allowed: float | None = None) -> None:
         assert set(found) == set(expected)

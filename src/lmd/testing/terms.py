@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import pytest
 import torch
@@ -17,22 +16,22 @@ from lmd.errors import CapabilityError
 from lmd.terms.base import Scale, Term, inner, per_instance, size_of
 from lmd.testing.cases import at_most, check_derivative, default_dtype, each, each_batch, each_dtype
 
-each_step = each("step", (1e-8, 0.3, 1e8, None))
-
 A = TypeVar("A")
 
+each_step = each("step", (1e-8, 0.3, 1e8, None))
 F32, F64 = torch.float32, torch.float64
-OFFSET = 1.4 * 2**24
-"""Where float32 tells apart nothing less than 2 units."""
+WITH_OUT = {"prox", "project", "conjugate_prox", "tilted_minimiser"}  # methods that write to `out`
+ARRAYS = WITH_OUT | {"subgradient"}  # methods whose answer has the shape of z
+OFFSET = 1.4 * 2**24  # where float32 tells apart nothing less than 2 units
 
 
 def normal(*shape: int, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
-    """Random numbers of size 1, the same ones in either dtype up to rounding."""
+    """Return random numbers of size 1, the same ones in either dtype up to rounding."""
     return torch.randn(shape, dtype=F64, generator=generator).to(dtype)
 
 
 def units(*shape: int, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
-    """Even numbers from -20 to 20, which float32 can tell apart at the `OFFSET`."""
+    """Return even numbers from -20 to 20, which float32 can tell apart at the `OFFSET`."""
     return 2.0 * torch.randint(-10, 11, shape, generator=generator).to(dtype)
 
 
@@ -50,22 +49,21 @@ class TermConformance:
     `make_offset`, and is held to residuals that keep their digits however far from 0 the data are.
     """
 
+    # Relative and absolute error allowed where two computations of one number are compared.
     tolerance: ClassVar[dict[torch.dtype, float]] = {F32: 1e-4, F64: 1e-9}
-    """Relative and absolute error allowed where two computations of one number are compared."""
-
+    # The size of the random dual points, before they are projected, and of steps away from points.
     spread: ClassVar[float] = 2.0
-    """The size of the random dual points, before they are projected, and of steps away from points."""
 
     def make_term(self, batch: int, dtype: torch.dtype, generator: torch.Generator) -> Term:
-        """The term under test, of `batch` instances that differ."""
+        """Return the term under test, of `batch` instances that differ."""
         raise NotImplementedError("say which term to test")
 
     def points(self, term: Term, batch: int, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
-        """Random points `(batch, ...)` of the interior of the domain of h, where h has a derivative."""
+        """Return random points `(batch, ...)` of the interior of the domain of h, where h has a derivative."""
         raise NotImplementedError("say what points of the domain look like")
 
     def make_offset(self, batch: int, dtype: torch.dtype, generator: torch.Generator) -> tuple[Term, Tensor] | None:
-        """A term whose data are `OFFSET` and a few units, and points within units of them; None without data."""
+        """Return a term whose data are `OFFSET` and a few units, and points within units of them; None without data."""
         return None
 
     # The function.
@@ -75,10 +73,9 @@ class TermConformance:
     def test_shapes_and_dtypes_are_kept_and_arguments_untouched(self, dtype: torch.dtype, batch: int) -> None:
         term, z, p = self._start(batch, dtype)
         before = z.clone(), p.clone()
-        for name, numbers in self._numbers(term, z, p):
-            assert (numbers.shape, numbers.dtype) == ((batch,), dtype), name
-        for name, array, _ in self._arrays(term, z, p):
-            assert (array.shape, array.dtype) == (z.shape, dtype), name
+        for name, answer in self._answers(term, z, p).items():
+            expected = z.shape if name in ARRAYS else (batch,)
+            assert (answer.shape, answer.dtype) == (expected, dtype), name
         assert torch.equal(z, before[0]) and torch.equal(p, before[1]), "a method changed its argument in place"
 
     @each_batch
@@ -305,14 +302,8 @@ class TermConformance:
     def test_an_instance_of_a_batch_is_the_instance_alone(self, dtype: torch.dtype) -> None:
         term, z, p = self._start(3, dtype)
         for index in (1, slice(1, 2), torch.tensor([1])):
-            part, one = term.select(index), slice(1, 2)
-            pairs = zip(self._numbers(term, z, p), self._numbers(part, z[one], p[one]), strict=True)
-            for (name, whole), (_, alone) in pairs:
-                _same(name, alone, whole[one])
-            for (name, whole, _), (_, alone, _) in zip(
-                self._arrays(term, z, p), self._arrays(part, z[one], p[one]), strict=True
-            ):
-                _same(name, alone, whole[one])
+            alone = self._answers(term.select(index), z[1:2], p[1:2])
+            _same(alone, {name: answer[1:2] for name, answer in self._answers(term, z, p).items()})
 
     def test_steps_per_instance_are_those_of_the_instances(self) -> None:
         term, z, _ = self._start(3, F64)
@@ -326,41 +317,33 @@ class TermConformance:
         term, z, p = self._start(3, F64)
         bad_z, bad_p = z.clone(), p.clone()
         bad_z[0], bad_p[0] = torch.nan, torch.nan
-        for (name, good), (_, bad) in zip(self._numbers(term, z, p), self._numbers(term, bad_z, bad_p), strict=True):
-            assert torch.equal(good[1:], bad[1:]), name
-        for (name, good, _), (_, bad, _) in zip(
-            self._arrays(term, z, p), self._arrays(term, bad_z, bad_p), strict=True
-        ):
-            assert torch.equal(good[1:], bad[1:]), name
+        bad = self._answers(term, bad_z, bad_p)
+        for name, good in self._answers(term, z, p).items():
+            assert torch.equal(good[1:], bad[name][1:]), name
 
     @each_dtype
     def test_other_layouts_give_the_same(self, dtype: torch.dtype) -> None:
         term, z, p = self._start(3, dtype)
         other_z, other_p = (x.mT.contiguous().mT for x in (z, p))
-        pairs = zip(self._numbers(term, z, p), self._numbers(term, other_z, other_p), strict=True)
-        for (name, plain), (_, other) in pairs:
-            _same(name, other, plain)
-        arrays = zip(self._arrays(term, z, p), self._arrays(term, other_z, other_p), strict=True)
-        for (name, array, _), (_, other, _) in arrays:
-            _same(name, other, array)
+        _same(self._answers(term, other_z, other_p), self._answers(term, z, p))
 
     def test_out_is_written_and_may_be_the_argument(self) -> None:
         term, z, p = self._start(3, F32)
-        for name, array, call in self._arrays(term, z, p):
-            if call is None:
-                continue  # has no out
+        answers = self._answers(term, z, p)
+        for name in WITH_OUT & answers.keys():
+            steps = (0.7,) if name in ("prox", "conjugate_prox") else ()
             place = torch.full_like(z, torch.nan)
             strided = torch.full_like(torch.cat([z, z], dim=-1), torch.nan)[..., : z.shape[-1]]
             argument = (z if name == "prox" else p).clone()
             for out, given in ((place, argument.clone()), (strided, argument.clone()), (argument, argument)):
-                assert call(given, out) is out, f"{name} returned something other than out"
-                _same(name, out, array)
+                assert getattr(term, name)(given, *steps, out=out) is out, f"{name} returned something other than out"
+                _same({name: out}, {name: answers[name]})
 
     def test_float64_as_default_changes_nothing(self) -> None:
         with default_dtype(F64):
             term, z, p = self._start(3, F32)
-            answers = [*self._numbers(term, z, p), *((name, x) for name, x, _ in self._arrays(term, z, p))]
-        assert [name for name, answer in answers if answer.dtype != F32] == []
+            answers = self._answers(term, z, p)
+        assert [name for name, answer in answers.items() if answer.dtype != F32] == []
 
     def test_double_has_the_same_numbers_and_no_graph(self) -> None:
         term, z, _ = self._start(3, F32)
@@ -423,7 +406,7 @@ class TermConformance:
     # What the tests above share.
 
     def _start(self, batch: int, dtype: torch.dtype) -> tuple[Term, Tensor, Tensor]:
-        """The term, points of its domain, and dual points of the domain of h*."""
+        """Return the term, points of its domain, and dual points of the domain of h*."""
         generator = torch.Generator().manual_seed(20)
         term = self.make_term(batch, dtype, generator)
         z = self.points(term, batch, dtype, generator)
@@ -436,7 +419,7 @@ class TermConformance:
         return self.spread * torch.randn(z.shape, dtype=F64, generator=torch.Generator().manual_seed(seed)).to(z)
 
     def _moved(self, term: Term, z: Tensor, size: float, seed: int) -> Tensor:
-        """A point of the domain near z: part of the way to another."""
+        """Return a point of the domain near z: part of the way to another."""
         other = self.points(term, len(z), z.dtype, torch.Generator().manual_seed(30 + seed))
         return z.lerp(other, size)
 
@@ -459,58 +442,44 @@ class TermConformance:
         assert_close(actual, expected, rtol=allowed, atol=allowed)
 
     def _try(self, call: Callable[..., A], *arguments: object) -> A:
-        """The answer; the test ends here, as skipped, where the term says that it lacks the capability."""
+        """Return the answer; the test ends here, as skipped, where the term says that it lacks the capability."""
         try:
             return call(*arguments)
         except CapabilityError as lacking:
             pytest.skip(str(lacking))
 
-    def _numbers(self, term: Term, z: Tensor, p: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """Everything that is one number per instance."""
+    def _answers(self, term: Term, z: Tensor, p: Tensor) -> dict[str, Tensor]:
+        """Return the answers of all methods that the term offers: one number per instance, or an array."""
         none = z.new_zeros(len(z))
-        calls: dict[str, Callable[[], Tensor]] = {
-            "value": lambda: term.value(z),
-            "conjugate": lambda: term.conjugate(p),
-            "residual": lambda: term.residual(z, p),
-            "tilted_minimum": lambda: term.tilted_minimum(-p),
-            "rounding": lambda: term.rounding(z, p, none, none + 1e-3, none + 1),
-            "gauge": lambda: term.gauge(p),
-            "best_multiple": lambda: term.best_multiple(p, 2.0),
-            "violation": lambda: term.violation(z),
+        arguments: dict[str, tuple[Any, ...]] = {
+            "value": (z,),
+            "conjugate": (p,),
+            "residual": (z, p),
+            "tilted_minimum": (-p,),
+            "rounding": (z, p, none, none + 1e-3, none + 1),
+            "gauge": (p,),
+            "best_multiple": (p, 2.0),
+            "violation": (z,),
+            "prox": (z, 0.7),
+            "project": (p,),
+            "conjugate_prox": (p, 0.7),
+            "tilted_minimiser": (p,),
+            "subgradient": (z,),
         }
-        yield from _offered(calls)
-
-    def _arrays(
-        self, term: Term, z: Tensor, p: Tensor
-    ) -> Iterator[tuple[str, Tensor, Callable[[Tensor, Tensor], Tensor] | None]]:
-        """Everything that is an array, and how to call it with an argument and `out`."""
-        with_out: dict[str, Callable[[Tensor, Tensor | None], Tensor]] = {
-            "prox": lambda x, out: term.prox(x, 0.7, out=out),
-            "project": lambda x, out: term.project(x, out=out),
-            "conjugate_prox": lambda x, out: term.conjugate_prox(x, 0.7, out=out),
-            "tilted_minimiser": lambda x, out: term.tilted_minimiser(x, out=out),
-        }
-        arguments = {name: z if name == "prox" else p for name in with_out}
-        for name, answer in _offered({name: partial(with_out[name], arguments[name], None) for name in with_out}):
-            yield name, answer, with_out[name]
-        yield "subgradient", term.subgradient(z), None
+        answers = {}
+        for name, given in arguments.items():
+            with suppress(CapabilityError):
+                answers[name] = getattr(term, name)(*given)
+        return answers
 
 
 def filled_like(numbers: Tensor, z: Tensor) -> Tensor:
-    """One number per instance `(B,)` in a shape that multiplies z."""
+    """Return one number per instance `(B,)` in a shape that multiplies z."""
     return numbers.reshape(-1, *(1,) * (z.ndim - 1))
 
 
-def _offered(calls: dict[str, Callable[[], Tensor]]) -> Iterator[tuple[str, Tensor]]:
-    for name, call in calls.items():
-        try:
-            yield name, call()
-        except CapabilityError:
-            continue
-
-
 def _parts(term: Term) -> Iterator[Term]:
-    """The term and the terms it is made of."""
+    """Yield the term and the terms it is made of."""
     yield term
     for value in vars(term).values():
         for part in value if isinstance(value, tuple) else (value,):
@@ -519,12 +488,14 @@ def _parts(term: Term) -> Iterator[Term]:
 
 
 def _tensors(term: Term) -> Iterator[tuple[Term, str, Tensor]]:
-    """The tensors of a term and of the terms in it: whose, their names, and what they are."""
+    """Yield the tensors of a term and of the terms in it with their owners and names."""
     for part in _parts(term):
         for name, value in list(vars(part).items()):
             if isinstance(value, Tensor) and value.dtype.is_floating_point:
                 yield part, name, value
 
 
-def _same(name: str, actual: Tensor, expected: Tensor) -> None:
-    assert_close(actual, expected, msg=lambda message: f"{name}: {message}")
+def _same(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert actual.keys() == expected.keys()
+    for name, answer in actual.items():
+        assert_close(answer, expected[name], msg=f"{name} differs")

@@ -19,7 +19,8 @@ from lmd.errors import InputError, TrainingWarning
 from lmd.guarantees.promises import Promise, try_promise
 from lmd.guarantees.safeguard import guard
 from lmd.problems.base import Family
-from lmd.solvers import Solver, WithInitialiser, save
+from lmd.solvers import Solver, save
+from lmd.solvers.wrappers import WithInitialiser
 from lmd.training.card import peers
 from lmd.training.instances import Instances, ResampledFamily, check_family, check_minima, draw, draw_separately
 from lmd.training.journal import Journal
@@ -66,36 +67,37 @@ def learn(
     resume: bool = False,
     progress: Callable[[str], object] | None = None,
 ) -> Solver[Any]:
-    """Return the fastest solver that could be learned for a family within so many minutes, with its `card`.
+    """Return the fastest solver that can be found for a family in this many minutes, with its `card`.
 
-    Proposes solvers by what the problems offer (initialisers, metrics, steps, penalties, relaxations, the paper's
-    mirrors), and trains them by successive halving. They are ranked by the milliseconds until 95% of the validation
-    instances are within ten times `target`, `target` and a tenth of it of their minima, relative to them: by the
-    geometric mean of the three. Classical methods are tuned on the same instances, from the given starts and from the
-    mean of the training optima. The fastest that reaches the target on validation and test instances is returned, be it
-    a classical method; past what was learned it continues with a method that converges, or is guarded. Where no solver
-    reaches the target, the nearest is returned, with a `TrainingWarning`, and `card["reached"]` is false.
+    Proposes solvers that fit the problems (initialisers, metrics, steps, penalties, relaxations, the paper's mirrors)
+    and trains them by successive halving. Classical methods are tuned on the same instances, from the given starts and
+    from the mean of the training optima. All are ranked by the milliseconds until 95% of the validation instances have
+    relative gaps of ten times `target`, `target` and a tenth of it, by the geometric mean of the three times. Returns
+    the fastest solver that reaches the target on validation and test instances, which may be a classical method. After
+    its learned iterations it continues with a method that converges, or it has a safeguard. If no solver reaches the
+    target, the one that gets closest is returned with a `TrainingWarning`, and `card["reached"]` is false.
 
-    `card` has what was tried, the times of each method on the test instances, for a batch and for one alone, and what
-    is promised of the class: `lmd.guarantees.Monitor(Promise(**card["promise"]))` notices when the class has moved. The
-    promise is made from instances that nothing else has seen, drawn one by one, and from gaps to minima that are proven
-    to a tenth of the target. Where they cannot be, there is no `card["promise"]`, and `card["promised"]` says why.
+    `card` lists what was tried, the times of each method on the test instances, for a batch and for a single instance,
+    and what is promised about the class. `lmd.guarantees.Monitor(Promise(**card["promise"]))` notices when the class
+    changes. The promise is based on independent instances that were used for nothing else, and on gaps to minima that
+    are proven to a tenth of the target. If these cannot be proven, there is no `card["promise"]`, and
+    `card["promised"]` says why.
 
-    On one thread `minutes` are processor time. With `out`, the folder gets the solver, and a run that was killed
-    continues with `resume` to the same solver: speeds are measured once and written down, and everything else follows
-    from them and the seed.
+    On one thread `minutes` are processor time. With `out`, the solver is saved in that folder, and with `resume` an
+    interrupted run continues and ends with the same solver: speeds are measured once and saved, and everything else
+    follows from them and the seed.
 
         solver = lmd.learn(lmd.problems.ControlFamily(), minutes=5, out="runs/control")
         result = lmd.run(solver, problem, x0, iterations=10)
 
     Args:
-        family: What problems and starting points are drawn from.
-        minutes: How long to learn.
+        family: The distribution of problems and starting points.
+        minutes: The time to spend.
         out: A folder for the run; None writes nothing.
         target: The relative gap to reach.
-        seed: Of instances and solvers.
-        resume: Continue the run in `out`.
-        progress: Called with a line of text after each step.
+        seed: The seed of instances and solvers.
+        resume: Whether to continue the run in `out`.
+        progress: A function that is called with a line of text after each step.
     """
     check_positive("minutes", minutes), check_positive("target", target), check_count("seed", seed, least=0)
     begun, say = clock(), progress or (lambda line: None)

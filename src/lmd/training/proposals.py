@@ -23,15 +23,12 @@ from lmd.solvers import (
     PDHG,
     Adam,
     GradientDescent,
-    InteriorPoint,
     LearnedMirrorDescent,
     LearnedPDHG,
     Nesterov,
-    ProjectedGradient,
-    Sequential,
     Solver,
-    WithInitialiser,
 )
+from lmd.solvers.classical.interior_point import InteriorPoint
 from lmd.solvers.initialisers import (
     Initialiser,
     MeanInitialiser,
@@ -40,6 +37,7 @@ from lmd.solvers.initialisers import (
     effective_rank,
 )
 from lmd.solvers.learned.gradient import DenseMetric, DiagonalMetric, LearnedGradient, LearnedQuasiNewton, Metric
+from lmd.solvers.wrappers import Sequential, WithInitialiser
 from lmd.training.instances import Instances
 from lmd.training.measure import curve, reached
 
@@ -311,12 +309,12 @@ def propose_classical(info: ClassInfo) -> dict[str, Grid]:
         if problem.domain is None:
             found["L-BFGS"] = Grid(LBFGS, ((10, 30),), (0,))
         found["Nesterov"] = Grid(Nesterov, (steps,), (5,))
+        found["gradient descent" if problem.domain is None else "projected gradient"] = Grid(
+            GradientDescent, (steps,), (5,)
+        )
         if problem.domain is None:
-            found["gradient descent"] = Grid(GradientDescent, (steps,), (5,))
             rates = tuple(factor * info.scale**0.5 for factor in (0.001, 0.01, 0.1, 1.0))
             found["Adam"] = Grid(Adam, (rates,), (2,))
-        else:
-            found["projected gradient"] = Grid(ProjectedGradient, (steps,), (5,))
     return found | {f"{name}, mean start": _from_mean(info, settings) for name, settings in found.items()}
 
 

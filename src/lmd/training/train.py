@@ -94,26 +94,26 @@ def train(
     callback: Callback | None = None,
     **settings: Any,
 ) -> TrainingResult:
-    """Train a solver, in place, on problems of a family: Adam on the unrolled loss of section 3.3.
+    """Train a solver in place on problems of a family, by Adam on the unrolled loss of section 3.3 of the paper.
 
-    After each update every part of the solver applies its own constraint (`constrain_`). A batch whose loss or gradient
+    After each update every module of the solver applies its constraints (`constrain_`). A batch whose loss or gradient
     is not finite is skipped and counted.
 
-    With `out`, the folder gets a log, checkpoints and the best solver so far; with `resume` as well, a run that was
-    stopped there continues to the numbers it would have reached (on the CPU: to the bit), and an empty folder starts
-    one. Under `torchrun` the batch is shared between the processes.
+    With `out`, a log, checkpoints and the best solver so far are saved in that folder. With `resume`, an interrupted
+    run continues and ends with the same weights (on the CPU to the bit); an empty folder starts a new run. Under
+    `torchrun` each batch is split between the processes.
 
-    Afterwards the solver has the weights of the lowest held-out loss, at the consistency weight of the moment, or those
-    of the last update with `validate_every=0`. Where training improved nothing, `improved` of the result is False, and
-    there is a `TrainingWarning`.
+    Afterwards the solver has the weights with the lowest validation loss at the current consistency weight, or with
+    `validate_every=0` those of the last update. If training improved nothing, `improved` of the result is False, and a
+    `TrainingWarning` is issued.
 
     Args:
-        solver: One with parameters; it is changed.
-        family: What problems and starting points are drawn from.
+        solver: A solver with parameters, which are changed.
+        family: The distribution of problems and starting points.
         out: A folder for the run; None writes nothing.
-        resume: Continue the run in `out`.
-        progress: Whether to show a bar; None does on a terminal.
-        callback: Called with each record of the log; a true answer ends the training.
+        resume: Whether to continue the run in `out`.
+        progress: Whether to show a progress bar; None shows one on a terminal.
+        callback: A function that is called with each record of the log and ends the training by returning True.
         **settings: The fields of `lmd.training.TrainingSettings`: `updates`, `batch`, `learning_rate` and so on.
 
     >>> import lmd

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from lmd.errors import TrainingError, TrainingWarning
-from lmd.solvers import Solver, WithInitialiser
+from lmd.solvers import Solver
+from lmd.solvers.wrappers import WithInitialiser
 from lmd.training.instances import Instances, ResampledFamily
 from lmd.training.loss import power_weights
 from lmd.training.measure import clock, curve

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lmd import kernels
-from lmd.solvers.classical.relaxed_pdhg import RelaxedPDHG
+from lmd.solvers.classical.pdhg import RelaxedPDHG
 from lmd.tv.solved import Outcome, Solved
 
 FIRST_EVALUATION = 12

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lmd.problems.base import offers
 from lmd.solvers.classical.fgp import FGP, RESTART_EVERY
-from lmd.solvers.learned.fgp import roughness
+from lmd.solvers.learned.dual import roughness
 from lmd.tv import schedules
 from lmd.tv.calls import as_row, as_row_field, call, grid_of, weight_of
 from lmd.tv.denoising import METHOD

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lmd.solvers.classical.relaxed_pdhg import RelaxedPDHG, RelaxedState, ScaledProblem, balanced, is_balancing_due
+from lmd.solvers.classical.pdhg import RelaxedPDHG, RelaxedState, balanced, is_balancing_due
 from lmd.solvers.wrappers import IterateSums, sum_steps
 from lmd.tv.calls import as_row, as_row_field, call, grid_of, weight_of
 
@@ -48,7 +48,7 @@ class PrimalDual(RelaxedPDHG):
         if numbers is not None:
             self.numbers = nn.Parameter(numbers.clone(), requires_grad=False)
 
-    def advance(self, problem: ScaledProblem, state: RelaxedState, count: int) -> RelaxedState:
+    def advance(self, problem: Any, state: RelaxedState, count: int) -> RelaxedState:
         iterations = self._iterations(problem, state)
         if iterations is None:
             return super().advance(problem, state, count)
@@ -56,7 +56,7 @@ class PrimalDual(RelaxedPDHG):
             state = following
         return state
 
-    def sum_steps(self, problem: ScaledProblem, state: RelaxedState, count: int) -> tuple[RelaxedState, IterateSums]:
+    def sum_steps(self, problem: Any, state: RelaxedState, count: int) -> tuple[RelaxedState, IterateSums]:
         """Return the state after `count` iterations, and the sums of x~ and p~ over them, for `Averaged`."""
         iterations = self._iterations(problem, state)
         if iterations is None:
@@ -73,7 +73,7 @@ class PrimalDual(RelaxedPDHG):
         return iterations_for(problem, state.relaxed, state.relaxed_dual)
 
     def _blocks(
-        self, problem: ScaledProblem, iterations: Iterations, state: RelaxedState, count: int, summed: bool = False
+        self, problem: Any, iterations: Iterations, state: RelaxedState, count: int, summed: bool = False
     ) -> Iterator[tuple[RelaxedState, tuple[Tensor, Tensor] | None]]:
         """Iterate from one time that the steps are balanced to the next; yield each state and the sums up to it."""
         end = state.iteration + count
@@ -86,7 +86,7 @@ class PrimalDual(RelaxedPDHG):
             state = balanced(problem, state) if is_balancing_due(until) else state
             yield state, sums
 
-    def _table(self, problem: ScaledProblem, tau: Tensor, k: int, until: int) -> Tensor:
+    def _table(self, problem: Any, tau: Tensor, k: int, until: int) -> Tensor:
         """tau, sigma and relaxation of iterations k to `until` `(B, n, 3)`."""
         own = self.numbers.detach().double()[k:until]
         rest = own.new_tensor([0.0, 0.0, self.relaxation]).expand(until - k - len(own), 3)

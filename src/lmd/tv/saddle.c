@@ -1,5 +1,5 @@
 /* Whole solves of total variation inpainting by PDHG with over-relaxation, with given numbers or constant ones:
-   iterations, gaps and the decision to stop, in one call. lmd.solvers.classical.relaxed_pdhg has the formulas.
+   iterations, gaps and the decision to stop, in one call. lmd.solvers.classical.pdhg has the formulas.
 
    Images (B, C, H, W) and dual fields (B, C, 2, H, W) are contiguous, of float or double numbers. Planes go through the
    iterations on their own, up to the next look at the gap, several iterations in each pass through the memory; threads

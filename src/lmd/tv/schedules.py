@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from lmd.core.files import read_tensors
-from lmd.solvers.learned.fgp import LOWEST, NODES, PLACES, RATIO, between
+from lmd.solvers.learned.dual import LOWEST, NODES, PLACES, RATIO, between
 
 FILE = Path(__file__).with_name("schedules.safetensors")
 

@@ -1,4 +1,4 @@
-/* Iterations of relaxed PDHG for second-order total variation of images, in float numbers. lmd.solvers.classical.relaxed_pdhg has the
+/* Iterations of relaxed PDHG for second-order total variation of images, in float numbers. lmd.solvers.classical.pdhg has the
    formulas, lmd.problems.models the model, lmd.operators.second_order the operators.
 
    x is (C, H, W) and the slopes w are (C, 2, H, W), one array X; their dual fields p (C, 2, H, W) and q (C, 3, H, W), one array P.

@@ -1,6 +1,6 @@
 /* Total variation models in float numbers: images and volumes, spacings, coupled channels, maps of weights, Huber, boxes.
    Whole solves with squares by FGP, and iterations of relaxed PDHG with any of the misfits. lmd.solvers.classical.fgp, learned_fgp
-   and relaxed_pdhg have the formulas, lmd.problems.models the models.
+   and RelaxedPDHG have the formulas, lmd.problems.models the models.
 
    Arrays are (C, n0, n1, n2) and dual fields (C, axes, n0, n1, n2), row by row; an image has n1 = 1 and two axes. An
    iteration goes through the planes n0 once, in place: x of the next plane is made before q of this one changes. Threads

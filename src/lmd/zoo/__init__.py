@@ -1,6 +1,6 @@
 """Trained solvers that ship with the package, by name.
 
-A name says the task, the form where there are several, the iterations, and whether it is made for speed:
+A name consists of the task, the form if there are several, the number of iterations, and `fast` for small solvers:
 `denoise-20-fast`, `denoise-pair-10`, `svm-quadratic-10`, `lasso-10`.
 """
 
@@ -14,9 +14,10 @@ from lmd import solvers
 from lmd.core.checks import check_choice
 from lmd.core.files import read_json
 from lmd.guarantees import DescentSafeguard, Safeguard
-from lmd.solvers import BestSoFar, NoWorseThanStart
+from lmd.solvers import BestSoFar
 from lmd.solvers.base import Solver
 from lmd.solvers.saving import SOLVER_FILE
+from lmd.solvers.wrappers import NoWorseThanStart
 
 __all__ = ["card", "load", "names"]
 
@@ -35,7 +36,7 @@ ALIASES = {
 
 @functools.cache
 def names() -> tuple[str, ...]:
-    """The names of all trained solvers that ship with the package."""
+    """Return the names of all trained solvers that ship with the package."""
     return tuple(sorted(file.parent.name for file in TRAINED.glob(f"*/{SOLVER_FILE}")))
 
 
@@ -44,8 +45,8 @@ def load(name: str | Path, *, bare: bool = False) -> Solver[Any]:
 
     Args:
         name: A name in `names()`, or a folder.
-        bare: Leave the safeguard out, for experiments and further training. A bare solver may diverge on problems
-            unlike those it was trained on.
+        bare: Return the solver without a safeguard, for experiments and further training. It may diverge on problems
+            that differ from those it was trained on.
 
     >>> import lmd
     >>> lmd.zoo.load("least-squares-quadratic-10").horizon
@@ -57,7 +58,7 @@ def load(name: str | Path, *, bare: bool = False) -> Solver[Any]:
 
 
 def card(name: str) -> dict[str, Any]:
-    """Return what is known about a shipped solver: the command, seed and data that made it, and its measured accuracy.
+    """Return the card of a trained solver: the command, seed and data it was trained with, and its measured accuracy.
 
     Args:
         name: A name in `names()`.

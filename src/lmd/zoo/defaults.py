@@ -8,19 +8,12 @@ from typing import Any
 from lmd import tv, zoo
 from lmd.problems.base import Problem, offers
 from lmd.problems.penalised import split_of
-from lmd.solvers import (
-    FGP,
-    LBFGS,
-    PDHG,
-    Averaged,
-    CirculantADMM,
-    InteriorPoint,
-    ProximalGradient,
-    QPInteriorPoint,
-    RelaxedPDHG,
-)
+from lmd.solvers import FGP, LBFGS, PDHG, ProximalGradient, RelaxedPDHG
 from lmd.solvers.base import Solver
-from lmd.solvers.classical.qp_interior_point import MAX_SIZE
+from lmd.solvers.classical.circulant_admm import CirculantADMM
+from lmd.solvers.classical.interior_point import InteriorPoint
+from lmd.solvers.classical.qp_interior_point import MAX_SIZE, QPInteriorPoint
+from lmd.solvers.wrappers import Averaged
 from lmd.terms import Boxed
 
 CLASSICAL: Mapping[str, Callable[[], Solver[Any]]] = {

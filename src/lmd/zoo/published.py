@@ -20,12 +20,7 @@ from lmd.mirrors import ConvPair, DensePair
 from lmd.solvers import LearnedMirrorDescent
 
 ACCEPTED = "a published state dict for images or for vectors, as torch.save wrote it"
-AS_PUBLISHED: dict[str, Any] = {
-    "backward": "gradient",
-    "backward_mixing": 0.5,
-    "activation": "leaky",
-    "curvature": False,
-}
+AS_PUBLISHED: dict[str, Any] = {"backward": "gradient", "activation": "leaky", "curvature": False}
 INTERVAL = (1e-3, 1e-1)
 """What the published step-sizes were clipped to."""
 
@@ -140,7 +135,7 @@ def _fill(network: Any, layers: _Layers) -> None:
     if not layers.is_image:
         _set(network.out_linear, layers["wx_lin", layers.count - 1].flatten())
         _set(network.out_quadratic, layers["wx_quad", layers.count - 1].flatten())
-    if network.constraint == "clip" and min(float(network.hidden.min()), float(network.out.min())) < 0:
+    if network.convex and min(float(network.hidden.min()), float(network.out.min())) < 0:
         raise ValueError("negative weights in the forward network, which is not convex then")
 
 

@@ -6,7 +6,7 @@ import ctypes
 import math
 import time
 from dataclasses import replace
-from functools import cached_property
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from lmd.problems import derivatives
 from lmd.problems.base import Problem, offers
 from lmd.problems.duality import relative_gap
 from lmd.solvers.base import Solver, check_solver, check_start, in_full_precision
-from lmd.solvers.result import Certificate, History, Result, Status
+from lmd.solvers.result import Certificate, Result, Status
 from lmd.solvers.stopping import MIN_STALL_ITERATIONS, is_limited_by_rounding
 from lmd.tv.denoising import Denoising
 from lmd.tv.solved import End, Outcome, Solved
@@ -52,22 +52,21 @@ def solve(
     iterations: int = MAX_ITERATIONS,
     differentiable: bool = False,
 ) -> Result:
-    """The minimisers of a batch of problems, each proven to be within `tolerance` of its minimum, relative to it.
+    """Solve a batch of problems, each to a proven relative gap of `tolerance`.
 
-    Nothing is recorded on the way: the history has the start and the end. For everything else there is `lmd.run`. An
-    instance that gets no further in its precision, or runs out of iterations, says so in its status; the certificate
-    of the result has what is proven in any case.
+    The history of the result has only the start and the end; use `lmd.run` to record every iteration. An instance that
+    is limited by its precision or runs out of iterations says so in its status, and the certificate of the result says
+    what is proven in any case.
 
     Args:
         problem: A batch of problems.
         tolerance: The relative gap to be proven.
-        solver: Any solver; None is chosen by the problem and the tolerance.
+        solver: Any solver; None picks one for the problem and the tolerance.
         x0: `(B, ...)`; None is the problem's own start.
-        warm: A result on a problem of the same shape, to start from in place of x0, its dual point included.
-        iterations: How many at most.
-        differentiable: Give the answer derivatives by the data and weights of the problem that require them, by the
-            implicit function theorem, for total variation models; nothing is recorded for them while it solves. See
-            `lmd.problems.derivatives`.
+        warm: A result for a problem of the same shape, whose points and dual points are the start instead of x0.
+        iterations: The maximum number of iterations.
+        differentiable: For total variation models: give the answer derivatives with respect to those data and weights
+            of the problem that require them, by the implicit function theorem. See `lmd.problems.derivatives`.
 
     Returns:
         The answer, with its status and certificate.
@@ -163,39 +162,11 @@ def _start(problem: Any, x0: Tensor | None, warm: Result | None) -> Tensor:
     return start.detach() if start.requires_grad else start
 
 
-class _Report:
-    """The `Report` of a solve, from its outcomes."""
-
-    def __init__(self, solved: Solved, solver: Solver[Any], problem: Problem, start: Tensor, seconds: float) -> None:
-        self.solved, self.solver, self.problem, self.start, self.seconds = solved, solver, problem, start, seconds
-
-    @cached_property
-    def values(self) -> Tensor:
-        x, values = self.solved.x, [outcome.value for outcome in self.solved.outcomes]
-        return torch.tensor(values, dtype=x.dtype, device=x.device)
-
-    @cached_property
-    def iterations(self) -> Tensor:
-        counts = [outcome.iterations for outcome in self.solved.outcomes]
-        return torch.tensor(counts, dtype=torch.int64, device=self.solved.x.device)
-
-    @cached_property
-    def evaluations(self) -> dict[str, Tensor]:
-        return {name: each * self.iterations for name, each in self.solver.step_cost.items()}
-
-    @cached_property
-    def history(self) -> History:
-        """The start and the end."""
-        with torch.no_grad():
-            values = torch.stack([self.problem.value(self.start), self.values])
-        seconds = torch.tensor([0.0, self.seconds], dtype=torch.float64)
-        return History(values=values, residuals=torch.full_like(values, torch.nan), seconds=seconds)
-
-    def certificate(self, _: Result) -> Certificate:
-        x, outcomes = self.solved.x, self.solved.outcomes
-        kind = ctypes.c_double if x.dtype == torch.float64 else ctypes.c_float
-        reported = [max(kind(each.value).value, each.value) for each in outcomes]  # at least F(x)
-        return gap_certificate([each.value for each in outcomes], [each.gap for each in outcomes], reported, x)
+def _certify(solved: Solved, _: Result) -> Certificate:
+    x, outcomes = solved.x, solved.outcomes
+    kind = ctypes.c_double if x.dtype == torch.float64 else ctypes.c_float
+    reported = [max(kind(outcome.value).value, outcome.value) for outcome in outcomes]  # at least F(x)
+    return gap_certificate([outcome.value for outcome in outcomes], [outcome.gap for outcome in outcomes], reported, x)
 
 
 def _result(
@@ -213,17 +184,18 @@ def _result(
             if outcome.end != End.OUT_OF_ITERATIONS or outcome.iterations >= MIN_STALL_ITERATIONS:
                 word = Status.STALLED if held[n] else Status.FINISHED
         status.append(word if math.isfinite(outcome.value) else Status.NOT_FINITE)
-    report = _Report(solved, solver, problem, start, seconds)
+    x, values = solved.x, [outcome.value for outcome in outcomes]
     return Result(
-        x=solved.x,
+        x=x,
         status=tuple(status),
         seconds=seconds,
-        report=report,
+        values=torch.tensor(values, dtype=x.dtype, device=x.device),
+        iterations=torch.tensor([outcome.iterations for outcome in outcomes], dtype=torch.int64, device=x.device),
         solver=solver,
         problem=problem,
         start=start,
         dual=solved.dual,
-        certifier=report.certificate,
+        certifier=partial(_certify, solved),
         violation=violation,
     )
 

@@ -8,7 +8,7 @@ import torch
 from torch.testing import assert_close
 
 from lmd import zoo
-from lmd.cli import main
+from lmd.cli.program import main
 from lmd.errors import FileError, InputError
 from lmd.guarantees.certify import run
 from lmd.reproduction import bench as bench_module

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import lmd
-from lmd.cli import main
+from lmd.cli.program import main
 from lmd.errors import FileError, InputError
 from lmd.guarantees import Diagnosis
 from lmd.guarantees.diagnosis import Finding

@@ -23,7 +23,7 @@ def lmd(tmp_path_factory: pytest.TempPathFactory):
     path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
 
     def call(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", "from lmd.cli import main; main()", *arguments]
+        command = [sys.executable, "-c", "from lmd.cli.program import main; main()", *arguments]
         environment = {**os.environ, "PYTHONPATH": path, "LMD_CACHE": str(site / "cache")}
         environment.pop("LMD_DATA", None)
         return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=site, timeout=300)

@@ -8,7 +8,8 @@ from lmd.errors import CapabilityError
 from lmd.operators import Blur, Differences, ParallelBeam, gaussian_kernel
 from lmd.operators.blur import motion_kernel
 from lmd.problems import TVDeblurring, TVTomography
-from lmd.solvers import PDHG, CirculantADMM
+from lmd.solvers import PDHG
+from lmd.solvers.classical.circulant_admm import CirculantADMM
 
 
 def deblurring(kind=torch.float64, isotropic=False, border="circular", weight=0.01):

@@ -7,7 +7,7 @@ import lmd
 from lmd.operators import Identity
 from lmd.operators.matrix import Matrix
 from lmd.problems import Composite
-from lmd.solvers import QPInteriorPoint
+from lmd.solvers.classical.qp_interior_point import QPInteriorPoint
 from lmd.terms import L1, Absolute, Box, Hinge, Simplex, Squares, Zero
 from lmd.terms.base import filled
 

@@ -7,8 +7,8 @@ from torch.testing import assert_close
 import lmd
 from lmd.errors import CapabilityError
 from lmd.problems import SVM, SVMFamily
-from lmd.solvers import InteriorPoint
 from lmd.solvers.classical import interior_point
+from lmd.solvers.classical.interior_point import InteriorPoint
 
 F64 = torch.float64
 

@@ -5,7 +5,7 @@ from torch.testing import assert_close
 
 import lmd
 from lmd.problems import SimplexFamily, SquaredDistance
-from lmd.solvers import Nesterov, ProjectedGradient
+from lmd.solvers import GradientDescent, Nesterov
 from lmd.terms.domains import project_simplex
 
 
@@ -49,5 +49,5 @@ def test_every_point_is_projected_onto_the_simplex():
 
 def test_beats_gradient_descent():
     problem, x0 = SimplexFamily("least-squares", 4).sample(7, torch.Generator().manual_seed(0))
-    fast, slow = (lmd.run(solver, problem, x0, iterations=10) for solver in (Nesterov(0.02), ProjectedGradient(0.02)))
+    fast, slow = (lmd.run(solver, problem, x0, iterations=10) for solver in (Nesterov(0.02), GradientDescent(0.02)))
     assert bool((fast.values < slow.values).all())

@@ -5,7 +5,8 @@ import torch
 
 import lmd
 from lmd.problems import QuadraticProgram
-from lmd.solvers import ADMM, QPInteriorPoint
+from lmd.solvers import ADMM
+from lmd.solvers.classical.qp_interior_point import QPInteriorPoint
 
 F64 = torch.float64
 

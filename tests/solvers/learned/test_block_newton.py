@@ -5,7 +5,9 @@ from torch.testing import assert_close
 import lmd
 from lmd.errors import CapabilityError, InputError
 from lmd.problems import LinearClassifier
-from lmd.solvers import LBFGS, LearnedBlockNewton, Sequential
+from lmd.solvers import LBFGS
+from lmd.solvers.learned.gradient import LearnedBlockNewton
+from lmd.solvers.wrappers import Sequential
 
 
 def classes(sets=2, count=90, width=4, apart=3.0, ridge=0.0, starts=1):

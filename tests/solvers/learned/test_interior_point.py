@@ -5,7 +5,8 @@ import lmd
 from lmd import kernels
 from lmd.errors import InputError
 from lmd.problems import SVM
-from lmd.solvers import InteriorPoint, LearnedInteriorPoint
+from lmd.solvers import LearnedInteriorPoint
+from lmd.solvers.classical.interior_point import InteriorPoint
 
 
 def machines(sets=3, starts=1, seed=0, dtype=torch.float32):

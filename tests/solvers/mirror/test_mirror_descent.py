@@ -7,7 +7,7 @@ from lmd.errors import DomainError, InputError
 from lmd.mirrors import DiagonalQuadratic, Entropic, Euclidean, EuclideanSimplex, OneLayer, Quadratic
 from lmd.mirrors.base import norm_of
 from lmd.problems import SimplexFamily
-from lmd.solvers import GradientDescent, LearnedMirrorDescent, LearnedSteps, MirrorDescent, ProjectedGradient
+from lmd.solvers import GradientDescent, LearnedMirrorDescent, LearnedSteps, MirrorDescent
 from lmd.solvers.steps import ConstantSteps
 
 
@@ -23,7 +23,7 @@ def test_with_the_euclidean_mirror_of_the_simplex_it_is_projected_gradient():
     problem, x0 = SimplexFamily("least-squares", 4).sample(7, torch.Generator().manual_seed(0))
     assert_close(
         lmd.run(MirrorDescent(EuclideanSimplex(), 0.4), problem, x0, iterations=9).x,
-        lmd.run(ProjectedGradient(0.4), problem, x0, iterations=9).x,
+        lmd.run(GradientDescent(0.4), problem, x0, iterations=9).x,
     )
 
 

@@ -17,8 +17,8 @@ from lmd.operators.stack import Stack
 from lmd.problems.base import offers
 from lmd.reproduction.tables import Row, row
 from lmd.reproduction.tasks.task import Peer, numpy_errors_as_they_are, optimum
-from lmd.solvers import FGP, LBFGS, PDHG, Adam, GradientDescent, Nesterov, ProjectedGradient, RelaxedPDHG, Solver
-from lmd.solvers.classical.relaxed_pdhg import RATIO
+from lmd.solvers import FGP, LBFGS, PDHG, Adam, GradientDescent, Nesterov, RelaxedPDHG, Solver
+from lmd.solvers.classical.pdhg import RATIO
 from lmd.zoo.solve import solve
 
 CLASSICAL = ("gd", "nesterov", "pdhg", "relaxed-pdhg", "adam", "lbfgs", "fgp")
@@ -72,11 +72,10 @@ def classical_methods(problem: Any, steps: float, tau: float, most: int) -> list
 
 
 def _by_subgradients(problem: Any, steps: float, most: int) -> list[Method]:
-    descent = GradientDescent if problem.domain is None else ProjectedGradient
     wide = [steps * m for m in (0.3, 1, 3, 10, 30)]
     few = min(most, SUBGRADIENTS)
     found = [
-        Method("gd", tuple(Setting(descent(step)) for step in wide), few),
+        Method("gd", tuple(Setting(GradientDescent(step)) for step in wide), few),
         Method("nesterov", tuple(Setting(Nesterov(step)) for step in wide), few),
     ]
     if problem.domain is None:  # neither of these knows how to stay in a box

@@ -25,7 +25,6 @@ from lmd.reproduction import recipes
 from lmd.reproduction.figures import figure, label_lines, plot_curve
 from lmd.reproduction.tables import LARGER, Row, best, curve, distinct, method_tables, number, row, select
 from lmd.solvers import MirrorDescent, Result, Solver, run
-from lmd.solvers.result import RunReport
 
 PRESETS = ("quick", "standard", "paper")
 MAX_SEED = 2**32 - 1  # the largest seed: what every library that draws numbers takes
@@ -175,7 +174,7 @@ def measure(
     seconds = times.median(dim=0).values.cumsum(dim=0)
     first = results[0]
     history = replace(first.history, seconds=seconds)
-    return replace(first, report=RunReport(first.values, first.iterations, first.evaluations, history)), seen
+    return replace(first, recorded=history), seen
 
 
 def versions() -> dict[str, str]:

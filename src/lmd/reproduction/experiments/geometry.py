@@ -202,7 +202,7 @@ def _dense(mirror: Separable) -> Tensor:
     """Q' diag(slopes) Q `(n, n)` of a quadratic separable mirror in a learned basis."""
     matrix: Any = mirror.transform.get_parameter("vectors")
     Q = mirror.transform(torch.eye(matrix.shape[1], dtype=matrix.dtype)).T
-    return (Q.T @ (mirror.curves.logs.exp() * Q)).detach().double()
+    return (Q.T @ (mirror.logs.exp() * Q)).detach().double()
 
 
 def _spectra(session: Session, solver: Any, problem: TVDenoising) -> Sequence[tuple[list[float], ...]]:

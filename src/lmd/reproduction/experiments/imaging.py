@@ -38,7 +38,7 @@ from lmd.reproduction.tasks.denoise import SPLIT_BREGMAN, make
 from lmd.reproduction.tasks.inverse import KEPT
 from lmd.reproduction.tasks.task import minimiser, minimum
 from lmd.reproduction.tasks.training import WEIGHT
-from lmd.solvers import FGP, PDHG, Adam, GradientDescent, MirrorDescent, Nesterov, ScaledSteps, Solver, run
+from lmd.solvers import FGP, PDHG, Adam, GradientDescent, MirrorDescent, Nesterov, Solver, run
 
 ITERATIONS = 20
 BASE_STEP = 0.01
@@ -157,10 +157,10 @@ def trials_for(problem: TVProblem, learned: MirrorDescent, names: Sequence[str])
     found = []
     for m in MULTIPLIERS:
         found += [
-            SteppedSolver("gd", GradientDescent(ScaledSteps(BASE_STEP, m)), m),
-            SteppedSolver("adam", Adam(ScaledSteps(ADAM_STEP, m)), m),
-            SteppedSolver("nesterov", Nesterov(ScaledSteps(BASE_STEP, m)), m),
-            SteppedSolver("lmd", learned.with_steps(ScaledSteps(BASE_STEP, m)), m),
+            SteppedSolver("gd", GradientDescent(m * BASE_STEP), m),
+            SteppedSolver("adam", Adam(m * ADAM_STEP), m),
+            SteppedSolver("nesterov", Nesterov(m * BASE_STEP), m),
+            SteppedSolver("lmd", learned.with_steps(m * BASE_STEP), m),
             SteppedSolver("pdhg", PDHG(TAU * m), m),
         ]
     found.append(SteppedSolver("lmd-adaptive", learned))
@@ -234,7 +234,7 @@ def draw_pictures(
     """
     middle = int(minimum(problems).argsort()[len(images) // 2])
     truth, problem = images[middle : middle + 1], problems.select(slice(middle, middle + 1))
-    adam = Adam(ScaledSteps(ADAM_STEP, best_multiplier(session.rows, "adam") or 1.0))
+    adam = Adam((best_multiplier(session.rows, "adam") or 1.0) * ADAM_STEP)
     pdhg = PDHG(TAU * (best_multiplier(session.rows, "pdhg") or 1.0))
     start, best = problem.start(), minimiser(problem)
     _film(session, f"{name}-film", problem, best, learned, pdhg)

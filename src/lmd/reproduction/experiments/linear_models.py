@@ -26,18 +26,8 @@ from lmd.reproduction.experiments.base import (
 from lmd.reproduction.tables import Row, best, distinct, number, select
 from lmd.reproduction.tasks.task import Digits, HeldOut, gap_scale, minimum, optimum
 from lmd.reproduction.tasks.vectors import CLASSIFIER_DIGITS, SVM_DIGITS
-from lmd.solvers import (
-    LBFGS,
-    Adam,
-    GradientDescent,
-    InteriorPoint,
-    MirrorDescent,
-    Nesterov,
-    ScaledSteps,
-    Solver,
-    Status,
-    run,
-)
+from lmd.solvers import LBFGS, Adam, GradientDescent, MirrorDescent, Nesterov, Solver, Status, run
+from lmd.solvers.classical.interior_point import InteriorPoint
 
 ITERATIONS = 100
 BASE_STEP = 0.01
@@ -128,7 +118,7 @@ def record(
 def record_learned(session: Session, method: str, learned: MirrorDescent, instances: DigitInstances) -> None:
     """The rows of a learned solver with fixed steps, and with its own."""
     for multiplier in MULTIPLIERS:
-        fixed = learned.with_steps(ScaledSteps(BASE_STEP, multiplier))
+        fixed = learned.with_steps(multiplier * BASE_STEP)
         record(session, method, fixed, instances, multiplier=multiplier)
     record(session, f"{method}-adaptive", learned, instances)
 
@@ -137,9 +127,9 @@ def record_comparison(session: Session, instances: DigitInstances, learned: Mirr
     """The rows of every method: the paper's, what a user would pick, the warm start, and the learned solver."""
     for multiplier in MULTIPLIERS:
         classical: dict[str, Solver[Any]] = {
-            "gd": GradientDescent(ScaledSteps(BASE_STEP, multiplier)),
-            "adam": Adam(ScaledSteps(ADAM_STEP, multiplier)),
-            "nesterov": Nesterov(ScaledSteps(BASE_STEP, multiplier)),
+            "gd": GradientDescent(multiplier * BASE_STEP),
+            "adam": Adam(multiplier * ADAM_STEP),
+            "nesterov": Nesterov(multiplier * BASE_STEP),
         }
         for method, solver in classical.items():
             record(session, method, solver, instances, multiplier=multiplier)
@@ -295,7 +285,7 @@ class SVMClosedForm(Experiment):
             session, SVM_DIGITS, CLOSED_FORM_SUBSETS[session.preset], CLOSED_FORM_STARTS[session.preset]
         )
         for multiplier in MULTIPLIERS:
-            gd, adam = GradientDescent(ScaledSteps(BASE_STEP, multiplier)), Adam(ScaledSteps(ADAM_STEP, multiplier))
+            gd, adam = GradientDescent(multiplier * BASE_STEP), Adam(multiplier * ADAM_STEP)
             record(session, "gd", gd, instances, multiplier=multiplier)
             record(session, "adam", adam, instances, multiplier=multiplier)
         for method, name in CLOSED_FORM_SOLVERS.items():

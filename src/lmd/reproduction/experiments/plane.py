@@ -15,7 +15,7 @@ from lmd.reproduction.figures import COLOURS, figure, label_lines, log_floor
 from lmd.reproduction.tables import Row, select
 from lmd.reproduction.tasks.task import minimiser
 from lmd.reproduction.tasks.vectors import PLANE, plane_family
-from lmd.solvers import Adam, GradientDescent, MirrorDescent, ProjectedGradient, Result, ScaledSteps, Solver, run
+from lmd.solvers import Adam, GradientDescent, MirrorDescent, Result, Solver, run
 
 SIMPLEX_STEP = 0.1
 SIMPLEX_ITERATIONS = 50
@@ -52,9 +52,9 @@ class Simplex(Experiment):
             family = SimplexFamily(objective, self.dimension)
             problem, x0 = family.sample(SIMPLEX_INSTANCES[session.preset], generator)
             for multiplier in MULTIPLIERS:
-                steps = ScaledSteps(SIMPLEX_STEP, multiplier)
+                steps = multiplier * SIMPLEX_STEP
                 methods: dict[str, Solver[Any]] = {
-                    "gd": ProjectedGradient(steps),
+                    "gd": GradientDescent(steps),
                     "md": MirrorDescent(Entropic(), steps),
                 }
                 for method, solver in methods.items():
@@ -122,7 +122,7 @@ class LeastSquaresExperiment(Experiment):
         session.facts.update(data=PLANE.name(session.preset), base_step=BASE_STEP)
         gram = problem.W.T @ problem.W
         for multiplier in MULTIPLIERS:
-            steps = ScaledSteps(BASE_STEP, multiplier)
+            steps = multiplier * BASE_STEP
             methods: dict[str, Solver[Any]] = {
                 "gd": GradientDescent(steps),
                 "adam": Adam(steps),
@@ -133,7 +133,7 @@ class LeastSquaresExperiment(Experiment):
         for method, name in LEARNED.items():
             learned = session.learned(name, method)
             for multiplier in MULTIPLIERS:
-                fixed = learned.with_steps(ScaledSteps(BASE_STEP, multiplier))
+                fixed = learned.with_steps(multiplier * BASE_STEP)
                 _run(session, method, fixed, problem, x0, multiplier=multiplier)
             adaptive = _run(session, f"{method}-adaptive", learned, problem, x0)
             session.facts[f"{method} learned steps"] = [round(learned.steps(k).item(), 4) for k in range(HORIZON)]

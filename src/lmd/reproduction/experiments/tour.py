@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lmd.cli.common import Table
-from lmd.imaging import denoise
+from lmd.imaging.functions import denoise
 from lmd.problems import ControlFamily, TVDenoising, add_noise
 from lmd.reproduction.datasets import read_image
 from lmd.reproduction.datasets.images import TEST_PHOTOGRAPHS, bundled

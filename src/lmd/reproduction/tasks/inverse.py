@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lmd import problems
-from lmd.guarantees.reference_tv import second_stage
+from lmd.guarantees.reference import smoothest_problem
 from lmd.operators import Blur, ParallelBeam, gaussian_kernel
 from lmd.reproduction.tasks.task import CertifiedBy, Contest, Images, Recipe, Task
 from lmd.reproduction.tasks.training import (
@@ -25,9 +25,10 @@ from lmd.reproduction.tasks.training import (
     solved,
     training,
 )
-from lmd.solvers import PDHG, LearnedSaddle
+from lmd.solvers import PDHG, LearnedSaddle, RelaxedPDHG
 
 KEPT = 0.8
+SMOOTHING_ITERATIONS = 300
 INPAINTING_SOLVER = PDHG(tau=0.35, accelerated=False, settle=8)
 
 
@@ -51,7 +52,8 @@ def _for_exact(preset: str) -> problems.Family:
 
 def _smooth(problem: problems.TVInpainting, x: Tensor) -> Tensor:
     """The smoothest of all minimisers, near enough for training."""
-    return second_stage(problem, x, evaluations=15)[0]
+    second, solver = smoothest_problem(problem, x), RelaxedPDHG()
+    return solver.advance(second, solver.init(second, x), SMOOTHING_ITERATIONS).x
 
 
 def _published(preset: str) -> problems.Family:

@@ -17,7 +17,8 @@ from lmd.problems.base import offers
 from lmd.problems.image_families import Range, TVFamily
 from lmd.reproduction.tasks.task import CertifiedBy, Contest, Recipe, Task
 from lmd.reproduction.tasks.training import PHOTOGRAPHS, WEIGHT
-from lmd.solvers import FGP, Averaged, RelaxedPDHG, Solver
+from lmd.solvers import FGP, RelaxedPDHG, Solver
+from lmd.solvers.wrappers import Averaged
 from lmd.terms import Absolute, KullbackLeibler, Squares
 
 Maker = Callable[..., Any]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lmd.guarantees import minimiser
-from lmd.mirrors import ConvPair, Cosine, Rotation, Separable, Splines
+from lmd.mirrors import ConvPair, Cosine, Rotation, Separable
 from lmd.problems import Family
 from lmd.reproduction.datasets import digit_features, digits_data
 from lmd.reproduction.tasks.task import Digits, Images, Recipe
@@ -133,10 +133,10 @@ KINDS = 10  # weights for the frequencies of an image: nine intervals between th
 def _stiff(stiffness: float) -> Separable:
     """Slopes 1 + s e, e the eigenvalues of differences: the Hessian of squares of pixels plus s times differences."""
     eigenvalues = 8 * torch.linspace(0, 1, KINDS, dtype=torch.float64).square()
-    curves = Splines(KINDS)
+    mirror = Separable(Cosine(KINDS))
     with torch.no_grad():
-        curves.logs.copy_((1 + stiffness * eigenvalues).log()[:, None])
-    return Separable(Cosine(KINDS), curves)
+        mirror.logs.copy_((1 + stiffness * eigenvalues).log()[:, None])
+    return mirror
 
 
 def _imaging(widths: int, seed: int) -> Solver[Any]:
@@ -168,12 +168,12 @@ class _Basis:
 
     def mirror(self, floor: float, stiffness: float) -> Separable:
         """Slopes floor + stiffness e, e the second moments of the features along their principal directions."""
-        curves = Splines(len(self.moments), interval=(1e-4, 1e6))
-        with torch.no_grad():
-            curves.logs.copy_((floor + stiffness * self.moments).log()[:, None])
         rotation = Rotation.from_matrix(self.directions).float()
         rotation.vectors.requires_grad_(False)
-        return Separable(rotation, curves)
+        mirror = Separable(rotation, interval=(1e-4, 1e6))
+        with torch.no_grad():
+            mirror.logs.copy_((floor + stiffness * self.moments).log()[:, None])
+        return mirror
 
 
 def mean_optimum(family: Any, seed: int) -> Tensor:

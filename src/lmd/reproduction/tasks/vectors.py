@@ -29,7 +29,10 @@ from lmd.reproduction.tasks.task import (
     stacked,
 )
 from lmd.reproduction.tasks.training import WEAK, for_classifier, for_svm, mean_optimum, solved, training
+from lmd.solvers.classical.interior_point import InteriorPoint
 from lmd.solvers.initialisers import MeanInitialiser
+from lmd.solvers.learned.gradient import LearnedBlockNewton
+from lmd.solvers.wrappers import Sequential, WithInitialiser
 from lmd.training.solved import SolvedFamily
 
 PLANE = Drawn("right-hand sides and starts standard normal", arrays=("W",))
@@ -244,7 +247,7 @@ def _interior(seed: int) -> solvers.Solver[Any]:
 def _solved(preset: str) -> problems.Family:
     """Data sets that are drawn once, each in one instance, with their optima."""
     count = 4 if preset == "quick" else 20
-    return SolvedFamily(SVM_DIGITS.train(preset, subsets=count), 10 * count, solvers.InteriorPoint(), iterations=30)
+    return SolvedFamily(SVM_DIGITS.train(preset, subsets=count), 10 * count, InteriorPoint(), iterations=30)
 
 
 _INTERIOR: dict[str, dict[str, Any]] = {
@@ -365,12 +368,12 @@ def _classifier_newton(seed: int) -> solvers.Solver[Any]:
     Longer steps are for when all pairs are on their side. It is trained little: a rate of 3e-2 made three of four
     hundred instances diverge for the sake of the others.
     """
-    start, solver = MeanInitialiser([500]), solvers.LearnedBlockNewton()
+    start, solver = MeanInitialiser([500]), LearnedBlockNewton()
     start.fit_(start.mean[None], mean_optimum(CLASSIFIER_DIGITS.train("standard", ridge=1e-4), seed).float()[None])
     with torch.no_grad():
         solver.numbers[2:, 0] = math.log(2)
         solver.numbers[2, 0] = math.log(1.5)
-    return solvers.Sequential(solvers.WithInitialiser(solver, start), solvers.LBFGS())
+    return Sequential(WithInitialiser(solver, start), solvers.LBFGS())
 
 
 _CAREFUL: dict[str, Any] = {"learning_rate": 3e-3, "schedule": "cosine", "clip_gradient": 1.0}

@@ -6,7 +6,7 @@ import bisect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -14,56 +14,31 @@ from torch import Tensor, nn
 from lmd.core.checks import check_count, check_positive
 from lmd.core.tensor_cache import TensorCache
 from lmd.errors import InputError
-from lmd.problems.base import Problem
 from lmd.solvers.base import DualState, Solver
-from lmd.solvers.classical.pdhg import SaddleProblem
 from lmd.terms.base import Scale, add_scaled, per_instance
 from lmd.terms.quadratic import times
 
-MAX_SIZE = 2048
-"""Entries of x up to which a matrix of them is inverted."""
-
-MAX_TUNED_BLOCKS = 4
-"""Number of blocks up to which each is tuned by itself."""
-
-TINY_STEP = 1e-12
-"""The step of a prox that only moves points to where the term is finite."""
+MAX_SIZE = 2048  # entries of x up to which a matrix of them is inverted
+MAX_TUNED_BLOCKS = 4  # number of blocks up to which each is tuned by itself
+TINY_STEP = 1e-12  # the step of a prox that only moves points to where the term is finite
 
 
-class SplitProblem(SaddleProblem, Protocol):
-    """What ADMM needs of a problem beyond what PDHG needs: a prox of g, and the quadratic form that f may be."""
-
-    @property
-    def quadratic(self) -> tuple[Tensor, Tensor] | None: ...
-
-    def regulariser_prox(self, z: Tensor, step: Scale) -> Tensor: ...
-
-
+# r, 1 / r, s and a of one iteration, each a number, or one per instance `(B,)`; r also one per entry `(1, m)`
 Parameters = tuple[Scale, Scale, Scale, Scale]
-"""r, 1 / r, s and a of one iteration, each a number, or one per instance `(B,)`; r also one per entry `(1, m)`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ADMMState(DualState):
     """The copies of x and of Kx that f and g are taken of; `dual` is the multiplier y of z = Kx."""
 
-    z: Tensor
-    """In the shape of Kx."""
-
-    u: Tensor
-    """x where f is a quadratic form."""
-
-    v: Tensor
-    """The multiplier of u = x, or q where f is a quadratic form."""
-
-    inverses: Tensor
-    """The matrices of the linear systems, inverted: `(N, n, n)`, or `(N, B, n, n)`."""
-
-    schedule: tuple[Parameters, ...]
-    """Those of the N iterations that have parameters of their own."""
+    z: Tensor  # in the shape of Kx
+    u: Tensor  # x where f is a quadratic form
+    v: Tensor  # the multiplier of u = x, or q where f is a quadratic form
+    inverses: Tensor  # the matrices of the linear systems, inverted: `(N, n, n)`, or `(N, B, n, n)`
+    schedule: tuple[Parameters, ...]  # those of the N iterations that have parameters of their own
 
 
-class ADMM(Solver[ADMMState, SplitProblem]):
+class ADMM(Solver[ADMMState]):
     r"""f(x) + g(Kx) as f(u) + g(z) over u = x, z = Kx: x from a linear system, u and z by their proxes.
 
         x_{k+1} = (r K'K + s)^{-1} (K'(r z_k - y_k) + s u_k - v_k)
@@ -96,7 +71,10 @@ class ADMM(Solver[ADMMState, SplitProblem]):
     """
 
     needs = ("operator", "dual_prox", "data_prox", "regulariser_prox")
+    stays_in_domain = True  # as far as PDHG does
     ends_proven = True
+    init_cost: ClassVar = {"operator": 1, "adjoint": 1}
+    step_cost: ClassVar = {"operator": 1, "adjoint": 1}
 
     scales: Tensor
     probe_image: Tensor
@@ -113,9 +91,8 @@ class ADMM(Solver[ADMMState, SplitProblem]):
         ends: Sequence[int] = (),
     ) -> None:
         super().__init__()
-        self.blocks, self.ends = (
-            [check_count(name, n) for n in given] for name, given in (("blocks", blocks), ("ends", ends))
-        )
+        self.blocks = [check_count("blocks", n) for n in blocks]
+        self.ends = [check_count("ends", n) for n in ends]
         if ends and (len(ends) != iterations - 1 or sorted(set(self.ends)) != self.ends):
             raise InputError("ends", self.ends, f"{iterations - 1} ascending numbers, one less than iterations")
         self.iterations, self.size = check_count("iterations", iterations), check_count("size", size, least=0)
@@ -123,10 +100,10 @@ class ADMM(Solver[ADMMState, SplitProblem]):
             raise InputError("relaxation", relaxation, "a number between 0 and 2")
         self.penalty, self.relaxation = check_positive("penalty", penalty), float(relaxation)
         columns = max(1, len(self.blocks)) + 1
+        # log r_k, of each block, and log s_k over the problem's scales `(N, J + 1)`
         self.penalties = nn.Parameter(torch.full((iterations, columns), math.log(self.penalty)))
-        """log r_k, of each block, and log s_k over the problem's scales `(N, J + 1)`."""
+        # a_k / 2 as logits `(N,)`
         self.relaxations = nn.Parameter(torch.full((iterations,), math.log(relaxation / (2 - relaxation))))
-        """a_k / 2 as logits `(N,)`."""
         self.register_buffer("probe_image", torch.zeros(size))
         self.register_buffer("scales", torch.zeros(2))
         self._cached = TensorCache[tuple[Parameters, ...]]()
@@ -138,33 +115,18 @@ class ADMM(Solver[ADMMState, SplitProblem]):
         """The iterations before the last phase."""
         return self.ends[-1] if self.ends else self.iterations - 1 if self.iterations > 1 else None
 
-    def keeps_to_domain(self, problem: Problem) -> bool:
-        """As far as PDHG does."""
-        return True
-
-    @property
-    def init_cost(self) -> dict[str, int]:
-        return {"operator": 1, "adjoint": 1}
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return {"operator": 1, "adjoint": 1}
-
     @torch.no_grad()
-    def precompute_(self, problem: SplitProblem, x0: Tensor) -> ADMM:
+    def precompute_(self, problem: Any, x0: Tensor) -> ADMM:
         """Store the inverted matrices of a class whose instances share P and K, for the penalties as they are now."""
         image = _probe(problem, x0)
         if image is None or image.numel() != self.size:
             accepted = f"{self.size} entries and matrices that instances share"
             raise InputError("problem", f"{x0[0].numel()} entries, or a matrix for each instance", accepted)
-        self.probe_image, self.scales = image, _scales(problem, x0)
-        self.inverses, self.inverse_penalties = (
-            self._invert(problem, x0, self._schedule(self.scales)),
-            self.penalties.clone(),
-        )
+        self.probe_image, self.scales, self.inverse_penalties = image, _scales(problem, x0), self.penalties.clone()
+        self.inverses = self._invert(problem, x0, self._schedule(self.scales))
         return self
 
-    def init(self, problem: SplitProblem, x0: Tensor) -> ADMMState:
+    def init(self, problem: Any, x0: Tensor) -> ADMMState:
         """Where K is the identity and f a quadratic form, y is r times how far x0 is outside of the bounds."""
         matrices = self._matrices(problem, x0)
         if not _stays_with_x(problem):
@@ -174,12 +136,12 @@ class ADMM(Solver[ADMMState, SplitProblem]):
         pressure = per_instance(matrices[1][0][0], x0) * (x0 - inside)
         return _begin(problem, inside, inside, pressure, *matrices)
 
-    def resume(self, problem: SplitProblem, x: Tensor, dual: Tensor) -> ADMMState:
+    def resume(self, problem: Any, x: Tensor, dual: Tensor) -> ADMMState:
         stays = _stays_with_x(problem)
         image = problem.regulariser_prox(x, TINY_STEP) if stays else problem.operator(x)
         return _begin(problem, image if stays else x, image, dual, *self._matrices(problem, x))
 
-    def _matrices(self, problem: SplitProblem, x: Tensor) -> tuple[Tensor, tuple[Parameters, ...]]:
+    def _matrices(self, problem: Any, x: Tensor) -> tuple[Tensor, tuple[Parameters, ...]]:
         """The inverted matrices and the schedule: those that are stored, where these are problems of the class."""
         known, trained = self._knows(problem, x), torch.is_grad_enabled() and self.penalties.requires_grad
         if known and not trained and (schedule := self._stored_schedule()):
@@ -202,12 +164,14 @@ class ADMM(Solver[ADMMState, SplitProblem]):
         self.penalties[row] += change[:-1].to(self.penalties)
         self.relaxations[row] += change[-1].to(self.relaxations)
 
-    def _knows(self, problem: SplitProblem, x: Tensor) -> bool:
+    def _knows(self, problem: Any, x: Tensor) -> bool:
         """Whether the stored matrices are those of this problem: they map one vector alike."""
         if (self.size, self.probe_image.dtype) != (x[0].numel(), x.dtype):
             return False
-        image = _probe(problem, x)
-        return image is not None and _same(image, self.probe_image)
+        image, known = _probe(problem, x), self.probe_image
+        if image is None or torch.equal(image, known):
+            return image is not None
+        return torch.allclose(image, known, rtol=64 * torch.finfo(known.dtype).eps)
 
     def _schedule(self, scales: Tensor) -> tuple[Parameters, ...]:
         multiples, scales = self.penalties.to(scales.dtype).exp(), scales.reshape(2, -1)
@@ -227,12 +191,10 @@ class ADMM(Solver[ADMMState, SplitProblem]):
 
         return self._cached.get([self.scales, self.inverse_penalties, self.penalties, self.relaxations], schedule)
 
-    def _invert(self, problem: SplitProblem, x: Tensor, schedule: tuple[Parameters, ...]) -> Tensor:
+    def _invert(self, problem: Any, x: Tensor, schedule: tuple[Parameters, ...]) -> Tensor:
         """(P + K'rK)^{-1}, or (s + K'rK)^{-1} where there is no P, for each iteration; inverted in float64."""
-        r, s = (
-            torch.stack([torch.as_tensor(each[i], dtype=torch.float64, device=x.device) for each in schedule])
-            for i in (0, 2)
-        )
+        exact: Any = {"dtype": torch.float64, "device": x.device}
+        r, s = (torch.stack([torch.as_tensor(each[i], **exact) for each in schedule]) for i in (0, 2))
         form, operator, size = problem.quadratic, problem.operator, x[0].numel()
         identity = torch.eye(size, dtype=torch.float64, device=x.device)
         if self.blocks:
@@ -248,7 +210,7 @@ class ADMM(Solver[ADMMState, SplitProblem]):
         """The row of the schedule that an iteration has."""
         return bisect.bisect_right(self.ends, iteration) if self.ends else min(iteration, self.iterations - 1)
 
-    def step(self, problem: SplitProblem, state: ADMMState) -> ADMMState:
+    def step(self, problem: Any, state: ADMMState) -> ADMMState:
         k, z, y = self._row(state.iteration), state.z, state.dual
         (r, short, s, a), inverse, operator = state.schedule[k], state.inverses[k], problem.operator
         split, u, v = problem.quadratic is None, state.u, state.v
@@ -267,13 +229,13 @@ class ADMM(Solver[ADMMState, SplitProblem]):
         return replace(state, x=answer, iteration=state.iteration + 1, dual=y, z=z, u=u, v=v)
 
 
-def _stays_with_x(problem: SplitProblem) -> bool:
+def _stays_with_x(problem: Any) -> bool:
     """Whether f is a quadratic form and K the identity: then z is a copy of x where g is finite."""
     return problem.quadratic is not None and problem.operator.is_identity
 
 
 def _begin(
-    problem: SplitProblem, x: Tensor, z: Tensor, dual: Tensor, inverses: Tensor, schedule: tuple[Parameters, ...]
+    problem: Any, x: Tensor, z: Tensor, dual: Tensor, inverses: Tensor, schedule: tuple[Parameters, ...]
 ) -> ADMMState:
     form = problem.quadratic
     v = -problem.operator.adjoint(dual) if form is None else form[1]
@@ -282,19 +244,14 @@ def _begin(
 
 def _plain(schedule: tuple[Parameters, ...]) -> tuple[Parameters, ...]:
     """Plain numbers where all instances and entries share them, with which steps are faster."""
-    return tuple((_number(r), _number(short), _number(s), _number(a)) for r, short, s, a in schedule)
+
+    def number(scale: Scale) -> Scale:
+        return float(scale) if isinstance(scale, Tensor) and scale.numel() == 1 else scale
+
+    return tuple((number(r), number(short), number(s), number(a)) for r, short, s, a in schedule)
 
 
-def _number(scale: Scale) -> Scale:
-    return float(scale) if isinstance(scale, Tensor) and scale.numel() == 1 else scale
-
-
-def _same(one: Tensor, other: Tensor) -> bool:
-    """Whether two images of the probe differ by rounding alone."""
-    return torch.equal(one, other) or torch.allclose(one, other, rtol=64 * torch.finfo(one.dtype).eps)
-
-
-def _probe(problem: SplitProblem, x: Tensor) -> Tensor | None:
+def _probe(problem: Any, x: Tensor) -> Tensor | None:
     """(P + K'K) c for one vector c, by which a class is known again; None where instances have their own matrices."""
     quadratic, operator = problem.quadratic, problem.operator
     if operator.select(0) is not operator or (quadratic is not None and quadratic[0].ndim == 3):
@@ -306,7 +263,7 @@ def _probe(problem: SplitProblem, x: Tensor) -> Tensor | None:
     return probe if quadratic is None else torch.addmv(probe, quadratic[0], probe)
 
 
-def _scales(problem: SplitProblem, x: Tensor) -> Tensor:
+def _scales(problem: Any, x: Tensor) -> Tensor:
     """What r and s are multiples of `(2,)`, or `(2, B)`.
 
     With a P, r is balanced between the ends of the spectrum of P^{-1}K'K ([Ghadimi, Teixeira, Shames and Johansson

@@ -3,85 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from lmd.core.checks import check_positive
 from lmd.errors import CapabilityError, InputError
-from lmd.operators.base import LinearOperator
-from lmd.problems.base import Problem
-from lmd.problems.composite import Block
 from lmd.problems.grids import is_circulant
 from lmd.solvers.base import DualState, Solver
 from lmd.solvers.classical.pdhg import check_step
-from lmd.terms import Term
 from lmd.terms.base import per_instance
 
-DOMAIN_PENALTY = 0.01
-"""e, in units of the smoothness of the misfit."""
+DOMAIN_PENALTY = 0.01  # e, in units of the smoothness of the misfit
 
 
 @dataclass(frozen=True, kw_only=True)
 class CirculantState(DualState):
     """The answer z as `x`, and the variables of the formulas; Fourier coefficients have H, W // 2 + 1 for H, W."""
 
-    quadratic: Tensor
-    """x of the quadratic step `(B, C, H, W)`, which may be outside of the domain."""
-
-    coefficients: Tensor
-    """The Fourier coefficients of it."""
-
-    differences: Tensor
-    """Kx of it `(B, C, 2, H, W)`."""
-
+    quadratic: Tensor  # x of the quadratic step `(B, C, H, W)`, which may be outside of the domain
+    coefficients: Tensor  # the Fourier coefficients of it
+    differences: Tensor  # Kx of it `(B, C, 2, H, W)`
     w: Tensor
     p: Tensor
     q: Tensor
-    data: Tensor
-    """The coefficients of H x - grad h(x), which are the same for all x where H is the Hessian."""
-
-    hessian: Tensor
-    """H, in Fourier coefficients."""
-
-    metric: Tensor
-    """M `(B, 1, ...)`, the same."""
-
-    e: Tensor
-    """`()`."""
-
-    rho: Tensor
-    """`(B,)`."""
+    data: Tensor  # the coefficients of H x - grad h(x), which are the same for all x where H is the Hessian
+    hessian: Tensor  # H, in Fourier coefficients
+    metric: Tensor  # M `(B, 1, ...)`, the same
+    e: Tensor  # `()`
+    rho: Tensor  # `(B,)`
 
 
-class SpectralProblem(Protocol):
-    """What it needs of a problem: one term behind differences, smooth ones beside it, circulant bounds of both."""
-
-    @property
-    def differences(self) -> LinearOperator: ...
-
-    @property
-    def beside_spectrum(self) -> Tensor | None: ...
-
-    def data_gradient(self, x: Tensor) -> Tensor: ...
-
-    @property
-    def variation(self) -> Term: ...
-
-    @property
-    def beside(self) -> list[Block]: ...
-
-    def differences_part(self, dual: Tensor) -> Tensor: ...
-
-    def data_prox(self, x: Tensor, step: Any, out: Tensor | None = None) -> Tensor: ...
-
-    def dual_from(self, p: Tensor, x: Tensor) -> Tensor: ...
-
-    def step_scale(self, x: Tensor) -> Tensor: ...
-
-
-class CirculantADMM(Solver[CirculantState, SpectralProblem]):
+class CirculantADMM(Solver[CirculantState]):
     r"""Alternating directions for f(z) + h(x) + g(w) with z = x, w = Kx: the quadratic step in Fourier coefficients.
 
         x_{k+1} = x_k - M^{-1} (grad h(x_k) + K'(p_k + rho (K x_k - w_k)) + q_k + e (x_k - z_k))
@@ -103,29 +57,19 @@ class CirculantADMM(Solver[CirculantState, SpectralProblem]):
         relaxation: r, between 0 and 2.
     """
 
+    needs = ("differences", "beside_spectrum", "data_prox")
+    stays_in_domain = True  # the answer is a prox of f
+    ends_proven = True
+    init_cost: ClassVar = {"operator": 1, "data_gradient": 1, "dual_from": 1}
+    step_cost: ClassVar = {"operator": 1, "adjoint": 1, "data_prox": 1, "dual_from": 1}
+
     def __init__(self, threshold: float = 0.12, relaxation: float = 1.8) -> None:
         super().__init__()
         self.threshold, self.relaxation = check_step("threshold", threshold), check_positive("relaxation", relaxation)
         if self.relaxation >= 2:
             raise InputError("relaxation", relaxation, "a number between 0 and 2")
 
-    needs = ("differences", "beside_spectrum", "data_prox")
-
-    def keeps_to_domain(self, problem: Problem) -> bool:
-        """The answer is a prox of f."""
-        return True
-
-    ends_proven = True
-
-    @property
-    def init_cost(self) -> dict[str, int]:
-        return {"operator": 1, "data_gradient": 1, "dual_from": 1}
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return {"operator": 1, "adjoint": 1, "data_prox": 1, "dual_from": 1}
-
-    def init(self, problem: SpectralProblem, x0: Tensor) -> CirculantState:
+    def init(self, problem: Any, x0: Tensor) -> CirculantState:
         hessian, laplacian = problem.beside_spectrum, problem.differences.wrapped_spectrum
         if hessian is None or laplacian is None or x0.shape[-2:] != problem.differences.grid:
             raise CapabilityError(
@@ -150,16 +94,16 @@ class CirculantADMM(Solver[CirculantState, SpectralProblem]):
             rho=rho,
         )
 
-    def resume(self, problem: SpectralProblem, x: Tensor, dual: Tensor) -> CirculantState:
+    def resume(self, problem: Any, x: Tensor, dual: Tensor) -> CirculantState:
         """With p, and q such that the gradients add up to 0."""
         state, p = self.init(problem, x), problem.differences_part(dual)
         q = -problem.data_gradient(x) - problem.differences.adjoint(p)
         return replace(state, dual=dual, p=p, q=q)
 
-    def step(self, problem: SpectralProblem, state: CirculantState) -> CirculantState:
+    def step(self, problem: Any, state: CirculantState) -> CirculantState:
         return self.advance(problem, state, 1)
 
-    def advance(self, problem: SpectralProblem, state: CirculantState, count: int) -> CirculantState:
+    def advance(self, problem: Any, state: CirculantState, count: int) -> CirculantState:
         """The dual point of the smooth terms is computed at the end alone."""
         x, hat, rise, e = state.quadratic, state.coefficients, state.differences, state.e
         z, w, p, q = state.x, state.w, state.p, state.q

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,19 +11,6 @@ from torch import Tensor
 from lmd.operators.base import LinearOperator
 from lmd.terms.base import Pieces, filled
 from lmd.terms.quadratic import times
-
-
-class PiecewiseProblem(Protocol):
-    """What is needed of a problem: its operators, and the pieces of its terms."""
-
-    @property
-    def operator(self) -> LinearOperator: ...
-
-    @property
-    def quadratic(self) -> tuple[Tensor, Tensor] | None: ...
-
-    @property
-    def pieces(self) -> tuple[Pieces | None, tuple[Pieces, ...]] | None: ...
 
 
 def multiply(A: Tensor | None, x: Tensor) -> Tensor:
@@ -40,22 +27,17 @@ def multiply_adjoint(A: Tensor | None, p: Tensor) -> Tensor:
 class Summand:
     """A term of the rows z = Mx `(B, m)`, and the rows of the program that belong to it."""
 
-    matrix: Tensor | None
-    """M `(m, n)` or `(B, m, n)`; None is the identity."""
+    matrix: Tensor | None  # M `(m, n)` or `(B, m, n)`; None is the identity
+    shape: torch.Size  # that of z in the problem
+    scale: float  # what z is multiplied by in the array of all of them
 
-    shape: torch.Size
-    """That of z in the problem."""
-
-    scale: float
-    """What z is multiplied by in the array of all of them."""
-
+    # `(B, m)`
     curvature: Tensor
     slope: Tensor
     fold: Tensor
     kink: Tensor
     low: Tensor
     high: Tensor
-    """`(B, m)`."""
 
     total: float | None
 
@@ -109,9 +91,7 @@ class Summand:
 class Rows:
     """Rows Ax or, of folds, Ax + t with their ends `(B, m)`."""
 
-    matrix: Tensor | None
-    """`(m, n)` or `(B, m, n)`; None is the identity."""
-
+    matrix: Tensor | None  # `(m, n)` or `(B, m, n)`; None is the identity
     low: Tensor
     high: Tensor
     has_folds: bool = False
@@ -123,7 +103,7 @@ class Epigraph:
     The last rows are t. See `lmd.terms.base.Pieces`.
     """
 
-    def __init__(self, problem: PiecewiseProblem, x: Tensor) -> None:
+    def __init__(self, problem: Any, x: Tensor) -> None:
         assert problem.pieces is not None
         (first, others), operator, flat = problem.pieces, problem.operator, x.flatten(1)
         self.behind = [

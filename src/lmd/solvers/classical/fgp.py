@@ -3,53 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from lmd.core.checks import check_positive
-from lmd.operators.base import LinearOperator
-from lmd.problems.base import Problem
 from lmd.solvers.base import DualState, Solver
 from lmd.terms.base import Scale, add_scaled, inner, per_instance
 
-RESTART_EVERY = 8
-"""Iterations between two checks of the momentum."""
+RESTART_EVERY = 8  # iterations between two checks of the momentum
 
 
 @dataclass(frozen=True, kw_only=True)
 class FGPState(DualState):
     """Points, the dual points p they come from, and what momentum is made of."""
 
-    adjoint: Tensor
-    """K'p `(B, ...)`."""
-
-    ahead: Tensor
-    """The extrapolated dual points q, from which the next step starts."""
-
-    ahead_adjoint: Tensor
-    """K'q: as K' is linear, it is extrapolated with q and never computed."""
-
-    momentum: Scale
-    """m_k; one per instance `(B,)` with restarts."""
+    adjoint: Tensor  # K'p `(B, ...)`
+    ahead: Tensor  # the extrapolated dual points q, from which the next step starts
+    ahead_adjoint: Tensor  # K'q: as K' is linear, it is extrapolated with q and never computed
+    momentum: Scale  # m_k; one per instance `(B,)` with restarts
 
 
-class DualProblem(Protocol):
-    """What FGP needs of a problem: f(x) + g(Kx) with a strongly convex f."""
-
-    @property
-    def operator(self) -> LinearOperator: ...
-
-    @property
-    def data_strong_convexity(self) -> Scale: ...
-
-    def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor: ...
-
-    def dual_prox(self, p: Tensor, step: Scale, out: Tensor | None = None) -> Tensor: ...
-
-
-class FGP(Solver[FGPState, DualProblem]):
+class FGP(Solver[FGPState]):
     r"""p_{k+1} = prox(q_k + t K x(q_k)), q_{k+1} = p_{k+1} + (m_k - 1)/m_{k+1} (p_{k+1} - p_k), x_{k+1} = x(p_{k+1}).
 
     x(p) = argmin_x f(x) + <Kx, p>, which makes K x(p) the gradient of the dual; prox is `dual_prox`, for TV the
@@ -66,42 +42,28 @@ class FGP(Solver[FGPState, DualProblem]):
         restart: Set momentum back where it points downhill.
     """
 
+    needs = ("operator", "dual_prox", "tilted_minimiser", "data_strong_convexity")
+    stays_in_domain = True  # the domain of a composite problem is that of f, whose minimisers and prox these are
+    init_cost: ClassVar = {"operator": 1}
+    step_cost: ClassVar = {"operator": 1, "adjoint": 1, "tilted_minimiser": 2}
+
     def __init__(self, multiplier: float = 1.0, restart: bool = False) -> None:
         super().__init__()
         self.multiplier = check_positive("multiplier", multiplier)
         self.restart = bool(restart)
 
-    def config(self) -> dict[str, Any]:
-        return {"multiplier": self.multiplier, "restart": self.restart}
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return ("operator", "dual_prox", "tilted_minimiser", "data_strong_convexity")
-
-    def keeps_to_domain(self, problem: Problem) -> bool:
-        """The domain of a composite problem is that of its data term, whose minimisers and prox these are."""
-        return True
-
-    @property
-    def init_cost(self) -> dict[str, int]:
-        return {"operator": 1}
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return {"operator": 1, "adjoint": 1, "tilted_minimiser": 2}
-
-    def init(self, problem: DualProblem, x0: Tensor) -> FGPState:
+    def init(self, problem: Any, x0: Tensor) -> FGPState:
         dual, adjoint = torch.zeros_like(problem.operator(x0)), torch.zeros_like(x0)
         momentum = x0.new_ones(x0.shape[0]) if self.restart else 1.0
         return FGPState(x0, dual=dual, adjoint=adjoint, ahead=dual, ahead_adjoint=adjoint, momentum=momentum)
 
-    def resume(self, problem: DualProblem, x: Tensor, dual: Tensor) -> FGPState:
+    def resume(self, problem: Any, x: Tensor, dual: Tensor) -> FGPState:
         """At p, without momentum."""
         adjoint = problem.operator.adjoint(dual)
         momentum = x.new_ones(len(x)) if self.restart else 1.0
         return FGPState(x, dual=dual, adjoint=adjoint, ahead=dual, ahead_adjoint=adjoint, momentum=momentum)
 
-    def step(self, problem: DualProblem, state: FGPState) -> FGPState:
+    def step(self, problem: Any, state: FGPState) -> FGPState:
         t = self.multiplier * problem.data_strong_convexity / problem.operator.norm**2
         rise = problem.operator(problem.tilted_minimiser(state.ahead_adjoint))
         buffer = None if torch.is_grad_enabled() else rise

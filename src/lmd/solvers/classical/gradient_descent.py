@@ -1,10 +1,12 @@
-"""Gradient descent, projected, accelerated, proximal, and Adam."""
+"""Gradient descent, Nesterov's method, Adam and the proximal gradient method."""
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,66 +17,45 @@ from lmd.problems.base import Problem
 from lmd.problems.penalised import Split, split_of
 from lmd.solvers.base import S, Solver, State
 from lmd.solvers.steps import Steps, as_steps
+from lmd.solvers.tracking import take
 from lmd.terms.base import inner, per_instance, size_of
 
-MAX_DOUBLINGS = 60
-"""Doublings of the curvature in one step, after which an instance stays where it is."""
-
-CURVATURE_DECAY = 0.7
-"""What the curvature of the step before is multiplied by for the first trial of a step."""
-
-MAX_ROUNDINGS = 8
-"""Units of rounding of the values by which the rule of a step may be missed."""
-
-PROBE_LENGTH = 1e-3
-"""The length of the move that the first curvature is measured along, relative to the size of x or 1."""
+MAX_DOUBLINGS = 60  # doublings of the curvature in one step, after which an instance stays where it is
+CURVATURE_DECAY = 0.7  # what the curvature of the step before is multiplied by for the first trial of a step
+MAX_ROUNDINGS = 8  # units of rounding of the values by which the rule of a step may be missed
+PROBE_LENGTH = 1e-3  # the length of the move that the first curvature is measured along, relative to the size of x or 1
 
 
 class _GradientSolver(Solver[S]):
     """What the methods share: steps, and one subgradient for each."""
 
+    step_cost: ClassVar = {"subgradient": 1}
+
     def __init__(self, steps: Steps | float = 0.01) -> None:
         super().__init__()
         self.steps = as_steps(steps)
 
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return {"subgradient": 1}
+
+def project(problem: Problem, x: Tensor) -> Tensor:
+    """The points of the problem's domain nearest to x `(B, ...)`."""
+    return x if problem.domain is None else problem.domain.nearest(x)
 
 
 class GradientDescent(_GradientSolver[State]):
-    """x_{k+1} = x_k - t_k g_k with g_k a subgradient at x_k.
+    """x_{k+1} = P(x_k - t_k g_k), g_k a subgradient at x_k, P the Euclidean projection onto the problem's domain.
 
     Args:
         steps: The step-sizes t_k: a positive number, or `Steps`.
     """
+
+    stays_in_domain = True
 
     def init(self, problem: Problem, x0: Tensor) -> State:
         return State(x0)
 
     def step(self, problem: Problem, state: State) -> State:
         x = state.x - self.steps(state.iteration) * problem.subgradient(state.x)
-        return State(x, state.iteration + 1)
-
-
-class ProjectedGradient(_GradientSolver[State]):
-    """x_{k+1} = P(x_k - t_k g_k) with P the Euclidean projection onto the problem's domain.
-
-    Args:
-        steps: The step-sizes t_k: a positive number, or `Steps`.
-    """
-
-    needs = ("domain",)
-
-    def keeps_to_domain(self, problem: Problem) -> bool:
-        return True
-
-    def init(self, problem: Any, x0: Tensor) -> State:
-        return State(problem.domain.check("x0", x0))
-
-    def step(self, problem: Any, state: State) -> State:
-        x = state.x - self.steps(state.iteration) * problem.subgradient(state.x)
-        return State(problem.domain.nearest(x), state.iteration + 1)
+        return State(project(problem, x), state.iteration + 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,8 +76,7 @@ class Nesterov(_GradientSolver[NesterovState]):
         steps: The step-sizes t_k: a positive number, or `Steps`.
     """
 
-    def keeps_to_domain(self, problem: Problem) -> bool:
-        return True
+    stays_in_domain = True
 
     def init(self, problem: Problem, x0: Tensor) -> NesterovState:
         return NesterovState(x0, extrapolated=x0)
@@ -107,11 +87,6 @@ class Nesterov(_GradientSolver[NesterovState]):
         momentum = (1 + math.sqrt(1 + 4 * state.momentum**2)) / 2
         ahead = project(problem, x + ((state.momentum - 1) / momentum) * (x - state.x))
         return NesterovState(x, state.iteration + 1, extrapolated=ahead, momentum=momentum)
-
-
-def project(problem: Problem, x: Tensor) -> Tensor:
-    """The points of the problem's domain nearest to x `(B, ...)`."""
-    return x if problem.domain is None else problem.domain.nearest(x)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,11 +132,10 @@ class Adam(_GradientSolver[AdamState]):
 class DescentState(State):
     """Points of a method whose values fall in every step."""
 
-    value: Tensor
-    """f(x) `(B,)`."""
+    value: Tensor  # f(x) `(B,)`
 
+    # Which instances `(B,)` found nothing lower without what they learned on the way, and stay where they are
     stuck: Tensor
-    """Which instances `(B,)` found nothing lower without what they learned on the way, and stay where they are."""
 
     @property
     def known_value(self) -> Tensor:
@@ -176,17 +150,12 @@ class DescentState(State):
 class ProximalGradientState(DescentState):
     """Two points, and what is known of the curvature between them."""
 
-    before: Tensor
-    """The point one iteration earlier `(B, ...)`; x itself after a restart."""
-
-    curvature: Tensor
-    """M `(B,)`: f was M-smooth along the last step."""
-
-    pace: Tensor
-    """t `(B,)`, of which the momentum is made: 1 after a restart."""
+    before: Tensor  # the point one iteration earlier `(B, ...)`; x itself after a restart
+    curvature: Tensor  # M `(B,)`: f was M-smooth along the last step
+    pace: Tensor  # t `(B,)`, of which the momentum is made: 1 after a restart
 
 
-class ProximalGradient(Solver[ProximalGradientState, Problem]):
+class ProximalGradient(Solver[ProximalGradientState]):
     r"""f + g with a gradient of f and a prox of g, the penalty or the domain:
 
         y = x_k + (t_k - 1) / t_{k+1} (x_k - x_{k-1}),   x_{k+1} = prox_{g/M}(y - grad f(y) / M),
@@ -205,17 +174,9 @@ class ProximalGradient(Solver[ProximalGradientState, Problem]):
     tensor([[2., 0.]])
     """
 
-    @property
-    def init_cost(self) -> dict[str, int]:
-        return {"value": 1, "subgradient": 2}
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        """The trials are counted in the state."""
-        return {}
-
-    def keeps_to_domain(self, problem: Problem) -> bool:
-        return True
+    stays_in_domain = True
+    init_cost: ClassVar = {"value": 1, "subgradient": 2}
+    step_cost: ClassVar = {}  # the trials are counted in the state
 
     def init(self, problem: Problem, x0: Tensor) -> ProximalGradientState:
         """The first curvature is that of f along a short step."""
@@ -234,21 +195,12 @@ class ProximalGradient(Solver[ProximalGradientState, Problem]):
         pace = (1 + (1 + 4 * state.pace.square()).sqrt()) / 2
         y = torch.lerp(state.before, state.x, per_instance(1 + (state.pace - 1) / pace, state.x))
         y = y if split.term is None else split.term.nearest(y)
-        known = y, split.value(y), split.gradient(y)
-        x, excess = _try(split, *known, curvature)
-        trials = torch.ones_like(state.stuck, dtype=torch.int64)
-        for _ in range(MAX_DOUBLINGS):
-            failed = ~(excess <= 0) & ~state.stuck
-            if not bool(failed.any()):
-                break
-            curvature = torch.where(failed, 2 * curvature, curvature)
-            trials = trials + failed
-            x, excess = _try(split, *known, curvature)
+        attempt = functools.partial(_try, split, y, split.value(y), split.gradient(y))
+        (x, excess), curvature, trials = backtrack(attempt, curvature, ~state.stuck, MAX_DOUBLINGS)
         value = problem.value(x)
         falls = (excess <= 0) & (value < state.value) & ~state.stuck
-        taken = falls.reshape(-1, *(1,) * (x.ndim - 1))
         return ProximalGradientState(
-            torch.where(taken, x, state.x),
+            take(falls, x, state.x),
             state.iteration + 1,
             evaluations={"value": trials + 2, "subgradient": torch.ones_like(trials)},
             value=torch.where(falls, value, state.value),
@@ -266,3 +218,21 @@ def _try(split: Split, y: Tensor, before: Tensor, gradient: Tensor, curvature: T
     allowed = before + inner(gradient, move) + curvature / 2 * inner(move, move)
     slack = MAX_ROUNDINGS * torch.finfo(x.dtype).eps * (before.abs() + after.abs())
     return x, after - allowed - slack
+
+
+def backtrack(
+    attempt: Callable[[Tensor], Any], curvature: Tensor, searching: Tensor | bool, doublings: int
+) -> tuple[Any, Tensor, Tensor]:
+    """Return the first trial that holds, its curvature `(B,)`, which is doubled until then, and the number of trials.
+
+    `attempt` maps curvatures to a tuple that ends in how far the rule is missed `(B,)`.
+    """
+    trial, trials = attempt(curvature), torch.ones_like(curvature, dtype=torch.int64)
+    for _ in range(doublings):
+        failed = ~(trial[-1] <= 0) & searching
+        if not bool(failed.any()):
+            break
+        curvature = torch.where(failed, 2 * curvature, curvature)
+        trials = trials + failed
+        trial = attempt(curvature)
+    return trial, curvature, trials

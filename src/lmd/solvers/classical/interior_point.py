@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,64 +12,37 @@ from lmd.core.checks import check_positive
 from lmd.solvers.base import DualState, Solver
 from lmd.terms.quadratic import times
 
-MIN_CENTRALITY = 1e-3
-"""gamma: no complementarity product may be smaller than this share of their mean."""
+MIN_CENTRALITY = 1e-3  # gamma: no complementarity product may be smaller than this share of their mean
+MAX_INFEASIBILITY = 10.0  # beta: how many times slower than the mean product the residuals may fall
+MIN_DECREASE = 0.01  # the share of a step's length by which the mean product has to fall at least
+CENTRING = (1e-6, 0.5)  # the interval of sigma, the share of the mean product that a direction aims at
 
-MAX_INFEASIBILITY = 10.0
-"""beta: how many times slower than the mean product the residuals may fall."""
-
-MIN_DECREASE = 0.01
-"""The share of a step's length by which the mean product has to fall at least."""
-
-CENTRING = (1e-6, 0.5)
-"""The interval of sigma, the share of the mean product that a direction aims at."""
-
+# How often a step of the corrected and of the plain direction is shortened before it is given up
 MAX_CORRECTED_TRIALS = 8
 MAX_TRIALS = 60
-"""How often a step of the corrected and of the plain direction is shortened before it is given up."""
 
 SHORTENING = 0.7
+# The least length of a step of the corrected direction; shorter ones are left to the plain one
 MIN_CORRECTED_STEP = 0.01
-"""The least length of a step of the corrected direction; shorter ones are left to the plain one."""
 
+# Mean products to go on with, in those of an earlier answer: one that is too near the boundary for how far it is from
+# the minimum then costs few iterations
 RESUMED_MEAN = 10.0
-"""Mean products to go on with, in those of an earlier answer: one that is too near the boundary for how far it is from
-the minimum then costs few iterations."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InteriorState(DualState):
     """Points in float64, and all that is positive around them, each `(B, m)` for m hinges: the `dual` points a too."""
 
-    point: Tensor
-    """x in float64 `(B, n)`."""
-
+    point: Tensor  # x in float64 `(B, n)`
     slack: Tensor
     surplus: Tensor
-
-    residual: Tensor
-    """By how much the stationarity residual has fallen `(B,)`: the product of 1 - t over all steps."""
-
-    first: Tensor
-    """The mean of the complementarity products at the start `(B,)`."""
-
-    done: Tensor
-    """Which instances `(B,)` are solved to rounding, and stay where they are."""
+    residual: Tensor  # by how much the stationarity residual has fallen `(B,)`: the product of 1 - t over all steps
+    first: Tensor  # the mean of the complementarity products at the start `(B,)`
+    done: Tensor  # which instances `(B,)` are solved to rounding, and stay where they are
 
 
-class MarginProblem(Protocol):
-    """What the method needs of a problem: hinges of rows of data sets, each shared by some of the instances."""
-
-    rows: Tensor
-    """y_i (phi_i, 1) `(S, m, n)`."""
-
-    subset: Tensor
-    """The data set of each instance `(B,)`."""
-
-    C: float
-
-
-class InteriorPoint(Solver[InteriorState, MarginProblem]):
+class InteriorPoint(Solver[InteriorState]):
     r"""Newton's method on the perturbed optimality conditions of an SVM, each iteration nearer to the true ones.
 
     As a quadratic program, with rows y_i (phi_i, 1) and x = (w, b), the problem is
@@ -90,17 +63,13 @@ class InteriorPoint(Solver[InteriorState, MarginProblem]):
     """
 
     needs = ("rows", "subset", "C")
+    step_cost: ClassVar = {}  # counted in the state: an instance that is solved costs nothing
 
     def __init__(self, precision: float = 1e-9) -> None:
         super().__init__()
         self.precision = check_positive("precision", precision, zero=True)
 
-    @property
-    def step_cost(self) -> dict[str, int]:
-        """Counted in the state: an instance that is solved costs nothing."""
-        return {}
-
-    def init(self, problem: MarginProblem, x0: Tensor) -> InteriorState:
+    def init(self, problem: Any, x0: Tensor) -> InteriorState:
         """At x0 with the a that suits it: products that are equal up to a factor of 2."""
         point, shortfall = x0.detach().double(), _shortfall(problem, x0)
         margin = shortfall.abs().mean(dim=1, keepdim=True).clamp(min=1)
@@ -109,7 +78,7 @@ class InteriorPoint(Solver[InteriorState, MarginProblem]):
         product = problem.C * slack * surplus / (slack + surplus)  # of a and surplus, and of C - a and slack
         return _begin(x0, point, product / surplus, slack, surplus, product.mean(dim=1))
 
-    def resume(self, problem: MarginProblem, x: Tensor, dual: Tensor) -> InteriorState:
+    def resume(self, problem: Any, x: Tensor, dual: Tensor) -> InteriorState:
         """With slack and surplus of which all products are equal: `RESUMED_MEAN` times the mean of x and `dual`."""
         shortfall, dual = _shortfall(problem, x), dual.detach().double().clamp(0, problem.C)
         over, under = (side.clamp(min=0) for side in (shortfall, -shortfall))
@@ -121,7 +90,7 @@ class InteriorPoint(Solver[InteriorState, MarginProblem]):
         return _begin(x, x.detach().double(), dual, mean / (problem.C - dual), mean / dual, mean[:, 0])
 
     @torch.no_grad()
-    def step(self, problem: MarginProblem, state: InteriorState) -> InteriorState:
+    def step(self, problem: Any, state: InteriorState) -> InteriorState:
         counted = {"factorisation": (~state.done).long()}
         if bool(state.done.all()):
             return replace(state, iteration=state.iteration + 1, evaluations=counted)
@@ -136,7 +105,7 @@ class InteriorPoint(Solver[InteriorState, MarginProblem]):
         return InteriorState(after["point"].to(state.x), state.iteration + 1, evaluations=counted, **after)
 
 
-def _shortfall(problem: MarginProblem, x: Tensor) -> Tensor:
+def _shortfall(problem: Any, x: Tensor) -> Tensor:
     """1 - rows x `(B, m)`, in float64."""
     point = x.detach().double()
     shortfall = torch.empty(len(x), problem.rows.shape[1], dtype=torch.float64, device=x.device)
@@ -151,7 +120,7 @@ def _begin(x: Tensor, point: Tensor, dual: Tensor, slack: Tensor, surplus: Tenso
     return InteriorState(x, dual=dual, point=point, slack=slack, surplus=surplus, residual=one, first=mean, done=done)
 
 
-def _groups(problem: MarginProblem) -> list[tuple[int, Tensor]]:
+def _groups(problem: Any) -> list[tuple[int, Tensor]]:
     """The data sets, each with the places of its instances in the batch."""
     return [(int(k), (problem.subset == k).nonzero().flatten()) for k in torch.unique(problem.subset)]
 
@@ -269,5 +238,5 @@ class _Iterate:
         return replace(self, residual=self.residual * (1 - length), **stepped)
 
 
+# What a state and an `_Iterate` have in common
 STATE_FIELDS = tuple(field.name for field in fields(_Iterate) if field.name not in ("rows", "C"))
-"""What a state and an `_Iterate` have in common."""

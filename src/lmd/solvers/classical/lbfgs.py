@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,26 +14,21 @@ from lmd.problems.base import Problem
 from lmd.solvers.base import Solver
 from lmd.solvers.classical.gradient_descent import DescentState
 
+# The constants of the Wolfe conditions
 SUFFICIENT_DECREASE = 1e-4
 CURVATURE = 0.9
-"""The constants of the Wolfe conditions."""
 
+# A pair must have s'y > MIN_CURVATURE ||g|| s's: with that, L-BFGS converges without strong convexity
 MIN_CURVATURE = 1e-10
-"""A pair must have s'y > MIN_CURVATURE ||g|| s's: with that, L-BFGS converges without strong convexity."""
 
 
 @dataclass(frozen=True)
 class CurvaturePair:
     """What one step showed of the curvature, all flat: `(B, n)`."""
 
-    move: Tensor
-    """s = x_{k+1} - x_k."""
-
-    change: Tensor
-    """y = g_{k+1} - g_k."""
-
-    weight: Tensor
-    """1 / s'y `(B,)`, and 0 for an instance that learns nothing from this pair."""
+    move: Tensor  # s = x_{k+1} - x_k
+    change: Tensor  # y = g_{k+1} - g_k
+    weight: Tensor  # 1 / s'y `(B,)`, and 0 for an instance that learns nothing from this pair
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,19 +53,13 @@ class LBFGS(Solver[LBFGSState]):
         trials: Evaluations of a line search, at most.
     """
 
+    init_cost: ClassVar = {"value": 1, "subgradient": 1}
+    step_cost: ClassVar = {}  # the evaluations of the line search are counted in the state
+
     def __init__(self, memory: int = 10, trials: int = 20) -> None:
         super().__init__()
         self.memory = check_count("memory", memory)
         self.trials = check_count("trials", trials)
-
-    @property
-    def init_cost(self) -> dict[str, int]:
-        return {"value": 1, "subgradient": 1}
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        """The evaluations of the line search are counted in the state."""
-        return {}
 
     def init(self, problem: Problem, x0: Tensor) -> LBFGSState:
         value, gradient = problem.value_and_subgradient(x0)

@@ -4,43 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 from typing_extensions import Self
 
 from lmd.core.checks import check_positive
-from lmd.problems.base import Problem
 from lmd.solvers.base import DualState, Solver
-from lmd.solvers.classical.epigraph import Epigraph, PiecewiseProblem, multiply, multiply_adjoint
+from lmd.solvers.classical.epigraph import Epigraph, multiply, multiply_adjoint
 from lmd.terms.quadratic import times
 
-MAX_SIZE = 2048
-"""Entries of x up to which a matrix of them is factorised for each instance."""
-
-MAX_CHUNK = 1 << 24
-"""Numbers of a matrix product for a chunk of instances."""
-
-MAX_EQUATION_WIDTH = 1e-9
-"""Ends of a row that are so close, relative to their size, are one equation."""
-
-EQUATION_COMPLIANCE = 1e-8
-"""By how much an equation may give way to its multiplier in a step, relative to P + A'wA, so that it may be there
-twice."""
-
-BOUNDARY_SHARE = 0.995
-"""The share of the way to the boundary that a step goes at most."""
-
-MAX_CORRECTED_ITERATIONS = 40
-"""Enough but for programs on which Mehrotra's steps lead in circles: later steps are without corrections, and no longer
-than the mean of the products falls."""
-
-SPENT_SHARE = 1e-4
-"""An instance whose products are this share of what is rounding has ended."""
-
-MIN_STEP = 1e-10
-"""An instance whose step is shorter has ended."""
+MAX_SIZE = 2048  # entries of x up to which a matrix of them is factorised for each instance
+MAX_CHUNK = 1 << 24  # numbers of a matrix product for a chunk of instances
+MAX_EQUATION_WIDTH = 1e-9  # ends of a row that are so close, relative to their size, are one equation
+EQUATION_COMPLIANCE = 1e-8  # of an equation in a step, relative to P + A'wA, so that it may be there twice
+BOUNDARY_SHARE = 0.995  # the share of the way to the boundary that a step goes at most
+MAX_CORRECTED_ITERATIONS = 40  # Mehrotra's steps may lead in circles: later ones are plain and shorter
+SPENT_SHARE = 1e-4  # an instance whose products are this share of what is rounding has ended
+MIN_STEP = 1e-10  # an instance whose step is shorter has ended
 
 
 class Program(NamedTuple):
@@ -49,34 +31,19 @@ class Program(NamedTuple):
     In units in which P has the diagonal 1 and A unit rows.
     """
 
-    P: Tensor
-    """`(n, n)` or `(B, n, n)`."""
-
-    q: Tensor
-    """`(B, N)`."""
-
-    blocks: tuple[Tensor | None, ...]
-    """A, in blocks of rows `(m_j, n)` or `(B, m_j, n)`; None is the identity."""
-
-    folds: tuple[int, ...]
-    """How many entries of t are in the rows of each block: all or none."""
-
-    low: Tensor
+    P: Tensor  # `(n, n)` or `(B, n, n)`
+    q: Tensor  # `(B, N)`
+    blocks: tuple[Tensor | None, ...]  # A, in blocks of rows `(m_j, n)` or `(B, m_j, n)`; None is the identity
+    folds: tuple[int, ...]  # how many entries of t are in the rows of each block: all or none
+    low: Tensor  # `(B, m)`, as is `high`
     high: Tensor
-    """`(B, m)`."""
+    is_equation: Tensor  # `(B, m)`
+    places: Tensor  # the rows that are equations in any instance `(e,)`
+    equations: Tensor  # the rows of A there `(B, e, n)`; 0 where an instance has none
 
-    is_equation: Tensor
-    """`(B, m)`."""
-
-    places: Tensor
-    """The rows that are equations in any instance `(e,)`."""
-
-    equations: Tensor
-    """The rows of A there `(B, e, n)`; 0 where an instance has none."""
-
+    # What (x, t) `(B, N)` and the multipliers `(B, m)` are multiplied by to be those of the problem
     x_unit: Tensor
     y_unit: Tensor
-    """What (x, t) `(B, N)` and the multipliers `(B, m)` are multiplied by to be those of the problem."""
 
     @classmethod
     def of(cls, epigraph: Epigraph) -> Self:
@@ -169,8 +136,7 @@ class LinearSystem:
     def __init__(self, program: Program, weight: Tensor) -> None:
         self.program = program
         *parts, self.held = program.split(weight)
-        self.own = program.of_folds(parts)
-        """The weights of the rows of folds, and of their t."""
+        self.own = program.of_folds(parts)  # the weights of the rows of folds, and of their t
         both = zip(parts, program.at_folds(self.own * self.held / (self.own + self.held)), program.folds, strict=True)
         parts = [left if count else w for w, left, count in both]
         widest = max((A.shape[-2] for A in program.blocks if A is not None), default=1)
@@ -221,21 +187,11 @@ class QPInteriorState(DualState):
 
     epigraph: Epigraph
     program: Program
-
-    point: Tensor
-    """x and the variables of folds `(B, N)`."""
-
-    slack: Tensor
-    """Distances to the lower and to the upper ends `(2, B, m)`, positive; 1 where there is no end."""
-
-    multiplier: Tensor
-    """Those of the ends `(2, B, m)`, positive; 0 where there is no end."""
-
-    equality: Tensor
-    """The multipliers of the equations `(B, m)`; 0 of other rows."""
-
-    done: Tensor
-    """Which instances `(B,)` are solved to rounding, or get no further, and stay where they are."""
+    point: Tensor  # x and the variables of folds `(B, N)`
+    slack: Tensor  # distances to the lower and to the upper ends `(2, B, m)`, positive; 1 where there is no end
+    multiplier: Tensor  # those of the ends `(2, B, m)`, positive; 0 where there is no end
+    equality: Tensor  # the multipliers of the equations `(B, m)`; 0 of other rows
+    done: Tensor  # which instances `(B,)` are solved to rounding, or get no further, and stay where they are
 
     @property
     def settled(self) -> Tensor | None:
@@ -246,7 +202,7 @@ class QPInteriorState(DualState):
         return self.multiplier[1] - self.multiplier[0] + self.equality
 
 
-class QPInteriorPoint(Solver[QPInteriorState, PiecewiseProblem]):
+class QPInteriorPoint(Solver[QPInteriorState]):
     r"""min x'Px / 2 + q'x over l <= Kx <= u by Newton's method on the perturbed optimality conditions.
 
     With slacks s to the ends, multipliers p of 0 or more, and y the upper minus the lower ones, the conditions are
@@ -268,22 +224,15 @@ class QPInteriorPoint(Solver[QPInteriorState, PiecewiseProblem]):
     """
 
     needs = ("operator", "pieces")
+    stays_in_domain = True  # the domain of a composite problem is that of its data term, which is finite everywhere
     ends_proven = True
+    step_cost: ClassVar = {}  # nothing that is an evaluation: a step factorises a matrix
 
     def __init__(self, precision: float = 1e-14) -> None:
         super().__init__()
         self.precision = check_positive("precision", precision)
 
-    @property
-    def step_cost(self) -> dict[str, int]:
-        """Nothing that is an evaluation: a step factorises a matrix."""
-        return {}
-
-    def keeps_to_domain(self, problem: Problem) -> bool:
-        """The domain of a composite problem is that of its data term, which is finite everywhere."""
-        return True
-
-    def init(self, problem: PiecewiseProblem, x0: Tensor) -> QPInteriorState:
+    def init(self, problem: Any, x0: Tensor) -> QPInteriorState:
         """The minimiser with springs in place of bounds, slacks that are as long as they are missed, equal products."""
         epigraph = Epigraph(problem, x0)
         program = Program.of(epigraph)
@@ -293,23 +242,19 @@ class QPInteriorPoint(Solver[QPInteriorState, PiecewiseProblem]):
         point, _ = LinearSystem(program, weight).solve(right, (weight - 1) * nearest)
         return _begin(epigraph, program, point, torch.zeros_like(nearest), x0)
 
-    def resume(self, problem: PiecewiseProblem, x: Tensor, dual: Tensor) -> QPInteriorState:
+    def resume(self, problem: Any, x: Tensor, dual: Tensor) -> QPInteriorState:
         epigraph = Epigraph(problem, x)
         program, y = Program.of(epigraph), epigraph.multipliers(x, dual)
         return _begin(epigraph, program, epigraph.point(x) / program.x_unit, y / program.y_unit, x)
 
-    def step(self, problem: PiecewiseProblem, state: QPInteriorState) -> QPInteriorState:
+    def step(self, problem: Any, state: QPInteriorState) -> QPInteriorState:
         if bool(state.done.all()):
             return replace(state, iteration=state.iteration + 1)
         after = _Newton(state).step()
         stays = state.done | ~after.point.isfinite().all(dim=1) | after.done
-        whole = replace(
-            after,
-            point=torch.where(stays[:, None], state.point, after.point),
-            equality=torch.where(stays[:, None], state.equality, after.equality),
-            slack=torch.where(stays[:, None], state.slack, after.slack),
-            multiplier=torch.where(stays[:, None], state.multiplier, after.multiplier),
-        )
+        names = ("point", "equality", "slack", "multiplier")
+        chosen: Any = {name: torch.where(stays[:, None], getattr(state, name), getattr(after, name)) for name in names}
+        whole = replace(after, **chosen)
         return replace(_with_answer(whole, state.x), done=stays | _is_solved(whole, self.precision))
 
 
@@ -321,10 +266,9 @@ class _Newton:
         ends, image = torch.stack([program.low, program.high]), program.image(state.point)
         self.has_end = ends.isfinite() & ~program.is_equation
         self.sign = torch.tensor([1.0, -1.0], dtype=ends.dtype, device=ends.device)[:, None, None]
+        # By how much slacks are not those of x `(2, B, m)`
         self.missed = torch.where(self.has_end, self.sign * (image - ends) - state.slack, 0)
-        """By how much slacks are not those of x `(2, B, m)`."""
-        self.residual = torch.where(program.is_equation, image - program.low, 0)
-        """That of equations `(B, m)`."""
+        self.residual = torch.where(program.is_equation, image - program.low, 0)  # that of equations `(B, m)`
         self.gradient = program.gradient(state.point, state.y())
         self.stiffness = torch.where(self.has_end, state.multiplier / state.slack, 0)
         self.system = LinearSystem(program, self.stiffness.sum(dim=0))

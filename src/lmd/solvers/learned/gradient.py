@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +17,8 @@ from lmd.solvers.base import S, Solver, State
 from lmd.solvers.classical.gradient_descent import project
 from lmd.solvers.classical.lbfgs import CurvaturePair, curvature_pair, two_loops
 
+# Step, caution and damping of `LearnedBlockNewton` to begin with; with a caution of 0.1 it diverges on digits
 INITIAL = 1.0, 0.36, 1e-3
-"""Step, caution and damping of `LearnedBlockNewton` to begin with; with a caution of 0.1 it diverges on digits."""
 
 
 class Metric(nn.Module, Configurable, abc.ABC):
@@ -80,27 +80,23 @@ class DenseMetric(Metric):
 
 
 class _MetricSolver(Solver[S]):
-    """What gradient and quasi-Newton steps share: a metric, and a learned step-size for each iteration.
+    """A metric, and a learned step-size for each iteration; iterations past the learned ones are as the last.
 
-    Iterations past the learned ones are as the last. Nothing is promised of them: `Sequential` goes on with a method
-    that converges.
+    Nothing is promised of them: `Sequential` goes on with a method that converges.
     """
+
+    step_cost: ClassVar = {"subgradient": 1}
 
     def __init__(self, metric: Metric, iterations: int) -> None:
         super().__init__()
         if not isinstance(metric, Metric):
             raise InputError("metric", type(metric).__name__, "an lmd.solvers.learned.gradient.Metric")
         self.metric, self.iterations = metric, check_count("iterations", iterations)
-        self.steps = nn.Parameter(torch.zeros(iterations))
-        """log t_k `(N,)`."""
+        self.steps = nn.Parameter(torch.zeros(iterations))  # log t_k `(N,)`
 
     @property
     def horizon(self) -> int:
         return self.iterations
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return {"subgradient": 1}
 
     def check(self, x0: Tensor) -> Tensor:
         """Return x0 if it is of the size and dtype of the metric."""
@@ -128,13 +124,11 @@ class LearnedGradient(_MetricSolver[LearnedGradientState]):
         iterations: How many t_k and m_k are learned.
     """
 
+    stays_in_domain = True
+
     def __init__(self, metric: Metric, iterations: int = 8) -> None:
         super().__init__(metric, iterations)
-        self.momenta = nn.Parameter(torch.zeros(iterations))
-        """m_k `(N,)`."""
-
-    def keeps_to_domain(self, problem: Problem) -> bool:
-        return True
+        self.momenta = nn.Parameter(torch.zeros(iterations))  # m_k `(N,)`
 
     def init(self, problem: Problem, x0: Tensor) -> LearnedGradientState:
         return LearnedGradientState(self.check(x0), ahead=x0)
@@ -151,14 +145,9 @@ class LearnedGradient(_MetricSolver[LearnedGradientState]):
 class LearnedQuasiNewtonState(State):
     """Points, and what earlier steps showed of the curvature."""
 
-    gradient: Tensor
-    """g_{k-1} `(B, n)`; 0 before the first step."""
-
-    move: Tensor
-    """x_k - x_{k-1} `(B, n)`."""
-
-    pairs: tuple[CurvaturePair, ...]
-    """Oldest first."""
+    gradient: Tensor  # g_{k-1} `(B, n)`; 0 before the first step
+    move: Tensor  # x_k - x_{k-1} `(B, n)`
+    pairs: tuple[CurvaturePair, ...]  # oldest first
 
 
 class LearnedQuasiNewton(_MetricSolver[LearnedQuasiNewtonState]):
@@ -190,14 +179,7 @@ class LearnedQuasiNewton(_MetricSolver[LearnedQuasiNewtonState]):
         return LearnedQuasiNewtonState(state.x + move.reshape_as(state.x), k + 1, gradient=g, move=move, pairs=pairs)
 
 
-class BlockProblem(Protocol):
-    """What `LearnedBlockNewton` needs: the gradient, and the diagonal blocks of a matrix above the curvature."""
-
-    def newton_blocks(self, x: Tensor, caution: Tensor, share: float) -> tuple[Tensor, Tensor]:
-        """The gradient `(B, n)` and K blocks `(B, K, n / K, n / K)`; more caution makes them larger."""
-
-
-class LearnedBlockNewton(Solver[State, BlockProblem]):
+class LearnedBlockNewton(Solver[State]):
     r"""x_{k+1} = x_k - t_k (M + d_k trace(M) / n)^{-1} g_k, M the blocks of the problem at x_k with caution c_k.
 
     t_k, c_k and d_k are learned for each iteration. For cross entropy, M sums the pairs by how far they are from right
@@ -209,30 +191,27 @@ class LearnedBlockNewton(Solver[State, BlockProblem]):
         share: Of the pairs that M sums, above 0 and at most 1.
     """
 
+    needs = ("newton_blocks",)
+    step_cost: ClassVar = {"factorisation": 1}
+
     def __init__(self, iterations: int = 10, share: float = 0.1) -> None:
         super().__init__()
         self.iterations = check_count("iterations", iterations)
         if not 0 < share <= 1:
             raise InputError("share", share, "a number above 0, at most 1")
         self.share = float(share)
+        # Logarithms of t_k, c_k and d_k, as multiples of `INITIAL` `(N, 3)`
         self.numbers = nn.Parameter(torch.zeros(iterations, 3))
-        """Logarithms of t_k, c_k and d_k, as multiples of `INITIAL` `(N, 3)`."""
-
-    needs = ("newton_blocks",)
 
     @property
     def horizon(self) -> int:
         return self.iterations
 
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return {"factorisation": 1}
-
-    def init(self, problem: BlockProblem, x0: Tensor) -> State:
+    def init(self, problem: Any, x0: Tensor) -> State:
         check_module_kind("x0", x0, self, "solver")
         return State(x0)
 
-    def step(self, problem: BlockProblem, state: State) -> State:
+    def step(self, problem: Any, state: State) -> State:
         x, k = state.x, state.iteration
         learned = self.numbers[min(k, self.iterations - 1)].exp()
         length, caution, damping = (initial * number for initial, number in zip(INITIAL, learned, strict=True))

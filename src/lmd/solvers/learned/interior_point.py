@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,13 +12,11 @@ from torch import Tensor, nn
 from lmd import kernels
 from lmd.core.checks import check_count, check_module_kind
 from lmd.errors import InputError
-from lmd.solvers.base import DualState
-from lmd.solvers.classical.interior_point import CENTRING, Direction, InteriorPoint, MarginProblem, NewtonSystem
-from lmd.solvers.learned.prefix import LearnedPrefix
+from lmd.solvers.base import DualState, LearnedPrefix
+from lmd.solvers.classical.interior_point import CENTRING, Direction, InteriorPoint, NewtonSystem
 
+# Iterations before which rows are chosen, and how many, as a share of those at first. With fewer, rounding shows.
 ROW_SHARES = {0: 1.0, 2: 0.85, 5: 0.7}
-"""Iterations before which rows are chosen, and how many, as a share of those at first. The fastest but one of eight
-schedules on 60 training sets; with the fastest, rounding shows on a small set."""
 
 
 class Centred(NamedTuple):
@@ -62,19 +60,13 @@ class Centred(NamedTuple):
 class LearnedInteriorState(DualState):
     """One computation for each data set, whatever the instances on it start from."""
 
-    sets: Tensor
-    """The data sets `(S,)`."""
-
-    place: Tensor
-    """Where the data set of each instance is among them `(B,)`."""
-
-    numbers: Tensor
-    """Which rows of the data sets are worked with `(S, k)`."""
-
+    sets: Tensor  # the data sets `(S,)`
+    place: Tensor  # where the data set of each instance is among them `(B,)`
+    numbers: Tensor  # which rows of the data sets are worked with `(S, k)`
     inner: Centred
 
 
-class LearnedInteriorPoint(LearnedPrefix[LearnedInteriorState, MarginProblem]):
+class LearnedInteriorPoint(LearnedPrefix[LearnedInteriorState]):
     r"""Predictor-corrector steps from a learned point and mean product, on the rows that may matter; then all of them.
 
     The directions are those of `InteriorPoint`. The start is the same for all instances: a point that is learned, and
@@ -92,6 +84,9 @@ class LearnedInteriorPoint(LearnedPrefix[LearnedInteriorState, MarginProblem]):
         share: Of the rows that take part at first, above 0 and at most 1.
     """
 
+    needs = ("rows", "subset", "C")
+    step_cost: ClassVar = {"factorisation": 1}
+
     def __init__(self, size: int, iterations: int = 10, share: float = 0.3) -> None:
         super().__init__()
         self.size, self.iterations = check_count("size", size), check_count("iterations", iterations)
@@ -99,20 +94,12 @@ class LearnedInteriorPoint(LearnedPrefix[LearnedInteriorState, MarginProblem]):
             raise InputError("share", share, "a number above 0, at most 1")
         self.share, self.tail = float(share), InteriorPoint()
         self.guess = nn.Parameter(torch.zeros(size))
-        self.log_mean = nn.Parameter(torch.zeros(()))
-        """log mu_0 / C."""
-        self.centring = nn.Parameter(torch.zeros(iterations))
-        """Logarithms of multiples of Mehrotra's sigma."""
+        self.log_mean = nn.Parameter(torch.zeros(()))  # log mu_0 / C
+        self.centring = nn.Parameter(torch.zeros(iterations))  # logarithms of multiples of Mehrotra's sigma
+        # Shares of the way to the boundary, as logits
         self.lengths = nn.Parameter(torch.full((iterations,), math.log(0.995 / 0.005)))
-        """Shares of the way to the boundary, as logits."""
 
-    needs = ("rows", "subset", "C")
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return {"factorisation": 1}
-
-    def init(self, problem: MarginProblem, x0: Tensor) -> LearnedInteriorState:
+    def init(self, problem: Any, x0: Tensor) -> LearnedInteriorState:
         """At the learned point, with no rows yet: the first iteration chooses them."""
         check_module_kind("x0", x0, self, "solver")
         if x0.shape[1:] != (self.size,):
@@ -123,23 +110,16 @@ class LearnedInteriorPoint(LearnedPrefix[LearnedInteriorState, MarginProblem]):
         return self._state(x0, 0, problem, sets, place, none.long(), Centred(point, none, none, none, none))
 
     def _state(
-        self,
-        like: Tensor,
-        iteration: int,
-        problem: MarginProblem,
-        sets: Tensor,
-        place: Tensor,
-        numbers: Tensor,
-        inner: Centred,
+        self, like: Tensor, k: int, problem: Any, sets: Tensor, place: Tensor, numbers: Tensor, inner: Centred
     ) -> LearnedInteriorState:
         nothing = inner.dual.new_zeros(len(sets), problem.rows.shape[1])
         dual = nothing.scatter(1, numbers, inner.dual)
         x = inner.point[place].to(like)
         solved = torch.isfinite((2 * x).square().sum(dim=1, keepdim=True))  # else no system was: x stays where it is
         x, dual = torch.where(solved, x, like), torch.where(solved, dual[place], 0.0)
-        return LearnedInteriorState(x, iteration, dual=dual, sets=sets, place=place, numbers=numbers, inner=inner)
+        return LearnedInteriorState(x, k, dual=dual, sets=sets, place=place, numbers=numbers, inner=inner)
 
-    def learned_step(self, problem: MarginProblem, state: LearnedInteriorState) -> LearnedInteriorState:
+    def learned_step(self, problem: Any, state: LearnedInteriorState) -> LearnedInteriorState:
         k, numbers, now = state.iteration, state.numbers, state.inner
         if k in ROW_SHARES:
             numbers, now = self._choose_rows(problem, state)
@@ -155,9 +135,7 @@ class LearnedInteriorPoint(LearnedPrefix[LearnedInteriorState, MarginProblem]):
         after = now.moved(self.lengths[k].sigmoid() * now.longest(by), by)
         return self._state(state.x, k + 1, problem, state.sets, state.place, numbers, after)
 
-    def compiled_steps(
-        self, problem: MarginProblem, state: LearnedInteriorState, end: int
-    ) -> LearnedInteriorState | None:
+    def compiled_steps(self, problem: Any, state: LearnedInteriorState, end: int) -> LearnedInteriorState | None:
         """From the start alone, for float32 on the CPU."""
         if state.iteration > 0 or self.size == 1 or not kernels.serves(problem.rows, self.guess):
             return None
@@ -177,11 +155,11 @@ class LearnedInteriorPoint(LearnedPrefix[LearnedInteriorState, MarginProblem]):
         inner = Centred(points, *around)
         return self._state(state.x, end, problem, state.sets, state.place, places.long(), inner)
 
-    def _count(self, problem: MarginProblem, k: int) -> int:
+    def _count(self, problem: Any, k: int) -> int:
         """How many rows iteration k chooses."""
         return math.ceil(ROW_SHARES[k] * self.share * problem.rows.shape[1])
 
-    def _choose_rows(self, problem: MarginProblem, state: LearnedInteriorState) -> tuple[Tensor, Centred]:
+    def _choose_rows(self, problem: Any, state: LearnedInteriorState) -> tuple[Tensor, Centred]:
         """The rows with the least margins now; those that are new begin with products of mu."""
         rows, now, begun = _rows(problem, state.sets), state.inner, state.iteration > 0
         margins = (rows @ now.point.to(rows.dtype)[..., None])[..., 0]
@@ -192,5 +170,5 @@ class LearnedInteriorPoint(LearnedPrefix[LearnedInteriorState, MarginProblem]):
         return numbers, Centred(now.point, *(each.gather(1, numbers) for each in kept))
 
 
-def _rows(problem: MarginProblem, sets: Tensor) -> Tensor:
+def _rows(problem: Any, sets: Tensor) -> Tensor:
     return problem.rows if len(sets) == len(problem.rows) else problem.rows[sets]

@@ -1,73 +1,36 @@
-"""Learned mirror descent on the saddle form of total variation problems: a learned geometry for each side."""
+"""Learned mirror descent on saddle forms: learned convolutions for grids, learned steps for any composite."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from lmd.core.checks import check_count, check_module_kind
-from lmd.operators.base import LinearOperator
-from lmd.solvers.base import DualState
-from lmd.solvers.classical.pdhg import PDHG, PDHGState, SaddleProblem, check_step
+from lmd.core.checks import check_count, check_module_kind, check_positive
+from lmd.solvers.base import DualState, LearnedPrefix
+from lmd.solvers.classical.pdhg import PDHG, PDHGState, check_step
 from lmd.solvers.learned.dual import at_middle, check_grid, check_kernel_size, convolve, zeros_of
-from lmd.solvers.learned.prefix import LearnedPrefix
-from lmd.terms.base import Scale, per_instance
+from lmd.terms.base import per_instance
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearnedSaddleState(DualState):
+class LearnedPDHGState(DualState):
     """Points x_k and dual points, and how they moved last."""
 
+    moved: Tensor  # x_k - x_{k-1}
+    dual_moved: Tensor  # p_k - p_{k-1}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnedSaddleState(LearnedPDHGState):
+    """Also the part p_k `(B, ..., axes, *size)` of the dual point that belongs to the differences."""
+
     differences_dual: Tensor
-    """p_k `(B, ..., axes, *size)`: the dual point, or its part that belongs to the differences."""
-
-    dual_moved: Tensor
-    """p_k - p_{k-1}."""
-
-    moved: Tensor
-    """x_k - x_{k-1}."""
 
 
-class GridSaddleProblem(SaddleProblem, Protocol):
-    """What `LearnedSaddle` needs of a problem beyond what PDHG needs: differences on a grid, smooth terms beside them.
-
-    f and g are looked at only where `parts` says that there is compiled code for them.
-    """
-
-    @property
-    def differences(self) -> LinearOperator: ...
-
-    @property
-    def parts(self) -> tuple[str, ...]: ...
-
-    @property
-    def f(self) -> Any: ...
-
-    @property
-    def g(self) -> Any: ...
-
-    @property
-    def mask(self) -> Any: ...
-
-    @property
-    def gradient_smoothness(self) -> Scale: ...
-
-    def data_gradient(self, x: Tensor) -> Tensor: ...
-
-    def clip(self, x: Tensor) -> Tensor: ...
-
-    def fill_unknown(self, x: Tensor) -> Tensor: ...
-
-    @property
-    def variation(self) -> Any: ...
-
-    def dual_from(self, p: Tensor, x: Tensor) -> Tensor: ...
-
-
-class LearnedSaddle(LearnedPrefix[LearnedSaddleState, GridSaddleProblem]):
+class LearnedSaddle(LearnedPrefix[LearnedSaddleState]):
     r"""Both sides of min_x max_p f(x) + <Kx, p> - g*(p), each with learned convolutions, for k < N; then PDHG.
 
         p_{k+1} = P(p_k + A_k * (L K x_k) + M_k * (p_k - p_{k-1}) + E_k * (L K(x_k - x_{k-1})))
@@ -81,11 +44,10 @@ class LearnedSaddle(LearnedPrefix[LearnedSaddleState, GridSaddleProblem]):
     each `to`. PDHG with steps sigma, tau is A_k = E_k = sigma, C_k = -tau at the middle of the kernels, up to its prox,
     and the start of training.
 
-    What holds whatever was learned: p_k is feasible and x_k in the box, so there is a duality gap at every iteration
-    and nothing diverges; and from iteration N on the method is PDHG, started at x_N and p_N, which converges from any
-    start (Chambolle and Pock 2011). Its tau is PDHG's own or the one given, over `settle`: near the solution short
-    primal steps are the better ones, and disturb x_N least. No units are learned: see `LearnedDual`. The first step
-    fills lost pixels from their neighbours (`TVInpainting.filled`), as y says nothing about them.
+    Whatever was learned, p_k is feasible and x_k in the box, so there is a duality gap at every iteration and nothing
+    diverges; and from iteration N on the method is PDHG, started at x_N and p_N, which converges from any start. Its
+    tau is PDHG's own or the one given, over `settle`: short primal steps disturb x_N least. No units are learned: see
+    `LearnedDual`. The first step fills lost pixels from their neighbours, as y says nothing about them.
 
     Args:
         iterations: N.
@@ -96,6 +58,10 @@ class LearnedSaddle(LearnedPrefix[LearnedSaddleState, GridSaddleProblem]):
         settle: What tau of the PDHG that goes on is divided by, positive.
         axes: Of the differences: 1 for signals, 2 for images, 3 for volumes.
     """
+
+    init_cost: ClassVar = {"dual_from": 1}
+    # The operator of the learned steps is that of the differences, where the problem has a larger one
+    step_cost: ClassVar = {"operator": 2, "adjoint": 1, "data_gradient": 1, "dual_from": 1}
 
     def __init__(
         self,
@@ -121,68 +87,40 @@ class LearnedSaddle(LearnedPrefix[LearnedSaddleState, GridSaddleProblem]):
         at_middle(primal, axes)[:, 0, 0] = -first / (1 + first)
         if masked:
             at_middle(primal, axes)[:, 1, 1] = -first
-        self.dual_kernels = nn.Parameter(dual)
-        """A_k, M_k, E_k `(N, 2, 6, k, k)` for two axes."""
+        self.dual_kernels = nn.Parameter(dual)  # A_k, M_k, E_k `(N, 2, 6, k, k)` for two axes
+        # C_k, D_k: `(N, 2, 3, k, k)`, to kept and lost pixels, from kept ones, lost ones and the move; `(N, 1, 2, k,
+        # k)` where there are no lost pixels
         self.primal_kernels = nn.Parameter(primal)
-        """C_k, D_k: `(N, 2, 3, k, k)`, to kept and lost pixels, from kept ones, lost ones and the move; `(N, 1, 2, k,
-        k)` where there are no lost pixels."""
         self.tail: PDHG = PDHG(tau, accelerated=False)
-        self.settle = check_step("settle", settle)
-
-    def config(self) -> dict[str, Any]:
-        return {
-            "iterations": self.iterations,
-            "kernel": self.kernel,
-            "primal_kernel": self.primal_kernel,
-            "masked": self.masked,
-            "tau": self.tail.tau,
-            "settle": self.settle,
-            "axes": self.axes,
-        }
+        self.tau, self.settle = self.tail.tau, check_step("settle", settle)
 
     @property
     def needs(self) -> tuple[str, ...]:
         own = ("differences", "gradient_smoothness", "data_gradient", "clip")
         return (*own, *(("mask",) if self.masked else ()), *self.tail.needs)
 
-    @property
-    def init_cost(self) -> dict[str, int]:
-        return {"dual_from": 1}
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        """The operator of the learned steps is that of the differences, where the problem has a larger one."""
-        return {"operator": 2, "adjoint": 1, "data_gradient": 1, "dual_from": 1}
-
-    def init(self, problem: GridSaddleProblem, x0: Tensor) -> LearnedSaddleState:
+    def init(self, problem: Any, x0: Tensor) -> LearnedSaddleState:
         check_module_kind("x0", x0, self, "solver")
         check_grid(problem.differences, self.axes)
         p, still = zeros_of(x0, self.axes), x0.new_zeros(()).expand(x0.shape)
         return LearnedSaddleState(x0, dual=problem.dual_from(p, x0), differences_dual=p, dual_moved=p, moved=still)
 
-    def _first(self, problem: GridSaddleProblem, state: LearnedSaddleState) -> Tensor:
-        """The x that a step starts from: lost pixels are filled before the first one."""
-        return state.x if state.iteration > 0 else problem.clip(problem.fill_unknown(state.x))
-
-    def learned_step(self, problem: GridSaddleProblem, state: LearnedSaddleState) -> LearnedSaddleState:
+    def learned_step(self, problem: Any, state: LearnedSaddleState) -> LearnedSaddleState:
         k, p, moved, dual_moved = state.iteration, state.differences_dual, state.moved, state.dual_moved
-        x, smoothness = self._first(problem, state), problem.gradient_smoothness
+        x = state.x if k > 0 else problem.clip(problem.fill_unknown(state.x))  # lost pixels are filled first
+        smoothness = problem.gradient_smoothness
         rise, faster = problem.differences(x), problem.differences(moved)
         scale = per_instance(smoothness, rise)
         ahead = convolve((scale * rise, dual_moved, scale * faster), self.dual_kernels[k])
         ahead = problem.variation.project(p + ahead)
         slope = (problem.data_gradient(x) + problem.differences.adjoint(ahead)) / per_instance(smoothness, x)
         target = problem.clip(x + self._primal_step(problem, slope, moved, self.primal_kernels[k]))
-        return self._state(problem, k + 1, target, target - x, ahead, ahead - p)
+        full = problem.dual_from(ahead, target)
+        return LearnedSaddleState(
+            target, k + 1, dual=full, differences_dual=ahead, dual_moved=ahead - p, moved=target - x
+        )
 
-    @staticmethod
-    def _state(
-        problem: GridSaddleProblem, k: int, x: Tensor, moved: Tensor, p: Tensor, dual_moved: Tensor
-    ) -> LearnedSaddleState:
-        dual = problem.dual_from(p, x)
-        return LearnedSaddleState(x, k, dual=dual, differences_dual=p, dual_moved=dual_moved, moved=moved)
-
-    def _primal_step(self, problem: GridSaddleProblem, slope: Tensor, moved: Tensor, kernel: Tensor) -> Tensor:
+    def _primal_step(self, problem: Any, slope: Tensor, moved: Tensor, kernel: Tensor) -> Tensor:
         """C_k * slope + D_k * moved, in the shape of x."""
         at = -self.axes - 1
         if not self.masked:
@@ -192,8 +130,55 @@ class LearnedSaddle(LearnedPrefix[LearnedSaddleState, GridSaddleProblem]):
         both = convolve([item.unsqueeze(at) for item in (kept, slope - kept, moved)], kernel)
         return torch.where(mask > 0, both.select(at, 0), both.select(at, 1))
 
-    def tail_at(self, problem: GridSaddleProblem, x: Tensor, dual: Tensor) -> PDHGState:
+    def tail_at(self, problem: Any, x: Tensor, dual: Tensor) -> PDHGState:
         """With shorter primal steps than PDHG's own."""
         tau, sigma = self.tail.steps(problem)
         tau, sigma = tau / self.settle, sigma * self.settle
         return PDHGState(x, dual=dual, ahead=x, tau=tau, sigma=sigma, least=0.0)
+
+
+class LearnedPDHG(LearnedPrefix[LearnedPDHGState]):
+    r"""PDHG with steps and momenta of each iteration learned, for k < N; then PDHG as it is.
+
+        p_{k+1} = prox_{s_k g*}(p_k + m_k (p_k - p_{k-1}) + s_k K(x_k + e_k (x_k - x_{k-1})))
+        x_{k+1} = prox_{t_k f}(x_k + n_k (x_k - x_{k-1}) - t_k K'p_{k+1})
+
+    with Euclidean mirrors on both sides: for problems whose K says nothing about neighbours, such as the lasso, where
+    `LearnedSaddle` has nothing to convolve. t_k and s_k are learned as multiples of PDHG's own steps tau and sigma.
+
+    Whatever was learned, p_k is feasible, as a prox is, so there is a duality gap at every iteration; and from
+    iteration N on the method is PDHG, started at x_N and p_N. `tau` is PDHG's, for both parts.
+
+    Args:
+        iterations: N.
+        tau: Of PDHG; None is its own default.
+    """
+
+    needs = PDHG.needs
+    init_cost: ClassVar = PDHG.init_cost
+    step_cost: ClassVar = PDHG.step_cost
+
+    def __init__(self, iterations: int = 20, tau: float | None = None) -> None:
+        super().__init__()
+        self.iterations = check_count("iterations", iterations)
+        self.tau = None if tau is None else check_positive("tau", tau)
+        start = torch.zeros(iterations, 5)
+        start[:, 2] = 1.0
+        # log t_k / tau, log s_k / sigma, e_k, m_k, n_k `(N, 5)`; before training, those of PDHG
+        self.numbers = nn.Parameter(start)
+        self.tail: PDHG = PDHG(tau, accelerated=False)
+
+    def init(self, problem: Any, x0: Tensor) -> LearnedPDHGState:
+        dual = torch.zeros_like(problem.operator(x0))
+        return LearnedPDHGState(x0, dual=dual, moved=torch.zeros_like(x0), dual_moved=dual)
+
+    def learned_step(self, problem: Any, state: LearnedPDHGState) -> LearnedPDHGState:
+        x, p, moved, dual_moved = state.x, state.dual, state.moved, state.dual_moved
+        tau, sigma = self.tail.steps(problem)
+        log_t, log_s, ahead, dual_momentum, momentum = self.numbers[state.iteration].to(x.dtype).unbind()
+        t, s = (log_t.exp() * tau).expand(len(x)), (log_s.exp() * sigma).expand(len(x))
+        rise = problem.operator(x + ahead * moved)
+        dual = problem.dual_prox(p + dual_momentum * dual_moved + per_instance(s, rise) * rise, s)
+        fall = problem.operator.adjoint(dual)
+        target = problem.data_prox(x + momentum * moved - per_instance(t, fall) * fall, t)
+        return LearnedPDHGState(target, state.iteration + 1, dual=dual, moved=target - x, dual_moved=dual - p)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from lmd.mirrors.quadratic import DiagonalQuadratic
 from lmd.problems.base import Problem
 from lmd.solvers.base import S, Solver, State
 from lmd.solvers.steps import LearnedSteps, Step, Steps, as_steps
-from lmd.terms import L1, NegativeEntropy, Term
+from lmd.terms import L1, NegativeEntropy
 from lmd.terms.base import per_instance
 from lmd.terms.domains import same_set
 
@@ -50,11 +50,10 @@ class MirrorSolver(Solver[S]):
 class MirrorState(State):
     """Points, and the dual points they were made from."""
 
-    target: Tensor | None = None
-    """y_k `(B, ...)`: where `to_dual(x)` should be; None before the first step."""
+    target: Tensor | None = None  # y_k `(B, ...)`: where `to_dual(x)` should be; None before the first step
 
+    # to_dual(x) `(B, ...)` where it is known already, as in training; None where the step has to evaluate it
     dual: Tensor | None = None
-    """to_dual(x) `(B, ...)` where it is known already, as in training; None where the step has to evaluate it."""
 
 
 class MirrorDescent(MirrorSolver[MirrorState]):
@@ -70,9 +69,7 @@ class MirrorDescent(MirrorSolver[MirrorState]):
         steps: The step-sizes t_k: a positive number, or `Steps`.
     """
 
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return {"subgradient": 1, "to_dual": 1, "to_primal": 1}
+    step_cost: ClassVar = {"subgradient": 1, "to_dual": 1, "to_primal": 1}
 
     @property
     def geometry(self) -> Mirror | None:
@@ -109,9 +106,9 @@ class LazyMirrorDescent(MirrorDescent):
     """y_0 = to_dual(x_0), y_{k+1} = y_k - t_k g_k, x_{k+1} = to_primal(y_{k+1}), with g_k a subgradient at x_k.
 
     On the whole space and with an exact mirror these are the iterates of `MirrorDescent`; with a learned inverse they
-    are not, and errors of the inverse do not build up in y. No `to_dual` is evaluated, so the dual residual is not
-    known. With minibatch subgradients (`Stochastic`) it is LSMD. Nesterov 2009, "Primal-dual subgradient methods for
-    convex problems"; learned: Tan, Mukherjee, Tang and Schoenlieb 2024, "Boosting data-driven mirror descent".
+    are not, and errors of the inverse do not build up in y. No dual residual is known. Inside `Stochastic` it is LSMD.
+    Nesterov 2009, "Primal-dual subgradient methods for convex problems"; learned: Tan, Mukherjee, Tang and Schoenlieb
+    2024, "Boosting data-driven mirror descent".
 
     Args:
         mirror: Any mirror.
@@ -119,14 +116,8 @@ class LazyMirrorDescent(MirrorDescent):
     """
 
     accumulates = True
-
-    @property
-    def init_cost(self) -> dict[str, int]:
-        return {"to_dual": 1}
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return {"subgradient": 1, "to_primal": 1}
+    init_cost: ClassVar = {"to_dual": 1}
+    step_cost: ClassVar = {"subgradient": 1, "to_primal": 1}
 
     def init(self, problem: Problem, x0: Tensor) -> MirrorState:
         return MirrorState(self.mirror.check("x0", x0), target=self.mirror.to_dual(x0))
@@ -147,6 +138,8 @@ class LearnedMirrorDescent(MirrorDescent):
         extension: The rule past N: "last", "mean", "min", "max" or "decay".
     """
 
+    steps: LearnedSteps
+
     def __init__(
         self,
         mirror: Mirror,
@@ -155,30 +148,18 @@ class LearnedMirrorDescent(MirrorDescent):
         interval: tuple[float, float] = (1e-3, 1e-1),
         extension: str = "min",
     ) -> None:
-        self.iterations = check_count("iterations", iterations)
         super().__init__(mirror, LearnedSteps(iterations, initial_step, interval, extension))
-
-    steps: LearnedSteps
-
-    def config(self) -> dict[str, Any]:
-        steps = self.steps
-        return {
-            "mirror": self.mirror,
-            "iterations": steps.iterations,
-            "initial_step": steps.initial,
-            "interval": list(steps.interval),
-            "extension": steps.extension,
-        }
+        self.iterations, self.initial_step, self.interval = iterations, self.steps.initial, self.steps.interval
+        self.extension = extension
 
 
 class CorrectedMirrorDescent(MirrorDescent):
     r"""x_{k+1} = to_primal(y_k) - c_k (to_primal(to_dual(x_k)) - x_k), y_k = to_dual(x_k) - t_k g_k, c_k in [0, 1].
 
     With a learned inverse, to_primal(to_dual(x)) is not x, so approximate mirror descent (c_k = 0) moves even where the
-    gradient is zero: its iterates settle at the fixed points of the round trip instead of at the minimum, however small
-    its steps (the paper's remark on t_k^{-1}). With c_k = 1 the round trip is subtracted: a point with zero gradient
-    stays where it is. In the first iterations the drift is useful, as it takes any start to where the solutions of the
-    family are: c_k is learned for each trained iteration, and is 1 beyond. Costs one more `to_primal` per iteration.
+    gradient is zero, to the fixed points of the round trip, however small its steps (the paper's remark on t_k^{-1}).
+    With c_k = 1 the round trip is subtracted. In the first iterations it is useful, as it takes any start to where the
+    solutions of the family are: c_k is learned for each trained iteration, and is 1 beyond.
 
     Args:
         mirror: Any mirror; the corrections matter where its inverse is learned.
@@ -187,25 +168,20 @@ class CorrectedMirrorDescent(MirrorDescent):
         initial: Each c_k to begin with, in [0, 1].
     """
 
+    step_cost: ClassVar = {"subgradient": 1, "to_dual": 1, "to_primal": 2}
+
     def __init__(
         self, mirror: Mirror, steps: Steps | float, iterations: int | None = None, initial: float = 0.5
     ) -> None:
         super().__init__(mirror, steps)
+        iterations = super().horizon if iterations is None else iterations
         if iterations is None:
-            if not isinstance(self.steps, LearnedSteps):
-                raise InputError(
-                    "iterations", "none", "how many corrections to learn, as the steps have no such number"
-                )
-            iterations = self.steps.iterations
+            raise InputError("iterations", "none", "how many corrections to learn, as the steps have no such number")
         self.iterations = check_count("iterations", iterations)
         self.initial = float(initial)
         if not 0 <= self.initial <= 1:
             raise InputError("initial", initial, "a number in [0, 1]")
         self.corrections = nn.Parameter(torch.full((iterations,), self.initial))
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return {"subgradient": 1, "to_dual": 1, "to_primal": 2}
 
     @property
     def horizon(self) -> int | None:
@@ -215,15 +191,12 @@ class CorrectedMirrorDescent(MirrorDescent):
         """Without a domain; with one, only where there is nothing to correct."""
         return super().keeps_to_domain(problem) and (problem.domain is None or self.mirror.is_exact)
 
-    def correction(self, k: int) -> float | Tensor:
-        """c_k."""
-        return self.corrections[k] if k < self.iterations else 1.0
-
     def step(self, problem: Problem, state: MirrorState) -> MirrorState:
         dual = self.encode(state)
         drifted = super().step(problem, replace(state, dual=dual))
         drift = self.mirror.to_primal(dual) - state.x
-        return replace(drifted, x=drifted.x - self.correction(state.iteration) * drift)
+        correction = self.corrections[state.iteration] if state.iteration < self.iterations else 1.0
+        return replace(drifted, x=drifted.x - correction * drift)
 
     def with_steps(self, steps: Steps | float) -> CorrectedMirrorDescent:
         """The same mirror and corrections with other steps."""
@@ -248,13 +221,8 @@ class AcceleratedState(State):
 class _AccumulatingSolver(MirrorSolver[AcceleratedState]):
     """What the two methods share: a start at z_0 = x_0, y_0 = to_dual(x_0), and the costs."""
 
-    @property
-    def init_cost(self) -> dict[str, int]:
-        return {"to_dual": 1}
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return {"subgradient": 1, "to_primal": 1}
+    init_cost: ClassVar = {"to_dual": 1}
+    step_cost: ClassVar = {"subgradient": 1, "to_primal": 1}
 
     def init(self, problem: Problem, x0: Tensor) -> AcceleratedState:
         self.mirror.check("x0", x0)
@@ -298,7 +266,7 @@ class AcceleratedMirrorDescent(_AccumulatingSolver):
 
 
 class AcceleratedStochasticMirrorDescent(_AccumulatingSolver):
-    """Weighted dual averaging with averaged points, whose weights keep the noise of minibatch gradients in check.
+    """Weighted dual averaging with averaged points, whose weights reduce the noise of minibatch gradients.
 
     A_0 = 1/2, A_{k+1} = (k+1)(k+2)/2, a_k = A_{k+1} - A_k, s_k = (k+1)^{3/2};
     y_{k+1} = y_k - (a_k / s_k) t_k g_k, x_{k+1} = x_k + a_k / A_{k+1} (to_primal(y_{k+1}) - x_k), g_k the gradient.
@@ -337,12 +305,12 @@ class ProximalMirrorDescent(MirrorDescent):
         steps: The step-sizes t_k: a positive number, or `Steps`.
     """
 
+    needs = ("penalty", "misfit_gradient")
+
     @property
     def geometry(self) -> Mirror | None:
         """None: the theorems are about steps without a prox."""
         return None
-
-    needs = ("penalty", "misfit_gradient")
 
     def step(self, problem: Any, state: MirrorState) -> MirrorState:
         size = self.steps(state.iteration)
@@ -351,43 +319,23 @@ class ProximalMirrorDescent(MirrorDescent):
         return MirrorState(x, state.iteration + 1)
 
 
-def proximal_map(mirror: Mirror, penalty: Term) -> ProximalMap:
+def proximal_map(mirror: Mirror, penalty: Any) -> ProximalMap:
     """Return the function from (y, t) to argmin_x Psi(x) - <y, x> + t g(x), where that has a closed form.
 
     Args:
         mirror: `Euclidean`, `EuclideanBox`, `EuclideanSimplex`, `DiagonalQuadratic` or `Entropic`.
         penalty: g: `L1`, or with `Entropic` also `NegativeEntropy`.
     """
-    for mirrors, penalties, make in CLOSED_FORMS:
-        if type(mirror) in mirrors and type(penalty) in penalties:
-            return make(mirror, penalty)
-    known = "; ".join(
-        f"{' or '.join(m.__name__ for m in mirrors)} with {' or '.join(p.__name__ for p in penalties)}"
-        for mirrors, penalties, _ in CLOSED_FORMS
-    )
-    raise InputError("penalty", f"{type(penalty).__name__} with the mirror {type(mirror).__name__}", known)
-
-
-def _shrink_and_map(mirror: Mirror, penalty: Any) -> ProximalMap:
-    """Separable potentials: entry by entry a convex function, whose minimiser on an interval is the clipped one."""
-    weight = penalty.weight
-    return lambda y, t: mirror.to_primal(y.sign() * (y.abs() - t * per_instance(weight, y)).clamp(min=0))
-
-
-def _map_alone(mirror: Mirror, penalty: Any) -> ProximalMap:
-    """On the simplex the l1 norm is 1 everywhere."""
-    return lambda y, t: mirror.to_primal(y)
-
-
-def _temper(mirror: Mirror, penalty: Any) -> ProximalMap:
-    """Psi + t g is (1 + t weight) Psi."""
-    return lambda y, t: mirror.to_primal(y / (1 + torch.as_tensor(t, dtype=y.dtype, device=y.device) * penalty.weight))
-
-
-CLOSED_FORMS: tuple[tuple[tuple[type[Mirror], ...], tuple[type[Term], ...], Callable[[Mirror, Any], ProximalMap]], ...]
-CLOSED_FORMS = (
-    ((Euclidean, EuclideanBox, DiagonalQuadratic), (L1,), _shrink_and_map),
-    ((Entropic, EuclideanSimplex), (L1,), _map_alone),
-    ((Entropic,), (NegativeEntropy,), _temper),
-)
-"""Mirrors and penalties that `proximal_map` serves."""
+    kinds = type(mirror), type(penalty)
+    if kinds[0] in (Euclidean, EuclideanBox, DiagonalQuadratic) and kinds[1] is L1:
+        # Psi is separable: entry by entry a convex function, whose minimiser on an interval is the clipped one
+        return lambda y, t: mirror.to_primal(y.sign() * (y.abs() - t * per_instance(penalty.weight, y)).clamp(min=0))
+    if kinds[0] in (Entropic, EuclideanSimplex) and kinds[1] is L1:
+        return lambda y, t: mirror.to_primal(y)  # on the simplex the l1 norm is 1 everywhere
+    if kinds == (Entropic, NegativeEntropy):  # Psi + t g is (1 + t weight) Psi
+        return lambda y, t: mirror.to_primal(
+            y / (1 + torch.as_tensor(t, dtype=y.dtype, device=y.device) * penalty.weight)
+        )
+    boxes = "Euclidean or EuclideanBox or DiagonalQuadratic or EuclideanSimplex"
+    known = f"{boxes} or Entropic with L1; Entropic with NegativeEntropy"
+    raise InputError("penalty", f"{kinds[1].__name__} with the mirror {kinds[0].__name__}", known)
