@@ -39,8 +39,9 @@ from lmd.guarantees.theorems import (
     subgradient_certificate,
 )
 from lmd.mirrors import Entropic, EuclideanBox, EuclideanSimplex, Mirror, Quadratic
-from lmd.problems import Composite, KLDivergence, LeastSquares, Problem, SquaredDistance, TVDenoising, TVInpainting
+from lmd.problems import Composite, LeastSquares, Problem, TVDenoising, TVInpainting
 from lmd.problems.duality import proven_gap
+from lmd.problems.simplex import KLDivergence, SquaredDistance
 from lmd.solvers import (
     BacktrackedMirrorDescent,
     GradientDescent,
@@ -788,7 +789,10 @@ def rooms(generator: torch.Generator, halved: str | None) -> Case:
         b, scale = float(problem.bound), problem.scale
         p = torch.nn.functional.pad(1.2 * b * torch.tanh(taken.take(n - 1)), (0, 1)).clamp(-b, b)
         p = (torch.round(2**20 * p) / 2**20 if few else p).clamp(-b, b)[:, None, None]
-        x = problem.primal_from_dual(p) + 10**-digits * (taken.powers(1, 1) * taken.take(n))[:, None]
+        x = (
+            problem.tilted_minimiser(problem.operator.adjoint(p))
+            + 10**-digits * (taken.powers(1, 1) * taken.take(n))[:, None]
+        )
         _, gap, room = proven_gap(problem, x, p)
         each = zip(*(rows.reshape(len(y), n).tolist() for rows in (x, y, p)), gap.tolist(), strict=True)
         missed = [float(exact_gap(a, d, q, scale, b) - Fraction(found)) for a, d, q, found in each]

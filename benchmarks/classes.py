@@ -41,7 +41,9 @@ from classes.peers import available
 import lmd
 from lmd.errors import CapabilityError
 from lmd.problems import PenalisedProblem
-from lmd.solvers import ADMM, FGP, LBFGS, PDHG, InteriorPoint, Nesterov, ProximalGradient, QPInteriorPoint, RelaxedPDHG
+from lmd.solvers import ADMM, FGP, LBFGS, PDHG, Nesterov, ProximalGradient, RelaxedPDHG
+from lmd.solvers.classical.interior_point import InteriorPoint
+from lmd.solvers.classical.qp_interior_point import QPInteriorPoint
 from lmd.solvers.result import Status
 
 TOLERANCE = 1e-6

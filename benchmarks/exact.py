@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from lmd import zoo
-from lmd.problems import TVDenoising, TVInpainting, add_noise, random_masks
-from lmd.problems.image_families import as_float
+from lmd.problems import TVDenoising, TVInpainting
+from lmd.problems.image_families import add_noise, as_float, random_masks
 from lmd.reproduction.datasets import read_images
 
 NOISE, KEPT, WEIGHT, IMAGES = 0.05, 0.8, 0.3, 8

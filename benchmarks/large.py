@@ -20,7 +20,8 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from lmd import kernels
-from lmd.problems import TVDenoising, add_noise
+from lmd.problems import TVDenoising
+from lmd.problems.image_families import add_noise
 from lmd.reproduction.datasets import image_data
 from lmd.reproduction.datasets.images import TEST_PHOTOGRAPHS, bundled, read_image
 from lmd.solvers.learned.dual import NODES, PLACES

@@ -26,7 +26,8 @@ from torch import Tensor
 
 import lmd
 from lmd.operators import Blur, ParallelBeam, gaussian_kernel, motion_kernel
-from lmd.problems import TVDeblurring, TVInpainting, TVTomography, add_noise, random_masks
+from lmd.problems import TVDeblurring, TVInpainting, TVTomography
+from lmd.problems.image_families import add_noise, random_masks
 from lmd.reproduction.datasets import image_data
 from lmd.solvers import PDHG, Result
 

@@ -24,7 +24,8 @@ from torch import Tensor
 
 import lmd
 from lmd import kernels
-from lmd.problems import TVDenoising, TVModel, add_noise
+from lmd.problems import TVDenoising, TVModel
+from lmd.problems.image_families import add_noise
 from lmd.reproduction.datasets.images import image_data
 from lmd.solvers import LearnedFGP
 from lmd.solvers.learned.dual import LOWEST, PLACES, RATIO, roughness

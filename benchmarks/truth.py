@@ -41,24 +41,23 @@ import torch
 from torch import Tensor
 
 import lmd
-from lmd.guarantees import DescentSafeguard, Safeguard, default_fallback
+from lmd.guarantees import DescentSafeguard, Safeguard
+from lmd.guarantees.safeguard import default_fallback
 from lmd.mirrors import Entropic, Euclidean, EuclideanSimplex, Quadratic
 from lmd.operators import gaussian_kernel
 from lmd.problems import (
     SVM,
-    KLDivergence,
     Lasso,
     LeastSquares,
     LinearClassifier,
     Problem,
-    SquaredDistance,
     TVDeblurring,
     TVDenoising,
     TVInpainting,
     TVTomography,
 )
 from lmd.problems.duality import relative_gap
-from lmd.problems.simplex import uniform_simplex
+from lmd.problems.simplex import KLDivergence, SquaredDistance, uniform_simplex
 from lmd.solvers import (
     FGP,
     LBFGS,

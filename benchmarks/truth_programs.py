@@ -22,6 +22,7 @@ from lmd.operators import Identity
 from lmd.operators.matrix import Matrix
 from lmd.problems import Composite, Problem, QuadraticProgram
 from lmd.problems.duality import project_onto_domains
+from lmd.problems.quadratic_program import PortfolioFamily
 from lmd.terms import L1, Absolute, Box, Hinge, Quadratic, Simplex, Squares, Zero
 from lmd.terms.domains import project_simplex
 
@@ -202,7 +203,7 @@ def families(dtype: torch.dtype) -> tuple[Any, ...]:
     return (
         lmd.problems.ControlFamily(horizon=6),
         lmd.problems.ControlFamily(effort=1e-4, limit=0.05),
-        lmd.problems.PortfolioFamily(assets=12),
+        PortfolioFamily(assets=12),
         lmd.problems.LassoFamily(20, 30, dtype=dtype),
         lmd.problems.LeastSquaresFamily(dtype=dtype),
         lmd.problems.LeastSquaresFamily(normal(generator, 9, 4), dtype=dtype),

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 import lmd
+from lmd.reproduction.datasets import image_data
 
 SIDE = 64
 
@@ -33,7 +34,7 @@ def psnr(x: Tensor, clean: Tensor) -> float:
 
 def main(updates: int) -> None:
     generator = torch.Generator().manual_seed(0)
-    data = lmd.reproduction.datasets.image_data("photographs")
+    data = image_data("photographs")
     clean, noisy = photographs(data.train_images, generator)
     test_clean, test_noisy = photographs(data.test_images[:24], generator)
 

@@ -15,7 +15,7 @@ import torch
 
 import lmd
 from lmd.operators import Differences
-from lmd.reproduction.tasks import Contest, Drawn, Recipe, Task
+from lmd.reproduction.tasks import CertifiedBy, Contest, Drawn, Recipe, Task
 from lmd.terms import L1, Squares
 
 LENGTH, PIECES = 120, 6
@@ -55,7 +55,7 @@ TASK = Task(
             settings={"quick": training(60), "standard": training(1000)},
         ),
     ),
-    reference=lmd.reproduction.tasks.CertifiedBy(lmd.solvers.FGP(restart=True), tolerance=1e-5, unique=True),
+    reference=CertifiedBy(lmd.solvers.FGP(restart=True), tolerance=1e-5, unique=True),
     contest=Contest(lambda images, noise, generator: Signals(noise).sample(len(images), generator)[0], noise=(5, 10)),
 )
 

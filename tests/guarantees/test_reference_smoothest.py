@@ -4,8 +4,10 @@ import pytest
 import torch
 
 from lmd.errors import LmdError
-from lmd.guarantees import OptimumCache, minimiser, minimum, reference, smoothest_minimiser
-from lmd.problems import TVDenoising, TVInpainting, random_masks
+from lmd.guarantees import OptimumCache, minimiser, minimum, reference
+from lmd.guarantees.reference import smoothest_minimiser
+from lmd.problems import TVDenoising, TVInpainting
+from lmd.problems.image_families import random_masks
 
 
 def problem_of(isotropic: bool = False, dtype: torch.dtype = torch.float64) -> TVInpainting:

@@ -8,8 +8,7 @@ from torch.testing import assert_close
 
 from lmd.errors import DomainError
 from lmd.mirrors import Entropic
-from lmd.problems import KLDivergence
-from lmd.problems.simplex import uniform_simplex
+from lmd.problems.simplex import KLDivergence, uniform_simplex
 from lmd.testing.mirrors import MirrorConformance
 
 

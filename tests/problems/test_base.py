@@ -3,8 +3,9 @@ import torch
 from torch.testing import assert_close
 
 from lmd.errors import CapabilityError, InputError
-from lmd.problems import KLDivergence, LeastSquares, LeastSquaresFamily, Problem, SimplexFamily, SquaredDistance
+from lmd.problems import LeastSquares, LeastSquaresFamily, Problem, SimplexFamily
 from lmd.problems.base import as_problem, autograd_subgradient, check_capabilities, check_values
+from lmd.problems.simplex import KLDivergence, SquaredDistance
 
 FAMILIES = [LeastSquaresFamily(), SimplexFamily("kl"), SimplexFamily("least-squares", dimension=5)]
 

@@ -56,7 +56,7 @@ def test_the_gap_vanishes_at_the_saddle_point():
     p = problem.operator(x) - problem.b
     assert_close(problem.gap(x, p), torch.zeros(3, dtype=torch.float64), rtol=0, atol=1e-12)
     assert_close(problem.dual_value(p), problem.minimum())
-    assert_close(problem.primal_from_dual(p), x)
+    assert_close(problem.tilted_minimiser(problem.operator.adjoint(p)), x)
 
 
 @pytest.mark.parametrize(("offset", "kind"), [(0.0, "positive"), (-1000.0, "negative")])

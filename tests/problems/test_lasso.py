@@ -42,7 +42,7 @@ def test_both_proximal_maps_minimise(step):
         aim = lambda v: problem.data_value(v) + (v - x).square().sum(1) / (2 * per_row)  # noqa: E731
         assert bool((aim(other) > aim(best_x)).all())
         other = best_p + 0.05 * random(3, 6, seed=seed)
-        aim = lambda q: problem.regulariser_conjugate(q) + (q - p).square().sum(1) / (2 * per_row)  # noqa: E731
+        aim = lambda q: problem.g.conjugate(q) + (q - p).square().sum(1) / (2 * per_row)  # noqa: E731
         assert bool((aim(other) > aim(best_p)).all())
     assert problem.data_prox(x, step, out=x) is x and problem.dual_prox(p, step, out=p) is p
     assert_close(x, best_x)

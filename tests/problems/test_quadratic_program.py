@@ -6,7 +6,8 @@ from scipy.optimize import minimize
 
 import lmd
 from lmd.errors import InputError
-from lmd.problems import ControlFamily, PortfolioFamily, QuadraticProgram
+from lmd.problems import ControlFamily, QuadraticProgram
+from lmd.problems.quadratic_program import PortfolioFamily
 
 F64 = torch.float64
 

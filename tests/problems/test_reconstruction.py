@@ -58,7 +58,7 @@ class TestFormulas:
         misfit = (problem.forward(x) - problem.noisy).square().sum((1, 2, 3))
         expected = (misfit + problem.weight * tv(x, isotropic)) / (2 if halved else 1)
         assert_close(problem.value(x), expected)
-        whole = problem.data_value(x) + problem.regulariser_value(problem.operator(x))
+        whole = problem.data_value(x) + problem.g.value(problem.operator(x))
         assert_close(whole, expected)
 
     def test_subgradient_is_autograds_with_sign_0_equal_0(self, kind, isotropic):
@@ -79,7 +79,7 @@ class TestFormulas:
         assert_close(problem.project_dual(found), found, rtol=1e-14, atol=1e-15)
 
         def aim(q):
-            return problem.regulariser_conjugate(q) + (q - p).square().sum(1) / (2 * steps)
+            return problem.g.conjugate(q) + (q - p).square().sum(1) / (2 * steps)
 
         for seed in range(20):
             other = problem.project_dual(found + 0.05 * random(*p.shape, seed=seed))
@@ -96,11 +96,11 @@ class TestFormulas:
         _, q = problem.operator.split(p)
         zero = torch.zeros(*problem.image_shape[:2], 2, *problem.image_shape[2:], dtype=torch.float64)
         best = problem.operator.join((zero, 0.6 * (problem.noisy + 0.6 * q / 2)))
-        expected = (best * p).sum(1) - problem.regulariser_value(best)
-        assert_close(problem.regulariser_conjugate(p), expected)
+        expected = (best * p).sum(1) - problem.g.value(best)
+        assert_close(problem.g.conjugate(p), expected)
         for seed in range(10):
             z = best + random(*p.shape, seed=seed)
-            assert bool(((z * p).sum(1) - problem.regulariser_value(z) <= expected).all())
+            assert bool(((z * p).sum(1) - problem.g.value(z) <= expected).all())
 
 
 @KINDS
@@ -109,10 +109,10 @@ class TestDuality:
     def test_the_tilted_minimiser_minimises(self, kind, isotropic):
         problem, u = make(kind, isotropic=isotropic, box=(-0.5, 2.0)), random(2, 2, 5, 6, seed=6)
         best = problem.tilted_minimiser(u)
-        assert_close(problem.tilted_minimum(u), (u * best).sum((1, 2, 3)))
+        assert_close(-problem.f.conjugate(-u), (u * best).sum((1, 2, 3)))
         for seed in range(10):
             other = random(2, 2, 5, 6, seed=seed).clamp(-0.5, 2.0)
-            assert bool(((u * other).sum((1, 2, 3)) >= problem.tilted_minimum(u)).all())
+            assert bool(((u * other).sum((1, 2, 3)) >= -problem.f.conjugate(-u)).all())
 
     @settings(max_examples=15)
     @given(seed=st.integers(0, 10_000), size=st.floats(0, 3), at=st.sampled_from(["near", "far"]))

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from lmd.errors import DomainError, InputError
-from lmd.problems import KLDivergence, SimplexFamily, SquaredDistance
-from lmd.problems.simplex import kl_divergence, uniform_simplex
+from lmd.problems import SimplexFamily
+from lmd.problems.simplex import KLDivergence, SquaredDistance, kl_divergence, uniform_simplex
 
 positive = st.lists(st.floats(1e-9, 1.0), min_size=2, max_size=6)
 

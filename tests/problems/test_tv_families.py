@@ -3,7 +3,8 @@ import torch
 from torch.testing import assert_close
 
 from lmd.errors import InputError
-from lmd.problems import TVDenoisingFamily, TVInpaintingFamily, add_noise, random_masks
+from lmd.problems import TVDenoisingFamily, TVInpaintingFamily
+from lmd.problems.image_families import add_noise, random_masks
 
 
 def generator(seed=0):

@@ -18,12 +18,12 @@ from lmd.problems import (
     LinearClassifier,
     PenalisedProblem,
     QuadraticProgram,
-    SquaredDistance,
     TVDeblurring,
     TVDenoising,
     TVInpainting,
     TVTomography,
 )
+from lmd.problems.simplex import SquaredDistance
 from lmd.reproduction import recipes
 from lmd.solvers.classical.circulant_admm import CirculantADMM
 from lmd.solvers.classical.interior_point import InteriorPoint

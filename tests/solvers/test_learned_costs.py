@@ -7,7 +7,8 @@ import torch
 
 import lmd
 from lmd.operators import gaussian_kernel
-from lmd.problems import Lasso, TVDeblurring, TVDenoising, TVInpainting, random_masks
+from lmd.problems import Lasso, TVDeblurring, TVDenoising, TVInpainting
+from lmd.problems.image_families import random_masks
 from lmd.solvers import FGP, PDHG, LearnedDual, LearnedFGP, LearnedPDHG, LearnedSaddle
 
 METHODS = ("tilted_minimiser", "data_prox", "data_gradient", "dual_from")

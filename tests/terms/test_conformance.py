@@ -187,14 +187,6 @@ WRONG = [
         "tilted_minimiser_minimises",
         (3,),
     ),
-    (
-        "minimum",
-        Squares,
-        squares,
-        method("tilted_minimum", lambda f, u: f(u) - 1e-3),
-        "tilted_minimiser_minimises",
-        (3,),
-    ),
     ("gauge", L1, l1, method("gauge", lambda f, u: 0.98 * f(u)), "gauge_is_the_smallest_that_makes_feasible", (3,)),
     ("gauge", L1, l1, method("gauge", lambda f, u: 1.02 * f(u)), "gauge_is_the_smallest_that_makes_feasible", (3,)),
     (

@@ -4,7 +4,6 @@ import torch
 from lmd.errors import InputError
 from lmd.operators import Mask
 from lmd.terms import Absolute, KullbackLeibler, Squares
-from lmd.terms.wrappers import Masked
 from lmd.testing.terms import TermConformance
 
 
@@ -20,7 +19,7 @@ def mask_of(batch, generator):
 
 class TestKept(TermConformance):
     def make_term(self, batch, dtype, generator):
-        return Masked(KullbackLeibler(counts(batch, dtype, generator)), mask_of(batch, generator))
+        return KullbackLeibler(counts(batch, dtype, generator), mask=mask_of(batch, generator))
 
     def points(self, term, batch, dtype, generator):
         return 5 * torch.rand(batch, 2, 3, dtype=torch.float64, generator=generator).to(dtype) + 0.3
@@ -28,7 +27,7 @@ class TestKept(TermConformance):
 
 class TestKeptWithBackground(TestKept):
     def make_term(self, batch, dtype, generator):
-        return Masked(KullbackLeibler(counts(batch, dtype, generator), 0.1), mask_of(batch, generator))
+        return KullbackLeibler(counts(batch, dtype, generator), 0.1, mask_of(batch, generator))
 
 
 @pytest.mark.parametrize("kind", [Squares, Absolute, KullbackLeibler])
@@ -57,6 +56,6 @@ def test_guesses_are_means_of_what_is_kept_around():
 
 def test_masks_that_do_not_fit():
     with pytest.raises(InputError, match=r"mask.*\(2, 3\)"):
-        Masked(KullbackLeibler(torch.ones(2, 3)), torch.ones(3))
+        KullbackLeibler(torch.ones(2, 3), mask=torch.ones(3))
     with pytest.raises(InputError, match="mask"):
-        Masked(KullbackLeibler(torch.ones(2, 3)), torch.full((2, 3), 0.5))
+        KullbackLeibler(torch.ones(2, 3), mask=torch.full((2, 3), 0.5))

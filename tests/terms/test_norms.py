@@ -55,7 +55,7 @@ def test_norms_are_the_regulariser_of_denoising(isotropic):
     term = GroupNorm(weight, axes=2) if isotropic else L1(weight)
     p, q = term.project(p), problem.project_dual(p)
     assert torch.equal(p, q)
-    torch.testing.assert_close(term.value(z), problem.regulariser_value(z))
+    torch.testing.assert_close(term.value(z), problem.g.value(z))
 
 
 def test_what_is_inside_is_not_touched():

@@ -49,8 +49,8 @@ def test_it_is_the_regulariser_of_deblurring():
     theirs = [z.clone(), p.clone()]
     p, q = term.project(p), problem.project_dual(theirs[1])
     torch.testing.assert_close(p, q)
-    torch.testing.assert_close(term.value(z), problem.regulariser_value(theirs[0]))
-    torch.testing.assert_close(term.conjugate(p), problem.regulariser_conjugate(q))
+    torch.testing.assert_close(term.value(z), problem.g.value(theirs[0]))
+    torch.testing.assert_close(term.conjugate(p), problem.g.conjugate(q))
     torch.testing.assert_close(term.residual(z, p), problem.g.residual(theirs[0], q))
     torch.testing.assert_close(term.conjugate_prox(z, 0.7), problem.dual_prox(theirs[0], 0.7))
 

@@ -16,7 +16,6 @@ from lmd.problems import (
     SVM,
     Composite,
     ControlFamily,
-    KLDivergence,
     Lasso,
     LeastSquares,
     PenalisedProblem,
@@ -27,6 +26,7 @@ from lmd.problems import (
     TVDenoising,
     TVInpainting,
 )
+from lmd.problems.simplex import KLDivergence
 from lmd.solvers import FGP, PDHG, GradientDescent, Status
 from lmd.terms import L1, Absolute, Box, NegativeEntropy, Simplex, Squares, Zero
 from lmd.tv import schedules

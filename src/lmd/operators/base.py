@@ -81,15 +81,12 @@ class LinearOperator(Part, abc.ABC):
         """The lengths of the last axes of x, where Kx are the differences of neighbours along each; otherwise None."""
         return None
 
+    scales: tuple[float, ...] = (1.0,)  # the factors of the `blocks`
+
     @property
     def blocks(self) -> tuple[LinearOperator, ...]:
         """The operators that are stacked in it; otherwise itself."""
         return (self,)
-
-    @property
-    def scales(self) -> tuple[float, ...]:
-        """The factors of the `blocks`."""
-        return (1.0,)
 
     def split(self, z: Tensor) -> tuple[Tensor, ...]:
         """The parts of z `(B, ...)` that belong to the `blocks`."""
@@ -139,8 +136,7 @@ class LinearOperator(Part, abc.ABC):
         """A bound on the sum of the sizes of what each entry of Kx is a sum of: in its shape, or `(B,)`."""
         return self.norm * size_of(x)
 
-    is_identity: ClassVar[bool] = False
-    """Whether Kx = x, so that points behind the operator are points before it."""
+    is_identity: ClassVar[bool] = False  # whether Kx = x, so that points behind the operator are points before it
 
     def gram(self, x: Tensor) -> Tensor:
         """K'K for x `(B, ...)` of n entries, as a matrix `(n, n)` or one for each instance `(B, n, n)`."""
@@ -179,8 +175,7 @@ class Identity(LinearOperator):
         return z.clone()
 
 
-POWER_ITERATIONS, LANCZOS_ITERATIONS = 30, 20
-"""Iterations of `norm_bound` and of `norm_estimate`."""
+POWER_ITERATIONS, LANCZOS_ITERATIONS = 30, 20  # iterations of `norm_bound` and of `norm_estimate`
 
 
 def norm_bound(gram: Callable[[Tensor], Tensor], shape: tuple[int, ...]) -> float:

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import conv2d, conv_transpose2d, pad
 
 from lmd import kernels
 from lmd.core.checks import check_choice, check_count, check_finite, check_floating, check_positive, shape_of
@@ -17,11 +17,10 @@ from lmd.operators.base import LinearOperator, check_ending, norm_bound
 
 BORDERS = ("circular", "replicate")
 
+# Relative distance to rank one, over the root of its entries, up to which a kernel is applied as column and row.
 RANK_TOLERANCE = torch.finfo(torch.float64).eps
-"""Relative distance to rank one, over the root of its entries, up to which a kernel is applied as column and row."""
 
-POINTS_PER_PIXEL = 16
-"""Points of a motion for each pixel of its length."""
+POINTS_PER_PIXEL = 16  # points of a motion for each pixel of its length
 
 
 class Blur(LinearOperator):
@@ -42,9 +41,8 @@ class Blur(LinearOperator):
         self.height, self.width = check_count("height", height), check_count("width", width)
         self.border = check_choice("border", border, BORDERS)
         if kernel.shape[0] > height or kernel.shape[1] > width:
-            raise InputError(
-                "kernel", f"shape {shape_of(kernel)}", f"at most the size of the images ({height}, {width})"
-            )
+            accepted = f"at most the size of the images ({height}, {width})"
+            raise InputError("kernel", f"shape {shape_of(kernel)}", accepted)
         left, values, right = torch.linalg.svd(self.kernel)
         if float(values[1:].sum()) <= RANK_TOLERANCE * self.kernel.numel() ** 0.5 * float(values[0]):
             scale = float(values[0]) ** 0.5
@@ -80,7 +78,7 @@ class Blur(LinearOperator):
         if _compiles(images):
             return self._compiled(images).view(x.shape)
         for taps in self._passes:
-            images = self._correlate(pad(images, self._margins(taps), mode=self.border), taps)
+            images = conv2d(pad(images[:, None], self._margins(taps), mode=self.border), _as_weight(taps, x))[:, 0]
         return images.view(x.shape)
 
     def _adjoint(self, z: Tensor) -> Tensor:
@@ -88,26 +86,13 @@ class Blur(LinearOperator):
         if _compiles(images):
             return self._compiled(images, adjoint=True).view(z.shape)
         for taps in reversed(self._passes):
-            images = self._fold(self._spread(images, taps), taps)
+            images = self._fold(conv_transpose2d(images[:, None], _as_weight(taps, z))[:, 0], taps)
         return images.view(z.shape)
 
     def _margins(self, taps: Tensor) -> tuple[int, int, int, int]:
         """Left, right, top, bottom: how far a kernel reaches past the borders."""
         h, w = taps.shape
         return w - 1 - w // 2, w // 2, h - 1 - h // 2, h // 2
-
-    def _correlate(self, x: Tensor, taps: Tensor) -> Tensor:
-        out = x.new_zeros(len(x), self.height, self.width)
-        for (a, b), weight in _entries(taps):
-            out.add_(x[..., a : a + self.height, b : b + self.width], alpha=weight)
-        return out
-
-    def _spread(self, z: Tensor, taps: Tensor) -> Tensor:
-        """The adjoint of `_correlate`."""
-        out = z.new_zeros(len(z), self.height + taps.shape[0] - 1, self.width + taps.shape[1] - 1)
-        for (a, b), weight in _entries(taps):
-            out[..., a : a + self.height, b : b + self.width].add_(z, alpha=weight)
-        return out
 
     def _fold(self, z: Tensor, taps: Tensor) -> Tensor:
         """The adjoint of `pad`: what lies past a border is added to the pixels it was copied from."""
@@ -130,11 +115,9 @@ def _compiles(images: Tensor) -> bool:
     return kernels.serves(images) and not torch._C._functorch.is_functorch_wrapped_tensor(images)
 
 
-def _entries(taps: Tensor) -> list[tuple[tuple[int, int], float]]:
-    """Return the places and values of the flipped kernel where it is not 0."""
-    rows, columns = taps.shape
-    flipped = taps.flip(0, 1).tolist()
-    return [((a, b), flipped[a][b]) for a in range(rows) for b in range(columns) if flipped[a][b] != 0]
+def _as_weight(taps: Tensor, images: Tensor) -> Tensor:
+    """The kernel as weight `(1, 1, h, w)` of `conv2d`, which correlates."""
+    return taps.flip(0, 1)[None, None].to(images)
 
 
 def gaussian_kernel(width: float, size: int | None = None) -> Tensor:

@@ -11,11 +11,12 @@ from itertools import combinations_with_replacement
 import torch
 from torch import Tensor
 
-from lmd.core.checks import check_count, check_positive, shape_of
+from lmd.core.checks import check_count, check_positive
 from lmd.core.extras import require
 from lmd.errors import InputError
 from lmd.operators.base import LinearOperator, check_ending
 from lmd.terms.base import size_of
+from lmd.terms.stacked import split
 
 
 class Differences(LinearOperator):
@@ -104,8 +105,7 @@ class Differences(LinearOperator):
     def _axes(self, z: Tensor) -> list[tuple[int, Tensor, int, float]]:
         """Return for each axis its place, counted from the end, its part of z, its length and its spacing."""
         axes = len(self.shape)
-        parts = z.unbind(-axes - 1)
-        return list(zip(range(-axes, 0), parts, self.shape, self.spacing, strict=True))
+        return list(zip(range(-axes, 0), z.unbind(-axes - 1), self.shape, self.spacing, strict=True))
 
     def solve(self, x: Tensor, identity: float, gram: float) -> Tensor:
         """(identity I + gram K'K)^{-1} x by the cosine transform, on the CPU."""
@@ -119,11 +119,9 @@ class Differences(LinearOperator):
 
     def eigenvalues(self) -> Tensor:
         """The eigenvalues of K'K in the basis of the cosine transform, in this `shape`, float64."""
-        along = [
-            4 * torch.sin(torch.arange(n, dtype=torch.float64, device="cpu") * (math.pi / (2 * n))).square() / (h * h)
-            for n, h in zip(self.shape, self.spacing, strict=True)
-        ]
-        return functools.reduce(operator.add, torch.meshgrid(*along, indexing="ij"))
+        places = [torch.arange(n, dtype=torch.float64, device="cpu") / (2 * n) for n in self.shape]
+        sines = [2 * torch.sin(math.pi * place) / h for place, h in zip(places, self.spacing, strict=True)]
+        return functools.reduce(operator.add, torch.meshgrid(*[each.square() for each in sines], indexing="ij"))
 
 
 def _subtract(a: Tensor, b: Tensor, out: Tensor) -> None:
@@ -159,6 +157,11 @@ class _WithSlopes(LinearOperator):
     """Operators on arrays X `(B, n)` of an image x `(B, C, *shape)` and a field of slopes w `(B, C, d, *shape)`.
 
     Along axis a slopes lie between neighbours: the last w_a along it is none, and is left out everywhere.
+
+    Args:
+        channels: C.
+        shape: The length of each axis of an image.
+        spacing: Of the pixels: a number, or one for each axis; None is 1.
     """
 
     def __init__(self, channels: int, shape: Sequence[int], spacing: float | Sequence[float] | None = None) -> None:
@@ -167,11 +170,9 @@ class _WithSlopes(LinearOperator):
 
     def split(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """x and w, as views."""
-        pixels, axes = self.channels * math.prod(self.shape), len(self.shape)
-        if X.ndim != 2 or X.shape[1] != (axes + 1) * pixels:
-            raise InputError("X", f"shape {shape_of(X)}", f"shape (B, {(axes + 1) * pixels})")
-        x, w = X[:, :pixels], X[:, pixels:]
-        return x.view(-1, self.channels, *self.shape), w.view(-1, self.channels, axes, *self.shape)
+        shapes = ((self.channels, *self.shape), (self.channels, len(self.shape), *self.shape))
+        x, w = split(X, shapes, "X")
+        return x, w
 
     def join(self, x: Tensor, w: Tensor) -> Tensor:
         """X `(B, n)`."""
@@ -184,13 +185,7 @@ class _WithSlopes(LinearOperator):
 
 
 class Slopes(_WithSlopes):
-    """X to Dx - w `(B, C, d, *shape)`, D the `Differences` of x; entries of the last w along an axis are 0.
-
-    Args:
-        channels: C.
-        shape: The length of each axis of an image.
-        spacing: Of the pixels: a number, or one for each axis; None is 1.
-    """
+    """X to Dx - w `(B, C, d, *shape)`, D the `Differences` of x; entries of the last w along an axis are 0."""
 
     @property
     def norm(self) -> float:
@@ -224,11 +219,6 @@ class Bends(_WithSlopes):
 
     The symmetrised derivative of w, such that its length is that of the symmetric matrix. Where w is constant, as the
     slopes of a plane are, all of it is 0.
-
-    Args:
-        channels: C.
-        shape: The length of each axis of an image.
-        spacing: Of the pixels: a number, or one for each axis; None is 1.
     """
 
     @property

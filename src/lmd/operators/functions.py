@@ -14,21 +14,15 @@ from lmd.errors import InputError
 from lmd.operators.base import LinearOperator
 from lmd.terms.base import size_of
 
-POWER_ITERATIONS, NORM_MARGIN = 60, 1.05
-"""A random start has a share in every direction: after so many products the norm is short of a few percent at most."""
+POWER_ITERATIONS, NORM_MARGIN = 60, 1.05  # from a random start the norm is then short of a few percent at most
+ADJOINT_TOLERANCE = 1e-3  # largest |<Ax, z> - <x, A'z>| / (||Ax|| ||z||); `adjoint_error` includes the rest
 
-ADJOINT_TOLERANCE = 1e-3
-"""Largest difference of <Ax, z> and <x, A'z>, relative to ||Ax|| ||z||; `adjoint_error` includes the rest."""
+MAX_EXACT = 128  # entries of x up to which the error of A'z is measured along every axis
 
-MAX_EXACT = 128
-"""Entries of x up to which the error of A'z is measured along every axis."""
+PROBES = 16  # random directions along which it is measured otherwise
+LOW_QUANTILE = 0.565  # a sum of so many squared normal numbers is below this with probability 1e-9
 
-PROBES, LOW_QUANTILE = 16, 0.565
-"""Otherwise along so many random directions: a sum of so many squared normal numbers is below the second number with
-probability 1e-9."""
-
-LINEARITY_FACTOR = 16
-"""Assumed rounding of A over the measured departure from linearity."""
+LINEARITY_FACTOR = 16  # assumed rounding of A over the measured departure from linearity
 
 
 class FromFunctions(LinearOperator):

@@ -12,8 +12,7 @@ from torch import Tensor
 from lmd.core.checks import check_count
 from lmd.operators.base import LinearOperator, check_ending, norm_bound, norm_estimate
 
-NORM_MARGIN = 1.02
-"""Factor from the estimate of a norm to what is used as its bound."""
+NORM_MARGIN = 1.02  # factor from the estimate of a norm to what is used as its bound
 
 
 class ParallelBeam(LinearOperator):

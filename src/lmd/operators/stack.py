@@ -16,14 +16,11 @@ from lmd.errors import InputError
 from lmd.operators.base import LinearOperator
 from lmd.terms import Term
 from lmd.terms.base import size_of
-from lmd.terms.stacked import Stacked
+from lmd.terms.stacked import Stacked, split
 
 
 class Stack(LinearOperator):
     """x to (s_1 K_1 x, s_2 K_2 x, ...), flattened instance by instance and joined: z `(B, n)`.
-
-    `shapes` are those of the parts K_j x of one instance, without B; `scales` are s_j, 1 by default. `split` gives the
-    parts of z as views in their shapes `(B, *shape)`, `join` puts parts together.
 
     Args:
         parts: The operators K_j, at least one.
@@ -42,27 +39,21 @@ class Stack(LinearOperator):
         shapes: Sequence[Sequence[int]],
         scales: Sequence[float] | None = None,
     ) -> None:
-        self.parts = tuple(parts)
-        self.shapes = tuple(tuple(shape) for shape in shapes)
-        ones = (1.0,) * len(self.parts)
-        self._scales = ones if scales is None else tuple(check_positive("scales", scale) for scale in scales)
-        if len(self.parts) == 0:
+        self.parts, self.shapes = tuple(parts), tuple(tuple(shape) for shape in shapes)
+        given = (1.0,) * len(self.parts) if scales is None else tuple(scales)
+        self.scales = tuple(check_positive("scales", scale) for scale in given)
+        if not self.parts:
             raise InputError("parts", "none", "at least one operator")
-        for argument, given in (("shapes", self.shapes), ("scales", self.scales)):
-            if len(given) != len(self.parts):
-                raise InputError(argument, f"{len(given)} of them", f"{len(self.parts)}, one for each part")
-        self._sizes = [math.prod(shape) for shape in self.shapes]
+        for argument, each in (("shapes", self.shapes), ("scales", self.scales)):
+            if len(each) != len(self.parts):
+                raise InputError(argument, f"{len(each)} of them", f"{len(self.parts)}, one for each part")
+
+    def stacked(self, terms: Sequence[Term]) -> Stacked:
+        return Stacked(terms, self.shapes, self.scales)
 
     @property
     def blocks(self) -> tuple[LinearOperator, ...]:
         return self.parts
-
-    @property
-    def scales(self) -> tuple[float, ...]:
-        return self._scales
-
-    def stacked(self, terms: Sequence[Term]) -> Stacked:
-        return Stacked(terms, self.shapes, self.scales)
 
     @cached_property
     def norm(self) -> float:
@@ -90,10 +81,7 @@ class Stack(LinearOperator):
 
     def split(self, z: Tensor) -> tuple[Tensor, ...]:
         """The parts of z `(B, n)` in their shapes `(B, *shape)`, as views of it."""
-        if z.ndim != 2 or z.shape[1] != sum(self._sizes):
-            raise InputError("z", f"shape {shape_of(z)}", f"shape (B, {sum(self._sizes)})")
-        pieces = torch.split(z, self._sizes, dim=1)
-        return tuple(piece.view(len(z), *shape) for piece, shape in zip(pieces, self.shapes, strict=True))
+        return split(z, self.shapes)
 
     def join(self, parts: Sequence[Tensor]) -> Tensor:
         """The parts `(B, *shape)` in one array `(B, n)`."""
@@ -105,9 +93,8 @@ class Stack(LinearOperator):
         ]
         for image, shape in zip(images, self.shapes, strict=True):
             if image.shape[1:] != shape:
-                raise InputError(
-                    "shapes", f"{shape} for a part of shape {shape_of(image)}", f"{tuple(image.shape[1:])}"
-                )
+                given = f"{shape} for a part of shape {shape_of(image)}"
+                raise InputError("shapes", given, f"{tuple(image.shape[1:])}")
         return self.join(images).to(x.dtype)  # of users' operators, some answer in another
 
     def _adjoint(self, z: Tensor) -> Tensor:

@@ -8,14 +8,12 @@ from lmd.problems.image_families import (
     TVDeblurringFamily,
     TVDenoisingFamily,
     TVInpaintingFamily,
-    add_noise,
-    random_masks,
 )
 from lmd.problems.models import SecondOrderModel, TVModel
 from lmd.problems.penalised import PenalisedProblem
-from lmd.problems.quadratic_program import ControlFamily, PortfolioFamily, QuadraticProgram, from_cvxpy
+from lmd.problems.quadratic_program import ControlFamily, QuadraticProgram, from_cvxpy
 from lmd.problems.regression import Lasso, LassoFamily, LeastSquares, LeastSquaresFamily
-from lmd.problems.simplex import KLDivergence, SimplexFamily, SquaredDistance
+from lmd.problems.simplex import SimplexFamily
 from lmd.problems.tv import TVDeblurring, TVDenoising, TVInpainting, TVReconstruction, TVTomography
 from lmd.terms import Box
 
@@ -25,7 +23,6 @@ __all__ = [
     "Composite",
     "ControlFamily",
     "Family",
-    "KLDivergence",
     "Lasso",
     "LassoFamily",
     "LeastSquares",
@@ -33,13 +30,11 @@ __all__ = [
     "LinearClassifier",
     "LinearClassifierFamily",
     "PenalisedProblem",
-    "PortfolioFamily",
     "Problem",
     "QuadraticProgram",
     "SVMFamily",
     "SecondOrderModel",
     "SimplexFamily",
-    "SquaredDistance",
     "TVDeblurring",
     "TVDeblurringFamily",
     "TVDenoising",
@@ -50,7 +45,5 @@ __all__ = [
     "TVReconstruction",
     "TVTomography",
     "TomographyFamily",
-    "add_noise",
     "from_cvxpy",
-    "random_masks",
 ]

@@ -19,8 +19,7 @@ from lmd.terms.base import Scale
 
 P = TypeVar("P", bound="Problem")
 
-START_FACTOR = 3.0
-"""Factor by which the starts of a harder family are farther from the origin."""
+START_FACTOR = 3.0  # factor by which the starts of a harder family are farther from the origin
 
 
 def autograd_subgradient(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
@@ -65,8 +64,7 @@ class Problem(Part, abc.ABC):
     batched: ClassVar[tuple[str, ...]] = ()
     """Names of the tensor attributes whose first dimension is the instance; `select` indexes them."""
 
-    domain: Domain | None = None
-    """The set to minimise over; None is the whole space."""
+    domain: Domain | None = None  # the set to minimise over; None is the whole space
 
     reference: Tensor | None = None
     """Good solutions `(B, ...)` that came with the instances, for a training loss to compare with; mostly None."""

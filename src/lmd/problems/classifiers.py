@@ -21,17 +21,20 @@ from lmd.terms.base import Scale, filled, per_instance
 
 Subset = TypeVar("Subset", bound="SubsetProblem")
 
-MAX_SCORES = 1 << 18
-"""Scores computed at a time: a megabyte of float32, which fits a processor's cache."""
+MAX_SCORES = 1 << 18  # scores computed at a time: a megabyte of float32, which fits a processor's cache
 
 
 class SubsetProblem(Problem):
     """B functions on S data sets: instance i is on the data set `subset[i]`; no data is copied per instance.
 
-    With `starts` = k, instances 0 to k-1 are on the first data set, the next k on the second, and so on.
+    With `starts` = k, instances 0 to k-1 are on the first data set, the next k on the second, and so on. Everything is
+    computed for a few instances at a time, as many as keep what they need in the processor's cache, and differentiating
+    a value or a subgradient, as training does, stores nothing but x.
 
-    Everything is computed for a few instances at a time, as many as keep what they need in the processor's cache, and
-    differentiating a value or a subgradient, as training does, stores nothing but x.
+    Args:
+        features: phi `(m, d)`, or `(S, m, d)` for S data sets.
+        labels: `(m,)` or `(S, m)`.
+        starts: Consecutive instances on each data set: the batch has S * starts.
     """
 
     batched = ("subset",)
@@ -41,15 +44,8 @@ class SubsetProblem(Problem):
         sets = torch.arange(len(self.features), device=features.device)
         self.subset = sets.repeat_interleave(check_count("starts", starts))
 
-    @property
-    @abc.abstractmethod
-    def dimension(self) -> int:
-        """n, the number of variables of an instance."""
-
-    @property
-    @abc.abstractmethod
-    def scores_per_instance(self) -> int:
-        """Number of scores of one instance."""
+    dimension: int  # n, the number of variables of an instance
+    scores_per_instance: int
 
     @abc.abstractmethod
     def evaluate(self, data_set: int, x: Tensor, value: bool, gradient: bool) -> tuple[Tensor, ...]:
@@ -72,6 +68,7 @@ class SubsetProblem(Problem):
         """A copy with some of the pairs of every data set; what else depends on the pairs is left to the caller."""
         part = copy.copy(self)
         part.features, part.labels = self.features[:, indices], self.labels[:, indices]
+        part.scores_per_instance = self.scores_per_instance // self.features.shape[1] * len(indices)
         return part
 
     def check_start(self, x0: Tensor) -> Tensor:
@@ -168,7 +165,8 @@ class SubsetFamily(Family):
     """Random subsets of features and labels, and standard normal starting points.
 
     Each sample draws `subsets` data sets of `subset` pairs, each without replacement, and shares the starting points
-    among them evenly. One data set per sample is what the paper does.
+    among them evenly. One data set per sample is what the paper does. Train on features of the train fold, test on
+    those of the test fold.
     """
 
     def __init__(self, features: Tensor, labels: Tensor, subset: int, subsets: int) -> None:
@@ -225,9 +223,6 @@ class SubsetFamily(Family):
 class SVM(SubsetProblem):
     """f(w, b) = 1/2 ||w||^2 + C sum_i max(0, 1 - y_i (w'phi_i + b)) with y_i in {-1, 1}; x = (w, b) `(B, d + 1)`.
 
-    `features` are the phi_i `(m, d)` and `labels` the y_i `(m,)`, or S data sets of them `(S, m, d)` and `(S, m)`;
-    each data set serves `starts` consecutive instances of the batch.
-
     It is 1/2 ||w||^2 plus a `Hinge` behind a matrix, but no `Composite`: as b is not penalised, dual points have to
     fulfil an equation, sum a_i y_i = 0, which no multiple of one that does not will fulfil (see `dual_value`); and the
     instances of a batch share their matrices, which are worked through a few instances at a time.
@@ -251,16 +246,9 @@ class SVM(SubsetProblem):
                 shown = ", ".join(f"{value:g}" for value in values[:5])
                 raise InputError("labels", f"the values {shown}", "two classes, -1 and 1, in each data set")
         signs = self.labels.to(self.features.dtype).unsqueeze(-1)
+        # y_i (phi_i, 1) `(S, m, d + 1)`: the margins are one product with x.
         self.rows = torch.cat([signs * self.features, signs], dim=-1)
-        """y_i (phi_i, 1) `(S, m, d + 1)`: the margins are one product with x."""
-
-    @property
-    def dimension(self) -> int:
-        return self.rows.shape[-1]
-
-    @property
-    def scores_per_instance(self) -> int:
-        return self.rows.shape[1]
+        self.scores_per_instance, self.dimension = self.rows.shape[1:]
 
     def value(self, x: Tensor) -> Tensor:
         """As in `SubsetProblem`; one matrix product for all where each data set has one instance."""
@@ -308,8 +296,7 @@ class SVM(SubsetProblem):
     def minibatch(self, indices: Tensor) -> SVM:
         """The hinges of some of the pairs, with a C that makes up for the others; 1/2 ||w||^2 stays whole."""
         part = self.some_pairs(indices)
-        part.rows = self.rows[:, indices]
-        part.C = self.C * self.rows.shape[1] / len(indices)
+        part.rows, part.C = self.rows[:, indices], self.C * self.rows.shape[1] / len(indices)
         return part
 
     def accuracy(self, x: Tensor) -> Tensor:
@@ -357,9 +344,6 @@ class SVM(SubsetProblem):
 class SVMFamily(SubsetFamily):
     """SVMs on random subsets of the pairs of two classes, the paper's 4 and 9 by default.
 
-    `features` `(n, d)` and `labels` `(n,)` may have any classes; pairs of the first of `classes` get y = -1, of the
-    second y = 1. Train on the train fold's features, test on the test fold's.
-
     Args:
         features: `(n, d)`, what subsets are drawn from.
         labels: `(n,)`, of any classes.
@@ -396,17 +380,15 @@ class SVMFamily(SubsetFamily):
         return SVM(features, labels, self.C, starts)
 
 
+# Scores that are further below the highest count as this far: exp(-60) is nothing beside 1, and the far smaller numbers
+# that random starts would give are not normal ones, on which processors are a hundred times slower.
 MIN_SCORE = -60.0
-"""Scores that are further below the highest count as this far: exp(-60) is nothing beside 1, but the far smaller
-numbers that random starts would give are not normal ones, and processors are a hundred times slower on those."""
 
 
 class LinearClassifier(SubsetProblem):
     r"""f(W) = mean_i [log \sum_k exp(W phi_i)_k - (W phi_i)_{y_i}] + ridge/2 ||W||^2 with y_i in {0, ..., classes - 1}.
 
-    x is W `(classes, d)`, one row per class, flattened: `(B, classes * d)`. `features` are the phi_i `(m, d)` and
-    `labels` the y_i `(m,)`, or S data sets of them `(S, m, d)` and `(S, m)`; each data set serves `starts`
-    consecutive instances of the batch.
+    x is W `(classes, d)`, one row per class, flattened: `(B, classes * d)`.
 
     It is no `Composite`: the loss has no prox in closed form, and without a ridge the dual is finite where an equation
     holds alone, so no duality gap would be finite. What it offers is its gradient, and with a ridge its constants.
@@ -438,14 +420,7 @@ class LinearClassifier(SubsetProblem):
             given = f"labels from {int(labels.min())} to {int(labels.max())}"
             raise InputError("labels", given, f"0 to {classes - 1} for {classes} classes")
         self.own = _own_scores(self.labels)
-
-    @property
-    def dimension(self) -> int:
-        return self.classes * self.features.shape[-1]
-
-    @property
-    def scores_per_instance(self) -> int:
-        return self.classes * self.features.shape[1]
+        self.scores_per_instance, self.dimension = (classes * n for n in self.features.shape[1:])
 
     @property
     def smoothness(self) -> Tensor:
@@ -551,9 +526,6 @@ def _below_highest(scores: Tensor) -> Tensor:
 class LinearClassifierFamily(SubsetFamily):
     """Linear classifiers on random subsets, the paper's 2000 pairs by default, from standard normal weights.
 
-    `features` `(n, d)` and `labels` `(n,)`, 0 to classes - 1. Train on the train fold's features, test on the test
-    fold's.
-
     Args:
         features: `(n, d)`, what subsets are drawn from.
         labels: `(n,)`, whole numbers from 0 to classes - 1.
@@ -576,8 +548,7 @@ class LinearClassifierFamily(SubsetFamily):
     ) -> None:
         super().__init__(features, labels, subset, subsets)
         LinearClassifier(features, labels, classes, ridge)  # checks what the samples will be made of
-        self.classes = classes
-        self.ridge = ridge
+        self.classes, self.ridge = classes, ridge
 
     def problem(self, features: Tensor, labels: Tensor, starts: int) -> LinearClassifier:
         return LinearClassifier(features, labels, self.classes, self.ridge, starts)

@@ -31,11 +31,11 @@ class Composite(Problem):
 
     With K and g those of all j, stacked, and g*(p) = sup_z <z, p> - g(z), the problem and its dual are
 
-        min_x f(x) + g(Kx) = max_p m(K'p) - g*(p),    m(u) = min_x f(x) + <u, x> = -f*(-u).
+        min_x f(x) + g(Kx) = max_p -f*(-K'p) - g*(p).
 
     The *dual point* p has the shape of Kx. For any x and any p in the domain of g*, with -K'p in that of f*,
 
-        gap(x, p) = F(x) - m(K'p) + g*(p)  >=  F(x) - min F  >=  0,
+        gap(x, p) = F(x) + f*(-K'p) + g*(p)  >=  F(x) - min F  >=  0,
 
     so the gap certifies x whatever method found x and p. `feasible_dual` makes any array such a p.
 
@@ -61,8 +61,7 @@ class Composite(Problem):
 
     batched: ClassVar[tuple[str, ...]] = ("points",)
 
-    operator: LinearOperator
-    """K, which stacks all K_j."""
+    operator: LinearOperator  # K, which stacks all K_j
 
     def __init__(
         self,
@@ -193,7 +192,7 @@ class Composite(Problem):
             return values, violation
         z = self.operator(x)
         away = self.dual_prox(z, 1.0)  # z - prox_g(z), by Moreau's identity
-        values = torch.where(finite, values, self.data_value(x) + self.regulariser_value(z - away))
+        values = torch.where(finite, values, self.data_value(x) + self.g.value(z - away))
         return values, torch.where(finite, violation, violation + size_of(away))
 
     def smoothed_gradient(self, x: Tensor, width: Scale) -> tuple[Tensor, Tensor]:
@@ -213,7 +212,7 @@ class Composite(Problem):
     def smoothed_value(self, x: Tensor, width: Scale) -> Tensor:
         z = self.operator(x)
         p, w = self._smoothed_dual(z, width)
-        lifted = sum_instances(z * p) - self.regulariser_conjugate(p) - w / 2 * sum_instances(p.square())
+        lifted = sum_instances(z * p) - self.g.conjugate(p) - w / 2 * sum_instances(p.square())
         return self.data_value(x) + lifted
 
     def _smoothed_dual(self, z: Tensor, width: Scale) -> tuple[Tensor, Scale]:
@@ -221,7 +220,7 @@ class Composite(Problem):
         w = width / (1.0 if self.data_smoothness is None else self.data_smoothness)
         return self.dual_prox(z / per_instance(w, z), 1 / w), w
 
-    # f and g, as primal-dual methods ask for them.
+    # f and g, as primal-dual methods ask for them; more in `f` and `g`.
 
     def data_value(self, x: Tensor) -> Tensor:
         """f(x) `(B,)`."""
@@ -234,18 +233,6 @@ class Composite(Problem):
     def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
         """argmin_x f(x) + <u, x>, which is the gradient of f* at -u; same shape as u."""
         return self.f.tilted_minimiser(u, out=out)
-
-    def tilted_minimum(self, u: Tensor) -> Tensor:
-        """m(u) = min_x f(x) + <u, x> = -f*(-u), `(B,)`."""
-        return self.f.tilted_minimum(u)
-
-    def regulariser_value(self, z: Tensor) -> Tensor:
-        """g(z) `(B,)`."""
-        return self.g.value(z)
-
-    def regulariser_conjugate(self, p: Tensor) -> Tensor:
-        """g*(p) `(B,)` for p in the domain of g*."""
-        return self.g.conjugate(p)
 
     def regulariser_prox(self, z: Tensor, step: Scale) -> Tensor:
         """argmin_v g(v) + ||v - z||^2 / (2 step), same shape as z."""
@@ -260,10 +247,6 @@ class Composite(Problem):
         return self.g.project(p, out=out)
 
     # The dual and its gap.
-
-    def primal_from_dual(self, p: Tensor) -> Tensor:
-        """argmin_x f(x) + <Kx, p>, the x that belongs to a dual point p."""
-        return self.tilted_minimiser(self.operator.adjoint(p))
 
     def feasible_dual(self, p: Tensor) -> Tensor:
         """The nearest point of the domain of g*, times what it takes for -K'p to be in the domain of f*.
@@ -292,9 +275,9 @@ class Composite(Problem):
         return p.new_zeros(len(p)) if self.feasible_block is None else self.feasible_block.error(self, p)
 
     def dual_value(self, p: Tensor) -> Tensor:
-        """m(K'p) - g*(p) `(B,)`, a lower bound on the minimum; p is made feasible first."""
+        """-f*(-K'p) - g*(p) `(B,)`, a lower bound on the minimum; p is made feasible first."""
         p = self.feasible_dual(p)
-        return self.tilted_minimum(self.operator.adjoint(p)) - self.regulariser_conjugate(p)
+        return -self.f.conjugate(-self.operator.adjoint(p)) - self.g.conjugate(p)
 
     def gap(self, x: Tensor, dual: Tensor) -> Tensor:
         """A bound on F(x) - min F for each instance `(B,)`, from any dual point, which is made feasible first.

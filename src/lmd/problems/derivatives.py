@@ -16,8 +16,7 @@ from lmd.terms.base import Scale, inner, per_instance, size_of
 RESIDUAL_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10}
 """Residual of the linearised system at which conjugate gradients stop, relative to its right-hand side."""
 
-MAX_ITERATIONS = 2000
-"""Iterations of conjugate gradients, at most."""
+MAX_ITERATIONS = 2000  # iterations of conjugate gradients, at most
 
 Map = Callable[[Tensor], Tensor]
 

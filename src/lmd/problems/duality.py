@@ -16,8 +16,7 @@ from lmd.terms.quadratic import times
 if TYPE_CHECKING:
     from lmd.problems.composite import Composite
 
-MAX_INVERTED = 1024
-"""Entries of x up to which the matrix K'K of an operator is inverted to make dual points feasible."""
+MAX_INVERTED = 1024  # entries of x up to which the matrix K'K of an operator is inverted to make dual points feasible
 
 DOMAIN_TOLERANCE = 4 * torch.finfo(torch.float32).eps
 """Constraints on Kx hold up to this, relative to the sizes that the entries of Kx are sums of: float32 has no more."""
@@ -117,13 +116,11 @@ def image(problem: Composite, x: Tensor) -> Tensor:
     z = problem.operator(x)
     if not _has_limits(problem):
         return z
-    pieces = zip(problem.blocks, problem.operator.split(z), strict=True)
-    return _join(
-        [
-            scale * onto_domain(term, K, x, part / scale) if is_limit(term, K) else part
-            for (term, K, scale), part in pieces
-        ]
-    )
+    parts = list(problem.operator.split(z))
+    for place, (term, K, scale) in enumerate(problem.blocks):
+        if is_limit(term, K):
+            parts[place] = scale * onto_domain(term, K, x, parts[place] / scale)
+    return _join(parts)
 
 
 def onto_domain(term: Term, K: LinearOperator, x: Tensor, z: Tensor) -> Tensor:

@@ -170,7 +170,7 @@ class SecondOrderModel(Composite):
 
     def step_scale(self, x: Tensor) -> Tensor:
         """The range of the data over the size of dual points: the weight, or less where that is large."""
-        y, misfit = self.noisy, self.f.blocks[0]
+        y, misfit = self.noisy, self.f.terms[0]
         extent = y.flatten(1).amax(dim=1) - y.flatten(1).amin(dim=1)
         mean = y.mean(dim=tuple(range(2, y.ndim)), keepdim=True).expand_as(y)
         pull = balancing_size(misfit.subgradient(misfit.nearest(mean)), y.shape[1:]).to(y)
@@ -200,12 +200,12 @@ class SecondOrderModel(Composite):
             plane = plane + slope * place
             w[:, :, n] = slope / h
         share = self._share_within(mean, plane)
-        level = self.f.blocks[0].nearest((mean + share * plane).to(x.dtype))
+        level = self.f.terms[0].nearest((mean + share * plane).to(x.dtype))
         return self.slopes.join(level, (share.unsqueeze(2) * w).to(x.dtype)), within
 
     def _share_within(self, mean: Tensor, plane: Tensor) -> Tensor:
         """The most of a plane that can be added to means without leaving the box `(B, C, 1, ...)`, at most 1."""
-        ends = (self.f.blocks[0].nearest(torch.full_like(self.noisy, end)) for end in (-torch.inf, torch.inf))
+        ends = (self.f.terms[0].nearest(torch.full_like(self.noisy, end)) for end in (-torch.inf, torch.inf))
         room = torch.maximum(*((end.double() - mean) / plane for end in ends))
         room = torch.where(plane == 0, 1.0, room).nan_to_num(nan=0.0)
         return room.amin(dim=tuple(range(2, plane.ndim)), keepdim=True).clamp(0, 1)
@@ -217,7 +217,7 @@ class SecondOrderModel(Composite):
         without, it is multiplied by what brings K'p into that domain.
         """
         value, gap = super().certified_gap(x, dual)
-        misfit, rest = self.f.blocks
+        misfit, rest = self.f.terms
         if not isinstance(misfit, Boxed) or misfit.term.conjugate_is_finite:
             return value, gap
         free = copy.copy(self)
@@ -230,7 +230,7 @@ class SecondOrderModel(Composite):
         q = self.operator.split(self.project_dual(p))[1]
         slopes, eps = self.slopes.split(self.bends.adjoint(q))[1], torch.finfo(p.dtype).eps
         whole = self.operator.join([slopes, q])
-        u, norm, misfit = self.image(self.operator.adjoint(whole)), self.regularisers[0], self.f.blocks[0]
+        u, norm, misfit = self.image(self.operator.adjoint(whole)), self.regularisers[0], self.f.terms[0]
         error = self.operator.adjoint_error(whole) + self.operator.norm * self.dual_error(whole)
         of_norm, of_misfit = (
             (1 + 16 * eps) * term.gauge(part) + term.gauge(off.reshape(-1, *(1,) * (part.ndim - 1)).expand_as(part))

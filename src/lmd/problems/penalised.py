@@ -21,7 +21,7 @@ class PenalisedProblem(Problem):
         penalty: g, any term.
 
     >>> import torch
-    >>> from lmd.problems import KLDivergence
+    >>> from lmd.problems.simplex import KLDivergence
     >>> from lmd.terms import NegativeEntropy
     >>> y = torch.tensor([[0.5, 0.5]])
     >>> PenalisedProblem(KLDivergence(y), NegativeEntropy(2.0)).value(y)
@@ -34,10 +34,6 @@ class PenalisedProblem(Problem):
     @property
     def batch_size(self) -> int | None:
         return self.problem.batch_size
-
-    def misfit_value(self, x: Tensor) -> Tensor:
-        """f(x) `(B,)`."""
-        return self.problem.value(x)
 
     def misfit_gradient(self, x: Tensor) -> Tensor:
         """The gradient of f."""
@@ -76,9 +72,7 @@ class Split(NamedTuple):
 
     value: Callable[[Tensor], Tensor]
     gradient: Callable[[Tensor], Tensor]
-
-    term: Term | None
-    """None where there is neither."""
+    term: Term | None  # None where there is neither
 
     def prox(self, x: Tensor, step: Scale) -> Tensor:
         """argmin_v h(v) + ||v - x||^2 / (2 step) of the term h; x itself without one."""
@@ -87,7 +81,6 @@ class Split(NamedTuple):
 
 def split_of(problem: Any) -> Split:
     """A problem as the two parts that proximal methods work with; with a domain, a penalty is part of the function."""
-    value, penalty = getattr(problem, "misfit_value", None), getattr(problem, "penalty", None)
-    if value is None or penalty is None or problem.domain is not None:
+    if not isinstance(problem, PenalisedProblem) or problem.domain is not None:
         return Split(problem.value, problem.subgradient, problem.domain)
-    return Split(value, problem.misfit_gradient, penalty)
+    return Split(problem.problem.value, problem.misfit_gradient, problem.penalty)

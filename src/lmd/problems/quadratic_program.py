@@ -137,10 +137,8 @@ class ControlFamily(Family):
         self.P, self.from_state = ((P + P.mT) / 2).float(), (free.mT @ response).float()
 
     def sample(self, batch: int, generator: torch.Generator) -> tuple[Problem, Tensor]:
-        state = torch.randn(
-            batch, len(self.from_state), generator=generator, device=generator.device, dtype=torch.float32
-        )
         device = generator.device
+        state = torch.randn(batch, len(self.from_state), generator=generator, device=device, dtype=torch.float32)
         q = state @ self.from_state.to(device)
         problem = QuadraticProgram(self.P.to(device), q, -self.limit, self.limit)
         return problem, problem.start()
@@ -180,11 +178,9 @@ class PortfolioFamily(Family):
 Draw = Callable[[int, torch.Generator], Tensor]
 """From a number of instances B and randomness to values `(B, *shape)` of a parameter."""
 
-MATRIX_TOLERANCE = 1e-9
-"""Differences of matrices and vectors, relative to their size, that are rounding."""
+MATRIX_TOLERANCE = 1e-9  # differences of matrices and vectors, relative to their size, that are rounding
 
-MAX_CONDITION = 1e4
-"""The largest condition number that entries of x as coordinates may have."""
+MAX_CONDITION = 1e4  # the largest condition number that entries of x as coordinates may have
 
 
 class ReducedProgram(QuadraticProgram):
@@ -192,8 +188,7 @@ class ReducedProgram(QuadraticProgram):
 
     batched = ("points", "particular", "parameters")
     particular: Tensor
-    parameters: Tensor
-    """The values of all of them, flat `(B, total)`."""
+    parameters: Tensor  # the values of all of them, flat `(B, total)`
 
     def data_vector(self) -> Tensor:
         return self.parameters
@@ -228,10 +223,8 @@ class CVXPYFamily(Family):
         values = self._values(count, torch.Generator().manual_seed(0))
         data = [self._data(row) for row in values]
         for name, first, *others in zip(("P", "A", "F"), *(each[:3] for each in data), strict=True):
-            if any(
-                np.abs(other - first).max(initial=0) > MATRIX_TOLERANCE * (1 + np.abs(first).max(initial=0))
-                for other in others
-            ):
+            room = MATRIX_TOLERANCE * (1 + np.abs(first).max(initial=0))
+            if any(np.abs(other - first).max(initial=0) > room for other in others):
                 accepted = "parameters of which linear terms and right-hand sides depend alone"
                 raise InputError("parameters", f"some that change the matrix {name} of the program", accepted)
         wanted, known = np.stack([each[3] for each in data]), np.column_stack([np.ones(count), values])
@@ -272,9 +265,8 @@ class CVXPYFamily(Family):
         linear, room = (q + particular @ self.full) @ self.null, G - particular @ self.F.T
         low, high = self._box(room[:, self.single])
         rows = {"A": self._tensor(self.rows), "u": self._tensor(room[:, ~self.single])} if len(self.rows) else {}
-        problem = ReducedProgram(
-            self._tensor(self.P), self._tensor(linear), low, high, **rows, r=self._tensor(constant)
-        )
+        rows["r"] = self._tensor(constant)
+        problem = ReducedProgram(self._tensor(self.P), self._tensor(linear), low, high, **rows)
         problem.particular, problem.parameters = self._tensor(particular), self._tensor(values)
         return problem, problem.start()
 
@@ -294,9 +286,8 @@ class CVXPYFamily(Family):
 
     def unpack(self, problem: ReducedProgram, z: Tensor) -> dict[str, Tensor]:
         """Return the variables at points z `(B, n)` of a problem of this family: by name, `(B, *shape)`."""
-        x = problem.particular.double() + z.double() @ torch.as_tensor(
-            self.null.T, dtype=torch.float64, device=z.device
-        )
+        null = torch.as_tensor(self.null, dtype=torch.float64, device=z.device)
+        x = problem.particular.double() + z.double() @ null.T
         found = {}
         for variable in self._problem.variables():
             begin = self.columns[variable.id]

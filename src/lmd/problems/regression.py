@@ -25,8 +25,7 @@ from lmd.problems.base import Family, Problem
 from lmd.problems.composite import Composite
 from lmd.terms import L1, Squares
 
-PAPER_MATRIX = ((2.0, 1.0), (1.0, 2.0))
-"""The W of the paper; the eigenvalues of W'W are 9 and 1."""
+PAPER_MATRIX = ((2.0, 1.0), (1.0, 2.0))  # the W of the paper; the eigenvalues of W'W are 9 and 1
 
 
 def check_matrix(argument: str, matrix: Tensor) -> Tensor:
@@ -34,6 +33,16 @@ def check_matrix(argument: str, matrix: Tensor) -> Tensor:
     if check_finite(argument, check_floating(argument, matrix)).ndim != 2:
         raise InputError(argument, f"shape {shape_of(matrix)}", "a matrix (m, d)")
     return matrix
+
+
+def check_sides(matrix: str, A: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Return A `(m, d)`, whose name is `matrix`, and b `(B, m)` if they go together."""
+    check_matrix(matrix, A), check_batch("b", b)
+    if b.shape[1:] != A.shape[:1]:
+        accepted = f"shape (B, {A.shape[0]}) to go with {matrix} {shape_of(A)}"
+        raise InputError("b", f"shape {shape_of(b)}", accepted)
+    check_same_kind("b", b, matrix, A)
+    return A, b
 
 
 class LeastSquares(Problem):
@@ -47,11 +56,7 @@ class LeastSquares(Problem):
     batched = ("b",)
 
     def __init__(self, W: Tensor, b: Tensor) -> None:
-        self.W = check_matrix("W", W)
-        self.b = check_batch("b", b)
-        if b.shape[1:] != W.shape[:1]:
-            raise InputError("b", f"shape {shape_of(b)}", f"shape (B, {W.shape[0]}) to go with W {shape_of(W)}")
-        check_same_kind("b", b, "W", W)
+        self.W, self.b = check_sides("W", W, b)
 
     def check_start(self, x0: Tensor) -> Tensor:
         if x0.shape[1:] != self.W.shape[1:]:
@@ -134,10 +139,7 @@ class Lasso(Composite):
     batched = ("b", "weight")
 
     def __init__(self, A: Tensor, b: Tensor, weight: float | Tensor) -> None:
-        self.A, self.b = check_matrix("A", A), check_batch("b", b)
-        if b.shape[1:] != A.shape[:1]:
-            raise InputError("b", f"shape {shape_of(b)}", f"shape (B, {A.shape[0]}) to go with A {shape_of(A)}")
-        check_same_kind("b", b, "A", A)
+        self.A, self.b = check_sides("A", A, b)
         self.weight = _check_weights(weight, b)
         start = b.new_zeros(len(b), A.shape[1])
         self.compose(L1(self.weight), (Squares(b, 0.5), Matrix(A)), start=start)

@@ -19,7 +19,11 @@ S = TypeVar("S", bound="SimplexProblem")
 
 
 class SimplexProblem(Problem):
-    """A distance to a point y of the simplex, minimised over the simplex; the minimiser is y `(B, d)` itself."""
+    """A distance to a point y of the simplex, minimised over the simplex; the minimiser is y itself.
+
+    Args:
+        y: `(B, d)`, points of the simplex.
+    """
 
     batched = ("y",)
     domain = Simplex()
@@ -54,9 +58,6 @@ class KLDivergence(SimplexProblem):
 
     Evaluated by `kl_divergence`, which adds y_i - x_i to each term: nothing on the simplex, where both sum to one. So
     the gradient log(x / y) differs from the textbook's by the constant 1, which is orthogonal to the simplex.
-
-    Args:
-        y: `(B, d)`, points of the simplex.
     """
 
     def value(self, x: Tensor) -> Tensor:
@@ -68,11 +69,7 @@ class KLDivergence(SimplexProblem):
 
 
 class SquaredDistance(SimplexProblem):
-    """f(x) = ||x - y||^2 over the simplex; x, y `(B, d)`.
-
-    Args:
-        y: `(B, d)`, points of the simplex.
-    """
+    """f(x) = ||x - y||^2 over the simplex; x and y, points of the simplex, `(B, d)`."""
 
     def value(self, x: Tensor) -> Tensor:
         return (x - self.y).square().sum(dim=1)

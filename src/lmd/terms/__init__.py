@@ -1,7 +1,7 @@
 """Convex functions of one array: each with its prox, conjugate and residual, and a conformance suite beside them."""
 
-from lmd.terms.base import Term, Zero
-from lmd.terms.domains import Box, Domain, Simplex
+from lmd.terms.base import Term
+from lmd.terms.domains import Box, Domain, Simplex, Zero
 from lmd.terms.entropy import KullbackLeibler, NegativeEntropy
 from lmd.terms.hinge import Hinge
 from lmd.terms.norms import L1, Absolute, GroupNorm, Huber

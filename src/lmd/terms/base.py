@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import copy
 import math
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -58,13 +58,6 @@ def weighted_sum(weight: Scale, x: Tensor) -> Tensor:
 def size_of(x: Tensor) -> Tensor:
     """The Euclidean norm of each instance: `(B, ...)` to `(B,)`."""
     return torch.linalg.vector_norm(x.flatten(1), dim=1)
-
-
-def size_of_scale(scale: Scale, like: Tensor) -> Scale:
-    """The Euclidean norm of as many entries of the scale as an instance of `like` has: a number or `(B,)`."""
-    if isinstance(scale, Tensor) and scale.ndim > 1:
-        return size_of(scale.expand_as(like))
-    return scale * like[0].numel() ** 0.5
 
 
 def inner(x: Tensor, y: Tensor) -> Tensor:
@@ -133,38 +126,19 @@ def check_fits(argument: str, scale: Scale, y: Tensor) -> Scale:
     return scale
 
 
-def _changed(value: Any, change: Any) -> Any:
-    """A term's attribute with the terms in it changed, alone or in a tuple; others as they are."""
-    if isinstance(value, Term):
-        return change(value)
-    if isinstance(value, tuple):
-        return tuple(_changed(part, change) for part in value)
-    return value
-
-
 class Pieces(NamedTuple):
     r"""h(z) = \sum_i c z_i^2 / 2 + s z_i + w max(0, k - z_i) over low <= z <= high, up to a number for each instance.
 
     Each is a number, one per instance `(B,)`, or one per entry.
     """
 
-    curvature: Scale = 0.0
-    """c."""
-
-    slope: Scale = 0.0
-    """s."""
-
-    fold: Scale = 0.0
-    """w."""
-
-    kink: Scale = 0.0
-    """k."""
-
+    curvature: Scale = 0.0  # c
+    slope: Scale = 0.0  # s
+    fold: Scale = 0.0  # w
+    kink: Scale = 0.0  # k
     low: Scale = -math.inf
     high: Scale = math.inf
-
-    total: float | None = None
-    """The sum of all entries of an instance, where it is constrained."""
+    total: float | None = None  # the sum of all entries of an instance, where it is constrained
 
 
 class Term(Part, abc.ABC):
@@ -187,11 +161,6 @@ class Term(Part, abc.ABC):
 
     batched: ClassVar[tuple[str, ...]] = ()
     """Names of the attributes that, where they are tensors, have the instance for their first dimension."""
-
-    @property
-    def blocks(self) -> tuple[Term, ...]:
-        """The terms of the parts of its array, where it is stacked; otherwise itself."""
-        return (self,)
 
     @property
     def mask(self) -> Tensor | None:
@@ -285,10 +254,6 @@ class Term(Part, abc.ABC):
         """argmin_z h(z) + <u, z>, a subgradient of h* at -u; for -u in the domain of h*, same shape as u."""
         raise self._lacks("tilted_minimiser")
 
-    def tilted_minimum(self, u: Tensor) -> Tensor:
-        """min_z h(z) + <u, z> = -h*(-u) `(B,)`, for -u in the domain of h*."""
-        return -self.conjugate(-u)
-
     def residual(self, z: Tensor, p: Tensor) -> Tensor:
         """h(z) + h*(p) - <z, p> >= 0 `(B,)` for p in the domain of h*; 0 where p is a subgradient of h at z.
 
@@ -347,8 +312,8 @@ class Term(Part, abc.ABC):
         for name, value in vars(self).items():
             if name in self.batched and isinstance(value, Tensor) and value.ndim > 0:
                 found.append(value)
-            for part in value if isinstance(value, tuple) else (value,):
-                found += part.data() if isinstance(part, Term) else []
+            parts = value if isinstance(value, tuple) else (value,)
+            found += [tensor for part in parts if isinstance(part, Term) for tensor in part.data()]
         return found
 
     def select(self: T, index: Index) -> T:
@@ -357,8 +322,10 @@ class Term(Part, abc.ABC):
         for name, value in vars(self).items():
             if name in self.batched and isinstance(value, Tensor) and value.ndim > 0:
                 setattr(part, name, take_instances(value, index))
-            else:
-                setattr(part, name, _changed(value, lambda term: term.select(index)))
+            elif isinstance(value, Term):
+                setattr(part, name, value.select(index))
+            elif isinstance(value, tuple):
+                setattr(part, name, tuple(v.select(index) if isinstance(v, Term) else v for v in value))
         return part
 
     def double(self: T) -> T:
@@ -367,59 +334,3 @@ class Term(Part, abc.ABC):
 
     def _lacks(self, capability: str) -> CapabilityError:
         return CapabilityError("term", f"{type(self).__name__}, which has no {capability}", f"a term with {capability}")
-
-
-class Zero(Term):
-    """h(z) = 0; z `(B, ...)`. h*(p) = 0 at p = 0, its whole domain.
-
-    >>> Zero().prox(torch.tensor([[2.0]]), step=1.0), Zero().gauge(torch.tensor([[2.0], [0.0]]))
-    (tensor([[2.]]), tensor([inf, 0.]))
-    """
-
-    @property
-    def smoothness(self) -> Scale | None:
-        return 0.0
-
-    @property
-    def conjugate_is_cone(self) -> bool:
-        return True
-
-    def value(self, z: Tensor) -> Tensor:
-        return z.new_zeros(len(z))
-
-    def subgradient(self, z: Tensor) -> Tensor:
-        """0."""
-        return torch.zeros_like(z)
-
-    def pieces(self, z: Tensor) -> Pieces:
-        return Pieces()
-
-    def prox(self, z: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
-        """z."""
-        return write_to(z, out)
-
-    def conjugate(self, p: Tensor) -> Tensor:
-        return p.new_zeros(len(p))
-
-    def project(self, p: Tensor, out: Tensor | None = None) -> Tensor:
-        """0."""
-        return write_to(torch.zeros_like(p), out)
-
-    def conjugate_prox(self, p: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
-        """0."""
-        return self.project(p, out)
-
-    def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
-        """0."""
-        return write_to(torch.zeros_like(u), out)
-
-    def residual(self, z: Tensor, p: Tensor) -> Tensor:
-        """0."""
-        return z.new_zeros(len(z))
-
-    def rounding(self, z: Tensor, p: Tensor, z_error: Tensor, p_error: Tensor, residual: Tensor) -> Tensor:
-        """0: a true p of the domain is 0, and so is every product with it."""
-        return z.new_zeros(len(z))
-
-    def gauge(self, u: Tensor) -> Tensor:
-        return torch.where(size_of(u) > 0, torch.inf, u.new_zeros(len(u)))

@@ -40,9 +40,7 @@ class Domain(Term):
     def max_violation(self, z: Tensor) -> Tensor:
         """Largest violation of a constraint by each instance `(B,)`; 0 inside."""
 
-    @property
-    def smoothness(self) -> Scale | None:
-        return 0.0
+    smoothness: Scale | None = 0.0
 
     def value(self, z: Tensor) -> Tensor:
         return torch.where(self.violation(z) > 0, torch.inf, z.new_zeros(len(z)))
@@ -218,6 +216,28 @@ def _scaled(by: Scale, end: Scale) -> Scale:
     return torch.where(finite, by * torch.where(finite, end, 0), end)
 
 
+class Zero(Box):
+    """h(z) = 0; z `(B, ...)`. h*(p) = 0 at p = 0, its whole domain: what is not 0 by rounding alone counts as 0.
+
+    >>> Zero().prox(torch.tensor([[2.0]]), step=1.0), Zero().gauge(torch.tensor([[2.0], [0.0]]))
+    (tensor([[2.]]), tensor([inf, 0.]))
+    """
+
+    def __init__(self) -> None:
+        super().__init__(-math.inf, math.inf)
+
+    def conjugate(self, p: Tensor) -> Tensor:
+        return p.new_zeros(len(p))
+
+    def residual(self, z: Tensor, p: Tensor) -> Tensor:
+        """0."""
+        return z.new_zeros(len(z))
+
+    def rounding(self, z: Tensor, p: Tensor, z_error: Tensor, p_error: Tensor, residual: Tensor) -> Tensor:
+        """0: a true p of the domain is 0, and so is every product with it."""
+        return z.new_zeros(len(z))
+
+
 SIMPLEX_TOLERANCE = 1e3 * torch.finfo(torch.float32).eps
 """Distance of entries and sums that counts as inside: rounding of runs in float32, also where evaluated in float64."""
 
@@ -254,9 +274,7 @@ class Simplex(Domain):
     tensor([[1., 0.]])
     """
 
-    @property
-    def conjugate_is_finite(self) -> bool:
-        return True
+    conjugate_is_finite = True
 
     @property
     def description(self) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lmd.core.checks import check_batch, check_positive
+from lmd.core.checks import check_batch, check_positive, check_zero_one, shape_of
 from lmd.errors import InputError
 from lmd.terms.base import Scale, Term, check_fits, filled, rounding_of_sum, size_of, sum_instances, write_to
-from lmd.terms.wrappers import Masked
+from lmd.terms.wrappers import fill_from_neighbours
 
 
 class NegativeEntropy(Term):
@@ -24,9 +24,7 @@ class NegativeEntropy(Term):
     def __init__(self, weight: float = 1.0) -> None:
         self.weight = check_positive("weight", weight)
 
-    @property
-    def conjugate_is_finite(self) -> bool:
-        return True
+    conjugate_is_finite = True
 
     def value(self, z: Tensor) -> Tensor:
         return self.weight * sum_instances(torch.special.xlogy(z, z))
@@ -77,48 +75,71 @@ class KullbackLeibler(Term):
 
     Minus the log-likelihood of counts y that are Poisson with means w, up to a constant that makes its minimum 0
     ([Csiszar 1991](https://doi.org/10.1214/aos/1176348385)). The background is a number, per instance `(B,)` or per
-    entry, 0 or more. h*(p) = \sum -background p - y log(1 - p) for p < 1, and p = 1 too where y is 0.
+    entry, 0 or more. h*(p) = \sum -background p - y log(1 - p) for p < 1, and p = 1 too where y is 0. With a mask the
+    sum is over the entries that are kept, and h* that of p that are 0 at the others.
 
     Args:
         y: `(B, ...)`, counts of 0 or more.
         background: Of 0 or more: a number, one per instance `(B,)` or one per entry.
+        mask: 1 where an entry is kept, 0 where it is lost: as many dimensions as y, and broadcasts against it.
 
     >>> term = KullbackLeibler(torch.tensor([[2.0, 0.0]]))
     >>> term.value(torch.tensor([[2.0, 3.0]])), term.prox(torch.tensor([[1.0, 3.0]]), step=1.0)
     (tensor([3.]), tensor([[1.4142, 2.0000]]))
     """
 
-    batched = ("y", "background")
+    batched = ("y", "background", "weight")
 
-    def __init__(self, y: Tensor, background: Scale = 0.0) -> None:
-        self.y = check_batch("y", y)
+    def __init__(self, y: Tensor, background: Scale = 0.0, mask: Tensor | None = None) -> None:
+        self.y, self.weight = check_batch("y", y), None
+        if mask is not None:
+            if mask.ndim != y.ndim or any(m not in (1, n) for m, n in zip(mask.shape, y.shape, strict=True)):
+                raise InputError("mask", f"shape {shape_of(mask)}", f"one that broadcasts to {shape_of(y)}")
+            self.weight = check_zero_one("mask", mask).to(y).expand(len(y), *mask.shape[1:])
         self.background = filled(check_fits("background", background, y), y)
         for name, given in (("y", y), ("background", self.background)):
             if not bool((given >= 0).all()):
                 raise InputError(name, f"{float(given.min()):g}", "numbers of 0 or more")
 
+    @property
+    def mask(self) -> Tensor | None:
+        return self.weight
+
+    @property
+    def counted(self) -> Tensor | None:
+        return None if self.weight is None else self.weight > 0
+
+    def _kept(self, x: Tensor, lost: Tensor | float) -> Tensor:
+        """x, and `lost` in place of its lost entries."""
+        return x if self.weight is None else torch.where(self.weight > 0, x, lost)
+
+    def _mean(self, z: Tensor) -> Tensor:
+        """w, and y, which costs nothing, where an entry is lost."""
+        return self._kept(z + self.background, self.y)
+
     def value(self, z: Tensor) -> Tensor:
-        mean = z + self.background
+        mean = self._mean(z)
         return torch.where((mean < 0).flatten(1).any(dim=1), torch.inf, sum_instances(divergence(self.y, mean)))
 
     def subgradient(self, z: Tensor) -> Tensor:
         """1 - y / w, and 1 where y is 0."""
-        mean = z + self.background
-        return 1 - torch.where(self.y > 0, self.y / torch.where(self.y > 0, mean, 1), 0)
+        mean = self._mean(z)
+        return self._kept(1 - torch.where(self.y > 0, self.y / torch.where(self.y > 0, mean, 1), 0), 0)
 
     def prox(self, z: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
         by = filled(step, z)
-        return torch.sub(positive_root(z + self.background - by, by * self.y), self.background, out=out)
+        best = positive_root(z + self.background - by, by * self.y) - self.background
+        return write_to(self._kept(best, z), out)
 
     def conjugate(self, p: Tensor) -> Tensor:
-        counted = self.y > 0
+        p, counted = self._kept(p, 0), self.y > 0
         logs = torch.where(counted, self.y * torch.log1p(-torch.where(counted, p, 0)), 0)
         return -sum_instances(self.background * p + logs)
 
     def project(self, p: Tensor, out: Tensor | None = None) -> Tensor:
         """At most 1, or the next number below it where y > 0: there 1 itself is not in the domain."""
         edge = torch.where(self.y > 0, 1 - torch.finfo(p.dtype).eps, torch.ones_like(self.y))
-        return torch.minimum(p, edge, out=out)
+        return write_to(self._kept(torch.minimum(p, edge), 0), out)
 
     def conjugate_prox(self, p: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
         """1 - r, r the positive root of r^2 - (1 - p - step background) r - step y = 0.
@@ -129,18 +150,18 @@ class KullbackLeibler(Term):
         up, down = by * self.background, by * self.y
         root = positive_root(1 - p - up, down)
         down = down / torch.where(root > 0, root, 1)
-        return write_to(torch.where(p.abs() + up + down < root, p + up - down, 1 - root), out)
+        return write_to(self._kept(torch.where(p.abs() + up + down < root, p + up - down, 1 - root), 0), out)
 
     def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
         """y / (1 + u) - background."""
-        counted = self.y > 0
+        u, counted = self._kept(u, 0), self.y > 0
         mean = torch.where(counted, self.y / torch.where(counted, 1 + u, 1), 0)
         return torch.sub(mean, self.background, out=out)
 
     def residual(self, z: Tensor, p: Tensor) -> Tensor:
         """The divergence of y from w (1 - p): all the rest cancels in the formula, not in the numbers."""
-        mean = z + self.background
-        product = mean * (1 - p)
+        mean = self._mean(z)
+        product = mean * (1 - self._kept(p, 0))
         return torch.where((mean < 0).flatten(1).any(dim=1), torch.inf, sum_instances(divergence(self.y, product)))
 
     def rounding(self, z: Tensor, p: Tensor, z_error: Tensor, p_error: Tensor, residual: Tensor) -> Tensor:
@@ -149,7 +170,7 @@ class KullbackLeibler(Term):
         d is convex in m: it grows by at most G |change of m|, G the larger |1 - y / m| at the ends of what m can be,
         and m changes by at most (1 - p + p_error) |change of z| + w |change of p|. Infinite where m can be 0.
         """
-        w, q = z + self.background, 1 - p
+        w, q = self._mean(z), 1 - self._kept(p, 0)
         z_off, p_off = filled(z_error, z), filled(p_error, z)
         ends = (w - z_off).clamp(min=0) * (q - p_off).clamp(min=0), (w + z_off) * (q + p_off)
         slopes = [torch.where(self.y > 0, (1 - self.y / end).abs(), 1) for end in ends]
@@ -160,11 +181,15 @@ class KullbackLeibler(Term):
         return evaluation + moved + rounding_of_sum(z, residual)
 
     def gauge(self, u: Tensor) -> Tensor:
-        """The largest entry, if above 0, and a few eps more, as the domain is open."""
+        """The largest entry, if above 0, and a few eps more, as the domain is open; infinite at lost entries."""
+        u = self._kept(u, torch.where(u == 0, u, torch.inf))
         return u.flatten(1).amax(dim=1).clamp(min=0) * (1 + 4 * torch.finfo(u.dtype).eps)
 
-    def with_mask(self, mask: Tensor) -> Term:
-        return Masked(self, mask)
+    def with_mask(self, mask: Tensor) -> KullbackLeibler:
+        return KullbackLeibler(self.y, self.background, mask)
 
     def violation(self, z: Tensor) -> Tensor:
-        return size_of((z + self.background).clamp(max=0))
+        return size_of(self._mean(z).clamp(max=0))
+
+    def fill_unknown(self, z: Tensor) -> Tensor:
+        return z if self.weight is None or z.ndim == 2 else fill_from_neighbours(z, self.y, self.weight)

@@ -19,7 +19,6 @@ from lmd.terms.base import (
     per_instance,
     rounding_of_sum,
     size_of,
-    size_of_scale,
     sum_instances,
     weighted_sum,
     write_to,
@@ -29,8 +28,7 @@ from lmd.terms.wrappers import Shifted
 ZERO_TOLERANCE = 1e-6
 """Lengths below this, in multiples of step weight, are taken for 0 where it is asked which stay so."""
 
-Axes = tuple[int, ...]
-"""The axes along which entries form a group; none where each entry stands alone."""
+Axes = tuple[int, ...]  # the axes along which entries form a group; none where each entry stands alone
 
 
 def check_axes(axes: int | Axes) -> Axes:
@@ -116,7 +114,7 @@ class GroupNorm(Term):
     def steepness(self, z: Tensor) -> Scale:
         for axis in self.axes:
             z = z.narrow(axis, 0, 1)
-        return size_of_scale(self.weight, z)
+        return size_of(filled(self.weight, z).expand_as(z))
 
     def prox(self, z: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
         """Lengths drawn to 0 by step * weight."""
@@ -133,9 +131,7 @@ class GroupNorm(Term):
         """The projection."""
         return self.project(p, out)
 
-    @property
-    def zero_is_exact(self) -> bool:
-        return True
+    zero_is_exact = True
 
     def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
         """0."""
@@ -154,7 +150,7 @@ class GroupNorm(Term):
         Its residual is 2 weight-Lipschitz in z_g and |z_g|-Lipschitz in p_g; sums are at most these times the errors.
         """
         each = lengths(z, self.axes)
-        weights = size_of_scale(self.weight, each)
+        weights = size_of(filled(self.weight, each).expand_as(each))
         evaluation = group_roundings(z, each) * torch.finfo(z.dtype).eps * weighted_sum(self.weight, each)
         return evaluation + 2 * weights * z_error + size_of(z) * p_error + rounding_of_sum(z, residual)
 
@@ -249,9 +245,7 @@ class Huber(Term):
         weight, delta = self._scales(p)
         return self.norm.project(p * (weight / (weight + per_instance(step, p) * delta)), out)
 
-    @property
-    def zero_is_exact(self) -> bool:
-        return True
+    zero_is_exact = True
 
     def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
         weight, delta = self._scales(u)

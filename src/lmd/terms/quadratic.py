@@ -74,9 +74,7 @@ class Quadratic(Term):
     def quadratic(self) -> tuple[Tensor, Tensor]:
         return self.P, self.q
 
-    @property
-    def conjugate_is_finite(self) -> bool:
-        return True
+    conjugate_is_finite = True
 
     @property
     def strong_convexity(self) -> Scale | None:

@@ -29,7 +29,7 @@ from lmd.terms.base import (
     weighted_sum,
     write_to,
 )
-from lmd.terms.wrappers import fill_from_neighbours
+from lmd.terms.wrappers import Boxed, fill_from_neighbours
 
 
 class Squares(Term):
@@ -88,9 +88,7 @@ class Squares(Term):
     def subgradient(self, z: Tensor) -> Tensor:
         return (z - self.y).mul_(2 * self.curvature)
 
-    @property
-    def zero_is_exact(self) -> bool:
-        return True
+    zero_is_exact = True
 
     def pieces(self, z: Tensor) -> Pieces:
         return Pieces(curvature=2 * self.curvature, slope=-2 * self.curvature * self.y)
@@ -141,9 +139,7 @@ class Squares(Term):
         off = off + max_scale(root) * z_error + p_error / (2 * min_scale(least))
         return 2 * residual.sqrt() * off + off.square() + rounding_of_sum(z, residual + off.square())
 
-    def with_mask(self, mask: Tensor) -> Term | None:
-        if type(self) is not Squares:  # those in a box have more to keep
-            return None
+    def with_mask(self, mask: Tensor) -> Squares:
         weight = per_instance(self.weight, self.y) * mask.to(self.y)
         return Squares(self.y, self.scale, weight.expand_as(self.y))
 
@@ -159,7 +155,7 @@ class Squares(Term):
         return torch.where(lost.flatten(1).any(dim=1), torch.inf, u.new_zeros(len(u)))
 
 
-class MaskedSquares(Squares):
+class MaskedSquares(Boxed):
     r"""h(z) = scale ||Z (z - y)||^2 over low <= z <= high; z, y `(B, C, *size)`, `scale` a number.
 
     Z is the `mask`, 1 where an entry is kept and 0 where it is lost: `size`, `(B, 1, *size)` or `(B, C, *size)`, with
@@ -179,78 +175,37 @@ class MaskedSquares(Squares):
     (tensor([1.]), 2.0, tensor([[[0.0000, 0.0000, 1.6667]]]))
     """
 
-    batched = ("y", "weight", "low", "high")
-    scale: float
+    term: Squares
+    low: Tensor
+    high: Tensor
+    strong_convexity = None  # whatever is kept: what methods do should not hang on a single entry
 
     def __init__(self, y: Tensor, mask: Tensor, scale: float = 1.0) -> None:
-        mask = _check_mask(mask, check_batch("y", y))
-        self.scale, self.weight = check_positive("scale", scale), mask
+        mask, self.scale = _check_mask(mask, check_batch("y", y)), check_positive("scale", scale)
         at = mask.expand_as(y) > 0
         if bool((lost := ~at.flatten(2).any(dim=2)).any()):
             where = tuple(lost.nonzero()[0].tolist())
             raise InputError("mask", f"no kept pixel in image and channel {where}", "at least one in each")
         ends = (*y.shape[:2], *(1,) * (y.ndim - 2))
-        self.low = torch.where(at, y, torch.inf).flatten(2).amin(dim=2).reshape(ends)
-        self.high = torch.where(at, y, -torch.inf).flatten(2).amax(dim=2).reshape(ends)
-        self.y = torch.where(at, y, self.low)
+        low = torch.where(at, y, torch.inf).flatten(2).amin(dim=2).reshape(ends)
+        high = torch.where(at, y, -torch.inf).flatten(2).amax(dim=2).reshape(ends)
+        super().__init__(Squares(torch.where(at, y, low), self.scale, mask), low, high)
 
     @property
     def mask(self) -> Tensor:
         """`(B, 1, *size)` or `(B, C, *size)`, in the dtype of y."""
-        return filled(self.weight, self.y)
-
-    @property
-    def strong_convexity(self) -> Scale | None:
-        """None, whatever is kept: what methods do should not hang on a single entry."""
-        return None
+        return filled(self.term.weight, self.y)
 
     @property
     def smoothness(self) -> float:
         return 2 * self.scale
 
-    @property
-    def conjugate_is_finite(self) -> bool:
-        return True
-
     def pieces(self, z: Tensor) -> Pieces:
-        return super().pieces(z)._replace(low=self.low, high=self.high)
+        return self.term.pieces(z)._replace(low=self.low, high=self.high)
 
-    def _clip(self, z: Tensor, out: Tensor | None = None) -> Tensor:
-        return clip(z, self.low, self.high, out)
-
-    def nearest(self, z: Tensor) -> Tensor:
-        return self._clip(z)
-
-    def violation(self, z: Tensor) -> Tensor:
-        return size_of(z - self._clip(z))
-
-    def value(self, z: Tensor) -> Tensor:
-        return self.scale * sum_instances((self.mask * (z - self.y)).square())
-
-    def subgradient(self, z: Tensor) -> Tensor:
-        return (z - self.y).mul_(2 * self.scale * self.mask)
-
-    def prox(self, z: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
-        pull = 2 * self.scale * per_instance(step, z)
-        return self._clip(torch.lerp(z, self.y, self.mask * (pull / (1 + pull)), out=out), out)
-
-    def project(self, p: Tensor, out: Tensor | None = None) -> Tensor:
-        return write_to(p, out)
-
-    def conjugate(self, p: Tensor) -> Tensor:
-        """sum p y + v (p - c v), v = argmax <z, p> - h(z), both relative to y."""
-        low, high = self.low - self.y, self.high - self.y
-        inside, end = clip(p * (0.5 / self.scale), low, high), torch.where(p < 0, low, high)
-        v = torch.where(self.mask > 0, inside, end)
-        return inner(p, self.y) + inner(v, p - self.curvature * v)
-
-    def conjugate_prox(self, p: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
-        """By Moreau's identity."""
-        return Term.conjugate_prox(self, p, step, out)
-
-    def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
-        inside = self._clip(torch.add(self.y, u, alpha=-0.5 / self.scale))
-        return write_to(torch.where(self.mask > 0, inside, torch.where(u > 0, self.low, self.high)), out)
+    def kinks(self, z: Tensor, p: Tensor, step: Scale) -> Tensor | None:
+        """None: the box moves with the data."""
+        return None
 
     def residual(self, z: Tensor, p: Tensor) -> Tensor:
         """sum t (d + s t), t = z - y - v for v = argmax - y, and d = 2s v - p, 0 where v is inside the box; and
@@ -277,12 +232,6 @@ class MaskedSquares(Squares):
         far = size_of(reach)
         moved = z_error * (2 * s * far + size_of(p) + s * z_error + p_error) + far * p_error
         return products + moved + rounding_of_sum(z, residual)
-
-    def best_multiple(self, p: Tensor, most: Scale) -> Tensor:
-        return Term.best_multiple(self, p, most)
-
-    def gauge(self, u: Tensor) -> Tensor:
-        return u.new_zeros(len(u))
 
     def fill_unknown(self, z: Tensor) -> Tensor:
         """z with its lost entries replaced by a weighted mean of the kept ones around, 5 along each axis, if any."""

@@ -11,10 +11,19 @@ from torch import Tensor
 
 from lmd.core.checks import check_positive, shape_of
 from lmd.errors import InputError
-from lmd.terms.base import Scale, Term, size_of
+from lmd.terms.base import Scale, Term, filled, size_of
 
 Method = Callable[[Term, Tensor, float, Tensor | None], Tensor]
 """A function of a term, its part of an array, its scale and, where given, its part of `out`."""
+
+
+def split(z: Tensor, shapes: Sequence[tuple[int, ...]], argument: str = "z") -> tuple[Tensor, ...]:
+    """The parts of z `(B, n)` as views of it in their shapes `(B, *shapes[j])`."""
+    sizes = [math.prod(shape) for shape in shapes]
+    if z.ndim != 2 or z.shape[1] != sum(sizes):
+        raise InputError(argument, f"shape {shape_of(z)}", f"shape (B, {sum(sizes)})")
+    parts = torch.split(z, sizes, dim=1)
+    return tuple(part.view(len(z), *shape) for part, shape in zip(parts, shapes, strict=True))
 
 
 class Stacked(Term):
@@ -44,18 +53,10 @@ class Stacked(Term):
         if not self.terms or len({len(self.terms), len(self.shapes), len(self.scales)}) != 1:
             counts = f"{len(self.terms)} terms, {len(self.shapes)} shapes, {len(self.scales)} scales"
             raise InputError("terms", counts, "as many of each, and at least one")
-        self.sizes = tuple(math.prod(shape) for shape in self.shapes)
 
     def split(self, z: Tensor) -> tuple[Tensor, ...]:
         """The parts of z `(B, n)` as views of it, `(B, *shapes[j])`."""
-        if z.ndim != 2 or z.shape[1] != sum(self.sizes):
-            raise InputError("z", f"shape {shape_of(z)}", f"shape (B, {sum(self.sizes)})")
-        parts = torch.split(z, list(self.sizes), dim=1)
-        return tuple(part.view(len(z), *shape) for part, shape in zip(parts, self.shapes, strict=True))
-
-    @property
-    def blocks(self) -> tuple[Term, ...]:
-        return self.terms
+        return split(z, self.shapes)
 
     def _parts(self, *arrays: Tensor) -> Iterator[tuple[Term, float, tuple[Tensor, ...]]]:
         """Yield each term with its scale and its parts of the arrays."""
@@ -76,29 +77,23 @@ class Stacked(Term):
 
     @property
     def strong_convexity(self) -> Scale | None:
-        return self._constant([term.strong_convexity for term in self.terms], torch.minimum, min)
+        return self._constant([term.strong_convexity for term in self.terms], smallest=True)
 
     @property
     def smoothness(self) -> Scale | None:
-        return self._constant([term.smoothness for term in self.terms], torch.maximum, max)
+        return self._constant([term.smoothness for term in self.terms], smallest=False)
 
-    def _constant(
-        self,
-        constants: Sequence[Scale | None],
-        of_tensors: Callable[[Tensor, Tensor], Tensor],
-        of_numbers: Callable[[float, float], float],
-    ) -> Scale | None:
+    def _constant(self, constants: Sequence[Scale | None], smallest: bool) -> Scale | None:
         """The smallest or largest constant / scale^2, where all parts have one."""
         present = [c / s**2 for c, s in zip(constants, self.scales, strict=True) if c is not None]
         if len(present) < len(self.terms):
             return None
-
-        def both(a: Scale, b: Scale) -> Scale:
-            if isinstance(a, Tensor):
-                return of_tensors(a, b if isinstance(b, Tensor) else torch.full_like(a, b))
-            return of_tensors(torch.full_like(b, a), b) if isinstance(b, Tensor) else of_numbers(a, b)
-
-        return reduce(both, present)
+        tensors = [c for c in present if isinstance(c, Tensor)]
+        if not tensors:
+            numbers = [float(c) for c in present]
+            return min(numbers) if smallest else max(numbers)
+        each = torch.stack([filled(c, tensors[0]).expand_as(tensors[0]) for c in present])
+        return each.amin(dim=0) if smallest else each.amax(dim=0)
 
     def value(self, z: Tensor) -> Tensor:
         return _total([term.value(_over(part, scale)) for term, scale, (part,) in self._parts(z)])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lmd import kernels
-from lmd.core.checks import check_batch, check_zero_one, shape_of
+from lmd.core.checks import check_batch
 from lmd.errors import CapabilityError, InputError
 from lmd.terms.base import Pieces, Scale, Term, clip, filled, inner, per_instance, size_of, sum_instances, write_to
 
@@ -135,9 +135,7 @@ class Boxed(Wrapper):
             raise InputError("low, high", "ends that are not finite or in the wrong order", "finite low <= high")
         self.term, self.low, self.high = term, low, high
 
-    @property
-    def conjugate_is_finite(self) -> bool:
-        return True
+    conjugate_is_finite = True
 
     @property
     def y(self) -> Tensor:
@@ -164,9 +162,9 @@ class Boxed(Wrapper):
 
     def prox(self, z: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
         """The nearest point of the box to the prox of g: entries do not know of each other."""
-        return write_to(self.nearest(self.term.prox(z, step)), out)
+        return clip(self.term.prox(z, step, out), per_instance(self.low, z), per_instance(self.high, z), out)
 
-    def kinks(self, z: Tensor, p: Tensor, step: Scale) -> Tensor:
+    def kinks(self, z: Tensor, p: Tensor, step: Scale) -> Tensor | None:
         """The kinks of g, and where its prox is past an end."""
         low, high = self._ends(z)
         free, own = self.term.prox(z + per_instance(step, z) * p, step), self.term.kinks(z, p, step)
@@ -219,103 +217,6 @@ class Boxed(Wrapper):
 
 TAPS = (1.0, 2.0, 3.0, 2.0, 1.0)
 """The weights, along each axis, of the entries around a lost one that its guess is the mean of."""
-
-
-class Masked(Wrapper):
-    r"""h(z) = \sum_i g_i(z_i) over the entries that are kept, for a term g that is a sum over entries; z `(B, ...)`.
-
-    g has a minimiser and its minimum is 0, as that of a misfit is: lost entries are put there, and count for nothing.
-    h*(p) is that of g, over p that are 0 where an entry is lost.
-
-    Args:
-        term: g, a sum over entries about data y `(B, ...)`, such as `KullbackLeibler(y)`.
-        mask: 1 where an entry is kept, 0 where it is lost: as many dimensions as y, and broadcasts against it.
-
-    >>> from lmd.terms import KullbackLeibler
-    >>> term = Masked(KullbackLeibler(torch.tensor([[2.0, 5.0]])), torch.tensor([[1.0, 0.0]]))
-    >>> term.value(torch.tensor([[2.0, 9.0]])), term.prox(torch.tensor([[1.0, 9.0]]), step=1.0)
-    (tensor([0.]), tensor([[1.4142, 9.0000]]))
-    """
-
-    batched = ("weight",)
-
-    def __init__(self, term: Term, mask: Tensor) -> None:
-        y = data_of(term)
-        if mask.ndim != y.ndim or any(m not in (1, n) for m, n in zip(mask.shape, y.shape, strict=True)):
-            raise InputError("mask", f"shape {shape_of(mask)}", f"one that broadcasts to {shape_of(y)}")
-        self.term, self.weight = term, check_zero_one("mask", mask).to(y).expand(len(y), *mask.shape[1:])
-
-    @property
-    def y(self) -> Tensor:
-        """The data of the term."""
-        return data_of(self.term)
-
-    @property
-    def mask(self) -> Tensor:
-        return self.weight
-
-    @property
-    def counted(self) -> Tensor:
-        return self.weight > 0
-
-    @property
-    def conjugate_is_finite(self) -> bool:
-        return False
-
-    @property
-    def strong_convexity(self) -> Scale | None:
-        return None
-
-    def _at_rest(self, z: Tensor) -> Tensor:
-        """z with its lost entries at the minimiser of g."""
-        return torch.where(self.weight > 0, z, self.term.tilted_minimiser(torch.zeros_like(z)))
-
-    def _free(self, p: Tensor) -> Tensor:
-        """p, and 0 where an entry is lost."""
-        return torch.where(self.weight > 0, p, 0)
-
-    def value(self, z: Tensor) -> Tensor:
-        return self.term.value(self._at_rest(z))
-
-    def subgradient(self, z: Tensor) -> Tensor:
-        return self._free(self.term.subgradient(self._at_rest(z)))
-
-    def prox(self, z: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
-        return write_to(torch.where(self.weight > 0, self.term.prox(z, step), z), out)
-
-    def kinks(self, z: Tensor, p: Tensor, step: Scale) -> Tensor | None:
-        own = self.term.kinks(self._at_rest(z), self._free(p), step)
-        return None if own is None else own & (self.weight > 0)
-
-    def conjugate(self, p: Tensor) -> Tensor:
-        return self.term.conjugate(self._free(p))
-
-    def project(self, p: Tensor, out: Tensor | None = None) -> Tensor:
-        return write_to(self._free(self.term.project(p)), out)
-
-    def conjugate_prox(self, p: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
-        return write_to(self._free(self.term.conjugate_prox(p, step)), out)
-
-    def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
-        return self.term.tilted_minimiser(self._free(u), out)
-
-    def residual(self, z: Tensor, p: Tensor) -> Tensor:
-        return self.term.residual(self._at_rest(z), self._free(p))
-
-    def rounding(self, z: Tensor, p: Tensor, z_error: Tensor, p_error: Tensor, residual: Tensor) -> Tensor:
-        """The rounding of g: an entry at its minimiser adds 0 to the residual, and no less to its rounding."""
-        return self.term.rounding(self._at_rest(z), self._free(p), z_error, p_error, residual)
-
-    def gauge(self, u: Tensor) -> Tensor:
-        """The gauge of g; infinite where u is not 0 at a lost entry."""
-        lost = ((self.weight == 0) & (u != 0)).flatten(1).any(dim=1)
-        return torch.where(lost, torch.inf, self.term.gauge(self._free(u)))
-
-    def violation(self, z: Tensor) -> Tensor:
-        return self.term.violation(self._at_rest(z))
-
-    def fill_unknown(self, z: Tensor) -> Tensor:
-        return fill_from_neighbours(z, self.y, self.weight) if z.ndim > 2 else z
 
 
 def fill_from_neighbours(z: Tensor, y: Tensor, mask: Tensor) -> Tensor:

@@ -225,7 +225,6 @@ class TermConformance:
         slack = 1e-9 * (1 + term.value(v).abs() + size_of(v) * size_of(p))
         for w in (z, self._other_points(term, batch, F64), *self._near(v)):
             at_most(least, term.value(w) - inner(w, p) + slack, "the tilted minimum")
-        at_most((term.tilted_minimum(-p) - least).abs(), slack, "its distance from tilted_minimum")
         at_most((term.conjugate(p) + least).abs(), slack, "its distance from minus the conjugate")
 
     @each_batch
@@ -455,7 +454,6 @@ class TermConformance:
             "value": (z,),
             "conjugate": (p,),
             "residual": (z, p),
-            "tilted_minimum": (-p,),
             "rounding": (z, p, none, none + 1e-3, none + 1),
             "gauge": (p,),
             "best_multiple": (p, 2.0),

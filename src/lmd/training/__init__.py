@@ -2,6 +2,6 @@
 
 from lmd.training.learn import learn
 from lmd.training.settings import TrainingSettings
-from lmd.training.train import TrainingResult, train
+from lmd.training.train import train
 
-__all__ = ["TrainingResult", "TrainingSettings", "learn", "train"]
+__all__ = ["TrainingSettings", "learn", "train"]

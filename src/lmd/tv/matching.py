@@ -19,7 +19,6 @@ from lmd.terms import L1, Absolute, Box, Boxed, GroupNorm, Huber, KullbackLeible
 from lmd.terms.base import Scale, filled
 from lmd.terms.squares import MaskedSquares
 from lmd.terms.stacked import Stacked
-from lmd.terms.wrappers import Masked
 from lmd.tv import models, schedules
 from lmd.tv.denoising import Denoising
 from lmd.tv.inpainting import Inpainting
@@ -111,18 +110,17 @@ def _kind(problem: Any) -> str | None:
     if type(terms[0]) not in NORMS or type(blocks[0]) is not Differences:
         return None
     if type(f) is Boxed and len(terms) == 1:
-        term: Any = f.term.term if isinstance(f.term, Masked) else f.term
+        term: Any = f.term
         if type(term) is KullbackLeibler:
             return "counts"
-        if f.term is not term:
-            return None
         if type(term) is Absolute:
             return "absolute"
         is_even = _is_even_squares(term) and not isinstance(f.low, Tensor) and not isinstance(f.high, Tensor)
         return "saddle" if type(term) is Squares and not is_even else None
     if type(f) is not Box or len(terms) != 2:
         return None
-    is_blurred = type(blocks[1]) is Blur and (type(terms[1]) is KullbackLeibler or _is_even_squares(terms[1]))
+    is_counts = type(terms[1]) is KullbackLeibler and terms[1].mask is None
+    is_blurred = type(blocks[1]) is Blur and (is_counts or _is_even_squares(terms[1]))
     is_projected = type(blocks[1]) is ParallelBeam and _is_even_squares(terms[1])
     return "saddle" if is_blurred or is_projected else None
 
@@ -155,7 +153,7 @@ def second_order_of(problem: Any) -> SecondOrder | None:
     terms, K = problem.regularisers, problem.operator
     if type(problem.f) is not Stacked or [type(block) for block in K.blocks] != [Slopes, Bends]:
         return None
-    data, g = _data_of(problem.f.blocks[0]), terms[0]
+    data, g = _data_of(problem.f.terms[0]), terms[0]
     if data is None or data[0].ndim != 4 or type(g) not in NORMS or g.axes not in AXES or K.scales != (1.0, 1.0):
         return None
     if any(_is_map(term.weight) for term in terms) or not _is_served(*data):
@@ -174,7 +172,9 @@ def joint_of(problem: Any, x: Tensor) -> Joint | None:
     if type(g) not in NORMS or type(K) is not Differences or not _fits_grid(g, x) or not _is_end(f.low, x, f.high):
         return None
     term: Any = terms[1]
-    if type(term) not in MISFITS or not _is_served(x, term.y, g.weight) or len(term.y) != len(x):
+    if type(term) not in MISFITS or term.mask is not None or not _is_served(x, term.y, g.weight):
+        return None
+    if len(term.y) != len(x):
         return None
     low, high = (filled(end, x).expand(*x.shape[:2], *(1,) * (x.ndim - 2)).flatten(1) for end in (f.low, f.high))
     model = Misfit(x, kernels.module().MISFIT_LINEAR, x, low, high, g.weight, K.spacing, *_form(g))
@@ -202,15 +202,13 @@ def _data_of(f: Any) -> tuple[Tensor, int, Tensor, Tensor, Tensor] | None:
     """The first five fields of `Misfit` for a term about data, in a box or not; None where it is not compiled."""
     term: Any = f.term if type(f) is Boxed else f
     low, high = (f.low, f.high) if type(f) is Boxed else (-torch.inf, torch.inf)
-    inner: Any = term.term if type(term) is Masked else term
-    if type(inner) not in MISFITS or not _is_end(low, inner.y, high):
+    if type(term) not in MISFITS or not _is_end(low, term.y, high):
         return None
-    y: Tensor = inner.y
-    misfit, weight = _misfit_of(inner)
+    y: Tensor = term.y
+    misfit, weight = _misfit_of(term)
     low, high = (filled(end, y).expand(*y.shape[:2], *(1,) * (y.ndim - 2)).flatten(1) for end in (low, high))
-    if inner is not term:
-        mask: Tensor = term.mask
-        y = torch.where(mask > 0, y, LOST)
+    if term.mask is not None:
+        y = torch.where(term.mask > 0, y, LOST)
     return y, misfit, weight, low, high
 
 

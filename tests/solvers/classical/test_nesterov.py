@@ -4,7 +4,8 @@ import torch
 from torch.testing import assert_close
 
 import lmd
-from lmd.problems import SimplexFamily, SquaredDistance
+from lmd.problems import SimplexFamily
+from lmd.problems.simplex import SquaredDistance
 from lmd.solvers import GradientDescent, Nesterov
 from lmd.terms.domains import project_simplex
 

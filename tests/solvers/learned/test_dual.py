@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 import lmd
 from lmd.errors import CapabilityError, InputError
-from lmd.problems import TVDenoising, TVDenoisingFamily, TVInpainting, random_masks
+from lmd.problems import TVDenoising, TVDenoisingFamily, TVInpainting
+from lmd.problems.image_families import random_masks
 from lmd.solvers import FGP, LearnedDual
 from lmd.solvers.saving import load, save
 

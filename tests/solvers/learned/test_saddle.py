@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 import lmd
 from lmd.operators import ParallelBeam, gaussian_kernel
-from lmd.problems import TVDeblurring, TVInpainting, TVTomography, random_masks
+from lmd.problems import TVDeblurring, TVInpainting, TVTomography
+from lmd.problems.image_families import random_masks
 from lmd.problems.tv import TVProblem
 from lmd.solvers import PDHG, LearnedSaddle
 

@@ -6,7 +6,8 @@ from torch.testing import assert_close
 
 from lmd import zoo
 from lmd.mirrors import Cosine, Separable
-from lmd.problems import TVDenoising, TVInpainting, random_masks
+from lmd.problems import TVDenoising, TVInpainting
+from lmd.problems.image_families import random_masks
 from lmd.solvers import ExactMirrorDescent, run
 
 MOVES = {

@@ -31,8 +31,6 @@ from lmd.reproduction.experiments.imaging import images_to_test, middles
 from lmd.reproduction.tables import Row
 from lmd.reproduction.tasks.task import Contest
 
-__all__ = ["Bench", "Plan", "run_bench"]
-
 MAX_ITERATIONS = 1000  # how many iterations a method has to reach the targets
 MAX_SECONDS = 20.0
 """Seconds that a method has to reach them, while it is looked at; a peer that takes longer is called no further."""

@@ -124,7 +124,8 @@ class LearnedDual(LearnedPrefix[LearnedDualState]):
         rise = problem.differences(x)
         rise = per_instance(problem.data_strong_convexity, rise) * rise
         dual = problem.project_dual(before + convolve((rise, before - previous), self.kernels[k]))
-        return LearnedDualState(problem.primal_from_dual(dual), k + 1, dual=dual, previous=before)
+        x = problem.tilted_minimiser(problem.operator.adjoint(dual))
+        return LearnedDualState(x, k + 1, dual=dual, previous=before)
 
 
 @dataclass(frozen=True, kw_only=True)
