@@ -42,15 +42,15 @@ def default_fallback(problem: Problem) -> Solver[Any]:
 
 
 def guard(solver: Solver[Any], problem: Problem) -> Safeguard | None:
-    """Return the solver in a safeguard that costs little beside it; None where no fall-back is known for the problem.
+    """Return the solver in a safeguard with little overhead; None if no fall-back is known for the problem.
 
-    Beside a network on images a classical step costs next to nothing, and starts at once. Beside anything else it
-    starts after the trained iterations, or after ten: it is never behind from iteration 20 on. Beside a solver that
-    ends in a classical method it starts after the trained iterations, however many.
+    For networks on images, a classical step costs next to nothing, so the fall-back starts at once. For solvers that
+    end in a classical method it starts after the trained iterations. For all others it starts after the trained
+    iterations, at most ten, so that the answer is never behind from iteration 20 on.
 
     Args:
         solver: The learned solver.
-        problem: What it is to run on.
+        problem: The problem to solve.
     """
     try:
         default_fallback(problem)
