@@ -34,7 +34,7 @@ class DescentState(State):
 
 
 class DescentSafeguard(Wrapper[DescentState]):
-    r"""Take a step of the learned solver where f falls by ||g||^2 / (4 L) or more, and x - g / L elsewhere.
+    r"""Take the step of the learned solver if f falls by at least ||g||^2 / (4 L), and x - g / L otherwise.
 
     g is the gradient at x and L the smoothness of f, so a gradient step gains at least ||g||^2 / (2 L). Whichever step
     is taken, f(x_{k+1}) <= f(x_k) - ||g_k||^2 / (4 L). So values never rise, and f(x_k) - min f <= 4 L R^2 / (k + 8), R

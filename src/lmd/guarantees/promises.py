@@ -101,18 +101,18 @@ def least_share(within: int, runs: int, confidence: float = 0.95) -> float:
 
 
 class Monitor:
-    r"""A test of whether the class that a promise was made for has moved, from the gaps of a running solver.
+    r"""A test of whether a class still keeps a promise, from the gaps of new solves.
 
-    A promise of a share p says that an instance is outside the target with probability at most 1 - p. Then
-    e = (1 + b) / (1 + b (1 - p)) for one that is outside, 1 / (1 + b (1 - p)) for one within, is 1 or less on average,
-    and S_t = e_t (S_{t-1} + 1 / t(t+1)) reaches 1 / delta with probability at most delta, over all times together
-    ([Ville 1939](http://www.numdam.org/item/THESE_1939__218__1_0/)): it may be looked at after every solve, and
-    instances that were within long ago do not hide those that are outside now. docs/guarantees.md.
+    A promise of a share p says that an instance misses the target with probability at most 1 - p. Let
+    e = (1 + b) / (1 + b (1 - p)) for an instance that misses it and 1 / (1 + b (1 - p)) for one that does not; the mean
+    of e is at most 1. Then S_t = e_t (S_{t-1} + 1 / t(t+1)) ever reaches 1 / delta with probability at most delta
+    ([Ville 1939](http://www.numdam.org/item/THESE_1939__218__1_0/)). So the test can be evaluated after every solve,
+    and successes of long ago do not hide failures of today. See docs/guarantees.md.
 
     Args:
-        promised: What was promised of the class.
-        delta: The probability of a false alarm, ever.
-        bet: b, positive: the larger, the sooner a great change is seen, and the later a small one.
+        promised: The promise about the class.
+        delta: The probability that there is ever a false alarm.
+        bet: b, positive. A larger bet notices large changes earlier and small ones later.
 
     >>> monitor = Monitor(promise(torch.full((300,), 1e-4), target=1e-3, iterations=8))
     >>> monitor.see(torch.full((1000,), 1e-4)), monitor.see(torch.full((20,), 1e-2))
