@@ -71,17 +71,9 @@ class LinearOperator(Part, abc.ABC):
         """The eigenvalues of a circulant matrix that is at least K'K and near it; `spectrum` unless known otherwise."""
         return self.spectrum
 
-    @property
-    def mask(self) -> Tensor | None:
-        """m of 0 and 1 with Kx = m * x, where it is such; otherwise None."""
-        return None
-
-    @property
-    def grid(self) -> tuple[int, ...] | None:
-        """The lengths of the last axes of x, where Kx are the differences of neighbours along each; otherwise None."""
-        return None
-
     scales: tuple[float, ...] = (1.0,)  # the factors of the `blocks`
+    mask: Tensor | None = None  # m of 0 and 1 with Kx = m * x, where it is such
+    grid: tuple[int, ...] | None = None  # lengths of the last axes of x, where Kx are its differences along each
 
     @property
     def blocks(self) -> tuple[LinearOperator, ...]:

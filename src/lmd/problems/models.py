@@ -246,11 +246,9 @@ class SecondOrderModel(Composite):
 
 def boxed(misfit: Term, box: Interval | None) -> Term:
     """The misfit in a box; where none is given, in the range of its data, and as it is where its dual is finite."""
-    if box is not None:
-        return Boxed(misfit, *check_interval("box", box))
-    if misfit.conjugate_is_finite:
+    if box is None and misfit.conjugate_is_finite:
         return misfit
-    return Boxed(misfit, *_range(data_of(misfit)))
+    return Boxed(misfit, *(_range(data_of(misfit)) if box is None else check_interval("box", box)))
 
 
 def within_range(misfit: Term, box: Interval | None) -> Term:

@@ -179,7 +179,6 @@ Draw = Callable[[int, torch.Generator], Tensor]
 """From a number of instances B and randomness to values `(B, *shape)` of a parameter."""
 
 MATRIX_TOLERANCE = 1e-9  # differences of matrices and vectors, relative to their size, that are rounding
-
 MAX_CONDITION = 1e4  # the largest condition number that entries of x as coordinates may have
 
 
