@@ -17,11 +17,11 @@ from lmd.operators.stack import Stack
 from lmd.problems.composite import Composite
 from lmd.problems.grids import MAX_CONSTANT_GAUGE, balancing_size, dual_size
 from lmd.problems.tv import TVProblem, check_grid, check_scale, check_weight
-from lmd.terms import L1, Box, Boxed, GroupNorm, Huber, Term, Zero
+from lmd.terms import L1, Box, GroupNorm, Huber, Term, Zero
 from lmd.terms.base import Scale
 from lmd.terms.norms import Axes
 from lmd.terms.stacked import Stacked
-from lmd.terms.wrappers import data_of
+from lmd.terms.wrappers import Boxed, data_of
 
 Interval = tuple[float, float]
 
