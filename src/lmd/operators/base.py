@@ -72,12 +72,12 @@ class LinearOperator(Part, abc.ABC):
         return self.spectrum
 
     scales: tuple[float, ...] = (1.0,)  # the factors of the `blocks`
-    mask: Tensor | None = None  # m of 0 and 1 with Kx = m * x, where it is such
-    grid: tuple[int, ...] | None = None  # lengths of the last axes of x, where Kx are its differences along each
+    mask: Tensor | None = None  # m of 0 and 1 if Kx = m * x
+    grid: tuple[int, ...] | None = None  # lengths of the last axes of x if Kx are its differences along each
 
     @property
     def blocks(self) -> tuple[LinearOperator, ...]:
-        """The operators that are stacked in it; otherwise itself."""
+        """The stacked operators, or this operator itself if it is not stacked."""
         return (self,)
 
     def split(self, z: Tensor) -> tuple[Tensor, ...]:
@@ -138,11 +138,11 @@ class LinearOperator(Part, abc.ABC):
         return image @ image.mT
 
     def double(self: K) -> K:
-        """The same operator with its tensors in float64, in which proofs are evaluated."""
+        """Return the operator with its tensors in float64, in which proofs are evaluated."""
         return to_double(self)
 
     def select(self: K, index: Index) -> K:
-        """The operator of some of the instances; a number selects a batch of one."""
+        """Return the operator for some of the instances; a number selects a batch of one."""
         return self
 
 

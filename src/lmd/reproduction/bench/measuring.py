@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,9 +17,9 @@ from lmd.core.batching import to_double
 from lmd.operators.stack import Stack
 from lmd.problems.base import offers
 from lmd.reproduction.tables import Row, row
-from lmd.reproduction.tasks.task import Peer, numpy_errors_as_they_are, optimum
+from lmd.reproduction.tasks.task import Peer, optimum
 from lmd.solvers import FGP, LBFGS, PDHG, Adam, GradientDescent, Nesterov, RelaxedPDHG, Solver
-from lmd.solvers.classical.pdhg import RATIO
+from lmd.solvers.classical.pdhg import DEFAULT_RATIO
 from lmd.zoo.solve import solve
 
 CLASSICAL = ("gd", "nesterov", "pdhg", "relaxed-pdhg", "adam", "lbfgs", "fgp")
@@ -63,7 +64,7 @@ def classical_methods(problem: Any, steps: float, tau: float, most: int) -> list
     if offers(problem, PDHG().needs):
         found.append(Method("pdhg", _pdhg(problem, tau), most))
     if offers(problem, RelaxedPDHG().needs):
-        ratios = tuple(Setting(RelaxedPDHG(ratio=m * RATIO)) for m in (0.1, 0.3, 1, 3, 10))
+        ratios = tuple(Setting(RelaxedPDHG(ratio=m * DEFAULT_RATIO)) for m in (0.1, 0.3, 1, 3, 10))
         found.append(Method("relaxed-pdhg", ratios, most))
     if offers(problem, FGP().needs):
         grid = [FGP(m, restart) for m in (1.0, 1.5, 2.0) for restart in (False, True)]
@@ -181,7 +182,7 @@ class KnownInstances:
 
 
 class MeasuredSolver:
-    """A method of ours. It is tuned on other instances, anew for each number that is reported."""
+    """One of our methods. It is tuned on other instances, anew for each number that is reported."""
 
     def __init__(
         self,
@@ -244,16 +245,15 @@ class MeasuredPeer:
         self.name, self.peer, self.instances, self.wanted = peer.name, peer, instances, tuple(wanted)
         call, found = peer.prepare(instances.problem), []
         least = min(target.level for target in wanted if target.metric == "relative_gap")
-        with numpy_errors_as_they_are():
+        with np.errstate(all="ignore"):  # some divide by zero on flat images
             call(peer.ladder[0])  # some compile themselves in their first call, which the limit is not for
-        for rung in (rung for rung in peer.ladder if rung <= most):
-            begun = time.perf_counter()
-            with numpy_errors_as_they_are():
+            for rung in (rung for rung in peer.ladder if rung <= most):
+                begun = time.perf_counter()
                 answer = call(rung)
-            seconds = time.perf_counter() - begun
-            found.append(instances.quality(instances.problem, peer.finish(instances.problem, answer), None))
-            if seconds > limit or float(found[-1]["relative_gap"].max()) <= least:
-                break
+                seconds = time.perf_counter() - begun
+                found.append(instances.quality(instances.problem, peer.finish(instances.problem, answer), None))
+                if seconds > limit or float(found[-1]["relative_gap"].max()) <= least:
+                    break
         self.rungs = peer.ladder[: len(found)]
         self.quality = {metric: torch.stack([each[metric] for each in found]) for metric in found[0]}
 

@@ -18,13 +18,12 @@ from lmd.terms.base import Scale, add_scaled, per_instance, size_of
 
 MAX_STEP = 1e12  # no step is longer, nor shorter than one over it: numbers in files may be anything
 SETTLING_START = 20  # the iteration after which tau may begin to fall
-RATIO = 0.03  # tau of `RelaxedPDHG` in units of the problem: nearly best for images at weights from 0.005 to 0.3
-FREE = 1e12  # a step with which a prox goes to where its term is least, or as far towards it as matters
-MAX_OFF = 1e3  # how far PDHG's own steps may be from the units of a problem: balancing makes up for the rest
-
-# Steps are balanced after so many iterations and ever twice as many, those in units of the problem not before the
-# second number, and none after the third: then the method is one with fixed steps.
-BALANCE, TRUSTED, LAST = 25, 400, 12_800
+DEFAULT_RATIO = 0.03  # tau of `RelaxedPDHG` in units of the problem: nearly best for images at usual weights
+UNBOUNDED_STEP = 1e12  # a step with which a prox goes to where its term is least, or as far towards it as matters
+MAX_STEP_RATIO = 1e3  # how far PDHG's own steps may be from the units of a problem: balancing makes up for the rest
+BALANCING_INTERVAL = 25  # iterations until steps are balanced first; then after ever twice as many
+MIN_TRUSTED_ITERATION = 400  # before it, steps in units of the problem are not balanced
+MAX_BALANCING_ITERATION = 12_800  # after it steps are fixed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +47,7 @@ class PDHG(Solver[PDHGState]):
     Large tau is good for the first twenty iterations, small for the next thousand, and ever smaller is bad for the last
     digits. So tau may `settle`: it falls to about tau / settle, by acceleration or else as 20/k, and stays there. From
     then on this is the plain method, which converges from any point. For TV, settle = 16 makes iteration 1000 ten to a
-    hundred times as accurate; settle = 1 is constant steps, or acceleration for ever.
+    hundred times as accurate; settle = 1 is constant steps, or acceleration forever.
 
     Args:
         tau: The first primal step, positive; None is 1 / (L ||K||), L the smoothness of f (1 where it has none).
@@ -178,7 +177,7 @@ class RelaxedPDHG(Solver[RelaxedState]):
     init_cost: ClassVar = {"operator": 1}
     step_cost: ClassVar = {"operator": 1, "adjoint": 1, "data_prox": 1}
 
-    def __init__(self, iterations: int = 0, ratio: float = RATIO, relaxation: float = 1.9) -> None:
+    def __init__(self, iterations: int = 0, ratio: float = DEFAULT_RATIO, relaxation: float = 1.9) -> None:
         super().__init__()
         self.iterations = check_count("iterations", iterations, least=0)
         self.ratio, self.relaxation = check_step("ratio", ratio), float(relaxation)
@@ -248,7 +247,7 @@ def _is_likely(problem: Any, tau: Tensor, own: Scale) -> Tensor:
     """
     if len(getattr(problem, "regularisers", ())) < 2:
         return torch.ones_like(tau, dtype=torch.bool)
-    return (tau <= MAX_OFF * own) & (MAX_OFF * tau >= own)
+    return (tau <= MAX_STEP_RATIO * own) & (MAX_STEP_RATIO * tau >= own)
 
 
 def _own_step(problem: Any, x: Tensor, own: Scale) -> Tensor:
@@ -261,22 +260,22 @@ def _own_step(problem: Any, x: Tensor, own: Scale) -> Tensor:
         return tau
     exact = problem.double()
     norm, z = exact.operator.norm, exact.operator(x.double())
-    extent = size_of(z - exact.regulariser_prox(z, FREE)) / norm
+    extent = size_of(z - exact.regulariser_prox(z, UNBOUNDED_STEP)) / norm
     units = (extent / size_of(exact.g.subgradient(z)) / norm).to(x.dtype)
-    far = units.isfinite() & ((units > MAX_OFF * tau) | (MAX_OFF * units < tau)) & (units > 0)
+    far = units.isfinite() & ((units > MAX_STEP_RATIO * tau) | (MAX_STEP_RATIO * units < tau)) & (units > 0)
     return torch.where(far, units, tau)
 
 
 def is_balancing_due(k: int) -> bool:
     """Whether steps are balanced after iteration k."""
-    return k % BALANCE == 0 and k <= LAST and (k // BALANCE).bit_count() == 1
+    return k % BALANCING_INTERVAL == 0 and k <= MAX_BALANCING_ITERATION and (k // BALANCING_INTERVAL).bit_count() == 1
 
 
 def balanced(problem: Any, state: RelaxedState) -> RelaxedState:
     """With tau moved half of the way, in logarithms, to what the last iterations ask for; by at most 4 times."""
     moved, dual_moved = size_of(state.relaxed - state.anchor), size_of(state.relaxed_dual - state.anchor_dual)
     wanted = moved / (dual_moved * problem.operator.norm) / state.tau
-    due = ~state.known | (state.iteration >= TRUSTED)
+    due = ~state.known | (state.iteration >= MIN_TRUSTED_ITERATION)
     wanted = torch.where(due & torch.isfinite(wanted), wanted.clamp(1 / 16, 16), 1.0)  # x at an end may not move at all
     anchor, dual = state.relaxed, state.relaxed_dual
     return replace(state, tau=state.tau * wanted.sqrt(), anchor=anchor, anchor_dual=dual)
