@@ -78,8 +78,7 @@ class TVProblem(Composite):
 
     def _tv_term(self, size: Sequence[int], spacing: float | Sequence[float] | None) -> tuple[Term, Differences]:
         """s weight TV as a term and the differences it stands behind."""
-        bound = self.bound
-        return (GroupNorm(bound, axes=2) if self.isotropic else L1(bound)), Differences(size, spacing)
+        return (GroupNorm(self.bound, axes=2) if self.isotropic else L1(self.bound)), Differences(size, spacing)
 
 
 class TVDenoising(TVProblem):
