@@ -15,10 +15,11 @@ from lmd.problems import Composite
 from lmd.problems.grids import is_circulant
 from lmd.solvers.base import Solver
 from lmd.solvers.wrappers import Averaged, NoWorseThanStart
-from lmd.terms import L1, Absolute, Box, Boxed, GroupNorm, Huber, KullbackLeibler, Squares
+from lmd.terms import L1, Absolute, Box, GroupNorm, Huber, KullbackLeibler, Squares
 from lmd.terms.base import Scale, filled
 from lmd.terms.squares import MaskedSquares
 from lmd.terms.stacked import Stacked
+from lmd.terms.wrappers import Boxed
 from lmd.tv import models, schedules
 from lmd.tv.denoising import Denoising
 from lmd.tv.inpainting import Inpainting
