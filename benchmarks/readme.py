@@ -37,7 +37,7 @@ from lmd.problems import TVDenoising, TVInpainting
 from lmd.problems.tv import TVProblem
 from lmd.reproduction.datasets import image_data
 from lmd.reproduction.datasets.images import TEST_PHOTOGRAPHS, bundled
-from lmd.reproduction.tasks.training import WEIGHT
+from lmd.reproduction.tasks.common import WEIGHT
 from lmd.solvers import FGP, PDHG, Result
 
 ROOT = Path(__file__).parents[1]

@@ -230,14 +230,6 @@ class TestNetworks:
         assert summary.value_after == pytest.approx(float(problem.value(expected)), rel=1e-5)
         assert summary.value_before == pytest.approx(float(problem.value(problem.noisy)), rel=1e-5)
 
-    def test_tiles_leave_no_seam(self, tmp_path, monkeypatch):
-        before, folder = noisy(size=(50, 70)), conv_folder(tmp_path / "mine", 3)
-        whole, _ = PictureSolver("denoise", folder).solve(before)
-        monkeypatch.setattr("lmd.mirrors.convolutional.TILE", 16)
-        tiled, _ = PictureSolver("denoise", folder).solve(before)
-        assert int(np.abs(tiled.colours.astype(int) - whole.colours).max()) <= 1  # a tie may round either way
-        assert float((tiled.colours != whole.colours).mean()) < 1e-3
-
     def test_a_tolerance_asks_for_a_solver_that_can_tell(self, tmp_path):
         with pytest.raises(
             InputError, match=r"^solver: got .*mine, which does not know how near .* such as fgp or pdhg"

@@ -176,15 +176,11 @@ def denoise(
         weight: A positive number, one per image of a batch, "auto", or a map: an array with the shape of the image,
             with or without the channel axis, or with an additional first axis for differences along each spatial axis.
             "auto" minimises Stein's unbiased risk estimate or, for absolute distances, a cross-validation error.
-        data: The misfit: "squares", ||x - y||^2; "poisson", the negative log-likelihood of counts y >= 0; "absolute",
-            the sum of |x - y|, for impulses.
-        order: 1 for total variation, 2 for total generalised variation, which preserves slopes instead of turning them
-            into stairs.
-        noise: The standard deviation of the noise, for "auto" with squares; for bytes on the scale of 0 to 255. None
-            estimates it.
+        data: The misfit: "squares" ||x - y||^2, "poisson" for counts y >= 0, "absolute" sum |x - y| for impulses.
+        order: 1 for total variation, 2 for total generalised variation, which does not turn slopes into stairs.
+        noise: The standard deviation of the noise, for "auto" with squares, of 255 for bytes; None estimates it.
         isotropic: Sum the lengths of gradients instead of absolute differences.
-        coupled: Use one gradient length for all channels of a pixel, so that colours share their edges. The default is
-            True for three channels, unless `weight` is a map per channel.
+        coupled: One gradient length for all channels; by default for three, unless `weight` is a map per channel.
         huber: Penalise gradients up to this length by their squares, which avoids staircases; for bytes, 1 is white.
         spacing: The distance of pixels along each axis, such as the voxel size of a scanner.
         channel_axis: The axis of the channels, None if there is none, or "auto": see `lmd.imaging.arrays.as_batch`.
@@ -198,29 +194,21 @@ def denoise(
         An array of the same kind, shape and dtype as `image`; with `info`, a pair of it and the `Info`.
 
     >>> import numpy as np, lmd
-    >>> noisy = np.eye(32) + 0.1 * np.random.default_rng(0).normal(size=(32, 32))
-    >>> clean, info = lmd.denoise(noisy, info=True)
+    >>> clean, info = lmd.denoise(np.eye(32) + 0.1 * np.random.default_rng(0).normal(size=(32, 32)), info=True)
     >>> clean.shape, clean.dtype, info.relative < 1.001e-3
     ((32, 32), dtype('float64'), True)
     """
     if isinstance(image, (list, tuple)):
         return _for_each(denoise, **locals())
-    settings = Settings(tolerance, warm, solver, iterations, info)
-    batch = as_batch("image", image, channel_axis, settings.dtype, centred=data != "poisson" and order == 1)
-    if coupled is None:
-        coupled = batch.images.shape[1] == 3 and (isinstance(weight, str) or not _is_map_by_channel(weight, batch))
+    settings, is_centred = Settings(tolerance, warm, solver, iterations, info), data != "poisson" and order == 1
+    batch = as_batch("image", image, channel_axis, settings.dtype, is_centred)  # counts and slopes may not be moved
+    coupled = _has_coupled_colours(weight, batch) if coupled is None else coupled
     model = DenoisingModel(data, order, isotropic, coupled, huber, spacing)
-    return _denoise(model, batch, weight, noise, settings)
-
-
-def _denoise(model: DenoisingModel, batch: Batch, weight: Any, noise: float | None, settings: Settings) -> Any:
-    """Return the answer of `denoise` for a batch. Counts and images with slopes have not been moved to 0."""
-    if model.data == "poisson" and not (least := float(batch.exact.min())) >= 0:
+    if data == "poisson" and not (least := float(batch.exact.min())) >= 0:
         raise InputError("image", f"counts down to {least:g} with data='poisson'", "counts of 0 or more")
-    found, choice = _find_weight(
-        weight, batch, lambda: model.choose(batch.images, _noise_level(noise, batch), batch.units), maps=True
-    )
-    return settings.answer(model.problem, batch, found, choice, MISFITS[model.data].degree)
+    level = None if noise is None else _noise_level(noise, batch)
+    choose = partial(model.choose, batch.images, level, batch.units)
+    return settings.answer(model.problem, batch, *_find_weight(weight, batch, choose, True), MISFITS[data].degree)
 
 
 def inpaint(
@@ -326,7 +314,8 @@ def deblur(
         def blur(x: Tensor) -> Tensor:
             return Blur(taps, int(x.shape[-2]), int(x.shape[-1]), border)(x)
 
-        return choose_behind_blur(model, batch.images, blur, taps.shape, _noise_level(noise, batch))
+        level = None if noise is None else _noise_level(noise, batch)
+        return choose_behind_blur(model, batch.images, blur, taps.shape, level)
 
     return settings.answer(model, batch, *_find_weight(weight, batch, choose), limit=MAX_ITERATIONS)
 
@@ -569,14 +558,8 @@ class Settings:
     ) -> Any:
         """Solve for a batch and return the answer for its array, with its `Info` where that is asked for.
 
-        Args:
-            model: What to solve.
-            batch: The data.
-            weight: `(B,)`, or a map, in the units of the pixels.
-            choice: How the weight was chosen.
-            degree: Of the model in the unit of the data.
-            limit: The largest number of iterations, where none is given.
-            back: From the images of the answer to its array; None is that of the batch.
+        The `weight` is in the units of the pixels, `degree` that of the model in the unit of the data, `limit` the
+        largest number of iterations where none is given, and `back` takes images to the array of the answer.
         """
         unit = batch.units.unit
         problem = model(batch.images, (weight / unit).to(batch.images), unit)
@@ -715,18 +698,16 @@ def _find_weight(
     return mapped, None
 
 
-def _is_map_by_channel(weight: Any, batch: Batch) -> bool:
-    """Return whether a weight is a map with numbers of its own for each channel."""
-    if np.ndim(weight) <= 1:
-        return False
+def _has_coupled_colours(weight: Any, batch: Batch) -> bool:
+    """Return whether there are three channels, and no map of weights with numbers of its own for each."""
+    if batch.images.shape[1] != 3 or isinstance(weight, str) or np.ndim(weight) <= 1:
+        return batch.images.shape[1] == 3
     mapped = batch.as_map(batch.images.new_zeros(1).expand(np.shape(weight)))
-    return mapped is not None and mapped.shape[1] > 1
+    return mapped is None or mapped.shape[1] == 1
 
 
-def _noise_level(noise: float | None, batch: Batch) -> Tensor | None:
-    """Return the deviation of the noise of each image `(B,)`, in the units of the solve, where it is given."""
-    if noise is None:
-        return None
+def _noise_level(noise: float, batch: Batch) -> Tensor:
+    """Return a given deviation of the noise for each image `(B,)`, in the units of the solve."""
     deviation = check_positive("noise", noise) / batch.units.white / batch.units.unit
     return batch.images.new_full((len(batch.images),), deviation)
 

@@ -191,7 +191,7 @@ def choose_by_risk(
         effort: Of each solve.
         widening: The factors by which the path grows.
     """
-    axes, count = data.ndim - 2, len(data)
+    count, axes = len(data), data.ndim - 2
     probes, caution = NUM_PROBES.get(axes, 1), data.new_full((count,), CAUTION.get(axes, 1.0))
     if isinstance(noise, Noise):
         windows, owner = cut(data, kernel=kernel)
@@ -207,11 +207,11 @@ def choose_by_risk(
         push = torch.where(low, (windows - least) * probe.sign(), push)
         each = torch.where(low & (push != 0), probe.square() / push, each)
     moved = torch.cat([windows[None], windows + push]).flatten(0, 1)
-    rough = RoughSolver(model, effort)
+    rough = partial(_solve_roughly, model, effort, [])
 
     def risks(weights: Tensor) -> Tensor:
         again = (len(weights), *(1,) * (axes + 1))
-        x = rough.solve(moved.repeat(again), weights[:, owner].repeat(1, 1 + probes).flatten())
+        x = rough(moved.repeat(again), weights[:, owner].repeat(1, 1 + probes).flatten())
         x = (x if predict is None else predict(x)).reshape(len(weights), 1 + probes, *windows.shape)
         here, there = x[:, 0], x[:, 1:]
         misfit = (here - windows).square().flatten(2).sum(2)
@@ -271,24 +271,16 @@ def choose_behind_blur(
     return choose_by_risk(model, data, white, path, blur, kernel, effort=BLUR_EFFORT, widening=WIDENING[:2])
 
 
-class RoughSolver:
-    """Solves a model for weight after weight; where compiled code has a plan for it, this is made once."""
-
-    def __init__(self, model: Model, effort: Effort) -> None:
-        self.model, self.effort = model, effort
-        self.plan: Denoising | None = None
-
-    def solve(self, data: Tensor, weights: Tensor) -> Tensor:
-        """Return the images for data `(N, C, *size)`, of the same size each time, and weights `(N,)`."""
-        tolerance, iterations = self.effort
-        if self.plan is None:
-            problem = self.model(data, weights)
-            plan = tv.match(problem, tolerance)
-            if not isinstance(plan, Denoising):
-                x: Tensor = problem.image(solve(problem, tolerance, iterations=iterations).x)
-                return x
-            self.plan = plan
-        return self.plan._replace(noisy=data, bound=weights).solve(tolerance, iterations, None).x
+def _solve_roughly(model: Model, effort: Effort, plans: list[Denoising], data: Tensor, weights: Tensor) -> Tensor:
+    """Return the images for data `(N, C, *size)` and weights `(N,)`; the `plans` keep one that compiled code has."""
+    if plans:
+        return plans[0]._replace(noisy=data, bound=weights).solve(*effort, None).x
+    problem = model(data, weights)
+    if isinstance(plan := tv.match(problem, effort[0]), Denoising):
+        plans.append(plan)
+        return plan.solve(*effort, None).x
+    x: Tensor = problem.image(solve(problem, effort[0], iterations=effort[1]).x)
+    return x
 
 
 def _search(

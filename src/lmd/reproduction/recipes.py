@@ -17,8 +17,8 @@ from lmd.core.checks import check_choice
 from lmd.guarantees.certify import run
 from lmd.problems import Family, Problem
 from lmd.reproduction import tasks
-from lmd.reproduction.tasks import HeldOut, Recipe, Source, Task
-from lmd.reproduction.tasks.task import Reference, gap_scale
+from lmd.reproduction.tasks import Recipe, Task
+from lmd.reproduction.tasks.task import HeldOut, Reference, Source, gap_scale
 from lmd.solvers import Solver
 from lmd.training.train import train
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lmd.errors import FileError, InputError
-from lmd.reproduction.datasets import digits_data
+from lmd.reproduction.datasets.digits import digits_data
 
 
 def test_the_digits_that_ship():

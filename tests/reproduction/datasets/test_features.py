@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from lmd.errors import InputError
-from lmd.reproduction.datasets import DigitData, digit_features, digits_data
 from lmd.reproduction.datasets import digits as features
-from lmd.reproduction.datasets.digits import SETTINGS, Settings, train_network
+from lmd.reproduction.datasets.digits import SETTINGS, DigitData, Settings, digit_features, digits_data, train_network
 
 QUICK = dataclasses.replace(SETTINGS["digits"], epochs=3)
 

@@ -8,7 +8,8 @@ from PIL import Image
 from torch.testing import assert_close
 
 from lmd.errors import FileError, InputError
-from lmd.reproduction.datasets import image_data, images, read_image, read_images
+from lmd.reproduction.datasets import image_data, images, read_images
+from lmd.reproduction.datasets.images import read_image
 
 
 def bytes_image(height=5, width=7, channels=3, seed=0):

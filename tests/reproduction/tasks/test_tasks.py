@@ -14,9 +14,9 @@ from lmd.operators import Differences
 from lmd.problems import Composite, LeastSquares, TVDenoising, TVInpaintingFamily
 from lmd.problems.base import FunctionProblem
 from lmd.reproduction import recipes, tasks
-from lmd.reproduction.tasks import CertifiedBy, Digits, Drawn, HeldOut, Images
+from lmd.reproduction.tasks import CertifiedBy, Drawn
 from lmd.reproduction.tasks.denoise import EXACT
-from lmd.reproduction.tasks.task import Task, gap_scale, minimum, optimum
+from lmd.reproduction.tasks.task import Digits, HeldOut, Images, Task, gap_scale, minimum, optimum
 from lmd.reproduction.tasks.vectors import LASSO
 from lmd.terms import L1, Squares
 

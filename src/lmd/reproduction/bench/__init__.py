@@ -31,8 +31,6 @@ from lmd.reproduction.experiments.imaging import images_to_test, middles
 from lmd.reproduction.tables import Row
 from lmd.reproduction.tasks.task import Contest
 
-__all__ = ["Bench", "Plan", "run_bench"]
-
 MAX_ITERATIONS = 1000  # how many iterations a method has to reach the targets
 MAX_SECONDS = 20.0
 """Seconds that a method has to reach them, while it is looked at; a peer that takes longer is called no further."""
@@ -151,7 +149,7 @@ def methods_for(name: str, problem: Any, most: int) -> list[measuring.Method]:
 
 
 def run_bench(plan: Plan, say: Callable[[str], None] = lambda text: None) -> Bench:
-    """Run the plan; `say` is told what is being done."""
+    """Run the plan; `say` is called with progress messages."""
     plan.check()
     begun = time.perf_counter()
     bench = Bench(plan, say)

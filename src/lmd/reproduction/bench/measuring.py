@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,7 +17,7 @@ from lmd.core.batching import to_double
 from lmd.operators.stack import Stack
 from lmd.problems.base import offers
 from lmd.reproduction.tables import Row, row
-from lmd.reproduction.tasks.task import Peer, numpy_errors_as_they_are, optimum
+from lmd.reproduction.tasks.task import Peer, optimum
 from lmd.solvers import FGP, LBFGS, PDHG, Adam, GradientDescent, Nesterov, RelaxedPDHG, Solver
 from lmd.solvers.classical.pdhg import DEFAULT_RATIO
 from lmd.zoo.solve import solve
@@ -181,7 +182,7 @@ class KnownInstances:
 
 
 class MeasuredSolver:
-    """A method of ours. It is tuned on other instances, anew for each number that is reported."""
+    """One of our methods. It is tuned on other instances, anew for each number that is reported."""
 
     def __init__(
         self,
@@ -244,16 +245,15 @@ class MeasuredPeer:
         self.name, self.peer, self.instances, self.wanted = peer.name, peer, instances, tuple(wanted)
         call, found = peer.prepare(instances.problem), []
         least = min(target.level for target in wanted if target.metric == "relative_gap")
-        with numpy_errors_as_they_are():
+        with np.errstate(all="ignore"):  # some divide by zero on flat images
             call(peer.ladder[0])  # some compile themselves in their first call, which the limit is not for
-        for rung in (rung for rung in peer.ladder if rung <= most):
-            begun = time.perf_counter()
-            with numpy_errors_as_they_are():
+            for rung in (rung for rung in peer.ladder if rung <= most):
+                begun = time.perf_counter()
                 answer = call(rung)
-            seconds = time.perf_counter() - begun
-            found.append(instances.quality(instances.problem, peer.finish(instances.problem, answer), None))
-            if seconds > limit or float(found[-1]["relative_gap"].max()) <= least:
-                break
+                seconds = time.perf_counter() - begun
+                found.append(instances.quality(instances.problem, peer.finish(instances.problem, answer), None))
+                if seconds > limit or float(found[-1]["relative_gap"].max()) <= least:
+                    break
         self.rungs = peer.ladder[: len(found)]
         self.quality = {metric: torch.stack([each[metric] for each in found]) for metric in found[0]}
 

@@ -10,20 +10,19 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from lmd.guarantees.certify import run
 from lmd.problems.base import offers
 from lmd.reproduction.bench.measuring import KnownInstances, MeasuredPeer, MeasuredSolver, QualityTarget, looks
 from lmd.reproduction.tables import Row, row
-from lmd.reproduction.tasks.task import numpy_errors_as_they_are
 from lmd.solvers.result import Status
 from lmd.zoo.solve import solve
 
 PROVEN = "-proven"  # how the name of a classical method ends that goes on until a gap is proven
 SINGLES = 5  # how many instances are timed one by one
-LONGEST = 10.0
-"""Seconds that all repeats of one call may take: slow ones are repeated less often, and the rows say how often."""
+LONGEST = 10.0  # seconds for all repeats of one call: slow ones are repeated less often, and the rows say how often
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ def solve_jobs(instances: KnownInstances, wanted: Sequence[QualityTarget], part:
 
 
 def proof_jobs(measured: MeasuredSolver, part: slice) -> list[TimedCall]:
-    """A classical method of ours as `lmd.solve` runs it: until a gap is proven, and not until it is there."""
+    """One of our classical methods as `lmd.solve` runs it: until a gap is proven, and not until it is there."""
     chosen, found = measured.instances.part(part), []
     for target in (target for target in measured.wanted if target.metric == "relative_gap"):
         setting = measured.method.settings[measured.best_to(QualityTarget("certified_gap", target.level))]
@@ -111,7 +110,7 @@ def peer_jobs(measured: MeasuredPeer, part: slice) -> list[TimedCall]:
     prepared = measured.peer.prepare(measured.instances.part(part).problem)
 
     def call(rung: float) -> None:
-        with numpy_errors_as_they_are():
+        with np.errstate(all="ignore"):  # some divide by zero on flat images
             prepared(rung)
 
     firsts = {target: target.reached(quality[target.metric]) for target in measured.wanted}
@@ -134,29 +133,6 @@ def _proven(chosen: KnownInstances, target: QualityTarget, call: Callable[[], An
     gap = float(chosen.quality(chosen.problem, result.x, None)["relative_gap"].mean())
     reached = all(status is Status.TOLERANCE_REACHED for status in result.status)
     return TimedCall(call, int(result.iterations.max()), gap, (target,) if reached else ())
-
-
-class TimedPeer(Timed):
-    """A peer, called whole for each rung of its ladder."""
-
-    def __init__(self, measured: MeasuredPeer) -> None:
-        self.measured: MeasuredPeer = measured
-
-    def jobs(self, part: slice) -> list[TimedCall]:
-        quality = {metric: each[:, part].mean(dim=1).tolist() for metric, each in self.measured.quality.items()}
-        prepared = self.measured.peer.prepare(self.measured.instances.part(part).problem)
-
-        def call(rung: float) -> None:
-            with numpy_errors_as_they_are():
-                prepared(rung)
-
-        firsts = {target: target.reached(quality[target.metric]) for target in self.measured.wanted}
-        return [
-            TimedCall(
-                partial(call, rung), rung, gap, tuple(target for target, first in firsts.items() if first == place)
-            )
-            for place, (rung, gap) in enumerate(zip(self.measured.rungs, quality["relative_gap"], strict=True))
-        ]
 
 
 def time_all(

@@ -1,15 +1,9 @@
-"""Where digits, features and images come from: what ships, what is downloaded, what is checked, what is cached.
+"""Digits, their features and photographs: what ships, what is downloaded, checked and cached.
 
-The shortest useful program:
+from lmd.reproduction.datasets import image_data
 
-    from lmd.reproduction.datasets import digit_features, digits_data, image_data
-
-    data = digits_data("auto")          # MNIST where it is at hand, else the digits that ship with scikit-learn
-    features = digit_features(data)     # 50 features of each image, from a small network trained on `data`
-    features.train_features, features.test_labels, features.data_name, features.accuracy
-
-    images = image_data("photographs")  # or "stl10"; read_images(path) for a folder or an .npz of your own
-    images.train_images, images.test_images
+images = image_data("photographs")  # or "stl10"; read_images(path) for a folder or an .npz of your own
+images.train_images, images.test_images
 """
 
 from __future__ import annotations
@@ -19,40 +13,10 @@ from pathlib import Path
 
 from lmd.core.checks import check_choice
 from lmd.core.extras import installed
-from lmd.reproduction.datasets.digits import (
-    DIGIT_DATA,
-    DigitData,
-    DigitFeatures,
-    digit_features,
-    digits_data,
-    fetch_mnist,
-    find_mnist,
-)
-from lmd.reproduction.datasets.images import (
-    IMAGE_DATA,
-    ImageData,
-    ImageSet,
-    fetch_stl10,
-    find_stl10,
-    image_data,
-    read_image,
-    read_images,
-)
+from lmd.reproduction.datasets.digits import DIGIT_DATA, fetch_mnist, find_mnist
+from lmd.reproduction.datasets.images import IMAGE_DATA, fetch_stl10, find_stl10, image_data, read_images
 
-__all__ = [
-    "Dataset",
-    "DigitData",
-    "DigitFeatures",
-    "ImageData",
-    "ImageSet",
-    "datasets",
-    "digit_features",
-    "digits_data",
-    "fetch",
-    "image_data",
-    "read_image",
-    "read_images",
-]
+__all__ = ["fetch", "image_data", "read_images"]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from lmd.reproduction.experiments.base import Experiment
     from lmd.reproduction.page import Reading
 
-__all__ = ["TOUR", "get", "names", "read"]
+__all__ = ["get", "names", "read"]
 
 _CLASSES = {
     "photograph": "tour.PhotographTour",

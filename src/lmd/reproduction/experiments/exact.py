@@ -23,8 +23,8 @@ from lmd.reproduction.experiments.imaging import generator_for, images_for, psnr
 from lmd.reproduction.experiments.linear_models import TEST_SEED
 from lmd.reproduction.figures import figure, legend_below, plot_curve
 from lmd.reproduction.tables import Row, curve, distinct, method_tables, select
+from lmd.reproduction.tasks.common import WEIGHT
 from lmd.reproduction.tasks.task import HeldOut, minimiser, minimum
-from lmd.reproduction.tasks.training import WEIGHT
 from lmd.reproduction.tasks.vectors import CLASSIFIER_DIGITS as CLASSIFIERS
 from lmd.reproduction.tasks.vectors import SVM_DIGITS as SVMS
 from lmd.solvers import LBFGS, PDHG, GradientDescent, LearnedMirrorDescent, MirrorDescent, Solver, run

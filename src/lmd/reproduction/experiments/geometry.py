@@ -19,8 +19,8 @@ from lmd.reproduction.experiments.exact import learned_solver_of
 from lmd.reproduction.experiments.imaging import generator_for, images_for
 from lmd.reproduction.figures import figure
 from lmd.reproduction.tables import Row, method_tables, select
+from lmd.reproduction.tasks.common import WEIGHT
 from lmd.reproduction.tasks.task import HeldOut, minimiser, optimum
-from lmd.reproduction.tasks.training import WEIGHT
 from lmd.reproduction.tasks.vectors import CLASSIFIER_DIGITS as CLASSIFIERS
 from lmd.solvers import LearnedMirrorDescent
 from lmd.terms.base import inner, size_of

@@ -34,10 +34,10 @@ from lmd.reproduction.experiments.base import (
 )
 from lmd.reproduction.figures import figure, label_lines, plot_curve
 from lmd.reproduction.tables import Row, cell, distinct, select
+from lmd.reproduction.tasks.common import WEIGHT
 from lmd.reproduction.tasks.denoise import SPLIT_BREGMAN, make
 from lmd.reproduction.tasks.inverse import KEPT
 from lmd.reproduction.tasks.task import minimiser, minimum
-from lmd.reproduction.tasks.training import WEIGHT
 from lmd.solvers import FGP, PDHG, Adam, GradientDescent, MirrorDescent, Nesterov, Solver, run
 
 ITERATIONS = 20

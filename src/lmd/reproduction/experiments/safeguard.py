@@ -16,8 +16,9 @@ from torch import Tensor
 from lmd import zoo
 from lmd.cli.common import Table
 from lmd.errors import CapabilityError
-from lmd.guarantees import certify, default_fallback, guard, run
+from lmd.guarantees.certify import certify, run
 from lmd.guarantees.diagnosis import EXCESS, GAP, Comparison, compare
+from lmd.guarantees.safeguard import default_fallback, guard
 from lmd.problems import Family, Problem, TVInpaintingFamily
 from lmd.problems.base import offers
 from lmd.reproduction import recipes, tasks
@@ -25,8 +26,7 @@ from lmd.reproduction.experiments.base import Experiment, Session
 from lmd.reproduction.experiments.imaging import images_to_test
 from lmd.reproduction.figures import figure, log_floor
 from lmd.reproduction.tables import Row, number, select
-from lmd.reproduction.tasks import HeldOut
-from lmd.reproduction.tasks.task import gap_scale, minimum
+from lmd.reproduction.tasks.task import HeldOut, gap_scale, minimum
 from lmd.solvers import PDHG, Solver
 from lmd.zoo.published import import_checkpoint
 from lmd.zoo.solve import solve

@@ -16,8 +16,7 @@ from lmd.cli.common import Table
 from lmd.imaging.functions import denoise
 from lmd.problems import ControlFamily, TVDenoising
 from lmd.problems.image_families import add_noise
-from lmd.reproduction.datasets import read_image
-from lmd.reproduction.datasets.images import TEST_PHOTOGRAPHS, bundled
+from lmd.reproduction.datasets.images import TEST_PHOTOGRAPHS, bundled, read_image
 from lmd.reproduction.experiments.base import Experiment, Session, reproduce
 from lmd.reproduction.experiments.imaging import generator_for, middles
 from lmd.reproduction.figures import figure, label_lines, method_colour, plot_curve

@@ -16,9 +16,9 @@ from lmd.reproduction.experiments.imaging import ITERATIONS, images_for, inpaint
 from lmd.reproduction.experiments.linear_models import TEST_SEED
 from lmd.reproduction.figures import COLOURS, figure, label_lines, plain_log, plot_curve
 from lmd.reproduction.tables import curve, select
-from lmd.reproduction.tasks import HeldOut, Recipe
-from lmd.reproduction.tasks.task import minimum
-from lmd.reproduction.tasks.training import PUBLISHED
+from lmd.reproduction.tasks import Recipe
+from lmd.reproduction.tasks.common import PUBLISHED
+from lmd.reproduction.tasks.task import HeldOut, minimum
 from lmd.reproduction.tasks.vectors import SVM_DIGITS
 from lmd.solvers import CorrectedMirrorDescent, LearnedMirrorDescent, LearnedSteps, MirrorDescent, Solver
 from lmd.training.log import LogLine
@@ -74,7 +74,7 @@ def inpainting_pair(preset: str, seed: int) -> Pair:
 
 
 def adaptive(mirror: Pair, iterations: int = HORIZON) -> LearnedMirrorDescent:
-    """The paper's adaptive LMD, whose last step goes on for ever."""
+    """The paper's adaptive LMD, whose last step is repeated forever."""
     return LearnedMirrorDescent(mirror, iterations, extension="last")
 
 

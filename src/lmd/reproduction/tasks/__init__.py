@@ -16,19 +16,15 @@ from lmd.core.checks import check_choice
 from lmd.reproduction.tasks.denoise import DENOISE, DENOISE_ISOTROPIC
 from lmd.reproduction.tasks.inverse import DEBLUR, INPAINT, TOMOGRAPHY
 from lmd.reproduction.tasks.models import MODELS
-from lmd.reproduction.tasks.task import CertifiedBy, Contest, Digits, Drawn, HeldOut, Images, Peer, Recipe, Source, Task
+from lmd.reproduction.tasks.task import CertifiedBy, Contest, Drawn, Peer, Recipe, Task
 from lmd.reproduction.tasks.vectors import CONTROL, LASSO, LEAST_SQUARES, LINEAR_CLASSIFIER, SVM
 
 __all__ = [
     "CertifiedBy",
     "Contest",
-    "Digits",
     "Drawn",
-    "HeldOut",
-    "Images",
     "Peer",
     "Recipe",
-    "Source",
     "Task",
     "every",
     "get",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterator
 from functools import partial
@@ -17,6 +16,8 @@ from lmd import tv
 from lmd.problems import Family, TVDenoising, TVDenoisingFamily
 from lmd.problems.image_families import add_noise
 from lmd.problems.tv import TVProblem
+from lmd.reproduction.tasks import common
+from lmd.reproduction.tasks.common import PHOTOGRAPHS, WEAK, WEIGHT
 from lmd.reproduction.tasks.task import (
     COUNTS,
     ONE_THREAD,
@@ -29,29 +30,17 @@ from lmd.reproduction.tasks.task import (
     channels_last,
     stacked,
 )
-from lmd.reproduction.tasks.training import (
-    CROPS,
-    EXACT_CROPS,
-    PAIR_CROPS,
-    PAIR_IMAGES,
-    PHOTOGRAPHS,
-    WEAK,
-    WEIGHT,
-    exact_recipe_for_images,
-    published_recipe,
-    small_recipe,
-    solved,
-    training,
-)
-from lmd.solvers import FGP, LearnedDual, LearnedFGP, Solver
+from lmd.solvers import FGP, LearnedDual, LearnedFGP
 from lmd.training.solved import SolvedFamily
 from lmd.tv.denoising import Denoising
 
-STEPS, SCALES = (1, 2, 4, 8, 13, 21, 55), (19, 28, 42, 64, 100, 180)
-"""Lengths of the schedules from p = 0, and of those from coarser grids."""
-
+STEPS, SCALES = (1, 2, 4, 8, 13, 21, 55), (19, 28, 42, 64, 100, 180)  # iterations from p = 0, and from coarser grids
 SCHEDULE_CROPS = {"quick": 24, "standard": 64}
 SCHEDULE_WEIGHTS = (0.02, 1.5)
+SCHEDULE_POOLS = {"quick": 60, "standard": 3000}  # instances that are solved before long schedules are learned
+MIN_FLAT = {False: 34, True: 42}
+"""Iterations, from p = 0 and from coarser grids, from which on most solves end with x averaged over constant regions.
+What counts then is the dual point, so that these schedules are learned for its gap to the solution too."""
 
 
 class AllWeights(TVDenoisingFamily):
@@ -64,25 +53,22 @@ class AllWeights(TVDenoisingFamily):
         return TVDenoising(noisy, logarithm.exp(), self.isotropic, self.halved), noisy
 
 
-def schedule_family(preset: str) -> Family:
-    """Half of the images twice as large: large flat pieces need the most iterations."""
-    images = PHOTOGRAPHS.train(preset)
+def _with_doubled(images: Tensor) -> list[Tensor]:
+    """Images, and the same twice as large: smooth ones have large flat pieces, which need the most iterations."""
     doubled = interpolate(images.float(), scale_factor=2, mode="bicubic").round().clamp(0, 255).byte()
-    return AllWeights([*images, *doubled], noise=(0.0, 0.22), crop=SCHEDULE_CROPS[preset], weight=SCHEDULE_WEIGHTS)
+    return [*images, *doubled]
 
 
-MIN_FLAT = {False: 34, True: 42}
-"""From so many iterations on, from p = 0 and from coarser grids, a solve ends with x drawn flat, as often as not: what
-counts then is the dual point, so that numbers are learned for its gap to the solution too."""
-
-SCHEDULE_POOLS = {"quick": 60, "standard": 3000}  # instances that are drawn and solved before such numbers are learned
+def schedule_family(preset: str) -> Family:
+    """Photographs with 0 to 22% noise and weights even in their logarithm."""
+    images, crop = _with_doubled(PHOTOGRAPHS.train(preset)), SCHEDULE_CROPS[preset]
+    return AllWeights(images, noise=(0.0, 0.22), crop=crop, weight=SCHEDULE_WEIGHTS)
 
 
 def solved_family(preset: str) -> Family:
     """The same with solutions."""
-    return SolvedFamily(
-        schedule_family(preset), SCHEDULE_POOLS[preset], FGP(restart=True), iterations=1, finish=_solution
-    )
+    count, solver = SCHEDULE_POOLS[preset], FGP(restart=True)
+    return SolvedFamily(schedule_family(preset), count, solver, iterations=1, finish=_solution)
 
 
 def _solution(problem: TVProblem, x: Tensor) -> Tensor:
@@ -91,8 +77,7 @@ def _solution(problem: TVProblem, x: Tensor) -> Tensor:
 
 
 def _settings(horizon: int, coarse: bool) -> dict[str, dict[str, Any]]:
-    """Many iterations are sensitive to their numbers and want a smaller rate. Those from coarser grids, and those for
-    two gaps, gain from more updates at half of it."""
+    """Many iterations want a smaller rate; those from coarser grids or for two gaps gain from more updates at half."""
     both = horizon >= MIN_FLAT[coarse]
     longer = coarse or both
     rate = 0.1 if horizon < 60 else 2.4 / horizon
@@ -108,10 +93,6 @@ def _settings(horizon: int, coarse: bool) -> dict[str, dict[str, Any]]:
     return {"quick": {**shared, "updates": 40, "batch": 4}, "standard": {**shared, **larger}}
 
 
-def _learned(horizon: int, coarse: bool, seed: int) -> Solver[Any]:
-    return LearnedFGP(horizon, coarse)
-
-
 def _schedule_recipe(horizon: int, coarse: bool) -> Recipe:
     start = ", begun on coarser grids" if coarse else ""
     return Recipe(
@@ -119,18 +100,12 @@ def _schedule_recipe(horizon: int, coarse: bool) -> Recipe:
         form="scales" if coarse else "steps",
         rung=True,
         title=f"fast gradient projection of {horizon} iterations with learned step-sizes and momenta{start}",
-        solver=functools.partial(_learned, horizon, coarse),
+        solver=lambda seed: LearnedFGP(horizon, coarse),
         family=solved_family if horizon >= MIN_FLAT[coarse] else schedule_family,
         source=PHOTOGRAPHS,
         settings=_settings(horizon, coarse),
         weak="Only the last trained iterate is good: `lmd.solve` takes the horizon that a tolerance needs.",
     )
-
-
-SCHEDULES = (
-    *(_schedule_recipe(horizon, False) for horizon in STEPS),
-    *(_schedule_recipe(horizon, True) for horizon in SCALES),
-)
 
 
 EXACT = FGP(restart=True)
@@ -139,32 +114,20 @@ REFERENCE = CertifiedBy(EXACT, 1e-6, unique=True)
 
 def family(preset: str, isotropic: bool = False) -> Family:
     """Noise from none to more than 20%; the weight needs no range, as the solvers are homogeneous in it and y."""
-    images = PHOTOGRAPHS.train(preset)
-    plain = TVDenoisingFamily(images, noise=(0.0, 0.22), crop=CROPS[preset], weight=WEIGHT, isotropic=isotropic)
-    return solved(plain, preset, EXACT)
+    images, crop = PHOTOGRAPHS.train(preset), common.CROPS[preset]
+    plain = TVDenoisingFamily(images, noise=(0.0, 0.22), crop=crop, weight=WEIGHT, isotropic=isotropic)
+    return common.solved(plain, preset, EXACT)
 
 
 def _smooth(preset: str) -> Family:
-    """Half of the images twice as large: in smooth images the minimiser has large flat pieces, which need the most
-    iterations; larger crops have room for them."""
-    images = PHOTOGRAPHS.train(preset)
-    doubled = interpolate(images.float(), scale_factor=2, mode="bicubic").round().clamp(0, 255).byte()
-    crop = CROPS["quick" if preset == "quick" else "paper"]
-    plain = TVDenoisingFamily([*images, *doubled], noise=(0.0, 0.22), crop=crop, weight=WEIGHT)
-    return solved(plain, preset, EXACT)
+    """Half of the images are twice as large, with larger crops, which have room for large flat pieces."""
+    images, crop = _with_doubled(PHOTOGRAPHS.train(preset)), common.CROPS["quick" if preset == "quick" else "paper"]
+    return common.solved(TVDenoisingFamily(images, noise=(0.0, 0.22), crop=crop, weight=WEIGHT), preset, EXACT)
 
 
-def _for_pair(preset: str) -> Family:
-    """Noise of up to 20%, so that no level of Table 1 is new to the solver."""
-    return TVDenoisingFamily(PAIR_IMAGES.train(preset), noise=(0.0, 0.2), crop=PAIR_CROPS[preset], weight=WEIGHT)
-
-
-def _for_exact(preset: str) -> Family:
-    return TVDenoisingFamily(PAIR_IMAGES.train(preset), noise=(0.0, 0.2), crop=EXACT_CROPS[preset], weight=WEIGHT)
-
-
-def _published(preset: str) -> Family:
-    return TVDenoisingFamily(PAIR_IMAGES.train(preset), noise=0.05, crop=PAIR_CROPS[preset], weight=WEIGHT)
+def _unsolved(noise: Any, crops: dict[str, int | None], preset: str) -> Family:
+    """Without solutions: for exact mirrors and pairs noise of up to 20%, so that no level of Table 1 is new to them."""
+    return TVDenoisingFamily(common.PAIR_IMAGES.train(preset), noise=noise, crop=crops[preset], weight=WEIGHT)
 
 
 def make(images: Tensor, noise: float, generator: torch.Generator, isotropic: bool = False) -> TVDenoising:
@@ -172,21 +135,28 @@ def make(images: Tensor, noise: float, generator: torch.Generator, isotropic: bo
     return TVDenoising(add_noise(images, noise, generator), WEIGHT, isotropic)
 
 
-def _bregman(problem: Any) -> Call:
-    """It minimises TV(x) + weight / 2 ||x - y||^2, so its weight is 2 over ours; eps = 0 so that it does not stop."""
-    from skimage.restoration import denoise_tv_bregman
+def _scikit_image(name: str, problem: Any) -> Call:
+    """A function of skimage.restoration; eps = 0 so that it does not stop.
+
+    `denoise_tv_bregman` minimises TV(x) + weight / 2 ||x - y||^2, so that its weight is 2 over ours, and
+    `denoise_tv_chambolle` ||x - y||^2 / 2 + weight TV(x), isotropic, with half of ours.
+    """
+    from skimage import restoration
 
     images = [image.movedim(0, -1).contiguous().numpy() for image in problem.noisy]
-    weights = [2 / float(weight) for weight in problem.weight]
+    options: dict[str, Any] = {"eps": 0, "channel_axis": -1}
+    weights = [float(weight) / 2 for weight in problem.weight]
+    if name == "denoise_tv_bregman":
+        options["isotropic"], weights = problem.isotropic, [1 / weight for weight in weights]
+    denoiser: Any = getattr(restoration, name)
 
     def call(iterations: int) -> list[Any]:
-        options: Any = {"max_num_iter": iterations, "eps": 0, "isotropic": problem.isotropic, "channel_axis": -1}
-        return [denoise_tv_bregman(y, weight=w, **options) for y, w in zip(images, weights, strict=True)]
+        return [denoiser(y, weight=w, max_num_iter=iterations, **options) for y, w in zip(images, weights, strict=True)]
 
     return call
 
 
-SPLIT_BREGMAN = Peer("scikit-image", "skimage", COUNTS[3:], _bregman, channels_last)
+SPLIT_BREGMAN = Peer("scikit-image", "skimage", COUNTS[3:], partial(_scikit_image, "denoise_tv_bregman"), channels_last)
 
 
 def _prox_tv(method: str, threads: int, problem: Any) -> Call:
@@ -209,27 +179,24 @@ def _prox_tv(method: str, threads: int, problem: Any) -> Call:
 def _prox_tv_peers() -> Iterator[Peer]:
     """Every method; those that use threads also with one."""
     for method in ("pd", "dr", "kolmogorov", "yang", "condat", "chambolle-pock"):
-        yield Peer(f"prox_tv-{method}", "prox_tv", COUNTS, functools.partial(_prox_tv, method, 0), stacked)
+        yield Peer(f"prox_tv-{method}", "prox_tv", COUNTS, partial(_prox_tv, method, 0), stacked)
     for method in ("pd", "dr"):
-        alone = functools.partial(_prox_tv, method, 1)
+        alone = partial(_prox_tv, method, 1)
         yield Peer(f"prox_tv-{method}{ONE_THREAD}", "prox_tv", COUNTS, alone, stacked)
 
 
 def _recipe(iterations: int, kernel: int = 5, **changes: Any) -> Recipe:
-    shown = (
-        f"learned dual mirror descent of {iterations} iterations, {kernel} x {kernel}, for TV denoising of any images"
-    )
-    made: dict[str, Any] = {
-        "title": shown,
-        "family": family,
-        "settings": training("distance", 1e-2),
-        "weak": WEAK
-        + "Trained on anisotropic total variation alone. On a batch an iteration costs more than one of PDHG.",
-        "fast": kernel == 3,
-        **changes,
-    }
+    size = f"{iterations} iterations, {kernel} x {kernel}"
+    alone = "Trained on anisotropic total variation alone. On a batch an iteration costs more than one of PDHG."
+    options: dict[str, Any] = {"family": family, "settings": common.training("distance", 1e-2), **changes}
     return Recipe(
-        iterations=iterations, solver=lambda seed: LearnedDual(iterations, kernel), source=PHOTOGRAPHS, **made
+        iterations=iterations,
+        fast=kernel == 3,
+        title=f"learned dual mirror descent of {size}, for TV denoising of any images",
+        solver=lambda seed: LearnedDual(iterations, kernel),
+        source=PHOTOGRAPHS,
+        weak=WEAK + alone,
+        **options,
     )
 
 
@@ -239,32 +206,20 @@ DENOISE = Task(
     recipes=(
         _recipe(5),
         _recipe(10),
-        _recipe(20, family=_smooth, settings=training("distance", 4e-3, updates=6000)),
+        _recipe(20, family=_smooth, settings=common.training("distance", 4e-3, updates=6000)),
         _recipe(7, kernel=3),
-        _recipe(20, kernel=3, settings=training("gap", 4e-3, updates=4000)),
-        *SCHEDULES,
-        small_recipe("denoising", 0.5, _for_pair, 1400, (0.05,) * 5 + (0.1,) * 4 + (1.0,)),
-        exact_recipe_for_images("denoising", _for_exact, 700),
-        published_recipe("denoising", _published),
+        _recipe(20, kernel=3, settings=common.training("gap", 4e-3, updates=4000)),
+        *(_schedule_recipe(horizon, False) for horizon in STEPS),
+        *(_schedule_recipe(horizon, True) for horizon in SCALES),
+        common.small_recipe(
+            "denoising", 0.5, partial(_unsolved, (0.0, 0.2), common.PAIR_CROPS), 1400, (0.05,) * 5 + (0.1,) * 4 + (1.0,)
+        ),
+        common.exact_recipe_for_images("denoising", partial(_unsolved, (0.0, 0.2), common.EXACT_CROPS), 700),
+        common.published_recipe("denoising", partial(_unsolved, 0.05, common.PAIR_CROPS)),
     ),
     reference=REFERENCE,
     contest=Contest(make, noise=(1, 2, 5, 10, 15, 20), peers=(*_prox_tv_peers(), SPLIT_BREGMAN)),
 )
-
-
-def _chambolle(problem: Any) -> Call:
-    """It minimises ||x - y||^2 / 2 + weight TV(x), isotropic, so its weight is half of ours."""
-    from skimage import restoration
-
-    images = [image.movedim(0, -1).contiguous().numpy() for image in problem.noisy]
-    weights = [float(weight) / 2 for weight in problem.weight]
-    chambolle: Any = restoration.denoise_tv_chambolle
-
-    def call(iterations: int) -> list[Any]:
-        options: Any = {"max_num_iter": iterations, "eps": 0, "channel_axis": -1}
-        return [chambolle(y, weight=w, **options) for y, w in zip(images, weights, strict=True)]
-
-    return call
 
 
 def _deepinv(problem: Any) -> Call:
@@ -291,7 +246,7 @@ DENOISE_ISOTROPIC = Task(
             solver=lambda seed: LearnedDual(10, 5),
             family=partial(family, isotropic=True),
             source=PHOTOGRAPHS,
-            settings=training("distance", 1e-2),
+            settings=common.training("distance", 1e-2),
             weak=WEAK + "Trained on isotropic total variation alone. Its steps are not compiled in one piece.",
         ),
     ),
@@ -299,7 +254,7 @@ DENOISE_ISOTROPIC = Task(
     contest=Contest(
         partial(make, isotropic=True),
         peers=(
-            Peer("scikit-image", "skimage", COUNTS[3:], _chambolle, channels_last),
+            Peer("scikit-image", "skimage", COUNTS[3:], partial(_scikit_image, "denoise_tv_chambolle"), channels_last),
             Peer("deepinv", "deepinv", COUNTS[3:], _deepinv, lambda _, answer: answer, _OWN),
         ),
     ),

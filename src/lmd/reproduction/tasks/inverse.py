@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,21 +12,9 @@ from lmd import problems
 from lmd.guarantees.reference import smoothest_problem
 from lmd.operators import Blur, ParallelBeam, gaussian_kernel
 from lmd.problems.image_families import add_noise, random_masks
+from lmd.reproduction.tasks import common
+from lmd.reproduction.tasks.common import CROPS, PAIR_CROPS, PHOTOGRAPHS, WEAK, WEIGHT
 from lmd.reproduction.tasks.task import CertifiedBy, Contest, Images, Recipe, Task
-from lmd.reproduction.tasks.training import (
-    CROPS,
-    EXACT_CROPS,
-    PAIR_CROPS,
-    PAIR_IMAGES,
-    PHOTOGRAPHS,
-    WEAK,
-    WEIGHT,
-    exact_recipe_for_images,
-    published_recipe,
-    small_recipe,
-    solved,
-    training,
-)
 from lmd.solvers import PDHG, LearnedSaddle, RelaxedPDHG
 
 KEPT = 0.8
@@ -36,30 +25,25 @@ INPAINTING_SOLVER = PDHG(tau=0.35, accelerated=False, settle=8)
 def _inpainting_family(preset: str) -> problems.Family:
     images = PHOTOGRAPHS.train(preset)
     plain = problems.TVInpaintingFamily(images, noise=(0.02, 0.1), crop=CROPS[preset], weight=WEIGHT, kept=(0.65, 0.95))
-    return solved(plain, preset, INPAINTING_SOLVER, iterations=1500)
+    return common.solved(plain, preset, INPAINTING_SOLVER, iterations=1500)
 
 
-def _for_pair(preset: str) -> problems.Family:
-    """A mask for each image, so that the solver learns no mask by heart."""
-    images, crop = PAIR_IMAGES.train(preset), PAIR_CROPS[preset]
-    return problems.TVInpaintingFamily(images, noise=(0.0, 0.1), crop=crop, weight=WEIGHT, kept=(0.7, 0.9))
+def _unsolved(noise: Any, kept: Any, preset: str) -> problems.Family:
+    """Without solutions; a mask for each image, so that the solver learns no mask by heart."""
+    images, crop = common.PAIR_IMAGES.train(preset), PAIR_CROPS[preset]
+    return problems.TVInpaintingFamily(images, noise=noise, crop=crop, weight=WEIGHT, kept=kept)
 
 
 def _for_exact(preset: str) -> problems.Family:
-    images, crop = PAIR_IMAGES.train(preset), EXACT_CROPS[preset]
+    images, crop = common.PAIR_IMAGES.train(preset), common.EXACT_CROPS[preset]
     plain = problems.TVInpaintingFamily(images, noise=(0.0, 0.2), crop=crop, weight=WEIGHT, kept=(0.7, 0.9))
-    return solved(plain, preset, INPAINTING_SOLVER, share=3, iterations=600, finish=_smooth)
+    return common.solved(plain, preset, INPAINTING_SOLVER, share=3, iterations=600, finish=_smooth)
 
 
 def _smooth(problem: problems.TVInpainting, x: Tensor) -> Tensor:
     """The smoothest of all minimisers, near enough for training."""
     second, solver = smoothest_problem(problem, x), RelaxedPDHG()
     return solver.advance(second, solver.init(second, x), SMOOTHING_ITERATIONS).x
-
-
-def _published(preset: str) -> problems.Family:
-    images, crop = PAIR_IMAGES.train(preset), PAIR_CROPS[preset]
-    return problems.TVInpaintingFamily(images, noise=0.05, crop=crop, weight=WEIGHT, kept=KEPT)
 
 
 def make_inpainting(images: Tensor, noise: float, generator: torch.Generator) -> problems.TVInpainting:
@@ -86,15 +70,21 @@ INPAINT = Task(
     name="inpaint",
     title="TV inpainting of images",
     recipes=(
-        _recipe(10, 5, training("gap", 5e-3)),
-        _recipe(20, 5, training("gap", 1.5e-3)),
-        _recipe(7, 3, training("distance", 5e-3, updates=2500)),
-        _recipe(15, 3, training("gap", 3e-3, updates=3000)),
-        small_recipe("inpainting", 0.2, _for_pair, 800, (0.05,) * 4 + (0.3,) + (0.1,) * 4 + (1.0,)),
-        exact_recipe_for_images(
+        _recipe(10, 5, common.training("gap", 5e-3)),
+        _recipe(20, 5, common.training("gap", 1.5e-3)),
+        _recipe(7, 3, common.training("distance", 5e-3, updates=2500)),
+        _recipe(15, 3, common.training("gap", 3e-3, updates=3000)),
+        common.small_recipe(
+            "inpainting",
+            0.2,
+            partial(_unsolved, (0.0, 0.1), (0.7, 0.9)),
+            800,
+            (0.05,) * 4 + (0.3,) + (0.1,) * 4 + (1.0,),
+        ),
+        common.exact_recipe_for_images(
             "inpainting", _for_exact, 3000, widths=2, objective="gap and distance", batch=6, clip_gradient=15.0
         ),
-        published_recipe("inpainting", _published),
+        common.published_recipe("inpainting", partial(_unsolved, 0.05, KEPT)),
     ),
     reference=CertifiedBy(INPAINTING_SOLVER, 1e-5),
     contest=Contest(make_inpainting),
@@ -107,7 +97,7 @@ BLUR_WIDTH = 1.5
 def _deblurring_family(preset: str) -> problems.Family:
     images = PHOTOGRAPHS.train(preset)
     plain = problems.TVDeblurringFamily(images, noise=(0.02, 0.08), crop=CROPS[preset], weight=WEIGHT, blur=(1.2, 1.8))
-    return solved(plain, preset, PDHG(0.1), share=2)
+    return common.solved(plain, preset, PDHG(0.1), share=2)
 
 
 def make_deblurring(images: Tensor, noise: float, generator: torch.Generator) -> problems.TVDeblurring:
@@ -117,18 +107,29 @@ def make_deblurring(images: Tensor, noise: float, generator: torch.Generator) ->
     return problems.TVDeblurring(add_noise(blurred, noise, generator), kernel, WEIGHT)
 
 
+def _saddle_recipe(title: str, tau: float, family: Any, source: Images, settings: Any, tried: str) -> Recipe:
+    return Recipe(
+        iterations=20,
+        title=f"learned saddle mirror descent of 20 iterations, for TV {title}",
+        solver=lambda seed: LearnedSaddle(20, kernel=5, primal_kernel=7, masked=False, tau=tau, settle=1.0),
+        family=family,
+        source=source,
+        settings=settings,
+        weak=f"{WEAK}Trained on {tried}: others were not tried.",
+    )
+
+
 DEBLUR = Task(
     name="deblur",
     title="TV deblurring of images with Gaussian blurs",
     recipes=(
-        Recipe(
-            iterations=20,
-            title="learned saddle mirror descent of 20 iterations, for TV deblurring of Gaussian blurs",
-            solver=lambda seed: LearnedSaddle(20, kernel=5, primal_kernel=7, masked=False, tau=0.1, settle=1.0),
+        _saddle_recipe(
+            "deblurring of Gaussian blurs",
+            tau=0.1,
             family=_deblurring_family,
             source=PHOTOGRAPHS,
-            settings=training("gap", 2e-3),
-            weak=WEAK + "Trained on Gaussian blurs of 1.2 to 1.8 pixels: others were not tried.",
+            settings=common.training("gap", 2e-3),
+            tried="Gaussian blurs of 1.2 to 1.8 pixels",
         ),
     ),
     reference=CertifiedBy(PDHG(0.1, accelerated=False), 1e-4),
@@ -145,7 +146,7 @@ def _tomography_family(preset: str) -> problems.Family:
     """Whole images: the spectrum of projections, unlike that of blurs, depends on their size."""
     crop = CROPS[preset] if preset == "quick" else None
     plain = problems.TomographyFamily(WHOLE_PHOTOGRAPHS.train(preset), noise=(0.02, 0.08), crop=crop, weight=WEIGHT)
-    return solved(plain, preset, PDHG(0.03), share=6)
+    return common.solved(plain, preset, PDHG(0.03), share=6)
 
 
 def make_tomography(images: Tensor, noise: float, generator: torch.Generator) -> problems.TVTomography:
@@ -159,14 +160,13 @@ TOMOGRAPHY = Task(
     name="tomography",
     title="TV tomography with 30 angles",
     recipes=(
-        Recipe(
-            iterations=20,
-            title="learned saddle mirror descent of 20 iterations, for TV tomography with 30 angles of 96 x 96 images",
-            solver=lambda seed: LearnedSaddle(20, kernel=5, primal_kernel=7, masked=False, tau=0.03, settle=1.0),
+        _saddle_recipe(
+            "tomography with 30 angles of 96 x 96 images",
+            tau=0.03,
             family=_tomography_family,
             source=WHOLE_PHOTOGRAPHS,
-            settings=training("gap", 3e-3, updates=600, batch=3),
-            weak=WEAK + "Trained on 96 x 96 images and 30 angles: others were not tried.",
+            settings=common.training("gap", 3e-3, updates=600, batch=3),
+            tried="96 x 96 images and 30 angles",
         ),
     ),
     reference=CertifiedBy(PDHG(0.03, accelerated=False), 1e-3),

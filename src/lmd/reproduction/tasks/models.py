@@ -15,9 +15,9 @@ from lmd.operators.blur import BORDERS
 from lmd.problems import Family, SecondOrderModel, TVDenoising, TVModel
 from lmd.problems.base import offers
 from lmd.problems.image_families import Range, TVFamily, random_masks
+from lmd.reproduction.tasks.common import PHOTOGRAPHS, WEIGHT
 from lmd.reproduction.tasks.task import CertifiedBy, Contest, Recipe, Task
-from lmd.reproduction.tasks.training import PHOTOGRAPHS, WEIGHT
-from lmd.solvers import FGP, RelaxedPDHG, Solver
+from lmd.solvers import FGP, RelaxedPDHG
 from lmd.solvers.wrappers import Averaged
 from lmd.terms import Absolute, KullbackLeibler, Squares
 
@@ -177,11 +177,9 @@ def _second_absolute(
 
 COUNTS = in_forms((("counts", _counts, {}), ("masked counts", _masked_counts, {})))  # poisson counts
 ABSOLUTE = in_forms((("absolute", _absolute, {}), ("masked absolute", _masked, {})))  # impulses
+# with an operator before the misfit, and total generalised variation
 SADDLE = in_forms((("blurred", _blurred, {}), ("blurred counts", _blurred_counts, {}), ("tomography", _projected, {})))
-"""Models with an operator before their misfit."""
-
 SECOND = in_forms((("second order", _second, {}), ("second order, absolute", _second_absolute, {})))
-"""Total generalised variation."""
 
 
 def family(models: dict[str, Maker], preset: str) -> Family:
@@ -190,39 +188,11 @@ def family(models: dict[str, Maker], preset: str) -> Family:
     return ModelFamily(images, makers, noise=(0.02, 0.15), crop=CROPS[preset], weight=(0.05, 0.6))
 
 
-def _settings(updates: int, rate: float, batch: int = 4) -> dict[str, dict[str, Any]]:
-    shared: dict[str, Any] = {
-        "objective": "duality gap",
-        "value_weights": "last",
-        "learning_rate": rate,
-        "schedule": "cosine",
-        "clip_gradient": 20.0,
-    }
-    larger = {"updates": updates, "batch": batch, "warmup": 20, "validation_batch": 16, "checkpoint_every": 50}
-    return {"quick": {**shared, "updates": 20, "batch": 2}, "standard": {**shared, **larger}}
-
-
 def minima(problem: Any, x0: Tensor) -> tuple[Tensor, Tensor | None]:
     """Minima by FGP where the dual is smooth, elsewhere by relaxed PDHG, and less exactly behind operators."""
     if offers(problem, FGP().needs):
         return CertifiedBy(FGP(restart=True), 1e-6)(problem, x0)
     return CertifiedBy(RelaxedPDHG(), 1e-6 if len(problem.regularisers) == 1 else 2e-3)(problem, x0)
-
-
-TRIED = (
-    "Only the last trained iterate is good. Tried on photographs{more}, 2 to 15% noise, weights of 0.05 to 0.6: {what}."
-)
-
-
-def _recipe(models: dict[str, Maker], solver: Callable[[], Solver[Any]], settings: Any, **words: Any) -> Recipe:
-    return Recipe(
-        iterations=words.pop("iterations", HORIZON),
-        solver=lambda seed: solver(),
-        family=functools.partial(family, models),
-        source=PHOTOGRAPHS,
-        settings=settings,
-        **words,
-    )
 
 
 _BENCHED: tuple[tuple[str, Maker, dict[str, Any]], ...] = (
@@ -252,14 +222,19 @@ def _contests() -> dict[str, Contest]:
 def _relaxed(
     models: dict[str, Maker], form: str, updates: int, about: str, tried: str, iterations: int = HORIZON
 ) -> Recipe:
-    return _recipe(
-        models,
-        lambda: Averaged(RelaxedPDHG(iterations)),
-        _settings(updates, 0.03, batch=3),
+    shared = {"objective": "duality gap", "value_weights": "last", "schedule": "cosine", "clip_gradient": 20.0}
+    shared["learning_rate"] = 0.03
+    larger = {"updates": updates, "batch": 3, "warmup": 20, "validation_batch": 16, "checkpoint_every": 50}
+    last = "Only the last trained iterate is good. Tried on photographs, 2 to 15% noise, weights of 0.05 to 0.6"
+    return Recipe(
         iterations=iterations,
         form=form,
         title=f"relaxed PDHG of {iterations} iterations with learned numbers, for {about}",
-        weak=TRIED.format(more="", what=tried),
+        solver=lambda seed: Averaged(RelaxedPDHG(iterations)),
+        family=functools.partial(family, models),
+        source=PHOTOGRAPHS,
+        settings={"quick": {**shared, "updates": 20, "batch": 2}, "standard": {**shared, **larger}},
+        weak=f"{last}: {tried}.",
     )
 
 

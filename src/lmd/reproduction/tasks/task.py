@@ -6,8 +6,7 @@ import abc
 import copy
 import hashlib
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -18,8 +17,11 @@ from torch import Tensor
 
 from lmd import guarantees
 from lmd.guarantees.certify import run
+from lmd.guarantees.optimum import Optimum
+from lmd.guarantees.reference import smoothest_minimiser
 from lmd.problems import Family
-from lmd.reproduction.datasets import DigitFeatures, digit_features, digits_data, image_data
+from lmd.reproduction.datasets import image_data
+from lmd.reproduction.datasets.digits import DigitFeatures, digit_features, digits_data
 from lmd.solvers import Solver
 
 
@@ -146,7 +148,7 @@ Reference = Callable[[Any, Tensor], tuple[Tensor, Tensor | None]]
 """From a problem and starts to its minima `(B,)` and, where it is proven where they are, its minimisers."""
 
 
-def optimum(problem: Any) -> guarantees.Optimum:
+def optimum(problem: Any) -> Optimum:
     """The certified optima of a batch, from the cache where they are in it."""
     return guarantees.optimum(problem, guarantees.OptimumCache())
 
@@ -158,7 +160,7 @@ def minimum(problem: Any) -> Tensor:
 
 def minimiser(problem: Any) -> Tensor:
     """The certified minimisers `(B, ...)`; where there are many, as in inpainting, the smoothest."""
-    return guarantees.smoothest_minimiser(problem, guarantees.OptimumCache())
+    return smoothest_minimiser(problem, guarantees.OptimumCache())
 
 
 def gap_scale(problem: Any, minima: Tensor, like: Tensor) -> Tensor:
@@ -222,13 +224,6 @@ def stacked(problem: Any, answers: Any) -> Tensor:
 def channels_last(problem: Any, answers: Any) -> Tensor:
     """x of answers that are images `(H, W, C)`."""
     return stacked(problem, answers).movedim(-1, 1)
-
-
-@contextmanager
-def numpy_errors_as_they_are() -> Iterator[None]:
-    """Peers may divide by zero on flat images; that is theirs to handle."""
-    with np.errstate(all="ignore"):
-        yield
 
 
 NOISE_LEVELS = (0.01, 0.05, 0.1, 0.2)  # the levels at which a family whose noise has a level is harder

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from lmd import problems, solvers
 from lmd.mirrors import DensePair, Mirror, OneLayer, Quadratic
+from lmd.reproduction.tasks import common
+from lmd.reproduction.tasks.common import WEAK, mean_optimum
 from lmd.reproduction.tasks.task import (
     COUNTS,
     EXPERIMENTS,
@@ -28,7 +30,6 @@ from lmd.reproduction.tasks.task import (
     Task,
     stacked,
 )
-from lmd.reproduction.tasks.training import WEAK, for_classifier, for_svm, mean_optimum, solved, training
 from lmd.solvers.classical.interior_point import InteriorPoint
 from lmd.solvers.initialisers import MeanInitialiser
 from lmd.solvers.learned.gradient import LearnedBlockNewton
@@ -84,7 +85,7 @@ LEAST_SQUARES = Task(
 
 
 def _lasso_family(preset: str) -> problems.Family:
-    return solved(problems.LassoFamily(), preset, solvers.PDHG(0.5), iterations=2000)
+    return common.solved(problems.LassoFamily(), preset, solvers.PDHG(0.5), iterations=2000)
 
 
 def make_lasso(images: Tensor, noise: float, generator: torch.Generator) -> problems.Lasso:
@@ -136,7 +137,7 @@ LASSO = Task(
             solver=lambda seed: solvers.LearnedPDHG(10, tau=0.5),
             family=_lasso_family,
             source=Drawn("random sparse regressions", arrays=("A",)),
-            settings=training("gap", 2e-2, updates=1500, batch=10),
+            settings=common.training("gap", 2e-2, updates=1500, batch=10),
             weak=WEAK + "Trained for one matrix, the one of LassoFamily(): for another one, train again, in a minute.",
         ),
     ),
@@ -232,7 +233,7 @@ def _svm_pair(seed: int) -> solvers.Solver[Any]:
 
 
 def _published(seed: int) -> solvers.Solver[Any]:
-    """The same networks in the paper's algorithm: nothing is corrected, the last step goes on for ever."""
+    """The same networks in the paper's algorithm: nothing is corrected, the last step is repeated forever."""
     return _svm_solver(dense_pair(51, 64, 96, 30.0, seed), "last")
 
 
@@ -329,7 +330,7 @@ SVM = Task(
             )
             for form, (title, solver, settings) in _FORMS.items()
         ),
-        for_svm(SVM_DIGITS),
+        common.exact_recipe_for_vectors("SVMs on 50 features", common.exact_svm, SVM_DIGITS, common.EXACT_SVM),
         Recipe(
             form="interior",
             iterations=10,
@@ -400,7 +401,9 @@ LINEAR_CLASSIFIER = Task(
             source=CLASSIFIER_DIGITS,
             settings=_CLASSIFIER_SETTINGS,
         ),
-        for_classifier(CLASSIFIER_DIGITS),
+        common.exact_recipe_for_vectors(
+            "linear classifiers of 10 classes", common.exact_classifier, CLASSIFIER_DIGITS, common.EXACT_CLASSIFIER
+        ),
         Recipe(
             form="newton",
             iterations=10,

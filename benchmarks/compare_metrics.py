@@ -1,15 +1,12 @@
-"""Is behaviour held? Compares the numbers of two folders that `lmd reproduce` wrote, before and after a change.
+"""Compare the numbers of two folders that `lmd reproduce` wrote, row by row; times and memory are left out.
 
     lmd reproduce all --preset quick --seed 0 --out before
     (the change)
     lmd reproduce all --preset quick --seed 0 --out after
-    python benchmarks/held.py before after [--relative 1e-4]
+    python benchmarks/compare_metrics.py before after [--relative 1e-4] [--absolute 1e-9]
 
-Every row of every metrics.json that is no time is compared, by all that names it; solvers by the names they have now.
-Exit code 1 where one differs by more, or is missing.
+The exit code is 1 where a number differs by more than both, or is missing.
 """
-
-from __future__ import annotations
 
 import argparse
 import json
@@ -17,8 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-TIMES = ("second", "time", "_ms", "memory", "bytes", "peak")
-"""Metrics with these words in their names depend on the machine."""
+TIMES = ("second", "time", "_ms", "memory", "bytes", "peak")  # metrics with these in their names depend on the machine
 
 
 def rows_of(folder: Path) -> dict[tuple[Any, ...], float]:
@@ -30,17 +26,14 @@ def rows_of(folder: Path) -> dict[tuple[Any, ...], float]:
             if any(word in str(row["metric"]) for word in TIMES):
                 continue
             names = tuple(sorted((key, str(value)) for key, value in row.items() if key != "value"))
-            key, place = (metrics["experiment"], names), 0
-            while (*key, place) in found:
-                place += 1
-            found[(*key, place)] = row["value"]
+            found[metrics["experiment"], names] = row["value"]
     return found
 
 
-def differs(one: Any, other: Any, relative: float) -> bool:
+def differs(one: Any, other: Any, relative: float, absolute: float) -> bool:
     """Whether two values differ by more than the share; what is no number must be the same."""
     if isinstance(one, (int, float)) and isinstance(other, (int, float)):
-        return abs(one - other) > relative * max(abs(one), abs(other))
+        return abs(one - other) > max(relative * max(abs(one), abs(other)), absolute)
     return bool(one != other)
 
 
@@ -49,10 +42,12 @@ def main() -> None:
     parser.add_argument("before", type=Path)
     parser.add_argument("after", type=Path)
     parser.add_argument("--relative", type=float, default=1e-4)
+    parser.add_argument("--absolute", type=float, default=1e-9)
     arguments = parser.parse_args()
+    bounds = (arguments.relative, arguments.absolute)
     before, after = rows_of(arguments.before), rows_of(arguments.after)
     missing = sorted(set(before) - set(after), key=str)
-    changed = [key for key in before if key in after and differs(before[key], after[key], arguments.relative)]
+    changed = [key for key in before if key in after and differs(before[key], after[key], *bounds)]
     for key in missing[:20]:
         print(f"missing: {key}")
     for key in changed[:40]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from lmd.guarantees import minimiser
 from lmd.mirrors import ConvPair, Cosine, Rotation, Separable
 from lmd.problems import Family
-from lmd.reproduction.datasets import digit_features, digits_data
+from lmd.reproduction.datasets.digits import digit_features, digits_data
 from lmd.reproduction.tasks.task import Digits, Images, Recipe
 from lmd.solvers import CorrectedMirrorDescent, ExactMirrorDescent, LearnedMirrorDescent, LearnedSteps, Solver
 from lmd.training.solved import SolvedFamily
@@ -57,8 +57,7 @@ def training(objective: str, learning_rate: float, updates: int = 2000, batch: i
 
 
 PAIR_IMAGES = Images(large=True)
-PAIR_CROPS = {"quick": 16, "standard": 28, "paper": None}
-"""The side of the crops that are trained on: the networks are convolutions, and solve images of any size."""
+PAIR_CROPS = {"quick": 16, "standard": 28, "paper": None}  # pixels a side: convolutions solve images of any size
 
 PAIR_TRAINING: dict[str, Any] = {
     "batch": 4,
@@ -182,7 +181,7 @@ def mean_optimum(family: Any, seed: int) -> Tensor:
     return torch.cat([minimiser(family.sample(1, generator)[0]) for _ in range(8)]).mean(dim=0)
 
 
-def _svm(source: Digits, seed: int) -> Solver[Any]:
+def exact_svm(source: Digits, seed: int) -> Solver[Any]:
     """From the mean of a few optima; mirrors as if a tenth, and in the end a fiftieth, of all hinges were near 1."""
     family = source.train("standard")
     size, basis = family.subset, _Basis(torch.nn.functional.pad(family.features, (0, 1), value=1.0))
@@ -195,17 +194,18 @@ def _svm(source: Digits, seed: int) -> Solver[Any]:
     return solver
 
 
-def _classifier(source: Digits, seed: int) -> Solver[Any]:
+def exact_classifier(source: Digits, seed: int) -> Solver[Any]:
+    """The same mirror in every iteration, no softer than a thousandth in any direction."""
     basis = _Basis(digit_features(digits_data("auto")).train_features)
     return ExactMirrorDescent(basis.mirror(1e-3, 1 / float(basis.moments[-1])), 10, dimension=500)
 
 
 _LINEAR: dict[str, Any] = {"schedule": "cosine", "warmup": 20, "value_weights": "last"}
-_SVM: dict[str, dict[str, Any]] = {
+EXACT_SVM: dict[str, dict[str, Any]] = {
     "quick": {**_LINEAR, "updates": 40, "batch": 20, "learning_rate": 3e-3, "clip_gradient": 1e3},
     "standard": {**_LINEAR, "updates": 600, "batch": 50, "learning_rate": 3e-3, "clip_gradient": 1e3},
 }
-_CLASSIFIER: dict[str, dict[str, Any]] = {
+EXACT_CLASSIFIER: dict[str, dict[str, Any]] = {
     "quick": {**_LINEAR, "updates": 40, "batch": 5, "learning_rate": 3e-2, "clip_gradient": 1.0},
     "standard": {**_LINEAR, "updates": 300, "batch": 10, "learning_rate": 3e-2, "clip_gradient": 1.0},
 }
@@ -227,23 +227,16 @@ def exact_recipe_for_images(
     )
 
 
-def _linear(title: str, make: Callable[[Digits, int], Solver[Any]], source: Digits, settings: Any) -> Recipe:
+def exact_recipe_for_vectors(
+    title: str, solver: Callable[[Digits, int], Solver[Any]], source: Digits, settings: Any
+) -> Recipe:
+    """Exact mirrors in the basis of the principal directions of the features."""
     return Recipe(
         form="exact",
         iterations=10,
         title=f"mirror descent with exact mirrors in the basis of the features, for {title}",
-        solver=partial(make, source),
+        solver=partial(solver, source),
         family=source.train,
         source=source,
         settings=settings,
     )
-
-
-def for_svm(source: Digits) -> Recipe:
-    """Support vector machines."""
-    return _linear("SVMs on 50 features", _svm, source, _SVM)
-
-
-def for_classifier(source: Digits) -> Recipe:
-    """Linear classifiers."""
-    return _linear("linear classifiers of 10 classes", _classifier, source, _CLASSIFIER)
