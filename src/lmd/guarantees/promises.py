@@ -151,7 +151,7 @@ def try_promise(
     """Return a promise and its text; or None, and why there is none.
 
     Args:
-        solver: As it is handed to the user.
+        solver: The solver, as the user gets it.
         batches: Instances that nothing else has seen, drawn one by one, with their starts.
         target: The relative gap to promise.
         iterations: At least 1.

@@ -1,4 +1,4 @@
-"""Training: `train` unrolls a solver on a family, `learn` finds the fastest solver for a class of one's own."""
+"""Training: `train` unrolls a solver on a family, `learn` finds the fastest solver for a class of your own."""
 
 from lmd.training.learn import learn
 from lmd.training.settings import TrainingSettings

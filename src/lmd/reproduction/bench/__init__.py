@@ -32,9 +32,7 @@ from lmd.reproduction.tables import Row
 from lmd.reproduction.tasks.task import Contest
 
 MAX_ITERATIONS = 1000  # how many iterations a method has to reach the targets
-MAX_SECONDS = 20.0
-"""Seconds that a method has to reach them, while it is looked at; a peer that takes longer is called no further."""
-
+MAX_SECONDS = 20.0  # for a method to reach the targets, untimed; a peer that takes longer is called no further
 MIN_SIDE, MAX_SIDE = 8, 8192  # the sides of images that `sizes` may name
 MIN_GAP = 1e-7  # below this, minima are not known well enough
 TEST_SEED, TUNING_SEED = 7_000_000, 8_000_000
@@ -149,7 +147,7 @@ def methods_for(name: str, problem: Any, most: int) -> list[measuring.Method]:
 
 
 def run_bench(plan: Plan, say: Callable[[str], None] = lambda text: None) -> Bench:
-    """Run the plan; `say` is told what is being done."""
+    """Run the plan; `say` is called with progress messages."""
     plan.check()
     begun = time.perf_counter()
     bench = Bench(plan, say)

@@ -192,9 +192,7 @@ class CertifiedBy:
 
 Call = Callable[[Any], Any]  # from a rung of the ladder to an answer in the peer's own form
 COUNTS = (1, 2, 3, 5, 10, 20, 35, 50, 100, 200, 500, 1000)
-TOLERANCES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-8, 1e-10)
-"""The ladders of peers that stop at a number of iterations, and of such that stop at a tolerance."""
-
+TOLERANCES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-8, 1e-10)  # for peers that stop at one; COUNTS for the others
 EXPERIMENTS = "pip install 'lmd[experiments]'"  # how to get the peers that experiments need too
 ONE_THREAD = "-1-thread"  # how the name of a peer ends that is there with all threads too
 
@@ -251,9 +249,8 @@ class Recipe:
         return "-".join(word for word in words if word)
 
 
+# from clean images `(n, C, H, W)`, or n alone, a noise level and randomness to a problem of n instances
 Make = Callable[[Tensor, float, torch.Generator], Any]
-"""From clean images `(n, C, H, W)`, a noise level and randomness to a problem of n instances; what is not about images
-takes their number alone."""
 
 
 @dataclass(frozen=True)
