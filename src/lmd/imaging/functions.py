@@ -619,8 +619,8 @@ def _no_worse_than_start(result: Result) -> tuple[Result, tuple[str, ...]]:
     if not bool(worse.any()):
         return result, ()
     first, proven = int(worse.nonzero()[0]), result.certificate
-    count, value = int(result.iterations[first]), float(result.values[first])
-    note = f"the start is kept: after {count} iterations the value was {value:.6g}, above it"
+    ended = f"after {int(result.iterations[first])} iterations the value was {float(result.values[first]):.6g}"
+    note = f"the start is kept: {ended}, above it"
     x = torch.where(worse.reshape(-1, *(1,) * (result.x.ndim - 1)), result.start, result.x)
     values = torch.where(worse, values, result.values)
 
