@@ -48,7 +48,7 @@ from lmd.solvers.result import Status
 
 TOLERANCE = 1e-6
 LADDER = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10, 1e-12)  # tolerances that other packages are given
-MAX_WAIT = 8.0  # seconds by the clock for each second of the processor, which others may use as well
+MAX_WAIT = 20.0  # seconds by the clock for each second of the processor, which others may use as well
 MIN_PROCESSOR_SECONDS = 0.05
 MAX_REPEATS, MAX_REPEAT_SECONDS = 7, 0.3
 SLOW_PEERS = ("skglm",)  # which compile for seconds; --quick leaves them out
@@ -251,17 +251,17 @@ class Table:
             work = partial(measure_own, samples, None, budget)
             row["default"] = merged(isolated(work, 3 * budget.seconds))
             for method, make in OWN.items() if self.has_own else ():
-                row["own"] |= self._try(name, method, partial(measure_own, samples, make, budget))
+                work = partial(measure_own, samples, make, budget)
+                row["own"] |= self._try(name, method, work, budget.seconds)
         for peer, prepare in available(samples[1]).items():
             if not (self.is_quick and peer in SLOW_PEERS):
-                row["peers"] |= self._try(
-                    name, peer, partial(measure_peer, samples, prepare, budget), peer in SLOW_PEERS
-                )
+                work = partial(measure_peer, samples, prepare, budget)
+                row["peers"] |= self._try(name, peer, work, (15 if peer in SLOW_PEERS else 3) * budget.seconds)
 
-    def _try(self, name: str, method: str, work: Callable[[Send], None], is_slow: bool = False) -> Row:
+    def _try(self, name: str, method: str, work: Callable[[Send], None], seconds: float) -> Row:
         if (name, method) in self.failed:
             return {}
-        found = merged(isolated(work, (6 if is_slow else 1) * self.budget.seconds))
+        found = merged(isolated(work, seconds))
         if str(found.get("failure", "")).startswith(CapabilityError.__name__):
             return {}
         if "failure" in found:

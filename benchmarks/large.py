@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from lmd import kernels
 from lmd.problems import TVDenoising
 from lmd.problems.image_families import add_noise
 from lmd.reproduction.datasets import image_data
@@ -26,7 +27,7 @@ from lmd.reproduction.datasets.images import TEST_PHOTOGRAPHS, bundled, read_ima
 from lmd.solvers.learned.dual import NODES, PLACES
 from lmd.tv import match, schedules
 from lmd.tv.denoising import Denoising
-from lmd.tv.schedules import FORMS, Schedule, Table
+from lmd.tv.schedules import Schedule, Table
 from lmd.tv.solved import Outcome
 
 SIDE, PIECE = 2048, 96
@@ -49,7 +50,7 @@ def iterate(noisy: Tensor, weight: float, schedule: Schedule) -> list[Outcome]:
     plan = match(TVDenoising(noisy, weight), 1e-3)
     if not isinstance(plan, Denoising):
         raise SystemExit("nothing is compiled here")
-    alone = Schedule(schedule.values, schedule.coarse, [[-100.0] * PLACES] * FORMS)
+    alone = Schedule(schedule.values, schedule.coarse, [[-100.0] * PLACES] * kernels.module().FORMS)
     return list(plan.solve(1e-12, schedule.iterations, None, table=Table([alone])).outcomes)
 
 

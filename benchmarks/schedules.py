@@ -23,6 +23,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import lmd
+from lmd import kernels
 from lmd.problems import TVDenoising, TVModel
 from lmd.problems.image_families import add_noise
 from lmd.reproduction.datasets.images import image_data
@@ -30,7 +31,7 @@ from lmd.solvers import LearnedFGP
 from lmd.solvers.learned.dual import LOWEST, PLACES, RATIO, roughness
 from lmd.terms import Squares
 from lmd.tv import match
-from lmd.tv.schedules import FILE, FORMS, Schedule, Table
+from lmd.tv.schedules import FILE, Schedule, Table
 
 COUPLED = {False: 3**0.4, True: 3**0.6}
 """Coupled channels are as rough as others that are rougher by this: `roughness_of` of loop.c, by form."""
@@ -51,7 +52,9 @@ def reach(solver: LearnedFGP, isotropic: bool, coupled: bool) -> list[float]:
     """The relative gap after all iterations, at each roughness."""
     noisy, found = noisy_images(), []
     rough = roughness(TVDenoising(noisy, 1.0)) * (COUPLED[isotropic] if coupled else 1)
-    table = Table([Schedule(solver.numbers.detach().double(), solver.coarse, [[-100.0] * PLACES] * FORMS)])
+    table = Table(
+        [Schedule(solver.numbers.detach().double(), solver.coarse, [[-100.0] * PLACES] * kernels.module().FORMS)]
+    )
     for place in range(PLACES):
         weight = rough / (LOWEST * RATIO ** (place / 2))
         plan: Any = match(TVModel(Squares(noisy), weight, isotropic=isotropic, coupled=coupled), 1e-3)

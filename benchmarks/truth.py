@@ -41,7 +41,8 @@ import torch
 from torch import Tensor
 
 import lmd
-from lmd.guarantees import DescentSafeguard, Safeguard, default_fallback
+from lmd.guarantees import DescentSafeguard, Safeguard
+from lmd.guarantees.safeguard import default_fallback
 from lmd.mirrors import Entropic, Euclidean, EuclideanSimplex, Quadratic
 from lmd.operators import gaussian_kernel
 from lmd.problems import (

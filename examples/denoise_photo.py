@@ -1,10 +1,10 @@
-"""A photograph, noise, and the noise taken off again: total variation denoising with a proof of how good the answer is.
+"""Add noise to a photograph and remove it again: total variation denoising with a proof of how good the answer is.
 
     minimise  ||x - y||^2 + weight TV(x),   y the noisy photograph, colours from 0 to 1
 
-Takes a photograph that scikit-image brings along, adds noise of 8%, writes it as a file and lets `lmd` denoise the
-file, as `lmd solve denoise` does on the command line. Prints the summary with its certificate and how near the noisy
-and the denoised photograph are to the true one; writes both, side by side with it, to `denoise_photo.png`.
+Adds 8% noise to a photograph from scikit-image, writes it to a file and denoises the file, as `lmd solve denoise` does
+on the command line. Prints the summary with its certificate and the PSNR of the noisy and the denoised photograph, and
+writes all three photographs side by side to `denoise_photo.png`.
 """
 
 import sys

@@ -1,11 +1,11 @@
-"""Pictures on several machines: the function behind `lmd solve`, mapped over a Dask cluster.
+"""Denoise pictures on several machines: the function behind `lmd solve`, mapped over a Dask cluster.
 
-Cuts small pictures out of a photograph, adds noise and denoises them in two processes of this machine, one of which is
-killed on the way: Dask gives its pictures to another, which costs them a second try and nothing else. Then once more in
-this process alone, and says how many answers there are and whether their bytes are the same.
+Cuts small pictures out of a photograph, adds noise, and denoises them in two processes on this machine. One of them is
+killed on the way, and Dask repeats its pictures in another process. Then denoises them again in this process alone, and
+prints the number of answers and whether their bytes are the same.
 
-On machines of your own start `dask scheduler` on one and `dask worker ADDRESS` on all, with a folder that all of them
-see, and call `denoise_all(Client(ADDRESS), ...)`. Needs `pip install 'lmd[pictures,cluster]'`.
+On your own machines, start `dask scheduler` on one of them and `dask worker ADDRESS` on all, with a shared folder, and
+call `denoise_all(Client(ADDRESS), ...)`. Needs `pip install 'lmd[pictures,cluster]'`.
 """
 
 import os
@@ -28,7 +28,7 @@ SIDE, RETRIES = 48, 3
 
 
 def denoise_all(client: Client, jobs: list[Job]) -> Iterator[FileResult]:
-    """Each picture as it is done. What a dead worker had written is written again, to the same bytes."""
+    """Yield each result when it is done. Files of a dead worker are written again, with the same bytes."""
     denoise = partial(solve_file, "denoise", overwrite=True)
     images, outs = zip(*jobs, strict=True)
     for future in as_completed(client.map(denoise, images, outs, pure=False, retries=RETRIES)):

@@ -1,6 +1,6 @@
-"""A task of your own: total variation of signals, which `lmd list`, `lmd train` and `lmd bench` then know.
+"""Add your own task, total variation of signals, to `lmd list`, `lmd train` and `lmd bench`.
 
-The package that it is in says so by an entry point, in its pyproject.toml:
+Your package registers the task with an entry point in its pyproject.toml:
 
     [project.entry-points."lmd.tasks"]
     signals = "own_task:TASK"
@@ -8,7 +8,7 @@ The package that it is in says so by an entry point, in its pyproject.toml:
     lmd train signals-10 --preset standard --out runs/signals
     lmd bench signals
 
-Run as it stands it trains in seconds, and prints how far above the minimum PDHG and the trained solver are.
+Run as a script, this file trains a solver in a few seconds and prints the relative gaps of PDHG and of that solver.
 """
 
 import torch

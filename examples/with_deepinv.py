@@ -1,10 +1,10 @@
-"""In an algorithm of deepinv's: proximal gradient descent on a blurred picture, with our total variation as its prior.
+"""Use our total variation prior in an algorithm of deepinv: proximal gradient descent on a blurred picture.
 
     minimise  1/2 ||Ax - y||^2 + ths ||Dx||_{1,2}
 
-The prior's proximal map is proven to 1e-4 and begins where the last call ended. deepinv's own prior is run beside it in
-the same loop, and `TVReconstructor` gives the minimum with its certificate. Prints decibels, seconds, and how far each
-answer is from the minimum; with a file's name, draws them.
+Each proximal map is proven to 1e-4 and starts from the result of the last call. The same loop runs with deepinv's own
+prior, and `TVReconstructor` computes the minimum with a certificate. Prints decibels, seconds, and the relative gap of
+each answer; with a file name, draws the answers.
 
     python examples/with_deepinv.py [FILE.png]
 """

@@ -7,7 +7,7 @@ from lmd.operators import Matrix
 from lmd.problems import Composite
 from lmd.terms import L1, GroupNorm, Shifted
 
-from .base import Program, Sample, generator_of, tensor
+from .base import Program, Sample, generator_of, minimise_sparse, solve_program, tensor
 
 SIZES = {"small": (30, 10), "medium": (80, 50), "large": (120, 200)}  # rows, columns
 WEIGHT = 0.3
@@ -31,9 +31,16 @@ def sample(size, batch, generator):
     q, l, u = np.concatenate([np.zeros(n), np.full(n, WEIGHT), [1]]), np.full(2 * n, -np.inf), np.zeros(2 * n)
     shared_data = {"P": np.zeros((total, total)), "q": q, "A": rows, "l": l, "u": u, "G": G}
     cones = (clarabel.SecondOrderConeT(m + 1),)
+    programs = [Program(**shared_data, h=np.append(0, -each), cones=cones) for each in b]
+
+    def solve(i):
+        x0 = solve_program(programs[i]).x[:n]
+        return minimise_sparse(lambda x: (tensors[0] @ x - tensors[1][i]).norm(), x0, WEIGHT)
+
     return Sample(
         build=build,
-        programs=[Program(**shared_data, h=np.append(0, -each), cones=cones) for each in b],
+        programs=programs,
         shape=(n,),
         objective=lambda i, x: np.linalg.norm(A @ x - b[i]) + WEIGHT * np.abs(x).sum(),
+        solve=solve,
     )

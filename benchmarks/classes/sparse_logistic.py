@@ -8,7 +8,7 @@ from lmd.core.batching import to_double
 from lmd.problems import PenalisedProblem, Problem
 from lmd.terms import L1
 
-from .base import Program, Sample, tensor
+from .base import Program, Sample, minimise_sparse, solve_program, tensor
 
 SIZES = {"small": (10, 30), "medium": (30, 60), "large": (60, 150)}  # features, rows
 
@@ -55,9 +55,16 @@ def sample(size, batch, generator):
         cones, G = (clarabel.ExponentialConeT(),) * (2 * m), G.reshape(-1, total)
         return Program(P=np.zeros((total, total)), q=q, A=A, l=l, u=u, G=G, h=h.ravel(), cones=cones)
 
+    programs = [program(i) for i in range(batch)]
+
+    def solve(i):
+        x0 = solve_program(programs[i]).x[:n]
+        return minimise_sparse(lambda x: torch.nn.functional.softplus(-(tensors[0][i] @ x)).sum(), x0, weight[i])
+
     return Sample(
         build=lambda: PenalisedProblem(LogisticLoss(tensors[0]), L1(tensors[1])),
-        programs=[program(i) for i in range(batch)],
+        programs=programs,
+        solve=solve,
         shape=(n,),
         objective=lambda i, x: np.logaddexp(0, -rows[i] @ x).sum() + weight[i] * np.abs(x).sum(),
         kind="sparse_logistic",

@@ -2,7 +2,7 @@
 Denoise a photograph
 ====================
 
-One call; the weight is chosen from the data, and the answer comes with what is proven about it.
+One call chooses the weight from the data and returns an answer with a certificate.
 """
 
 import matplotlib.pyplot as plt

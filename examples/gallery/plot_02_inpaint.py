@@ -1,8 +1,8 @@
 """
-Fill in lost pixels
-===================
+Fill in missing pixels
+======================
 
-Two thirds of the pixels are lost; total variation fills them in, and a certificate says how near the minimum that is.
+Two thirds of the pixels are missing. Total variation fills them in, and a certificate bounds the gap to the minimum.
 """
 
 import matplotlib.pyplot as plt

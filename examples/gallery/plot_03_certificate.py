@@ -1,8 +1,8 @@
 """
-A certificate beside the truth
+A certificate and the true gap
 ==============================
 
-The proven bound on f(x) - min f, and what it really is, along a run: the bound is never below.
+The certified bound on f(x) - min f and the true gap along a run. The bound is never below the true gap.
 """
 
 import matplotlib.pyplot as plt

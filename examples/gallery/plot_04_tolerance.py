@@ -1,8 +1,8 @@
 """
-What a tolerance costs
-======================
+The cost of a tolerance
+=======================
 
-Iterations until the answer is proven to be within a tolerance: learned steps and momenta beside FGP with restarts.
+Iterations until the answer is proven to be within a tolerance, with learned steps and momenta and with restarted FGP.
 """
 
 import matplotlib.pyplot as plt

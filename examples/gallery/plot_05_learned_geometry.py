@@ -2,7 +2,7 @@
 A learned geometry
 ==================
 
-Least squares in two variables: ten learned steps in a learned quadratic geometry, beside gradient descent.
+Least squares in two variables: ten learned steps in a learned quadratic geometry, compared with gradient descent.
 """
 
 import matplotlib.pyplot as plt

@@ -2,9 +2,9 @@
 Mirror descent as a PyTorch optimiser
 =====================================
 
-The weights of a mixture are a point of the simplex. With the entropic mirror every step stays in it, without a
-projection. The misfit of a mixture x is smooth in the 1-norm with L = 2 max_i ||bump_i||^2, in which the entropy is
-strongly convex, so a step of 1/L never raises it.
+The weights of a mixture are a point of the simplex. With the entropic mirror every step stays in the simplex without a
+projection. The misfit of a mixture x is smooth in the 1-norm with L = 2 max_i ||bump_i||^2. The entropy is strongly
+convex in this norm, so a step of 1/L never increases the misfit.
 """
 
 import matplotlib.pyplot as plt

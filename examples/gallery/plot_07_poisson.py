@@ -2,8 +2,7 @@
 Photon counts
 =============
 
-For Poisson counts the misfit is the Kullback-Leibler divergence. The weight is chosen by an estimate of the risk that
-holds for counts.
+For Poisson counts the misfit is the Kullback-Leibler divergence. The weight is chosen by a risk estimate for counts.
 """
 
 import matplotlib.pyplot as plt

@@ -1,8 +1,8 @@
 """
-A path of lassos, in one batch
-==============================
+A regularisation path in one batch
+==================================
 
-All weights of a regularisation path are instances of one batch, and each is proven.
+The lasso for all weights of a regularisation path is one batch, and each solution is proven.
 """
 
 import matplotlib.pyplot as plt

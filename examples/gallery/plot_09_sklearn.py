@@ -2,7 +2,7 @@
 An SVM for scikit-learn
 =======================
 
-An estimator like any other, whose objective is proven to be within `gap_` of its minimum.
+A scikit-learn estimator whose objective is proven to be within `gap_` of its minimum.
 """
 
 import matplotlib.pyplot as plt

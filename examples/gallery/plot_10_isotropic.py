@@ -1,9 +1,9 @@
 """
-Anisotropic and isotropic
-=========================
+Anisotropic and isotropic total variation
+=========================================
 
-With a large weight, sums of absolute differences along the axes cut a disc to an octagon with sides along rows and
-columns. Lengths of gradients treat all directions alike, and it stays round.
+With a large weight, the anisotropic form, which sums absolute differences along the axes, turns a disc into an octagon.
+The isotropic form sums lengths of gradients, and the disc stays round.
 """
 
 import matplotlib.pyplot as plt

@@ -2,9 +2,9 @@
 Warm starts along a path of weights
 ===================================
 
-A path of sixteen weights, each solved from the last answer and its dual point (warm) and from nothing (cold). The
-learned schedule of `lmd.solve` takes the last dual point only where it proves enough to be faster than a start from
-nothing; on this path, where weights are close, it does. FGP takes it always.
+Problems with sixteen weights, each solved from the last answer and its dual point (warm) and without them (cold). The
+learned schedules of `lmd.solve` use the last dual point only if that is faster than a cold start, as it is on this path
+of similar weights. FGP always uses it.
 """
 
 import matplotlib.pyplot as plt

@@ -2,7 +2,7 @@
 Tomography from few angles
 ==========================
 
-Thirty projections of a picture of 64 x 64, reconstructed with total variation and a certificate.
+A picture of 64 x 64 pixels is reconstructed from thirty projections with total variation and a certificate.
 """
 
 import matplotlib.pyplot as plt

@@ -1,9 +1,8 @@
 """
-Take a blur away
-================
+Remove a blur
+=============
 
-A picture behind a Gaussian blur and noise, sharpened with total variation. The answer is proven to be within a
-thousandth of the minimum.
+A picture with Gaussian blur and noise is restored with total variation. The answer is proven to a relative gap of 1e-3.
 """
 
 import matplotlib.pyplot as plt

@@ -2,7 +2,7 @@
 Balls of divergences
 ====================
 
-What is near depends on the mirror: divergences from a point near a corner of the simplex, for two of them.
+Each mirror has its own notion of distance: the divergences of two mirrors from a point near a corner of the simplex.
 """
 
 import matplotlib.pyplot as plt

@@ -1,8 +1,8 @@
 """
-Each instance stops by itself
-=============================
+Each instance stops on its own
+==============================
 
-A batch of images with more and more noise: when each of them is proven.
+A batch of images with increasing noise, and the iteration at which each of them is proven.
 """
 
 import matplotlib.pyplot as plt

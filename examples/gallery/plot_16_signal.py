@@ -2,7 +2,7 @@
 Steps in a signal
 =================
 
-Total variation in one dimension, for three weights at once: an instance of the batch each.
+Total variation denoising in one dimension, for a batch of three weights.
 """
 
 import matplotlib.pyplot as plt

@@ -2,8 +2,8 @@
 A solver for a model written in CVXPY
 =====================================
 
-Steer a cart to where it should be, with forces that have a limit: one model, in CVXPY's words, whose parameters are
-where the cart is and where it should go. `from_cvxpy` makes a family of it, and `lmd.learn` a solver for the family.
+Steer a cart to its target with bounded forces. The CVXPY model has two parameters, the state of the cart
+and its target. `from_cvxpy` converts it to a family, and `lmd.learn` finds a solver for the family.
 """
 
 import cvxpy
@@ -22,7 +22,7 @@ cost = cvxpy.sum_squares(place - aim) + 0.1 * cvxpy.sum_squares(force)
 model = cvxpy.Problem(cvxpy.Minimize(cost), rules)
 
 # %%
-# How the parameters are drawn is all that the model does not say.
+# The model does not say how its parameters are distributed, so we do.
 
 
 def normal(*shape):
@@ -33,7 +33,7 @@ family = lmd.problems.from_cvxpy(model, {begin: normal(2), aim: normal()})
 solver = lmd.learn(family, minutes=0.1, target=1e-3)
 
 # %%
-# Eight carts at once, and the first of them by CVXPY, dashed.
+# Solve for eight carts at once. The dashed line is the first cart solved by CVXPY.
 
 problem, start = family.sample(8, torch.Generator().manual_seed(1))
 result = lmd.run(solver, problem, start, tolerance=1e-3)

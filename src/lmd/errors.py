@@ -43,7 +43,7 @@ class FileError(InputError):
 
 
 class TrainingError(LmdError):
-    """Training that cannot go on; the message says what to change."""
+    """Training that cannot continue; the message says what to change."""
 
 
 class TrainingWarning(UserWarning):

@@ -3,8 +3,8 @@ import torch
 from torch.testing import assert_close
 
 import lmd
-from lmd.guarantees import Diagnosis, Safeguard, diagnose, guard
-from lmd.guarantees.diagnosis import compare
+from lmd.guarantees import Safeguard, guard
+from lmd.guarantees.diagnosis import Diagnosis, compare, diagnose
 from lmd.mirrors import ConvPair, Euclidean, Mirror, Quadratic
 from lmd.mirrors.potentials import DenseICNN
 from lmd.problems import SVM, LeastSquaresFamily, SimplexFamily, SVMFamily, TVDenoising, TVDenoisingFamily
@@ -168,5 +168,5 @@ class TestCompare:
 
 
 def test_a_solver_without_a_mirror():
-    found = diagnose(lmd.solvers.GradientDescent(0.03), LeastSquaresFamily(), harder={}, batch=4, iterations=30)
-    assert found.broken == () and set(found.curves) == {"its family"}
+    found = diagnose(lmd.solvers.GradientDescent(0.03), LeastSquaresFamily(), batch=4, iterations=30)
+    assert found.broken == () and "its family" in found.curves

@@ -3,7 +3,7 @@ import torch
 from scipy.stats import beta
 
 from lmd.errors import InputError
-from lmd.guarantees import Drift, Monitor, Promise, promise
+from lmd.guarantees import Monitor, Promise, promise
 from lmd.guarantees.promises import least_share
 
 
@@ -57,14 +57,14 @@ def test_while_the_promise_holds_the_monitor_is_silent():
     generator, alarms = torch.Generator().manual_seed(1), 0
     for _ in range(200):
         outside = torch.rand(500, generator=generator) > MADE.share
-        alarms += Monitor(MADE, delta=0.05).see(torch.where(outside, 1.0, 0.0)) is Drift.MOVED
+        alarms += Monitor(MADE, delta=0.05).see(torch.where(outside, 1.0, 0.0))
     assert alarms <= 200 * 0.05
 
 
 def test_a_class_that_moved_is_noticed_soon_however_long_it_had_held():
     monitor = Monitor(MADE)
-    assert monitor.see(torch.zeros(20_000)) is Drift.HOLDS
+    assert not monitor.see(torch.zeros(20_000))
     generator = torch.Generator().manual_seed(2)
     outside = torch.rand(300, generator=generator) > 0.7
-    assert monitor.see(torch.where(outside, 1.0, 0.0)) is Drift.MOVED
-    assert monitor.see(torch.zeros(1000)) is Drift.MOVED
+    assert monitor.see(torch.where(outside, 1.0, 0.0))
+    assert monitor.see(torch.zeros(1000))

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from lmd.errors import LmdError
-from lmd.guarantees import OptimumCache, minimiser, minimum, reference, smoothest_minimiser
+from lmd.guarantees import OptimumCache, minimiser, minimum, reference
+from lmd.guarantees.reference import smoothest_minimiser
 from lmd.problems import TVDenoising, TVInpainting
 from lmd.problems.image_families import random_masks
 

@@ -8,8 +8,9 @@ from torch.testing import assert_close
 
 import lmd
 from lmd.errors import CapabilityError, InputError
-from lmd.guarantees import DescentSafeguard, Safeguard, default_fallback, guard
+from lmd.guarantees import DescentSafeguard, Safeguard, guard
 from lmd.guarantees.record import Record
+from lmd.guarantees.safeguard import default_fallback
 from lmd.guarantees.theorems import subgradient_certificate
 from lmd.mirrors import Entropic, Euclidean, Quadratic
 from lmd.problems import SVM, LeastSquares, SimplexFamily, TVDenoising, TVInpainting

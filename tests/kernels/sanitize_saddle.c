@@ -33,7 +33,7 @@ static void check(void)
             ((float *)mask)[i] = (float)(random_number() % 2);
     }
     for (int n = 0; n < 2; n++) {
-        out[n][0] = random_between(size, d, 0, 1), out[n][1] = random_between(2 * size, d, 0, 1), report[n] = random_between(REPORT * batch, 1, 0.1, 0.1);
+        out[n][0] = random_between(size, d, 0, 1), out[n][1] = random_between(2 * size, d, 0, 1), report[n] = random_between(COLUMNS * batch, 1, 0.1, 0.1);
         scarce = n && below(4) == 0;
         int failed = lmd_saddle(y, mask, low, high, x, p, bound, numbers, 1.0, 8.0, 1.9, tolerance, batch, channels, masks,
                                 height, width, learned, limit, 12, isotropic, doubles, n ? 1 + below(4) : 1, out[n][0],

@@ -105,7 +105,7 @@ static void check_beside(void)
     for (long k = 0; k < *sizes; k++) {
         if (ends[0][k] != ends[1][k]) fail("threads differ in a dual step");
         if (!isfinite(ends[0][k])) fail("a dual step is not finite");
-        if (options[0] == COUNTS && ends[0][k] > 1) fail("a dual step leads out of the domain");
+        if (options[0] == MISFIT_COUNTS && ends[0][k] > 1) fail("a dual step leads out of the domain");
     }
     free(ends[0]), free(ends[1]), free(z), free(y), free(weight);
 }

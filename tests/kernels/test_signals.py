@@ -36,12 +36,12 @@ def images(*shape):
 
 
 def denoise(coupled):
-    problem = TVModel(Squares(images(1, 3, 160, 160)), 0.3, coupled=coupled)
+    problem = TVModel(Squares(images(1, 3, 160, 160).double()), 0.3, coupled=coupled)
     match(problem, 1e-3).solve(1e-15, MANY, None)
 
 
 def denoise_a_batch():
-    match(TVDenoising(images(8, 1, 160, 160), 0.3), 1e-3).solve(1e-15, MANY, None)
+    match(TVDenoising(images(8, 1, 160, 160).double(), 0.3), 1e-3).solve(1e-15, MANY, None)
 
 
 def hard(place, *shape):
@@ -52,7 +52,7 @@ def hard(place, *shape):
 
 
 def denoise_unevenly(place):
-    match(TVDenoising(hard(place, 5, 1, 400, 400), 3.0), 1e-3).solve(1e-15, 10 * MANY, None)
+    match(TVDenoising(hard(place, 5, 1, 400, 400).double(), 3.0), 1e-3).solve(1e-15, 10 * MANY, None)
 
 
 def inpaint_unevenly(place):
@@ -190,7 +190,7 @@ def test_a_signal_ends_a_call(name, threads, looks, monkeypatch):
         call()
     finally:
         torch.set_num_threads(count)
-    assert codes == [kernels.INTERRUPTED]
+    assert codes == [kernels.module().INTERRUPTED]
 
 
 def test_signals_are_looked_for_while_planes_are_loaded_and_stored(looks):

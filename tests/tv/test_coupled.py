@@ -10,8 +10,7 @@ from lmd.solvers import LearnedFGP
 from lmd.solvers.learned.dual import PLACES
 from lmd.terms import Squares
 from lmd.tv import match
-from lmd.tv.denoising import MAX_COUPLED_CHANNELS, Denoising
-from lmd.tv.schedules import FORMS as REACHES
+from lmd.tv.denoising import Denoising
 from lmd.tv.schedules import Schedule, Table
 
 pytestmark = pytest.mark.skipif(kernels.library() is None, reason="no compiled kernels: installed without a C compiler")
@@ -48,7 +47,7 @@ def test_iterations_are_those_of_pytorch(shape, dtype, isotropic):
     problem, solver = coupled(images(shape, dtype), weight, isotropic), LearnedFGP(37).to(dtype)
     with torch.no_grad():
         expected = solver.advance(problem, solver.init(problem, problem.start()), 37)
-    table = Table([Schedule(solver.numbers.detach().double(), False, [[-100.0] * PLACES] * REACHES)])
+    table = Table([Schedule(solver.numbers.detach().double(), False, [[-100.0] * PLACES] * kernels.module().FORMS)])
     found = match(problem, 1e-3).solve(1e30, 100, None, table=table)
     room = 200 * torch.finfo(dtype).eps
     assert torch.allclose(found.x, expected.x, rtol=0, atol=room)
@@ -110,7 +109,7 @@ def test_one_channel_is_not_coupled_to_anything(isotropic, dtype):
 
 
 def test_more_channels_than_are_compiled_for_and_maps_are_solved_elsewhere():
-    y = images((1, MAX_COUPLED_CHANNELS + 1, 12, 10))
+    y = images((1, kernels.module().MAX_COUPLED + 1, 12, 10))
     for problem in (coupled(y), coupled(y[:, :3], torch.full((1, 1, 12, 10), 0.3))):
         assert not isinstance(match(problem, 1e-3), Denoising)
         assert lmd.solve(problem, 1e-3).status[0].name == "TOLERANCE_REACHED"

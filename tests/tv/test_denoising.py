@@ -16,7 +16,7 @@ from lmd.solvers.learned.dual import PLACES
 from lmd.terms import Squares
 from lmd.tv import denoising, match, schedules
 from lmd.tv.denoising import Denoising
-from lmd.tv.schedules import FORMS, Schedule, Table
+from lmd.tv.schedules import Schedule, Table
 from lmd.tv.solved import End
 
 pytestmark = pytest.mark.skipif(kernels.library() is None, reason="no compiled kernels: installed without a C compiler")
@@ -40,7 +40,7 @@ def learned(iterations=11, coarse=False):
 
 def table(*solvers, reach=0.0):
     """What these have learned, as C reads it; `reach` is the logarithm of the gap that the first is taken for."""
-    rows = [[reach] * PLACES] * FORMS
+    rows = [[reach] * PLACES] * kernels.module().FORMS
     return Table([Schedule(solver.numbers.detach().double(), solver.coarse, rows) for solver in solvers])
 
 
@@ -218,7 +218,7 @@ def test_a_schedule_that_was_not_enough_is_followed_by_another():
         TVDenoising(smooth + 0.02 * torch.randn(smooth.shape, generator=torch.Generator().manual_seed(1)), 0.3)
     )
     steps = [schedule for schedule in schedules.denoising() if not schedule.coarse and schedule.iterations >= 21]
-    hopeful = Schedule(steps[0].values, False, [[-20.0] * PLACES] * FORMS)
+    hopeful = Schedule(steps[0].values, False, [[-20.0] * PLACES] * kernels.module().FORMS)
     counts = [
         plan.solve(1e-3, 5000, None, table=Table(chosen)).outcomes[0].iterations
         for chosen in ([hopeful, *steps[1:]], [hopeful])

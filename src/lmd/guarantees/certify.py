@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ParamSpec
 
@@ -88,50 +88,29 @@ run = _with_certificate(solvers.run)  # `lmd.run`: `lmd.solvers.run`, with a res
 
 
 class Watch:
-    """A callback for `lmd.run` that certifies a solve while it runs, and ends it where `stop_when` returns true.
+    """A callback for `lmd.run` that records a solve, so that it can be certified while it runs.
 
     Args:
         solver: The solver that runs.
         problem: What it runs on.
         x0: `(B, ...)`, where it starts.
-        stop_when: From a certificate to whether to end the run; None never does.
-        every: Iterations from one call of `stop_when` to the next.
-
-    >>> import lmd
-    >>> problem, x0 = lmd.problems.LeastSquaresFamily().sample(3, torch.Generator().manual_seed(0))
-    >>> solver = lmd.solvers.MirrorDescent(lmd.mirrors.Euclidean(), 1 / 18)
-    >>> watch = Watch(solver, problem, x0, stop_when=lambda certificate: bool((certificate.bound < 1e-3).all()))
-    >>> result = lmd.run(solver, problem, x0, iterations=1000, callbacks=[watch])
-    >>> len(result.history) < 100, bool((result.certificate.bound < 1e-3).all())
-    (True, True)
     """
 
-    def __init__(
-        self,
-        solver: Solver[Any],
-        problem: Problem,
-        x0: Tensor,
-        *,
-        stop_when: Callable[[Certificate], object] | None = None,
-        every: int = 10,
-    ) -> None:
+    def __init__(self, solver: Solver[Any], problem: Problem, x0: Tensor) -> None:
         self.solver, self.problem, self.start = solver, problem, x0
-        self.stop_when, self.every = stop_when, every
         with torch.no_grad():
             self.values = [problem.value(x0)]
-        self.rows: list[dict[str, Tensor]] = []
+        self.rows: list[Mapping[str, Tensor]] = []
         self.state: State | None = None
 
     def __call__(self, state: State, values: Tensor) -> bool:
         self.state = state
         self.values.append(values)
-        self.rows.append(dict(state.diagnostics))
-        if self.stop_when is None or len(self.rows) % self.every:
-            return False
-        return bool(self.stop_when(self.certificate()))
+        self.rows.append(state.diagnostics)
+        return False
 
-    def certificate(self, **given: Number | None) -> Certificate:
-        """Return the certificate of the points reached so far; `given` is what `certify` takes."""
+    def certificate(self) -> Certificate:
+        """Return the certificate of the points reached so far."""
         unknown = torch.full_like(self.values[0], torch.nan)
         names = {name for row in self.rows for name in row}
         diagnostics = {
@@ -139,14 +118,6 @@ class Watch:
             for name in names
         }
         state = self.state or self.solver.init(self.problem, self.start)
-        record = Record(
-            self.solver,
-            self.problem,
-            self.start,
-            state.x,
-            self.values[-1].double(),
-            torch.stack(self.values).double(),
-            diagnostics,
-            state.dual_point,
-        )
-        return certify(record, **given)
+        reported, values = self.values[-1].double(), torch.stack(self.values).double()
+        parts = (self.solver, self.problem, self.start, state.x, reported, values, diagnostics, state.dual_point)
+        return certify(Record(*parts))

@@ -143,7 +143,6 @@ def diagnose(
     solver: Solver[Any],
     family: Family,
     *,
-    harder: Mapping[str, Family] | None = None,
     batch: int = 16,
     iterations: int = 1000,
     seed: int = 0,
@@ -159,7 +158,6 @@ def diagnose(
     Args:
         solver: Any solver, bare or guarded.
         family: The one that it was trained on.
-        harder: Families by name; None is `family.harder()`.
         batch: Instances of each family.
         iterations: Of each run.
         seed: Of the instances.
@@ -172,7 +170,7 @@ def diagnose(
     ((), True)
     """
     check_count("iterations", iterations)
-    families = {"its family": family, **(family.harder() if harder is None else harder)}
+    families = {"its family": family, **family.harder()}
     findings: list[Finding] = []
     curves: dict[str, dict[str, Tensor]] = {}
     for variant, sampled in families.items():

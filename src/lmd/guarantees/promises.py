@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -30,28 +29,24 @@ class Promise:
 
     It holds for the distribution that the `runs` were drawn from: independently of each other, one by one, and of the
     training and the choice of the solver. Theorem and proof: docs/guarantees.md.
+
+    Args:
+        target: The relative gap to get to.
+        iterations: Iterations of each run.
+        runs: Held-out instances that were run.
+        within: Runs that were within the target.
+        share: A lower bound on the share of the whole class.
+        confidence: 1 - delta; of all `together`, that all of them hold.
+        together: How many promises are made together, such as on one card.
     """
 
     target: float
-    """The relative gap to get to."""
-
     iterations: int
-    """Iterations of each run."""
-
     runs: int
-    """Held-out instances that were run."""
-
     within: int
-    """Runs that were within the target."""
-
     share: float
-    """A lower bound on the share of the whole class."""
-
     confidence: float
-    """1 - delta; of all `together`, that all of them hold."""
-
     together: int = 1
-    """How many promises are made together, such as on one card."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the promise as JSON values."""
@@ -105,13 +100,6 @@ def least_share(within: int, runs: int, confidence: float = 0.95) -> float:
     return float(betaincinv(within, runs - within + 1, 1 - confidence)) if within else 0.0
 
 
-class Drift(enum.Enum):
-    """What a monitor has seen so far."""
-
-    HOLDS = "nothing that was seen speaks against the promise"
-    MOVED = "too many instances are outside the target: the class has moved; learn again, on instances of today"
-
-
 class Monitor:
     r"""A test of whether the class that a promise was made for has moved, from the gaps of a running solver.
 
@@ -127,25 +115,30 @@ class Monitor:
         bet: b, positive: the larger, the sooner a great change is seen, and the later a small one.
 
     >>> monitor = Monitor(promise(torch.full((300,), 1e-4), target=1e-3, iterations=8))
-    >>> monitor.see(torch.full((1000,), 1e-4)).name, monitor.see(torch.full((20,), 1e-2)).name
-    ('HOLDS', 'MOVED')
+    >>> monitor.see(torch.full((1000,), 1e-4)), monitor.see(torch.full((20,), 1e-2))
+    (False, True)
     """
 
     def __init__(self, promised: Promise, delta: float = 1e-3, bet: float = 4.0) -> None:
         self.promised, self.limit = promised, 1 / check_positive("delta", delta)
         fair = 1 + check_positive("bet", bet) * (1 - promised.share)
         self.within, self.outside = 1 / fair, (1 + bet) / fair
-        self.seen, self.evidence, self.status = 0, 0.0, Drift.HOLDS
+        self.seen, self.evidence = 0, 0.0
 
-    def see(self, gaps: Tensor) -> Drift:
-        """Return the status after the relative gaps `(n,)` of more solves, each of the promised iterations."""
+    @property
+    def has_moved(self) -> bool:
+        """Whether too many instances were outside the target: then learn again, on instances of today."""
+        return self.evidence >= self.limit
+
+    def see(self, gaps: Tensor) -> bool:
+        """Return whether the class has moved, after the relative gaps `(n,)` of more solves of `iterations` each."""
         for outside in (~(gaps <= self.promised.target)).flatten().tolist():
+            if self.has_moved:
+                break
             self.seen += 1
             begun = self.evidence + 1 / (self.seen * (self.seen + 1))
-            self.evidence = min((self.outside if outside else self.within) * begun, self.limit)
-            if self.evidence >= self.limit:
-                self.status = Drift.MOVED
-        return self.status
+            self.evidence = (self.outside if outside else self.within) * begun
+        return self.has_moved
 
 
 class UnprovenError(LmdError):
@@ -158,7 +151,7 @@ def try_promise(
     """Return a promise and its text; or None, and why there is none.
 
     Args:
-        solver: As it is handed to the user.
+        solver: The solver, as the user gets it.
         batches: Instances that nothing else has seen, drawn one by one, with their starts.
         target: The relative gap to promise.
         iterations: At least 1.

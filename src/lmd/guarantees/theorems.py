@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from lmd.errors import InputError
 from lmd.guarantees.record import ROUNDING, Record
 from lmd.mirrors.base import Mirror, norm_of
+from lmd.problems.base import offers
 from lmd.problems.penalised import split_of
 from lmd.solvers.result import Certificate, Constant
 from lmd.terms import Box, Simplex
@@ -192,7 +193,7 @@ def subgradient_certificate(record: Record) -> Certificate:
     finite where the domain is bounded: at its point where <g, z> is least. It is not tried where there is a dual point
     of a composite problem: the subgradients of TV do not vanish at a minimiser, the gap does.
     """
-    if record.dual is not None and isinstance(record.problem, HasGap):
+    if record.dual is not None and offers(record.problem, ("certified_gap",)):
         return nothing(record, f"{SUBGRADIENT}; there is a dual point, which proves more")
     constant, split = record.strong_convexity("l2"), split_of(record.exact)
     if constant is None and (split.term is None or not split.term.conjugate_is_finite):
@@ -232,18 +233,11 @@ def _fall(record: Record, term: Term | None, g: Tensor, constant: Constant | Non
     return inner(g, x - z) - mu / 2 * (x - z).square().flatten(1).sum(dim=1) + change, norm_of(x - z, "l2")
 
 
-@runtime_checkable
-class HasGap(Protocol):
-    """A problem with a dual: a dual point gives a lower bound on its minimum."""
-
-    def certified_gap(self, x: Tensor, dual: Tensor) -> tuple[Tensor, Tensor]:
-        """Return f(x) and a bound on f(x) - min f `(B,)`, in float64, with room for rounding."""
-
-
 def duality_certificate(record: Record) -> Certificate:
     """min F >= F(x) - gap(x, p) for the dual point p of the solver."""
-    problem, dual = record.problem, record.dual
-    if dual is None or not isinstance(problem, HasGap):
+    problem: Any = record.problem
+    dual = record.dual
+    if dual is None or not offers(problem, ("certified_gap",)):
         return nothing(record, f"{DUALITY}; it needs a problem with a dual and a solver that keeps a dual point")
     with torch.no_grad():
         value, gap = problem.certified_gap(record.x, dual)

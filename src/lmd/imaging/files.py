@@ -181,7 +181,7 @@ class PictureSolver:
         iterations: The largest number of iterations.
         weight: A positive number, or "auto".
         tolerance: The relative gap to stop at, proven.
-        isotropic: Lengths of gradients in place of sums of absolute differences.
+        isotropic: Whether to sum lengths of gradients instead of absolute differences.
         **form: `data`, `order`, `coupled`, `huber` and `spacing`, as in `lmd.denoise`.
     """
 

@@ -27,31 +27,15 @@ from torch.nn.functional import conv1d, conv2d, conv3d, pad
 from lmd.core.checks import shape_of
 from lmd.errors import InputError
 
-SMALL = 20_000
-"""Fewer pixels than this are not worth a second thread."""
-
-LARGEST = 9
-"""The largest kernel that is compiled for."""
-
+SMALL = 20_000  # pixels; fewer are not worth a second thread
 Inputs = dict[str, tuple[Tensor | None, tuple[int, ...]]]
 """What goes to C in this order, by the name it has for people: a tensor, or None, and the shape that C takes it for."""
-
-NOTHING = (0,)
-"""The shape of an output that is not asked for: NULL to C."""
 
 BUILDS = {"AVX512": ("_native_avx512", "_native_avx2", "_native"), "AVX2": ("_native_avx2", "_native")}
 """What may run on a processor, by PyTorch's name for what it can do; the best first."""
 
-PLAIN = ("_native",)
-"""What runs on every processor of its kind."""
-
-
+PLAIN = ("_native",)  # what runs on every processor of its kind
 INSTRUCTIONS = {"_native_avx512": "AVX-512", "_native_avx2": "AVX2", "_native": f"all of {platform.machine()}"}
-"""What the builds were compiled for."""
-
-
-INTERRUPTED = 2
-"""What compiled solves return where a signal handler raised something, as Ctrl-C does: as in threads.h."""
 
 
 @functools.cache
@@ -74,7 +58,7 @@ def module() -> Any:
 
 def check_code(code: int, what: str) -> None:
     """Raise what a compiled solve ended with, if it was no answer: a signal, or no memory for `what`."""
-    if code & INTERRUPTED:
+    if code and code & module().INTERRUPTED:  # a signal handler raised something, as Ctrl-C does
         module().raise_again()
     if code:
         raise MemoryError(f"no memory for {what}")
@@ -104,8 +88,8 @@ def load(build: str) -> ctypes.CDLL | None:
     return None
 
 
-FOUND = library() is not None
-"""Whether there is compiled code: known before anything traces this module, which may not look for it."""
+FOUND = library() is not None  # known before anything traces this module, which may not look for it
+MAX_KERNEL = module().LARGEST if FOUND else 0  # the widest kernel that is compiled for
 
 
 def there() -> bool:
@@ -120,11 +104,8 @@ def _end_threads() -> None:
     """
     pause = getattr(ctypes.CDLL(torch._C.__file__), "omp_pause_resource_all", None)  # of the OpenMP of PyTorch
     if pause is not None:
-        pause(_PAUSE_HARD)
+        pause(2)  # omp_pause_hard of omp.h
 
-
-_PAUSE_HARD = 2
-"""What omp.h calls omp_pause_hard."""
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_end_threads)
@@ -144,8 +125,8 @@ def convolve(x: Tensor, kernel: Tensor) -> Tensor:
     Along one axis, two or three. Compiled along two for few channels, where PyTorch's own is slow forward and slower
     backward; elsewhere it is PyTorch's own.
     """
-    fits = x.dtype == kernel.dtype == torch.float32 and x.device.type == "cpu" and kernel.shape[-1] <= LARGEST
-    if not fits or x.ndim != 4 or not there():
+    fits = x.dtype == kernel.dtype == torch.float32 and x.device.type == "cpu" and x.ndim == 4
+    if not (fits and there() and kernel.shape[-1] <= MAX_KERNEL):
         own = {3: conv1d, 4: conv2d, 5: conv3d}[x.ndim]
         return own(x, kernel, padding=kernel.shape[-1] // 2)
     return cast(Tensor, _Convolution.apply(x, kernel))  # type: ignore[no-untyped-call]

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared.h"
 #include "threads.h"
 
 #if defined(__AVX512F__)
@@ -180,7 +181,6 @@ int lmd_convolve(const float *x, const float *kernel, long images, long fields, 
     return meeting.failed;
 }
 
-enum { LARGEST = 9 };
 
 /* Adds to sums (2, fields, k, k, LANES): row r of two gradients, in band->out, times the fields around it. */
 INLINE void correlate_with(const Band *band, long r, long fields, long stride, vector *sums, const long k)

@@ -1,4 +1,4 @@
-/* What Python calls directly, as ctypes takes as long for a call as the solve of a small image: lmd_fgp of loop.c. MODULE is
+/* What Python calls directly, as ctypes takes as long for a call as the solve of a small image: lmd_fgp of loop.c, and constants. MODULE is
    the name of the build. Whoever calls it has checked what is given: addresses are addresses, and shapes are theirs. */
 
 #define PY_SSIZE_T_CLEAN
@@ -6,7 +6,7 @@
 
 #include <time.h>
 
-#include "calls.h"
+#include "shared.h"
 #include "threads.h"
 
 enum { GIVEN = 21 };
@@ -30,13 +30,14 @@ static int fill(PyObject *given, long batch, double *out)
     return fits && !PyErr_Occurred();
 }
 
-static PyObject *told(const double *report, long count)
+/* A list of (iterations, status, F(x), its gap) for each instance. */
+static PyObject *rows_of(const double *report, long batch)
 {
-    PyObject *all = PyTuple_New(count);
-    for (long n = 0; n < count && all; n++) {
-        PyObject *number = PyFloat_FromDouble(report[n]);
-        if (!number) Py_CLEAR(all);
-        if (all) PyTuple_SET_ITEM(all, n, number);
+    PyObject *all = PyList_New(batch);
+    for (long n = 0; n < batch && all; n++, report += REPORT) {
+        PyObject *row = Py_BuildValue("lldd", (long)report[0], (long)report[1], report[2], report[3]);
+        if (row) PyList_SET_ITEM(all, n, row);
+        else Py_CLEAR(all);
     }
     return all;
 }
@@ -69,43 +70,60 @@ static PyObject *raise_again(PyObject *self, PyObject *none)
 
 static PyObject *fgp(PyObject *self, PyObject *const *given, Py_ssize_t count)
 {
-    void *at[6];
-    double reals[5], few[1 + REPORT], *room = few;
+    void *at[5];
+    double reals[5], few[2 + REPORT], *room = few;
     long whole[9];
     (void)self;
     if (count != GIVEN) return PyErr_Format(PyExc_TypeError, "fgp takes %d arguments, not %zd", GIVEN, count);
-    const int pointers[6] = {0, 1, 3, 18, 19, 20};
-    for (int n = 0; n < 6; n++) at[n] = address(given[pointers[n]]);
-    for (int n = 0; n < 5; n++) reals[n] = PyFloat_AsDouble(given[4 + n]);
-    for (int n = 0; n < 9; n++) whole[n] = PyLong_AsLong(given[9 + n]);
+    const int pointers[5] = {0, 1, 4, 19, 20};
+    for (int n = 0; n < 5; n++) at[n] = address(given[pointers[n]]);
+    for (int n = 0; n < 5; n++) reals[n] = PyFloat_AsDouble(given[5 + n]);
+    for (int n = 0; n < 9; n++) whole[n] = PyLong_AsLong(given[10 + n]);
     if (PyErr_Occurred()) return NULL;
     const long batch = whole[0];
-    if (batch != 1) room = PyMem_Malloc((size_t)(batch * (1 + REPORT)) * sizeof(double));
+    if (batch != 1) room = PyMem_Malloc((size_t)(batch * (2 + REPORT)) * sizeof(double));
     if (!room) return PyErr_NoMemory();
-    double *report = room + batch;
+    double *gaps = room + batch, *report = gaps + batch;
     PyObject *answer = NULL;
-    if (fill(given[2], batch, room)) {
+    if (fill(given[2], batch, gaps) && fill(given[3], batch, room)) {
         int failed;
         Py_BEGIN_ALLOW_THREADS;
-        failed = lmd_fgp(at[0], at[1], room, at[2], reals[0], reals[1], reals[2], reals[3], reals[4], batch, whole[1], whole[2],
-                         whole[3], whole[4], whole[5], whole[6], whole[7], (int)whole[8], at[3], at[4], at[5], report);
+        failed = lmd_fgp(at[0], at[1], gaps, room, at[2], reals[0], reals[1], reals[2], reals[3], reals[4], batch, whole[1],
+                         whole[2], whole[3], whole[4], whole[5], whole[6], whole[7], (int)whole[8], at[3], at[4], report);
         Py_END_ALLOW_THREADS;
         if (failed & INTERRUPTED)
             PyErr_Restore(raised[0], raised[1], raised[2]);
         else if (failed)
             PyErr_SetString(PyExc_MemoryError, "no memory for the working rows of a compiled solve");
         else
-            answer = told(report, REPORT * batch);
+            answer = rows_of(report, batch);
     }
     if (room != few) PyMem_Free(room);
     return answer;
 }
 
+/* What Python has to know of the constants of C. */
+static const struct {
+    const char *name;
+    long value;
+} constants[] = {
+    {"FORMS", FORMS},
+    {"INTERRUPTED", INTERRUPTED},
+    {"LARGEST", LARGEST},
+    {"MAX_COUPLED", MAX_COUPLED},
+    {"MISFIT_SQUARES", MISFIT_SQUARES},
+    {"MISFIT_COUNTS", MISFIT_COUNTS},
+    {"MISFIT_DISTANCES", MISFIT_DISTANCES},
+    {"MISFIT_LINEAR", MISFIT_LINEAR},
+};
+
 static int start(PyObject *module)
 {
-    (void)module;
+    int failed = 0;
     lmd_interrupted = is_interrupted;
-    return 0;
+    for (size_t n = 0; n < sizeof(constants) / sizeof(constants[0]); n++)
+        failed |= PyModule_AddIntConstant(module, constants[n].name, constants[n].value);
+    return failed;
 }
 
 static PyMethodDef methods[] = {

@@ -73,19 +73,19 @@ class LinearOperator(Part, abc.ABC):
 
     @property
     def mask(self) -> Tensor | None:
-        """m of 0 and 1 with Kx = m * x, where it is such; otherwise None."""
+        """The mask m of 0 and 1 if Kx = m * x, otherwise None."""
         return None
 
     @property
     def grid(self) -> tuple[int, ...] | None:
-        """The lengths of the last axes of x, where Kx are the differences of neighbours along each; otherwise None."""
+        """The lengths of the last axes of x if Kx are the differences along each of them, otherwise None."""
         return None
 
     scales: tuple[float, ...] = (1.0,)  # the factors of the `blocks`
 
     @property
     def blocks(self) -> tuple[LinearOperator, ...]:
-        """The operators that are stacked in it; otherwise itself."""
+        """The stacked operators, or this operator itself if it is not stacked."""
         return (self,)
 
     def split(self, z: Tensor) -> tuple[Tensor, ...]:
@@ -146,11 +146,11 @@ class LinearOperator(Part, abc.ABC):
         return image @ image.mT
 
     def double(self: K) -> K:
-        """The same operator with its tensors in float64, in which proofs are evaluated."""
+        """Return the operator with its tensors in float64, in which proofs are evaluated."""
         return to_double(self)
 
     def select(self: K, index: Index) -> K:
-        """The operator of some of the instances; a number selects a batch of one."""
+        """Return the operator for some of the instances; a number selects a batch of one."""
         return self
 
 

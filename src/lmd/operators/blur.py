@@ -26,14 +26,14 @@ POINTS_PER_PIXEL = 16  # points of a motion for each pixel of its length
 class Blur(LinearOperator):
     r"""(Ax)_{i,j} = \sum_{a,b} k_{a,b} x_{i + c - a, j + d - b}: convolution with a kernel k `(h, w)` about its middle.
 
-    (c, d) = (h // 2, w // 2) and x, `(B, ..., H, W)` like Ax, goes on past its borders: around ("circular"), or with
+    (c, d) = (h // 2, w // 2) and x, `(B, ..., H, W)` like Ax, continues past its borders: around ("circular"), or with
     the pixel at the border ("replicate"). A kernel of rank one is applied as a column and a row, others entry by entry,
     those that are 0 left out.
 
     Args:
         kernel: k `(h, w)`, at most as large as the images.
         height, width: H and W of the images.
-        border: How images go on past their borders: "circular" or "replicate".
+        border: How images continue past their borders: "circular" or "replicate".
     """
 
     def __init__(self, kernel: Tensor, height: int, width: int, border: str = "circular") -> None:
@@ -145,8 +145,8 @@ def motion_kernel(length: float, angle: float) -> Tensor:
     Points that lie evenly on the line each share their weight between the four nearest pixels, bilinearly.
 
     Args:
-        length: Of the motion, in pixels, positive.
-        angle: Of the motion, in radians.
+        length: The length of the motion in pixels, positive.
+        angle: The angle of the motion in radians.
 
     Returns:
         The kernel, square and with an odd side, in float64.

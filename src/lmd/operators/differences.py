@@ -161,7 +161,7 @@ class _WithSlopes(LinearOperator):
     Args:
         channels: C.
         shape: The length of each axis of an image.
-        spacing: Of the pixels: a number, or one for each axis; None is 1.
+        spacing: The distance of pixels: a number, or one for each axis; None is 1.
     """
 
     def __init__(self, channels: int, shape: Sequence[int], spacing: float | Sequence[float] | None = None) -> None:

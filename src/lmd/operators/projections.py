@@ -25,7 +25,7 @@ class ParallelBeam(LinearOperator):
 
     Args:
         height, width: H and W of the images.
-        angles: n, how many projections there are, evenly over half a turn.
+        angles: n, the number of projections, evenly spaced over half a turn.
     """
 
     def __init__(self, height: int, width: int, angles: int = 30) -> None:

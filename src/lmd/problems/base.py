@@ -84,7 +84,7 @@ class Problem(Part, abc.ABC):
         return self.value(x), self.subgradient(x)
 
     def fill_unknown(self, x: Tensor) -> Tensor:
-        """x with a guess in place of entries that nothing is known of; x itself where there are none."""
+        """Return x with its unknown entries replaced by a guess; x itself if all are known."""
         return x
 
     def smoothed_gradient(self, x: Tensor, width: Scale) -> tuple[Tensor, Tensor]:
@@ -127,7 +127,7 @@ class Problem(Part, abc.ABC):
         return x0
 
     def select(self: P, index: Index) -> P:
-        """The problem of some of the instances; a number selects a batch of one."""
+        """Return the problem of some of the instances; a number selects a batch of one."""
         part = copy.copy(self)
         for name in (*self.batched, *(() if self.reference is None else ("reference",))):
             setattr(part, name, take_instances(getattr(self, name), index))
@@ -161,7 +161,7 @@ class Problem(Part, abc.ABC):
 
     @property
     def terms(self) -> int | None:
-        """Number of terms that each function is the sum or mean of; None where it is no such sum."""
+        """The number of terms that each function is a sum or mean of; None if it is not a sum."""
         return None
 
     def minibatch(self, indices: Tensor) -> Problem:
@@ -169,22 +169,22 @@ class Problem(Part, abc.ABC):
         raise NotImplementedError(f"{type(self).__name__} has no terms")
 
     def minimiser(self) -> Tensor:
-        """The true minimisers `(B, ...)`, where they are known in closed form."""
+        """The minimisers `(B, ...)` if they have a closed form."""
         accepted = "lmd.guarantees.minimiser(problem) or lmd.guarantees.minimum(problem), which find and certify them"
         raise CapabilityError("problem", f"{type(self).__name__}, which has no minimiser in closed form", accepted)
 
     def minimum(self) -> Tensor:
-        """The true minima `(B,)`, where the minimisers are known in closed form."""
+        """The minima `(B,)` if the minimisers have a closed form."""
         return self.value(self.minimiser())
 
     @property
     def smoothness(self) -> Tensor | None:
-        """A Lipschitz constant of each gradient in the Euclidean norm `(B,)` or `()`, where there is one."""
+        """A Lipschitz constant of each gradient in the Euclidean norm, `(B,)` or `()`; None if there is none."""
         return None
 
     @property
     def strong_convexity(self) -> Tensor | None:
-        """A strong convexity constant of each function in the Euclidean norm `(B,)` or `()`, where there is one."""
+        """A strong convexity constant of each function in the Euclidean norm, `(B,)` or `()`; None if there is none."""
         return None
 
 
@@ -262,20 +262,20 @@ class Family(abc.ABC):
         """`batch` instances and their starting points `(batch, ...)`, all randomness taken from `generator`."""
 
     def held_out(self, batch: int, generator: torch.Generator) -> tuple[Problem, Tensor]:
-        """Like `sample`, but instances that `sample` does not give: new ones, unless there are only so many."""
+        """Sample instances that `sample` does not return, if the family has enough of them."""
         return self.sample(batch, generator)
 
     @property
     def inside(self) -> Family:
-        """The family that a wrapper takes its instances from; itself, where it is none."""
+        """The family inside a wrapper, or this family itself."""
         return self
 
     def harder(self) -> dict[str, Family]:
-        """Harder families, by name, to test a solver that was trained on this one: at least farther starts."""
+        """Return harder families by name, to test a solver that was trained on this one."""
         return {f"starts {START_FACTOR:g} times as far": FartherStarts(self)}
 
     def with_noise(self, noise: float) -> Family | None:
-        """The same with another level of noise; None where noise has no level."""
+        """Return the family with another noise level; None if it has no noise level."""
         return None
 
 

@@ -230,7 +230,7 @@ class SVM(SubsetProblem):
     Args:
         features: phi `(m, d)`, or `(S, m, d)` for S data sets.
         labels: `(m,)` or `(S, m)`, -1 and 1, both in each data set.
-        C: What the hinge losses count for, positive.
+        C: The weight of the hinge losses, positive.
         starts: Consecutive instances on each data set: the batch has S * starts.
 
     >>> problem = SVM(torch.tensor([[1.0], [-1.0]]), torch.tensor([1, -1]), starts=2)
@@ -345,11 +345,11 @@ class SVMFamily(SubsetFamily):
     """SVMs on random subsets of the pairs of two classes, the paper's 4 and 9 by default.
 
     Args:
-        features: `(n, d)`, what subsets are drawn from.
+        features: `(n, d)`, from which subsets are drawn.
         labels: `(n,)`, of any classes.
-        classes: The two that are told apart: the first gets y = -1, the second y = 1.
+        classes: The two classes to separate: the first gets y = -1, the second y = 1.
         subset: Pairs of a feature and a label in a data set.
-        C: What the hinge losses count for, positive.
+        C: The weight of the hinge losses, positive.
         subsets: Data sets per sample, which share its instances evenly.
     """
 
@@ -399,7 +399,7 @@ class LinearClassifier(SubsetProblem):
     Args:
         features: phi `(m, d)`, or `(S, m, d)` for S data sets.
         labels: `(m,)` or `(S, m)`, whole numbers from 0 to classes - 1.
-        classes: How many there are, at least 2.
+        classes: The number of classes, at least 2.
         ridge: The weight of ||W||^2 / 2, 0 or more.
         starts: Consecutive instances on each data set: the batch has S * starts.
 
@@ -527,9 +527,9 @@ class LinearClassifierFamily(SubsetFamily):
     """Linear classifiers on random subsets, the paper's 2000 pairs by default, from standard normal weights.
 
     Args:
-        features: `(n, d)`, what subsets are drawn from.
+        features: `(n, d)`, from which subsets are drawn.
         labels: `(n,)`, whole numbers from 0 to classes - 1.
-        classes: How many there are, at least 2.
+        classes: The number of classes, at least 2.
         subset: Pairs of a feature and a label in a data set.
         ridge: The weight of ||W||^2 / 2, 0 or more.
         subsets: Data sets per sample, which share its instances evenly.

@@ -320,7 +320,7 @@ class Composite(Problem):
 
     @property
     def mask(self) -> Tensor | None:
-        """1 where something is known of an entry of x, 0 where not, where there are such."""
+        """1 for known entries of x and 0 for unknown ones, if there are any."""
         return self.f.mask
 
     def clip(self, x: Tensor) -> Tensor:

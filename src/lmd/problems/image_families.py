@@ -25,7 +25,7 @@ def add_noise(images: Tensor, noise: float | Tensor, generator: torch.Generator)
     Args:
         images: `(B, C, H, W)`.
         noise: The standard deviation: a number, or one per image `(B,)`.
-        generator: What the noise is drawn from.
+        generator: The generator of the noise.
 
     Returns:
         Images of the same shape, not clipped.
@@ -64,9 +64,9 @@ class TVFamily(Family):
             instance from.
         crop: The side of the pieces in pixels; None is the whole image.
         weight: Of the regulariser: a positive number, or (low, high) to draw one per instance from.
-        isotropic: Lengths of gradients in place of sums of absolute differences.
-        halved: Half of the objective; the minimiser is the same.
-        dtype: Of the problems and the starting points.
+        isotropic: Whether to sum lengths of gradients instead of absolute differences.
+        halved: Whether to halve the objective, which keeps the minimiser.
+        dtype: The dtype of the problems and the starting points.
     """
 
     def __init__(
@@ -224,7 +224,7 @@ class TVDeblurringFamily(TVFamily):
 
     Args:
         blur: The deviation of the kernel in pixels: a positive number, or (low, high) to draw one per sample from.
-        border: How images go on past their borders: "circular" or "replicate".
+        border: How images continue past their borders: "circular" or "replicate".
     """
 
     name = "tv-deblurring"

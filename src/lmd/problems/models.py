@@ -36,7 +36,7 @@ class TVModel(TVProblem):
       ([Bresson and Chan 2008](https://doi.org/10.3934/ipi.2008.2.455));
     - `weight` may be a map, per pixel `(B, 1 or C, *size)` or, in the anisotropic form, per difference
       `(B, 1 or C, axes, *size)`; 1 of them where channels are coupled;
-    - `huber` > 0: squares in place of lengths up to this length of a gradient, which avoids staircases.
+    - `huber` > 0: gradients up to this length are penalised by their squares, which avoids staircases.
 
     A is `forward`, any operator on `(B, C, *size)`, the identity where there is none. Behind a mask, the entries of a
     misfit that are lost are left out of it: they are the same whatever x is. *The box* is given by `box` and then part
@@ -48,11 +48,11 @@ class TVModel(TVProblem):
     Args:
         misfit: A term about data y `(B, C, ...)`, such as `Squares(y)`.
         weight: A positive number, one per image `(B,)`, or a map, as above.
-        isotropic: Lengths of gradients in place of sums of absolute differences.
-        coupled: One length for all channels.
-        huber: Squares in place of lengths up to this; 0 is none.
-        spacing: Of the pixels: a number, or one for each axis; None is 1.
-        box: (low, high), where pixels are known to be.
+        isotropic: Whether to sum lengths of gradients instead of absolute differences.
+        coupled: Whether all channels share one gradient length.
+        huber: Penalise gradients up to this length by their squares; 0 disables this.
+        spacing: The distance of pixels: a number, or one for each axis; None is 1.
+        box: (low, high), the range of pixels.
         forward: A, an operator on `(B, C, *size)`; None is the identity.
         size: Of the images, where A makes something else of them; None is that of y.
 
@@ -128,11 +128,11 @@ class SecondOrderModel(Composite):
     Args:
         misfit: A term about data y `(B, C, *size)`, as in `TVModel`.
         weight: A positive number, or one per image `(B,)`.
-        ratio: What ||Ew|| counts for beside ||Dx - w||, positive.
-        isotropic: Lengths of gradients in place of sums of absolute differences.
-        coupled: One length for all channels.
-        spacing: Of the pixels: a number, or one for each axis; None is 1.
-        box: (low, high), where pixels are known to be.
+        ratio: The weight of ||Ew|| relative to ||Dx - w||, positive.
+        isotropic: Whether to sum lengths of gradients instead of absolute differences.
+        coupled: Whether all channels share one gradient length.
+        spacing: The distance of pixels: a number, or one for each axis; None is 1.
+        box: (low, high), the range of pixels.
     """
 
     batched: ClassVar[tuple[str, ...]] = ("noisy", "weight")

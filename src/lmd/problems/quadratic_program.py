@@ -38,7 +38,7 @@ class QuadraticProgram(Composite):
         low, high: Bounds of x: a number, `(n,)` or `(B, n)`.
         A: `(m, n)` or `(B, m, n)`; None where the box is all.
         l, u: Bounds of Ax: a number, `(m,)` or `(B, m)`.
-        r: What is added to all values: a number, or one per instance `(B,)`. Tolerances are relative to values.
+        r: A constant added to all values: a number, or one per instance `(B,)`. Tolerances are relative to values.
 
     >>> import lmd
     >>> problem = QuadraticProgram(torch.eye(2), torch.tensor([[-3.0, 0.5]]), low=0.0, high=1.0)
@@ -106,7 +106,7 @@ class ControlFamily(Family):
         horizon: Steps that are looked ahead; a problem has horizon * inputs variables.
         limit: The largest size of an entry of an input, positive.
         effort: R is this times the identity; Q is the identity.
-        seed: What F and G are drawn from.
+        seed: The seed of F and G.
     """
 
     name = "control"
@@ -153,8 +153,8 @@ class PortfolioFamily(Family):
     Args:
         assets: Entries of x.
         factors: Common factors of the covariance.
-        appetite: What the expected return counts for beside the risk, positive.
-        seed: What C is drawn from.
+        appetite: The weight of the expected return relative to the risk, positive.
+        seed: The seed of C.
     """
 
     name = "portfolio"
@@ -338,7 +338,7 @@ def from_cvxpy(problem: Any, parameters: Mapping[Any, Draw], dtype: torch.dtype 
     Args:
         problem: A `cvxpy.Problem`.
         parameters: Each of its parameters, or its name, to a function (instances, generator) to values `(B, *shape)`.
-        dtype: Of the problems and the starting points.
+        dtype: The dtype of the problems and the starting points.
 
     Returns:
         The family, whose samples are problems of type `QuadraticProgram`.

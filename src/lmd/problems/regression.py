@@ -104,7 +104,7 @@ class LeastSquaresFamily(Family):
 
     Args:
         W: `(m, d)`; None is the paper's matrix.
-        dtype: Of the problems and the starting points.
+        dtype: The dtype of the problems and the starting points.
     """
 
     name = "least-squares"
@@ -158,8 +158,8 @@ class LassoFamily(Family):
         noise: The standard deviation of what is added to Ax.
         share: The weight of an instance over ||A'b||_inf.
         A: `(m, d)`, in place of a random one.
-        seed: What A is drawn from.
-        dtype: Of the problems and the starting points.
+        seed: The seed of A.
+        dtype: The dtype of the problems and the starting points.
 
     >>> problem, x0 = LassoFamily(20, 50).sample(4, torch.Generator().manual_seed(0))
     >>> x0.shape

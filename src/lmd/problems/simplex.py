@@ -99,7 +99,7 @@ class SimplexFamily(Family):
     Args:
         objective: "kl", for `KLDivergence`, or "least-squares", for `SquaredDistance`.
         dimension: d, at least 2.
-        dtype: Of the problems and the starting points.
+        dtype: The dtype of the problems and the starting points.
     """
 
     name = "simplex"

@@ -46,7 +46,7 @@ class TVProblem(Composite):
     Args:
         noisy: y, the data `(B, C, ...)`.
         weight: A positive number, or one per image `(B,)`.
-        isotropic: Lengths of gradients in place of sums of absolute differences.
+        isotropic: Whether to sum lengths of gradients instead of absolute differences.
         halved: Half of the objective, s = 1/2; the minimiser is the same.
     """
 
@@ -78,8 +78,7 @@ class TVProblem(Composite):
 
     def _tv_term(self, size: Sequence[int], spacing: float | Sequence[float] | None) -> tuple[Term, Differences]:
         """s weight TV as a term and the differences it stands behind."""
-        bound = self.bound
-        return (GroupNorm(bound, axes=2) if self.isotropic else L1(bound)), Differences(size, spacing)
+        return (GroupNorm(self.bound, axes=2) if self.isotropic else L1(self.bound)), Differences(size, spacing)
 
 
 class TVDenoising(TVProblem):
@@ -88,9 +87,9 @@ class TVDenoising(TVProblem):
     Args:
         noisy: y `(B, C, *size)`.
         weight: A positive number, or one per image `(B,)`.
-        isotropic: Lengths of gradients in place of sums of absolute differences.
-        halved: Half of the objective; the minimiser is the same.
-        spacing: Of the pixels: a number, or one for each axis; None is 1.
+        isotropic: Whether to sum lengths of gradients instead of absolute differences.
+        halved: Whether to halve the objective, which keeps the minimiser.
+        spacing: The distance of pixels: a number, or one for each axis; None is 1.
 
     >>> import torch
     >>> problem = TVDenoising(torch.tensor([[[[0.0, 1.0]]]]), weight=0.5)
@@ -144,9 +143,9 @@ class TVInpainting(TVProblem):
         noisy: y `(B, C, *size)`.
         mask: 1 where a pixel is kept, 0 where it is lost: `size`, `(B, 1, *size)` or `(B, C, *size)`.
         weight: A positive number, or one per image `(B,)`.
-        isotropic: Lengths of gradients in place of sums of absolute differences.
-        halved: Half of the objective; the minimiser is the same.
-        spacing: Of the pixels: a number, or one for each axis; None is 1.
+        isotropic: Whether to sum lengths of gradients instead of absolute differences.
+        halved: Whether to halve the objective, which keeps the minimiser.
+        spacing: The distance of pixels: a number, or one for each axis; None is 1.
     """
 
     batched = ("noisy", "weight", "mask", "low", "high")
@@ -254,9 +253,9 @@ class TVReconstruction(TVProblem):
         forward: A, an operator from images `(B, C, *size)` to arrays like y.
         size: Of the images, such as (H, W).
         weight: A positive number, or one per image `(B,)`.
-        isotropic: Lengths of gradients in place of sums of absolute differences.
-        halved: Half of the objective; the minimiser is the same.
-        box: (low, high), where pixels are known to be; part of the problem.
+        isotropic: Whether to sum lengths of gradients instead of absolute differences.
+        halved: Whether to halve the objective, which keeps the minimiser.
+        box: (low, high), the range of pixels, which is part of the problem.
         balance: c, for the steps of primal-dual methods; None is ||K|| / ||A||.
     """
 
@@ -313,10 +312,10 @@ class TVDeblurring(TVReconstruction):
         noisy: y, the blurred images `(B, C, H, W)`.
         kernel: k `(h, w)`, the same for all images.
         weight: A positive number, or one per image `(B,)`.
-        border: How images go on past their borders: "circular" or "replicate".
-        isotropic: Lengths of gradients in place of sums of absolute differences.
-        halved: Half of the objective; the minimiser is the same.
-        box: (low, high), where pixels are known to be; part of the problem.
+        border: How images continue past their borders: "circular" or "replicate".
+        isotropic: Whether to sum lengths of gradients instead of absolute differences.
+        halved: Whether to halve the objective, which keeps the minimiser.
+        box: (low, high), the range of pixels, which is part of the problem.
         balance: c of `TVReconstruction`, for the steps of primal-dual methods.
 
     >>> import torch
@@ -359,9 +358,9 @@ class TVTomography(TVReconstruction):
         noisy: y, the sinograms `(B, C, angles, detectors)`.
         size: Of the images, (H, W).
         weight: A positive number, or one per image `(B,)`.
-        isotropic: Lengths of gradients in place of sums of absolute differences.
-        halved: Half of the objective; the minimiser is the same.
-        box: (low, high), where pixels are known to be; part of the problem.
+        isotropic: Whether to sum lengths of gradients instead of absolute differences.
+        halved: Whether to halve the objective, which keeps the minimiser.
+        box: (low, high), the range of pixels, which is part of the problem.
         balance: c of `TVReconstruction`, for the steps of primal-dual methods; None is ||K|| / ||A||.
         beams: A; None is `ParallelBeam` of this size and as many angles as y has.
     """

@@ -22,7 +22,7 @@ class Initialiser(nn.Module, Configurable, abc.ABC):
     """Points `(B, *shape)` for the instances of a problem.
 
     Args:
-        shape: Of the points of one instance.
+        shape: The shape of the points of one instance.
     """
 
     unit: Tensor  # 1, in the dtype and on the device of the points
@@ -45,7 +45,7 @@ class MeanInitialiser(Initialiser):
     """The mean of the optima, for every instance.
 
     Args:
-        shape: Of the points of one instance.
+        shape: The shape of the points of one instance.
     """
 
     mean: Tensor
@@ -65,7 +65,7 @@ class NearestInitialiser(Initialiser):
     """The optimum of the training instance whose data are nearest, each number measured by how much it varies.
 
     Args:
-        shape: Of the points of one instance.
+        shape: The shape of the points of one instance.
         count: Number of training instances.
         features: Entries of `Problem.data_vector`.
     """
@@ -98,7 +98,7 @@ class NetworkInitialiser(Initialiser):
     hidden layers, begins at 0 and is trained with the solver. Without `hidden` units the start is linear in the data.
 
     Args:
-        shape: Of the points of one instance.
+        shape: The shape of the points of one instance.
         features: Entries of `Problem.data_vector`.
         rank: Number of directions.
         hidden: Units of each hidden layer; 0 is no network.

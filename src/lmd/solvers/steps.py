@@ -63,7 +63,7 @@ class LearnedSteps(Steps):
 
     Args:
         iterations: N.
-        initial: Each step to begin with, inside the interval.
+        initial: Each step at the start, inside the interval.
         interval: (low, high), what the steps are clipped to.
         extension: The rule past N: "last", "mean", "min", "max" or "decay".
         power: That of "decay", positive.

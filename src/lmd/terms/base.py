@@ -164,7 +164,7 @@ class Term(Part, abc.ABC):
 
     @property
     def mask(self) -> Tensor | None:
-        """1 where an entry counts and 0 where nothing is known of it, where there are such; broadcasts against z."""
+        """1 for entries that count and 0 for unknown ones, if there are any; broadcasts against z."""
         return None
 
     @property
@@ -198,12 +198,12 @@ class Term(Part, abc.ABC):
 
     @property
     def strong_convexity(self) -> Scale | None:
-        """A strong convexity constant, a number or one per instance `(B,)`, where there is one."""
+        """A strong convexity constant, a number or one per instance `(B,)`; None if there is none."""
         return None
 
     @property
     def smoothness(self) -> Scale | None:
-        """A Lipschitz constant of the gradient where h is finite, a number or `(B,)`, where there is one."""
+        """A Lipschitz constant of the gradient where h is finite, a number or `(B,)`; None if there is none."""
         return None
 
     @abc.abstractmethod
@@ -292,11 +292,11 @@ class Term(Part, abc.ABC):
         return z.new_zeros(len(z))
 
     def nearest(self, z: Tensor) -> Tensor:
-        """The nearest point of the domain of h; z itself where h is finite everywhere."""
+        """Return the nearest point of the domain of h; z itself if h is finite everywhere."""
         return z
 
     def fill_unknown(self, z: Tensor) -> Tensor:
-        """z with a guess in place of entries that nothing is known of; z itself where there are none."""
+        """Return z with its unknown entries replaced by a guess; z itself if all are known."""
         return z
 
     def with_mask(self, mask: Tensor) -> Term | None:
@@ -317,7 +317,7 @@ class Term(Part, abc.ABC):
         return found
 
     def select(self: T, index: Index) -> T:
-        """The term of some of the instances; a number selects a batch of one."""
+        """Return the term for some of the instances; a number selects a batch of one."""
         part = copy.copy(self)
         for name, value in vars(self).items():
             if name in self.batched and isinstance(value, Tensor) and value.ndim > 0:
@@ -329,7 +329,7 @@ class Term(Part, abc.ABC):
         return part
 
     def double(self: T) -> T:
-        """The same term with every floating-point tensor in float64 and no graph."""
+        """Return the term with all floating-point tensors in float64 and no graph."""
         return to_double(self)
 
     def _lacks(self, capability: str) -> CapabilityError:

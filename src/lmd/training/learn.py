@@ -1,4 +1,4 @@
-"""The fastest solver for a class of one's own, from one call: propose, train, tune the classical methods, compare."""
+"""The fastest solver for a class of your own, from one call: propose, train, tune the classical methods, compare."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class UnrolledLoss(nn.Module):
 
     Args:
         solver: The solver that is trained.
-        settings: Of the training: iterations, objective, weights, consistency.
+        settings: The settings of the training: iterations, objective, weights, consistency.
 
     >>> import lmd
     >>> solver = lmd.solvers.LearnedMirrorDescent(lmd.mirrors.Quadratic(2).double(), iterations=3).double()

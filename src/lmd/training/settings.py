@@ -24,83 +24,65 @@ N_SEEDS = 1 << 31
 class TrainingSettings:
     """What `lmd.train` takes as keyword arguments, with their defaults.
 
+    Args:
+        updates: Optimiser updates, those of skipped batches included.
+        batch: Instances per update, over all processes together.
+        learning_rate: Adam's learning rate; the highest one where it is scheduled.
+        schedule: `constant`, or `cosine`: from the learning rate down to 0 over the run.
+        warmup: Updates over which the learning rate first grows linearly from 0.
+        iterations: N, how many iterations are unrolled; None is the solver's own horizon.
+        objective: What is summed over the iterates: `value` f(x_k) (the paper's), or how far x_k is from the
+            `reference` x* in decibels, so that instances near and far from it count alike: `gap` 10 log10 (f(x_k) -
+            f(x*)) / |f(x*)|, `distance` 10 log10 of the mean square of x_k - x*, or `gap and distance`, their sum.
+            `duality gap` is 10 log10 gap(x_k, p_k) / f(x_k), of a solver with dual points p_k: it needs no reference.
+            `both duality gaps` adds 10 log10 gap(x*, p_k) / f(x*).
+        value_weights: r_1, ..., r_N: `all` is 1 for each (the paper's), `last` is 1 for the last alone, or N numbers.
+        start_weight: The weight of the start, beside the `value_weights` of the iterations: for solvers that learn it.
+        emphasis: p: instances are weighted by the power p of what an objective in decibels takes the logarithm of, so
+            that the worst count more; 0 weights all alike.
+        consistency_weight: s, the weight of the inconsistency, at the start of the run.
+        consistency_growth: What s is multiplied by every `consistency_growth_every` epochs.
+        consistency_growth_every: Epochs from one growth of s to the next.
+        updates_per_epoch: Updates that count as an epoch.
+        consistency_at: Where the inconsistency is measured: `iterates` x_1, ..., x_N (the paper's), `start` x_0, or
+            `all` of them.
+        clip_gradient: The largest Euclidean norm of the gradient; a longer one is shortened to it.
+        recompute: Recompute each iteration in the backward pass: memory for the iterates alone, the same numbers, more
+            time.
+        seed: The seed of every batch, held-out ones included.
+        checkpoint_every: Updates from one checkpoint to the next, where the run has a folder.
+        validate_every: Updates from one validation to the next; 0 is none.
+        validation_batch: Instances in the held-out batch; None is as many as in `batch`.
+        max_skipped: Skipped batches that are allowed: a whole number of them, or a fraction of `updates`.
+        log_every: Updates from one line of the log to the next.
+
     >>> TrainingSettings(updates=200, learning_rate=0.01, schedule="cosine").learning_rate_at(100)
     0.005
     """
 
     updates: int = 1000
-    """Optimiser updates, those of skipped batches included."""
-
     batch: int = 32
-    """Instances per update, over all processes together."""
-
     learning_rate: float = 1e-3
-    """Adam's learning rate; the highest one where it is scheduled."""
-
     schedule: str = "constant"
-    """`constant`, or `cosine`: from the learning rate down to 0 over the run."""
-
     warmup: int = 0
-    """Updates over which the learning rate first grows linearly from 0."""
-
     iterations: int | None = None
-    """N, how many iterations are unrolled; None is the solver's own horizon."""
-
     objective: str = "value"
-    """What is summed over the iterates: `value` f(x_k) (the paper's), or how far x_k is from the `reference`
-    x* in decibels, so that instances near and far from it count alike: `gap` 10 log10 (f(x_k) - f(x*)) / |f(x*)|,
-    `distance` 10 log10 of the mean square of x_k - x*, or `gap and distance`, their sum. `duality gap` is
-    10 log10 gap(x_k, p_k) / f(x_k), of a solver with dual points p_k: it needs no reference. `both duality gaps` adds
-    10 log10 gap(x*, p_k) / f(x*)."""
-
     value_weights: str | tuple[float, ...] = "all"
-    """r_1, ..., r_N: `all` is 1 for each (the paper's), `last` is 1 for the last alone, or N numbers."""
-
     start_weight: float = 0.0
-    """The weight of the start, beside the `value_weights` of the iterations: for solvers that learn it."""
-
     emphasis: float = 0.0
-    """p: instances are weighted by the power p of what an objective in decibels takes the logarithm of, so that the
-    worst count more; 0 weights all alike."""
-
     consistency_weight: float = 1.0
-    """s, the weight of the inconsistency, at the start of the run."""
-
     consistency_growth: float = 1.05
-    """What s is multiplied by every `consistency_growth_every` epochs."""
-
     consistency_growth_every: int = 50
-    """Epochs from one growth of s to the next."""
-
     updates_per_epoch: int = 1
-    """Updates that count as an epoch."""
-
     consistency_at: str = "iterates"
-    """Where the inconsistency is measured: `iterates` x_1, ..., x_N (the paper's), `start` x_0, or `all` of them."""
-
     clip_gradient: float | None = None
-    """The largest Euclidean norm of the gradient; a longer one is shortened to it."""
-
     recompute: bool = False
-    """Recompute each iteration in the backward pass: memory for the iterates alone, the same numbers, more time."""
-
     seed: int = 0
-    """The seed of every batch, held-out ones included."""
-
     checkpoint_every: int = 500
-    """Updates from one checkpoint to the next, where the run has a folder."""
-
     validate_every: int = 100
-    """Updates from one validation to the next; 0 is none."""
-
     validation_batch: int | None = None
-    """Instances in the held-out batch; None is as many as in `batch`."""
-
     max_skipped: float = 0.05
-    """Skipped batches that are allowed: a whole number of them, or a fraction of `updates`."""
-
     log_every: int = 10
-    """Updates from one line of the log to the next."""
 
     def __post_init__(self) -> None:
         counts = ("updates", "batch", "consistency_growth_every", "updates_per_epoch", "checkpoint_every", "log_every")

@@ -52,31 +52,28 @@ class Validation:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """The trained solver and how the training went."""
+    """The trained solver and how the training went.
+
+    Args:
+        solver: The solver that was passed in, with the best weights on validation, or the last ones where there was
+            none.
+        updates: Updates done, over all sessions of the run.
+        skipped: Batches that were skipped because their loss or gradient was not finite.
+        seconds: Time spent, over all sessions of the run.
+        final_validation: After the last update; None where there was no validation.
+        best_validation: Of the weights which the solver has now; None where there was no validation.
+        improved: Whether training improved the held-out loss; None where there was no validation.
+        records: The log.
+    """
 
     solver: Solver[Any]
-    """The solver that was passed in, with the best weights on validation, or the last ones where there was none."""
-
     updates: int
-    """Updates done, over all sessions of the run."""
-
     skipped: int
-    """Batches that were skipped because their loss or gradient was not finite."""
-
     seconds: float
-    """Time spent, over all sessions of the run."""
-
     final_validation: Validation | None
-    """After the last update; None where there was no validation."""
-
     best_validation: Validation | None
-    """Of the weights which the solver has now; None where there was no validation."""
-
     improved: bool | None
-    """Whether training improved the held-out loss; None where there was no validation."""
-
     records: tuple[LogLine, ...]
-    """The log."""
 
     def curve(self, name: str) -> tuple[list[int], list[float]]:
         """Return the numbers of updates at which an entry of the log was recorded, and its values."""
@@ -123,6 +120,24 @@ def train(
     (20, True)
     """
     chosen = TrainingSettings.from_arguments(settings)
+    device = _check_arguments(solver, family, out, resume)
+    check_current_folder()
+    processes = join_processes(device)
+    folder = None if out is None else RunFolder(out)
+    with torch.inference_mode(False):
+        training = _Training(solver.to(processes.device), family, chosen, processes, folder)
+    bar = ProgressBar(progress if processes.is_main else False, chosen.updates)
+    try:
+        with torch.inference_mode(False), torch.enable_grad():
+            return training.run(resume, bar, callback)
+    except RuntimeError as error:
+        if "nference tensor" not in str(error):
+            raise
+        raise InputError("family", "tensors made in torch.inference_mode", "a family made outside of it") from None
+
+
+def _check_arguments(solver: object, family: object, out: object, resume: bool) -> torch.device:
+    """Raise where a solver cannot be trained so; return the device that it is on."""
     if not isinstance(solver, Solver):
         raise InputError("solver", type(solver).__name__, "an lmd.solvers.Solver")
     if not isinstance(family, Family):
@@ -135,19 +150,7 @@ def train(
     if parameters[0].is_meta or parameters[0].is_inference():
         given = "on the meta device" if parameters[0].is_meta else "made in torch.inference_mode"
         raise InputError("solver", f"weights {given}", "a solver that was made outside of it")
-    check_current_folder()
-    processes = join_processes(parameters[0].device)
-    folder = None if out is None else RunFolder(out)
-    with torch.inference_mode(False):
-        training = _Training(solver.to(processes.device), family, chosen, processes, folder)
-    bar = ProgressBar(progress if processes.is_main else False, chosen.updates)
-    try:
-        with torch.inference_mode(False), torch.enable_grad():
-            return training.run(resume, bar, callback)
-    except RuntimeError as error:
-        if "nference tensor" not in str(error):
-            raise
-        raise InputError("family", "tensors made in torch.inference_mode", "a family made outside of it") from None
+    return parameters[0].device
 
 
 class _Training:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -12,45 +12,28 @@ from torch import Tensor
 from lmd import kernels
 from lmd.core.checks import shape_of
 from lmd.errors import InputError
+from lmd.problems.duality import relative_gap
 from lmd.solvers.classical.fgp import FGP
 from lmd.tv import schedules
-from lmd.tv.solved import Solved, outcomes_of
-
-MAX_COUPLED_CHANNELS = 8
-"""Channels that compiled code couples, at most: MAX_COUPLED of loop.c."""
-
-EXTRAPOLATED_BELOW = 5e-5
-"""Solves to tolerances below this keep the extrapolated dual point too, to go on from in float64: as in loop.c."""
+from lmd.tv.solved import End, Outcome, Solved
 
 METHOD = FGP(restart=True)
 
+MIN_LENGTH, MAX_LENGTH = 1e-15, 1e18  # bounds whose squares, with which lengths are compared, are float32 numbers
+
 
 class Denoising(NamedTuple):
-    """s ||x - y||^2 + b ||Kx||, K the differences of neighbours in images."""
+    """s ||x - y||^2 + b ||Kx||, K the differences of neighbours in images.
 
-    noisy: Tensor
-    """y `(B, C, H, W)`."""
+    `plan._replace(noisy=..., bound=...)` is the plan for other data and weights of the same size, to solve for from
+    nothing.
+    """
 
-    bound: float | Tensor
-    """b, a number or one per image `(B,)`."""
-
-    scale: float
-    """s."""
-
-    norm: float
-    """||K||."""
-
-    roundings: float
-    """Roundings per entry of Kx and K'p."""
-
+    problem: Any  # by which dual points to start from are evaluated
+    noisy: Tensor  # y (B, C, H, W)
+    bound: float | Tensor  # b, a number or one per image (B,)
     isotropic: bool
-    coupled: bool
-    """One length for all channels."""
-
-    @property
-    def is_refined(self) -> bool:
-        """Solves in float32 go on in float64 where rounding hides what is left of the gap."""
-        return True
+    coupled: bool  # one length for all channels
 
     @property
     def method(self) -> FGP:
@@ -65,31 +48,48 @@ class Denoising(NamedTuple):
         A dual point is evaluated once, and is the start where it beats a start from nothing. `table` has the schedules
         to choose from; None is all that ship.
         """
-        y = self.noisy.detach().contiguous()
+        problem, y = self.problem, self.noisy.detach().contiguous()
         batch, channels, height, width = y.shape
+        is_double, scale, norm = y.dtype == torch.float64, problem.f.curvature, problem.operator.norm
         bound = self.bound.detach().tolist() if isinstance(self.bound, Tensor) else self.bound
-        field = (batch, channels, 2, height, width)
-        p, x = y.new_empty(field), torch.empty_like(y)
-        q = torch.empty_like(p) if tolerance < EXTRAPOLATED_BELOW else None
-        start = None if dual is None else _checked(dual, y, field)
-        report = _function()(
-            y.data_ptr(), None if start is None else start.data_ptr(), bound, (table or schedules.table()).address,
-            self.scale, 2 * self.scale / self.norm**2, tolerance, self.norm, self.roundings,
-            batch, channels, height, width, limit, self.isotropic, self.coupled, y.dtype == torch.float64,
-            torch.get_num_threads() if y.numel() >= kernels.SMALL else 1,
-            p.data_ptr(), None if q is None else q.data_ptr(), x.data_ptr(),
+        p, x = y.new_empty(batch, channels, 2, height, width), torch.empty_like(y)
+        if not is_double and (self.isotropic or self.coupled) and not _has_squares(bound):
+            return Solved(y, p.zero_(), [Outcome(0, End.STUCK, torch.inf, torch.inf)] * batch)
+        gaps: float | list[float] = torch.inf
+        if dual is not None:
+            dual = _check_dual(problem, dual, p)
+            start = problem.primal_from_dual(dual)
+            value, gap = problem.certified_gap(start, dual)
+            gaps = relative_gap(value, gap).tolist()
+        rows = _function()(
+            y.data_ptr(), None if dual is None else dual.data_ptr(), gaps, bound,
+            (table or schedules.table()).address, scale, 2 * scale / norm**2, tolerance,
+            norm, problem.operator.roundings,
+            batch, channels, height, width, limit, self.isotropic, self.coupled, is_double,
+            torch.get_num_threads() if y.numel() >= kernels.SMALL else 1, p.data_ptr(), x.data_ptr(),
         )  # fmt: skip
-        return Solved(x, p, outcomes_of(report))
+        outcomes = [Outcome(*row) for row in rows]
+        if dual is not None:
+            for n, each in enumerate(outcomes):
+                if each.iterations == 0 and each.end == End.REACHED:  # by the dual point itself
+                    x[n], p[n] = start[n], dual[n]
+                    outcomes[n] = each._replace(value=float(value[n]), gap=float(gap[n]))
+        return Solved(x, p, outcomes)
 
 
-def _checked(p: Tensor, y: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """A dual field as C reads it."""
-    if p.shape != shape or p.dtype != y.dtype or p.device != y.device:
-        given = f"shape {shape_of(p)}, {p.dtype} on {p.device}"
-        raise InputError("dual", given, f"shape {shape}, {y.dtype} on the CPU, as the images are")
-    return p.detach().resolve_neg().contiguous()
+def _check_dual(problem: Any, dual: Tensor, field: Tensor) -> Tensor:
+    """The dual point within its bounds, as C reads it."""
+    if dual.shape != field.shape or dual.dtype != field.dtype or dual.device != field.device:
+        given = f"shape {shape_of(dual)}, {dual.dtype} on {dual.device}"
+        raise InputError("dual", given, f"shape {tuple(field.shape)}, {field.dtype} on the CPU, as the images are")
+    projected: Tensor = problem.project_dual(dual.detach())
+    return projected.resolve_neg().contiguous()
+
+
+def _has_squares(bound: float | list[float]) -> bool:
+    return all(MIN_LENGTH <= each <= MAX_LENGTH for each in (bound if isinstance(bound, list) else [bound]))
 
 
 @functools.cache
-def _function() -> Callable[..., tuple[float, ...]]:
-    return cast(Callable[..., tuple[float, ...]], kernels.module().fgp)
+def _function() -> Callable[..., list[tuple[int, int, float, float]]]:
+    return cast(Callable[..., list[tuple[int, int, float, float]]], kernels.module().fgp)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lmd import kernels
 from lmd.solvers.classical.pdhg import RelaxedPDHG
-from lmd.tv.solved import Solved, outcomes_of
+from lmd.tv.solved import Outcome, Solved
 
 FIRST_EVALUATION = 12
 """Iterations before the first gap evaluation."""
@@ -50,17 +50,12 @@ class Inpainting(NamedTuple):
     isotropic: bool
 
     @property
-    def is_refined(self) -> bool:
-        """Solves that end without proof may be refined in float64."""
-        return False
-
-    @property
     def method(self) -> RelaxedPDHG:
         """The method whose iterations these are, to go on with."""
         return METHOD
 
-    def solve(self, tolerance: float, limit: int) -> Solved:
-        """Iterations of `RelaxedPDHG` to a relative gap, or up to `limit`, instance by instance."""
+    def solve(self, tolerance: float, limit: int, dual: Tensor | None = None) -> Solved:
+        """Iterations of `RelaxedPDHG` to a relative gap, or up to `limit`, instance by instance, from anew."""
         state = METHOD.init(self.problem, self.problem.start())
         y, x = self.noisy.detach().contiguous(), state.x.detach().resolve_neg().contiguous()
         batch, channels, height, width = y.shape
@@ -77,7 +72,7 @@ class Inpainting(NamedTuple):
             found.data_ptr(), dual.data_ptr(), report.data_ptr(),
         )  # fmt: skip
         kernels.check_code(failed, "the working rows of a compiled solve")
-        return Solved(found, dual, outcomes_of(report[:, 1:5].flatten().tolist()))
+        return Solved(found, dual, [Outcome(int(row[0]), int(row[1]), *row[2:]) for row in report[:, 1:5].tolist()])
 
 
 @functools.cache

@@ -2,42 +2,21 @@
 
    Sums are exact to the rounding of double precision. */
 
-/* p of one row as it is given out, within the bound, where that is another type. */
-static void NAME(outer)(const Job *job, const NAME(Piece) *piece, long i, REAL *restrict down, REAL *restrict right)
-{
-    const REAL *restrict p = piece->down + i * piece->pitch, *restrict r = piece->right + i * piece->pitch;
-    const REAL bound = (REAL)job->bound, limit = bound * bound;
-    for (long j = 0; j < job->width && !job->isotropic; j++) {
-        REAL v = (REAL)(IO)p[j], w = (REAL)(IO)r[j];
-        v = v > bound ? bound : v;
-        w = w > bound ? bound : w;
-        down[j] = v < -bound ? -bound : v;
-        right[j] = w < -bound ? -bound : w;
-    }
-    for (long j = 0; j < job->width && job->isotropic; j++) {
-        REAL v = (REAL)(IO)p[j], w = (REAL)(IO)r[j], square = v * v + w * w;
-        REAL factor = square > limit ? bound / SQRT(square) : 1;
-        down[j] = v * factor;
-        right[j] = w * factor;
-    }
-}
-
 /* x(p) of `count` columns of row i of a piece, as it is given out. */
-static void NAME(answer)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, long i, long count, IO *restrict x)
+static void NAME(answer)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, long i, long count, REAL *restrict x)
 {
     const long at = NAME(place)(piece, i);
     const REAL *restrict above = piece->top + i ? piece->down + NAME(place)(piece, i - 1) : team->zeros;
     const REAL *restrict y = piece->y + at, *restrict down = piece->down + at, *restrict right = piece->right + at;
     const REAL inverse = (REAL)job->inverse;
-    for (long j = 0; j < count; j++) x[j] = (IO)(y[j] - inverse * ((above[j] - down[j]) + (right[j - 1] - right[j])));
+    for (long j = 0; j < count; j++) x[j] = (y[j] - inverse * ((above[j] - down[j]) + (right[j - 1] - right[j])));
 }
 
 /* Rows that a look goes through: x of this row and of the next one, p of this row and, along the columns, of the last. */
 typedef struct {
     int kind; /* EXACT, or FLAT: x is there already */
-    IO *x, *next;
+    REAL *x, *next;
     const REAL *above, *down, *right;
-    REAL *made[3]; /* room for p, where it is not given out as it is */
     double *squares; /* where channels are coupled, those of differences added up over them, along both axes: two rows for all lines */
     void *memory;
 } NAME(Lines);
@@ -48,41 +27,15 @@ static long NAME(padded)(const Job *job) { return (job->width + 15) / 8 * 8 + 8;
 static int NAME(lines)(const Job *job, int kind, long count, NAME(Lines) *lines)
 {
     const long padded = NAME(padded)(job);
-    double *at = lines->memory = calloc((size_t)((5 * count + 2) * padded + 8), sizeof(double));
+    double *at = lines->memory = calloc((size_t)((2 * count + 2) * padded + 8), sizeof(double));
     if (!at) return 0;
     at = (double *)(((uintptr_t)at + 63) / 64 * 64);
-    for (long k = 0; k < count; k++, at += 5 * padded) {
+    for (long k = 0; k < count; k++, at += 2 * padded) {
         lines[k].kind = kind;
-        lines[k].x = (IO *)at, lines[k].next = (IO *)(at + padded);
-        for (int n = 0; n < 3; n++) lines[k].made[n] = (REAL *)(at + (2 + n) * padded) + 1;
+        lines[k].x = (REAL *)at, lines[k].next = (REAL *)(at + padded);
     }
     for (long k = 0; k < count; k++) lines[k].squares = at;
     return 1;
-}
-
-/* p of row i as it is given out where channels are coupled, of all of them, to the rows that `turn` is about to take. */
-static void NAME(coupled_outer)(const Job *job, const NAME(Piece) *piece, long i, NAME(Lines) *lines)
-{
-    for (long c = 0; c < job->channels; c++) {
-        const REAL *restrict p = piece[c].down + i * piece->pitch, *restrict r = piece[c].right + i * piece->pitch;
-        for (long j = 0; j < job->width; j++) lines[c].made[1][j] = (REAL)(IO)p[j], lines[c].made[2][j] = (REAL)(IO)r[j];
-    }
-    const long stride = (lines[1].made[2] - lines[0].made[2]);
-    NAME(draw_in)(job, (REAL)job->bound, stride, job->width, lines->made[1], lines->made[2]);
-}
-
-/* The next row of p, which becomes the one above. */
-static void NAME(turn)(const Job *job, const NAME(Piece) *piece, long i, NAME(Lines) *lines)
-{
-    REAL **made = lines->made, *above = made[0];
-    if (sizeof(IO) == sizeof(REAL)) {
-        lines->down = piece->down + NAME(place)(piece, i), lines->right = piece->right + NAME(place)(piece, i);
-        return;
-    }
-    if (job->coupled && !piece->beside) NAME(coupled_outer)(job, piece, i, lines);
-    made[0] = made[1], made[1] = above;
-    if (!job->coupled) NAME(outer)(job, piece, i, made[0], made[2]);
-    lines->down = made[0], lines->right = made[2];
 }
 
 /* The sums of a row: docs/guarantees.md, Theorem 3b. */
@@ -90,7 +43,7 @@ INLINE void NAME(sum)(const Job *job, const NAME(Lines) *lines, const REAL *rest
                       double *out)
 {
     double *restrict squares = lines->squares, *restrict others = squares + NAME(padded)(job);
-    const IO *restrict x = lines->x, *restrict next = lines->next;
+    const REAL *restrict x = lines->x, *restrict next = lines->next;
     const REAL *restrict above = lines->above, *restrict down = lines->down, *restrict right = lines->right;
     const double inverse = job->inverse;
     double length = 0, cross = 0, square = 0, misfit = 0;
@@ -98,7 +51,7 @@ INLINE void NAME(sum)(const Job *job, const NAME(Lines) *lines, const REAL *rest
     for (long j = 0; j < job->width; j++) {
         double here = (double)x[j], v = (double)down[j], w = (double)right[j];
         double along = (double)next[j] - here, across = (double)x[j + 1] - here;
-        double off = here - (double)(IO)y[j];
+        double off = here - (double)y[j];
         double away = off + inverse * (((double)above[j] - v) + ((double)right[j - 1] - w));
         if (coupled)
             squares[j] += along * along, others[j] += across * across;
@@ -124,50 +77,11 @@ static double NAME(coupled_lengths)(const Job *job, const NAME(Lines) *lines)
     return length;
 }
 
-#ifdef FIRST
-typedef REAL NAME(Vector) __attribute__((vector_size(VECTOR), aligned(sizeof(REAL)), may_alias));
-typedef WHOLE NAME(Mask) __attribute__((vector_size(VECTOR)));
-enum { NAME(LANES) = VECTOR / sizeof(REAL) };
-
-INLINE NAME(Vector) NAME(at)(const REAL *array) { return *(const NAME(Vector) *)array; }
-
-INLINE NAME(Mask) NAME(counted)(void)
-{
-    NAME(Mask) places;
-    for (int l = 0; l < NAME(LANES); l++) places[l] = l;
-    return places;
-}
-
-/* v where the mask is set, otherwise 0. */
-INLINE NAME(Vector) NAME(where)(NAME(Mask) mask, NAME(Vector) v) { return (NAME(Vector))(mask & (NAME(Mask))v); }
-
-INLINE NAME(Vector) NAME(absolute)(NAME(Vector) v)
-{
-    const NAME(Vector) sign = -(NAME(Vector)){0};
-    return (NAME(Vector))((NAME(Mask))v & ~(NAME(Mask))sign);
-}
-
-INLINE NAME(Vector) NAME(root)(NAME(Vector) v)
-{
-    for (int l = 0; l < NAME(LANES); l++) v[l] = SQRT(v[l]);
-    return v;
-}
-
-/* The sum of all lanes, in pairs. */
-INLINE REAL NAME(in_all)(NAME(Vector) v)
-{
-    for (int half = NAME(LANES) / 2; half; half /= 2)
-        for (int l = 0; l < half; l++) v[l] += v[l + half];
-    return v[0];
-}
-
-#endif
-
 /* Row i of x, as it is given out: what is there already, or else x(p), which goes there. */
-static void NAME(next_row)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, long i, int kind, IO *x)
+static void NAME(next_row)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, long i, int kind, REAL *x)
 {
-    const size_t bytes = (size_t)job->width * sizeof(IO);
-    IO *given = job->x_out ? (IO *)job->x_out + (piece->plane * job->height + piece->top + i) * job->width : NULL;
+    const size_t bytes = (size_t)job->width * sizeof(REAL);
+    REAL *given = job->x_out ? (REAL *)job->x_out + (piece->plane * job->height + piece->top + i) * job->width : NULL;
     if (kind == FLAT) {
         memcpy(x, given, bytes);
         return;
@@ -182,19 +96,18 @@ static void NAME(look_at)(const Job *job, const NAME(Team) *team, const NAME(Pie
     const long width = job->width;
     const REAL *y = piece->y + NAME(place)(piece, i - 1);
     double *out = sums + SUMS * (piece->plane * job->height + piece->top + i - 1);
-    IO *x = lines->x;
+    REAL *x = lines->x;
     if (i == 0) {
-        lines->down = team->zeros;
-        if (piece->top) NAME(turn)(job, piece, -1, lines);
+        lines->down = piece->top ? piece->down + NAME(place)(piece, -1) : team->zeros;
         NAME(next_row)(job, team, piece, 0, lines->kind, x);
         return;
     }
     if (piece->top + i == job->height)
-        memcpy(lines->next, x, (size_t)width * sizeof(IO)); /* no difference */
+        memcpy(lines->next, x, (size_t)width * sizeof(REAL)); /* no difference */
     else
         NAME(next_row)(job, team, piece, i, lines->kind, lines->next);
     lines->above = lines->down;
-    NAME(turn)(job, piece, i - 1, lines);
+    lines->down = piece->down + NAME(place)(piece, i - 1), lines->right = piece->right + NAME(place)(piece, i - 1);
     x[width] = x[width - 1];
     if (job->coupled)
         NAME(sum)(job, lines, y, 0, 1, out);

@@ -22,7 +22,7 @@
 #include <sys/mman.h>
 #endif
 
-#include "calls.h"
+#include "shared.h"
 #include "regions.h"
 #include "threads.h"
 
@@ -49,21 +49,18 @@ enum {
     NEAR = 1 << 18,    /* bytes of rows that stay in the nearer cache */
     CLOSE = 32000,     /* bytes of rows that stay in the nearest cache */
     FEW = 128,         /* rows that one thread does better alone */
-    MAX_COUPLED = 8,   /* channels that are coupled, at most, and planes that lie abreast */
     MANY = 40,         /* lines of the cache from which on rows may collide in it, */
     PLACES = 64,       /* and the number of places there */
     LEVELS = 16,       /* coarser grids, at most */
     SMALLEST = 16,     /* the shorter side of an image that is made coarser, at least */
     LONG_ROW = 6000,   /* bytes of a row from which on it is done in parts, */
     PART = 2048,       /* and bytes of a part */
-    FORMS = 4,         /* forms of total variation that reaches are known for: as in schedules.py */
+    PARTS = 16,        /* sums of a row, each of every 16th pixel, so that its alignment does not matter */
     STRIP = 128,       /* columns of coupled channels that are done together */
-    WARM_COST = 16,    /* iterations that finding out about a dual point costs, */
-    LOOK = 8,          /* and a gap evaluation, */
+    LOOK = 8,          /* iterations that a gap evaluation costs, */
     WORTH = 13,        /* and one of the answer averaged over regions */
     ROOM = 144         /* iterations of a schedule that is taken up again, at most */
 };
-enum { GOING, FINISHED, REACHED, STUCK };
 enum { EXACT, FLAT }; /* kinds of looks */
 #define ROUNDED 5e-5 /* relative gaps below this are left to double precision, */
 #define ROOMY 5e-4   /* answers to tolerances below this are averaged over regions in the end */
@@ -82,7 +79,6 @@ typedef struct {
     double step, momentum, m; /* of the next iteration; m is that of FGP */
     double value, gap, mark;
     double flatter; /* the relative gap of x drawn flat is about this times the power 3/2 of that of x */
-    double ahead;   /* how many iterations the start is worth */
     double entry;   /* the gap where learned numbers were taken up again; 0 where they are not to be any more */
     int status;
 } Pace;
@@ -100,8 +96,8 @@ struct Schedules {
 
 /* One instance: its arrays, and what is asked for. */
 typedef struct {
-    const void *y, *p, *q, *coarse; /* coarse: p of the coarser grid, in place of p and q */
-    void *p_out, *q_out, *x_out;
+    const void *y, *p, *coarse; /* coarse: p of the coarser grid, in place of p */
+    void *p_out, *x_out;
     const double *numbers; /* step-sizes and momenta (2, learned) of the first iterations */
     const Schedules *schedules; /* to choose them from, once p has been looked at */
     long learned, limit, channels, height, width, depth;
@@ -109,6 +105,7 @@ typedef struct {
     int isotropic, coupled, once; /* once: few iterations from nothing, and what they find, piece by piece */
     double bound, inverse, scale, step, tolerance, norm, roundings;
     double asked; /* the tolerance in the end, where these numbers do not prove it */
+    double known; /* the relative gap that p proves */
     Meeting *meeting;
     Pace pace;
 } Job;
@@ -120,8 +117,7 @@ typedef struct {
     int tickets, members; /* who came in time, and how many they are */
     Job levels[LEVELS];   /* the coarser grids, finest first */
     long coarser, chosen; /* how many; the schedule */
-    int cold;             /* whether p given is no better than none; */
-    double rough, most;   /* the roughness of y, where p is given, and how many iterations it would take without */
+    double rough;         /* the roughness of y */
     void *memory;         /* theirs, and that of all numbers */
     Regions regions;
     void *flat; /* the memory of regions, where any were looked for */
@@ -137,9 +133,6 @@ static void use_large_pages(void *memory, long bytes)
     (void)memory, (void)bytes;
 #endif
 }
-
-/* The least tolerance that float numbers are good for. */
-static double least_in_float(int lengths) { return lengths ? ROUNDED : LEAST; }
 
 static double within_double(double x, double low, double high)
 {
@@ -228,9 +221,6 @@ static int looks(const Job *job, const Pace *pace)
     return job->tolerance >= 0 && (pace->iteration >= pace->next_look || pace->iteration >= job->limit);
 }
 
-/* Whether squares of the bound are float numbers, which lengths are compared with. */
-static int is_squarable(const Job *job) { return !(job->isotropic || job->coupled) || (job->bound >= 1e-15 && job->bound <= 1e18); }
-
 /* F(x) and a bound on F(x) - min F, from the sums of all rows: docs/guarantees.md, Theorem 3b. */
 static void certify(const Job *job, const double *of_rows, Pace *pace)
 {
@@ -282,7 +272,7 @@ static double relative(const Pace *pace) { return pace->gap < pace->value ? pace
    is one look more that takes little time and most of what is left of the gap. */
 static int may_be_flat(const Job *job, const Pace *pace)
 {
-    const double gap = relative(pace), done = (double)pace->iteration + pace->ahead, left = done * (sqrt(gap / job->tolerance) - 1);
+    const double gap = relative(pace), done = (double)pace->iteration, left = done * (sqrt(gap / job->tolerance) - 1);
     if (!job->x_out || !(gap > 0)) return 0;
     if (pace->status == REACHED) return done >= 10 * WORTH && job->tolerance < ROOMY && job->tolerance <= job->asked;
     return pace->flatter * gap * sqrt(gap) <= job->tolerance && (left >= WORTH || pace->status != GOING);
@@ -420,7 +410,7 @@ static int plan_levels(Job *job, Shared *shared, const Schedules *all, long chos
         double wide = sin(M_PI_2 * (double)(level->width - 1) / (double)level->width);
         level->step = job->step * job->norm * job->norm / (4 * (tall * tall + wide * wide));
         level->bound = finer->bound / 2, level->limit = horizon, level->tolerance = -1;
-        level->y = at, level->p_out = at + bytes, level->x_out = level->q_out = NULL;
+        level->y = at, level->p_out = at + bytes, level->x_out = NULL;
         level->pace.next_look = horizon;
         finer->coarse = level->p_out;
         at += 3 * bytes;
@@ -437,19 +427,19 @@ static double cost_of(const Schedules *all, const Job *job, long chosen)
     return all->coarse[chosen] && least(job->height, job->width) >= SMALLEST ? 4 + 1.38 * own : own;
 }
 
-/* The schedule to go on with from dual points that prove this gap; -1 where a start from nothing is better. The
-   gap falls by N^1.1 to N^1.7 in N iterations, the more the rougher y is. */
-static long choose_from(const Schedules *all, const Job *job, const Shared *shared, double gap)
+/* The schedule to go on with from p, given what a start from nothing costs; -1 where that is better. The gap falls by N^1.1
+   to N^1.7 in N iterations, the more the rougher y is. */
+static long choose_from(const Schedules *all, const Job *job, const Shared *shared, double cost)
 {
-    const double power = within_double(1.1 + 0.2 * log(shared->rough / 0.15), 1.05, 1.7), times = gap / job->tolerance;
-    double needed = pow(times, 1 / power);
+    const double power = within_double(1.1 + 0.2 * log(shared->rough / 0.15), 1.05, 1.7);
+    const double needed = pow(job->known / job->tolerance, 1 / power);
     long chosen = -1;
     for (long n = 0; n < all->count; n++) {
         if (all->coarse[n]) continue;
         chosen = n;
         if ((double)all->horizons[n] >= needed) break;
     }
-    return gap <= NEAR_GAP && chosen >= 0 && (double)all->horizons[chosen] + LOOK < shared->most ? chosen : -1;
+    return job->known <= NEAR_GAP && chosen >= 0 && (double)all->horizons[chosen] + LOOK < cost ? chosen : -1;
 }
 
 /* Past what was learned, learned numbers once more from where it stands, those of as many iterations as the gap asks for: from
@@ -485,118 +475,95 @@ static double total_of(const double *rows, long count)
     return sum;
 }
 
-#define FIRST 1 /* a solve begins here, in numbers of the type of its arrays */
-#define IO float
 #define REAL float
 #define SQRT sqrtf
-#define WHOLE int32_t
+#define ABSOLUTE fabsf
 #define NAME(f) f##_float
 #include "loop.h"
 #undef REAL
 #undef SQRT
-#undef WHOLE
+#undef ABSOLUTE
 #undef NAME
 #define REAL double
 #define SQRT sqrt
-#define WHOLE int64_t
-#define NAME(f) f##_mixed
-#undef FIRST
-#include "loop.h"
-#define FIRST 1
-#undef IO
-#undef NAME
-#define IO double
+#define ABSOLUTE fabs
 #define NAME(f) f##_double
 #include "loop.h"
 
 /* What is given for all instances alike. */
 typedef struct {
     const char *y, *p;
-    char *p_out, *q_out, *x_out;
-    const double *bound;
+    char *p_out, *x_out;
+    const double *bound, *gaps;
     const Schedules *schedules;
     double *report;
     double scale, step, tolerance, norm, roundings;
     long channels, height, width, limit;
-    int isotropic, coupled, kind;
+    int isotropic, coupled, doubles;
 } Batch;
 
-/* One instance by threads that all come here. The iteration of float numbers goes on in double precision where their
-   rounding hides what is left of the gap: flat pieces of x are then flat in float numbers too. */
+/* One instance by threads that all come here. */
 static void solve_one(Job *job, Shared *shared, const Batch *all, void *teams, int thread, int threads)
 {
-    const Schedules *schedules = all->schedules;
-    const double tolerance = all->tolerance; /* the job's own changes on the way, before the last thread is here */
-    const double floor = least_in_float(all->isotropic || all->coupled);
-    if (all->kind == 2) {
-        if (begin_double(job, shared, schedules, teams, thread, threads)) return;
-        wait_for(shared, threads);
-        if (job->pace.status == GOING) solve_double(job, shared, teams, thread, threads);
-        return;
-    }
-    if (!is_squarable(job)) {
-        solve_mixed(job, shared, teams, thread, threads);
-        return;
-    }
-    if (!begin_float(job, shared, schedules, teams, thread, threads)) {
-        if (thread == 0 && tolerance >= 0 && tolerance < floor) job->tolerance = floor;
-        wait_for(shared, threads);
-        if (job->pace.status != GOING) return;
+    if (job->known <= job->asked) return;
+    if (all->doubles)
+        begin_double(job, shared, all->schedules, teams, thread, threads);
+    else
+        begin_float(job, shared, all->schedules, teams, thread, threads);
+    wait_for(shared, threads);
+    if (job->pace.status != GOING) return;
+    if (all->doubles)
+        solve_double(job, shared, teams, thread, threads);
+    else
         solve_float(job, shared, teams, thread, threads);
-    }
-    wait_for(shared, threads);
-    int status = job->pace.status, over = job->pace.iteration >= job->limit;
-    int done = status == FINISHED || (status == REACHED && tolerance >= floor);
-    wait_for(shared, threads);
-    if (over && !done && thread == 0) job->pace.status = FINISHED;
-    if (done || over || tolerance < 0 || shared->meeting.stop) return;
-    if (thread == 0) {
-        job->p = job->p_out, job->q = job->q_out, job->coarse = NULL, job->tolerance = tolerance;
-        if (!job->q_out) job->pace.m = 1;
-        job->pace.status = GOING, job->pace.mark = INFINITY, job->pace.mark_at = job->pace.iteration;
-    }
-    wait_for(shared, threads);
-    solve_mixed(job, shared, teams, thread, threads);
 }
 
 typedef Team_double Team_any; /* pointers and counts: of one size for all types */
 
+/* Gaps fall to this in the type of the arrays: rounding of float numbers hides what is left. */
+static double tolerance_of(const Batch *all)
+{
+    const double floor = all->doubles || all->tolerance < 0 ? -1 : all->isotropic || all->coupled ? ROUNDED : LEAST;
+    return fmax(all->tolerance, floor);
+}
+
 static Job job_of(const Batch *all, long n)
 {
-    long size = (all->kind == 2 ? 8 : 4) * all->channels * all->height * all->width;
+    long size = (all->doubles ? 8 : 4) * all->channels * all->height * all->width;
     Job job = {0};
     job.y = all->y + n * size;
     job.p = all->p ? all->p + 2 * n * size : NULL;
     job.p_out = all->p_out + 2 * n * size;
-    job.q_out = all->q_out ? all->q_out + 2 * n * size : NULL;
+    job.known = all->p ? all->gaps[n] : INFINITY;
     job.x_out = all->x_out + n * size;
     job.limit = all->limit;
     job.channels = all->channels, job.height = all->height, job.width = all->width, job.depth = depth_for(all->height, all->width);
     job.isotropic = all->isotropic, job.coupled = all->coupled, job.restart = RESTART;
     job.bound = all->bound[n], job.inverse = 0.5 / all->scale, job.scale = all->scale, job.step = all->step;
-    job.asked = job.tolerance = all->tolerance, job.norm = all->norm, job.roundings = all->roundings;
+    job.asked = all->tolerance, job.tolerance = tolerance_of(all), job.norm = all->norm, job.roundings = all->roundings;
     job.pace.next_look = all->tolerance >= 0 ? FIRST_LOOK : all->limit;
     job.pace.flatter = (all->isotropic || all->coupled ? LESS_FLAT : FLATTER) * (all->schedules ? 1 : BY_FGP);
+    job.pace.status = job.known <= all->tolerance ? REACHED : GOING; /* p is the answer */
     job.pace.m = 1, job.pace.entry = job.pace.mark = INFINITY;
     return job;
 }
 
 static void report_of(const Job *job, double *report)
 {
-    report[0] = (double)job->pace.iteration, report[1] = job->pace.status;
+    const int rounded = job->pace.status == REACHED && job->pace.iteration && job->pace.gap > job->asked * (job->pace.value - job->pace.gap);
+    report[0] = (double)job->pace.iteration, report[1] = rounded ? STUCK : job->pace.status;
     report[2] = job->pace.value, report[3] = job->pace.gap;
 }
 
 /* calls.h says what is given. */
-int lmd_fgp(const void *y, const void *p, const double *bound, const Schedules *schedules, double scale, double step,
+int lmd_fgp(const void *y, const void *p, const double *gaps, const double *bound, const Schedules *schedules, double scale, double step,
             double tolerance, double norm, double roundings, long batch, long channels, long height, long width, long limit,
-            long isotropic, long coupled, long doubles, int threads, void *p_out, void *q_out, void *x_out, double *report)
+            long isotropic, long coupled, long doubles, int threads, void *p_out, void *x_out, double *report)
 {
-    Batch all = {y, p, p_out, q_out, x_out, bound, schedules, report, scale, step, tolerance, norm, roundings,
-                 channels, height, width, limit, (int)isotropic, (int)coupled, doubles ? 2 : 0};
+    Batch all = {y, p, p_out, x_out, bound, gaps, schedules, report, scale, step, tolerance, norm, roundings,
+                 channels, height, width, limit, (int)isotropic, (int)coupled, (int)doubles};
     long rows = channels * height, bytes = batch * rows * width * (doubles ? 8 : 4);
     use_large_pages(p_out, 2 * bytes);
-    use_large_pages(q_out, 2 * bytes);
     use_large_pages(x_out, bytes);
     int team = (int)runs_of(coupled ? height : rows, threads), failed = 0, arrived = 0;
     Meeting whole = {0}; /* of a batch whose instances threads share */

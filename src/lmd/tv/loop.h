@@ -1,5 +1,5 @@
-/* One instance of total variation denoising, in numbers of type REAL, read from and written to arrays of type IO: what
-   loop.c includes once for each pair of types. NAME(f) is the name of f for this pair.
+/* One instance of total variation denoising, in numbers of type REAL: what loop.c includes once for each type. NAME(f) is the
+   name of f for it.
 
    p_{k+1} = P(q_k + t_k K x(q_k)), q_{k+1} = p_{k+1} + m_k (p_{k+1} - p_k), x(q) = y - inverse K'q. */
 
@@ -35,7 +35,7 @@ typedef struct {
 static REAL NAME(inside)(const Job *job)
 {
     const double unit = sizeof(REAL) == 4 ? FLT_EPSILON : DBL_EPSILON;
-    if (job->tolerance < 0 || sizeof(IO) != sizeof(REAL)) return (REAL)job->bound;
+    if (job->tolerance < 0) return (REAL)job->bound;
     if (job->coupled) return (REAL)(job->bound * (1 - (4 + (double)job->channels) * unit));
     if (job->isotropic) return (REAL)(job->bound * (1 - 4 * unit));
     return (REAL)job->bound > job->bound ? (REAL)nextafterf((float)job->bound, 0) : (REAL)job->bound;
@@ -109,10 +109,10 @@ static void NAME(drop)(NAME(Team) *team)
 }
 
 /* Copies an image of the job into an array whose row 0 is row `top`. */
-static void NAME(fetch)(const Job *job, const NAME(Piece) *piece, const IO *image, REAL *array)
+static void NAME(fetch)(const Job *job, const NAME(Piece) *piece, const REAL *image, REAL *array)
 {
     for (long i = -piece->above; i < piece->end - piece->top + piece->below && !watch(job->meeting, job->width); i++) {
-        const IO *restrict source = image + (piece->top + i) * job->width;
+        const REAL *restrict source = image + (piece->top + i) * job->width;
         REAL *restrict into = array + i * piece->pitch;
         for (long j = 0; j < job->width; j++) into[j] = (REAL)source[j];
     }
@@ -120,7 +120,7 @@ static void NAME(fetch)(const Job *job, const NAME(Piece) *piece, const IO *imag
 
 /* One row of p and q from those of the coarser grid, whose pixels are squares of 2 x 2 pixels of this one: twice as
    large on the edges between two squares, the mean of what is on both sides inside of them. */
-static void NAME(spread)(const Job *job, const IO *above, const IO *here, const IO *beside, int last, REAL *restrict down,
+static void NAME(spread)(const Job *job, const REAL *above, const REAL *here, const REAL *beside, int last, REAL *restrict down,
                          REAL *restrict right)
 {
     const long width = job->width, pairs = width / 2;
@@ -183,10 +183,10 @@ static void NAME(draw_in)(const Job *job, REAL bound, long stride, long count, R
 static void NAME(refine)(const Job *job, const NAME(Piece) *piece)
 {
     const long height = (job->height + 1) / 2, width = (job->width + 1) / 2, columns = piece->columns;
-    const IO *p = (const IO *)job->coarse + 2 * piece->plane * height * width;
+    const REAL *p = (const REAL *)job->coarse + 2 * piece->plane * height * width;
     for (long i = piece->top - piece->above; i < piece->end + piece->below; i++) {
         const long at = (i - piece->top) * piece->pitch;
-        const IO *here = p + i / 2 * width, *above = i % 2 ? here : i ? here - width : NULL;
+        const REAL *here = p + i / 2 * width, *above = i % 2 ? here : i ? here - width : NULL;
         NAME(spread)(job, above, here, here + height * width, i + 1 == job->height, piece->down + at, piece->right + at);
         if (!job->coupled) {
             memcpy(piece->ahead_down + at, piece->down + at, (size_t)columns * sizeof(REAL));
@@ -205,7 +205,7 @@ static void NAME(load_row)(const Job *job, const NAME(Piece) *piece, long i)
 {
     if (i < -piece->above || i >= piece->end - piece->top + piece->below) return;
     const long lanes = 64 / (long)sizeof(REAL), width = job->width;
-    const IO *restrict from = (const IO *)job->y + (piece->plane * job->height + piece->top + i) * width;
+    const REAL *restrict from = (const REAL *)job->y + (piece->plane * job->height + piece->top + i) * width;
     REAL *restrict row = piece->ahead_right + NAME(place)(piece, i), *restrict y = piece->y + NAME(place)(piece, i);
     if (!piece->beside) {
         memset(row - lanes, 0, 64);
@@ -220,13 +220,13 @@ static void NAME(load_row)(const Job *job, const NAME(Piece) *piece, long i)
 static void NAME(load)(const Job *job, const NAME(Piece) *piece)
 {
     const long size = job->height * job->width, at = 2 * piece->plane * size, end = piece->end - piece->top + piece->below;
-    const IO *p = job->p, *q = job->q ? job->q : job->p;
+    const REAL *p = job->p;
     for (long i = -piece->above; i < end && !watch(job->meeting, job->width); i++) NAME(load_row)(job, piece, i);
     if (job->coarse) NAME(refine)(job, piece);
     if (job->coarse || !p) return;
     REAL *arrays[4] = {piece->down, piece->right, piece->ahead_down, piece->ahead_right};
     for (int a = 0; a < 4; a++) {
-        NAME(fetch)(job, piece, (a < 2 ? p : q) + at + a % 2 * size, arrays[a]);
+        NAME(fetch)(job, piece, p + at + a % 2 * size, arrays[a]);
         for (long i = -piece->above; i < end; i++)
             memset(arrays[a] + i * piece->pitch + job->width, 0, (size_t)(piece->columns - job->width) * sizeof(REAL));
     }
@@ -424,19 +424,14 @@ static void NAME(enter)(const Job *job, const NAME(Team) *team, const NAME(Piece
 
 #include "look.h"
 
-/* Writes p and q of row i of a piece to where they are asked for. */
+/* Writes p of row i of a piece to where it is asked for. */
 static void NAME(store_row)(const Job *job, const NAME(Piece) *piece, long i)
 {
     const long width = job->width, size = job->height * width, at = 2 * piece->plane * size + (piece->top + i) * width;
-    const REAL *arrays[4] = {piece->down, piece->right, piece->ahead_down, piece->ahead_right};
-    for (int a = 0; a < 4; a++) {
-        IO *image = a < 2 ? job->p_out : job->q_out;
-        if (!image) continue;
-        const REAL *restrict from = arrays[a] + NAME(place)(piece, i);
-        IO *restrict into = image + at + a % 2 * size;
-        for (long j = 0; j < width; j++) into[j] = (IO)from[j];
-        if (a % 2) into[width - 1] = 0; /* which it is, of either sign: by what lies next to it */
-    }
+    REAL *down = (REAL *)job->p_out + at, *right = down + size;
+    memcpy(down, piece->down + NAME(place)(piece, i), (size_t)width * sizeof(REAL));
+    memcpy(right, piece->right + NAME(place)(piece, i), (size_t)width * sizeof(REAL));
+    right[width - 1] = 0; /* which it is, of either sign: by what lies next to it */
 }
 
 /* All of a piece, and x unless a look has just done so. */
@@ -445,7 +440,7 @@ static void NAME(store)(const Job *job, const NAME(Team) *team, const NAME(Piece
     for (long i = 0; i < piece->end - piece->top && !watch(job->meeting, 4 * job->width); i++) {
         NAME(store_row)(job, piece, i);
         if (!job->x_out || looked) continue;
-        IO *x = (IO *)job->x_out + (piece->plane * job->height + piece->top + i) * job->width;
+        REAL *x = (REAL *)job->x_out + (piece->plane * job->height + piece->top + i) * job->width;
         NAME(answer)(job, team, piece, i, job->width, x);
     }
 }
@@ -534,7 +529,7 @@ static void NAME(flat_at)(const Job *job, const NAME(Team) *team, const NAME(Pie
 /* What x is counted from in a plane, so that squares of what is left are small. */
 static double NAME(pixel_of)(const Job *job, const NAME(Piece) *piece)
 {
-    return (double)((const IO *)job->y)[piece->plane * job->height * job->width];
+    return (double)((const REAL *)job->y)[piece->plane * job->height * job->width];
 }
 
 /* What is won on each pixel of row i of a piece if x were `pixel` there: the slack between it and the next ones,
@@ -543,8 +538,8 @@ INLINE void NAME(gains)(const Job *job, const NAME(Team) *team, const NAME(Piece
                         double *restrict out)
 {
     const long width = job->width, last = piece->top + i + 1 == job->height;
-    const IO *restrict x = (const IO *)job->x_out + (piece->plane * job->height + piece->top + i) * width;
-    const IO *restrict next = last ? x : x + width;
+    const REAL *restrict x = (const REAL *)job->x_out + (piece->plane * job->height + piece->top + i) * width;
+    const REAL *restrict next = last ? x : x + width;
     const REAL *restrict v = piece->down + i * piece->pitch, *restrict w = piece->right + i * piece->pitch;
     const double bound = (double)team->inside, scale = job->scale, pixel = NAME(pixel_of)(job, piece);
 #pragma omp simd
@@ -561,7 +556,7 @@ INLINE void NAME(gains)(const Job *job, const NAME(Team) *team, const NAME(Piece
 static void NAME(coupled_gains)(const Job *job, const NAME(Team) *team, const NAME(Piece) *piece, long i, double *restrict out)
 {
     const long width = job->width, size = job->height * width, last = piece->top + i + 1 == job->height;
-    const IO *x = (const IO *)job->x_out + (piece->top + i) * width, *own = x + piece->plane * size;
+    const REAL *x = (const REAL *)job->x_out + (piece->top + i) * width, *own = x + piece->plane * size;
     const REAL *restrict v = piece->down + i * piece->pitch, *restrict w = piece->right + i * piece->pitch;
     const double part = (double)team->inside / (double)job->channels, pixel = NAME(pixel_of)(job, piece);
     for (long j = 0; j < width; j++) {
@@ -570,7 +565,7 @@ static void NAME(coupled_gains)(const Job *job, const NAME(Team) *team, const NA
         const double dot = ((double)own[down] - here) * (double)v[j] + ((double)own[right] - here) * (double)w[j];
         double along = 0, across = 0;
         for (long c = 0; c < job->channels; c++) {
-            const IO *of = x + c * size;
+            const REAL *of = x + c * size;
             const double a = (double)of[down] - (double)of[j], b = (double)of[right] - (double)of[j];
             along += a * a, across += b * b;
         }
@@ -588,7 +583,7 @@ static void NAME(label)(const Job *job, const NAME(Team) *team, NAME(Piece) *pie
     long run = first - 1;
     for (long i = 0; i < piece->end - piece->top && !watch(job->meeting, width); i++) {
         int32_t *label = all->label + first + i * width;
-        const IO *x = (const IO *)job->x_out + first + i * width;
+        const REAL *x = (const REAL *)job->x_out + first + i * width;
         double sum = 0, gain = 0;
         int32_t count = 0;
         NAME(flat_at)(job, team, piece, i, right, down + (i % 2) * width);
@@ -653,11 +648,11 @@ static void NAME(draw_flat)(const Job *job, Shared *shared, NAME(Team) *teams, i
     for (long n = 0; n < team->count && !shared->meeting.stop; n++) {
         const NAME(Piece) *piece = team->pieces + n;
         const long first = (piece->plane * job->height + piece->top) * width, rows = piece->end - piece->top;
-        IO *restrict x = (IO *)job->x_out + first;
+        REAL *restrict x = (REAL *)job->x_out + first;
         for (long k = 0; k < rows * width; k++) {
             if (k % width == 0 && watch(job->meeting, width)) break;
             const double mean = all->sum[all->label[first + k]];
-            x[k] = mean == mean ? (IO)mean : x[k];
+            x[k] = mean == mean ? (REAL)mean : x[k];
         }
     }
     free(gains);
@@ -743,24 +738,6 @@ static void NAME(solve)(Job *job, Shared *shared, NAME(Team) *teams, int thread,
     NAME(drop)(team);
 }
 
-#ifdef FIRST
-/* Pieces that are parts of y and p_out themselves, to be looked at. */
-static int NAME(lay_out)(const Job *job, int thread, int threads, NAME(Team) *team)
-{
-    const long width = job->width, size = job->height * width;
-    if (!NAME(divide)(job, thread, threads, team)) return 0;
-    team->memory = calloc((size_t)width, sizeof(REAL));
-    team->zeros = team->memory;
-    for (long n = 0; n < team->count; n++) {
-        NAME(Piece) *piece = team->pieces + n;
-        piece->pitch = width, piece->turn = -1;
-        piece->y = (REAL *)job->y + piece->plane * size + piece->top * width;
-        piece->down = (REAL *)job->p_out + 2 * piece->plane * size + piece->top * width;
-        piece->right = piece->down + size;
-    }
-    return team->memory != NULL;
-}
-
 /* Few iterations from nothing, the gap and the answer, one piece after the other and each in one pass over its rows: what they
    work on stays in the cache, and threads wait for each other once. Where it was not enough, the solve goes on from p. */
 static void NAME(at_once)(Job *job, Shared *shared, NAME(Team) *teams, int thread, int threads)
@@ -787,25 +764,18 @@ static void NAME(at_once)(Job *job, Shared *shared, NAME(Team) *teams, int threa
 }
 
 /* The sum of absolute differences of a row, to the row below and from one pixel to the next. */
-INLINE REAL NAME(length)(const REAL *here, const REAL *below, long width)
+static REAL NAME(length)(const REAL *here, const REAL *below, long width)
 {
-    NAME(Vector) sums = {0};
-    REAL first = below[0] - here[0];
+    REAL sums[PARTS] = {ABSOLUTE(below[0] - here[0])};
     long j = 1;
-#define LENGTHS(j) (NAME(absolute)(NAME(at)(below + (j)) - NAME(at)(here + (j))) + NAME(absolute)(NAME(at)(here + (j)) - NAME(at)(here + (j) - 1)))
-    for (; j + NAME(LANES) <= width; j += NAME(LANES)) sums += LENGTHS(j);
-    if (j > 1 && j < width) { /* those at the end, with some once more that do not count */
-        const NAME(Mask) rest = NAME(counted)() >= (WHOLE)(NAME(LANES) - (width - j));
-        sums += NAME(where)(rest, LENGTHS(width - NAME(LANES)));
-        j = width;
-    }
-#undef LENGTHS
-    first = first < 0 ? -first : first;
-    for (; j < width; j++) {
-        const REAL along = below[j] - here[j], across = here[j] - here[j - 1];
-        first += (along < 0 ? -along : along) + (across < 0 ? -across : across);
-    }
-    return first + NAME(in_all)(sums);
+#define LENGTH(j) (ABSOLUTE(below[j] - here[j]) + ABSOLUTE(here[j] - here[(j) - 1]))
+    for (; j + PARTS <= width; j += PARTS)
+#pragma omp simd
+        for (long l = 0; l < PARTS; l++) sums[l] += LENGTH(j + l);
+    for (; j < width; j++) sums[0] += LENGTH(j);
+#undef LENGTH
+    for (long l = 1; l < PARTS; l++) sums[0] += sums[l];
+    return sums[0];
 }
 
 /* Those of each row of y. */
@@ -813,7 +783,7 @@ static void NAME(lengths)(const Job *job, double *out, int thread, int threads)
 {
     const long rows = job->channels * job->height, width = job->width;
     for (long n = rows * thread / threads; n < rows * (thread + 1) / threads; n++) {
-        const IO *here = (const IO *)job->y + n * width;
+        const REAL *here = (const REAL *)job->y + n * width;
         out[n] = (double)NAME(length)(here, (n + 1) % job->height ? here + width : here, width);
     }
 }
@@ -824,12 +794,12 @@ static void NAME(average)(const Job *fine, const Job *coarse, int thread, int th
     const long rows = coarse->channels * coarse->height, width = coarse->width, pairs = fine->width / 2;
     for (long n = rows * thread / threads; n < rows * (thread + 1) / threads; n++) {
         const long i = n % coarse->height * 2;
-        const IO *here = (const IO *)fine->y + (n / coarse->height * fine->height + i) * fine->width;
-        const IO *below = i + 1 < fine->height ? here + fine->width : here;
-        IO *restrict out = (IO *)coarse->y + n * width;
+        const REAL *here = (const REAL *)fine->y + (n / coarse->height * fine->height + i) * fine->width;
+        const REAL *below = i + 1 < fine->height ? here + fine->width : here;
+        REAL *restrict out = (REAL *)coarse->y + n * width;
         for (long j = 0; j < pairs; j++)
-            out[j] = (IO)0.25 * ((here[2 * j] + here[2 * j + 1]) + (below[2 * j] + below[2 * j + 1]));
-        if (pairs < width) out[pairs] = (IO)0.5 * (here[2 * pairs] + below[2 * pairs]);
+            out[j] = (REAL)0.25 * ((here[2 * j] + here[2 * j + 1]) + (below[2 * j] + below[2 * j + 1]));
+        if (pairs < width) out[pairs] = (REAL)0.5 * (here[2 * pairs] + below[2 * pairs]);
     }
 }
 
@@ -841,32 +811,31 @@ static double NAME(roughness)(const Job *job, Shared *shared, int thread, int th
     return thread ? 0 : roughness_of(job, total_of(shared->sums, job->channels * job->height));
 }
 
-#include "warm.h"
-
-/* Chooses among the schedules by tolerance and roughness, and goes through the coarser grids. Returns 1 where it goes all the
-   way from p instead, in float numbers as far as those can prove. */
-static int NAME(begin)(Job *job, Shared *shared, const Schedules *schedules, NAME(Team) *teams, int thread, int threads)
+/* Chooses among the schedules by the gap that p proves, or by the roughness, and goes through the coarser grids. */
+static void NAME(begin)(Job *job, Shared *shared, const Schedules *schedules, NAME(Team) *teams, int thread, int threads)
 {
-    if (!schedules || job->tolerance < 0) return 0; /* in this order: without schedules the tolerance may change already */
-    if (job->p && NAME(warm_start)(job, shared, schedules, teams, thread, threads)) return 1;
+    if (!schedules || job->tolerance < 0) return;
     const double rough = NAME(roughness)(job, shared, thread, threads);
     if (thread == 0) {
+        shared->rough = rough, job->schedules = schedules;
         long chosen = choose(schedules, job, rough, least(job->height, job->width) >= SMALLEST);
-        shared->chosen = chosen, shared->rough = rough, job->schedules = schedules;
-        if (chosen >= 0 && !plan_levels(job, shared, schedules, chosen, sizeof(IO))) fail_with(&shared->meeting, NO_MEMORY), shared->chosen = -1;
+        if (job->p) {
+            const long warm = choose_from(schedules, job, shared, cost_of(schedules, job, chosen));
+            if (warm < 0) job->p = NULL;
+            else chosen = warm;
+        }
+        shared->chosen = chosen;
+        if (chosen >= 0 && !plan_levels(job, shared, schedules, chosen, sizeof(REAL))) fail_with(&shared->meeting, NO_MEMORY), shared->chosen = -1;
         if (shared->chosen >= 0) {
             interpolate(schedules, chosen, rough, (double *)job->numbers);
             job->pace.next_look = job->learned;
-            job->once = job->learned < least(DEPTH, job->limit + 1) && !schedules->coarse[chosen] && !job->q_out;
+            job->once = job->learned < least(DEPTH, job->limit + 1) && !schedules->coarse[chosen] && !job->p;
             if (job->once) job->depth = job->learned + 1;
         }
     }
     wait_for(shared, threads);
-    if (shared->chosen < 0) return 0; /* not `failed`, which the first thread may set again on its way from here */
-    if (job->once) {
-        NAME(at_once)(job, shared, teams, thread, threads);
-        return 0;
-    }
+    if (shared->chosen < 0) return; /* not `failed`, which the first thread may set again on its way from here */
+    if (job->once) NAME(at_once)(job, shared, teams, thread, threads);
     for (long n = 0; n < shared->coarser; n++) {
         Job *level = shared->levels + n;
         NAME(average)(n ? level - 1 : job, level, thread, threads);
@@ -881,6 +850,4 @@ static int NAME(begin)(Job *job, Shared *shared, const Schedules *schedules, NAM
     wait_for(shared, threads);
     for (long n = shared->coarser - 1; n >= 0; n--)
         NAME(solve)(shared->levels + n, shared, teams, thread, threads);
-    return 0;
 }
-#endif

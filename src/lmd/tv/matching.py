@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,9 +20,9 @@ from lmd.terms.base import Scale, filled
 from lmd.terms.squares import MaskedSquares
 from lmd.terms.stacked import Stacked
 from lmd.tv import models, schedules
-from lmd.tv.denoising import MAX_COUPLED_CHANNELS, Denoising
+from lmd.tv.denoising import Denoising
 from lmd.tv.inpainting import Inpainting
-from lmd.tv.primal_dual import LOST, MISFITS, Forward, Iterations, Joint, Misfit, PrimalDual, SecondOrder
+from lmd.tv.primal_dual import LOST, Forward, Iterations, Joint, Misfit, PrimalDual, SecondOrder
 
 NORMS = (L1, GroupNorm, Huber)
 """What total variation is made of; no subclasses of them."""
@@ -52,20 +53,17 @@ def match(problem: Any, tolerance: float) -> Plan | None:
 
 def _denoising(problem: Any) -> Denoising | None:
     """Images with squares of one curvature, and weights that are numbers."""
-    f, g = problem.f, _single_norm(problem)
-    if not _is_even_squares(f) or g is None or isinstance(g, Huber) or f.y.ndim != 4:
+    f, K, g = problem.f, problem.operator, problem.regularisers[0]
+    if len(problem.regularisers) > 1 or type(K) is not Differences or type(g) not in (L1, GroupNorm):
         return None
-    coupled, weight = 1 in g.axes and f.y.shape[1] > 1, g.weight
-    if (
-        not _has_unit_spacing(problem.operator)
-        or _is_map(weight)
-        or (1 in g.axes and f.y.shape[1] > MAX_COUPLED_CHANNELS)
-    ):
+    if not _is_even_squares(f) or f.y.ndim != 4 or g.axes not in AXES or K.spacing != (1.0, 1.0):
         return None
-    if g.axes not in AXES or not _is_served(f.y, *_tensors(weight), also_float64=True):
+    if not _is_served(f.y, g.weight, also_float64=True):
         return None
-    K = problem.operator
-    return Denoising(f.y, weight, f.curvature, K.norm, K.roundings, 2 in g.axes, coupled)
+    channels, coupled = f.y.shape[1], 1 in g.axes
+    if (isinstance(g.weight, Tensor) and g.weight.ndim > 1) or (coupled and channels > kernels.module().MAX_COUPLED):
+        return None
+    return Denoising(problem, f.y, g.weight, 2 in g.axes, coupled and channels > 1)
 
 
 def _squares_model(problem: Any, tolerance: float) -> models.SquaresModel | None:
@@ -75,7 +73,7 @@ def _squares_model(problem: Any, tolerance: float) -> models.SquaresModel | None
     squares = f.term if is_boxed else f
     if not _is_even_squares(squares) or g is None or tolerance < models.MIN_TOLERANCE:
         return None
-    if not _fits_grid(g, squares.y) or not _is_served(squares.y, *_tensors(g.weight)):
+    if not _fits_grid(g, squares.y) or not _is_served(squares.y, g.weight):
         return None
     return models.model_of(problem)
 
@@ -85,9 +83,9 @@ def _inpainting(problem: Any) -> Inpainting | None:
     f, g = problem.f, _single_norm(problem)
     if type(f) is not MaskedSquares or g is None or isinstance(g, Huber) or f.y.ndim != 4:
         return None
-    if g.axes not in ((), (2,)) or _is_map(g.weight) or not _has_unit_spacing(problem.operator):
+    if g.axes not in ((), (2,)) or _is_map(g.weight) or problem.operator.spacing != (1.0, 1.0):
         return None
-    if not _is_served(f.y, *_tensors(g.weight), also_float64=True):
+    if not _is_served(f.y, g.weight, also_float64=True):
         return None
     return Inpainting(problem, f.y, f.mask, f.low, f.high, g.weight, f.scale, problem.operator.norm, bool(g.axes))
 
@@ -145,7 +143,7 @@ def misfit_model_of(problem: Any) -> Misfit | None:
     """A boxed misfit and one norm of differences."""
     g = _single_norm(problem)
     data = _data_of(problem.f) if g is not None and type(problem.f) is Boxed else None
-    if g is None or data is None or not _fits_grid(g, data[0]) or not _is_served(*_tensors(g.weight, *data)):
+    if g is None or data is None or not _fits_grid(g, data[0]) or not _is_served(*data, g.weight):
         return None
     return Misfit(*data, g.weight, problem.operator.spacing, *_form(g))
 
@@ -158,7 +156,7 @@ def second_order_of(problem: Any) -> SecondOrder | None:
     data, g = _data_of(problem.f.terms[0]), terms[0]
     if data is None or data[0].ndim != 4 or type(g) not in NORMS or g.axes not in AXES or K.scales != (1.0, 1.0):
         return None
-    if any(_is_map(term.weight) for term in terms) or not _is_served(*_tensors(*data)):
+    if any(_is_map(term.weight) for term in terms) or not _is_served(*data):
         return None
     y, count = data[0], len(data[0])
     bounds = torch.stack([filled(term.weight, y.new_empty(count)).expand(count) for term in terms], dim=1)
@@ -174,44 +172,44 @@ def joint_of(problem: Any, x: Tensor) -> Joint | None:
     if type(g) not in NORMS or type(K) is not Differences or not _fits_grid(g, x) or not _is_end(f.low, x, f.high):
         return None
     term: Any = terms[1]
-    if (
-        type(term) not in ENTRY_WEIGHTS
-        or term.mask is not None
-        or not _is_served(x, term.y, *_tensors(g.weight))
-        or len(term.y) != len(x)
-    ):
+    if type(term) not in MISFITS or term.mask is not None or not _is_served(x, term.y, g.weight):
+        return None
+    if len(term.y) != len(x):
         return None
     low, high = (filled(end, x).expand(*x.shape[:2], *(1,) * (x.ndim - 2)).flatten(1) for end in (f.low, f.high))
-    model = Misfit(x, MISFITS.index("linear"), x, low, high, g.weight, K.spacing, *_form(g))
-    weight = filled(ENTRY_WEIGHTS[type(term)](term), term.y).expand_as(term.y).contiguous()
-    forward = Forward(stack.blocks[1], stack.scales[1], _misfit_number(term), term.y.contiguous(), weight)
+    model = Misfit(x, kernels.module().MISFIT_LINEAR, x, low, high, g.weight, K.spacing, *_form(g))
+    misfit, weight = _misfit_of(term)
+    forward = Forward(stack.blocks[1], stack.scales[1], misfit, term.y.contiguous(), weight.contiguous())
     return Joint(stack, model, forward)
 
 
-ENTRY_WEIGHTS: dict[type, Any] = {
-    Squares: lambda term: term.curvature,
-    KullbackLeibler: lambda term: term.background,
-    Absolute: lambda term: term.term.weight,
+MISFITS: dict[type, tuple[str, Callable[[Any], Any]]] = {
+    Squares: ("MISFIT_SQUARES", lambda term: term.curvature),
+    KullbackLeibler: ("MISFIT_COUNTS", lambda term: term.background),
+    Absolute: ("MISFIT_DISTANCES", lambda term: term.term.weight),
 }
-"""What each compiled misfit has for every entry."""
+"""The name of each compiled misfit in C, and what it has for every entry."""
 
 
-def _misfit_number(term: Any) -> int:
-    return MISFITS.index(type(term).__name__)
+def _misfit_of(term: Any) -> tuple[int, Tensor]:
+    """The number of a misfit in C, and the weights of its entries."""
+    name, weights = MISFITS[type(term)]
+    number: int = getattr(kernels.module(), name)
+    return number, filled(weights(term), term.y).expand_as(term.y)
 
 
 def _data_of(f: Any) -> tuple[Tensor, int, Tensor, Tensor, Tensor] | None:
     """The first five fields of `Misfit` for a term about data, in a box or not; None where it is not compiled."""
     term: Any = f.term if type(f) is Boxed else f
     low, high = (f.low, f.high) if type(f) is Boxed else (-torch.inf, torch.inf)
-    if type(term) not in ENTRY_WEIGHTS or not _is_end(low, term.y, high):
+    if type(term) not in MISFITS or not _is_end(low, term.y, high):
         return None
     y: Tensor = term.y
-    weight = filled(ENTRY_WEIGHTS[type(term)](term), y).expand_as(y)
+    misfit, weight = _misfit_of(term)
     low, high = (filled(end, y).expand(*y.shape[:2], *(1,) * (y.ndim - 2)).flatten(1) for end in (low, high))
     if term.mask is not None:
         y = torch.where(term.mask > 0, y, LOST)
-    return y, _misfit_number(term), weight, low, high
+    return y, misfit, weight, low, high
 
 
 def _single_norm(problem: Any) -> Any:
@@ -227,11 +225,7 @@ def _form(g: Any) -> tuple[bool, bool, float]:
 
 
 def _is_even_squares(term: Any) -> bool:
-    return type(term) is Squares and not isinstance(term.curvature, Tensor)
-
-
-def _has_unit_spacing(K: Any) -> bool:
-    return all(spacing == 1 for spacing in K.spacing)
+    return type(term) is Squares and not isinstance(term.scale, Tensor) and not isinstance(term.weight, Tensor)
 
 
 def _is_map(weight: Scale) -> bool:
@@ -259,14 +253,10 @@ def _is_end(low: Scale, y: Tensor, high: Scale) -> bool:
     )
 
 
-def _tensors(*scales: Any) -> list[Tensor]:
-    return [scale for scale in scales if isinstance(scale, Tensor)]
-
-
-def _is_served(*tensors: Tensor, also_float64: bool = False) -> bool:
-    """Whether compiled code can read these: of one dtype, on the CPU, with nothing recorded for derivatives."""
-    dtype, recording = tensors[0].dtype, torch.is_grad_enabled()
-    for tensor in tensors:
-        if tensor.dtype != dtype or not tensor.is_cpu or (recording and tensor.requires_grad):
+def _is_served(*data: Any, also_float64: bool = False) -> bool:
+    """Whether compiled code can read the tensors among these: of one dtype, on the CPU, no derivatives recorded."""
+    dtype, recording = data[0].dtype, torch.is_grad_enabled()
+    for each in data:
+        if isinstance(each, Tensor) and (each.dtype != dtype or not each.is_cpu or (recording and each.requires_grad)):
             return False
     return (dtype == torch.float32 or (also_float64 and dtype == torch.float64)) and kernels.library() is not None

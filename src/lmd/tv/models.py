@@ -46,11 +46,6 @@ class SquaresModel(NamedTuple):
     box: tuple[float, float] | None
 
     @property
-    def is_refined(self) -> bool:
-        """Solves that end without proof may be refined in float64."""
-        return False
-
-    @property
     def method(self) -> FGP:
         """The method whose iterations these are, to go on with."""
         return METHOD

@@ -13,11 +13,7 @@ from lmd.solvers.classical.pdhg import RelaxedPDHG, RelaxedState, balanced, is_b
 from lmd.solvers.wrappers import IterateSums, sum_steps
 from lmd.tv.calls import as_row, as_row_field, call, grid_of, weight_of
 
-MISFITS = ("Squares", "KullbackLeibler", "Absolute", "linear")
-"""The misfits in the order in which C counts them; the last is <slope, x>."""
-
-LOST = -1.0
-"""The datum that stands for none, in masked counts."""
+LOST = -1.0  # the datum that stands for none, in masked counts
 
 
 class Iterated(NamedTuple):
@@ -106,9 +102,7 @@ class Misfit(NamedTuple):
     noisy: Tensor
     """y `(B, C, *size)`."""
 
-    misfit: int
-    """An index of `MISFITS`."""
-
+    misfit: int  # MISFIT_... of C
     weight: Tensor
     """Like y: of its entries, or backgrounds of counts."""
 
@@ -186,9 +180,7 @@ class Forward(NamedTuple):
     scale: float
     """What A is multiplied by in the stack of all operators."""
 
-    misfit: int
-    """An index of `MISFITS`."""
-
+    misfit: int  # MISFIT_... of C
     y: Tensor
     weight: Tensor
     """Like y, as in `Misfit`."""
@@ -229,9 +221,7 @@ class SecondOrder(NamedTuple):
     noisy: Tensor
     """y `(B, C, H, W)`."""
 
-    misfit: int
-    """An index of `MISFITS`."""
-
+    misfit: int  # MISFIT_... of C
     weight: Tensor
     """Like y, as in `Misfit`."""
 

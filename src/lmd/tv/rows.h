@@ -3,7 +3,8 @@
 #include <math.h>
 #include <string.h>
 
-enum { KEPT_SQUARES, COUNTS, DISTANCES, SLOPES }; /* misfits; the last is <y, x> */
+#include "shared.h"
+
 
 /* Draws a group of rows, `count` of them `stride` apart, to lengths of at most the bound. */
 static inline void draw(float *rows, long count, long stride, long n, const float *bound, float *squares)
@@ -28,10 +29,10 @@ static inline void draw(float *rows, long count, long stride, long n, const floa
 static inline void draw_near(int misfit, long n, float t, float low, float high, const float *y, const float *weight,
                              float *restrict v)
 {
-    if (misfit == KEPT_SQUARES)
+    if (misfit == MISFIT_SQUARES)
 #pragma omp simd
         for (long k = 0; k < n; k++) v[k] += 2 * t * weight[k] / (1 + 2 * t * weight[k]) * (y[k] - v[k]);
-    else if (misfit == COUNTS)
+    else if (misfit == MISFIT_COUNTS)
 #pragma omp simd
         for (long k = 0; k < n; k++) {
             float counted = y[k] < 0 ? 0 : y[k], a = v[k] + weight[k] - t, product = t * counted;
@@ -39,7 +40,7 @@ static inline void draw_near(int misfit, long n, float t, float low, float high,
             float drawn = (a > 0 ? 0.5f * (a + root) : 2 * product / below) - weight[k];
             v[k] = y[k] < 0 ? v[k] : drawn; /* counts below 0 are lost */
         }
-    else if (misfit == SLOPES) /* <y, x>: of terms behind other operators, at what they are linear in */
+    else if (misfit == MISFIT_LINEAR) /* <y, x>: of terms behind other operators, at what they are linear in */
 #pragma omp simd
         for (long k = 0; k < n; k++) v[k] -= t * y[k];
     else

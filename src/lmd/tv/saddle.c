@@ -10,12 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared.h"
 #include "threads.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { DEPTH = 8, LANES = 16, SUMS = 4, REPORT = 6, SHORTEST = 12, BALANCE = 25, TRUSTED = 400, LAST = 12800 };
-enum { GOING, FINISHED, REACHED, STUCK };
+enum { DEPTH = 8, LANES = 16, SUMS = 4, COLUMNS = 6, SHORTEST = 12, BALANCE = 25, TRUSTED = 400, LAST = 12800 };
 #define ROUNDED 3e-4 /* relative gaps below this are left to double precision */
 
 /* Of one iteration: steps, relaxation, and how far a kept pixel is drawn to its data. */
@@ -119,7 +119,7 @@ static int solve(Job *job, int doubles, int threads)
     return solve_mixed(job, threads);
 }
 
-/* A batch of solves. report (B, REPORT): tau to begin with; in the end tau, iterations, status, F(x), its gap, 0. */
+/* A batch of solves. report (B, COLUMNS): tau to begin with; in the end tau, iterations, status, F(x), its gap, 0. */
 int lmd_saddle(const void *y, const void *mask, const void *low, const void *high, const void *x, const void *p,
                const double *bound, const double *numbers, double scale, double squared_norm, double relaxation,
                double tolerance, long batch, long channels, long masks, long height, long width, long learned, long limit,
@@ -135,7 +135,7 @@ int lmd_saddle(const void *y, const void *mask, const void *low, const void *hig
         for (long n = 0; n < batch; n++) {
             if (__atomic_load_n(&meeting.failed, __ATOMIC_RELAXED)) continue;
             Job job = {0};
-            double *told = report + REPORT * n;
+            double *told = report + COLUMNS * n;
             job.y = (const char *)y + n * size, job.mask = (const char *)mask + n * masks * plane;
             job.low = (const char *)low + n * channels * number, job.high = (const char *)high + n * channels * number;
             job.x = (const char *)x + n * size, job.p = p ? (const char *)p + 2 * n * size : NULL;

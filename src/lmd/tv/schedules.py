@@ -4,7 +4,7 @@ schedules.safetensors holds them by name, with the command, the seed and the dat
 (benchmarks/schedules.py writes it):
 
 - `denoise-steps-N` and `denoise-scales-N` `(2, J, N)`: step sizes and momenta of `LearnedFGP` for J roughnesses, from
-  p = 0 and from coarser grids; `NAME.reach` `(FORMS, PLACES)` is the relative gap that is proven after them.
+  p = 0 and from coarser grids; `NAME.reach` `(4, PLACES)` is the relative gap that is proven after them.
 - `models-KIND-N` `(N, 3)`: the numbers of `RelaxedPDHG`.
 """
 
@@ -25,9 +25,6 @@ from lmd.core.files import read_tensors
 from lmd.solvers.learned.dual import LOWEST, NODES, PLACES, RATIO, between
 
 FILE = Path(__file__).with_name("schedules.safetensors")
-
-FORMS = 4
-"""Forms of total variation that reaches are known for: anisotropic, isotropic, and both with coupled channels."""
 
 MARGINS = {False: 0.9, True: 0.8}
 """Share of the tolerance that a schedule's reach has to be within, by whether it begins on coarser grids: one that
@@ -54,7 +51,8 @@ class Schedule:
     """Whether it begins on coarser grids."""
 
     log_reach: Sequence[Sequence[float]]
-    """Logarithms of the tolerances that it is taken for, by form and roughness `(FORMS, PLACES)`."""
+    """Logarithms of the tolerances that it is taken for, by form and roughness `(4, PLACES)`:
+    anisotropic, isotropic, and both with coupled channels."""
 
     @property
     def iterations(self) -> int:
@@ -87,8 +85,8 @@ def denoising() -> tuple[Schedule, ...]:
 def _schedule(name: str) -> Schedule:
     coarse = name.startswith("denoise-scales-")
     reach = _tensors()[f"{name}.reach"].double()
-    margins = torch.full((FORMS, 1), MARGINS[coarse], dtype=torch.float64, device="cpu")
-    margins[FORMS // 2 :] *= COUPLED_MARGIN
+    margins = torch.full((len(reach), 1), MARGINS[coarse], dtype=torch.float64, device="cpu")
+    margins[len(reach) // 2 :] *= COUPLED_MARGIN
     return Schedule(_tensors()[name].double(), coarse, (reach / margins).log().tolist())
 
 

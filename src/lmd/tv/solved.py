@@ -9,9 +9,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-REPORT = 4
-"""How many numbers compiled code reports of an instance: REPORT of calls.h."""
-
 
 class End(IntEnum):
     """Why a solve of one instance ended; the first three as in C."""
@@ -79,9 +76,3 @@ class Solved(NamedTuple):
             best = new if better else old
             merged[place] = best._replace(iterations=old.iterations + new.iterations, end=new.end)
         return Solved(new_x, new_dual, merged)
-
-
-def outcomes_of(report: Sequence[float]) -> list[Outcome]:
-    """The outcomes of all instances, from the numbers that compiled code reports."""
-    rows = (report[n : n + REPORT] for n in range(0, len(report), REPORT))
-    return [Outcome(int(row[0]), int(row[1]), *row[2:]) for row in rows]

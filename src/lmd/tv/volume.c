@@ -12,10 +12,10 @@
 #include <string.h>
 
 #include "rows.h"
+#include "shared.h"
 #include "threads.h"
 
 enum { SUMS = 12, SHORTEST = 8 };
-enum { GOING, FINISHED, REACHED, STUCK };
 enum { VALUE, SLACK, AWAY, MISFIT, DUAL, LENGTHS, SQUARES, WEIGHTS2, REACH2, REACHED_BY, WEIGHTS, RATIO };
 #define SHRINK (1 - 5e-7) /* what p is multiplied by in proofs, so that its rounding does not lead out of the domain */
 
@@ -581,8 +581,8 @@ int lmd_relaxed(const float *y, const float *weight, const float *map, const flo
 /* The prox of the conjugate of the misfit at v, with step s: its dual point next to v. */
 static inline float conjugate(int misfit, float v, float s, float y, float weight)
 {
-    if (misfit == KEPT_SQUARES) return (v - s * y) * (2 * weight / (2 * weight + s));
-    if (misfit == DISTANCES) {
+    if (misfit == MISFIT_SQUARES) return (v - s * y) * (2 * weight / (2 * weight + s));
+    if (misfit == MISFIT_DISTANCES) {
         float off = v - s * y;
         off = off > weight ? weight : off;
         return off < -weight ? -weight : off;
@@ -617,14 +617,14 @@ int lmd_beside(const float *z, const float *y, const float *weight, const double
     for (long from = 0; from < n; from += part) {
         const long own = from + part > n ? n - from : part;
         switch (options[0]) { /* each with a loop of its own */
-        case KEPT_SQUARES:
-            conjugates(KEPT_SQUARES, own, z + from, y + from, weight + from, s, r, q + from, answer + from, over + from, sum + from);
+        case MISFIT_SQUARES:
+            conjugates(MISFIT_SQUARES, own, z + from, y + from, weight + from, s, r, q + from, answer + from, over + from, sum + from);
             break;
-        case COUNTS:
-            conjugates(COUNTS, own, z + from, y + from, weight + from, s, r, q + from, answer + from, over + from, sum + from);
+        case MISFIT_COUNTS:
+            conjugates(MISFIT_COUNTS, own, z + from, y + from, weight + from, s, r, q + from, answer + from, over + from, sum + from);
             break;
         default:
-            conjugates(DISTANCES, own, z + from, y + from, weight + from, s, r, q + from, answer + from, over + from, sum + from);
+            conjugates(MISFIT_DISTANCES, own, z + from, y + from, weight + from, s, r, q + from, answer + from, over + from, sum + from);
         }
     }
     return 0;

@@ -1,4 +1,4 @@
-"""Published checkpoints as solvers of ours: state dicts of the two layouts that the paper's authors released.
+"""Convert published checkpoints to solvers: state dicts of the two layouts that the paper's authors released.
 
 Both hold `stepsize` and two networks, `fwd_model` and `bwd_model`, with weights `wz`, `wx_lin`, `wx_quad`. The networks
 for images end in `final_conv2d` and a mean over the pixels; the dense ones end in a last `wz`, and one of their hidden

@@ -22,6 +22,7 @@ from lmd.problems.duality import relative_gap
 from lmd.solvers.base import Solver, check_solver, check_start, in_full_precision
 from lmd.solvers.result import Certificate, Result, Status
 from lmd.solvers.stopping import MIN_STALL_ITERATIONS, is_limited_by_rounding
+from lmd.tv.denoising import Denoising
 from lmd.tv.solved import End, Outcome, Solved
 from lmd.zoo import stepwise
 from lmd.zoo.defaults import solver_for
@@ -31,7 +32,7 @@ MAX_ITERATIONS = 100_000
 MAX_REFINED_ITERATIONS = 5000
 """Iterations in float64 for instances that the rounding of x to float32 can hold up."""
 
-STATUS = {
+STATUS: dict[int, Status] = {
     End.OUT_OF_ITERATIONS: Status.FINISHED,
     End.REACHED: Status.TOLERANCE_REACHED,
     End.STUCK: Status.STALLED,
@@ -41,7 +42,6 @@ STATUS = {
 }
 
 
-@in_full_precision
 def solve(
     problem: Problem,
     tolerance: float = 1e-3,
@@ -84,6 +84,9 @@ def solve(
     >>> bool(weight.grad < 0)
     True
     """
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        options: dict[str, Any] = {"x0": x0, "warm": warm, "iterations": iterations, "differentiable": differentiable}
+        return in_full_precision(solve)(problem, tolerance, solver=solver, **options)
     check_positive("tolerance", tolerance)
     check_count("iterations", iterations)
     if not isinstance(problem, Problem):
@@ -107,13 +110,15 @@ def _solve(
 ) -> Result:
     """The answer of the compiled engine where it has a plan, or else of a solver; None is chosen."""
     plan = tv.match(problem, tolerance) if solver is None else None
-    refines = solver is None and x0.dtype == torch.float32 and offers(problem, ("double", "select"))
     violation = None
     if plan is not None and not isinstance(plan, Solver):
+        solved = plan.solve(tolerance, limit, warm)
+        if all([outcome.end == End.REACHED for outcome in solved.outcomes]):
+            return _result(solved, plan.method, problem, x0, begun, None)
+    refines = solver is None and x0.dtype == torch.float32 and offers(problem, ("double", "select"))
+    if plan is not None and not isinstance(plan, Solver):
         solver = plan.method
-        solved = tv.solve(plan, tolerance, limit, warm)
-        refines = refines and not plan.is_refined
-        if not plan.is_refined and any(outcome.end != End.REACHED for outcome in solved.outcomes):
+        if not isinstance(plan, Denoising):
             solved = _levelled_where_open(solved, problem, tolerance)
             solved = solved if refines else _continued(solved, solver, problem, x0, tolerance, limit)
     else:
@@ -124,8 +129,8 @@ def _solve(
             return stepwise.watch(solver, problem, x0, tolerance, limit)
         dual = stepwise.warm_dual(solver, problem, x0, warm)
         solved, violation = stepwise.iterate(solver, problem, x0, tolerance, limit, dual, refines=refines)
-    if refines and any(outcome.end != End.REACHED for outcome in solved.outcomes):
-        solved = _refined(solved, problem, x0, tolerance, limit)
+    if refines:
+        solved = _refined(solved, problem, x0, tolerance, limit, warm=isinstance(plan, Denoising))
     return _result(solved, solver, problem, x0, begun, violation)
 
 
@@ -148,9 +153,10 @@ def _start(problem: Any, x0: Tensor | None, warm: Result | None) -> Tensor:
     if given is not None:
         with torch.no_grad():
             return check_start(problem, given).detach()
-    if not offers(problem, ("start",)):
+    points = getattr(problem, "start", None)
+    if points is None:
         raise CapabilityError("problem", f"{type(problem).__name__}, which has no start", "one that has, or x0")
-    start: Tensor = problem.start()  # which was looked at when the problem was made
+    start: Tensor = points()  # which was looked at when the problem was made
     if torch._C._functorch.is_gradtrackingtensor(start):
         raise InputError("problem", "tensors inside torch.func.grad", "torch.autograd.grad, and differentiable=True")
     return start.detach() if start.requires_grad else start
@@ -169,16 +175,15 @@ def _result(
     """The result of a solve. Instances that ended without proof are stalled where that is rounding."""
     seconds = time.perf_counter() - begun
     outcomes = solved.outcomes
-    status = [STATUS[End(outcome.end)] for outcome in outcomes]
-    if any(outcome.end in (End.OUT_OF_ITERATIONS, End.STUCK, End.SLOW) for outcome in outcomes):
-        held = is_limited_by_rounding(problem, solved.x, solved.gaps, solved.dual).tolist()
-        for n, outcome in enumerate(outcomes):
-            late = outcome.end == End.OUT_OF_ITERATIONS and outcome.iterations >= MIN_STALL_ITERATIONS
-            if late or outcome.end in (End.STUCK, End.SLOW):
-                status[n] = Status.STALLED if held[n] else Status.FINISHED
+    status, held = [], None
     for n, outcome in enumerate(outcomes):
-        if not math.isfinite(outcome.value):
-            status[n] = Status.NOT_FINITE
+        word = STATUS[outcome.end]
+        if outcome.end in (End.OUT_OF_ITERATIONS, End.STUCK, End.SLOW):
+            if held is None:
+                held = is_limited_by_rounding(problem, solved.x, solved.gaps, solved.dual).tolist()
+            if outcome.end != End.OUT_OF_ITERATIONS or outcome.iterations >= MIN_STALL_ITERATIONS:
+                word = Status.STALLED if held[n] else Status.FINISHED
+        status.append(word if math.isfinite(outcome.value) else Status.NOT_FINITE)
     x, values = solved.x, [outcome.value for outcome in outcomes]
     return Result(
         x=x,
@@ -223,19 +228,26 @@ def _continued(solved: Solved, solver: Solver[Any], problem: Any, x0: Tensor, to
     return solved.updated(part, more.x, more.dual, new)
 
 
-def _refined(solved: Solved, problem: Any, x0: Tensor, tolerance: float, limit: int) -> Solved:
+def _refined(solved: Solved, problem: Any, x0: Tensor, tolerance: float, limit: int, *, warm: bool) -> Solved:
     """The same with what ended without proof in float32 solved in float64 and rounded, where that proves more.
 
-    What can be held up by the rounding of x gets fewer iterations: hardly more will be proven of it.
+    What can be held up by the rounding of x gets fewer iterations: hardly more will be proven of it. `warm` begins at
+    the dual points of the solve in float32, whose iterations are then part of the limit.
     """
     stuck, late = solved.ended(End.STUCK, End.ROUNDED, End.SLOW), solved.ended(End.OUT_OF_ITERATIONS)
     if not bool((stuck | late).any()):
         return solved
     held = is_limited_by_rounding(problem, solved.x, solved.gaps, solved.dual)
     for part, most in ((stuck & ~held, limit), ((stuck | late) & held, min(limit, MAX_REFINED_ITERATIONS))):
-        if bool(part.any()):
-            start = None if offers(problem, ("start",)) else x0[part].double()
-            better = solve(problem.select(part).double(), tolerance / 2, x0=start, iterations=most)
+        if warm:
+            most -= max(
+                (each.iterations for each, own in zip(solved.outcomes, part.tolist(), strict=True) if own), default=0
+            )
+        if bool(part.any()) and most > 0:
+            exact = problem.select(part).double()
+            start = exact.start() if offers(exact, ("start",)) else x0[part].double()
+            dual = solved.dual[part].double() if warm else None
+            better = _solve(exact, tolerance / 2, None, start, dual, most, time.perf_counter())
             solved = solved if better.dual is None else _rounded(solved, problem, part, better, tolerance)
     return solved
 

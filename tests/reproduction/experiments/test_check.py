@@ -7,8 +7,7 @@ import pytest
 import lmd
 from lmd.cli.program import main
 from lmd.errors import FileError, InputError
-from lmd.guarantees import Diagnosis
-from lmd.guarantees.diagnosis import Finding
+from lmd.guarantees.diagnosis import Diagnosis, Finding
 from lmd.guarantees.promises import least_share
 from lmd.problems import ControlFamily, LassoFamily, LeastSquaresFamily
 from lmd.reproduction.experiments.check import check, check_table, family_of, named_family, promise_findings

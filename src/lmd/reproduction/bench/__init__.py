@@ -149,7 +149,7 @@ def methods_for(name: str, problem: Any, most: int) -> list[measuring.Method]:
 
 
 def run_bench(plan: Plan, say: Callable[[str], None] = lambda text: None) -> Bench:
-    """Run the plan; `say` is told what is being done."""
+    """Run the plan; `say` is called with progress messages."""
     plan.check()
     begun = time.perf_counter()
     bench = Bench(plan, say)

@@ -182,7 +182,7 @@ class KnownInstances:
 
 
 class MeasuredSolver:
-    """A method of ours. It is tuned on other instances, anew for each number that is reported."""
+    """One of our methods. It is tuned on other instances, anew for each number that is reported."""
 
     def __init__(
         self,

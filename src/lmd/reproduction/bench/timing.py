@@ -92,7 +92,7 @@ def solve_jobs(instances: KnownInstances, wanted: Sequence[QualityTarget], part:
 
 
 def proof_jobs(measured: MeasuredSolver, part: slice) -> list[TimedCall]:
-    """A classical method of ours as `lmd.solve` runs it: until a gap is proven, and not until it is there."""
+    """One of our classical methods as `lmd.solve` runs it: until a gap is proven, and not until it is there."""
     chosen, found = measured.instances.part(part), []
     for target in (target for target in measured.wanted if target.metric == "relative_gap"):
         setting = measured.method.settings[measured.best_to(QualityTarget("certified_gap", target.level))]

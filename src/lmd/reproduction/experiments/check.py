@@ -17,8 +17,8 @@ from lmd.cli.common import Table
 from lmd.core.checks import check_choice
 from lmd.core.files import read_json, staged, writable_folder, write_json
 from lmd.errors import CapabilityError, InputError
-from lmd.guarantees import Diagnosis, Drift, Monitor, Promise, diagnose, promise
-from lmd.guarantees.diagnosis import Finding
+from lmd.guarantees import Monitor, Promise, promise
+from lmd.guarantees.diagnosis import Diagnosis, Finding, diagnose
 from lmd.problems.base import Family
 from lmd.reproduction import recipes
 from lmd.reproduction.figures import figure
@@ -93,7 +93,7 @@ def promise_findings(
     name, found = f"share within {target:g} after {count} iterations", promise(torch.cat(gaps), target, count)
     if said is None:
         return [Finding("its family", f"{name}, with confidence {found.confidence:.0%} at least", found.share)]
-    kept = Monitor(said).see(torch.cat(gaps)) is Drift.HOLDS
+    kept = not Monitor(said).see(torch.cat(gaps))
     return [Finding("its family", name, found.within / found.runs, f"at least {said.share:.3g} of the class", kept)]
 
 

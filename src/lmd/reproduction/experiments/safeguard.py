@@ -16,8 +16,9 @@ from torch import Tensor
 from lmd import zoo
 from lmd.cli.common import Table
 from lmd.errors import CapabilityError
-from lmd.guarantees import certify, default_fallback, guard, run
+from lmd.guarantees.certify import certify, run
 from lmd.guarantees.diagnosis import EXCESS, GAP, Comparison, compare
+from lmd.guarantees.safeguard import default_fallback, guard
 from lmd.problems import Family, Problem, TVInpaintingFamily
 from lmd.problems.base import offers
 from lmd.reproduction import recipes, tasks

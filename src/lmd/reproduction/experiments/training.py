@@ -74,7 +74,7 @@ def inpainting_pair(preset: str, seed: int) -> Pair:
 
 
 def adaptive(mirror: Pair, iterations: int = HORIZON) -> LearnedMirrorDescent:
-    """The paper's adaptive LMD, whose last step goes on for ever."""
+    """The paper's adaptive LMD, whose last step is repeated forever."""
     return LearnedMirrorDescent(mirror, iterations, extension="last")
 
 

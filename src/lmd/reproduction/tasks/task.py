@@ -17,6 +17,8 @@ from torch import Tensor
 
 from lmd import guarantees
 from lmd.guarantees.certify import run
+from lmd.guarantees.optimum import Optimum
+from lmd.guarantees.reference import smoothest_minimiser
 from lmd.problems import Family
 from lmd.reproduction.datasets import image_data
 from lmd.reproduction.datasets.digits import DigitFeatures, digit_features, digits_data
@@ -146,7 +148,7 @@ Reference = Callable[[Any, Tensor], tuple[Tensor, Tensor | None]]
 """From a problem and starts to its minima `(B,)` and, where it is proven where they are, its minimisers."""
 
 
-def optimum(problem: Any) -> guarantees.Optimum:
+def optimum(problem: Any) -> Optimum:
     """The certified optima of a batch, from the cache where they are in it."""
     return guarantees.optimum(problem, guarantees.OptimumCache())
 
@@ -158,7 +160,7 @@ def minimum(problem: Any) -> Tensor:
 
 def minimiser(problem: Any) -> Tensor:
     """The certified minimisers `(B, ...)`; where there are many, as in inpainting, the smoothest."""
-    return guarantees.smoothest_minimiser(problem, guarantees.OptimumCache())
+    return smoothest_minimiser(problem, guarantees.OptimumCache())
 
 
 def gap_scale(problem: Any, minima: Tensor, like: Tensor) -> Tensor:

@@ -233,7 +233,7 @@ def _svm_pair(seed: int) -> solvers.Solver[Any]:
 
 
 def _published(seed: int) -> solvers.Solver[Any]:
-    """The same networks in the paper's algorithm: nothing is corrected, the last step goes on for ever."""
+    """The same networks in the paper's algorithm: nothing is corrected, the last step is repeated forever."""
     return _svm_solver(dense_pair(51, 64, 96, 30.0, seed), "last")
 
 

@@ -59,8 +59,8 @@ class ADMM(Solver[ADMMState]):
     Args:
         iterations: N, those with parameters of their own.
         size: Entries of x, for which inverted matrices are stored; 0 is none.
-        penalty: Each r and s to begin with, as a multiple of the problem's own scale.
-        relaxation: Each a to begin with, between 0 and 2.
+        penalty: Each r and s at the start, as a multiple of the problem's own scale.
+        relaxation: Each a at the start, between 0 and 2.
         blocks: Entries of each block of Kx that has an r of its own; () is one for all.
         ends: N - 1 ascending iterations at which phases end; () is a phase per iteration.
 

@@ -47,7 +47,7 @@ class PDHG(Solver[PDHGState]):
     Large tau is good for the first twenty iterations, small for the next thousand, and ever smaller is bad for the last
     digits. So tau may `settle`: it falls to about tau / settle, by acceleration or else as 20/k, and stays there. From
     then on this is the plain method, which converges from any point. For TV, settle = 16 makes iteration 1000 ten to a
-    hundred times as accurate; settle = 1 is constant steps, or acceleration for ever.
+    hundred times as accurate; settle = 1 is constant steps, or acceleration forever.
 
     Args:
         tau: The first primal step, positive; None is 1 / (L ||K||), L the smoothness of f (1 where it has none).

@@ -174,7 +174,7 @@ class ExactMirrorDescent(LearnedPrefix[ExactState]):
     Args:
         mirror: An exact one: that of the last iteration, and copies of it for the others.
         iterations: N.
-        width: The smoothing of the first iteration to begin with, positive.
+        width: The smoothing of the first iteration at the start, positive.
         final_width: That of the last, from which that of the rest falls.
         delay: Iterations of the rest until its width is half of it.
         dimension: Entries of the learned point; 0 is none.

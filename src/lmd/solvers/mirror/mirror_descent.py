@@ -133,7 +133,7 @@ class LearnedMirrorDescent(MirrorDescent):
     Args:
         mirror: Any mirror; its parameters are learned with the steps.
         iterations: N, how many steps are learned.
-        initial_step: Each step to begin with, inside the interval.
+        initial_step: Each step at the start, inside the interval.
         interval: (low, high), what the steps are clipped to.
         extension: The rule past N: "last", "mean", "min", "max" or "decay".
     """
@@ -165,7 +165,7 @@ class CorrectedMirrorDescent(MirrorDescent):
         mirror: Any mirror; the corrections matter where its inverse is learned.
         steps: The step-sizes t_k: a positive number, or `Steps`.
         iterations: How many corrections are learned; None is as many as there are learned steps.
-        initial: Each c_k to begin with, in [0, 1].
+        initial: Each c_k at the start, in [0, 1].
     """
 
     step_cost: ClassVar = {"subgradient": 1, "to_dual": 1, "to_primal": 2}
