@@ -17,11 +17,11 @@ from lmd.operators.stack import Stack
 from lmd.problems.composite import Composite
 from lmd.problems.grids import MAX_CONSTANT_GAUGE, balancing_size, dual_size
 from lmd.problems.tv import TVProblem, check_grid, check_scale, check_weight
-from lmd.terms import L1, Box, Boxed, GroupNorm, Huber, Term, Zero
+from lmd.terms import L1, Box, GroupNorm, Huber, Term, Zero
 from lmd.terms.base import Scale
 from lmd.terms.norms import Axes
 from lmd.terms.stacked import Stacked
-from lmd.terms.wrappers import data_of
+from lmd.terms.wrappers import Boxed, data_of
 
 Interval = tuple[float, float]
 
@@ -246,11 +246,9 @@ class SecondOrderModel(Composite):
 
 def boxed(misfit: Term, box: Interval | None) -> Term:
     """The misfit in a box; where none is given, in the range of its data, and as it is where its dual is finite."""
-    if box is not None:
-        return Boxed(misfit, *check_interval("box", box))
-    if misfit.conjugate_is_finite:
+    if box is None and misfit.conjugate_is_finite:
         return misfit
-    return Boxed(misfit, *_range(data_of(misfit)))
+    return Boxed(misfit, *(_range(data_of(misfit)) if box is None else check_interval("box", box)))
 
 
 def within_range(misfit: Term, box: Interval | None) -> Term:
