@@ -34,15 +34,16 @@ class DescentState(State):
 
 
 class DescentSafeguard(Wrapper[DescentState]):
-    r"""Take a step of the learned solver where f falls by ||g||^2 / (4 L) or more, and x - g / L elsewhere.
+    r"""Take the step of the learned solver if f falls by at least ||g||^2 / (4 L), and x - g / L otherwise.
 
     g is the gradient at x and L the smoothness of f, so a gradient step gains at least ||g||^2 / (2 L). Whichever step
     is taken, f(x_{k+1}) <= f(x_k) - ||g_k||^2 / (4 L). So values never rise, and f(x_k) - min f <= 4 L R^2 / (k + 8), R
-    the radius of the starting level set: as of gradient descent, up to a factor of 2, whatever the learned solver does.
+    the radius of the starting level set. Up to a factor of 2 this is the bound of gradient descent, for any learned
+    solver.
 
-    An iteration costs one function value, a fall-back one subgradient. An instance whose learned step is refused rests
-    for an iteration, in which f(x) is evaluated. `result.evaluations["fallback"]` counts the gradient steps. For smooth
-    problems on the whole space; for others there is `Safeguard`.
+    An iteration costs one function value, and a fall-back one subgradient. After a refused learned step an instance
+    pauses for one iteration, in which f(x) is evaluated. `result.evaluations["fallback"]` counts the gradient steps.
+    This is for smooth problems on the whole space; for others use `Safeguard`.
 
     Args:
         solver: The learned solver.

@@ -42,15 +42,15 @@ def default_fallback(problem: Problem) -> Solver[Any]:
 
 
 def guard(solver: Solver[Any], problem: Problem) -> Safeguard | None:
-    """Return the solver in a safeguard that costs little beside it; None where no fall-back is known for the problem.
+    """Return the solver in a safeguard with little overhead; None if no fall-back is known for the problem.
 
-    Beside a network on images a classical step costs next to nothing, and starts at once. Beside anything else it
-    starts after the trained iterations, or after ten: it is never behind from iteration 20 on. Beside a solver that
-    ends in a classical method it starts after the trained iterations, however many.
+    For networks on images, a classical step costs next to nothing, so the fall-back starts at once. For solvers that
+    end in a classical method it starts after the trained iterations. For all others it starts after the trained
+    iterations, at most ten, so that the answer is never behind from iteration 20 on.
 
     Args:
         solver: The learned solver.
-        problem: What it is to run on.
+        problem: The problem to solve.
     """
     try:
         default_fallback(problem)
@@ -113,29 +113,29 @@ class _Answer:
 
 
 class Safeguard(Solver[SafeguardState]):
-    r"""Run a learned and a classical solver side by side; the answer of each instance is the best point seen.
+    r"""Run a learned and a classical solver side by side; the answer of each instance is the best point of both.
 
-    Each iteration advances both and evaluates f at both points. Past the iterations it was trained for, the learned
-    solver is retired for an instance whose classical value is lower; one that was not trained for a number of
-    iterations is retired after ten iterations behind.
+    Each iteration advances both solvers and evaluates f at both points. After its trained iterations, the learned
+    solver is given up for an instance as soon as the classical value is lower; a solver without a trained number of
+    iterations is given up after ten iterations in a row with higher values.
 
-    So f(x_k) <= f(c_k) in every iteration, with c_k the classical iterates from the same start: what is proven for the
-    fall-back holds on any input. `result.evaluations["fallback"]` counts the iterations that ended with a classical
-    answer, `history.diagnostics["fallback"]` shows where they were. As a run records the safeguard's value, the extra
-    cost is one value and the classical step.
+    So f(x_k) <= f(c_k) in every iteration, with c_k the classical iterates from the same start, and every theorem about
+    the values of the fall-back holds on any input. `result.evaluations["fallback"]` counts the iterations that ended
+    with a classical answer, and `history.diagnostics["fallback"]` shows which they were. The extra cost is one value
+    and the classical step.
 
-    Where a classical step is no cheaper than a learned one, let it start after a `delay` of d iterations, such as the
-    trained ones. Then the fall-back starts from x_0 and catches up, two steps at a time: f(x_k) <= f(c_k) from
-    iteration 2 d on. Where no fall-back is known and the delay is None, the answer is the best learned point, which is
-    never above the start.
+    If a classical step costs as much as a learned one, let the fall-back start after a `delay` of d iterations, such as
+    the trained ones. It then starts from x_0 and catches up with two steps per iteration: f(x_k) <= f(c_k) from
+    iteration 2 d on. If no fall-back is known and the delay is None, the answer is the best learned point, whose value
+    is never above that of the start.
 
-    PDHG, for composite problems, has a dual point, which gives every answer a duality gap. Safeguards nest:
-    `Safeguard(Safeguard(s, a), b)` is never behind a, as long as it has not been overtaken by b.
+    For composite problems the fall-back is PDHG, whose dual point gives every answer a duality gap. Safeguards nest:
+    `Safeguard(Safeguard(s, a), b)` is never behind a until b overtakes it.
 
     Args:
         solver: The learned solver.
-        fallback: The classical one; None is `default_fallback` of the problem.
-        delay: d, iterations before the fall-back starts; None is chosen for each problem, as by `guard`.
+        fallback: The classical solver; None is `default_fallback` of the problem.
+        delay: d, iterations before the fall-back starts; None chooses it for each problem, as `guard` does.
 
     >>> import lmd
     >>> problem = lmd.problems.TVDenoising(torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(0)), 0.3)

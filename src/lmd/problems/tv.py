@@ -23,8 +23,7 @@ from lmd.terms import L1, Box, GroupNorm, Squares, Term
 from lmd.terms.base import Scale
 from lmd.terms.squares import MaskedSquares
 
-RANGE_MARGIN = 100.0
-"""Room that squares of data leave below the largest number of their dtype, and above the smallest."""
+RANGE_MARGIN = 100.0  # room that squares of data leave below the largest number of their dtype, and above the smallest
 
 
 class TVProblem(Composite):
