@@ -110,3 +110,15 @@ def test_what_a_run_proves_its_certificate_proves():
             for tolerance in (1e-2, 1e-4):
                 result = lmd.run(PDHG(settle=8), problem(kind, dtype), tolerance=tolerance)
                 assert bool((result.certificate.bound <= tolerance * result.certificate.lower_bound * (1 + 1e-9)).all())
+
+
+def test_gaps_are_relative_to_the_reported_values_where_rounding_raised_these(monkeypatch):
+    """A bound that is proven about smaller values than the run reports grows by the difference."""
+    tv, raised = problem(dtype=torch.float64), 0.5
+    exact = type(tv).certified_gap
+    monkeypatch.setattr(type(tv), "certified_gap", lambda *args: (exact(*args)[0] - raised, exact(*args)[1]))
+    result = lmd.run(PDHG(), tv, iterations=1, tolerance=1e-6)
+    values, gaps = exact(tv, result.x, result.dual)
+    assert_close(values, result.values, rtol=1e-12, atol=0)
+    found = result.history.diagnostics["relative_gap"][1]
+    assert_close(found, (gaps + raised) / (values - gaps - raised), rtol=1e-9, atol=0)

@@ -81,6 +81,7 @@ def _object_of(holds: Callable[[object], bool]) -> Callable[[object], bool]:
     return lambda value: isinstance(value, dict) and all(map(holds, value.values()))
 
 
+# what each entry has to be, as a check and in words
 _ENTRIES: dict[str, tuple[Callable[[object], bool], str]] = {
     "experiment": (_is_text, "text"),
     "title": (_is_text, "text"),
@@ -92,13 +93,10 @@ _ENTRIES: dict[str, tuple[Callable[[object], bool], str]] = {
     "facts": (_object_of(_is_fact), "an object of plain values and lists of them"),
     "figures": (
         _list_of(_is_figure),
-        "a list of a file and a caption each, and of two or more frames where it has any",
+        "a list of a file and a caption each, and two or more frames where it has any",
     ),
     "rows": (_list_of(_is_row), f"a list of plain objects with {', '.join(CORE)}"),
 }
-"""What each entry has to be, as a check and in words."""
-
-
 PAGE = "index.html"
 _PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -113,8 +111,7 @@ class Reading:
     place: int = 0  # sections are in the order of their places
 
 
-Read = Callable[[dict[str, Any]], Reading]
-"""From a metrics.json to what it says; `lmd.reproduction.experiments.read` asks the experiment that wrote it."""
+Read = Callable[[dict[str, Any]], Reading]  # from a metrics.json to what it says, such as `experiments.read`
 
 
 def find_metrics(folder: str | Path) -> list[Path]:

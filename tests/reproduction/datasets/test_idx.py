@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 
 from lmd.errors import FileError
-from lmd.reproduction.datasets.files import read_idx
+from lmd.reproduction.datasets.files import parse_idx, read_bytes
+
+
+def read_idx(path):
+    return parse_idx(read_bytes(path), path)
 
 
 @pytest.mark.parametrize("shape", [(7,), (2, 3), (4, 28, 28)])

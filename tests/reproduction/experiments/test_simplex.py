@@ -6,14 +6,19 @@ import pytest
 
 from lmd.core.files import read_json
 from lmd.errors import InputError
-from lmd.reproduction.experiments.base import MULTIPLIERS, reproduce
+from lmd.reproduction.experiments.base import MULTIPLIERS, Session, reproduce
 from lmd.reproduction.experiments.plane import Simplex
 from lmd.reproduction.tables import best, curve, select
 
 
 @pytest.fixture(scope="module")
-def metrics(tmp_path_factory: pytest.TempPathFactory):
-    return read_json(reproduce(Simplex(), tmp_path_factory.mktemp("out"), "quick") / "metrics.json")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return reproduce(Simplex(), tmp_path_factory.mktemp("out"), "quick")
+
+
+@pytest.fixture(scope="module")
+def metrics(folder: Path):
+    return read_json(folder / "metrics.json")
 
 
 def at(metrics, **wanted):
@@ -45,26 +50,25 @@ def test_convergence_on_kl_is_linear_at_the_predicted_rate(metrics) -> None:
     assert losses[40] / losses[39] == pytest.approx(0.6**2, rel=1e-2)
 
 
-def test_the_figure_is_a_picture(metrics, tmp_path: Path) -> None:
-    folder = reproduce(Simplex(dimension=5), tmp_path, "quick", seed=3)
+def test_the_figure_is_a_picture(metrics, folder: Path) -> None:
     assert (folder / "figures" / "figure-1-simplex.png").stat().st_size > 20_000
-    again = read_json(folder / "metrics.json")
-    assert again["facts"]["dimension"] == 5
-    assert again["rows"] != metrics["rows"]
+    assert metrics["facts"]["dimension"] == 3
 
 
-def test_a_failing_experiment_leaves_the_old_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = reproduce(Simplex(), tmp_path, "quick")
-    before = (folder / "metrics.json").read_bytes()
+def test_a_failing_experiment_leaves_the_old_results(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, rows = (folder / "metrics.json").read_bytes(), []
 
-    def broken(*_: object) -> None:
+    def broken(session: Session) -> None:
+        rows.extend(session.rows)
         raise RuntimeError("in the middle")
 
     monkeypatch.setattr("lmd.reproduction.experiments.plane.draw_simplex", broken)
     with pytest.raises(RuntimeError, match="in the middle"):
-        reproduce(Simplex(), tmp_path, "quick", seed=1)
+        reproduce(Simplex(), folder.parent, "quick", seed=1)
     assert (folder / "metrics.json").read_bytes() == before
-    assert [path.name for path in tmp_path.iterdir()] == ["simplex"]
+    assert [path.name for path in folder.parent.iterdir()] == ["simplex"]
+    losses = [each["value"] for each in select(rows, metric="loss")]
+    assert losses != [each["value"] for each in select(read_json(folder / "metrics.json")["rows"], metric="loss")]
 
 
 def test_bad_arguments(tmp_path: Path) -> None:

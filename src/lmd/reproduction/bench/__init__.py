@@ -32,9 +32,7 @@ from lmd.reproduction.tables import Row
 from lmd.reproduction.tasks.task import Contest
 
 MAX_ITERATIONS = 1000  # how many iterations a method has to reach the targets
-MAX_SECONDS = 20.0
-"""Seconds that a method has to reach them, while it is looked at; a peer that takes longer is called no further."""
-
+MAX_SECONDS = 20.0  # for a method to reach the targets, untimed; a peer that takes longer is called no further
 MIN_SIDE, MAX_SIDE = 8, 8192  # the sides of images that `sizes` may name
 MIN_GAP = 1e-7  # below this, minima are not known well enough
 TEST_SEED, TUNING_SEED = 7_000_000, 8_000_000

@@ -22,12 +22,9 @@ from lmd.solvers import FGP, LBFGS, PDHG, Adam, GradientDescent, Nesterov, Relax
 from lmd.solvers.classical.pdhg import DEFAULT_RATIO
 from lmd.zoo.solve import solve
 
-CLASSICAL = ("gd", "nesterov", "pdhg", "relaxed-pdhg", "adam", "lbfgs", "fgp")
-"""The names of the methods that need no training."""
-
+CLASSICAL = ("gd", "nesterov", "pdhg", "relaxed-pdhg", "adam", "lbfgs", "fgp")  # methods that need no training
 DUAL = ("pdhg", "relaxed-pdhg", "fgp")  # those of them that keep dual points, and so can prove what they have
-SUBGRADIENTS = 100
-"""How many iterations methods get that know no more than subgradients; none of them comes nearer with more."""
+MAX_SUBGRADIENTS = 100  # iterations of methods that know no more than subgradients; more bring none of them nearer
 
 
 @dataclass(frozen=True)
@@ -74,7 +71,7 @@ def classical_methods(problem: Any, steps: float, tau: float, most: int) -> list
 
 def _by_subgradients(problem: Any, steps: float, most: int) -> list[Method]:
     wide = [steps * m for m in (0.3, 1, 3, 10, 30)]
-    few = min(most, SUBGRADIENTS)
+    few = min(most, MAX_SUBGRADIENTS)
     found = [
         Method("gd", tuple(Setting(GradientDescent(step)) for step in wide), few),
         Method("nesterov", tuple(Setting(Nesterov(step)) for step in wide), few),
@@ -82,7 +79,7 @@ def _by_subgradients(problem: Any, steps: float, most: int) -> list[Method]:
     if problem.domain is None:  # neither of these knows how to stay in a box
         adam = tuple(Setting(Adam(step)) for step in (0.003, 0.01, 0.02, 0.05, 0.1))
         lbfgs = tuple(Setting(LBFGS(memory)) for memory in (5, 20))
-        found += [Method("adam", adam, few), Method("lbfgs", lbfgs, min(most, SUBGRADIENTS // 2))]
+        found += [Method("adam", adam, few), Method("lbfgs", lbfgs, min(most, MAX_SUBGRADIENTS // 2))]
     return found
 
 

@@ -35,11 +35,6 @@ class _Part:
     packed: str
     unpacked: str
 
-    @property
-    def holds(self) -> str:
-        """What is in it, in words."""
-        return _words(self.shape)
-
 
 MNIST_PARTS = (
     _Part(
@@ -114,7 +109,9 @@ def _read_part(folder: Path, part: _Part) -> np.ndarray:
     content = read_bytes(path)
     array = parse_idx(content, path)
     if array.shape != part.shape:
-        raise FileError("MNIST", f"{path}, which holds {_words(array.shape)}", f"{part.holds} in a file of that name")
+        raise FileError(
+            "MNIST", f"{path}, which holds {_words(array.shape)}", f"{_words(part.shape)} in a file of that name"
+        )
     if hashlib.sha256(content).hexdigest() != part.unpacked:
         accepted = f"the genuine file, whose content has SHA-256 {part.unpacked[:12]}..."
         raise FileError("MNIST", f"{path}, the right shape with other content", accepted)
@@ -180,9 +177,8 @@ def _bundled() -> DigitData:
 
     images, labels = load_digits(return_X_y=True)
     images = images.reshape(-1, 8, 8)
-    first = slice(0, DIGITS_TRAIN)
-    last = slice(DIGITS_TRAIN, None)
-    return _as_data("digits", 16, images[first], labels[first], images[last], labels[last])
+    train, test = ((images[part], labels[part]) for part in (slice(0, DIGITS_TRAIN), slice(DIGITS_TRAIN, None)))
+    return _as_data("digits", 16, *train, *test)
 
 
 def _as_data(name: str, white: int, *arrays: np.ndarray) -> DigitData:
@@ -272,20 +268,20 @@ class FeatureNetwork(nn.Module):
         return self.last(functional.dropout(self.features(images), self.settings.dropout, self.training))
 
 
-def digit_features(data: DigitData, *, settings: Settings | None = None, retrain: bool = False) -> DigitFeatures:
+def digit_features(data: DigitData, settings: Settings | None = None) -> DigitFeatures:
     """Features of all images of `data`, from a network trained on its train fold.
 
     The network and its features are cached under a hash of the data and the settings; the networks of the default
-    settings ship with the package. `retrain` trains anew, about a minute on MNIST, and caches the outcome.
+    settings ship with the package.
     """
     settings = _settings_for(data) if settings is None else settings
     key = _key(data, settings)
     name = f"{data.name}-{key[:16]}.safetensors"
     kept = cache_folder() / "features" / name
-    found = None if retrain else _cached_features(kept, data)
+    found = _cached_features(kept, data)
     if found is None:
-        network = None if retrain else _shipped(name, data, settings)
-        found = _with_features(network or train_network(data, settings), data)
+        network = _shipped(name, data, settings) or train_network(data, settings)
+        found = _with_features(network, data)
         _write_cache(kept, found)
     scores = found["test_features"] @ found["last.weight"].T + found["last.bias"]
     return DigitFeatures(

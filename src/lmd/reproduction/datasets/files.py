@@ -106,8 +106,3 @@ def parse_idx(content: bytes, path: Path) -> np.ndarray:
         accepted = f"{expected} entries after the header, as its shape {shape} says, not {len(content) - begin}"
         raise FileError("file", given, accepted)
     return np.frombuffer(content, dtype=np.uint8, offset=begin).reshape(shape)
-
-
-def read_idx(path: Path) -> np.ndarray:
-    """The array in an IDX file of unsigned bytes, packed with gzip or not."""
-    return parse_idx(read_bytes(path), path)

@@ -28,9 +28,7 @@ from lmd.solvers import MirrorDescent, Result, Solver, run
 
 PRESETS = ("quick", "standard", "paper")
 MAX_SEED = 2**32 - 1  # the largest seed: what every library that draws numbers takes
-TUNED = ("multiplier", "seed")
-"""Settings that a method is tuned over: a table shows the best of them, as the paper does."""
-
+TUNED = ("multiplier", "seed")  # what methods are tuned over: a table shows the best of them, as the paper does
 MULTIPLIERS = (0.25, 0.5, 1.0, 2.0, 4.0)  # the step-size multipliers of the paper's figures
 
 

@@ -34,8 +34,7 @@ T = TypeVar("T")
 
 STATUS = Path("/proc/self/status")
 CLEAR_REFS = Path("/proc/self/clear_refs")
-PRELOADED = ["lmd.training.train", "lmd.reproduction.datasets.images", "torch._dynamo"]
-"""What a fresh process would spend its first seconds on importing; the last of them is what Adam asks for."""
+PRELOADED = ["lmd.training.train", "lmd.reproduction.datasets.images", "torch._dynamo"]  # imports that take seconds
 
 
 def peak_memory(work: Callable[[], object]) -> dict[str, float]:
@@ -122,7 +121,7 @@ SIZES = {"quick": Size(4, 4, 16, 2, 1), "standard": Size(60, 75, 96, 1, 2), "pap
 """Filters of the paper's networks and its images at `standard`, one image at a time; its batch as well at `paper`."""
 
 
-COSTS = {
+COSTS = {  # the columns of the table: a method and a metric each
     "update, s": ("lmd", "train_seconds"),
     "recomputing, s": ("lmd-recompute", "train_seconds"),
     "solve, s": ("lmd", "solve_seconds"),
@@ -130,7 +129,6 @@ COSTS = {
     "recomputing, GB": ("lmd-recompute", "train_gigabytes"),
     "solve, GB": ("lmd", "solve_gigabytes"),
 }
-"""The columns of the table of costs: a method and a metric each."""
 
 
 class CostExperiment(Experiment):

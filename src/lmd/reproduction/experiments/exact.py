@@ -30,13 +30,9 @@ from lmd.reproduction.tasks.vectors import SVM_DIGITS as SVMS
 from lmd.solvers import LBFGS, PDHG, GradientDescent, LearnedMirrorDescent, MirrorDescent, Solver, run
 from lmd.training import train
 
-MARKS = (0, 1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500, 700, 1000)
-"""The iterations that are recorded."""
-
+MARKS = (0, 1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500, 700, 1000)  # iterations to record
 LONGEST = {"quick": 30, "standard": 1000, "paper": 1000}
-PAIR_LONGEST = {"quick": 10, "standard": 100, "paper": 1000}
-"""An iteration of a pair of networks costs that of thirty others."""
-
+PAIR_LONGEST = {"quick": 10, "standard": 100, "paper": 1000}  # an iteration of a pair costs that of thirty others
 IMAGES = {"quick": 2, "standard": 8, "paper": 100}
 NOISES = {"quick": (0.05,), "standard": (0.01, 0.05, 0.1, 0.2), "paper": (0.01, 0.05, 0.1, 0.2)}
 STARTS = {"quick": 4, "standard": 20, "paper": 100}
@@ -48,14 +44,12 @@ METHODS = ("gd", "lgd", "lbfgs", "pdhg", "published", "pair", "exact")
 NETWORKS = ("published", "pair")
 STEPS_TRAINING: dict[str, Any] = {"batch": 4, "learning_rate": 2e-3, "schedule": "cosine", "value_weights": "last"}
 STEPS_UPDATES = {"quick": 20, "standard": 200, "paper": 200}  # how the steps of learned gradient descent are trained
-PAIRS = {
+PAIRS = {  # the learned pairs, by problem
     "svm": "svm-pair-10",
     "linear-classifier": "linear-classifier-10",
     "denoise": "denoise-pair-10",
     "inpaint": "inpaint-pair-10",
 }
-"""The learned pairs, by problem."""
-
 PUBLISHED = {"svm": "svm-published-10"}  # those of the published networks, trained as the paper says
 
 

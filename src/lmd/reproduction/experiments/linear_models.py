@@ -152,11 +152,8 @@ def record_comparison(session: Session, instances: DigitInstances, learned: Mirr
 def _best_step(make: Callable[[float], Solver[Any]], instances: DigitInstances, start: Tensor) -> float:
     """The step of a grid of half decades that is best after twenty iterations, on the test instances themselves."""
     grid = [float(10.0 ** (exponent / 2)) for exponent in range(-10, 2)]
-    return min(grid, key=lambda step: _nan_last(run(make(step), instances.problem, start, 20).values.mean().item()))
-
-
-def _nan_last(value: float) -> float:
-    return value if math.isfinite(value) else math.inf
+    values = {step: run(make(step), instances.problem, start, 20).values.mean().item() for step in grid}
+    return min(grid, key=lambda step: values[step] if math.isfinite(values[step]) else math.inf)
 
 
 def compare(
@@ -363,8 +360,7 @@ def _fit_svc(instances: DigitInstances, tolerance: float) -> tuple[float, float]
 
 CLASSIFIER_STARTS = {"quick": 3, "standard": 5, "paper": 20}
 CLASSIFIER_SUBSETS = {"quick": 2, "standard": 10, "paper": 20}
-WARM_START_RIDGE = 1e-4
-"""The cross entropy of separable data has no minimiser; with this ridge it has, and the warm start averages those."""
+WARM_START_RIDGE = 1e-4  # with it the cross entropy of separable data has minimisers, which the warm start averages
 
 
 class LinearClassifierExperiment(DigitExperiment):

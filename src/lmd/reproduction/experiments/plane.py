@@ -17,6 +17,7 @@ from lmd.reproduction.tasks.task import minimiser
 from lmd.reproduction.tasks.vectors import PLANE, plane_family
 from lmd.solvers import Adam, GradientDescent, MirrorDescent, Result, Solver, run
 
+DIMENSION = 3
 SIMPLEX_STEP = 0.1
 SIMPLEX_ITERATIONS = 50
 SIMPLEX_INSTANCES = {"quick": 50, "standard": 500, "paper": 500}
@@ -24,7 +25,7 @@ OBJECTIVES = {"kl": "KL divergence", "least-squares": "squared distance"}
 
 
 class Simplex(Experiment):
-    """500 functions of each class, minimised over the simplex of dimension 3 (or any other)."""
+    """500 functions of each class, minimised over a simplex."""
 
     name = "simplex"
     title = "Entropic mirror descent against gradient descent on the simplex"
@@ -40,23 +41,16 @@ class Simplex(Experiment):
             f"iterations, gradient descent at {kl[1]}; on the squared distance at {squares[0]} and {squares[1]}"
         )
 
-    def __init__(self, dimension: int = 3) -> None:
-        self.dimension = dimension
-
     def run(self, session: Session) -> None:
-        session.facts.update(
-            data="targets and starts uniform on the simplex", dimension=self.dimension, base_step=SIMPLEX_STEP
-        )
+        facts = {"data": "targets and starts uniform on the simplex", "dimension": DIMENSION, "base_step": SIMPLEX_STEP}
+        session.facts.update(facts)
         for objective in OBJECTIVES:
             generator = torch.Generator().manual_seed(session.seed)
-            family = SimplexFamily(objective, self.dimension)
+            family = SimplexFamily(objective, DIMENSION)
             problem, x0 = family.sample(SIMPLEX_INSTANCES[session.preset], generator)
             for multiplier in MULTIPLIERS:
                 steps = multiplier * SIMPLEX_STEP
-                methods: dict[str, Solver[Any]] = {
-                    "gd": GradientDescent(steps),
-                    "md": MirrorDescent(Entropic(), steps),
-                }
+                methods: dict[str, Solver[Any]] = {"gd": GradientDescent(steps), "md": MirrorDescent(Entropic(), steps)}
                 for method, solver in methods.items():
                     result, _ = measure(solver, problem, x0, SIMPLEX_ITERATIONS, session.repeats)
                     session.record_run(method, result, SIMPLEX_ITERATIONS, objective=objective, multiplier=multiplier)

@@ -42,8 +42,7 @@ CROP = {"quick": 32, "standard": SIDE, "paper": SIDE}
 
 CLOSE = 1e-5  # a run of a problem whose minimum is known ends when all its instances are as close as this
 TEST_SEED = 4_000_000
-CHECKPOINTS = {"inpainting_780": "published-inpainting", "svm_3000": "published-svm"}
-"""The published checkpoints by file name, and what their rows are called."""
+CHECKPOINTS = {"inpainting_780": "published-inpainting", "svm_3000": "published-svm"}  # file names, and methods
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from lmd.problems import ControlFamily, TVDenoising
 from lmd.problems.image_families import add_noise
 from lmd.reproduction.datasets.images import TEST_PHOTOGRAPHS, bundled, read_image
 from lmd.reproduction.experiments.base import Experiment, Session, reproduce
-from lmd.reproduction.experiments.imaging import generator_for, middles
+from lmd.reproduction.experiments.imaging import generator_for, middles, psnr
 from lmd.reproduction.figures import figure, label_lines, method_colour, plot_curve
 from lmd.reproduction.page import Reading, write_page
 from lmd.reproduction.tables import Row, best, distinct, number, select
@@ -29,14 +29,9 @@ from lmd.training.learn import learn
 from lmd.zoo.solve import solve
 
 NOISE = 0.08
-SIDES = {"quick": 224, "standard": 320, "paper": 480}
-"""The photograph is cut to squares of this side, or less where it is smaller."""
-
+SIDES = {"quick": 224, "standard": 320, "paper": 480}  # the photograph is cut to squares of at most this side
 TOLERANCES = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4)
-MAX_SECONDS = {"quick": 0.5, "standard": 3.0, "paper": 10.0}
-"""A method whose call takes more processor time than this is not asked for a smaller gap. Other programs do not change
-processor time, so that they do not change which rows there are."""
-
+MAX_SECONDS = {"quick": 0.5, "standard": 3.0, "paper": 10.0}  # of the processor; slower methods get no smaller gap
 GAP = 1e-3  # what the headline is about
 
 
@@ -82,7 +77,7 @@ class PhotographTour(Experiment):
         answer, info = denoise(noisy, info=True)
         session.facts.update(data=f"chelsea of scikit-image, {noisy.shape[2]} x {noisy.shape[3]}", noise=f"{NOISE:.0%}")
         session.facts.update(weight=float(info.weight), proven=str(info))
-        found = {"psnr_noisy": _psnr(noisy, clean), "psnr": _psnr(answer, clean), "seconds": info.seconds}
+        found = {"psnr_noisy": float(psnr(noisy, clean)), "psnr": float(psnr(answer, clean)), "seconds": info.seconds}
         for metric, value in {**found, "grey_levels": float(info.grey_levels)}.items():
             session.record("lmd", "answer", metric, value)
         caption = f"`lmd.denoise(picture)`: {found['psnr_noisy']:.1f} dB with noise, {found['psnr']:.1f} dB denoised."
@@ -90,10 +85,6 @@ class PhotographTour(Experiment):
         session.save_frames("before-and-after", frames, caption)
         _race(session, TVDenoising(noisy, weight=float(info.weight)))
         _draw_race(session)
-
-
-def _psnr(x: Tensor, clean: Tensor) -> float:
-    return float(-10 * torch.log10((x - clean).square().mean()))
 
 
 def _race(session: Session, problem: TVDenoising) -> None:

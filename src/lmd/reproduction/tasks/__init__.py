@@ -19,17 +19,7 @@ from lmd.reproduction.tasks.models import MODELS
 from lmd.reproduction.tasks.task import CertifiedBy, Contest, Drawn, Peer, Recipe, Task
 from lmd.reproduction.tasks.vectors import CONTROL, LASSO, LEAST_SQUARES, LINEAR_CLASSIFIER, SVM
 
-__all__ = [
-    "CertifiedBy",
-    "Contest",
-    "Drawn",
-    "Peer",
-    "Recipe",
-    "Task",
-    "every",
-    "get",
-    "names",
-]
+__all__ = ["CertifiedBy", "Contest", "Drawn", "Peer", "Recipe", "Task", "every", "get", "names"]
 
 IMAGING = (DENOISE, DENOISE_ISOTROPIC, INPAINT, DEBLUR, TOMOGRAPHY, MODELS)
 OWN = (*IMAGING, LASSO, SVM, LINEAR_CLASSIFIER, LEAST_SQUARES, CONTROL)

@@ -44,8 +44,8 @@ class Source(abc.ABC):
         """What the data are called."""
 
     @abc.abstractmethod
-    def fingerprint(self, family: Any, preset: str) -> str:
-        """The SHA-256 of what is trained on."""
+    def fingerprint(self, family: Callable[[str], Any], preset: str) -> str:
+        """The SHA-256 of what is trained on, from the family by preset."""
 
     @abc.abstractmethod
     def held_out(self, family: Any, wanted: HeldOut) -> Any:
@@ -62,7 +62,7 @@ class Images(Source):
     def name(self, preset: str) -> str:
         return image_data("auto").name if self.large and preset == "paper" else "photographs"
 
-    def fingerprint(self, family: Any, preset: str) -> str:
+    def fingerprint(self, family: Callable[[str], Any], preset: str) -> str:
         return sha256_of(image_data(self.name(preset)).train_images)
 
     def train(self, preset: str) -> Tensor:
@@ -92,7 +92,7 @@ class Digits(Source):
     def name(self, preset: str) -> str:
         return "digits" if preset == "quick" else digits_data("auto").name
 
-    def fingerprint(self, family: Any, preset: str) -> str:
+    def fingerprint(self, family: Callable[[str], Any], preset: str) -> str:
         return digits_data(self.name(preset)).fingerprint()
 
     def features(self, preset: str) -> DigitFeatures:
@@ -124,8 +124,9 @@ class Drawn(Source):
     def name(self, preset: str) -> str:
         return self.words
 
-    def fingerprint(self, family: Any, preset: str) -> str:
-        return sha256_of(*(getattr(family.inside, name) for name in self.arrays))
+    def fingerprint(self, family: Callable[[str], Any], preset: str) -> str:
+        drawn = family(preset).inside
+        return sha256_of(*(getattr(drawn, name) for name in self.arrays))
 
     def held_out(self, family: Any, wanted: HeldOut) -> Any:
         other = copy.copy(family.inside)
@@ -192,9 +193,7 @@ class CertifiedBy:
 
 Call = Callable[[Any], Any]  # from a rung of the ladder to an answer in the peer's own form
 COUNTS = (1, 2, 3, 5, 10, 20, 35, 50, 100, 200, 500, 1000)
-TOLERANCES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-8, 1e-10)
-"""The ladders of peers that stop at a number of iterations, and of such that stop at a tolerance."""
-
+TOLERANCES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-8, 1e-10)  # for peers that stop at one; COUNTS for the others
 EXPERIMENTS = "pip install 'lmd[experiments]'"  # how to get the peers that experiments need too
 ONE_THREAD = "-1-thread"  # how the name of a peer ends that is there with all threads too
 
@@ -251,9 +250,8 @@ class Recipe:
         return "-".join(word for word in words if word)
 
 
+# from clean images `(n, C, H, W)`, or n alone, a noise level and randomness to a problem of n instances
 Make = Callable[[Tensor, float, torch.Generator], Any]
-"""From clean images `(n, C, H, W)`, a noise level and randomness to a problem of n instances; what is not about images
-takes their number alone."""
 
 
 @dataclass(frozen=True)
