@@ -25,9 +25,7 @@ from lmd.tv.denoising import Denoising
 from lmd.tv.inpainting import Inpainting
 from lmd.tv.primal_dual import LOST, Forward, Iterations, Joint, Misfit, PrimalDual, SecondOrder
 
-NORMS = (L1, GroupNorm, Huber)
-"""What total variation is made of; no subclasses of them."""
-
+NORMS = (L1, GroupNorm, Huber)  # what total variation is made of; no subclasses of them
 AXES = ((), (1,), (2,), (1, 2))
 """The axes of a dual field along which compiled code takes lengths: none, channels, directions, both."""
 

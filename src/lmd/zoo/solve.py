@@ -29,9 +29,7 @@ from lmd.zoo.defaults import solver_for
 
 MAX_ITERATIONS = 100_000
 
-MAX_REFINED_ITERATIONS = 5000
-"""Iterations in float64 for instances that the rounding of x to float32 can hold up."""
-
+MAX_REFINED_ITERATIONS = 5000  # iterations in float64 for instances that the rounding of x to float32 can hold up
 STATUS: dict[int, Status] = {
     End.OUT_OF_ITERATIONS: Status.FINISHED,
     End.REACHED: Status.TOLERANCE_REACHED,
