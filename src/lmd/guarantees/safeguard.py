@@ -18,6 +18,7 @@ from lmd.solvers.base import Solver, State, add_evaluations
 from lmd.solvers.classical.interior_point import InteriorPoint
 from lmd.solvers.classical.lbfgs import LBFGS
 from lmd.solvers.classical.pdhg import PDHG
+from lmd.solvers.tracking import take
 
 FALLBACK_SETTLE = 32.0  # `settle` of the default PDHG: found on TV problems with 1 to 20% noise
 MAX_ITERATIONS_BEHIND = 10  # iterations in a row that a solver without a horizon may be behind before it is retired
@@ -106,7 +107,7 @@ class _Answer:
     def see(self, whose: str, points: Tensor, values: Tensor) -> None:
         """Take points where their values are below all before."""
         better = values < self.value  # a NaN never is
-        self.x = torch.where(widen(better, points), points, self.x)
+        self.x = take(better, points, self.x)
         self.value = torch.where(better, values, self.value)
         self.lowest[whose] = torch.fmin(self.lowest[whose], values)
         self.fell_back = self.fell_back | better if whose == "classical" else self.fell_back & ~better
@@ -245,20 +246,15 @@ class Safeguard(Solver[SafeguardState]):
         )
 
     def _alone(self, problem: Problem, state: SafeguardState) -> SafeguardState:
-        """Take a learned step before the fall-back starts, with little overhead, as the step may be cheap."""
+        """Take a learned step before the fall-back starts."""
         learned = self.solver.step(problem, state.learned)
-        x, value, retired = learned.x, _value(problem, learned), state.retired
-        better = value < state.value
-        if not bool(better.any()):
-            retired, x, value = retired | value.isnan(), state.x, state.value
-        elif not bool(better.all()):
-            retired = retired | value.isnan()
-            x = torch.where(widen(better, x), x, state.x)
-            value = torch.where(better, value, state.value)
+        found = _value(problem, learned)
+        better = found < state.value  # a NaN never is
+        value = torch.where(better, found, state.value)
         saved = learned.known_value is not None
         return replace(
             state,
-            x=x,
+            x=take(better, learned.x, state.x),
             iteration=state.iteration + 1,
             diagnostics={**learned.diagnostics, "fallback": state.fell_back},
             evaluations=self._saved(learned, state.retired) if saved else learned.evaluations,
@@ -266,7 +262,7 @@ class Safeguard(Solver[SafeguardState]):
             learned=learned,
             value=value,
             lowest={**state.lowest, "learned": value},
-            retired=retired,
+            retired=state.retired | found.isnan(),
         )
 
     def _judge(self, k: int, answer: _Answer, state: SafeguardState) -> tuple[Tensor, Tensor]:
@@ -313,12 +309,7 @@ def _dual(classical: State | None, learned: State, fell_back: Tensor) -> Tensor 
     own, others = learned.dual_point, None if classical is None else classical.dual_point
     if own is None or others is None:
         return others if own is None else own
-    return torch.where(widen(fell_back, own), others, own)
-
-
-def widen(mask: Tensor, like: Tensor) -> Tensor:
-    """Return a mask of the instances `(B,)` in the shape `(B, 1, ...)`."""
-    return mask.reshape(-1, *(1,) * (like.ndim - 1))
+    return take(fell_back, others, own)
 
 
 def _known(diagnostics: Mapping[str, Tensor], active: Tensor) -> dict[str, Tensor]:

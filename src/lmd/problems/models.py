@@ -78,6 +78,7 @@ class TVModel(TVProblem):
     ) -> None:
         self.noisy, self.isotropic = check_batch("y", data_of(misfit)), bool(isotropic)
         self.coupled, self.huber = bool(coupled), check_positive("huber", huber, zero=True)
+        self.scale = 1.0  # the misfit has a scale of its own
         shape = check_grid(self.noisy) if size is None else tuple(size)
         self.weight = _check_map(weight, self.noisy, shape, self.isotropic, self.coupled)
         variation = (_norm(self.bound, self.isotropic, self.coupled, self.huber), Differences(shape, spacing))
@@ -95,11 +96,6 @@ class TVModel(TVProblem):
         check_scale("misfit", f.nearest(self.noisy), self.weight)
         self.domain = None if box is None else Box(*box)
         self.compose(f, variation, start=f.nearest(self.noisy))
-
-    @property
-    def scale(self) -> float:
-        """1: the misfit has a scale of its own."""
-        return 1.0
 
     @property
     def bound(self) -> Scale:

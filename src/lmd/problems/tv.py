@@ -55,11 +55,7 @@ class TVProblem(Composite):
         self.noisy = check_batch("noisy", noisy)
         self.weight = check_weight(weight, noisy)
         self.isotropic, self.halved = bool(isotropic), bool(halved)
-
-    @property
-    def scale(self) -> float:
-        """s of the formula."""
-        return 0.5 if self.halved else 1.0
+        self.scale = 0.5 if halved else 1.0  # s of the formula
 
     @property
     def bound(self) -> Scale:
