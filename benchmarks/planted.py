@@ -44,8 +44,8 @@ FAULTS = [
     Fault("mathematics", "** 2 / (h * h)\n", "** 2 / h\n", "tests/operators"),
     Fault(
         "mathematics",
-        "inside.narrow(axis, 0, after).add_(last)",
-        "inside.narrow(axis, length - after, after).add_(last)",
+        "margins = (w - 1 - w // 2, w // 2, h - 1 - h // 2, h // 2)",
+        "margins = (w // 2, w - 1 - w // 2, h - 1 - h // 2, h // 2)",
         "tests/operators",
     ),
     Fault("mathematics", "torch.stack([1 - share, share])", "torch.stack([share, 1 - share])", "tests/operators"),

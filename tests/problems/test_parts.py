@@ -9,7 +9,8 @@ from lmd.errors import CapabilityError, InputError
 from lmd.operators import Differences, Identity, Matrix
 from lmd.problems import Composite, Lasso, TVDenoising
 from lmd.solvers import FGP, PDHG, LearnedPDHG, Status
-from lmd.terms import L1, Box, Boxed, GroupNorm, Huber, KullbackLeibler, Shifted, Squares
+from lmd.terms import L1, Box, GroupNorm, Huber, KullbackLeibler, Shifted, Squares
+from lmd.terms.wrappers import Boxed
 
 F64 = torch.float64
 

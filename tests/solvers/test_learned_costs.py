@@ -48,9 +48,10 @@ def counting(problem):
     for name in METHODS:
         if hasattr(problem, name):
             setattr(problem, name, counted(name))
-    for name in ("operator", "differences"):
-        if hasattr(problem, name):
-            setattr(problem, name, Counted(getattr(problem, name), calls))
+    differences, kind = getattr(problem, "differences", None), type(problem)
+    if differences is not None:
+        problem.__class__ = type(kind.__name__, (kind,), {"differences": Counted(differences, calls)})
+    problem.operator = Counted(problem.operator, calls)
     return problem, calls
 
 

@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from lmd.errors import InputError
-from lmd.terms import Absolute, Boxed, KullbackLeibler, Squares
+from lmd.terms import Absolute, KullbackLeibler, Squares
+from lmd.terms.wrappers import Boxed
 from lmd.testing.terms import OFFSET, TermConformance, normal, units
 
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from lmd.errors import CapabilityError
-from lmd.terms import L1, Box, Boxed, Squares, Term
+from lmd.terms import L1, Box, Squares, Term
+from lmd.terms.wrappers import Boxed
 from lmd.testing.terms import OFFSET, TermConformance, normal, units
 
 F32, F64 = torch.float32, torch.float64

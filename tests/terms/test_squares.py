@@ -2,8 +2,9 @@ import pytest
 import torch
 
 from lmd.errors import InputError
-from lmd.terms import Boxed, Squares
+from lmd.terms import Squares
 from lmd.terms.squares import MaskedSquares
+from lmd.terms.wrappers import Boxed
 from lmd.testing.terms import OFFSET, TermConformance, normal, units
 
 

@@ -13,6 +13,7 @@ from lmd.problems.base import offers
 from lmd.solvers import ADMM, LBFGS, PDHG, Nesterov, Solver
 from lmd.solvers.base import State, check_fit
 from lmd.solvers.classical.interior_point import InteriorPoint
+from lmd.terms.base import per_instance
 
 MAX_SYSTEM_SIZE = 1024  # entries of x up to which methods that invert a matrix of them are tried
 ACCURACY = 1e-6  # the relative gap at which an optimum is good enough to compare with
@@ -116,6 +117,6 @@ def estimate_smoothness(problem: Any, x: Tensor, rounds: int = 8) -> float:
     gradient, length = problem.subgradient(x), 1e-2 * (1 + float(x.abs().mean()))
     for _ in range(rounds):
         norms = torch.linalg.vector_norm(change.flatten(1), dim=1).clamp(min=1e-30)
-        unit = change / norms.reshape(-1, *(1,) * (x.ndim - 1))
+        unit = change / per_instance(norms, x)
         change = (problem.subgradient(x + length * unit) - gradient) / length
     return max(float(torch.linalg.vector_norm(change.flatten(1), dim=1).max()), 1e-12)

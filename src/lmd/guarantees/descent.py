@@ -9,16 +9,18 @@ import torch
 from torch import Tensor
 
 from lmd.errors import InputError
-from lmd.guarantees.safeguard import step_costs, widen
+from lmd.guarantees.safeguard import step_costs
 from lmd.mirrors.base import norm_of
 from lmd.problems.base import Problem
 from lmd.solvers.base import State, Wrapper, add_evaluations
+from lmd.solvers.tracking import take
+from lmd.terms.base import per_instance
 
 PROGRESS = 0.5  # the share of the proven gain of a gradient step that a learned step has to gain
 
 
 @dataclass(frozen=True, kw_only=True)
-class DescentState(State):
+class DescentSafeguardState(State):
     """Points, the state of the learned solver at them, and what is known of f there."""
 
     inner: State
@@ -33,16 +35,17 @@ class DescentState(State):
         return self.value
 
 
-class DescentSafeguard(Wrapper[DescentState]):
-    r"""Take a step of the learned solver where f falls by ||g||^2 / (4 L) or more, and x - g / L elsewhere.
+class DescentSafeguard(Wrapper[DescentSafeguardState]):
+    r"""Take the step of the learned solver if f falls by at least ||g||^2 / (4 L), and x - g / L otherwise.
 
     g is the gradient at x and L the smoothness of f, so a gradient step gains at least ||g||^2 / (2 L). Whichever step
     is taken, f(x_{k+1}) <= f(x_k) - ||g_k||^2 / (4 L). So values never rise, and f(x_k) - min f <= 4 L R^2 / (k + 8), R
-    the radius of the starting level set: as of gradient descent, up to a factor of 2, whatever the learned solver does.
+    the radius of the starting level set. Up to a factor of 2 this is the bound of gradient descent, for any learned
+    solver.
 
-    An iteration costs one function value, a fall-back one subgradient. An instance whose learned step is refused rests
-    for an iteration, in which f(x) is evaluated. `result.evaluations["fallback"]` counts the gradient steps. For smooth
-    problems on the whole space; for others there is `Safeguard`.
+    An iteration costs one function value, and a fall-back one subgradient. After a refused learned step an instance
+    pauses for one iteration, in which f(x) is evaluated. `result.evaluations["fallback"]` counts the gradient steps.
+    This is for smooth problems on the whole space; for others use `Safeguard`.
 
     Args:
         solver: The learned solver.
@@ -71,25 +74,25 @@ class DescentSafeguard(Wrapper[DescentState]):
         """One value; the rest is counted in the state."""
         return {"value": 1}
 
-    def init(self, problem: Problem, x0: Tensor) -> DescentState:
+    def init(self, problem: Problem, x0: Tensor) -> DescentSafeguardState:
         value = problem.value(x0)
         none = torch.zeros_like(value, dtype=torch.bool)
         L = torch.as_tensor(problem.smoothness, dtype=value.dtype, device=value.device).expand_as(value)
-        return DescentState(
+        return DescentSafeguardState(
             x0, inner=self.solver.init(problem, x0), floor=value, smoothness=L, value=None, resting=none
         )
 
-    def step(self, problem: Problem, state: DescentState) -> DescentState:
+    def step(self, problem: Problem, state: DescentSafeguardState) -> DescentSafeguardState:
         trying = ~state.resting
         inner = self.solver.step(problem, state.inner) if bool(trying.any()) else state.inner
-        value = problem.value(_choose(trying, inner.x, state.x))
+        value = problem.value(take(trying, inner.x, state.x))
         sure = self._squared_norm(problem, state, inner) / (2 * state.smoothness)
         accepted = trying & (value <= state.floor - PROGRESS * sure)  # never for a NaN
         known = torch.where(trying, state.floor, value)
         x, fall = self._descend(problem, state, ~accepted)
-        x = _choose(accepted, inner.x, x)
+        x = take(accepted, inner.x, x)
         fallback = {"fallback": (~accepted).long(), "subgradient": (~accepted).long()}
-        return DescentState(
+        return DescentSafeguardState(
             x,
             state.iteration + 1,
             {**inner.diagnostics, "fallback": (~accepted).to(value.dtype)},
@@ -101,7 +104,7 @@ class DescentSafeguard(Wrapper[DescentState]):
             resting=trying & ~accepted,
         )
 
-    def _squared_norm(self, problem: Problem, state: DescentState, inner: State) -> Tensor:
+    def _squared_norm(self, problem: Problem, state: DescentSafeguardState, inner: State) -> Tensor:
         """Return ||g||_2^2 at x `(B,)`: from the diagnostics where the step was mirror descent from x."""
         geometry, noticed = self.solver.geometry, inner.diagnostics
         from_x = state.inner.iterate is state.inner.x and "step_size" in noticed  # accelerated steps tell no size
@@ -110,18 +113,18 @@ class DescentSafeguard(Wrapper[DescentState]):
         return norm_of(problem.subgradient(state.x), "l2").square()
 
     @staticmethod
-    def _descend(problem: Problem, state: DescentState, where: Tensor) -> tuple[Tensor, Tensor]:
+    def _descend(problem: Problem, state: DescentSafeguardState, where: Tensor) -> tuple[Tensor, Tensor]:
         """Return x - g / L for some of the instances, and the most that f can fall by that: ||g||^2 / L `(B,)`."""
         x = state.x
         if not bool(where.any()):
             return x, torch.zeros_like(state.smoothness)
         if problem.batch_size is None:
-            gradient = problem.subgradient(x) * widen(where, x)
+            gradient = problem.subgradient(x) * per_instance(where, x)
         else:
             index = where.nonzero().flatten()
             gradient = torch.zeros_like(x).index_copy(0, index, problem.select(index).subgradient(x[index]))
         fall = norm_of(gradient, "l2").square() / state.smoothness
-        return x - gradient / widen(state.smoothness, x), fall
+        return x - gradient / per_instance(state.smoothness, x), fall
 
     def _resume(self, problem: Problem, inner: State, x: Tensor, moved: Tensor, iteration: int) -> State:
         """Return the state of the learned solver, initialised at x for the instances that `moved` without it."""
@@ -129,11 +132,6 @@ class DescentSafeguard(Wrapper[DescentState]):
         if not bool(moved.any()):
             return inner
         return _merge(moved, self.solver.init(problem, x), inner)
-
-
-def _choose(where: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    """Return `new` for some of the instances `(B,)`, `old` for the others."""
-    return new if bool(where.all()) else torch.where(widen(where, old), new, old)
 
 
 def _merge(where: Tensor, fresh: State, old: State) -> State:
@@ -147,5 +145,5 @@ def _merge(where: Tensor, fresh: State, old: State) -> State:
             raise InputError(
                 "solver", f"one whose state keeps {name} for the whole batch", "one that keeps it per instance"
             )
-        merged[name] = torch.where(widen(where, before), torch.nan if new is None else new, before)
+        merged[name] = take(where, torch.full_like(before, torch.nan) if new is None else new, before)
     return replace(old, **merged)

@@ -10,7 +10,8 @@ from torch import Tensor
 from lmd.core.batching import to_double
 from lmd.errors import CapabilityError
 from lmd.problems.base import Problem, offers
-from lmd.terms.base import Scale, inner, sum_instances
+from lmd.solvers.tracking import take
+from lmd.terms.base import Scale, inner, per_instance, sum_instances
 
 MAX_ENTRIES = 256  # entries of x up to which tangents in all directions are taken
 MAX_NUMBERS = 1 << 22  # entries of the matrices of as many instances as are worked on together
@@ -78,7 +79,7 @@ def _by_strong_convexity(problem: Any, x: Tensor, value: Tensor, gradient: Tenso
     """f(x) + min_y <g, y - x> + m/2 ||y - x||^2 `(B,)`; the minimiser is the point of the domain nearest to x - g/m."""
     m = torch.as_tensor(constant, dtype=x.dtype, device=x.device).expand(len(x))
     usable = m > 0
-    y = x - gradient / torch.where(usable, m, 1).reshape(-1, *(1,) * (x.ndim - 1))
+    y = x - gradient / per_instance(torch.where(usable, m, 1), x)
     move = (y if problem.domain is None else problem.domain.nearest(y)) - x
     return torch.where(usable, value + inner(gradient, move) + m / 2 * inner(move, move), -torch.inf)
 
@@ -132,12 +133,12 @@ def _newton(problem: Any, x: Tensor, small: Tensor) -> tuple[Tensor, Tensor]:
         part, move = problem.select(left), -(bases[left] @ along[:, :, None])[:, :, 0].reshape_as(x[left])
         length = torch.ones_like(value)
         for _ in range(MAX_HALVINGS):
-            moved = x[left] + length.reshape(-1, *(1,) * (x.ndim - 1)) * move
+            moved = x[left] + per_instance(length, move) * move
             rises = ~(part.value(moved) <= value)
             if not bool(rises.any()):
                 break
             length = torch.where(rises, length / 2, length)
-        x[left] = torch.where(rises.reshape(-1, *(1,) * (x.ndim - 1)), x[left], moved)
+        x[left] = take(rises, x[left], moved)
         if not bool((~rises).any()):
             break
         left = left[~rises]

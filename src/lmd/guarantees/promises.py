@@ -25,19 +25,19 @@ MIN_SHARE = 0.5  # less than this share of a class is not promised
 
 @dataclass(frozen=True)
 class Promise:
-    """With confidence 1 - delta, at least a `share` of the class is within `target` after so many iterations.
+    """With confidence 1 - delta, at least a `share` of the class reaches `target` after this many iterations.
 
-    It holds for the distribution that the `runs` were drawn from: independently of each other, one by one, and of the
-    training and the choice of the solver. Theorem and proof: docs/guarantees.md.
+    This holds for the distribution of the `runs` if they were drawn independently of each other and of the training and
+    choice of the solver. Theorem and proof: docs/guarantees.md.
 
     Args:
-        target: The relative gap to get to.
-        iterations: Iterations of each run.
-        runs: Held-out instances that were run.
-        within: Runs that were within the target.
+        target: The relative gap to reach.
+        iterations: The iterations of each run.
+        runs: The number of held-out instances.
+        within: The number of runs that reached the target.
         share: A lower bound on the share of the whole class.
-        confidence: 1 - delta; of all `together`, that all of them hold.
-        together: How many promises are made together, such as on one card.
+        confidence: 1 - delta, the confidence that all promises made `together` hold.
+        together: The number of promises made together, such as on one card.
     """
 
     target: float
@@ -59,18 +59,18 @@ class Promise:
 
 
 def promise(gaps: Tensor, target: float, iterations: int, confidence: float = 0.95, together: int = 1) -> Promise:
-    """Return what the relative gaps `(n,)` of held-out runs promise of the class they were drawn from.
+    """Return a promise about a class, from the relative gaps `(n,)` of held-out runs.
 
-    The theorem asks for gaps that are never below the true ones, of instances that were drawn one by one, each from a
-    generator of its own: a family may share data within a batch. With several promises from the same runs, each is made
-    at the confidence 1 - (1 - confidence) / together, so that all hold together with `confidence` (Bonferroni).
+    The theorem requires gaps that are never below the true ones, and instances that were drawn independently, each with
+    its own generator, because a family may share data within a batch. Of several promises from the same runs, each is
+    made at the confidence 1 - (1 - confidence) / together, so that all of them hold with `confidence` (Bonferroni).
 
     Args:
-        gaps: Relative gaps `(n,)`, of instances that nothing was trained on or chosen by.
-        target: The relative gap that a run is to get to.
-        iterations: Iterations of each run.
+        gaps: Relative gaps `(n,)` of instances that were not used for training or choosing the solver.
+        target: The relative gap to reach.
+        iterations: The iterations of each run.
         confidence: Between 0 and 1.
-        together: How many promises are made, of which this is one.
+        together: The number of promises made from these runs.
 
     >>> print(promise(torch.full((300,), 1e-4), target=1e-3, iterations=8))
     with confidence 95%, at least 99.0% of the class are within 0.001 of the minimum after 8 iterations
@@ -101,18 +101,18 @@ def least_share(within: int, runs: int, confidence: float = 0.95) -> float:
 
 
 class Monitor:
-    r"""A test of whether the class that a promise was made for has moved, from the gaps of a running solver.
+    r"""A test of whether a class still keeps a promise, from the gaps of new solves.
 
-    A promise of a share p says that an instance is outside the target with probability at most 1 - p. Then
-    e = (1 + b) / (1 + b (1 - p)) for one that is outside, 1 / (1 + b (1 - p)) for one within, is 1 or less on average,
-    and S_t = e_t (S_{t-1} + 1 / t(t+1)) reaches 1 / delta with probability at most delta, over all times together
-    ([Ville 1939](http://www.numdam.org/item/THESE_1939__218__1_0/)): it may be looked at after every solve, and
-    instances that were within long ago do not hide those that are outside now. docs/guarantees.md.
+    A promise of a share p says that an instance misses the target with probability at most 1 - p. Let
+    e = (1 + b) / (1 + b (1 - p)) for an instance that misses it and 1 / (1 + b (1 - p)) for one that does not; the mean
+    of e is at most 1. Then S_t = e_t (S_{t-1} + 1 / t(t+1)) ever reaches 1 / delta with probability at most delta
+    ([Ville 1939](http://www.numdam.org/item/THESE_1939__218__1_0/)). So the test can be evaluated after every solve,
+    and successes of long ago do not hide failures of today. See docs/guarantees.md.
 
     Args:
-        promised: What was promised of the class.
-        delta: The probability of a false alarm, ever.
-        bet: b, positive: the larger, the sooner a great change is seen, and the later a small one.
+        promised: The promise about the class.
+        delta: The probability that there is ever a false alarm.
+        bet: b, positive. A larger bet notices large changes earlier and small ones later.
 
     >>> monitor = Monitor(promise(torch.full((300,), 1e-4), target=1e-3, iterations=8))
     >>> monitor.see(torch.full((1000,), 1e-4)), monitor.see(torch.full((20,), 1e-2))
@@ -127,7 +127,7 @@ class Monitor:
 
     @property
     def has_moved(self) -> bool:
-        """Whether too many instances were outside the target: then learn again, on instances of today."""
+        """Whether too many instances missed the target; if so, learn again on current instances."""
         return self.evidence >= self.limit
 
     def see(self, gaps: Tensor) -> bool:

@@ -14,6 +14,7 @@ from lmd.mirrors.base import DUAL_NORM, Mirror, norm_of
 from lmd.problems.base import Problem
 from lmd.solvers.base import Solver
 from lmd.solvers.result import Constant, Result
+from lmd.solvers.tracking import take
 from lmd.terms.domains import same_set
 
 ROUNDING = 64  # units of rounding to which a value is taken to be right; certificates leave room for them
@@ -60,11 +61,6 @@ class Record:
         mirror = self.solver.geometry
         recorded = "step_size" in self.diagnostics  # not in a run of no iterations
         return mirror if mirror is not None and recorded and same_set(mirror.domain, self.problem.domain) else None
-
-    @property
-    def is_lazy(self) -> bool:
-        """Whether the dual variable accumulates."""
-        return self.solver.accumulates
 
     @property
     def steps(self) -> Tensor:
@@ -193,8 +189,7 @@ class Record:
     @property
     def _ends(self) -> tuple[Tensor, Tensor]:
         """The start, and the answer where that is finite."""
-        finite = torch.isfinite(self.x.flatten(1)).all(dim=1).reshape(-1, *(1,) * (self.x.ndim - 1))
-        return self.start, torch.where(finite, self.x, self.start)
+        return self.start, take(torch.isfinite(self.x.flatten(1)).all(dim=1), self.x, self.start)
 
     @cached_property
     def _curvature(self) -> Tensor:

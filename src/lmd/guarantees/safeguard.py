@@ -18,6 +18,7 @@ from lmd.solvers.base import Solver, State, add_evaluations
 from lmd.solvers.classical.interior_point import InteriorPoint
 from lmd.solvers.classical.lbfgs import LBFGS
 from lmd.solvers.classical.pdhg import PDHG
+from lmd.solvers.tracking import take
 
 FALLBACK_SETTLE = 32.0  # `settle` of the default PDHG: found on TV problems with 1 to 20% noise
 MAX_ITERATIONS_BEHIND = 10  # iterations in a row that a solver without a horizon may be behind before it is retired
@@ -42,15 +43,15 @@ def default_fallback(problem: Problem) -> Solver[Any]:
 
 
 def guard(solver: Solver[Any], problem: Problem) -> Safeguard | None:
-    """Return the solver in a safeguard that costs little beside it; None where no fall-back is known for the problem.
+    """Return the solver in a safeguard with little overhead; None if no fall-back is known for the problem.
 
-    Beside a network on images a classical step costs next to nothing, and starts at once. Beside anything else it
-    starts after the trained iterations, or after ten: it is never behind from iteration 20 on. Beside a solver that
-    ends in a classical method it starts after the trained iterations, however many.
+    For networks on images, a classical step costs next to nothing, so the fall-back starts at once. For solvers that
+    end in a classical method it starts after the trained iterations. For all others it starts after the trained
+    iterations, at most ten, so that the answer is never behind from iteration 20 on.
 
     Args:
         solver: The learned solver.
-        problem: What it is to run on.
+        problem: The problem to solve.
     """
     try:
         default_fallback(problem)
@@ -106,36 +107,36 @@ class _Answer:
     def see(self, whose: str, points: Tensor, values: Tensor) -> None:
         """Take points where their values are below all before."""
         better = values < self.value  # a NaN never is
-        self.x = torch.where(widen(better, points), points, self.x)
+        self.x = take(better, points, self.x)
         self.value = torch.where(better, values, self.value)
         self.lowest[whose] = torch.fmin(self.lowest[whose], values)
         self.fell_back = self.fell_back | better if whose == "classical" else self.fell_back & ~better
 
 
 class Safeguard(Solver[SafeguardState]):
-    r"""Run a learned and a classical solver side by side; the answer of each instance is the best point seen.
+    r"""Run a learned and a classical solver side by side; the answer of each instance is the best point of both.
 
-    Each iteration advances both and evaluates f at both points. Past the iterations it was trained for, the learned
-    solver is retired for an instance whose classical value is lower; one that was not trained for a number of
-    iterations is retired after ten iterations behind.
+    Each iteration advances both solvers and evaluates f at both points. After its trained iterations, the learned
+    solver is given up for an instance as soon as the classical value is lower; a solver without a trained number of
+    iterations is given up after ten iterations in a row with higher values.
 
-    So f(x_k) <= f(c_k) in every iteration, with c_k the classical iterates from the same start: what is proven for the
-    fall-back holds on any input. `result.evaluations["fallback"]` counts the iterations that ended with a classical
-    answer, `history.diagnostics["fallback"]` shows where they were. As a run records the safeguard's value, the extra
-    cost is one value and the classical step.
+    So f(x_k) <= f(c_k) in every iteration, with c_k the classical iterates from the same start, and every theorem about
+    the values of the fall-back holds on any input. `result.evaluations["fallback"]` counts the iterations that ended
+    with a classical answer, and `history.diagnostics["fallback"]` shows which they were. The extra cost is one value
+    and the classical step.
 
-    Where a classical step is no cheaper than a learned one, let it start after a `delay` of d iterations, such as the
-    trained ones. Then the fall-back starts from x_0 and catches up, two steps at a time: f(x_k) <= f(c_k) from
-    iteration 2 d on. Where no fall-back is known and the delay is None, the answer is the best learned point, which is
-    never above the start.
+    If a classical step costs as much as a learned one, let the fall-back start after a `delay` of d iterations, such as
+    the trained ones. It then starts from x_0 and catches up with two steps per iteration: f(x_k) <= f(c_k) from
+    iteration 2 d on. If no fall-back is known and the delay is None, the answer is the best learned point, whose value
+    is never above that of the start.
 
-    PDHG, for composite problems, has a dual point, which gives every answer a duality gap. Safeguards nest:
-    `Safeguard(Safeguard(s, a), b)` is never behind a, as long as it has not been overtaken by b.
+    For composite problems the fall-back is PDHG, whose dual point gives every answer a duality gap. Safeguards nest:
+    `Safeguard(Safeguard(s, a), b)` is never behind a until b overtakes it.
 
     Args:
         solver: The learned solver.
-        fallback: The classical one; None is `default_fallback` of the problem.
-        delay: d, iterations before the fall-back starts; None is chosen for each problem, as by `guard`.
+        fallback: The classical solver; None is `default_fallback` of the problem.
+        delay: d, iterations before the fall-back starts; None chooses it for each problem, as `guard` does.
 
     >>> import lmd
     >>> problem = lmd.problems.TVDenoising(torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(0)), 0.3)
@@ -245,20 +246,15 @@ class Safeguard(Solver[SafeguardState]):
         )
 
     def _alone(self, problem: Problem, state: SafeguardState) -> SafeguardState:
-        """Take a learned step before the fall-back starts, with little overhead, as the step may be cheap."""
+        """Take a learned step before the fall-back starts."""
         learned = self.solver.step(problem, state.learned)
-        x, value, retired = learned.x, _value(problem, learned), state.retired
-        better = value < state.value
-        if not bool(better.any()):
-            retired, x, value = retired | value.isnan(), state.x, state.value
-        elif not bool(better.all()):
-            retired = retired | value.isnan()
-            x = torch.where(widen(better, x), x, state.x)
-            value = torch.where(better, value, state.value)
+        found = _value(problem, learned)
+        better = found < state.value  # a NaN never is
+        value = torch.where(better, found, state.value)
         saved = learned.known_value is not None
         return replace(
             state,
-            x=x,
+            x=take(better, learned.x, state.x),
             iteration=state.iteration + 1,
             diagnostics={**learned.diagnostics, "fallback": state.fell_back},
             evaluations=self._saved(learned, state.retired) if saved else learned.evaluations,
@@ -266,7 +262,7 @@ class Safeguard(Solver[SafeguardState]):
             learned=learned,
             value=value,
             lowest={**state.lowest, "learned": value},
-            retired=retired,
+            retired=state.retired | found.isnan(),
         )
 
     def _judge(self, k: int, answer: _Answer, state: SafeguardState) -> tuple[Tensor, Tensor]:
@@ -313,12 +309,7 @@ def _dual(classical: State | None, learned: State, fell_back: Tensor) -> Tensor 
     own, others = learned.dual_point, None if classical is None else classical.dual_point
     if own is None or others is None:
         return others if own is None else own
-    return torch.where(widen(fell_back, own), others, own)
-
-
-def widen(mask: Tensor, like: Tensor) -> Tensor:
-    """Return a mask of the instances `(B,)` in the shape `(B, 1, ...)`."""
-    return mask.reshape(-1, *(1,) * (like.ndim - 1))
+    return take(fell_back, others, own)
 
 
 def _known(diagnostics: Mapping[str, Tensor], active: Tensor) -> dict[str, Tensor]:

@@ -17,7 +17,7 @@ from lmd.problems.base import offers
 from lmd.problems.penalised import split_of
 from lmd.solvers.result import Certificate, Constant
 from lmd.terms import Box, Simplex
-from lmd.terms.base import Term, inner
+from lmd.terms.base import Term, inner, per_instance
 from lmd.terms.domains import Domain, same_set
 
 REGRET = "the regret bound of approximate mirror descent (the paper's first theorem of section 3)"
@@ -93,7 +93,7 @@ def relative_certificate(
     steps were found by backtracking, each was seen to be short enough, and no L has to be known.
     """
     mirror = record.mirror
-    if mirror is None or (record.is_lazy and mirror.domain is not None):
+    if mirror is None or (record.solver.accumulates and mirror.domain is not None):
         return nothing(record, f"{RELATIVE}; it needs mirror descent, and not the lazy form on a domain")
     constants = _regret_constants(record, mirror, divergence)
     constants |= _relative_constants(record, mirror, smoothness, strong_convexity)
@@ -225,7 +225,7 @@ def _fall(record: Record, term: Term | None, g: Tensor, constant: Constant | Non
         z = term.tilted_minimiser(g)
         return term.residual(x, -g), norm_of(x - z, "l2")
     mu = constant.value.expand(len(x))
-    z = x - g / mu.reshape(-1, *(1,) * (x.ndim - 1))
+    z = x - g / per_instance(mu, x)
     change = torch.zeros_like(mu)
     if term is not None:
         z = term.prox(z, 1 / mu)
@@ -357,7 +357,7 @@ def _cross_polytope(mirror: Mirror, x0: Tensor, radius: Tensor) -> Tensor:
     reach = radius * {"l1": 1.0, "l2": math.sqrt(n), "linf": float(n)}[mirror.norm]
     highest, slope = torch.zeros_like(reach), mirror.to_dual(x0)
     for unit in torch.eye(n, dtype=x0.dtype, device=x0.device):
-        move = reach.to(x0.dtype).reshape(-1, *(1,) * (x0.ndim - 1)) * unit.reshape(x0.shape[1:])
+        move = per_instance(reach.to(x0.dtype), x0) * unit.reshape(x0.shape[1:])
         for vertex in (x0 + move, x0 - move):
             size = mirror.potential(vertex).abs() + mirror.potential(x0).abs() + inner(slope, move).abs()
             rounding = ROUNDING * torch.finfo(x0.dtype).eps * size

@@ -183,15 +183,10 @@ def _exact_dtype(given: Tensor) -> torch.dtype:
 
 
 def fill_lost(image: Any, mask: Any, channel_axis: Axis) -> tuple[Any, Tensor]:
-    """Return the image with a number near those that are kept in place of the lost ones, and the mask.
+    """Return an array with a number near those that are kept in place of the lost ones, which may hold anything.
 
-    Args:
-        image: A numpy array or torch tensor, whose lost pixels may hold anything.
-        mask: Not 0 where a pixel is kept; of the shape of the image, with or without the axis of channels.
-        channel_axis: As in `as_batch`.
-
-    Returns:
-        The array, and the mask as booleans `(B, C or 1, *size)`.
+    The `mask`, of the shape of the image, with or without the axis of channels, comes back as booleans
+    `(B, C or 1, *size)`.
     """
     if not isinstance(image, (np.ndarray, Tensor)):
         raise InputError("image", type(image).__name__, "a numpy array or torch tensor of real numbers")
@@ -255,7 +250,7 @@ def _range(numbers: np.ndarray) -> float:
 
 
 def as_tensor(argument: str, array: Any) -> Tensor:
-    """An array of real numbers that can be read, as a tensor."""
+    """Return an array of real numbers that can be read as a tensor."""
     if isinstance(array, Tensor):
         check_readable(argument, array)
         given = array
@@ -274,17 +269,15 @@ def as_tensor(argument: str, array: Any) -> Tensor:
     if given.numel() == 0:
         raise InputError(argument, f"shape {tuple(given.shape)}", "at least one pixel")
     if given.requires_grad and torch.is_grad_enabled():
-        accepted = (
-            f"{argument}.detach(); for derivatives there are lmd.nn.TVLayer and lmd.solve(..., differentiable=True)"
-        )
-        raise InputError(argument, "a tensor that requires gradients", accepted)
+        layers = "for derivatives there are lmd.nn.TVLayer and lmd.solve(..., differentiable=True)"
+        raise InputError(argument, "a tensor that requires gradients", f"{argument}.detach(); {layers}")
     if given.dtype in (torch.int64, torch.uint64) and (most := float(given.double().abs().max())) > MAX_EXACT:
         raise InputError(argument, f"whole numbers of {most:.2g}", "at most 2^53, which float64 can tell apart")
     return given
 
 
 def find_axes(argument: str, shape: tuple[int, ...], torch_tensor: bool, channel_axis: Axis) -> Axes:
-    """Which axes are what; see `as_batch`. What is known already is left as it is."""
+    """Return which axes are what, see `as_batch`; `Axes` are returned as they are."""
     count = len(shape)
     if isinstance(channel_axis, Axes):
         return channel_axis
@@ -309,7 +302,7 @@ def find_axes(argument: str, shape: tuple[int, ...], torch_tensor: bool, channel
 
 
 def _three_axes(argument: str, shape: tuple[int, ...], torch_tensor: bool) -> Axes:
-    """Those of an array of three axes, where one reading makes sense."""
+    """Return those of an array of three axes, where one reading makes sense."""
     last, first = min(shape[:2]) > COLOURS[-1], min(shape[1:]) > COLOURS[-1]
     if shape[2] in COLOURS and (last or not torch_tensor):
         return _picture(shape, 2)
@@ -330,7 +323,7 @@ def _three_axes(argument: str, shape: tuple[int, ...], torch_tensor: bool) -> Ax
 
 
 def _picture(shape: tuple[int, ...], channel: int) -> Axes:
-    """One picture; the last of its four channels is alpha."""
+    """Return the axes of one picture; the last of its four channels is alpha."""
     return Axes(None, channel, len(shape) == 3 and shape[channel] == COLOURS[-1])
 
 
@@ -343,7 +336,7 @@ def warn(message: str) -> None:
 
 
 def move(x: Tensor, axes: Axes) -> Tensor:
-    """To `(B, C, *size)`, without alpha."""
+    """Return an array as `(B, C, *size)`, without alpha."""
     x = x[None] if axes.channel is None else x.movedim(axes.channel, 1 if axes.batch is not None else 0)
     x = x if axes.batch is not None else x[None]
     return x[:, : COLOURS[0]] if axes.has_alpha else x

@@ -185,7 +185,7 @@ def _is_floating(page: tifffile.TiffPage) -> bool:
 
 
 def _array_header(argument: str, path: Path, array: np.ndarray) -> Header:
-    """Of an array in .npy: `(H, W)`, `(H, W, 3 or 4)`, `(D, H, W)` or `(D, H, W, 3)`."""
+    """Return the header of an array in .npy: `(H, W)`, `(H, W, 3 or 4)`, `(D, H, W)` or `(D, H, W, 3)`."""
     coloured = array.ndim == 4 or (array.ndim == 3 and array.shape[2] in (3, 4))
     size, channels = (array.shape[:-1], array.shape[-1]) if coloured else (array.shape, 1)
     if not 2 <= len(size) <= 3 or channels not in ((1, 3) if len(size) == 3 else (1, 3, 4)) or array.size == 0:
@@ -209,7 +209,7 @@ def _read_array(array: np.ndarray) -> Picture:
 
 
 def _pages_header(argument: str, path: Path, pages: list[tifffile.TiffPage]) -> Header:
-    """Of a TIFF of several pages, which are the layers of a volume."""
+    """Return the header of a TIFF of several pages, which are the layers of a volume."""
     first = pages[0]
     if any((page.shape, page.dtype) != (first.shape, first.dtype) for page in pages):
         raise FileError(argument, f"{path}, of {len(pages)} pages of several sizes or kinds", "pages that are alike")
@@ -226,7 +226,7 @@ def _read_pages(argument: str, path: Path, pages: list[tifffile.TiffPage]) -> Pi
 
 
 def _deep_bands(image: Image.Image) -> str:
-    """The channels of a PNG of 16 bits, of which Pillow would give the upper 8; empty for any other image."""
+    """Return the channels of a PNG of 16 bits, of which Pillow reads the upper 8; empty for any other image."""
     return _coding(image).split(";")[0] if "16" in _coding(image) else ""
 
 
@@ -245,7 +245,7 @@ def _read_pillow(argument: str, path: Path, image: Image.Image) -> Picture:
 
 
 def _plain(argument: str, path: Path, image: Image.Image) -> Image.Image:
-    """The image in the mode L, LA, RGB or RGBA."""
+    """Return the image in the mode L, LA, RGB or RGBA."""
     if image.mode in ("F", "I") or image.mode.startswith("I;"):
         numbers = "floating-point numbers" if image.mode == "F" else "whole numbers of other sizes"
         raise FileError(argument, f"{path}, an image of {numbers}", KINDS)
@@ -267,7 +267,7 @@ def _read_png(path: Path, image: Image.Image) -> Picture:
 
 
 def _read_tiff(argument: str, path: Path, page: tifffile.TiffPage) -> Picture:
-    """A page of 16 bits or of floating-point numbers; other depths, colours and numbers of channels are refused."""
+    """Return a page of 16 bits or of floating-point numbers; refuse other depths, colours and numbers of channels."""
     colours = COLOURS.get(int(page.photometric))
     if page.dtype is None or (page.dtype.kind, page.dtype.itemsize) not in NUMBERS or page.bitspersample % 16:
         raise FileError(argument, f"{path}, an image of {page.bitspersample} bits per channel", KINDS)
@@ -280,7 +280,7 @@ def _read_tiff(argument: str, path: Path, page: tifffile.TiffPage) -> Picture:
 
 
 def _page_samples(argument: str, path: Path, page: tifffile.TiffPage) -> np.ndarray:
-    """`(H, W)` or `(H, W, channels)`, upright, black being 0."""
+    """Return `(H, W)` or `(H, W, channels)`, upright, black being 0."""
     if len(page.dataoffsets) < math.prod(page.chunked):  # the rest would be black
         raise FileError(argument, f"{path}, damaged (pixels are missing)", ACCEPTED)
     samples = page.asarray()
@@ -293,7 +293,7 @@ def _page_samples(argument: str, path: Path, page: tifffile.TiffPage) -> np.ndar
 
 
 def _upright(samples: np.ndarray, orientation: int) -> np.ndarray:
-    """`(H, W, ...)` as it is to be seen, from the orientation 1 to 8 that EXIF and TIFF know."""
+    """Return `(H, W, ...)` as it is to be seen, from the orientation 1 to 8 that EXIF and TIFF know."""
     if orientation in (5, 6, 7, 8):
         samples = samples.swapaxes(0, 1)
     if orientation in (3, 4, 7, 8):
@@ -308,7 +308,7 @@ def _picture(
     profile: bytes | None = None,
     coloured: bool | None = None,
 ) -> Picture:
-    """A picture from `(H, W)` or `(H, W, channels)`, with what else Pillow knows of the file.
+    """Return a picture from `(H, W)` or `(H, W, channels)`, with what else Pillow knows of the file.
 
     Of volumes `coloured` says whether the last axis holds channels.
     """

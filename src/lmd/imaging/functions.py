@@ -595,9 +595,7 @@ class Settings:
 def _in_pixels(result: Result, problem: Any, batch: Batch, dual_unit: float, tolerance: float | None) -> Result:
     """Return a result about the pixels that came in, in float64: they may have been rounded for the solve."""
     x, dual = batch.pixels(result.x), None if result.dual is None else result.dual.double() * dual_unit
-    history = result.recorded
-    if history is not None:
-        history = replace(history, values=history.values.double() * dual_unit * batch.units.unit)
+    history = replace(result.history, values=result.history.values.double() * dual_unit * batch.units.unit)
     same: dict[str, Any] = {"problem": problem, "start": problem.start(), "recorded": history}
     if tolerance is None or dual is None:
         return replace(result, x=x, values=problem.value(x), dual=dual, certifier=certify, **same)
@@ -619,8 +617,8 @@ def _no_worse_than_start(result: Result) -> tuple[Result, tuple[str, ...]]:
     if not bool(worse.any()):
         return result, ()
     first, proven = int(worse.nonzero()[0]), result.certificate
-    count, value = int(result.iterations[first]), float(result.values[first])
-    note = f"the start is kept: after {count} iterations the value was {value:.6g}, above it"
+    ended = f"after {int(result.iterations[first])} iterations the value was {float(result.values[first]):.6g}"
+    note = f"the start is kept: {ended}, above it"
     x = torch.where(worse.reshape(-1, *(1,) * (result.x.ndim - 1)), result.start, result.x)
     values = torch.where(worse, values, result.values)
 

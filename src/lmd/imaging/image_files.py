@@ -47,7 +47,7 @@ def read_picture(path: str | Path, argument: str = "image") -> Picture:
 
 
 def read_mask(path: str | Path, size: tuple[int, ...], argument: str = "mask") -> np.ndarray:
-    """A black and white image, or a volume, of the given size: true where it is white.
+    """Return where a black and white image, or volume, of the given size is white.
 
     Lighter than half is white; more than one grey pixel in a hundred, a colour or transparency are refused.
     """
@@ -99,7 +99,7 @@ def write_picture(path: str | Path, picture: Picture, argument: str = "out") -> 
 
 
 def _encode_png(picture: Picture) -> bytes:
-    """All of the picture, its profile and what the camera noted among it."""
+    """Return the whole picture, its profile and what the camera noted included."""
     require("imagecodecs")
     import imagecodecs
 
@@ -113,13 +113,13 @@ def _encode_png(picture: Picture) -> bytes:
 
 
 def _chunk(kind: bytes, content: bytes) -> bytes:
-    """A chunk of a PNG file: its length, its kind, its content, and a checksum of the two."""
+    """Return a chunk of a PNG file: its length, its kind, its content, and a checksum of the two."""
     checksum = zlib.crc32(kind + content)
     return len(content).to_bytes(4, "big") + kind + content + checksum.to_bytes(4, "big")
 
 
 def _write_tiff(path: Path, picture: Picture) -> None:
-    """All of the picture but what the camera noted."""
+    """Write the whole picture but what the camera noted."""
     require("tifffile")
     import tifffile
 
@@ -138,7 +138,7 @@ def _write_tiff(path: Path, picture: Picture) -> None:
 
 
 def _write_jpeg(path: Path, picture: Picture) -> None:
-    """The colours in 8 bits, nearly."""
+    """Write the colours in 8 bits, nearly."""
     from PIL import Image
 
     image = Image.fromarray(eight_bits(replace(picture, alpha=None).samples()))
@@ -147,7 +147,7 @@ def _write_jpeg(path: Path, picture: Picture) -> None:
 
 
 def losses(path: str | Path, picture: Picture) -> list[str]:
-    """What the format of `path` cannot hold of a picture, one line each."""
+    """Return what the format of `path` cannot hold of a picture, one line each."""
     if _format_of(Path(path), "out") != "JPEG":
         return []
     lost = ["JPEG holds no transparency: write PNG or TIFF to keep it"] if picture.alpha is not None else []

@@ -251,7 +251,7 @@ def at_least(noise: Tensor, images: Tensor) -> Tensor:
 
 
 def rough_noise(images: Tensor, kept: Tensor) -> Tensor:
-    """The deviation of noise `(B,)` from differences of neighbours that are both kept: the middle of the small half.
+    """Return the deviation of noise `(B,)`: the middle of the small half of differences of neighbours that are kept.
 
     Neighbours are those along the last axis on which there are any.
     """

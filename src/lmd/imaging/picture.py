@@ -12,17 +12,10 @@ import numpy as np
 class Picture:
     """An image or a volume as a file holds it, upright."""
 
-    colours: np.ndarray
-    """`(1, H, W)` grey or `(3, H, W)` RGB, or `(1 or 3, D, H, W)`; uint8, uint16 or floating-point."""
-
-    alpha: np.ndarray | None = None
-    """How opaque each pixel is `(H, W)`, in the same type."""
-
-    profile: bytes | None = None
-    """The ICC colour profile."""
-
-    exif: bytes | None = None
-    """What the camera noted, without the orientation, which has been followed."""
+    colours: np.ndarray  # `(1 or 3, H, W)`, grey or RGB, or `(1 or 3, D, H, W)`; uint8, uint16 or floating-point
+    alpha: np.ndarray | None = None  # how opaque each pixel is `(H, W)`, in the same type
+    profile: bytes | None = None  # the ICC colour profile
+    exif: bytes | None = None  # what the camera noted, without the orientation, which has been followed
 
     @property
     def size(self) -> tuple[int, ...]:
@@ -54,12 +47,8 @@ class Picture:
 class Header:
     """What a file says about its image before it is decoded."""
 
-    size: tuple[int, ...]
-    """Height and width, of a volume depth before them."""
-
-    channels: int
-    """With alpha."""
-
+    size: tuple[int, ...]  # height and width, of a volume depth before them
+    channels: int  # with alpha
     bits: int
     floating: bool = False
 

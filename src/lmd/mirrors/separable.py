@@ -147,17 +147,17 @@ class Transform(nn.Module, Configurable, abc.ABC):
 
 
 class Rotation(Transform):
-    r"""A learned orthogonal map of each run of n numbers in x `(B, m n)`; the identity at the start.
+    r"""A learned orthogonal map of each block of n numbers in x `(B, m n)`; the identity at the start.
 
-    Q = H_1 ... H_r with reflections H_i = I - 2 v_i v_i' / v_i'v_i, the rows of `vectors` `(r, n)` being v_i. It is
-    I - V' T^{-1} V, with T upper triangular: v_i'v_j above the diagonal and half of v_i'v_i on it
+    Q = H_1 ... H_r with reflections H_i = I - 2 v_i v_i' / v_i'v_i, where the v_i are the rows of `vectors` `(r, n)`.
+    Q = I - V' T^{-1} V with an upper triangular T, which has v_i'v_j above the diagonal and half of v_i'v_i on it
     ([Joffrain et al. 2006](https://doi.org/10.1145/1141885.1141886)). n reflections give every orthogonal map; at the
-    start they are pairs that cancel, and one more where their number is odd.
+    start they are pairs that cancel, and a single one if r is odd.
 
     Args:
         size: n.
         reflections: r; None is n, or n - 1 where n is odd.
-        seed: Of the reflections at the start.
+        seed: The seed of the initial reflections.
     """
 
     def __init__(self, size: int, reflections: int | None = None, seed: int = 0) -> None:
@@ -197,11 +197,9 @@ class Rotation(Transform):
         return x
 
     def forward(self, x: Tensor) -> Tensor:
-        return x if not len(self.vectors) else (x.reshape(len(x), -1, self.size) @ self.matrix.T).flatten(1)
+        return (x.reshape(len(x), -1, self.size) @ self.matrix.T).flatten(1)
 
     def inverse(self, coefficients: Tensor) -> Tensor:
-        if not len(self.vectors):
-            return coefficients
         return (coefficients.reshape(len(coefficients), -1, self.size) @ self.matrix).flatten(1)
 
     def spread(self, rows: Tensor, like: Tensor) -> Tensor:
@@ -229,10 +227,10 @@ def cosines(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 class Cosine(Transform):
     r"""The cosine transform of whole images `(B, C, H, W)`, of any size.
 
-    The kind of a coefficient is the length of its frequency, r = \sqrt{(e_k + e_l) / 8} in [0, 1], with e_k and e_l the
-    eigenvalues of differences down and across. Rows by kind are the values at r = 0, 1 / (kinds - 1), ..., 1 of a
-    piecewise linear function of r. As r is the same for flipped images and for those rotated by 90 degrees, a separable
-    mirror with odd curves maps them to flipped and rotated ones.
+    The kind of a coefficient is its frequency, r = \sqrt{(e_k + e_l) / 8} in [0, 1], with e_k and e_l the eigenvalues
+    of differences down and across. The rows of the kinds are the values at r = 0, 1 / (kinds - 1), ..., 1 of a
+    piecewise linear function of r. As r is the same for flipped images and for images rotated by 90 degrees, a
+    separable mirror maps flipped and rotated images to flipped and rotated images.
 
     Args:
         kinds: Knots of the function of r, at least 2.
@@ -241,9 +239,6 @@ class Cosine(Transform):
     def __init__(self, kinds: int = 10) -> None:
         super().__init__()
         self.kinds = check_count("kinds", kinds, least=2)
-
-    def config(self) -> dict[str, Any]:
-        return {"kinds": self.kinds}
 
     def check_shape(self, argument: str, x: Tensor) -> Tensor:
         if x.ndim != 4 or min(x.shape[2:]) < 1:

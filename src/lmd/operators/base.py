@@ -71,17 +71,9 @@ class LinearOperator(Part, abc.ABC):
         """The eigenvalues of a circulant matrix that is at least K'K and near it; `spectrum` unless known otherwise."""
         return self.spectrum
 
-    @property
-    def mask(self) -> Tensor | None:
-        """The mask m of 0 and 1 if Kx = m * x, otherwise None."""
-        return None
-
-    @property
-    def grid(self) -> tuple[int, ...] | None:
-        """The lengths of the last axes of x if Kx are the differences along each of them, otherwise None."""
-        return None
-
     scales: tuple[float, ...] = (1.0,)  # the factors of the `blocks`
+    mask: Tensor | None = None  # m of 0 and 1 if Kx = m * x
+    grid: tuple[int, ...] | None = None  # lengths of the last axes of x if Kx are its differences along each
 
     @property
     def blocks(self) -> tuple[LinearOperator, ...]:

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
-from torch.nn.functional import conv2d, conv_transpose2d, pad
+from torch.nn.functional import conv2d, pad
 
 from lmd import kernels
 from lmd.core.checks import check_choice, check_count, check_finite, check_floating, check_positive, shape_of
@@ -77,47 +77,27 @@ class Blur(LinearOperator):
         images = check_ending("x", x, (self.height, self.width)).reshape(-1, self.height, self.width)
         if _compiles(images):
             return self._compiled(images).view(x.shape)
-        for taps in self._passes:
-            images = conv2d(pad(images[:, None], self._margins(taps), mode=self.border), _as_weight(taps, x))[:, 0]
-        return images.view(x.shape)
+        return self._convolve(images).view(x.shape)
 
     def _adjoint(self, z: Tensor) -> Tensor:
         images = check_ending("z", z, (self.height, self.width)).reshape(-1, self.height, self.width)
         if _compiles(images):
             return self._compiled(images, adjoint=True).view(z.shape)
-        for taps in reversed(self._passes):
-            images = self._fold(conv_transpose2d(images[:, None], _as_weight(taps, z))[:, 0], taps)
-        return images.view(z.shape)
+        transpose = torch.func.vjp(self._convolve, torch.zeros_like(images))[1]
+        return transpose(images)[0].view(z.shape)
 
-    def _margins(self, taps: Tensor) -> tuple[int, int, int, int]:
-        """Left, right, top, bottom: how far a kernel reaches past the borders."""
-        h, w = taps.shape
-        return w - 1 - w // 2, w // 2, h - 1 - h // 2, h // 2
-
-    def _fold(self, z: Tensor, taps: Tensor) -> Tensor:
-        """The adjoint of `pad`: what lies past a border is added to the pixels it was copied from."""
-        left, right, top, bottom = self._margins(taps)
-        for axis, before, after, length in ((-2, top, bottom, self.height), (-1, left, right, self.width)):
-            inside = z.narrow(axis, before, length)
-            first, last = z.narrow(axis, 0, before), z.narrow(axis, before + length, after)
-            if self.border == "circular":
-                inside.narrow(axis, length - before, before).add_(first)
-                inside.narrow(axis, 0, after).add_(last)
-            else:
-                inside.narrow(axis, 0, 1).add_(first.sum(dim=axis, keepdim=True))
-                inside.narrow(axis, length - 1, 1).add_(last.sum(dim=axis, keepdim=True))
-            z = inside
-        return z.contiguous()
+    def _convolve(self, images: Tensor) -> Tensor:
+        for taps in self._passes:
+            h, w = taps.shape
+            margins = (w - 1 - w // 2, w // 2, h - 1 - h // 2, h // 2)  # left, right, top, bottom: past the borders
+            weight = taps.flip(0, 1)[None, None].to(images)  # `conv2d` correlates
+            images = conv2d(pad(images[:, None], margins, mode=self.border), weight)[:, 0]
+        return images
 
 
 def _compiles(images: Tensor) -> bool:
     """Whether compiled code can stand in: not where `torch.func` maps, whose tensors hold no numbers."""
     return kernels.serves(images) and not torch._C._functorch.is_functorch_wrapped_tensor(images)
-
-
-def _as_weight(taps: Tensor, images: Tensor) -> Tensor:
-    """The kernel as weight `(1, 1, h, w)` of `conv2d`, which correlates."""
-    return taps.flip(0, 1)[None, None].to(images)
 
 
 def gaussian_kernel(width: float, size: int | None = None) -> Tensor:

@@ -45,11 +45,8 @@ class Differences(LinearOperator):
         for n in self.shape:
             if not isinstance(n, int) or n < 1:
                 check_count("shape", n)
+        self.grid = self.shape
         self.spacing = (1.0,) * len(self.shape) if spacing is None else _check_spacing(spacing, len(self.shape))
-
-    @property
-    def grid(self) -> tuple[int, ...]:
-        return self.shape
 
     @property
     def wrapped_spectrum(self) -> Tensor | None:

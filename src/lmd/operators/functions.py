@@ -16,12 +16,9 @@ from lmd.terms.base import size_of
 
 POWER_ITERATIONS, NORM_MARGIN = 60, 1.05  # from a random start the norm is then short of a few percent at most
 ADJOINT_TOLERANCE = 1e-3  # largest |<Ax, z> - <x, A'z>| / (||Ax|| ||z||); `adjoint_error` includes the rest
-
 MAX_EXACT = 128  # entries of x up to which the error of A'z is measured along every axis
-
 PROBES = 16  # random directions along which it is measured otherwise
 LOW_QUANTILE = 0.565  # a sum of so many squared normal numbers is below this with probability 1e-9
-
 LINEARITY_FACTOR = 16  # assumed rounding of A over the measured departure from linearity
 
 

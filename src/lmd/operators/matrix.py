@@ -80,13 +80,10 @@ class Mask(LinearOperator):
     """
 
     norm, roundings = 1.0, 0.0
+    mask: Tensor
 
     def __init__(self, mask: Tensor) -> None:
-        self._mask = check_zero_one("mask", mask)
-
-    @property
-    def mask(self) -> Tensor:
-        return self._mask
+        self.mask = check_zero_one("mask", mask)
 
     def _apply(self, x: Tensor) -> Tensor:
         if self.mask.ndim != x.ndim or any(m not in (1, n) for m, n in zip(self.mask.shape, x.shape, strict=True)):

@@ -44,8 +44,7 @@ def flatten_data(data: Sequence[Tensor], name: str) -> Tensor:
     """Tensors `(B, ...)`, at least one, as one vector per instance `(B, m)`."""
     if not data:
         raise CapabilityError("problem", f"{name}, which has no data per instance", "one with `batched` tensors")
-    flat = [each.reshape(len(each), -1) for each in data]
-    return flat[0] if len(flat) == 1 else torch.cat(flat, dim=1)
+    return torch.cat([each.reshape(len(each), -1) for each in data], dim=1)
 
 
 class Problem(Part, abc.ABC):
@@ -189,11 +188,7 @@ class Problem(Part, abc.ABC):
 
 
 class FunctionProblem(Problem):
-    """A plain function from `(B, ...)` to `(B,)` as a problem.
-
-    Args:
-        function: From points `(B, ...)` to values `(B,)`, convex; subgradients are autograd's.
-    """
+    """A plain convex function from points `(B, ...)` to values `(B,)` as a problem; subgradients are autograd's."""
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         self.function = function

@@ -211,9 +211,8 @@ class SubsetFamily(Family):
             raise InputError("batch", batch, f"a multiple of {self.subsets}, the number of subsets per sample")
         drawn = torch.stack([self._draw(generator) for _ in range(self.subsets)]).to(self.features.device)
         problem = self.problem(self.features[drawn], self.labels[drawn], batch // self.subsets)
-        start = torch.randn(
-            batch, problem.dimension, generator=generator, dtype=self.features.dtype, device=generator.device
-        )
+        dtype, shape = self.features.dtype, (batch, problem.dimension)
+        start = torch.randn(shape, generator=generator, dtype=dtype, device=generator.device)
         return problem, start.to(self.features.device)
 
     def _draw(self, generator: torch.Generator) -> Tensor:
@@ -241,8 +240,8 @@ class SVM(SubsetProblem):
     def __init__(self, features: Tensor, labels: Tensor, C: float = 1.0, starts: int = 1) -> None:
         super().__init__(features, labels, starts)
         self.C = check_positive("C", C)
-        for labels_of_set in self.labels:
-            if (values := torch.unique(labels_of_set).tolist()) != [-1, 1]:
+        for values in (torch.unique(each).tolist() for each in self.labels):
+            if values != [-1, 1]:
                 shown = ", ".join(f"{value:g}" for value in values[:5])
                 raise InputError("labels", f"the values {shown}", "two classes, -1 and 1, in each data set")
         signs = self.labels.to(self.features.dtype).unsqueeze(-1)
@@ -301,11 +300,8 @@ class SVM(SubsetProblem):
 
     def accuracy(self, x: Tensor) -> Tensor:
         """The share of pairs on the right side of the hyperplane, `(B,)`."""
-
-        def share(data_set: int, part: Tensor) -> tuple[Tensor]:
-            return ((part @ self.rows[data_set].T > 0).to(x.dtype).mean(dim=1),)
-
-        return self.in_chunks(share, x)[0]
+        sides = self.in_chunks(lambda data_set, part: (part @ self.rows[data_set].T > 0,), x)[0]
+        return sides.to(x.dtype).mean(dim=1)
 
     def dual_value(self, dual: Tensor) -> Tensor:
         r"""A lower bound on each minimum `(B,)`, in float64, from any dual points a `(B, m)`.

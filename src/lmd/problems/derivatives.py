@@ -13,9 +13,8 @@ from lmd.problems.base import Problem, offers
 from lmd.problems.composite import Composite
 from lmd.terms.base import Scale, inner, per_instance, size_of
 
+# Residual of the linearised system at which conjugate gradients stop, relative to its right-hand side.
 RESIDUAL_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10}
-"""Residual of the linearised system at which conjugate gradients stop, relative to its right-hand side."""
-
 MAX_ITERATIONS = 2000  # iterations of conjugate gradients, at most
 
 Map = Callable[[Tensor], Tensor]
@@ -32,9 +31,8 @@ def check(problem: Problem) -> None:
 def check_transforms() -> None:
     """Raise inside a transform of torch.func's, which cannot look into a solve."""
     if torch._C._functorch.maybe_current_level() is not None:
-        raise InputError(
-            "differentiable", "a transform of torch.func", "torch.autograd.grad or backward() in its place"
-        )
+        accepted = "torch.autograd.grad or backward() in its place"
+        raise InputError("differentiable", "a transform of torch.func", accepted)
 
 
 def differentiate(problem: Problem, x: Tensor, dual: Tensor) -> Tensor:
@@ -120,13 +118,8 @@ class _System:
 
 
 def _kinks(problem: Composite, x: Tensor, dual: Tensor, step: Scale) -> tuple[Tensor | None, Tensor | None]:
-    """Return where differences stay 0, and where x stays at an end of its domain, under small changes of the data.
-
-    See `Term.kinks`; raises where another term has kinks, or none that are known.
-    """
-    K = problem.differences
-    assert K is not None
-    z = K(x)
+    """Return where differences stay 0, and x at an end of its domain, under small changes of data; see `Term.kinks`."""
+    z = problem.differences(x)
     kinks = problem.variation.kinks(z, problem.differences_part(dual), step)
     held = problem.f.kinks(x, problem.operator.adjoint(dual).neg_(), step)
     return None if kinks is None else kinks.expand_as(z), held

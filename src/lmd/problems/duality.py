@@ -101,7 +101,7 @@ def evaluate(problem: Composite, x: Tensor, p: Tensor) -> tuple[Tensor, Tensor, 
     z, u, off = image(problem, x), K.adjoint(p).neg_(), problem.dual_error(p)
     u = u if problem.feasible_block is None else f.project(u)
     first, second, error = f.residual(x, u), g.residual(z, p), K.error(x, z)
-    moved = size_of(z - K(x)) * size_of(p) if _has_limits(problem) else zero
+    moved = size_of(z - K(x)) * size_of(p) if any(is_limit(*block[:2]) for block in problem.blocks) else zero
     back = K.adjoint_error(p) + K.norm * off
     rounding = f.rounding(x, u, zero, back, first) + g.rounding(z, p, error, off, second)
     return (
@@ -114,13 +114,11 @@ def evaluate(problem: Composite, x: Tensor, p: Tensor) -> tuple[Tensor, Tensor, 
 def image(problem: Composite, x: Tensor) -> Tensor:
     """Return Kx, on the domains behind operators where these are met to rounding."""
     z = problem.operator(x)
-    if not _has_limits(problem):
-        return z
-    parts = list(problem.operator.split(z))
+    parts, limits = list(problem.operator.split(z)), [is_limit(term, K) for term, K, _ in problem.blocks]
     for place, (term, K, scale) in enumerate(problem.blocks):
-        if is_limit(term, K):
+        if limits[place]:
             parts[place] = scale * onto_domain(term, K, x, parts[place] / scale)
-    return _join(parts)
+    return _join(parts) if any(limits) else z
 
 
 def onto_domain(term: Term, K: LinearOperator, x: Tensor, z: Tensor) -> Tensor:
@@ -134,10 +132,6 @@ def onto_domain(term: Term, K: LinearOperator, x: Tensor, z: Tensor) -> Tensor:
 def is_limit(term: Term, K: LinearOperator) -> bool:
     """Return whether a term is a domain of what an operator computes, which is met to rounding at best."""
     return isinstance(term, Domain) and not K.is_identity
-
-
-def _has_limits(problem: Composite) -> bool:
-    return any(is_limit(term, K) for term, K, _ in problem.blocks)
 
 
 def zero_is_exact(problem: Composite) -> bool:

@@ -14,9 +14,7 @@ if TYPE_CHECKING:
     from lmd.problems.composite import Block, Composite
 from torch.nn.functional import avg_pool2d, avg_pool3d
 
-MIN_SHARE = 0.01
-"""The least size of dual points far from their bounds, over the size that would balance the misfit."""
-
+MIN_SHARE = 0.01  # the least size of dual points far from their bounds, over the size that would balance the misfit
 MAX_CONSTANT_GAUGE = 0.9
 """Entries of a dual point at most this share of their bound prove that the minimiser has no differences."""
 
@@ -123,8 +121,7 @@ def _nearest_datum(problem: Composite, constant: Tensor) -> Tensor:
     return problem.clip(datum.expand(-1, -1, y.shape[2]).reshape(constant.shape).contiguous())
 
 
-MIN_SIDE = 16
-"""The shortest side, in pixels, of images that have a coarser grid."""
+MIN_SIDE = 16  # the shortest side, in pixels, of images that have a coarser grid
 
 
 def average_squares(y: Tensor) -> Tensor | None:

@@ -17,11 +17,11 @@ from lmd.operators.stack import Stack
 from lmd.problems.composite import Composite
 from lmd.problems.grids import MAX_CONSTANT_GAUGE, balancing_size, dual_size
 from lmd.problems.tv import TVProblem, check_grid, check_scale, check_weight
-from lmd.terms import L1, Box, Boxed, GroupNorm, Huber, Term, Zero
+from lmd.terms import L1, Box, GroupNorm, Huber, Term, Zero
 from lmd.terms.base import Scale
 from lmd.terms.norms import Axes
 from lmd.terms.stacked import Stacked
-from lmd.terms.wrappers import data_of
+from lmd.terms.wrappers import Boxed, data_of
 
 Interval = tuple[float, float]
 
@@ -78,6 +78,7 @@ class TVModel(TVProblem):
     ) -> None:
         self.noisy, self.isotropic = check_batch("y", data_of(misfit)), bool(isotropic)
         self.coupled, self.huber = bool(coupled), check_positive("huber", huber, zero=True)
+        self.scale = 1.0  # the misfit has a scale of its own
         shape = check_grid(self.noisy) if size is None else tuple(size)
         self.weight = _check_map(weight, self.noisy, shape, self.isotropic, self.coupled)
         variation = (_norm(self.bound, self.isotropic, self.coupled, self.huber), Differences(shape, spacing))
@@ -95,11 +96,6 @@ class TVModel(TVProblem):
         check_scale("misfit", f.nearest(self.noisy), self.weight)
         self.domain = None if box is None else Box(*box)
         self.compose(f, variation, start=f.nearest(self.noisy))
-
-    @property
-    def scale(self) -> float:
-        """1: the misfit has a scale of its own."""
-        return 1.0
 
     @property
     def bound(self) -> Scale:
@@ -246,11 +242,9 @@ class SecondOrderModel(Composite):
 
 def boxed(misfit: Term, box: Interval | None) -> Term:
     """The misfit in a box; where none is given, in the range of its data, and as it is where its dual is finite."""
-    if box is not None:
-        return Boxed(misfit, *check_interval("box", box))
-    if misfit.conjugate_is_finite:
+    if box is None and misfit.conjugate_is_finite:
         return misfit
-    return Boxed(misfit, *_range(data_of(misfit)))
+    return Boxed(misfit, *(_range(data_of(misfit)) if box is None else check_interval("box", box)))
 
 
 def within_range(misfit: Term, box: Interval | None) -> Term:

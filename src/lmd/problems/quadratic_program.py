@@ -26,10 +26,8 @@ Bound = float | Tensor
 class QuadraticProgram(Composite):
     r"""min x'Px / 2 + q'x + r over low <= x <= high and l <= Ax <= u; x, q `(B, n)`.
 
-    P `(n, n)` is positive definite and A `(m, n)`, for all instances, or there is one for each: `(B, n, n)`,
-    `(B, m, n)`. Bounds are numbers, one per entry, or one per instance and entry, and may be infinite. Any dual point
-    gives a bound on the minimum: with p of the box and y of the inequalities it is
-    r - (q + p + A'y)'P^{-1}(q + p + A'y) / 2 minus the largest <x, p> and <z, y> over both boxes
+    Bounds may be infinite. Any dual point gives a bound on the minimum: with p of the box and y of the inequalities it
+    is r - (q + p + A'y)'P^{-1}(q + p + A'y) / 2 minus the largest <x, p> and <z, y> over both boxes
     ([Boyd and Vandenberghe 2004](https://web.stanford.edu/~boyd/cvxbook/), section 5.2).
 
     Args:
@@ -179,7 +177,6 @@ Draw = Callable[[int, torch.Generator], Tensor]
 """From a number of instances B and randomness to values `(B, *shape)` of a parameter."""
 
 MATRIX_TOLERANCE = 1e-9  # differences of matrices and vectors, relative to their size, that are rounding
-
 MAX_CONDITION = 1e4  # the largest condition number that entries of x as coordinates may have
 
 
@@ -327,8 +324,7 @@ def from_cvxpy(problem: Any, parameters: Mapping[Any, Draw], dtype: torch.dtype 
 
     `problem` is a quadratic program that CVXPY calls disciplined in its parameters
     ([Agrawal et al. 2019](https://arxiv.org/abs/1910.12430)), with one minimiser, and with linear terms and right-hand
-    sides alone depending on them. `parameters` maps each of them, or its name, to a function that draws values: from a
-    number of instances and a generator to `(B, *shape)`. Equations are eliminated: a sample is a `QuadraticProgram` in
+    sides alone depending on them. Equations are eliminated: a sample is a `QuadraticProgram` in
     what they leave free, its values are CVXPY's, of what is maximised the negative, and `unpack` gives the variables.
 
         s = cvxpy.Parameter(4, name="s")

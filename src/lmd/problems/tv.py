@@ -23,8 +23,7 @@ from lmd.terms import L1, Box, GroupNorm, Squares, Term
 from lmd.terms.base import Scale
 from lmd.terms.squares import MaskedSquares
 
-RANGE_MARGIN = 100.0
-"""Room that squares of data leave below the largest number of their dtype, and above the smallest."""
+RANGE_MARGIN = 100.0  # room that squares of data leave below the largest number of their dtype, and above the smallest
 
 
 class TVProblem(Composite):
@@ -56,11 +55,7 @@ class TVProblem(Composite):
         self.noisy = check_batch("noisy", noisy)
         self.weight = check_weight(weight, noisy)
         self.isotropic, self.halved = bool(isotropic), bool(halved)
-
-    @property
-    def scale(self) -> float:
-        """s of the formula."""
-        return 0.5 if self.halved else 1.0
+        self.scale = 0.5 if halved else 1.0  # s of the formula
 
     @property
     def bound(self) -> Scale:

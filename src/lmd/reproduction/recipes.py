@@ -140,9 +140,4 @@ def held_out(make: Callable[[str], Family], source: Source, count: int, preset: 
 
 def data_sha256(recipe: Recipe, preset: str) -> str:
     """The SHA-256 of what a recipe trains on: the images of the train fold, the digits, or a matrix."""
-    return _hash(recipe.family, recipe.source, recipe.source.name(preset), preset)
-
-
-@functools.lru_cache
-def _hash(make: Callable[[str], Family], source: Source, data: str, preset: str) -> str:
-    return source.fingerprint(make(preset), preset)
+    return recipe.source.fingerprint(recipe.family, preset)

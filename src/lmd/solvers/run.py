@@ -55,11 +55,9 @@ def run(
         time_limit: Seconds after which all instances stop.
         divergence_factor: An instance has diverged if its value rises by more than this multiple of the size of its
             first value; at least 1.
-        callbacks: Functions of the state and the values `(B,)`, called after each iteration; returning True ends the
-            run.
+        callbacks: Functions of the state and the values `(B,)`, called after each iteration; True ends the run.
         stop: Further rules, from `lmd.solvers.stopping` or your own; each can be used for one run.
-        record: Whether to record every iteration. Otherwise only the start and the end are evaluated, and nothing
-            stops early.
+        record: Record every iteration; if False only the start and the end are evaluated, and nothing stops early.
 
     Returns:
         The answer, with the values, history and status of each instance, and with a certificate from `lmd.run`.

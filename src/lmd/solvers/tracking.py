@@ -87,23 +87,23 @@ class Tracker:
         self.evaluations: dict[str, Tensor] = {}
         self._tables: dict[str, Tensor] = {}
         self._length = 64  # rows of every table
-        self._put("values", 0, values)
-        self._put("residuals", 0, self.residuals)
+        self._put("values", values)
+        self._put("residuals", self.residuals)
         self._note_violation(violation)
 
-    def _put(self, name: str, row: int, numbers: Tensor) -> None:
-        """Write numbers `(B,)` to a row of a table; NaN stands where nothing was written."""
+    def _put(self, name: str, numbers: Tensor) -> None:
+        """Write numbers `(B,)` to the last row of a table; NaN stands where nothing was written."""
         if name not in self._tables:
             self._tables[name] = self.values.new_full((self._length, len(numbers)), torch.nan)
-        if row >= self._length:
-            self._length *= 2
-            more = self.values.new_full((row, len(numbers)), torch.nan)  # row is the length before
+        if self.row >= self._length:
+            more = self.values.new_full((self._length, len(numbers)), torch.nan)
             self._tables = {each: torch.cat([table, more]) for each, table in self._tables.items()}
-        self._tables[name][row] = numbers
+            self._length *= 2
+        self._tables[name][self.row] = numbers
 
-    def note(self, name: str, numbers: Tensor, row: int | None = None) -> None:
-        """Add numbers `(B,)` of that name to a row of the history, the last one unless told."""
-        self._put(name, self.row if row is None else row, torch.where(self.running, numbers, torch.nan))
+    def note(self, name: str, numbers: Tensor) -> None:
+        """Add numbers `(B,)` of that name to the last row of the history."""
+        self._put(name, torch.where(self.running, numbers, torch.nan))
 
     def _note_violation(self, violation: Tensor | None) -> None:
         if violation is not None or self.violation is not None:
@@ -121,8 +121,8 @@ class Tracker:
         self.row += 1
         self.residuals = take(self.running, change / size.clamp(min=1), self.residuals)
         self.values, self.latest_values = take(self.running, values, self.values), values
-        self._put("values", self.row, self.values)
-        self._put("residuals", self.row, self.residuals)
+        self._put("values", self.values)
+        self._put("residuals", self.residuals)
         self._note_violation(violation)
         self.seconds.append(seconds)
         self.stopped_at += steps * self.running

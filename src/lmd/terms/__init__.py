@@ -7,13 +7,12 @@ from lmd.terms.hinge import Hinge
 from lmd.terms.norms import L1, Absolute, GroupNorm, Huber
 from lmd.terms.quadratic import Quadratic
 from lmd.terms.squares import Squares
-from lmd.terms.wrappers import Boxed, Shifted
+from lmd.terms.wrappers import Shifted
 
 __all__ = [
     "L1",
     "Absolute",
     "Box",
-    "Boxed",
     "Domain",
     "GroupNorm",
     "Hinge",

@@ -276,9 +276,7 @@ class Simplex(Domain):
 
     conjugate_is_finite = True
 
-    @property
-    def description(self) -> str:
-        return "a point of the simplex (entries of 0 or more that sum to 1)"
+    description = "a point of the simplex (entries of 0 or more that sum to 1)"
 
     def max_violation(self, z: Tensor) -> Tensor:
         below, sums = (-z).clamp(min=0), (z.sum(dim=-1, keepdim=True) - 1).abs()

@@ -90,6 +90,7 @@ class GroupNorm(Term):
     """
 
     batched = ("weight",)
+    zero_is_exact = True
 
     def __init__(self, weight: Scale, axes: int | Axes) -> None:
         self.weight = check_scale("weight", weight)
@@ -130,8 +131,6 @@ class GroupNorm(Term):
     def conjugate_prox(self, p: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
         """The projection."""
         return self.project(p, out)
-
-    zero_is_exact = True
 
     def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
         """0."""
@@ -199,6 +198,7 @@ class Huber(Term):
     """
 
     batched = ("weight", "delta")
+    zero_is_exact = True
 
     def __init__(self, weight: Scale, delta: Scale, axes: int | Axes = ()) -> None:
         self.weight, self.delta = check_scale("weight", weight), check_scale("delta", delta)
@@ -245,8 +245,6 @@ class Huber(Term):
         weight, delta = self._scales(p)
         return self.norm.project(p * (weight / (weight + per_instance(step, p) * delta)), out)
 
-    zero_is_exact = True
-
     def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
         weight, delta = self._scales(u)
         return torch.mul(u, -delta / weight, out=out)
@@ -272,9 +270,8 @@ class Huber(Term):
         eps, (weight, delta) = torch.finfo(z.dtype).eps, self._scales(z)
         each = lengths(z, self.axes)
         weights, reach = size_of(weight.expand_as(each)), size_of(each + delta)
-        evaluation = (
-            2 * group_roundings(z, each) * eps * (self.norm.value(z) + sum_instances((weight * delta).expand_as(each)))
-        )
+        sizes = self.norm.value(z) + sum_instances((weight * delta).expand_as(each))
+        evaluation = 2 * group_roundings(z, each) * eps * sizes
         return evaluation + 2 * weights * z_error + reach * p_error + rounding_of_sum(z, residual)
 
     def gauge(self, u: Tensor) -> Tensor:

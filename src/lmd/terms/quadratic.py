@@ -63,12 +63,8 @@ class Quadratic(Term):
 
     @cached_property
     def _inverse(self) -> Tensor:
-        return self._function(1 / self._spectrum[0])
-
-    def _function(self, values: Tensor) -> Tensor:
-        """The matrix with the eigenvectors of P and other eigenvalues `(..., n)`."""
-        vectors = self._spectrum[1]
-        return ((vectors * values[..., None, :]) @ vectors.mT).to(self.P)
+        values, vectors = self._spectrum
+        return ((vectors * (1 / values)[..., None, :]) @ vectors.mT).to(self.P)
 
     @property
     def quadratic(self) -> tuple[Tensor, Tensor]:
@@ -148,10 +144,6 @@ class Quadratic(Term):
             r = take_instances(self.r, index) if isinstance(self.r, Tensor) else self.r
             return Quadratic(take_instances(self.P, index), take_instances(self.q, index), r)
         return super().select(index)
-
-    def double(self) -> Quadratic:
-        r = self.r.detach().double() if isinstance(self.r, Tensor) else self.r
-        return Quadratic(self.P.detach().double(), self.q.detach().double(), r)
 
 
 def _number(constant: Tensor) -> Scale:

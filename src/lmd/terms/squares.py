@@ -50,6 +50,7 @@ class Squares(Term):
     """
 
     batched: ClassVar[tuple[str, ...]] = ("y", "scale", "weight")
+    zero_is_exact = True
 
     def __init__(self, y: Tensor, scale: Scale = 1.0, weight: Scale = 1.0) -> None:
         self.y = check_batch("y", y)
@@ -87,8 +88,6 @@ class Squares(Term):
 
     def subgradient(self, z: Tensor) -> Tensor:
         return (z - self.y).mul_(2 * self.curvature)
-
-    zero_is_exact = True
 
     def pieces(self, z: Tensor) -> Pieces:
         return Pieces(curvature=2 * self.curvature, slope=-2 * self.curvature * self.y)

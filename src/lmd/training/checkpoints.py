@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,15 +103,12 @@ def _is_state(state: object) -> bool:
     return counts and objects and all(isinstance(number, (int, float)) for number in numbers)
 
 
-def newest_checkpoint(folder: Path) -> Path | None:
-    """Return the newest whole checkpoint of a folder, or None where the folder has none at all."""
+def newest_checkpoint(folder: Path) -> tuple[Path, Checkpoint] | None:
+    """Return the newest whole checkpoint of a folder and its path, or None where the folder has none at all."""
     paths = by_age(folder)
     for path in paths:
-        try:
-            read_checkpoint(path)
-        except FileError:
-            continue
-        return path
+        with suppress(FileError):
+            return path, read_checkpoint(path)
     if paths:
         raise FileError("resume", f"{folder}, where every checkpoint is damaged", "a folder with a whole checkpoint")
     return None
@@ -182,16 +180,16 @@ class RunFolder:
             raise FileError("out", f"{self.path}, which holds a run", "another folder, or resume=True to go on with it")
         newest = newest_checkpoint(self.checkpoints) if holds_run else None
         if newest is not None:
-            self._check_same(dict(read_checkpoint(newest).state), configuration)
+            self._check_same(dict(newest[1].state), configuration)
         elif holds_run:
             raise FileError("resume", f"{self.path}, which has no checkpoint", "the folder of a run that was stopped")
         with writing(self.path):
-            tidy(self.checkpoints, newest)
+            tidy(self.checkpoints, None if newest is None else newest[0])
             for leftover in self.path.glob(".*.part*"):
                 leftover.unlink()
         if newest is None:
             return 0
-        state = read_checkpoint(newest).state
+        state = newest[1].state
         cut_log(self.log, state["log_bytes"], state["log_sha256"])
         return 1
 

@@ -25,7 +25,6 @@ from lmd.training.checkpoints import (
     load_optimiser,
     newest_checkpoint,
     optimiser_tensors,
-    read_checkpoint,
     write_checkpoint,
 )
 from lmd.training.distributed import Processes, join_processes
@@ -60,7 +59,6 @@ class TrainingResult:
         updates: Updates done, over all sessions of the run.
         skipped: Batches that were skipped because their loss or gradient was not finite.
         seconds: Time spent, over all sessions of the run.
-        final_validation: After the last update; None where there was no validation.
         best_validation: Of the weights which the solver has now; None where there was no validation.
         improved: Whether training improved the held-out loss; None where there was no validation.
         records: The log.
@@ -70,7 +68,6 @@ class TrainingResult:
     updates: int
     skipped: int
     seconds: float
-    final_validation: Validation | None
     best_validation: Validation | None
     improved: bool | None
     records: tuple[LogLine, ...]
@@ -342,10 +339,10 @@ class _Training:
         self.log = Log(folder.log if self.processes.is_main else None, self.log.records)
 
     def _restore(self, folder: RunFolder) -> None:
-        path = newest_checkpoint(folder.checkpoints)
-        if path is None:
+        newest = newest_checkpoint(folder.checkpoints)
+        if newest is None:
             raise FileError("out", f"{folder.checkpoints}, where there is no checkpoint", "a run to go on with")
-        checkpoint = read_checkpoint(path)
+        _, checkpoint = newest
         state = checkpoint.state
         self.solver.load_state_dict(dict(checkpoint.weights))
         load_optimiser(self.optimiser, checkpoint.optimiser)
@@ -380,28 +377,15 @@ class _Training:
             save(self.solver, folder.path, weights=self.best_weights or None, card={"training": done})
 
     def _result(self) -> TrainingResult:
-        validations = [record for record in self.log.records if "validation_value" in record]
-        final = None
-        if validations and validations[-1]["updates"] == self.updates:
-            last = validations[-1]
-            final = Validation(
-                self.updates, *(_number(last[f"validation_{part}"]) for part in ("value", "inconsistency"))
-            )
         return TrainingResult(
             solver=self.solver,
             updates=self.updates,
             skipped=self.skipped,
             seconds=self._seconds(),
-            final_validation=final,
             best_validation=self.best,
             improved=self._improved,
             records=tuple(self.log.records),
         )
-
-
-def _number(logged: float | None) -> float:
-    """Return a number of the log, where null stands for what is not finite."""
-    return math.nan if logged is None else logged
 
 
 def _gradient_norm(parameters: list[nn.Parameter]) -> float:

@@ -16,7 +16,7 @@ from lmd.errors import TrainingError, TrainingWarning
 from lmd.solvers import Solver
 from lmd.solvers.wrappers import WithInitialiser
 from lmd.training.instances import Instances, ResampledFamily
-from lmd.training.loss import power_weights
+from lmd.training.loss import MIN_GAP, power_weights
 from lmd.training.measure import clock, curve
 from lmd.training.train import train
 
@@ -28,7 +28,6 @@ N_SEARCH_INSTANCES, N_TAIL_TRIALS = 160, 24
 """Training instances for random search, and trials for the parameters of iterations past the learned ones."""
 
 INITIALISER_BATCH, INITIALISER_RATE = 256, 3e-3
-MIN_GAP = 1e-5  # added to relative gaps before their logarithm is taken
 DISTANCE_WEIGHT = 0.05  # the weight of the distance from the optima, beside the logarithm of the gap
 FIRST_STEP, MIN_STEP, MAX_STEP = 0.5, 0.1, 1.0  # standard deviations of random moves in logarithms
 GROWTH, DECAY = 1.3, 0.93  # factors of the step after a move that helped, and after one that did not

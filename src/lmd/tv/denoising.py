@@ -58,7 +58,7 @@ class Denoising(NamedTuple):
         gaps: float | list[float] = torch.inf
         if dual is not None:
             dual = _check_dual(problem, dual, p)
-            start = problem.primal_from_dual(dual)
+            start = problem.tilted_minimiser(problem.operator.adjoint(dual))
             value, gap = problem.certified_gap(start, dual)
             gaps = relative_gap(value, gap).tolist()
         rows = _function()(

@@ -14,9 +14,7 @@ from lmd import kernels
 from lmd.solvers.classical.pdhg import RelaxedPDHG
 from lmd.tv.solved import Outcome, Solved
 
-FIRST_EVALUATION = 12
-"""Iterations before the first gap evaluation."""
-
+FIRST_EVALUATION = 12  # iterations before the first gap evaluation
 MIN_PIXELS_FOR_THREADS = 10 * kernels.SMALL
 """Fewer pixels than this are not worth a second thread: planes meet at every gap evaluation."""
 
@@ -28,25 +26,13 @@ class Inpainting(NamedTuple):
     """s ||Z(x - y)||^2 + b ||Kx|| over low <= x <= high, K the differences of neighbours in images."""
 
     problem: Any
-    noisy: Tensor
-    """y `(B, C, H, W)`, in the box everywhere."""
-
-    mask: Tensor
-    """Z `(B, 1, H, W)` or `(B, C, H, W)`."""
-
-    low: Tensor
-    """`(B, C, 1, 1)`, as `high` is."""
-
+    noisy: Tensor  # y `(B, C, H, W)`, in the box everywhere
+    mask: Tensor  # z `(B, 1, H, W)` or `(B, C, H, W)`
+    low: Tensor  # `(B, C, 1, 1)`, as `high` is
     high: Tensor
-    bound: float | Tensor
-    """b, a number or one per image `(B,)`."""
-
-    scale: float
-    """s."""
-
-    norm: float
-    """||K||."""
-
+    bound: float | Tensor  # b, a number or one per image `(B,)`
+    scale: float  # s
+    norm: float  # ||K||
     isotropic: bool
 
     @property

@@ -108,16 +108,6 @@ static void NAME(drop)(NAME(Team) *team)
     free(team->pieces);
 }
 
-/* Copies an image of the job into an array whose row 0 is row `top`. */
-static void NAME(fetch)(const Job *job, const NAME(Piece) *piece, const REAL *image, REAL *array)
-{
-    for (long i = -piece->above; i < piece->end - piece->top + piece->below && !watch(job->meeting, job->width); i++) {
-        const REAL *restrict source = image + (piece->top + i) * job->width;
-        REAL *restrict into = array + i * piece->pitch;
-        for (long j = 0; j < job->width; j++) into[j] = (REAL)source[j];
-    }
-}
-
 /* One row of p and q from those of the coarser grid, whose pixels are squares of 2 x 2 pixels of this one: twice as
    large on the edges between two squares, the mean of what is on both sides inside of them. */
 static void NAME(spread)(const Job *job, const REAL *above, const REAL *here, const REAL *beside, int last, REAL *restrict down,
@@ -224,20 +214,16 @@ static void NAME(load)(const Job *job, const NAME(Piece) *piece)
     for (long i = -piece->above; i < end && !watch(job->meeting, job->width); i++) NAME(load_row)(job, piece, i);
     if (job->coarse) NAME(refine)(job, piece);
     if (job->coarse || !p) return;
-    REAL *arrays[4] = {piece->down, piece->right, piece->ahead_down, piece->ahead_right};
-    for (int a = 0; a < 4; a++) {
-        NAME(fetch)(job, piece, p + at + a % 2 * size, arrays[a]);
-        for (long i = -piece->above; i < end; i++)
-            memset(arrays[a] + i * piece->pitch + job->width, 0, (size_t)(piece->columns - job->width) * sizeof(REAL));
-    }
-    /* what lies across the border does not count */
-    for (long i = -piece->above; i < end; i++) {
-        long row = i * piece->pitch, last = row + job->width - 1;
-        piece->right[last] = piece->ahead_right[last] = 0;
-        if (piece->top + i + 1 < job->height) continue;
-        memset(piece->down + row, 0, (size_t)piece->columns * sizeof(REAL));
-        memset(piece->ahead_down + row, 0, (size_t)piece->columns * sizeof(REAL));
-    }
+    const long width = job->width;
+    const size_t columns = (size_t)piece->columns * sizeof(REAL);
+    for (long i = -piece->above; i < end && !watch(job->meeting, 2 * width); i++)
+        for (int a = 0; a < 2; a++) {
+            REAL *row = (a ? piece->right : piece->down) + i * piece->pitch;
+            const REAL *from = p + at + a * size + (piece->top + i) * width;
+            memset(row, 0, columns); /* what lies across the border does not count */
+            if (a || piece->top + i + 1 < job->height) memcpy(row, from, (size_t)(width - a) * sizeof(REAL));
+            memcpy((a ? piece->ahead_right : piece->ahead_down) + i * piece->pitch, row, columns);
+        }
 }
 
 /* x(q) of one row: `above` is q along the columns in the row before. */

@@ -15,18 +15,17 @@ from lmd.problems import Composite
 from lmd.problems.grids import is_circulant
 from lmd.solvers.base import Solver
 from lmd.solvers.wrappers import Averaged, NoWorseThanStart
-from lmd.terms import L1, Absolute, Box, Boxed, GroupNorm, Huber, KullbackLeibler, Squares
+from lmd.terms import L1, Absolute, Box, GroupNorm, Huber, KullbackLeibler, Squares
 from lmd.terms.base import Scale, filled
 from lmd.terms.squares import MaskedSquares
 from lmd.terms.stacked import Stacked
+from lmd.terms.wrappers import Boxed
 from lmd.tv import models, schedules
 from lmd.tv.denoising import Denoising
 from lmd.tv.inpainting import Inpainting
 from lmd.tv.primal_dual import LOST, Forward, Iterations, Joint, Misfit, PrimalDual, SecondOrder
 
-NORMS = (L1, GroupNorm, Huber)
-"""What total variation is made of; no subclasses of them."""
-
+NORMS = (L1, GroupNorm, Huber)  # what total variation is made of; no subclasses of them
 AXES = ((), (1,), (2,), (1, 2))
 """The axes of a dual field along which compiled code takes lengths: none, channels, directions, both."""
 

@@ -18,31 +18,22 @@ from lmd.tv.solved import Outcome, Solved
 MIN_TOLERANCE = 1e-5
 """Smaller relative gaps are left to other code: dual points are float32 numbers here, scaled down by 5e-7."""
 
-FIRST_EVALUATION = 8
-"""Iterations before the first gap evaluation without a schedule."""
+FIRST_EVALUATION = 8  # iterations before the first gap evaluation without a schedule
 
 
 class SquaresModel(NamedTuple):
     """s ||x - y||^2 + g(Kx), in a box or not, K the differences of neighbours along one to three axes."""
 
     problem: Any
-    noisy: Tensor
-    """y `(B, C, *size)`, one to three axes, float32."""
-
-    bound: float | Tensor
-    """Weights: a number, one per instance `(B,)`, or a map `(B, 1 or C, 1 or axes, *size)`."""
-
-    scale: float
-    """s."""
-
+    noisy: Tensor  # y `(B, C, *size)`, one to three axes, float32
+    bound: float | Tensor  # weights: a number, one per instance `(B,)`, or a map `(B, 1 or C, 1 or axes, *size)`
+    scale: float  # s
     spacing: tuple[float, ...]
     norm: float
     roundings: float
     isotropic: bool
     coupled: bool
-    delta: float
-    """Of Huber's function; 0 for lengths."""
-
+    delta: float  # of Huber's function; 0 for lengths
     box: tuple[float, float] | None
 
     @property

@@ -22,14 +22,9 @@ class Iterated(NamedTuple):
     x: Tensor
     p: Tensor
 
-    target: Tensor
-    """x~ of the last iteration."""
-
-    dual: Tensor
-    """p~ of the last iteration."""
-
-    sums: tuple[Tensor, Tensor] | None
-    """Of x~ and p~ over all iterations, where they were asked for."""
+    target: Tensor  # x~ of the last iteration
+    dual: Tensor  # p~ of the last iteration
+    sums: tuple[Tensor, Tensor] | None  # of x~ and p~ over all iterations, where they were asked for
 
 
 Iterations = Callable[[Tensor, Tensor, Tensor, bool], Iterated]
@@ -99,25 +94,16 @@ class PrimalDual(RelaxedPDHG):
 class Misfit(NamedTuple):
     """misfit(x) + g(Kx) in a box, K the differences of neighbours along one to three axes."""
 
-    noisy: Tensor
-    """y `(B, C, *size)`."""
-
+    noisy: Tensor  # y `(B, C, *size)`
     misfit: int  # MISFIT_... of C
-    weight: Tensor
-    """Like y: of its entries, or backgrounds of counts."""
-
-    low: Tensor
-    """Of each channel `(B, C)`, as `high` is."""
-
+    weight: Tensor  # like y: of its entries, or backgrounds of counts
+    low: Tensor  # of each channel `(B, C)`, as `high` is
     high: Tensor
-    bound: float | Tensor
-    """Weights of g: a number, one per instance `(B,)`, or a map `(B, 1 or C, 1 or axes, *size)`."""
-
+    bound: float | Tensor  # weights of g: a number, one per instance `(B,)`, or a map `(B, 1 or C, 1 or axes, *size)`
     spacing: tuple[float, ...]
     isotropic: bool
     coupled: bool
-    delta: float
-    """Of Huber's function; 0 for lengths."""
+    delta: float  # of Huber's function; 0 for lengths
 
     def iterate(self, x: Tensor, p: Tensor, numbers: Tensor, summed: bool = False) -> Iterated:
         """Steps of `RelaxedPDHG` from x_k and p_k."""
@@ -174,27 +160,18 @@ class _Steps:
 class Forward(NamedTuple):
     """A misfit behind an operator A of its own."""
 
-    operator: Any
-    """A, with its `adjoint`."""
-
-    scale: float
-    """What A is multiplied by in the stack of all operators."""
-
+    operator: Any  # A, with its `adjoint`
+    scale: float  # what A is multiplied by in the stack of all operators
     misfit: int  # MISFIT_... of C
     y: Tensor
-    weight: Tensor
-    """Like y, as in `Misfit`."""
+    weight: Tensor  # like y, as in `Misfit`
 
 
 class Joint(NamedTuple):
     """h(Ax) + g(Kx) in a box: A is applied as it is, all else is compiled."""
 
-    stack: Any
-    """The operator of the problem: K, then A."""
-
-    model: Misfit
-    """g(Kx) in the box, with a linear misfit."""
-
+    stack: Any  # the operator of the problem: K, then A
+    model: Misfit  # g(Kx) in the box, with a linear misfit
     forward: Forward
 
     def iterate(self, x: Tensor, dual: Tensor, numbers: Tensor, summed: bool = False) -> Iterated:
@@ -218,20 +195,12 @@ class Joint(NamedTuple):
 class SecondOrder(NamedTuple):
     """misfit(x) + b ||Dx - w|| + c ||Ew|| in a box, of images."""
 
-    noisy: Tensor
-    """y `(B, C, H, W)`."""
-
+    noisy: Tensor  # y `(B, C, H, W)`
     misfit: int  # MISFIT_... of C
-    weight: Tensor
-    """Like y, as in `Misfit`."""
-
-    low: Tensor
-    """Of each channel `(B, C)`, as `high` is."""
-
+    weight: Tensor  # like y, as in `Misfit`
+    low: Tensor  # of each channel `(B, C)`, as `high` is
     high: Tensor
-    bounds: Tensor
-    """b and c of each instance `(B, 2)`."""
-
+    bounds: Tensor  # b and c of each instance `(B, 2)`
     spacing: tuple[float, ...]
     isotropic: bool
     coupled: bool

@@ -36,20 +36,15 @@ COUPLED_MARGIN = 0.6
 COARSE_COST, COARSE_SETUP = 1.38, 4
 """Cost of an iteration with coarser grids, and of setting these up, in iterations."""
 
-LONG_BELOW = 0.02
-"""Tolerances below this take the longer schedule of primal-dual iterations, where there are two."""
+LONG_BELOW = 0.02  # tolerances below this take the longer schedule of primal-dual iterations, where there are two
 
 
 @dataclass(frozen=True)
 class Schedule:
     """Step sizes and momenta of FGP, and how far they get."""
 
-    values: Tensor
-    """`(2, J, N)`, for J roughnesses in geometric progression."""
-
-    coarse: bool
-    """Whether it begins on coarser grids."""
-
+    values: Tensor  # `(2, J, N)`, for J roughnesses in geometric progression
+    coarse: bool  # whether it begins on coarser grids
     log_reach: Sequence[Sequence[float]]
     """Logarithms of the tolerances that it is taken for, by form and roughness `(4, PLACES)`:
     anisotropic, isotropic, and both with coupled channels."""

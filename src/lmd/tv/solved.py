@@ -34,14 +34,9 @@ class Outcome(NamedTuple):
     """The end of one instance."""
 
     iterations: int
-    end: int
-    """A member of `End`."""
-
-    value: float
-    """F(x)."""
-
-    gap: float
-    """A bound on F(x) - min F, with room for its rounding."""
+    end: int  # a member of `End`
+    value: float  # F(x)
+    gap: float  # a bound on F(x) - min F, with room for its rounding
 
 
 class Solved(NamedTuple):

@@ -14,7 +14,7 @@ from lmd.solvers.classical.circulant_admm import CirculantADMM
 from lmd.solvers.classical.interior_point import InteriorPoint
 from lmd.solvers.classical.qp_interior_point import MAX_SIZE, QPInteriorPoint
 from lmd.solvers.wrappers import Averaged
-from lmd.terms import Boxed
+from lmd.terms.wrappers import Boxed
 
 CLASSICAL: Mapping[str, Callable[[], Solver[Any]]] = {
     "fgp": lambda: FGP(restart=True),

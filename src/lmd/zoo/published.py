@@ -21,8 +21,7 @@ from lmd.solvers import LearnedMirrorDescent
 
 ACCEPTED = "a published state dict for images or for vectors, as torch.save wrote it"
 AS_PUBLISHED: dict[str, Any] = {"backward": "gradient", "activation": "leaky", "curvature": False}
-INTERVAL = (1e-3, 1e-1)
-"""What the published step-sizes were clipped to."""
+INTERVAL = (1e-3, 1e-1)  # what the published step-sizes were clipped to
 
 
 def import_checkpoint(path: str | Path) -> LearnedMirrorDescent:

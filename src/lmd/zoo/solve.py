@@ -29,9 +29,7 @@ from lmd.zoo.defaults import solver_for
 
 MAX_ITERATIONS = 100_000
 
-MAX_REFINED_ITERATIONS = 5000
-"""Iterations in float64 for instances that the rounding of x to float32 can hold up."""
-
+MAX_REFINED_ITERATIONS = 5000  # iterations in float64 for instances that the rounding of x to float32 can hold up
 STATUS: dict[int, Status] = {
     End.OUT_OF_ITERATIONS: Status.FINISHED,
     End.REACHED: Status.TOLERANCE_REACHED,
@@ -184,13 +182,13 @@ def _result(
             if outcome.end != End.OUT_OF_ITERATIONS or outcome.iterations >= MIN_STALL_ITERATIONS:
                 word = Status.STALLED if held[n] else Status.FINISHED
         status.append(word if math.isfinite(outcome.value) else Status.NOT_FINITE)
-    x, values = solved.x, [outcome.value for outcome in outcomes]
+    x, (counts, _, values, _) = solved.x, zip(*outcomes, strict=True)
     return Result(
         x=x,
         status=tuple(status),
         seconds=seconds,
         values=torch.tensor(values, dtype=x.dtype, device=x.device),
-        iterations=torch.tensor([outcome.iterations for outcome in outcomes], dtype=torch.int64, device=x.device),
+        iterations=torch.tensor(counts, dtype=torch.int64, device=x.device),
         solver=solver,
         problem=problem,
         start=start,

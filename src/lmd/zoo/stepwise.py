@@ -19,11 +19,8 @@ from lmd.solvers.stopping import PROGRESS_SHARE, GapSchedule, ProgressMonitor, R
 from lmd.solvers.tracking import take
 from lmd.tv.solved import End, Outcome, Solved
 
-MIN_GAP = 1e-14
-"""Rounding of sums in float64."""
-
-MAX_WARM_GAP = 10.0
-"""Relative gap of a warm start above which learned iterations from nothing are better."""
+MIN_GAP = 1e-14  # rounding of sums in float64
+MAX_WARM_GAP = 10.0  # relative gap of a warm start above which learned iterations from nothing are better
 
 STILL_ROUNDINGS, MIN_STILL_ITERATIONS = 8, 40
 """Units of rounding by which values fall that have ended falling, and the first iteration at which that is checked."""

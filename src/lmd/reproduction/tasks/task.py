@@ -44,8 +44,8 @@ class Source(abc.ABC):
         """What the data are called."""
 
     @abc.abstractmethod
-    def fingerprint(self, family: Any, preset: str) -> str:
-        """The SHA-256 of what is trained on."""
+    def fingerprint(self, family: Callable[[str], Any], preset: str) -> str:
+        """The SHA-256 of what is trained on, from the family by preset."""
 
     @abc.abstractmethod
     def held_out(self, family: Any, wanted: HeldOut) -> Any:
@@ -62,7 +62,7 @@ class Images(Source):
     def name(self, preset: str) -> str:
         return image_data("auto").name if self.large and preset == "paper" else "photographs"
 
-    def fingerprint(self, family: Any, preset: str) -> str:
+    def fingerprint(self, family: Callable[[str], Any], preset: str) -> str:
         return sha256_of(image_data(self.name(preset)).train_images)
 
     def train(self, preset: str) -> Tensor:
@@ -92,7 +92,7 @@ class Digits(Source):
     def name(self, preset: str) -> str:
         return "digits" if preset == "quick" else digits_data("auto").name
 
-    def fingerprint(self, family: Any, preset: str) -> str:
+    def fingerprint(self, family: Callable[[str], Any], preset: str) -> str:
         return digits_data(self.name(preset)).fingerprint()
 
     def features(self, preset: str) -> DigitFeatures:
@@ -124,8 +124,9 @@ class Drawn(Source):
     def name(self, preset: str) -> str:
         return self.words
 
-    def fingerprint(self, family: Any, preset: str) -> str:
-        return sha256_of(*(getattr(family.inside, name) for name in self.arrays))
+    def fingerprint(self, family: Callable[[str], Any], preset: str) -> str:
+        drawn = family(preset).inside
+        return sha256_of(*(getattr(drawn, name) for name in self.arrays))
 
     def held_out(self, family: Any, wanted: HeldOut) -> Any:
         other = copy.copy(family.inside)
