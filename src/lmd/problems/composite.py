@@ -96,7 +96,7 @@ class Composite(Problem):
             shapes = [operator.select(0)(start[:1]).shape[1:] for operator in operators]
             self.operator = Stack(operators, shapes, scales)
 
-    @cached_property
+    @property
     def _place(self) -> int:
         """The place of the K_j that takes differences along axes; -1 where there is none, or several, or scaled."""
         found = [j for j, K in enumerate(self.operator.blocks) if K.grid is not None]
@@ -107,12 +107,12 @@ class Composite(Problem):
         """The K_j that takes differences of neighbours along axes, where there is one and its scale is 1."""
         return self.operator.blocks[self._place] if self._place >= 0 else None
 
-    @cached_property
+    @property
     def data_strong_convexity(self) -> Scale | None:
         """A strong convexity constant of f, where there is one: then the dual is smooth."""
         return self.f.strong_convexity
 
-    @cached_property
+    @property
     def data_smoothness(self) -> Scale | None:
         """A Lipschitz constant of the gradient of f where f is finite, if there is one; it sets the scale of steps."""
         smoothness = self.f.smoothness
