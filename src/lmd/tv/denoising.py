@@ -53,7 +53,9 @@ class Denoising(NamedTuple):
         is_double, scale, norm = y.dtype == torch.float64, problem.f.curvature, problem.operator.norm
         bound = self.bound.detach().tolist() if isinstance(self.bound, Tensor) else self.bound
         p, x = y.new_empty(batch, channels, 2, height, width), torch.empty_like(y)
-        if not is_double and (self.isotropic or self.coupled) and not _has_squares(bound):
+        bounds = bound if isinstance(bound, list) else [bound]
+        has_squares = is_double or (min(bounds) >= MIN_LENGTH and max(bounds) <= MAX_LENGTH)
+        if (self.isotropic or self.coupled) and not has_squares:
             return Solved(y, p.zero_(), [Outcome(0, End.STUCK, torch.inf, torch.inf)] * batch)
         gaps: float | list[float] = torch.inf
         if dual is not None:
@@ -84,10 +86,6 @@ def _check_dual(problem: Any, dual: Tensor, field: Tensor) -> Tensor:
         raise InputError("dual", given, f"shape {tuple(field.shape)}, {field.dtype} on the CPU, as the images are")
     projected: Tensor = problem.project_dual(dual.detach())
     return projected.resolve_neg().contiguous()
-
-
-def _has_squares(bound: float | list[float]) -> bool:
-    return all(MIN_LENGTH <= each <= MAX_LENGTH for each in (bound if isinstance(bound, list) else [bound]))
 
 
 @functools.cache
