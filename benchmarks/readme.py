@@ -202,7 +202,8 @@ def measure_times(count: int = 20, patience: float = PATIENCE) -> dict[str, Any]
     about = (
         f"Milliseconds of the whole call, checks and certificate included, to a relative gap (f - f\\*) / f\\*, on "
         f"{torch.get_num_threads()} threads of {_processor()}: photographs of 96 x 96 pixels in colour, 5% noise, "
-        f"weight 0.3; of each method the fastest way there; - where none is found in {patience:g} s:"
+        f"weight 0.3; for each method, the fastest setting that gets there; a dash where none does within "
+        f"{patience:g} s:"
     )
     return {
         "about": about,
@@ -235,7 +236,7 @@ def measure_picture(size: tuple[int, int] = (4000, 3000)) -> dict[str, Any]:
     lines = [
         line if len(line) <= 115 else f"{line[:110].rpartition(', ')[0]}, ..." for line in done.stdout.splitlines()
     ]
-    more = "It stops where a thousandth is proven; `--tolerance 1e-5` goes on."
+    more = "It stops at a proven relative gap of 1e-3; `--tolerance 1e-5` goes on."
     return {"output": "\n".join(lines) + "\n", "about": f"(On one core, in {gigabytes:.1f} GB of memory. {more})"}
 
 

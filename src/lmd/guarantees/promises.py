@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -10,7 +11,6 @@ import torch
 from torch import Tensor
 
 from lmd.core.checks import check_count, check_positive
-from lmd.core.extras import require
 from lmd.errors import InputError, LmdError
 from lmd.guarantees.approximate import approximate_optima
 from lmd.guarantees.lower_bounds import in_float64, lower_bounds
@@ -21,6 +21,8 @@ from lmd.solvers.run import run
 
 MAX_OPEN_SHARE = 0.1  # how wide the enclosure of a minimum may be, as a share of the target
 MIN_SHARE = 0.5  # less than this share of a class is not promised
+BISECTIONS = 60  # to the last digits of a double
+TAIL_ERROR = 1e-9  # relative; more than the rounding of a binomial tail
 
 
 @dataclass(frozen=True)
@@ -94,10 +96,16 @@ def least_share(within: int, runs: int, confidence: float = 0.95) -> float:
     check_count("within", within, least=0, most=runs)
     if not 0 < check_positive("confidence", confidence) < 1:
         raise InputError("confidence", confidence, "a number between 0 and 1")
-    require("scipy")
-    from scipy.special import betaincinv
-
-    return float(betaincinv(within, runs - within + 1, 1 - confidence)) if within else 0.0
+    if within == 0:
+        return 0.0
+    counts = torch.arange(within, runs + 1, dtype=torch.float64, device="cpu")
+    ways = math.lgamma(runs + 1) - (counts + 1).lgamma() - (runs - counts + 1).lgamma()
+    low, high = 0.0, 1.0
+    for _ in range(BISECTIONS):
+        p = (low + high) / 2
+        tail = float((ways + counts * math.log(p) + (runs - counts) * math.log1p(-p)).exp().sum())
+        low, high = (p, high) if (1 + TAIL_ERROR) * tail <= 1 - confidence else (low, p)
+    return low
 
 
 class Monitor:

@@ -26,7 +26,7 @@ SMOOTHEST_GOAL, SMOOTHEST_TOLERANCE = 1e-6, 1e-5  # as above, of ||Kx||^2; the s
 
 
 def optimum(problem: Problem, cache: OptimumCache | None = None) -> Optimum:
-    """Return the certified optimum of each instance: in closed form, or by the method for what the problem offers.
+    """Return the certified optimum of each instance: in closed form, or by an algorithm for its class of problems.
 
     Args:
         problem: One with a minimiser in closed form, a composite problem, an SVM or a linear classifier.
@@ -130,7 +130,7 @@ def _distinct(problem: Problem) -> tuple[list[int], list[int]]:
 
 
 def _solve(problem: Any, cache: OptimumCache | None) -> Optimum:
-    """Return the optimum of a batch of one in float64, by the method for what the problem offers."""
+    """Return the optimum of a batch of one in float64, by an algorithm for its class of problems."""
     if offers(problem, reference_linear.SVM_NEEDS):
         return reference_linear.solve_svm(problem)
     if offers(problem, reference_linear.CLASSIFIER_NEEDS):

@@ -67,7 +67,7 @@ class Units:
 
     @cached_property
     def is_plain(self) -> bool:
-        """Whether z = p."""
+        """Whether the solver works in the units of the pixels."""
         return self.centre == 0 and self.unit == 1
 
     def to_solver(self, pixels: Tensor) -> Tensor:
@@ -183,7 +183,7 @@ def _exact_dtype(given: Tensor) -> torch.dtype:
 
 
 def fill_lost(image: Any, mask: Any, channel_axis: Axis) -> tuple[Any, Tensor]:
-    """Return an array with a number near those that are kept in place of the lost ones, which may hold anything.
+    """Replace lost pixels, which may hold anything, by one number in the range of the kept ones.
 
     The `mask`, of the shape of the image, with or without the axis of channels, comes back as booleans
     `(B, C or 1, *size)`.

@@ -175,7 +175,7 @@ def denoise(
             picture `(H, W, 3)`, a volume `(D, H, W)`, a batch `(B, C, ...)`, or a list of these.
         weight: A positive number, one per image of a batch, "auto", or a map: an array with the shape of the image,
             with or without the channel axis, or with an additional first axis for differences along each spatial axis.
-            "auto" minimises Stein's unbiased risk estimate or, for absolute distances, a cross-validation error.
+            "auto" minimises Stein's unbiased risk estimate or, for absolute distances, the error on held-out pixels.
         data: The misfit: "squares" ||x - y||^2, "poisson" for counts y >= 0, "absolute" sum |x - y| for impulses.
         order: 1 for total variation, 2 for total generalised variation, which does not turn slopes into stairs.
         noise: The standard deviation of the noise, for "auto" with squares, of 255 for bytes; None estimates it.

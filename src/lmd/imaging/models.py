@@ -231,7 +231,7 @@ def choose_by_holdout(
     pixels: int = 2 * NUM_PIXELS,
     effort: Effort = ROUGH_EFFORT,
 ) -> Choice:
-    """Return the weights of a `path` `(W, B)` that best predict a tenth of the kept pixels, left out, from the others.
+    """Return the weights of a `path` `(W, B)` that best predict a random tenth of the kept pixels from the rest.
 
     `model` takes parts of the `mask` `(B, C, *size)` as `kept` beside data and weights; windows have so many `pixels`.
     """

@@ -94,7 +94,7 @@ class Noise:
     def sample(self, like: Tensor, owner: Tensor, seed: int = 0) -> Tensor:
         """Return noise with this covariance for windows `like` `(N, C, *size)` of the images `owner` `(N,)`.
 
-        Each block has signs for coefficients, by the deviations of their rings.
+        Each coefficient of a block is its ring's deviation with a random sign.
         """
         counts = [-(-extent // length) for extent, length in zip(like.shape[2:], self.lengths, strict=True)]
         ring, generator = rings(self.lengths).clamp(min=1) - 1, torch.Generator().manual_seed(seed)

@@ -92,7 +92,7 @@ class NoiseNetwork(nn.Module):
 
 @functools.cache
 def trained_networks() -> nn.ModuleList:
-    """Load the networks that ship: their answers are averaged, which makes bad ones rare."""
+    """Load the shipped networks, an ensemble whose outputs are averaged."""
     with torch.device("cpu"), as_file(files("lmd.imaging") / WEIGHTS) as path:
         weights = load_file(path)
         networks = nn.ModuleList(NoiseNetwork() for _ in {name.split(".")[0] for name in weights}).float()

@@ -18,7 +18,7 @@ class Taps:
 
     Args:
         passes: One kernel `(h, w)`, or a column and a row that are applied one after the other.
-        circular: Whether images go around past their borders, in place of repeating the pixel there.
+        circular: Whether images wrap around; otherwise the border pixels are repeated.
     """
 
     def __init__(self, passes: Sequence[Tensor], circular: bool) -> None:

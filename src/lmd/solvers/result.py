@@ -196,7 +196,7 @@ class Result:
         return not any(status.failed for status in self.status)
 
     def summary(self) -> str:
-        """A few lines for a person: how many instances ended how, and where they ended."""
+        """A short text: counts by status, values and the proven gap."""
         lines = [
             f"{len(self.status)} instance(s), {int(self.iterations.max())} iterations, {self.seconds:.3g} s",
             f"value: mean {float(self.values.mean()):.6g}, worst {float(self.values.max()):.6g}",

@@ -103,8 +103,8 @@ def is_limited_by_rounding(
 def value_rounding(problem: Any, x: Tensor) -> Tensor:
     """What F changes by `(B,)` when each number in x moves by its rounding, float64.
 
-    To first order eps sum |g_i x_i|; where neighbours are equal that leaves out what they cost when they no longer are,
-    so that F is also evaluated at such a point, every other number being moved.
+    The first-order estimate is eps sum |g_i x_i|. It misses the cost of separating equal neighbours, so F is also
+    evaluated with every other entry moved.
     """
     eps, slopes = torch.finfo(x.dtype).eps, problem.subgradient(x) * x
     first: Tensor = eps * slopes.abs().flatten(1).sum(dim=1).double()
@@ -216,7 +216,7 @@ class TimeLimit(StoppingRule):
 
 
 class Callbacks(StoppingRule):
-    """Calls functions after each iteration; a true answer of any of them ends the run."""
+    """Calls functions after each iteration; the run ends when one of them returns True."""
 
     def __init__(self, callbacks: Iterable[Callback]) -> None:
         self.callbacks = tuple(callbacks)

@@ -187,7 +187,7 @@ def sum_steps(solver: Solver[Any], problem: Any, state: Any, count: int) -> tupl
 
 @dataclass(frozen=True, kw_only=True)
 class AveragedState(DualState):
-    """The means, the state of the solver inside, and the sums they are made of."""
+    """The means, the inner solver's state, and the sums from which the means are computed."""
 
     inner: State
     previous: IterateSums  # over the last whole window
@@ -249,7 +249,7 @@ class Averaged(Wrapper[AveragedState]):
     def restart_from(
         self, problem: Any, state: AveragedState, x0: Tensor, which: Tensor, back: Tensor
     ) -> AveragedState | None:
-        """From the means: they are nearer to the limit than the iterates on their circle around it."""
+        """Restart from the means, which are closer to the limit than the iterates that circle around it."""
         move = getattr(self.solver, "move_to", None)
         if move is None:
             return None
@@ -386,7 +386,7 @@ class Stochastic(Wrapper[State]):
 
     @property
     def step_cost(self) -> dict[str, int]:
-        """That of the solver; its subgradients are of a minibatch, and count as such."""
+        """The cost of the wrapped solver, with its subgradients counted as minibatch subgradients."""
         cost = dict(self.solver.step_cost)
         if "subgradient" in cost:
             cost["minibatch_subgradient"] = cost.pop("subgradient")

@@ -190,7 +190,7 @@ class Huber(Term):
 
     Args:
         weight: A positive number, one per instance `(B,)` or one per group.
-        delta: Where squares end, positive, likewise.
+        delta: The length at which the quadratic part ends; positive, of the same shapes as `weight`.
         axes: The axis or axes of z that a group extends over; () for single entries.
 
     >>> Huber(1.0, delta=2.0).value(torch.tensor([[1.0], [4.0]]))

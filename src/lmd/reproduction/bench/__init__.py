@@ -86,7 +86,7 @@ class Plan:
         check_count("repeats", self.repeats)
 
     def wants(self, method: str) -> bool:
-        """Whether a method is among those that are asked for; at many sizes those that know more than subgradients."""
+        """Whether to run a method: those asked for, or all; at several sizes none that only knows subgradients."""
         if self.methods is not None:
             return method in self.methods
         return not self.sizes or not method.startswith(("gd", "nesterov", "adam", "lbfgs", "lmd-"))

@@ -38,7 +38,7 @@ class TimedCurve:
 
 @dataclass
 class TimedCall:
-    """A whole call that is timed."""
+    """Timings of one complete call of a method."""
 
     call: Callable[[], object]
     count: float  # how many iterations it has, or what a peer is called with

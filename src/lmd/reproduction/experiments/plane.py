@@ -25,7 +25,7 @@ OBJECTIVES = {"kl": "KL divergence", "least-squares": "squared distance"}
 
 
 class Simplex(Experiment):
-    """500 functions of each class, minimised over a simplex."""
+    """Functions of several classes, minimised over a simplex."""
 
     name = "simplex"
     title = "Entropic mirror descent against gradient descent on the simplex"

@@ -44,7 +44,7 @@ What counts then is the dual point, so that these schedules are learned for its 
 
 
 class AllWeights(TVDenoisingFamily):
-    """Weights drawn evenly in their logarithm, so that every roughness is met as often."""
+    """Log-uniform weights, so that all roughnesses are equally frequent."""
 
     def sample(self, batch: int, generator: torch.Generator) -> tuple[TVProblem, Tensor]:
         images = self.sample_images(batch, generator)

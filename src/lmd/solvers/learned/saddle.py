@@ -138,12 +138,12 @@ class LearnedSaddle(LearnedPrefix[LearnedSaddleState]):
 
 
 class LearnedPDHG(LearnedPrefix[LearnedPDHGState]):
-    r"""PDHG with steps and momenta of each iteration learned, for k < N; then PDHG as it is.
+    r"""PDHG with learned step sizes and momenta in the first N iterations, and plain PDHG after them.
 
         p_{k+1} = prox_{s_k g*}(p_k + m_k (p_k - p_{k-1}) + s_k K(x_k + e_k (x_k - x_{k-1})))
         x_{k+1} = prox_{t_k f}(x_k + n_k (x_k - x_{k-1}) - t_k K'p_{k+1})
 
-    with Euclidean mirrors on both sides: for problems whose K says nothing about neighbours, such as the lasso, where
+    with Euclidean mirrors on both sides: for problems whose K has no grid structure, such as the lasso, where
     `LearnedSaddle` has nothing to convolve. t_k and s_k are learned as multiples of PDHG's own steps tau and sigma.
 
     Whatever was learned, p_k is feasible, as a prox is, so there is a duality gap at every iteration; and from
