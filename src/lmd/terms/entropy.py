@@ -181,7 +181,7 @@ class KullbackLeibler(Term):
         return evaluation + moved + rounding_of_sum(z, residual)
 
     def gauge(self, u: Tensor) -> Tensor:
-        """The smallest g with u / g in the domain of h*: the largest positive entry and a few eps; infinite at lost ones."""
+        """The smallest g with u / g in the domain of h*: the largest positive entry, enlarged; infinite where lost."""
         u = self._kept(u, torch.where(u == 0, u, torch.inf))
         return u.flatten(1).amax(dim=1).clamp(min=0) * (1 + 4 * torch.finfo(u.dtype).eps)
 
