@@ -158,8 +158,7 @@ class Composite(Problem):
 
     def select(self, index: Index) -> Self:
         part = copy.copy(self)
-        for name in ("feasible_block", "data_strong_convexity", "data_smoothness"):
-            vars(part).pop(name, None)  # to be computed again
+        vars(part).pop("feasible_block", None)  # to be computed again
         for name in {*self.batched, "points", "reference"}:
             if isinstance(value := vars(self).get(name), Tensor):
                 setattr(part, name, take_instances(value, index))

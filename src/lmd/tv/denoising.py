@@ -40,6 +40,11 @@ class Denoising(NamedTuple):
         """The method whose iterations these are, to go on with."""
         return METHOD
 
+    @property
+    def is_continued(self) -> bool:
+        """Whether solves that float32 holds up continue from their dual points in float64."""
+        return True
+
     def solve(
         self, tolerance: float, limit: int, dual: Tensor | None, *, table: schedules.Table | None = None
     ) -> Solved:

@@ -40,6 +40,11 @@ class Inpainting(NamedTuple):
         """The method whose iterations these are, to go on with."""
         return METHOD
 
+    @property
+    def is_continued(self) -> bool:
+        """Whether solves that float32 holds up continue from their dual points in float64."""
+        return False
+
     def solve(self, tolerance: float, limit: int, dual: Tensor | None = None) -> Solved:
         """Iterations of `RelaxedPDHG` to a relative gap, or up to `limit`, instance by instance, from anew."""
         state = METHOD.init(self.problem, self.problem.start())

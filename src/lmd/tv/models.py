@@ -41,6 +41,11 @@ class SquaresModel(NamedTuple):
         """The method whose iterations these are, to go on with."""
         return METHOD
 
+    @property
+    def is_continued(self) -> bool:
+        """Whether solves that float32 holds up continue from their dual points in float64."""
+        return False
+
     def solve(self, tolerance: float, limit: int, dual: Tensor | None) -> Solved:
         """Solve to a relative gap, or up to `limit` iterations, one instance after the other.
 

@@ -22,7 +22,6 @@ from lmd.problems.duality import relative_gap
 from lmd.solvers.base import Solver, check_solver, check_start, in_full_precision
 from lmd.solvers.result import Certificate, Result, Status
 from lmd.solvers.stopping import MIN_STALL_ITERATIONS, is_limited_by_rounding
-from lmd.tv.denoising import Denoising
 from lmd.tv.solved import End, Outcome, Solved
 from lmd.zoo import stepwise
 from lmd.zoo.defaults import solver_for
@@ -60,8 +59,9 @@ def solve(
         problem: A batch of problems.
         tolerance: The relative gap to be proven.
         solver: Any solver; None picks one for the problem and the tolerance.
-        x0: `(B, ...)`; None is the problem's own start.
+        x0: `(B, ...)`; None is the problem's own start. Solves in one compiled call do not use it.
         warm: A result for a problem of the same shape, whose points and dual points are the start instead of x0.
+            Compiled inpainting does not use it.
         iterations: The maximum number of iterations.
         differentiable: For total variation models: give the answer derivatives with respect to those data and weights
             of the problem that require them, by the implicit function theorem. See `lmd.problems.derivatives`.
@@ -108,15 +108,15 @@ def _solve(
 ) -> Result:
     """The answer of the compiled engine where it has a plan, or else of a solver; None is chosen."""
     plan = tv.match(problem, tolerance) if solver is None else None
-    violation = None
+    violation, is_continued = None, False
     if plan is not None and not isinstance(plan, Solver):
         solved = plan.solve(tolerance, limit, warm)
         if all([outcome.end == End.REACHED for outcome in solved.outcomes]):
             return _result(solved, plan.method, problem, x0, begun, None)
     refines = solver is None and x0.dtype == torch.float32 and offers(problem, ("double", "select"))
     if plan is not None and not isinstance(plan, Solver):
-        solver = plan.method
-        if not isinstance(plan, Denoising):
+        solver, is_continued = plan.method, plan.is_continued
+        if not is_continued:
             solved = _levelled_where_open(solved, problem, tolerance)
             solved = solved if refines else _continued(solved, solver, problem, x0, tolerance, limit)
     else:
@@ -128,7 +128,7 @@ def _solve(
         dual = stepwise.warm_dual(solver, problem, x0, warm)
         solved, violation = stepwise.iterate(solver, problem, x0, tolerance, limit, dual, refines=refines)
     if refines:
-        solved = _refined(solved, problem, x0, tolerance, limit, warm=isinstance(plan, Denoising))
+        solved = _refined(solved, problem, x0, tolerance, limit, warm=is_continued)
     return _result(solved, solver, problem, x0, begun, violation)
 
 
